@@ -1,0 +1,196 @@
+"""Checks of whole calls, beyond the shapes of their arrays: masks, biases, heads, options (L1, L3, L8, L14)."""
+
+import math
+from typing import Any, NamedTuple
+
+from .shapes import FLOATING, check, fail, is_wider
+from .values import heads, integer, key_words, number, one_of
+
+NORMS = ("pre", "post")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
+
+
+def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool) -> None:
+    """Refuse a mask that is not boolean or does not fit the scores (L3).
+
+    Args:
+        function: the name that the error gives.
+        value: the mask; None passes.
+        scores: shape of the scores (..., T, S).
+        broadcast: NumPy broadcasting, where a seed fixes the signature; else rank 2 or the full rank.
+    """
+    if value is None:
+        return
+    wanted = (
+        f"{scores} or {scores[-2:]}, any axis may be 1" if not broadcast else f"a shape that broadcasts to {scores}"
+    )
+    got = str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
+    rows = [("mask", f"{got} {getattr(value, 'dtype', '')}".rstrip(), wanted)]
+    if str(getattr(value, "dtype", None)) != "bool":
+        kind = getattr(value, "dtype", type(value).__name__)
+        fail(TypeError, function, f"mask must be boolean (True = this query may look at this key), got {kind}.", rows)
+    right_rank = broadcast or len(value.shape) in (2, len(scores))
+    if not (right_rank and _fits(tuple(value.shape), scores)):
+        sentence = f"mask has shape {got} but the scores have shape {scores}."
+        if len(value.shape) == len(scores) - 1 and len(scores) > 3:
+            sentence += " A mask without the head axis is given one by mask[:, None]."
+        fail(ValueError, function, sentence, rows)
+
+
+def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None:
+    """Refuse a bias that is not floating, is narrower than ``dtype``, or does not fit the scores; None passes."""
+    if value is None:
+        return
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.")
+    rows = [("bias", f"{tuple(value.shape)} {value.dtype}", f"a floating array that broadcasts to {scores}")]
+    if str(value.dtype) not in FLOATING:
+        advice = " A boolean array is a mask: pass it as mask." if str(value.dtype) == "bool" else ""
+        fail(TypeError, function, f"bias has dtype {value.dtype} but must be floating.{advice}", rows)
+    if not is_wider(value.dtype, dtype):
+        fail(
+            TypeError,
+            function,
+            f"bias has dtype {value.dtype} but query has {dtype}: a bias may be wider, not narrower.",
+            rows,
+        )
+    if not _fits(tuple(value.shape), scores):
+        fail(ValueError, function, f"bias has shape {tuple(value.shape)} but the scores have shape {scores}.", rows)
+
+
+def _fits(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
+    """Whether ``shape`` broadcasts to exactly ``scores``."""
+    if len(shape) > len(scores):
+        return False
+    return all(size in (1, full) for size, full in zip(shape[::-1], scores[::-1], strict=False))
+
+
+def groups(function: str, query_heads: int, key_heads: int) -> int:
+    """How many query heads share a key/value head (L1); ValueError where that is not whole."""
+    if query_heads != key_heads and (key_heads == 0 or query_heads % key_heads):
+        fail(
+            ValueError,
+            function,
+            f"query has N={query_heads} heads, which is not a multiple of the G={key_heads} of key.",
+        )
+    return query_heads // key_heads if key_heads else 1
+
+
+class Border(NamedTuple):
+    """What the border check of ``attention`` has settled."""
+
+    group: int
+    scale: float
+    mask: Any
+    rate: float
+    words: Any
+
+
+def attention(
+    function: str,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask_: Any,
+    bias_: Any,
+    score_mod: Any,
+    scale: Any,
+    dropout_rate: Any,
+    dropout_rng: Any,
+    *,
+    grad_output: Any = None,
+    grad_lse: Any = None,
+) -> Border:
+    """Check all arguments of ``attention`` (L1, L3, L8, L10); settle scale, mask as an array, random words."""
+    arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
+    one_head = len(getattr(query, "shape", ())) == 2
+    sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
+    group = 1 if one_head else groups(function, sizes["N"], sizes["G"])
+    shape = (*query.shape[:-1], sizes["S"])
+    if grad_lse is not None and tuple(grad_lse.shape) != shape[:-1]:
+        fail(ValueError, function, f"grad_lse has shape {tuple(grad_lse.shape)} but lse has {shape[:-1]}.")
+    if hasattr(mask_, "to_dense"):
+        mask_ = mask_.to_dense(sizes["T"], sizes["S"])
+        mask_ = mask_.reshape(mask_.shape[-2:]) if one_head else mask_
+    mask(function, mask_, shape, broadcast=False)
+    bias(function, bias_, shape, query.dtype)
+    if score_mod is not None:
+        _score_mod(function, score_mod, 1 if one_head else sizes["N"], query.dtype)
+    scale = 1 / math.sqrt(sizes["D"]) if scale is None else number(function, "scale", scale)
+    rate = number(function, "dropout_rate", dropout_rate, low=0, high=1)
+    return Border(group, scale, mask_, rate, key_words(function, dropout_rng) if rate else None)
+
+
+def _score_mod(function: str, value: Any, num_heads: int, dtype: Any) -> None:
+    """Refuse a modifier that is not one, or whose slopes or table do not fit the heads or are too narrow."""
+    if not hasattr(value, "kind"):
+        fail(TypeError, function, f"score_mod must be a value from attendax.scores, got {type(value).__name__}.")
+    if value.kind == "compose":
+        for part in value.arrays:
+            _score_mod(function, part, num_heads, dtype)
+    elif value.kind in ("alibi", "relative_bias"):
+        (array,) = value.arrays
+        if array.shape[0] != num_heads:
+            fail(
+                ValueError,
+                function,
+                f"score_mod {value.kind} is for {array.shape[0]} heads but query has N={num_heads}.",
+            )
+        if not is_wider(array.dtype, dtype):
+            fail(
+                TypeError, function, f"score_mod {value.kind} has dtype {array.dtype}, narrower than {dtype} of query."
+            )
+
+
+def multi_head(
+    function: str, arrays: dict[str, Any], params: Any, num_heads: Any, mask_: Any, *, broadcast: bool
+) -> tuple:
+    """Check a call of multi-head attention; returns the shape of the scores (B, N, T, S)."""
+    sizes = check(function, arrays | params._asdict())
+    heads(function, sizes["M"], num_heads)
+    shape = sizes["B"], int(num_heads), sizes["T"], sizes["S"]
+    mask(function, mask_, shape, broadcast=broadcast)
+    return shape
+
+
+def encoder_block(
+    function: str,
+    arrays: dict[str, Any],
+    params: Any,
+    mask_: Any,
+    *,
+    num_heads: Any,
+    norm: Any,
+    activation: Any,
+    eps: Any,
+    broadcast: bool = False,
+) -> None:
+    """Check a call of an encoder block, its options included."""
+    weights = params._asdict()
+    sizes = check(function, arrays | weights.pop("attention")._asdict() | weights)
+    heads(function, sizes["M"], num_heads)
+    block_options(function, norm, activation, eps)
+    mask(function, mask_, (sizes["B"], int(num_heads), sizes["T"], sizes["T"]), broadcast=broadcast)
+
+
+def block_options(function: str, norm: Any, activation: Any, eps: Any) -> None:
+    """Refuse an unknown norm or activation and an eps that is no number from 0 up."""
+    one_of(function, "norm", norm, NORMS)
+    one_of(function, "activation", activation, ACTIVATIONS)
+    number(function, "eps", eps, low=0)
+
+
+def softmax(function: str, arrays: dict[str, Any], axis: Any) -> None:
+    """Check a call of softmax or its backward: floating arrays of one shape that have the axis."""
+    check(function, arrays)
+    rank = len(next(iter(arrays.values())).shape)
+    if not -rank <= integer(function, "axis", axis, minimum=-(2**31)) < rank:
+        fail(ValueError, function, f"axis={axis} is out of bounds for an array of rank {rank}.")
+
+
+def positions(function: str, arrays: dict[str, Any]) -> int:
+    """Check a call of ``add_positional_encoding``; returns T, for which there must be positions enough."""
+    sizes = check(function, arrays)
+    if sizes["T"] > sizes["P"]:
+        fail(ValueError, function, f"x has T={sizes['T']} tokens but pe has only P={sizes['P']} positions.")
+    return sizes["T"]

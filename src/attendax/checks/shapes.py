@@ -1,0 +1,160 @@
+"""The one border check: named axes in, one clear error out (L14).
+
+``SHAPES`` says, once for NumPy and JAX alike, what every public function takes. In ``"x (... M) | gamma (M)"`` the
+arrays before the bar share one floating dtype, which is also that of the result; those after it (weights) may be
+wider. Equal letters are equal sizes and ``...`` stands for any leading axes, equal in all arrays. An optional array
+may be None. What follows ``->`` is the result, and so the ``grad_output`` of the backward. Only shapes and dtypes are
+read, so a traced array passes like any other.
+"""
+
+from typing import Any, NamedTuple, NoReturn
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+_MAY_BE_EMPTY = ("...", "B", "N", "G", "T", "S", "P")  # the widths of vectors may not (L11)
+
+_MULTI_HEAD_WEIGHTS = "W_Q (M M), W_K (M M), W_V (M M), W_O (M M), b_Q (M), b_K (M), b_V (M), b_O (M)"
+_SINGLE_HEAD_WEIGHTS = "query_weights (M M), key_weights (M M), value_weights (M M), output_weights (M M)"
+_NETWORK = "W1 (M F), b1 (F), W2 (F M), b2 (M)"
+_BLOCK = f"x (B T M) | {_MULTI_HEAD_WEIGHTS}, {_NETWORK}, gamma1 (M), beta1 (M), gamma2 (M), beta2 (M) -> B T M"
+
+SHAPES = {
+    "softmax": "x (...) -> ...",
+    "attention_weights": "scores (...) -> ...",
+    "compute_attention_scores": "Q (... T D), K (... S D) -> ... T S",
+    "apply_attention_mask": "scores (... T S) -> ... T S",
+    "scaled_dot_product_attention": "Q (... T D), K (... S D), V (... S V) -> ... T V",
+    "additive_attention": "Q (B T d_q), K (B S d_k), V (B S d_v) | W_q (d_q A), W_k (d_k A), v (A) -> B T d_v",
+    "attention": "query (... N T D), key (... G S D), value (... G S V) -> ... N T V",
+    "attention, one head": "query (T D), key (S D), value (S V) -> T V",
+    "split_heads": "x (B T M) -> B N T d_k",
+    "merge_heads": "x (B N T d_k) -> B T M",
+    "multi_head_attention_forward": f"Q (B T M), K (B S M), V (B S M) | {_MULTI_HEAD_WEIGHTS} -> B T M",
+    "multi_head_attention": f"query (B T M), key (B S M), value (B S M) | {_MULTI_HEAD_WEIGHTS} -> B T M",
+    "add_positional_encoding": "x (B T M) | pe (P M) -> B T M",
+    "layer_norm": "x (... M) | gamma (M), beta (M) -> ... M",
+    "feed_forward": f"x (B T M) | {_NETWORK} -> B T M",
+    "encoder_block": _BLOCK,
+    "TransformerEncoderBlock": _BLOCK,
+    "stack_encoder_blocks": "x (B T M) -> B T M",
+    "Attention": f"x (B T M) | {_SINGLE_HEAD_WEIGHTS} -> B T M",
+    "ScaledDotProductAttention": "query (B T D), key (B S D), value (B S V) -> B T V",
+}
+
+
+class _Row(NamedTuple):
+    """One array at the border: what came and what the table asks for."""
+
+    name: str
+    array: Any
+    pattern: tuple[str, ...]
+    is_weight: bool
+
+    def __str__(self) -> str:
+        got = tuple(self.array.shape) if hasattr(self.array, "shape") else type(self.array).__name__
+        return f"{got} {getattr(self.array, 'dtype', '')}".rstrip()
+
+
+def fail(
+    error: type[Exception], function: str, sentence: str, rows: list[tuple[str, str, str]] | None = None
+) -> NoReturn:
+    """Raise ``error``: the function and the facts that disagree, then a row per array, got and expected."""
+    lines = [f"{function}: {sentence}"]
+    widths = [max((len(row[column]) for row in rows or ()), default=0) for column in (0, 1)]
+    lines += [f"  {name:<{widths[0]}}  got {got:<{widths[1]}}   expected {wanted}" for name, got, wanted in rows or ()]
+    raise error("\n".join(lines))
+
+
+def check(function: str, arrays: dict[str, Any], *, signature: str | None = None) -> dict[str, Any]:
+    """Hold ``arrays`` against the table and return the size of every named axis.
+
+    Args:
+        function: the name that the error gives; a backward goes by the line of its forward.
+        arrays: name -> array, or None for an optional one that is absent; ``grad_output`` has the shape of the result.
+        signature: the line of ``SHAPES`` to use, where it is not that of ``function``.
+
+    Returns:
+        Axis letter -> size; ``"..."`` -> the tuple of leading sizes, where the table has them.
+
+    Raises:
+        TypeError: something is not an array, not floating, or of another dtype than its neighbours.
+        ValueError: a rank or a size disagrees.
+    """
+    line = SHAPES[signature or function.removesuffix("backward").rstrip("_.")]
+    rows = _rows(arrays, line)
+    shown = [(row.name, str(row), _expected(row.pattern)) for row in rows]
+    _check_dtypes(function, rows, shown)
+    sizes: dict[str, Any] = {}
+    owner: dict[str, str] = {}
+    for row in rows:
+        for axis, size in _named_axes(function, row, shown):
+            if sizes.setdefault(axis, size) != size:
+                fail(ValueError, function, _disagreement(owner[axis], row.name, axis, sizes[axis], size), shown)
+            owner.setdefault(axis, row.name)
+            if size == 0 and axis not in _MAY_BE_EMPTY:
+                fail(ValueError, function, f"{row.name} has {axis}=0 but a width is at least 1.", shown)
+    return sizes
+
+
+def _rows(arrays: dict[str, Any], line: str) -> list[_Row]:
+    """Pair the arrays that are present with their patterns, in the order of the table; the gradient before weights."""
+    inputs, result = line.split(" -> ")
+    data, _, weights = inputs.partition(" | ")
+    items = [(item, False) for item in f"{data}, grad_output ({result})".rstrip(")").split("), ")]
+    items += [(item, True) for item in weights.rstrip(")").split("), ") if item]
+    pairs = [(*item.split(" ("), is_weight) for item, is_weight in items]
+    return [_Row(name, arrays[name], tuple(axes.split()), w) for name, axes, w in pairs if arrays.get(name) is not None]
+
+
+def _expected(pattern: tuple[str, ...]) -> str:
+    return f"({', '.join(pattern)}{',' if len(pattern) == 1 else ''})"
+
+
+def _disagreement(first: str, second: str, axis: str, size: Any, other: Any) -> str:
+    if axis == "...":
+        return f"{first} has leading axes {size} but {second} has {other}."
+    if first == second:
+        return f"{first} has {axis}={size} and {axis}={other} at once."
+    return f"{first} has {axis}={size} but {second} has {axis}={other}."
+
+
+def _named_axes(function: str, row: _Row, shown: list) -> list[tuple[str, Any]]:
+    """The (axis, size) pairs of one array; a wrong rank is refused."""
+    shape = tuple(row.array.shape)
+    if row.pattern[0] != "...":
+        if len(shape) != len(row.pattern):
+            fail(ValueError, function, f"{row.name} has rank {len(shape)} but needs rank {len(row.pattern)}.", shown)
+        return list(zip(row.pattern, shape, strict=True))
+    named = row.pattern[1:]
+    if len(shape) < len(named):
+        fail(ValueError, function, f"{row.name} has rank {len(shape)} but needs at least {len(named)}.", shown)
+    split = len(shape) - len(named)
+    return [("...", shape[:split]), *zip(named, shape[split:], strict=True)]
+
+
+def _check_dtypes(function: str, rows: list[_Row], shown: list) -> None:
+    """Every array floating; one dtype before the bar; nothing narrower than it after the bar."""
+    for row in rows:
+        if not (hasattr(row.array, "shape") and hasattr(row.array, "dtype")):
+            fail(TypeError, function, f"{row.name} must be an array, got {type(row.array).__name__}.", shown)
+        if str(row.array.dtype) not in FLOATING:
+            fail(
+                TypeError,
+                function,
+                f"{row.name} has dtype {row.array.dtype} but must be floating: {', '.join(FLOATING)}.",
+                shown,
+            )
+    first = next((row for row in rows if not row.is_weight), None)
+    for row in rows:
+        if first is None or row.array.dtype == first.array.dtype:
+            continue
+        facts = f"{first.name} has dtype {first.array.dtype} but {row.name} has {row.array.dtype}"
+        if not row.is_weight:
+            fail(TypeError, function, f"{facts}.", shown)
+        if not is_wider(row.array.dtype, first.array.dtype):
+            fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.", shown)
+
+
+def is_wider(dtype: Any, other: Any) -> bool:
+    """Whether every value of the floating ``other`` is one of ``dtype``."""
+    width = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
+    return width[str(dtype)] > width[str(other)] or dtype == other
