@@ -1,0 +1,245 @@
+"""Scores, mask, weights, average: scaled dot-product and additive attention, each backward derived by hand."""
+
+import math
+
+import numpy as np
+
+from attendax import checks
+from attendax.checks import check
+
+from .additive import additive_attention as additive_attention
+from .additive import additive_attention_backward as additive_attention_backward
+from .weighted_sum import (
+    average,
+    average_backward,
+    product_backward,
+    quiet,
+    softmax,
+    softmax_backward,
+    sum_to_shape,
+    widen,
+)
+
+
+@quiet
+def compute_attention_scores(Q, K, scale=True):
+    """Compare every query with every key.
+
+    ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1). A sum of d_k products of unit variance has variance
+    d_k; dividing by √d_k makes it 1 again, so that softmax does not saturate as the width grows.
+
+    Args:
+        Q: queries (..., T, d_k).
+        K: keys (..., S, d_k), leading axes as in ``Q``.
+        scale: whether to divide by √d_k.
+
+    Returns:
+        Scores (..., T, S) in the dtype of ``Q``.
+
+    Raises:
+        TypeError: an array is not floating, or the dtypes differ.
+        ValueError: a rank or a size disagrees.
+
+    Example:
+        >>> Q = np.random.randn(2, 4, 64)  # batch=2, seq=4, d_k=64
+        >>> K = np.random.randn(2, 4, 64)
+        >>> scores = compute_attention_scores(Q, K)
+        >>> scores.shape
+        (2, 4, 4)
+    """
+    check("compute_attention_scores", {"Q": Q, "K": K})
+    q, k = widen(Q, K)
+    return (_factor(Q, scale) * (q @ k.swapaxes(-1, -2))).astype(Q.dtype)
+
+
+def _factor(Q, scale=True):
+    return 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
+
+
+@quiet
+def compute_attention_scores_backward(grad_output, Q, K, scale=True):
+    """Pull a gradient back through the scores.
+
+    With c = 1/√d_k (or 1) and ``sᵢⱼ = c qᵢ · kⱼ``::
+
+        dqᵢ = c Σⱼ dsᵢⱼ kⱼ      dQ = c dS K
+        dkⱼ = c Σᵢ dsᵢⱼ qᵢ      dK = c dSᵀ Q
+
+    Args:
+        grad_output: gradient with respect to the scores (..., T, S).
+        Q: queries (..., T, d_k).
+        K: keys (..., S, d_k).
+        scale: as in the forward.
+
+    Returns:
+        grad_Q, grad_K: in the shapes of ``Q`` and ``K``.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
+    gradient, q, k = widen(grad_output, Q, K)
+    everywhere = np.ones(gradient.shape, bool)
+    grad_Q, grad_K = product_backward(_factor(Q, scale) * gradient, q, k, everywhere)
+    return grad_Q.astype(Q.dtype), grad_K.astype(K.dtype)
+
+
+@quiet
+def apply_attention_mask(scores, mask, mask_value=-1e9):
+    """Replace the scores of forbidden pairs.
+
+    The default is the customary "very low" score. It only forbids while real scores are higher, and a row that is
+    forbidden altogether becomes uniform; ``-np.inf`` forbids in truth (L5, L7), and is what the attentions below use.
+
+    Args:
+        scores: (..., T, S).
+        mask: boolean, broadcastable to the scores; True = attend, False = mask out.
+        mask_value: the score of a forbidden pair; below the range of the dtype (float16) it is -inf.
+
+    Returns:
+        Array of the shape and dtype of ``scores``.
+
+    Raises:
+        TypeError: scores not floating, or a mask that is not boolean.
+        ValueError: a mask that does not broadcast to the scores.
+
+    Example:
+        >>> apply_attention_mask(np.array([[1.0, 2.0]]), np.array([True, False]), mask_value=-9.0)
+        array([[ 1., -9.]])
+    """
+    check("apply_attention_mask", {"scores": scores})
+    checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True)
+    return np.where(mask, scores, np.asarray(mask_value).astype(scores.dtype))
+
+
+def apply_attention_mask_backward(grad_output, scores, mask, mask_value=-1e9):
+    """Pull a gradient back through the mask: it passes where the score did, and is 0 where it was replaced.
+
+    ``outᵢⱼ = sᵢⱼ`` if allowed, else a constant; so ``dsᵢⱼ = doutᵢⱼ`` if allowed, else 0.
+
+    Args:
+        grad_output: gradient with respect to the result (..., T, S).
+        scores: the input of the forward (..., T, S).
+        mask: as in the forward.
+        mask_value: as in the forward; a constant has no gradient.
+
+    Returns:
+        Gradient with respect to the scores (..., T, S).
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    del mask_value
+    check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
+    checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True)
+    return np.where(mask, grad_output, np.zeros((), grad_output.dtype))
+
+
+def attention_weights(scores, axis=-1):
+    """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
+
+    Args:
+        scores: floating array of any shape.
+        axis: the axis of the keys.
+
+    Returns:
+        Weights of the same shape; all 0 where every score is -inf (L5).
+
+    Raises:
+        TypeError: ``scores`` is not a floating array.
+    """
+    checks.softmax("attention_weights", {"scores": scores}, axis)
+    return softmax(scores, axis)
+
+
+def attention_weights_backward(grad_output, scores, axis=-1):
+    """Pull a gradient back through the weights: see ``softmax_backward``, which this is."""
+    checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
+    return softmax_backward(grad_output, scores, axis)
+
+
+@quiet
+def scaled_dot_product_attention(Q, K, V, mask=None, *, bias=None):
+    """Average the values, each weighted by how well its key answers the query.
+
+    ``Attention(Q, K, V) = softmax(Q Kᵀ / √d_k + bias) V`` (Vaswani et al. 2017, equation 1). A query that may look at
+    no key gets output 0 and weights 0 (L5); what stands under the mask changes nothing, NaN included (L6).
+
+    Args:
+        Q: queries (..., T, d_k).
+        K: keys (..., S, d_k), leading axes as in ``Q``.
+        V: values (..., S, d_v).
+        mask: None, or boolean, broadcastable to (..., T, S); True = attend.
+        bias: None, or floating, broadcastable to (..., T, S), added to the scaled scores; -inf forbids (L5).
+
+    Returns:
+        output: (..., T, d_v), weights: (..., T, S); both in the dtype of ``Q``.
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
+        ValueError: a rank or a size disagrees.
+
+    Example:
+        >>> Q, K, V = np.zeros((1, 2)), np.zeros((3, 2)), np.array([[1.0], [2.0], [6.0]])
+        >>> scaled_dot_product_attention(Q, K, V, mask=np.array([True, True, False]))
+        (array([[1.5]]), array([[0.5, 0.5, 0. ]]))
+    """
+    output, weights, _ = _scaled_dot_product(Q, K, V, mask, bias, "scaled_dot_product_attention")
+    return output.astype(Q.dtype), weights.astype(Q.dtype)
+
+
+def _scaled_dot_product(Q, K, V, mask, bias, function, grad_output=None):
+    """The forward in the wide dtype: output, weights, and which pairs are allowed."""
+    check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
+    shape = (*Q.shape[:-1], K.shape[-2])
+    checks.mask(function, mask, shape, broadcast=True)
+    checks.bias(function, bias, shape, Q.dtype)
+    q, k, v, b = widen(Q, K, V, bias)
+    scores = compute_attention_scores(q, k)
+    allowed = np.broadcast_to(True if mask is None else mask, shape)
+    if b is not None:
+        scores, allowed = add_bias(scores, b, allowed)
+    return *average(scores, v, allowed), allowed
+
+
+def add_bias(scores, bias, allowed):
+    """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
+    total, limit = scores + bias, np.finfo(scores.dtype).max
+    overflow = np.isinf(total) & np.isfinite(scores) & np.isfinite(bias)
+    return np.where(overflow, np.copysign(limit, total), total), allowed & (bias != -np.inf)
+
+
+@quiet
+def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None, *, bias=None):
+    """Pull a gradient back through scaled dot-product attention.
+
+    With c = 1/√d_k, ``sᵢⱼ = c qᵢ · kⱼ + bᵢⱼ``, ``p = softmax(s)`` over the allowed keys and ``outᵢ = Σⱼ pᵢⱼ vⱼ``::
+
+        dvⱼ  = Σᵢ pᵢⱼ doutᵢ                       dV = Pᵀ dO
+        dpᵢⱼ = doutᵢ · vⱼ                         dP = dO Vᵀ
+        dsᵢⱼ = pᵢⱼ (dpᵢⱼ - Σₖ dpᵢₖ pᵢₖ)           softmax, row by row; 0 where forbidden
+        dqᵢ  = c Σⱼ dsᵢⱼ kⱼ                       dQ = c dS K
+        dkⱼ  = c Σᵢ dsᵢⱼ qᵢ                       dK = c dSᵀ Q
+        dbᵢⱼ = dsᵢⱼ                               summed over the axes along which b was repeated
+
+    Args:
+        grad_output: gradient with respect to the output (..., T, d_v).
+        Q: queries (..., T, d_k).
+        K: keys (..., S, d_k).
+        V: values (..., S, d_v).
+        mask: as in the forward.
+        bias: as in the forward.
+
+    Returns:
+        grad_Q, grad_K, grad_V and, where a bias is given, grad_bias: each in the shape and dtype of its input.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    function = "scaled_dot_product_attention_backward"
+    _, weights, allowed = _scaled_dot_product(Q, K, V, mask, bias, function, grad_output)
+    gradient, q, k, v, _ = widen(grad_output, Q, K, V, bias)
+    grad_scores, grad_V = average_backward(gradient, weights, v, allowed)
+    grad_Q, grad_K = product_backward(_factor(Q) * grad_scores, q, k, allowed)
+    gradients = grad_Q.astype(Q.dtype), grad_K.astype(K.dtype), grad_V.astype(V.dtype)
+    return gradients if bias is None else (*gradients, sum_to_shape(grad_scores, bias.shape).astype(bias.dtype))

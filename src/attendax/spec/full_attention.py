@@ -1,0 +1,224 @@
+"""The whole law in dense NumPy: every option of ``attendax.attention``, and the gradient of every floating input.
+
+This is the judge. It builds all T x S scores and weights, one step of L2 after the other.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attendax import checks
+
+from . import dropout
+from .attention_core import add_bias
+from .score_modifiers import modify, modify_backward
+from .weighted_sum import (
+    product_backward,
+    quiet,
+    softmax,
+    sum_over_allowed,
+    sum_to_shape,
+    through_softmax,
+    widen,
+)
+
+
+class AttentionGradients(NamedTuple):
+    """A gradient for every floating input, in its shape and dtype; None where there was no such input."""
+
+    grad_query: Any
+    grad_key: Any
+    grad_value: Any
+    grad_bias: Any = None
+    grad_score_mod: Any = None
+
+
+def attention(
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    score_mod=None,
+    scale=None,
+    dropout_rate=0.0,
+    dropout_rng=None,
+    return_lse=False,
+    implementation=None,
+):
+    """Average the values, each weighted by how well its key answers the query: the whole law, by definition.
+
+    ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
+
+    Args:
+        query: (..., N, T, D); or (T, D) for one head, and so the others (L1).
+        key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
+        value: (..., G, S, V).
+        mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
+            value from ``attendax.masks``.
+        bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
+        score_mod: None, or a value from ``attendax.scores``.
+        scale: a number; 1/√D unless given.
+        dropout_rate: in [0, 1] (L10).
+        dropout_rng: a random key, where the rate is above 0.
+        return_lse: whether to return the log-sum-exp of the scores, too (L9).
+        implementation: None or "dense", which this is.
+
+    Returns:
+        out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
+        float32 or wider. A query that may look at no key has out 0 and lse -inf (L5).
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
+        ValueError: a rank, a size or an option is out of bounds.
+
+    Example:
+        >>> query, key, value = np.zeros((1, 2)), np.zeros((4, 2)), np.arange(4.0)[:, None]
+        >>> out, lse = attention(query, key, value, return_lse=True)
+        >>> out, lse.round(4)
+        (array([[1.5]]), array([1.3863]))
+    """
+    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
+    steps = _forward("attention", *inputs, implementation)
+    out = steps.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
+    return (out, steps.lse.reshape(query.shape[:-1])) if return_lse else out
+
+
+def attention_with_weights(query, key, value, **options):
+    """``attention`` for those who want to look inside: out, lse, and the weights (..., N, T, S) after dropout."""
+    names = ("mask", "bias", "score_mod", "scale", "dropout_rate", "dropout_rng", "implementation")
+    defaults = dict.fromkeys(names) | {"dropout_rate": 0.0}
+    unknown = set(options) - set(names)
+    if unknown:
+        raise TypeError(f"attention_with_weights: unknown options {sorted(unknown)}; there are {', '.join(names)}.")
+    steps = _forward("attention_with_weights", query, key, value, *(defaults | options).values())
+    out = steps.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
+    weights = (steps.weights * steps.kept).astype(query.dtype)
+    return out, steps.lse.reshape(query.shape[:-1]), weights.reshape(*query.shape[:-1], key.shape[-2])
+
+
+class _Steps(NamedTuple):
+    """The forward, step by step, in the wide dtype and with a head axis: what the backward goes back through."""
+
+    q: Any
+    k: Any
+    v: Any
+    scale: float
+    products: Any
+    allowed: Any
+    weights: Any
+    kept: Any
+    out: Any
+    lse: Any
+
+
+@quiet
+def _forward(
+    function, query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, implementation, **gradients
+):
+    checks.one_of(function, "implementation", implementation, (None, "dense"))
+    border = checks.attention(
+        function, query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, **gradients
+    )
+    q, k, v, b = widen(query, key, value, bias)
+    if query.ndim == 2:  # one head, no batch
+        q, k, v = q[None], k[None], v[None]
+    k, v = (np.repeat(x, border.group, axis=-3) for x in (k, v))
+    shape = (*q.shape[:-1], k.shape[-2])
+    allowed = np.broadcast_to(True if border.mask is None else np.asarray(border.mask), shape)
+    if b is not None:
+        allowed = allowed & (b != -np.inf)
+    products = np.where(allowed, border.scale * (q @ k.swapaxes(-1, -2)), 0)
+    scores = products if score_mod is None else modify(score_mod, products)
+    scores = scores if b is None else add_bias(scores, b, allowed)[0]
+    scores = np.where(allowed, scores, -np.inf)
+    weights = np.where(allowed, softmax(scores), 0)
+    kept = np.ones((), q.dtype)
+    if border.rate:
+        kept = dropout.keep(border.words, shape, border.rate) / q.dtype.type(1 - border.rate if border.rate < 1 else 1)
+    out = sum_over_allowed(weights * kept, v, allowed)
+    return _Steps(q, k, v, border.scale, products, allowed, weights, kept, out, log_sum_exp(scores))
+
+
+def log_sum_exp(scores):
+    """``log Σⱼ exp(sᵢⱼ)``, computed as ``m + log Σⱼ exp(sᵢⱼ - m)`` with m the largest; -inf for the empty set."""
+    largest = np.max(scores, axis=-1, initial=-np.inf)
+    shift = np.where(largest == -np.inf, 0, largest)
+    return shift + np.log(np.exp(scores - shift[..., None]).sum(axis=-1))
+
+
+@quiet
+def attention_backward(
+    grad_output,
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    score_mod=None,
+    scale=None,
+    dropout_rate=0.0,
+    dropout_rng=None,
+    grad_lse=None,
+    implementation=None,
+):
+    """Pull gradients back through attention, to every floating input.
+
+    With ``z = scale · Q Kᵀ``, ``s = mod(z) + bias`` on the allowed pairs, ``p = softmax(s)``,
+    ``w = kept p / (1 - rate)``, ``out = w V`` and ``lse = log Σ exp(s)``; dout and dlse are given::
+
+        dv_j  = Σ_i w_ij dout_i                       over the query heads of a group, too
+        dw_ij = dout_i · v_j,  dp_ij = dw_ij kept_ij / (1 - rate)
+        ds_ij = p_ij (dp_ij - Σ_k dp_ik p_ik)         softmax
+              + p_ij dlse_i                           ∂lse_i/∂s_ij = p_ij: L9's  delta <- delta - dlse
+        dbias = ds                                    summed over the axes along which the bias was repeated
+        dz    = ds mod'(z)                            and the arrays of the modifier get theirs
+        dq_i  = scale Σ_j dz_ij k_j
+        dk_j  = scale Σ_i dz_ij q_i                   over the query heads of a group, too
+
+    A forbidden pair has p = 0 and stands in none of the sums.
+
+    Args:
+        grad_output: gradient with respect to out (..., N, T, V).
+        query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, implementation: as in the forward.
+        grad_lse: gradient with respect to lse (..., N, T), in its dtype; None for 0.
+
+    Returns:
+        ``AttentionGradients``.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+        NotImplementedError: for a ``score_mod`` from an arbitrary function.
+    """
+    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
+    steps = _forward("attention_backward", *inputs, implementation, grad_output=grad_output, grad_lse=grad_lse)
+    gradient = grad_output.astype(steps.q.dtype).reshape(steps.out.shape)
+    allowed, weights = steps.allowed, steps.weights
+    grad_v = sum_over_allowed((weights * steps.kept).swapaxes(-1, -2), gradient, allowed.swapaxes(-1, -2))
+    grad_weights = np.where(allowed, gradient @ steps.v.swapaxes(-1, -2), 0) * steps.kept
+    grad_scores = through_softmax(grad_weights, weights)
+    if grad_lse is not None:
+        grad_scores = grad_scores + weights * grad_lse.astype(weights.dtype).reshape(weights.shape[:-1])[..., None]
+    grad_scores = np.where(allowed, grad_scores, 0)
+    grad_products, grad_score_mod = grad_scores, None
+    if score_mod is not None:
+        grad_products, grad_score_mod = modify_backward(grad_scores, score_mod, steps.products)
+    grad_q, grad_k = product_backward(steps.scale * grad_products, steps.q, steps.k, allowed)
+    return AttentionGradients(
+        grad_q.reshape(query.shape).astype(query.dtype),
+        _ungroup(grad_k, key),
+        _ungroup(grad_v, value),
+        None if bias is None else sum_to_shape(grad_scores, bias.shape).astype(bias.dtype),
+        grad_score_mod,
+    )
+
+
+def _ungroup(gradient, array):
+    """Sum the gradient (..., N, S, .) over the query heads that share a head of ``array`` (..., G, S, .)."""
+    if array.ndim == 2:
+        return gradient[0].astype(array.dtype)
+    *leading, G, S, width = array.shape
+    per_group = gradient.shape[-3] // G if G else 1
+    return gradient.reshape(*leading, G, per_group, S, width).sum(axis=-3).astype(array.dtype)

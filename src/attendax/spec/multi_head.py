@@ -1,0 +1,256 @@
+"""Multi-head attention: several attentions side by side, each in its own slice of the model width."""
+
+import math
+
+import numpy as np
+
+from attendax import checks
+from attendax.checks import check
+from attendax.params import MultiHeadParams
+
+from .layer import Layer, generator, glorot
+from .token_wise import affine_backward
+from .weighted_sum import average, average_backward, drop_unused, product_backward, quiet, widen
+
+
+def split_heads(x, num_heads):
+    """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
+
+    Args:
+        x: (B, T, M).
+        num_heads: N, a divisor of M.
+
+    Returns:
+        (B, N, T, d_k) with d_k = M / N.
+
+    Raises:
+        TypeError: ``x`` is not floating, or ``num_heads`` not an integer.
+        ValueError: another rank, or M not divisible by N.
+
+    Example:
+        >>> x = np.random.randn(2, 10, 512)  # batch=2, seq=10, d_model=512
+        >>> split = split_heads(x, num_heads=8)
+        >>> split.shape
+        (2, 8, 10, 64)
+    """
+    sizes = check("split_heads", {"x": x})
+    d_k = checks.heads("split_heads", sizes["M"], num_heads)
+    return x.reshape(sizes["B"], sizes["T"], num_heads, d_k).swapaxes(1, 2)
+
+
+def split_heads_backward(grad_output, x, num_heads):
+    """Pull a gradient back through ``split_heads``: a rearrangement is undone by the opposite one.
+
+    Args:
+        grad_output: (B, N, T, d_k).
+        x: the input of the forward (B, T, M).
+        num_heads: N.
+
+    Returns:
+        Gradient with respect to ``x`` (B, T, M).
+    """
+    check("split_heads_backward", {"x": x, "grad_output": grad_output})
+    checks.heads("split_heads_backward", x.shape[-1], num_heads)
+    return merge_heads(grad_output)
+
+
+def merge_heads(x):
+    """Put the heads side by side again: the inverse of ``split_heads``.
+
+    Args:
+        x: (B, N, T, d_k).
+
+    Returns:
+        (B, T, M) with M = N·d_k.
+
+    Raises:
+        TypeError: ``x`` is not floating.
+        ValueError: another rank.
+    """
+    sizes = check("merge_heads", {"x": x})
+    return x.swapaxes(1, 2).reshape(sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"])
+
+
+def merge_heads_backward(grad_output, x):
+    """Pull a gradient back through ``merge_heads``: split it into as many heads as ``x`` (B, N, T, d_k) has."""
+    check("merge_heads_backward", {"x": x, "grad_output": grad_output})
+    return split_heads(grad_output, x.shape[1])
+
+
+@quiet
+def multi_head_attention_forward(
+    Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask=None, *, b_Q=None, b_K=None, b_V=None, b_O=None
+):
+    """Project, attend in every head, put the heads side by side, project again.
+
+    ``MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O``, ``head_n = Attention(Q W_Qⁿ, K W_Kⁿ, V W_Vⁿ)`` (Vaswani et
+    al. 2017, section 3.2.2), with W_Qⁿ the columns of head n. The biases are those of later models, BERT among them.
+
+    Args:
+        Q: queries (B, T, M).
+        K: keys (B, S, M).
+        V: values (B, S, M).
+        W_Q, W_K, W_V, W_O: projections (M, M); they may be of a wider dtype than ``Q``.
+        num_heads: N, a divisor of M.
+        mask: None, or boolean, broadcastable to (B, N, T, S); True = attend. A padding mask (B, S) is given as
+            ``mask[:, None, None, :]``.
+        b_Q, b_K, b_V, b_O: None, or biases (M,).
+
+    Returns:
+        output: (B, T, M) in the dtype of ``Q``.
+        cache: what the backward needs: the inputs, the heads ``q``, ``k``, ``v`` (B, N, ., d_k), ``allowed`` and
+            ``weights`` (B, N, T, S), and the merged heads ``context`` (B, T, M).
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, a weight is narrower, or the mask is not boolean.
+        ValueError: a rank or a size disagrees, or M is not divisible by N.
+    """
+    inputs = {"Q": Q, "K": K, "V": V}
+    params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
+    shape = checks.multi_head("multi_head_attention_forward", inputs, params, num_heads, mask, broadcast=True)
+    allowed = np.broadcast_to(True if mask is None else mask, shape)
+    *tokens, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
+    tokens = drop_unused(allowed, tokens[:1], tokens[1:])
+    q, k, v = (
+        split_heads(_affine(x, W, b), num_heads)
+        for x, W, b in zip(tokens, (w_q, w_k, w_v), (b_q, b_k, b_v), strict=True)
+    )
+    heads, weights = average(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]), v, allowed)
+    context = merge_heads(heads)
+    cache = (
+        inputs | params._asdict() | {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
+    )
+    return _affine(context, w_o, b_o).astype(Q.dtype), cache
+
+
+def _affine(x, W, b):
+    return x @ W if b is None else x @ W + b
+
+
+@quiet
+def multi_head_attention_backward(grad_output, cache):
+    """Pull a gradient back through multi-head attention.
+
+    With c = 1/√d_k, per head: q = Q W_Q + b_Q (k, v alike), ``s = c q kᵀ``, ``p = softmax(s)``, ``o = p v``; then
+    ``C = Concat(o)`` and ``out = C W_O + b_O``. Backwards, line by line::
+
+        dW_O = Cᵀ dout,  db_O = Σ dout,  dC = dout W_Oᵀ      out = C W_O + b_O; sums run over batch and sequence
+        do   = the columns of dC that the head owns
+        dv   = pᵀ do,  dp = do vᵀ
+        ds   = p (dp - Σ dp p)                               softmax, row by row; 0 where forbidden
+        dq   = c ds k,  dk = c dsᵀ q
+        dW_Q = Qᵀ dq,  db_Q = Σ dq,  dQ = dq W_Qᵀ            q = Q W_Q + b_Q; and the same for K and V
+
+    db_K is 0 but for rounding: a bias on all keys shifts a row of scores by one number, which softmax does not see.
+
+    Args:
+        grad_output: gradient with respect to the output (B, T, M).
+        cache: from ``multi_head_attention_forward``.
+
+    Returns:
+        grad_Q (B, T, M), grad_K (B, S, M), grad_V (B, S, M), and a dict with the gradients of W_Q, W_K, W_V, W_O and of
+        those biases that are not None; each in the dtype of its input.
+
+    Raises:
+        TypeError, ValueError: ``grad_output`` has another dtype or shape than the output.
+    """
+    arrays = {name: cache[name] for name in ("Q", "K", "V", *MultiHeadParams._fields)}
+    given = arrays | {"grad_output": grad_output}
+    check("multi_head_attention_backward", given, signature="multi_head_attention_forward")
+    gradient, Q, K, V, w_q, w_k, w_v, w_o, *_ = widen(grad_output, *arrays.values())
+    q, k, v, allowed, weights = (cache[name] for name in ("q", "k", "v", "allowed", "weights"))
+    grad_context, grad_W_O, grad_b_O = affine_backward(gradient, cache["context"], w_o)
+    grad_scores, grad_v = average_backward(split_heads(grad_context, q.shape[1]), weights, v, allowed)
+    grad_q, grad_k = product_backward(grad_scores / math.sqrt(q.shape[-1]), q, k, allowed)
+    Q, K, V = drop_unused(allowed, [Q], [K, V])
+    grad_Q, grad_W_Q, grad_b_Q = affine_backward(merge_heads(grad_q), Q, w_q)
+    grad_K, grad_W_K, grad_b_K = affine_backward(merge_heads(grad_k), K, w_k)
+    grad_V, grad_W_V, grad_b_V = affine_backward(merge_heads(grad_v), V, w_v)
+    params = MultiHeadParams(grad_W_Q, grad_W_K, grad_W_V, grad_W_O, grad_b_Q, grad_b_K, grad_b_V, grad_b_O)
+    gradients = {"Q": grad_Q, "K": grad_K, "V": grad_V} | params._asdict()
+    gradients = {name: gradients[name].astype(x.dtype) for name, x in arrays.items() if x is not None}
+    return gradients.pop("Q"), gradients.pop("K"), gradients.pop("V"), gradients
+
+
+def multi_head_attention(params, query, key, value, *, num_heads, mask=None):
+    """Multi-head attention of the weights ``params``: ``multi_head_attention_forward`` without its cache.
+
+    Args:
+        params: ``MultiHeadParams``.
+        query: (B, T, M).
+        key: (B, S, M).
+        value: (B, S, M).
+        num_heads: N, a divisor of M.
+        mask: None, or boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at).
+
+    Returns:
+        (B, T, M) in the dtype of ``query``.
+
+    Raises:
+        TypeError, ValueError: as ``multi_head_attention_forward``.
+    """
+    arrays = {"query": query, "key": key, "value": value}
+    checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
+    *projections, b_Q, b_K, b_V, b_O = params
+    biases = {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": b_O}
+    return multi_head_attention_forward(query, key, value, *projections, num_heads, mask, **biases)[0]
+
+
+class MultiHeadAttention(Layer):
+    """Multi-head attention with its weights.
+
+    The weights are the attributes ``W_Q, W_K, W_V, W_O`` (M, M) and, with ``bias=True``, ``b_Q, b_K, b_V, b_O`` (M,);
+    otherwise these are None. They are float64; an input of a narrower dtype gets its output in that dtype.
+
+    Attributes:
+        d_model: M.
+        num_heads: N.
+        d_k: width of a head, M / N.
+        attention_weights: (B, N, T, S), those of the last forward.
+
+    Args:
+        d_model: M, divisible by ``num_heads``.
+        num_heads: N.
+        bias: whether the projections have biases (0 at the start).
+        rng: ``numpy.random.Generator``, or a seed for one; None draws a fresh one.
+
+    Raises:
+        TypeError, ValueError: a size is not a positive integer, or M is not divisible by N.
+
+    Example:
+        >>> layer = MultiHeadAttention(d_model=6, num_heads=2, rng=0)
+        >>> x = np.ones((1, 3, 6))
+        >>> layer.forward(x, x, x).shape
+        (1, 3, 6)
+        >>> grad_Q, grad_K, grad_V, grad_params = layer.backward(np.ones((1, 3, 6)))
+        >>> sorted(grad_params)
+        ['W_K', 'W_O', 'W_Q', 'W_V']
+    """
+
+    Params = MultiHeadParams
+
+    def __init__(self, d_model, num_heads, *, bias=False, rng=None):
+        self.d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
+        self.d_k = checks.heads("MultiHeadAttention", self.d_model, num_heads)
+        self.num_heads = int(num_heads)
+        rng = generator("MultiHeadAttention", rng)
+        self.W_Q, self.W_K, self.W_V, self.W_O = (glorot(rng, self.d_model, self.d_model) for _ in range(4))
+        self.b_Q, self.b_K, self.b_V, self.b_O = (np.zeros(self.d_model) if bias else None for _ in range(4))
+        self._cache = None
+
+    def forward(self, Q, K, V, mask=None):
+        """Attend; see ``multi_head_attention_forward``. Returns (B, T, M)."""
+        *projections, b_Q, b_K, b_V, b_O = self.params
+        output, self._cache = multi_head_attention_forward(
+            Q, K, V, *projections, self.num_heads, mask, b_Q=b_Q, b_K=b_K, b_V=b_V, b_O=b_O
+        )
+        return output
+
+    def backward(self, grad_output):
+        """Gradients of the last forward: grad_Q, grad_K, grad_V, grad_params; see ``multi_head_attention_backward``."""
+        return multi_head_attention_backward(grad_output, self._after_forward("_cache"))
+
+    @property
+    def attention_weights(self):
+        """The weights of the last forward (B, N, T, S)."""
+        return self._after_forward("_cache")["weights"]

@@ -1,0 +1,162 @@
+"""Where a token stands: sinusoidal and learned encodings, and the causal and padding masks."""
+
+import numpy as np
+
+from attendax import checks
+
+from .layer import generator
+from .weighted_sum import widen
+
+
+def sinusoidal_encoding(max_length, d_model):
+    """Give every position a pattern of sines and cosines.
+
+    ``PE(pos, 2i) = sin(pos / 10000^(2i/M))``, ``PE(pos, 2i+1) = cos(pos / 10000^(2i/M))`` (Vaswani et al. 2017, section
+    3.5). A shift by k turns each (sin, cos) pair by a fixed angle, so relative position is a linear map. An odd M ends
+    on a sine. The sizes are integers, so there is nothing to differentiate.
+
+    Args:
+        max_length: number of positions P, 0 or more.
+        d_model: M.
+
+    Returns:
+        (P, M), float64.
+
+    Raises:
+        TypeError: a size is not an integer.
+        ValueError: a size is negative, or M is 0.
+
+    Example:
+        >>> pe = sinusoidal_encoding(100, 512)
+        >>> pe.shape
+        (100, 512)
+    """
+    max_length = checks.integer("sinusoidal_encoding", "max_length", max_length, minimum=0)
+    d_model = checks.integer("sinusoidal_encoding", "d_model", d_model)
+    position, column = np.arange(max_length)[:, None], np.arange(d_model)
+    angle = position / 10000.0 ** (2 * (column // 2) / d_model)
+    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle))
+
+
+def add_positional_encoding(x, pe):
+    """Add to each token the encoding of its position: ``x + pe[:T]``.
+
+    Args:
+        x: embeddings (B, T, M).
+        pe: encodings (P, M) with P >= T; may be of a wider dtype.
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or ``pe`` is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or T > P.
+
+    Example:
+        >>> add_positional_encoding(np.zeros((1, 2, 2)), sinusoidal_encoding(5, 2)).round(2)
+        array([[[0.  , 1.  ],
+                [0.84, 0.54]]])
+    """
+    T = checks.positions("add_positional_encoding", {"x": x, "pe": pe})
+    wide, encoding = widen(x, pe)
+    return (wide + encoding[:T]).astype(x.dtype)
+
+
+def add_positional_encoding_backward(grad_output, x, pe):
+    """Pull a gradient back through the sum.
+
+    From ``out_bt = x_bt + pe_t``: ``dx = dout`` and ``dpe_t = Σ_b dout_bt``; positions from T on were not used: 0.
+
+    Args:
+        grad_output: gradient with respect to the result (B, T, M).
+        x: embeddings (B, T, M).
+        pe: encodings (P, M).
+
+    Returns:
+        grad_x (B, T, M), grad_pe (P, M).
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    T = checks.positions("add_positional_encoding_backward", {"x": x, "pe": pe, "grad_output": grad_output})
+    gradient, _ = widen(grad_output, pe)
+    grad_pe = np.zeros(pe.shape, gradient.dtype)
+    grad_pe[:T] = gradient.sum(axis=0)
+    return grad_output.copy(), grad_pe.astype(pe.dtype)
+
+
+def learned_positional_encoding(max_length, d_model, *, rng=None):
+    """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT and GPT-2).
+
+    It is a weight: add it with ``add_positional_encoding`` and train it with the gradient ``grad_pe`` of that.
+
+    Args:
+        max_length: number of positions P, 0 or more.
+        d_model: M.
+        rng: ``numpy.random.Generator``, or a seed for one; None draws a fresh one.
+
+    Returns:
+        (P, M), float64.
+
+    Raises:
+        TypeError: a size is not an integer.
+        ValueError: a size is negative, or M is 0.
+
+    Example:
+        >>> learned_positional_encoding(100, 512, rng=0).shape
+        (100, 512)
+    """
+    max_length = checks.integer("learned_positional_encoding", "max_length", max_length, minimum=0)
+    d_model = checks.integer("learned_positional_encoding", "d_model", d_model)
+    return generator("learned_positional_encoding", rng).normal(0.0, 0.02, (max_length, d_model))
+
+
+def create_causal_mask(seq_length):
+    """Let each position look at itself and what came before it (L4).
+
+    Args:
+        seq_length: T, 0 or more.
+
+    Returns:
+        Boolean (T, T), True on and below the diagonal.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: negative.
+
+    Example:
+        >>> mask = create_causal_mask(4)
+        >>> mask
+        array([[ True, False, False, False],
+               [ True,  True, False, False],
+               [ True,  True,  True, False],
+               [ True,  True,  True,  True]])
+    """
+    seq_length = checks.integer("create_causal_mask", "seq_length", seq_length, minimum=0)
+    position = np.arange(seq_length)
+    return position[:, None] >= position
+
+
+def create_padding_mask(lengths, max_length):
+    """Mark the real tokens of sequences that were padded to one length.
+
+    Args:
+        lengths: integers (B,), each from 0 to ``max_length``.
+        max_length: S, 0 or more.
+
+    Returns:
+        Boolean (B, S), True for real tokens. As a mask for scores (B, N, T, S): ``mask[:, None, None, :]``.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: another rank, or a length that is negative or above ``max_length``.
+
+    Example:
+        >>> mask = create_padding_mask(np.array([3, 2]), max_length=4)
+        >>> mask
+        array([[ True,  True,  True, False],
+               [ True,  True, False, False]])
+    """
+    max_length = checks.integer("create_padding_mask", "max_length", max_length, minimum=0)
+    checks.lengths("create_padding_mask", "lengths", lengths, max_length)
+    return np.arange(max_length) < lengths[:, None]

@@ -1,0 +1,117 @@
+"""What may change a score before the bias is added (L2): softcap, ALiBi, a learned table of relative positions.
+
+Each forward has its backward below it. ``attention`` gets them as a value from ``attendax.scores``, of which only
+``kind``, ``arrays`` and ``settings`` are read here.
+"""
+
+import numpy as np
+
+from attendax.checks import fail
+
+from .weighted_sum import sum_to_shape
+
+
+def softcap(scores, cap):
+    """Bound the scores smoothly: ``cap · tanh(s / cap)``, within ±cap and close to s near 0 (Gemma 2)."""
+    return cap * np.tanh(scores / cap)
+
+
+def softcap_backward(grad_output, scores, cap):
+    """tanh' = 1 - tanh², and the two caps cancel: ``ds = dout (1 - tanh²(s / cap))``."""
+    return grad_output * (1 - np.tanh(scores / cap) ** 2)
+
+
+def alibi(scores, slopes, offset):
+    """Lower the scores with distance: ``s - slope_n · |i + offset - j|`` for head n (Press et al. 2022).
+
+    Args:
+        scores: (..., N, T, S).
+        slopes: (N,).
+        offset: the position of query 0 among the keys.
+    """
+    return scores - slopes[:, None, None] * np.abs(_distance(scores, offset))
+
+
+def alibi_backward(grad_output, slopes, offset):
+    """``dslope_n = -Σ dout |i + offset - j|`` over the pairs of head n; the scores pass their gradient on."""
+    per_pair = -grad_output * np.abs(_distance(grad_output, offset))
+    return sum_to_shape(per_pair, (*slopes.shape, 1, 1)).reshape(slopes.shape)
+
+
+def relative_bias(scores, table, offset):
+    """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]`` (Shaw et al. 2018).
+
+    Args:
+        scores: (..., N, T, S).
+        table: (N, 2R + 1); column R is distance 0, later keys to its right.
+        offset: the position of query 0 among the keys.
+    """
+    return scores + table[:, _column(scores, table, offset)]
+
+
+def relative_bias_backward(grad_output, table, offset):
+    """``dtable[n, c] = Σ dout`` over the pairs of head n that read column c; the scores pass their gradient on."""
+    column = _column(grad_output, table, offset)
+    per_head = sum_to_shape(grad_output, grad_output.shape[-3:])
+    columns = [np.where(column == c, per_head, 0).sum(axis=(-2, -1)) for c in range(table.shape[1])]
+    return np.stack(columns, axis=-1)
+
+
+def _distance(scores, offset):
+    """j - i - offset for every pair (T, S)."""
+    T, S = scores.shape[-2:]
+    return np.arange(S) - np.arange(T)[:, None] - offset
+
+
+def _column(scores, table, offset):
+    radius = table.shape[1] // 2
+    return np.clip(_distance(scores, offset), -radius, radius) + radius
+
+
+def modify(score_mod, scores):
+    """Apply a value from ``attendax.scores`` to scores (..., N, T, S)."""
+    kind, arrays, settings = score_mod.kind, _in_dtype(score_mod.arrays, scores), score_mod.settings
+    if kind == "compose":
+        for part in score_mod.arrays:
+            scores = modify(part, scores)
+        return scores
+    if kind == "function":
+        axes = range(scores.ndim - 3, scores.ndim)
+        positions = tuple(
+            np.arange(scores.shape[a]).reshape(*(-1 if b == a else 1 for b in range(scores.ndim))) for a in axes
+        )
+        return np.asarray(settings[0](scores, positions, *arrays), scores.dtype)
+    return FORWARD[kind](scores, *arrays, *settings)
+
+
+def modify_backward(grad_output, score_mod, scores):
+    """Pull a gradient back through ``modify``: that of the scores, and the modifier with gradients for its arrays.
+
+    Raises:
+        NotImplementedError: an arbitrary function has no backward that was derived by hand.
+    """
+    kind, settings = score_mod.kind, score_mod.settings
+    if kind == "function":
+        fail(NotImplementedError, "attention_backward", "a score modifier from_function has no backward by hand.")
+    if kind == "compose":
+        inputs = [scores]
+        for part in score_mod.arrays[:-1]:
+            inputs.append(modify(part, inputs[-1]))
+        grads = []
+        for part, before in zip(reversed(score_mod.arrays), reversed(inputs), strict=True):
+            grad_output, grad = modify_backward(grad_output, part, before)
+            grads.insert(0, grad)
+        return grad_output, score_mod.replace(tuple(grads))
+    if kind == "softcap":
+        return softcap_backward(grad_output, scores, *settings), score_mod
+    (array,) = score_mod.arrays
+    grad = ARRAY_BACKWARD[kind](grad_output, array.astype(grad_output.dtype, copy=False), *settings)
+    return grad_output, score_mod.replace((grad.astype(array.dtype),))
+
+
+def _in_dtype(arrays, scores):
+    return [x.astype(scores.dtype, copy=False) if hasattr(x, "astype") else x for x in arrays]
+
+
+FORWARD = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
+ARRAY_BACKWARD = {"alibi": alibi_backward, "relative_bias": relative_bias_backward}

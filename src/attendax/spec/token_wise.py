@@ -1,0 +1,188 @@
+"""What acts on every token alone: layer norm, the activations, the feed-forward network."""
+
+import math
+
+import numpy as np
+from scipy.special import erf
+
+from attendax import checks
+from attendax.checks import check
+
+from .weighted_sum import quiet, sum_to_shape, widen
+
+
+@quiet
+def layer_norm(x, gamma, beta, eps=1e-6):
+    """Give every token mean 0 and variance 1, then a learned scale and shift.
+
+    ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4), with the
+    variance taken about the mean, ``mean((x - mean)²)``: as ``mean(x²) - mean²`` it would lose its digits where the
+    mean is large against the spread (L8).
+
+    Args:
+        x: (..., M).
+        gamma: scale (M,); may be of a wider dtype.
+        beta: shift (M,); may be of a wider dtype.
+        eps: added to the variance, in its units; 0 or more.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or a weight is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or eps is negative.
+
+    Example:
+        >>> layer_norm(np.array([1.0, 3.0]), np.ones(2), np.zeros(2), eps=0.0)
+        array([-1.,  1.])
+    """
+    check("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
+    wide, scale, shift = widen(x, gamma, beta)
+    normalised, _ = _normalise("layer_norm", wide, eps)
+    return (scale * normalised + shift).astype(x.dtype)
+
+
+def _normalise(function, x, eps):
+    """(x - mean) / deviation, and the deviation √(var + eps).
+
+    The mean is subtracted twice: what the rounding of the first leaves over, half a unit in the last place of a large
+    mean, the second takes away.
+    """
+    eps = x.dtype.type(checks.number(function, "eps", eps, low=0))
+    centred = x - x.mean(axis=-1, keepdims=True)
+    centred = centred - centred.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    return centred / deviation, deviation
+
+
+@quiet
+def layer_norm_backward(grad_output, x, gamma, eps=1e-6):
+    """Pull a gradient back through layer norm.
+
+    With μ the mean, σ = √(var + eps), ``x̂ = (x - μ)/σ`` and ``y = γ x̂ + β``; M terms in each mean::
+
+        dβ  = Σ dy                              over all tokens
+        dγ  = Σ dy x̂                            over all tokens
+        dx̂  = dy γ
+        ∂x̂ₖ/∂xⱼ = (δₖⱼ - 1/M - x̂ₖ x̂ⱼ/M) / σ     the three ways in which xⱼ acts: itself, through μ, through σ:
+                                                ∂μ/∂xⱼ = 1/M and ∂σ/∂xⱼ = (xⱼ - μ)/(M σ) = x̂ⱼ/M
+        dxⱼ = Σₖ dx̂ₖ ∂x̂ₖ/∂xⱼ
+            = (dx̂ⱼ - mean(dx̂) - x̂ⱼ mean(dx̂ x̂)) / σ
+
+    Args:
+        grad_output: gradient with respect to the result (..., M).
+        x: the input of the forward (..., M).
+        gamma: scale (M,).
+        eps: as in the forward.
+
+    Returns:
+        grad_x (..., M), grad_gamma (M,), grad_beta (M,); the last two in the dtype of ``gamma``.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    check("layer_norm_backward", {"x": x, "gamma": gamma, "grad_output": grad_output})
+    gradient, wide, scale = widen(grad_output, x, gamma)
+    normalised, deviation = _normalise("layer_norm_backward", wide, eps)
+    grad_gamma = sum_to_shape(gradient * normalised, gamma.shape)
+    grad_beta = sum_to_shape(gradient, gamma.shape)
+    inner = gradient * scale
+    along = (inner * normalised).mean(axis=-1, keepdims=True)
+    grad_x = (inner - inner.mean(axis=-1, keepdims=True) - normalised * along) / deviation
+    return grad_x.astype(x.dtype), grad_gamma.astype(gamma.dtype), grad_beta.astype(gamma.dtype)
+
+
+def _relu(x):
+    """max(x, 0); the derivative at 0 is taken to be 0."""
+    return np.maximum(x, 0), np.where(x > 0, 1, 0).astype(x.dtype)
+
+
+def _gelu(x):
+    """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016); (x Φ)' = Φ + x φ, φ its density."""
+    share = (1 + erf(x * math.sqrt(0.5))) / 2
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return x * share, share + x * density
+
+
+def _gelu_tanh(x):
+    """x (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³): GELU as GPT-2 has it.
+
+    Its derivative is (1 + tanh u)/2 + x (1 - tanh² u) u'/2 with u' = √(2/π) (1 + 0.134145 x²).
+    """
+    root = math.sqrt(2 / math.pi)
+    t = np.tanh(root * (x + 0.044715 * x**3))
+    return x * (1 + t) / 2, (1 + t) / 2 + x * (1 - t**2) * root * (1 + 3 * 0.044715 * x**2) / 2
+
+
+_ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+"""Name -> a function that gives the activation and its derivative."""
+
+
+@quiet
+def feed_forward(x, W1, b1, W2, b2, *, activation="relu"):
+    """Put every token through the same two-layer network.
+
+    ``FFN(x) = f(x W1 + b1) W2 + b2`` (Vaswani et al. 2017, equation 2, with f = ReLU).
+
+    Args:
+        x: (B, T, M).
+        W1: (M, F).
+        b1: (F,).
+        W2: (F, M).
+        b2: (M,).
+        activation: f, one of "relu", "gelu" (erf), "gelu_tanh".
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or a weight is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or an unknown activation.
+
+    Example:
+        >>> x, one = np.array([[[2.0]], [[-2.0]]]), np.ones((1, 1))
+        >>> feed_forward(x, one, np.zeros(1), one, np.ones(1)).ravel()
+        array([3., 1.])
+    """
+    check("feed_forward", {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2})
+    checks.one_of("feed_forward", "activation", activation, checks.ACTIVATIONS)
+    wide, w1, c1, w2, c2 = widen(x, W1, b1, W2, b2)
+    hidden, _ = _ACTIVATIONS[activation](wide @ w1 + c1)
+    return (hidden @ w2 + c2).astype(x.dtype)
+
+
+@quiet
+def feed_forward_backward(grad_output, x, W1, b1, W2, b2, *, activation="relu"):
+    """Pull a gradient back through the feed-forward network.
+
+    With ``a = x W1 + b1``, ``h = f(a)``, ``y = h W2 + b2``; sums over batch and sequence::
+
+        dW2 = Σ hᵀ dy,  db2 = Σ dy,  dh = dy W2ᵀ
+        da  = dh f'(a)
+        dW1 = Σ xᵀ da,  db1 = Σ da,  dx = da W1ᵀ
+
+    Args:
+        grad_output: gradient with respect to the result (B, T, M).
+        x, W1, b1, W2, b2, activation: as in the forward.
+
+    Returns:
+        grad_x, grad_W1, grad_b1, grad_W2, grad_b2: each in the shape and dtype of its input.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
+    check("feed_forward_backward", arrays | {"grad_output": grad_output})
+    checks.one_of("feed_forward_backward", "activation", activation, checks.ACTIVATIONS)
+    gradient, wide, w1, c1, w2, _ = widen(grad_output, *arrays.values())
+    hidden, slope = _ACTIVATIONS[activation](wide @ w1 + c1)
+    grad_hidden, grad_W2, grad_b2 = affine_backward(gradient, hidden, w2)
+    grad_x, grad_W1, grad_b1 = affine_backward(grad_hidden * slope, wide, w1)
+    gradients = grad_x, grad_W1, grad_b1, grad_W2, grad_b2
+    return tuple(grad.astype(array.dtype) for grad, array in zip(gradients, arrays.values(), strict=True))
+
+
+def affine_backward(grad_output, x, W):
+    """Backward of ``y = x W + b`` for x (B, T, M): dx = dy Wᵀ, dW = Σ xᵀ dy, db = Σ dy over batch and sequence."""
+    rows, gradient = x.reshape(-1, x.shape[-1]), grad_output.reshape(-1, W.shape[-1])
+    return grad_output @ W.T, rows.T @ gradient, gradient.sum(axis=0)
