@@ -1,0 +1,50 @@
+"""Additive attention: the score of a query and a key is a small network of both. Pure JAX."""
+
+import jax.numpy as jnp
+
+from attendax import checks
+from attendax.checks import check
+
+from .weighted_sum import as_allowed, average, drop_unused, pull_back, widen
+
+
+def additive_attention(Q, K, V, W_q, W_k, v, mask=None):
+    """Average the values, weighted by ``score(q, k) = vᵀ tanh(W_q q + W_k k)`` (Bahdanau et al. 2015, appendix A.1.2).
+
+    Args:
+        Q: queries (B, T, d_q).
+        K: keys (B, S, d_k).
+        V: values (B, S, d_v).
+        W_q: query projection (d_q, A).
+        W_k: key projection (d_k, A).
+        v: score vector (A,).
+        mask: None, or boolean, broadcastable to (B, T, S); True = attend.
+
+    Returns:
+        output: (B, T, d_v), weights: (B, T, S); both in the dtype of ``Q``.
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, a weight is narrower, or the mask is not boolean.
+        ValueError: a rank or a size disagrees.
+    """
+    return _attend("additive_attention", Q, K, V, W_q, W_k, v, mask)
+
+
+def _attend(function, Q, K, V, W_q, W_k, v, mask, grad_output=None):
+    check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
+    shape = (*Q.shape[:-1], K.shape[-2])
+    checks.mask(function, mask, shape, broadcast=True)
+    q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
+    allowed = as_allowed(mask, shape)
+    q, k = drop_unused(allowed, [q], [k])
+    pairs = (q @ w_q)[:, :, None, :] + (k @ w_k)[:, None, :, :]
+    scores = jnp.tanh(jnp.where(allowed[..., None], pairs, 0)) @ vector
+    output, weights = average(scores, values, allowed)
+    return output.astype(Q.dtype), weights.astype(Q.dtype)
+
+
+def additive_attention_backward(grad_output, Q, K, V, W_q, W_k, v, mask=None):
+    """Gradients of all six arrays; derived by hand in ``spec``."""
+    function = "additive_attention_backward"
+    check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
+    return pull_back(lambda *arrays: _attend(function, *arrays, mask)[0], grad_output, Q, K, V, W_q, W_k, v)

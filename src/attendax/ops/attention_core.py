@@ -1,0 +1,163 @@
+"""Scores, mask, weights, average: scaled dot-product and additive attention as pure JAX functions.
+
+The formulas, and every gradient derived by hand, are in the module of the same name in ``spec``.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from attendax import checks
+from attendax.checks import check
+
+from .additive import additive_attention as additive_attention
+from .additive import additive_attention_backward as additive_attention_backward
+from .weighted_sum import as_allowed, average, product, pull_back, softmax, widen
+
+
+def compute_attention_scores(Q, K, scale=True):
+    """Compare every query with every key: ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1).
+
+    Args:
+        Q: queries (..., T, d_k).
+        K: keys (..., S, d_k), leading axes as in ``Q``.
+        scale: whether to divide by √d_k.
+
+    Returns:
+        Scores (..., T, S) in the dtype of ``Q``.
+
+    Raises:
+        TypeError: an array is not floating, or the dtypes differ.
+        ValueError: a rank or a size disagrees.
+
+    Example:
+        >>> compute_attention_scores(jnp.ones((2, 4, 64)), jnp.ones((2, 3, 64))).shape
+        (2, 4, 3)
+    """
+    check("compute_attention_scores", {"Q": Q, "K": K})
+    q, k = widen(Q, K)
+    factor = 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
+    return product(factor * q, k).astype(Q.dtype)
+
+
+def compute_attention_scores_backward(grad_output, Q, K, scale=True):
+    """Gradients grad_Q, grad_K; derived by hand in ``spec``."""
+    check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
+    return pull_back(lambda Q, K: compute_attention_scores(Q, K, scale), grad_output, Q, K)
+
+
+def apply_attention_mask(scores, mask, mask_value=-1e9):
+    """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` says what that does not do.
+
+    Args:
+        scores: (..., T, S).
+        mask: boolean, broadcastable to the scores; True = attend, False = mask out.
+        mask_value: the score of a forbidden pair; below the range of the dtype (float16) it is -inf.
+
+    Returns:
+        Array of the shape and dtype of ``scores``.
+
+    Raises:
+        TypeError: scores not floating, or a mask that is not boolean.
+        ValueError: a mask that does not broadcast to the scores.
+    """
+    check("apply_attention_mask", {"scores": scores})
+    checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True)
+    return jnp.where(as_allowed(mask, scores.shape), scores, jnp.asarray(mask_value, scores.dtype))
+
+
+def apply_attention_mask_backward(grad_output, scores, mask, mask_value=-1e9):
+    """Gradient with respect to the scores: 0 where they were replaced."""
+    check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
+    checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True)
+    return pull_back(lambda scores: apply_attention_mask(scores, mask, mask_value), grad_output, scores)[0]
+
+
+def attention_weights(scores, axis=-1):
+    """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
+
+    Args:
+        scores: floating array of any shape.
+        axis: the axis of the keys.
+
+    Returns:
+        Weights of the same shape; all 0 where every score is -inf (L5).
+
+    Raises:
+        TypeError: ``scores`` is not a floating array.
+        ValueError: ``scores`` has no such axis.
+    """
+    checks.softmax("attention_weights", {"scores": scores}, axis)
+    return softmax(scores, axis)
+
+
+def attention_weights_backward(grad_output, scores, axis=-1):
+    """Gradient with respect to the scores; derived by hand in ``spec.softmax_backward``."""
+    checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
+    return pull_back(lambda scores: softmax(scores, axis), grad_output, scores)[0]
+
+
+def scaled_dot_product_attention(Q, K, V, mask=None, *, bias=None):
+    """Average the values: ``Attention(Q, K, V) = softmax(Q Kᵀ / √d_k + bias) V`` (Vaswani et al. 2017, equation 1).
+
+    Args:
+        Q: queries (..., T, d_k).
+        K: keys (..., S, d_k), leading axes as in ``Q``.
+        V: values (..., S, d_v).
+        mask: None, or boolean, broadcastable to (..., T, S); True = attend.
+        bias: None, or floating, broadcastable to (..., T, S), added to the scaled scores; -inf forbids (L5).
+
+    Returns:
+        output: (..., T, d_v), weights: (..., T, S); both in the dtype of ``Q``, both 0 for a query without any key.
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
+        ValueError: a rank or a size disagrees.
+
+    Example:
+        >>> Q, K, V = jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.array([[1.0], [2.0], [6.0]])
+        >>> output, weights = scaled_dot_product_attention(Q, K, V, mask=jnp.array([True, True, False]))
+        >>> output.tolist(), weights.tolist()
+        ([[1.5]], [[0.5, 0.5, 0.0]])
+    """
+    return _attend("scaled_dot_product_attention", Q, K, V, mask, bias)
+
+
+def _attend(function, Q, K, V, mask, bias, grad_output=None):
+    check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
+    shape = (*Q.shape[:-1], K.shape[-2])
+    checks.mask(function, mask, shape, broadcast=True)
+    checks.bias(function, bias, shape, Q.dtype)
+    q, k, v, b = widen(Q, K, V, bias)
+    scores, allowed = compute_attention_scores(q, k), as_allowed(mask, shape)
+    if b is not None:
+        scores, allowed = add_bias(scores, b, allowed)
+    output, weights = average(scores, v, allowed)
+    return output.astype(Q.dtype), weights.astype(Q.dtype)
+
+
+def add_bias(scores, bias, allowed):
+    """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
+    bias = jnp.broadcast_to(bias.reshape((1,) * (scores.ndim - bias.ndim) + bias.shape), scores.shape)
+    return _bounded_sum(scores, bias), allowed & (bias != -jnp.inf)
+
+
+@jax.custom_jvp
+def _bounded_sum(scores, bias):
+    total = scores + bias
+    overflow = jnp.isinf(total) & jnp.isfinite(scores) & jnp.isfinite(bias)
+    return jnp.where(overflow, jnp.copysign(jnp.finfo(total.dtype).max, total), total)
+
+
+@_bounded_sum.defjvp
+def _bounded_sum_jvp(primals, tangents):
+    return _bounded_sum(*primals), tangents[0] + tangents[1]
+
+
+def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None, *, bias=None):
+    """Gradients grad_Q, grad_K, grad_V and, where a bias is given, grad_bias; derived by hand in ``spec``."""
+    function = "scaled_dot_product_attention_backward"
+    arrays = (Q, K, V) if bias is None else (Q, K, V, bias)
+    check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
+    return pull_back(lambda Q, K, V, b=None: _attend(function, Q, K, V, mask, b)[0], grad_output, *arrays)

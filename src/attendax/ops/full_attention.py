@@ -1,0 +1,78 @@
+"""The whole law in dense JAX: every option of ``attendax.attention``, one step of L2 after the other."""
+
+import jax.numpy as jnp
+
+from attendax import checks
+
+from . import dropout
+from .attention_core import add_bias
+from .score_modifiers import modify
+from .weighted_sum import as_allowed, masked_softmax, product, sum_over_allowed, widen
+
+
+def attention(
+    query,
+    key,
+    value,
+    *,
+    mask=None,
+    bias=None,
+    score_mod=None,
+    scale=None,
+    dropout_rate=0.0,
+    dropout_rng=None,
+    return_lse=False,
+    implementation=None,
+):
+    """Average the values, each weighted by how well its key answers the query; every T x S score is built.
+
+    ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
+
+    Args:
+        query: (..., N, T, D); or (T, D) for one head, and so the others (L1).
+        key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
+        value: (..., G, S, V).
+        mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
+            value from ``attendax.masks``.
+        bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
+        score_mod: None, or a value from ``attendax.scores``.
+        scale: a number; 1/√D unless given.
+        dropout_rate: in [0, 1] (L10).
+        dropout_rng: a random key, where the rate is above 0.
+        return_lse: whether to return the log-sum-exp of the scores, too (L9).
+        implementation: None or "dense", which this is.
+
+    Returns:
+        out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
+        float32 or wider. A query that may look at no key has out 0 and lse -inf (L5).
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
+        ValueError: a rank, a size or an option is out of bounds.
+
+    Example:
+        >>> query, key, value = jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.arange(4.0)[:, None]
+        >>> attention(query, key, value).tolist()
+        [[1.5]]
+    """
+    checks.one_of("attention", "implementation", implementation, (None, "dense"))
+    border = checks.attention("attention", query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng)
+    q, k, v, b = widen(query, key, value, bias)
+    if query.ndim == 2:  # one head, no batch
+        q, k, v = q[None], k[None], v[None]
+    k, v = (jnp.repeat(x, border.group, axis=-3) for x in (k, v))
+    shape = (*q.shape[:-1], k.shape[-2])
+    allowed = as_allowed(border.mask, shape)
+    products = product(border.scale * q, k)
+    if score_mod is not None:  # a forbidden score, perhaps NaN, would come back as the derivative of the modifier
+        products = modify(
+            score_mod, jnp.where(allowed if b is None else add_bias(products, b, allowed)[1], products, 0)
+        )
+    scores, allowed = (products, allowed) if b is None else add_bias(products, b, allowed)
+    weights, lse = masked_softmax(scores, allowed)
+    if border.rate:
+        kept = dropout.keep(border.words, shape, border.rate)
+        weights = jnp.where(kept, weights / (1 - border.rate if border.rate < 1 else 1), 0)
+    out = sum_over_allowed(weights, v, allowed)
+    out = out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
+    return (out, lse.reshape(query.shape[:-1])) if return_lse else out

@@ -1,0 +1,11 @@
+"""How weights are drawn at the start."""
+
+import math
+
+import jax
+
+
+def glorot(rng, rows, columns, dtype):
+    """Uniform in ±√(6 / (rows + columns)), so that variance neither grows nor fades (Glorot and Bengio 2010)."""
+    limit = math.sqrt(6 / (rows + columns))
+    return jax.random.uniform(rng, (rows, columns), dtype, -limit, limit)

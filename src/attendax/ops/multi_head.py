@@ -1,0 +1,227 @@
+"""Multi-head attention: several attentions side by side, each in its own slice of the model width. Pure JAX."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from attendax import checks
+from attendax.checks import check
+from attendax.params import MultiHeadParams
+
+from .init import glorot
+from .weighted_sum import as_allowed, average, drop_unused, product, pull_back, widen
+
+
+def split_heads(x, num_heads):
+    """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
+
+    Args:
+        x: (B, T, M).
+        num_heads: N, a divisor of M.
+
+    Returns:
+        (B, N, T, d_k) with d_k = M / N.
+
+    Raises:
+        TypeError: ``x`` is not floating, or ``num_heads`` not an integer.
+        ValueError: another rank, or M not divisible by N.
+
+    Example:
+        >>> split_heads(jnp.ones((2, 10, 512)), num_heads=8).shape
+        (2, 8, 10, 64)
+    """
+    sizes = check("split_heads", {"x": x})
+    d_k = checks.heads("split_heads", sizes["M"], num_heads)
+    return x.reshape(sizes["B"], sizes["T"], num_heads, d_k).swapaxes(1, 2)
+
+
+def split_heads_backward(grad_output, x, num_heads):
+    """Gradient with respect to ``x``."""
+    check("split_heads_backward", {"x": x, "grad_output": grad_output})
+    return pull_back(lambda x: split_heads(x, num_heads), grad_output, x)[0]
+
+
+def merge_heads(x):
+    """Put the heads side by side again: the inverse of ``split_heads``.
+
+    Args:
+        x: (B, N, T, d_k).
+
+    Returns:
+        (B, T, M) with M = N·d_k.
+
+    Raises:
+        TypeError: ``x`` is not floating.
+        ValueError: another rank.
+    """
+    sizes = check("merge_heads", {"x": x})
+    return x.swapaxes(1, 2).reshape(sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"])
+
+
+def merge_heads_backward(grad_output, x):
+    """Gradient with respect to ``x``."""
+    check("merge_heads_backward", {"x": x, "grad_output": grad_output})
+    return pull_back(merge_heads, grad_output, x)[0]
+
+
+def init_multi_head_attention(rng, d_model, num_heads, *, bias=False, dtype=float):
+    """Draw the weights of multi-head attention: Glorot-uniform projections, biases 0 or None.
+
+    Args:
+        rng: a random key.
+        d_model: M.
+        num_heads: N, a divisor of M.
+        bias: whether the projections have biases.
+        dtype: of the weights; float is the default precision of JAX.
+
+    Returns:
+        ``MultiHeadParams``.
+
+    Raises:
+        TypeError, ValueError: a size is not a positive integer, or M is not divisible by N.
+    """
+    d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
+    checks.heads("MultiHeadAttention", d_model, num_heads)
+    projections = (glorot(key, d_model, d_model, dtype) for key in jax.random.split(rng, 4))
+    return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
+
+
+def multi_head_attention(params, query, key, value, *, num_heads, mask=None):
+    """Project, attend in every head, put the heads side by side, project again (Vaswani et al. 2017, section 3.2.2).
+
+    Args:
+        params: ``MultiHeadParams``.
+        query: (B, T, M).
+        key: (B, S, M).
+        value: (B, S, M).
+        num_heads: N, a divisor of M.
+        mask: None, or boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at).
+
+    Returns:
+        (B, T, M) in the dtype of ``query``.
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, a weight is narrower, or the mask is not boolean.
+        ValueError: a rank or a size disagrees, or M is not divisible by N.
+
+    Example:
+        >>> params = init_multi_head_attention(jax.random.key(0), 6, 2)
+        >>> x = jnp.ones((1, 3, 6))
+        >>> multi_head_attention(params, x, x, x, num_heads=2).shape
+        (1, 3, 6)
+    """
+    arrays = {"query": query, "key": key, "value": value}
+    shape = checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
+    return _forward(params, query, key, value, as_allowed(mask, shape))[0]
+
+
+def _forward(params, Q, K, V, allowed):
+    """The output, and what happened on the way."""
+    *tokens, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
+    tokens = drop_unused(allowed, tokens[:1], tokens[1:])
+    q, k, v = (
+        split_heads(affine(x, W, b), allowed.shape[1])
+        for x, W, b in zip(tokens, (w_q, w_k, w_v), (b_q, b_k, b_v), strict=True)
+    )
+    heads, weights = average(product(q / math.sqrt(q.shape[-1]), k), v, allowed)
+    context = merge_heads(heads)
+    cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
+    return affine(context, w_o, b_o).astype(Q.dtype), cache
+
+
+def affine(x, W, b=None):
+    """``x W + b`` for x (..., M)."""
+    return x @ W if b is None else x @ W + b.reshape((1,) * (x.ndim - 1) + b.shape)
+
+
+def multi_head_attention_forward(
+    Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask=None, *, b_Q=None, b_K=None, b_V=None, b_O=None
+):
+    """Multi-head attention in the seed's words: ``multi_head_attention`` and a cache for its backward.
+
+    Args:
+        Q: queries (B, T, M).
+        K: keys (B, S, M).
+        V: values (B, S, M).
+        W_Q, W_K, W_V, W_O: projections (M, M); they may be of a wider dtype than ``Q``.
+        num_heads: N, a divisor of M.
+        mask: None, or boolean, broadcastable to (B, N, T, S); True = attend.
+        b_Q, b_K, b_V, b_O: None, or biases (M,).
+
+    Returns:
+        output (B, T, M), and a dict of arrays: the inputs, ``q``, ``k``, ``v``, ``allowed``, ``weights``, ``context``.
+
+    Raises:
+        TypeError, ValueError: as ``multi_head_attention``.
+    """
+    inputs = {"Q": Q, "K": K, "V": V}
+    params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
+    shape = checks.multi_head("multi_head_attention_forward", inputs, params, num_heads, mask, broadcast=True)
+    output, steps = _forward(params, Q, K, V, as_allowed(mask, shape))
+    return output, inputs | params._asdict() | steps
+
+
+def multi_head_attention_backward(grad_output, cache):
+    """Gradients grad_Q, grad_K, grad_V and a dict with those of the weights that are not None; derived in ``spec``."""
+    arrays = {name: cache[name] for name in ("Q", "K", "V", *MultiHeadParams._fields)}
+    given = arrays | {"grad_output": grad_output}
+    check("multi_head_attention_backward", given, signature="multi_head_attention_forward")
+
+    def forward(inputs):
+        params = MultiHeadParams(*(inputs[name] for name in MultiHeadParams._fields))
+        return _forward(params, inputs["Q"], inputs["K"], inputs["V"], cache["allowed"])[0]
+
+    (grads,) = pull_back(forward, grad_output, arrays)
+    grads = {name: grad for name, grad in grads.items() if grad is not None}
+    return grads.pop("Q"), grads.pop("K"), grads.pop("V"), grads
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiHeadAttention:
+    """Multi-head attention as a pair of pure functions; it holds sizes, never weights.
+
+    Args:
+        d_model: M, divisible by ``num_heads``.
+        num_heads: N.
+        bias: whether the projections have biases.
+
+    Raises:
+        TypeError, ValueError: a size is not a positive integer, or M is not divisible by N.
+
+    Example:
+        >>> layer = MultiHeadAttention(d_model=6, num_heads=2)
+        >>> params, x = layer.init(jax.random.key(0)), jnp.ones((1, 3, 6))
+        >>> layer.forward(params, x, x, x).shape
+        (1, 3, 6)
+    """
+
+    d_model: int
+    num_heads: int
+    _: dataclasses.KW_ONLY
+    bias: bool = False
+
+    def __post_init__(self):
+        checks.integer("MultiHeadAttention", "d_model", self.d_model)
+        checks.heads("MultiHeadAttention", self.d_model, self.num_heads)
+
+    @property
+    def d_k(self):
+        """Width of a head, M / N."""
+        return self.d_model // self.num_heads
+
+    def init(self, rng, dtype=float):
+        """Weights; see ``init_multi_head_attention``."""
+        return init_multi_head_attention(rng, self.d_model, self.num_heads, bias=self.bias, dtype=dtype)
+
+    def forward(self, params, Q, K, V, mask=None):
+        """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
+        *projections, b_Q, b_K, b_V, b_O = params
+        biases = {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": b_O}
+        return multi_head_attention_forward(Q, K, V, *projections, self.num_heads, mask, **biases)[0]
+
+    def backward(self, grad_output, params, Q, K, V, mask=None):
+        """Gradients grad_Q, grad_K, grad_V, and those of the weights as ``MultiHeadParams``."""
+        grads = pull_back(lambda *arrays: self.forward(*arrays, mask), grad_output, params, Q, K, V)
+        return *grads[1:], grads[0]

@@ -1,0 +1,129 @@
+"""Where a token stands: sinusoidal and learned encodings, and the causal and padding masks. Pure JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attendax import checks
+
+from .weighted_sum import pull_back, widen
+
+
+def sinusoidal_encoding(max_length, d_model, *, dtype=float):
+    """``PE(pos, 2i) = sin(pos / 10000^(2i/M))``, ``PE(pos, 2i+1) = cos(...)`` (Vaswani et al. 2017, section 3.5).
+
+    The sizes are known before tracing, so the table is computed in float64 and rounded once: in float32 the angle of
+    position 100,000 would be off by 0.004.
+
+    Args:
+        max_length: number of positions P, 0 or more.
+        d_model: M.
+        dtype: of the result; float is the default precision of JAX.
+
+    Returns:
+        (P, M).
+
+    Raises:
+        TypeError: a size is not an integer.
+        ValueError: a size is negative, or M is 0.
+
+    Example:
+        >>> sinusoidal_encoding(100, 512).shape
+        (100, 512)
+    """
+    max_length = checks.integer("sinusoidal_encoding", "max_length", max_length, minimum=0)
+    d_model = checks.integer("sinusoidal_encoding", "d_model", d_model)
+    position = np.arange(max_length, dtype=np.float64)[:, None]
+    frequency = np.exp(-np.log(10000.0) * np.arange(0, d_model, 2) / d_model)
+    table = np.empty((max_length, d_model))
+    table[:, 0::2] = np.sin(position * frequency)
+    table[:, 1::2] = np.cos(position * frequency[: d_model // 2])
+    return jnp.asarray(table, dtype)
+
+
+def add_positional_encoding(x, pe):
+    """Add to each token the encoding of its position: ``x + pe[:T]``.
+
+    Args:
+        x: embeddings (B, T, M).
+        pe: encodings (P, M) with P >= T; may be of a wider dtype.
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or ``pe`` is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or T > P.
+    """
+    T = checks.positions("add_positional_encoding", {"x": x, "pe": pe})
+    wide, encoding = widen(x, pe)
+    return (wide + encoding[None, :T]).astype(x.dtype)
+
+
+def add_positional_encoding_backward(grad_output, x, pe):
+    """Gradients grad_x, grad_pe; derived by hand in ``spec``."""
+    checks.positions("add_positional_encoding_backward", {"x": x, "pe": pe, "grad_output": grad_output})
+    return pull_back(add_positional_encoding, grad_output, x, pe)
+
+
+def learned_positional_encoding(max_length, d_model, *, rng, dtype=float):
+    """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT and GPT-2).
+
+    Args:
+        max_length: number of positions P, 0 or more.
+        d_model: M.
+        rng: a random key.
+        dtype: of the result; float is the default precision of JAX.
+
+    Returns:
+        (P, M): a weight, to be added with ``add_positional_encoding``.
+
+    Raises:
+        TypeError: a size is not an integer.
+        ValueError: a size is negative, or M is 0.
+
+    Example:
+        >>> learned_positional_encoding(100, 512, rng=jax.random.key(0)).shape
+        (100, 512)
+    """
+    max_length = checks.integer("learned_positional_encoding", "max_length", max_length, minimum=0)
+    d_model = checks.integer("learned_positional_encoding", "d_model", d_model)
+    return 0.02 * jax.random.normal(rng, (max_length, d_model), dtype)
+
+
+def create_causal_mask(seq_length):
+    """Let each position look at itself and what came before it (L4): boolean (T, T).
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: negative.
+
+    Example:
+        >>> create_causal_mask(2).tolist()
+        [[True, False], [True, True]]
+    """
+    seq_length = checks.integer("create_causal_mask", "seq_length", seq_length, minimum=0)
+    return jnp.tril(jnp.ones((seq_length, seq_length), bool))
+
+
+def create_padding_mask(lengths, max_length):
+    """Mark the real tokens of sequences that were padded to one length.
+
+    Args:
+        lengths: integers (B,), each from 0 to ``max_length``; may be traced, and then only their rank is checked.
+        max_length: S, 0 or more.
+
+    Returns:
+        Boolean (B, S), True for real tokens. As a mask for scores (B, N, T, S): ``mask[:, None, None, :]``.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: another rank, or a length that is negative or above ``max_length``.
+
+    Example:
+        >>> create_padding_mask(jnp.array([3, 0]), max_length=4).tolist()
+        [[True, True, True, False], [False, False, False, False]]
+    """
+    max_length = checks.integer("create_padding_mask", "max_length", max_length, minimum=0)
+    checks.lengths("create_padding_mask", "lengths", lengths, max_length)
+    return jnp.arange(max_length)[None, :] < lengths[:, None]

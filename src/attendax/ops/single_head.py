@@ -1,0 +1,111 @@
+"""Attention with one head, as pure JAX functions gathered under the names of the two single-head layers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attendax import checks
+from attendax.checks import check, fail
+from attendax.params import SingleHeadParams
+
+from .attention_core import scaled_dot_product_attention
+from .full_attention import attention
+from .positional import create_causal_mask
+from .weighted_sum import pull_back, widen
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Single-head self-attention, ``softmax(q kᵀ / √M) v W_o`` with q, k, v = x W_q, x W_k, x W_v; it holds no weights.
+
+    Args:
+        embedding_dimension: M.
+        causal: whether a token may look only at itself and those before it.
+
+    Raises:
+        TypeError, ValueError: ``embedding_dimension`` is not a positive integer.
+
+    Example:
+        >>> layer = Attention(64)
+        >>> params = layer.init(jax.random.key(0))
+        >>> output, weights = layer.forward_with_weights(params, jnp.ones((2, 10, 64)))
+        >>> output.shape, weights.shape
+        ((2, 10, 64), (2, 10, 10))
+    """
+
+    embedding_dimension: int
+    _: dataclasses.KW_ONLY
+    causal: bool = False
+
+    def __post_init__(self):
+        checks.integer("Attention", "embedding_dimension", self.embedding_dimension)
+
+    def init(self, rng, dtype=float):
+        """Weights: four (M, M), normal with standard deviation 0.02."""
+        shape = (self.embedding_dimension, self.embedding_dimension)
+        return SingleHeadParams(*(0.02 * jax.random.normal(key, shape, dtype) for key in jax.random.split(rng, 4)))
+
+    def forward(self, params, x, *, causal=None):
+        """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
+        return self.forward_with_weights(params, x, causal=causal)[0]
+
+    def forward_with_weights(self, params, x, *, causal=None):
+        """``forward``, and the attention weights (B, T, T)."""
+        check("Attention", {"x": x} | params._asdict())
+        wide, w_q, w_k, w_v, w_o = widen(x, *params)
+        mask = create_causal_mask(x.shape[1]) if (self.causal if causal is None else causal) else None
+        mixed, weights = scaled_dot_product_attention(wide @ w_q, wide @ w_k, wide @ w_v, mask)
+        return (mixed @ w_o).astype(x.dtype), weights.astype(x.dtype)
+
+    def backward(self, grad_output, params, x, *, causal=None):
+        """Gradient of x, and those of the weights as ``SingleHeadParams``."""
+        check("Attention.backward", {"x": x, "grad_output": grad_output} | params._asdict())
+        return pull_back(lambda x, params: self.forward(params, x, causal=causal), grad_output, x, params)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledDotProductAttention:
+    """Scaled dot-product attention with dropout on its weights; see ``spec.ScaledDotProductAttention``.
+
+    Args:
+        dropout_p: the share of the weights that is dropped where ``forward`` is given a random key.
+
+    Raises:
+        TypeError, ValueError: ``dropout_p`` is not a number in [0, 1].
+
+    Example:
+        >>> ScaledDotProductAttention().forward(jnp.ones((2, 8, 64))).shape
+        (2, 8, 64)
+    """
+
+    dropout_p: float = 0.0
+
+    def __post_init__(self):
+        checks.number("ScaledDotProductAttention", "dropout_p", self.dropout_p, low=0, high=1)
+
+    def forward(self, query, key=None, value=None, mask=None, *, rng=None):
+        """Attend; with a random key ``rng`` weights are dropped (training), without one they are not (evaluation)."""
+        name = "ScaledDotProductAttention"
+        if (key is None) != (value is None):
+            fail(ValueError, name, "key and value are given both, or neither for self-attention.")
+        key, value = (query, query) if key is None else (key, value)
+        sizes = check(name, {"query": query, "key": key, "value": value})
+        shape = sizes["B"], sizes["T"], sizes["S"]
+        checks.mask(name, mask, shape, broadcast=True)
+        mask = None if mask is None else jnp.broadcast_to(mask, shape)[:, None]
+        rate = 0.0 if rng is None else self.dropout_p
+        heads = (x[:, None] for x in (query, key, value))  # (B, 1, ., .): the one head
+        return attention(*heads, mask=mask, dropout_rate=rate, dropout_rng=rng)[:, 0]
+
+    def backward(self, grad_output, query, key=None, value=None, mask=None, *, rng=None):
+        """Gradients (grad_query, grad_key, grad_value), or grad_input where key and value are None."""
+        arrays = (query,) if key is None and value is None else (query, key, value)
+        if len(arrays) == 1:
+            return pull_back(lambda x: self.forward(x, mask=mask, rng=rng), grad_output, *arrays)[0]
+        return pull_back(lambda *qkv: self.forward(*qkv, mask, rng=rng), grad_output, *arrays)
+
+
+def causal_mask(seq_len):
+    """Boolean (T, T), True where i >= j: ``create_causal_mask`` under the name of the single-head layer."""
+    return create_causal_mask(seq_len)

@@ -1,0 +1,105 @@
+"""What acts on every token alone: layer norm, the activations, the feed-forward network. Pure JAX."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attendax import checks
+from attendax.checks import check
+
+from .weighted_sum import pull_back, widen
+
+
+def layer_norm(x, gamma, beta, eps=1e-6):
+    """``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4).
+
+    The variance is taken about the mean, and the mean is subtracted twice: the second time takes away what the rounding
+    of the first left over, so that a large mean costs no digits (L8).
+
+    Args:
+        x: (..., M).
+        gamma: scale (M,); may be of a wider dtype.
+        beta: shift (M,); may be of a wider dtype.
+        eps: added to the variance, in its units; 0 or more.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or a weight is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or eps is negative.
+    """
+    check("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
+    wide, scale, shift = widen(x, gamma, beta)
+    return _layer_norm("layer_norm", wide, scale, shift, eps).astype(x.dtype)
+
+
+def _layer_norm(function, x, gamma, beta, eps):
+    eps = checks.number(function, "eps", eps, low=0)
+    centred = x - x.mean(axis=-1, keepdims=True)
+    centred = centred - centred.mean(axis=-1, keepdims=True)
+    normalised = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    row = (1,) * (x.ndim - 1) + gamma.shape
+    return gamma.reshape(row) * normalised + beta.reshape(row)
+
+
+def layer_norm_backward(grad_output, x, gamma, eps=1e-6):
+    """Gradients grad_x, grad_gamma, grad_beta; derived by hand in ``spec``."""
+    function = "layer_norm_backward"
+    check(function, {"x": x, "gamma": gamma, "grad_output": grad_output})
+
+    def forward(x, gamma, beta):
+        return _layer_norm(function, *widen(x, gamma, beta), eps).astype(x.dtype)
+
+    return pull_back(forward, grad_output, x, gamma, jnp.zeros_like(gamma))
+
+
+def _gelu(x):
+    """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016)."""
+    return x * (1 + lax.erf(x * math.sqrt(0.5))) / 2
+
+
+def _gelu_tanh(x):
+    """x (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³): GELU as GPT-2 has it."""
+    return x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+_ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+
+
+def feed_forward(x, W1, b1, W2, b2, *, activation="relu"):
+    """Put every token through ``FFN(x) = f(x W1 + b1) W2 + b2`` (Vaswani et al. 2017, equation 2, with f = ReLU).
+
+    Args:
+        x: (B, T, M).
+        W1: (M, F).
+        b1: (F,).
+        W2: (F, M).
+        b2: (M,).
+        activation: f, one of "relu", "gelu" (erf), "gelu_tanh".
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or a weight is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or an unknown activation.
+    """
+    return _feed_forward("feed_forward", x, W1, b1, W2, b2, activation)
+
+
+def _feed_forward(function, x, W1, b1, W2, b2, activation, grad_output=None):
+    check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
+    checks.one_of(function, "activation", activation, checks.ACTIVATIONS)
+    wide, w1, c1, w2, c2 = widen(x, W1, b1, W2, b2)
+    hidden = _ACTIVATIONS[activation](wide @ w1 + c1[None, None])
+    return (hidden @ w2 + c2[None, None]).astype(x.dtype)
+
+
+def feed_forward_backward(grad_output, x, W1, b1, W2, b2, *, activation="relu"):
+    """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
+    function = "feed_forward_backward"
+    check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
+    return pull_back(lambda *arrays: _feed_forward(function, *arrays, activation), grad_output, x, W1, b1, W2, b2)

@@ -1,0 +1,201 @@
+"""The Transformer encoder block: attention and feed-forward network, residuals and layer norms. Pure JAX."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attendax import checks
+from attendax.checks import check
+from attendax.params import EncoderBlockParams, MultiHeadParams
+
+from .init import glorot
+from .multi_head import init_multi_head_attention, multi_head_attention
+from .token_wise import feed_forward, layer_norm
+from .token_wise import feed_forward_backward as feed_forward_backward
+from .token_wise import layer_norm_backward as layer_norm_backward
+from .weighted_sum import pull_back, widen
+
+
+def init_encoder_block(rng, d_model, num_heads, d_ff=None, *, bias=False, dtype=float):
+    """Draw the weights of an encoder block: Glorot-uniform matrices, shifts and biases 0, scales 1.
+
+    Args:
+        rng: a random key.
+        d_model: M.
+        num_heads: N, a divisor of M.
+        d_ff: F; 4 M unless given.
+        bias: whether the projections of the attention have biases.
+        dtype: of the weights; float is the default precision of JAX.
+
+    Returns:
+        ``EncoderBlockParams``.
+
+    Raises:
+        TypeError, ValueError: a size is not a positive integer, or M is not divisible by N.
+    """
+    layer = TransformerEncoderBlock(d_model, num_heads, d_ff)
+    M, F = layer.d_model, layer.d_ff
+    attention_key, key1, key2 = jax.random.split(rng, 3)
+    return EncoderBlockParams(
+        attention=init_multi_head_attention(attention_key, M, num_heads, bias=bias, dtype=dtype),
+        W1=glorot(key1, M, F, dtype),
+        b1=jnp.zeros(F, dtype),
+        W2=glorot(key2, F, M, dtype),
+        b2=jnp.zeros(M, dtype),
+        gamma1=jnp.ones(M, dtype),
+        beta1=jnp.zeros(M, dtype),
+        gamma2=jnp.ones(M, dtype),
+        beta2=jnp.zeros(M, dtype),
+    )
+
+
+def encoder_block(params, x, *, num_heads, mask=None, norm="pre", activation="relu", eps=1e-6):
+    """Pass tokens through one encoder block.
+
+    With A multi-head self-attention, F the feed-forward network, and N₁, N₂ the two layer norms::
+
+        norm="pre":   h = x + A(N₁(x)),   y = h + F(N₂(h))      (Xiong et al. 2020; GPT-2)
+        norm="post":  h = N₁(x + A(x)),   y = N₂(h + F(h))      (Vaswani et al. 2017, "Add & Norm"; BERT)
+
+    Args:
+        params: ``EncoderBlockParams``.
+        x: (B, T, M).
+        num_heads: N, a divisor of M.
+        mask: None, or boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at).
+        norm: "pre" or "post".
+        activation: "relu", "gelu" (erf) or "gelu_tanh".
+        eps: of both layer norms.
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, a weight is narrower than ``x``, or the mask is not boolean.
+        ValueError: a rank or a size disagrees, or an option is not among its choices.
+
+    Example:
+        >>> params = init_encoder_block(jax.random.key(0), 6, 2)
+        >>> encoder_block(params, jnp.ones((1, 3, 6)), num_heads=2).shape
+        (1, 3, 6)
+    """
+    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
+    return _forward(params, x, mask, **options)
+
+
+def _forward(params, x, mask, *, num_heads, norm, activation, eps):
+    wide, *leaves = widen(x, *params.attention, *params[1:])
+    params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
+
+    def attend(tokens):
+        return multi_head_attention(params.attention, tokens, tokens, tokens, num_heads=num_heads, mask=mask)
+
+    def feed(tokens):
+        return feed_forward(tokens, params.W1, params.b1, params.W2, params.b2, activation=activation)
+
+    def norm1(tokens):
+        return layer_norm(tokens, params.gamma1, params.beta1, eps)
+
+    def norm2(tokens):
+        return layer_norm(tokens, params.gamma2, params.beta2, eps)
+
+    if norm == "pre":
+        hidden = wide + attend(norm1(wide))
+        output = hidden + feed(norm2(hidden))
+    else:
+        hidden = norm1(wide + attend(wide))
+        output = norm2(hidden + feed(hidden))
+    return output.astype(x.dtype)
+
+
+def encoder_block_backward(grad_output, params, x, *, num_heads, mask=None, norm="pre", activation="relu", eps=1e-6):
+    """Gradient of x, and those of the weights as ``EncoderBlockParams``; derived by hand in ``spec``."""
+    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    checks.encoder_block("encoder_block_backward", {"x": x, "grad_output": grad_output}, params, mask, **options)
+    return pull_back(lambda x, params: _forward(params, x, mask, **options), grad_output, x, params)
+
+
+def stack_encoder_blocks(x, blocks, mask=None, *, num_heads, norm="pre", activation="relu", eps=1e-6):
+    """Pass tokens through several blocks, one after the other.
+
+    Args:
+        x: (B, T, M).
+        blocks: list of ``EncoderBlockParams``; an empty one returns ``x``.
+        mask: None, or boolean, (T, T) or (B, N, T, T) with any axis 1, given to every block.
+        num_heads, norm, activation, eps: of every block.
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError, ValueError: as ``encoder_block``.
+    """
+    check("stack_encoder_blocks", {"x": x})
+    for params in blocks:
+        x = encoder_block(params, x, num_heads=num_heads, mask=mask, norm=norm, activation=activation, eps=eps)
+    return x
+
+
+def stack_encoder_blocks_backward(
+    grad_output, x, blocks, mask=None, *, num_heads, norm="pre", activation="relu", eps=1e-6
+):
+    """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
+    check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
+    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    return pull_back(lambda x, blocks: stack_encoder_blocks(x, blocks, mask, **options), grad_output, x, list(blocks))
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerEncoderBlock:
+    """One encoder block as a pair of pure functions; it holds sizes and options, never weights.
+
+    Args:
+        d_model: M, divisible by ``num_heads``.
+        num_heads: N.
+        d_ff: F; 4 M unless given.
+        norm, activation, bias, eps: as in ``encoder_block`` and ``init_encoder_block``.
+
+    Raises:
+        TypeError, ValueError: a size is not a positive integer, M is not divisible by N, or an unknown option.
+
+    Example:
+        >>> block = TransformerEncoderBlock(d_model=6, num_heads=2)
+        >>> params = block.init(jax.random.key(0))
+        >>> block.forward(params, jnp.ones((1, 3, 6))).shape
+        (1, 3, 6)
+    """
+
+    d_model: int
+    num_heads: int
+    d_ff: int | None = None
+    _: dataclasses.KW_ONLY
+    norm: str = "pre"
+    activation: str = "relu"
+    bias: bool = False
+    eps: float = 1e-6
+
+    def __post_init__(self):
+        name = "TransformerEncoderBlock"
+        checks.integer(name, "d_model", self.d_model)
+        checks.heads(name, self.d_model, self.num_heads)
+        object.__setattr__(
+            self, "d_ff", 4 * self.d_model if self.d_ff is None else checks.integer(name, "d_ff", self.d_ff)
+        )
+        checks.block_options(name, self.norm, self.activation, self.eps)
+
+    @property
+    def _options(self):
+        return {"num_heads": self.num_heads, "norm": self.norm, "activation": self.activation, "eps": self.eps}
+
+    def init(self, rng, dtype=float):
+        """Weights; see ``init_encoder_block``."""
+        return init_encoder_block(rng, self.d_model, self.num_heads, self.d_ff, bias=self.bias, dtype=dtype)
+
+    def forward(self, params, x, mask=None):
+        """Encode x (B, T, M); see ``encoder_block``."""
+        return encoder_block(params, x, mask=mask, **self._options)
+
+    def backward(self, grad_output, params, x, mask=None):
+        """Gradient of x, and those of the weights as ``EncoderBlockParams``."""
+        return encoder_block_backward(grad_output, params, x, mask=mask, **self._options)

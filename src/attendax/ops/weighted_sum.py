@@ -1,0 +1,157 @@
+"""Softmax, and the sum over the keys that a query may look at, so that autodiff keeps L5 and L6 in every direction.
+
+Two things would break them in the plain formulas. ``0 * NaN`` is NaN, in the forward and again in the transpose of
+every product; and ``where`` differentiates both its branches. So what is not finite is taken out of the products, and
+comes back, where a query may really see it, by a branch that touches no other query.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from attendax import checks
+
+
+def widen(*arrays):
+    """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
+    dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays if array is not None))
+    return tuple(None if array is None else array.astype(dtype) for array in arrays)
+
+
+def pull_back(function, grad_output, *arrays):
+    """The gradients of ``function`` with respect to its arrays: what each ``*_backward`` here is."""
+    return jax.vjp(function, *arrays)[1](grad_output)
+
+
+def softmax(x, axis=-1):
+    """Turn scores into positive numbers that sum to 1 along an axis: ``exp(xᵢ) / Σⱼ exp(xⱼ)``; see ``spec.softmax``.
+
+    Args:
+        x: floating array of any shape.
+        axis: the axis that sums to 1.
+
+    Returns:
+        Array of the shape and dtype of ``x``; all 0 where every entry is -inf (L5).
+
+    Raises:
+        TypeError: ``x`` is not a floating array.
+        ValueError: ``x`` has no such axis.
+
+    Example:
+        >>> softmax(jnp.array([0.0, 0.0, -jnp.inf])).tolist()
+        [0.5, 0.5, 0.0]
+    """
+    checks.softmax("softmax", {"x": x}, axis)
+    (wide,) = widen(x)
+    return _normalised(wide, axis)[0].astype(x.dtype)
+
+
+def softmax_backward(grad_output, x, axis=-1):
+    """Gradient with respect to ``x``; derived by hand in ``spec.softmax_backward``."""
+    checks.softmax("softmax_backward", {"x": x, "grad_output": grad_output}, axis)
+    return pull_back(lambda x: softmax(x, axis), grad_output, x)[0]
+
+
+def _normalised(scores, axis=-1):
+    """Softmax and log-sum-exp along an axis; the empty set, all -inf, gives 0 and -inf, and gradient 0."""
+    largest = lax.stop_gradient(jnp.max(scores, axis=axis, keepdims=True, initial=-jnp.inf))
+    shift = jnp.where(largest == -jnp.inf, 0, largest)
+    exponentials = jnp.exp(scores - shift)
+    total = jnp.sum(exponentials, axis=axis, keepdims=True)
+    empty = total == 0
+    total = jnp.where(empty, 1, total)
+    lse = jnp.where(empty, -jnp.inf, shift + jnp.log(total))
+    return exponentials / total, jnp.squeeze(lse, axis)
+
+
+@jax.custom_jvp
+def finite(x):
+    """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""
+    return jnp.where(jnp.isfinite(x), x, 0)
+
+
+@finite.defjvp
+def _finite_jvp(primals, tangents):
+    return finite(primals[0]), tangents[0]
+
+
+@jax.custom_jvp
+def product(left, right):
+    """``left rightᵀ``; in its derivative what is not finite counts as 0: it can only meet gradients of 0 or NaN.
+
+    A scale belongs on ``left``, before. Applied to the product it would meet the subtraction of the row maximum, and
+    XLA makes one fused multiply-add of the two: at scores of 1e30 that differs from the maximum by 1e23, and every
+    weight of the row is 0 or infinite (L7).
+    """
+    return _transposed_product(left, right)
+
+
+@product.defjvp
+def _product_jvp(primals, tangents):
+    left, right = primals
+    tangent = _transposed_product(tangents[0], finite(right)) + _transposed_product(finite(left), tangents[1])
+    return product(left, right), tangent
+
+
+def _transposed_product(left, right):
+    return jnp.matmul(left, right.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
+
+
+def masked_softmax(scores, allowed):
+    """Weights (..., T, S), 0 where forbidden, and lse (..., T) of the allowed scores; the others are not read."""
+    weights, lse = _normalised(jnp.where(allowed, scores, -jnp.inf))
+    return jnp.where(allowed, weights, 0), lse
+
+
+def sum_over_allowed(weights, values, allowed):
+    """``outᵢ = Σ_{j allowed to i} wᵢⱼ valueⱼ``: a product where all is finite; see ``spec.weighted_sum``.
+
+    Args:
+        weights: (..., T, S), 0 where not allowed.
+        values: (..., S, V).
+        allowed: boolean (..., T, S).
+
+    Returns:
+        (..., T, V).
+    """
+    whole = jnp.sum(weights, axis=-1, keepdims=True)
+    seen = _seen(values, allowed)
+    spoiled = ~jnp.isfinite(whole) | (seen != 0)
+    clean = jnp.matmul(jnp.where(jnp.isfinite(weights), weights, 0), finite(values), precision=lax.Precision.HIGHEST)
+    factor = jnp.where(spoiled, jnp.where(seen == 0, 1, seen), 0)
+    return jnp.where(spoiled, whole * factor, clean)
+
+
+def _seen(values, allowed):
+    """(..., T, V): 0, or what a query gets that may look at a NaN or an infinity in that column of the values."""
+    values = lax.stop_gradient(values)
+
+    def search():
+        marks = jnp.concatenate([jnp.isnan(values), values == jnp.inf, values == -jnp.inf], axis=-1)
+        nan, up, down = jnp.split(allowed.astype(values.dtype) @ marks.astype(values.dtype) > 0, 3, axis=-1)
+        infinite = jnp.where(up, jnp.inf, jnp.where(down, -jnp.inf, 0))
+        return jnp.where(nan | (up & down), jnp.nan, infinite).astype(values.dtype)
+
+    shape = (*allowed.shape[:-1], values.shape[-1])
+    return lax.cond(jnp.isfinite(values).all(), lambda: jnp.zeros(shape, values.dtype), search)
+
+
+def average(scores, values, allowed):
+    """Softmax over the allowed keys, then the weighted sum of their values: the average and the weights."""
+    weights, _ = masked_softmax(scores, allowed)
+    return sum_over_allowed(weights, values, allowed), weights
+
+
+def drop_unused(allowed, queries, keys):
+    """Replace by 0 each query that may look at no key and each key that no query may look at (L6); see ``spec``."""
+    pairs = allowed.any(axis=1) if allowed.ndim == 4 else allowed
+    can_look, can_be_seen = pairs.any(axis=2)[..., None], pairs.any(axis=1)[..., None]
+    return (*(jnp.where(can_look, x, 0) for x in queries), *(jnp.where(can_be_seen, x, 0) for x in keys))
+
+
+def as_allowed(mask, shape):
+    """The mask as boolean array of the shape of the scores; None allows all."""
+    if mask is None:
+        return jnp.ones(shape, bool)
+    mask = jnp.asarray(mask)
+    return jnp.broadcast_to(mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape), shape)
