@@ -1,0 +1,128 @@
+"""The judges of a case: the other twin, its derivative by autodiff, finite differences. Each takes what it judges."""
+
+import functools
+from functools import partial
+
+import jax
+import numpy as np
+
+from attendax import ops
+
+# Largest error of the float32 twin against the float64 specification, relative to the largest entry of the array. About
+# ten times the unit roundoff 6e-8 for one attention; blocks add up what their parts lose.
+FLOAT32_TOLERANCE = {
+    "encoder_block": 1e-5,
+    "stack": 5e-5,
+    "multi_head": 3e-6,
+    "Attention": 3e-6,
+    "feed_forward": 2e-6,
+    "layer_norm": 2e-6,
+    "attention": 2e-6,
+}
+FLOAT32_DEFAULT = 1e-6
+
+
+def float32_tolerance(name: str) -> float:
+    return FLOAT32_TOLERANCE.get(name.split("-")[0], FLOAT32_DEFAULT)
+
+
+def assert_tree_close(got, wanted, tolerance: float, what: str, floor: float = 1e-3) -> None:
+    """Every leaf: same shape, same infinities, no entry off by more than tolerance times the largest wanted.
+
+    A leaf that is 0 in truth (the gradient of a key bias) is measured against ``floor`` times the largest entry of the
+    whole tree.
+    """
+    wanted_leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, wanted))
+    got_leaves, got_structure = jax.tree.flatten(jax.tree.map(np.asarray, got))
+    assert got_structure == structure, f"{what}: got {got_structure}, expected {structure}"
+    largest = max((_largest(leaf) for leaf in wanted_leaves), default=0.0)
+    for index, (a, b) in enumerate(zip(got_leaves, wanted_leaves, strict=True)):
+        assert a.shape == b.shape, f"{what}, leaf {index}: shape {a.shape}, expected {b.shape}"
+        assert not np.isnan(a).any(), f"{what}, leaf {index}: NaN"
+        infinite = np.isinf(b)
+        np.testing.assert_array_equal(a[infinite], b[infinite], f"{what}, leaf {index}")
+        error = np.abs(np.where(infinite, 0, a).astype(np.float64) - np.where(infinite, 0, b)).max(initial=0.0)
+        bound = tolerance * max(_largest(b), floor * largest)
+        assert error <= bound, f"{what}, leaf {index}: error {error:.3g}, allowed {bound:.3g}"
+
+
+def _largest(x) -> float:
+    return np.abs(x, where=np.isfinite(x), out=np.zeros(x.shape, np.float64)).max(initial=0.0)
+
+
+def arrays_of(case, seed: int = 3, dtype=np.float64):
+    """The arrays of a case, read-only, so that a function that writes to its input raises."""
+
+    def frozen(x):
+        x = np.asarray(x, dtype)
+        x.flags.writeable = False
+        return x
+
+    return jax.tree.map(frozen, case.arrays(np.random.default_rng(seed)))
+
+
+def cotangent_of(output, seed: int = 4):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32).astype(x.dtype), output)
+
+
+@functools.cache
+def twin_of(case, twin=ops, dtype=np.float64):
+    """The twin under jit: output, the cotangent that the judges use, and the gradients by autodiff.
+
+    It runs twice: the same inputs must give the same bits (L15).
+    """
+    arrays = arrays_of(case, dtype=dtype)
+    cotangent = cotangent_of(jax.eval_shape(partial(case.forward, twin), *arrays))
+
+    @jax.jit
+    def run(cotangent, *arrays):
+        output, pull_back = jax.vjp(partial(case.forward, twin), *arrays)
+        return output, pull_back(cotangent)
+
+    once, again = run(cotangent, *arrays), run(cotangent, *arrays)
+    assert_same_bits(again, once, case.name)
+    return once[0], cotangent, once[1]
+
+
+def assert_same_bits(got, wanted, what: str) -> None:
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)
+    for index, (a, b) in enumerate(pairs):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), f"{what}, leaf {index}: other bits"
+
+
+def judge_forward(case, spec, twin=ops) -> None:
+    """NumPy = JAX, to 1e-12."""
+    assert_tree_close(case.forward(spec, *arrays_of(case)), twin_of(case, twin)[0], 1e-12, f"{case.name} forward")
+
+
+def judge_gradient(case, spec, twin=ops) -> None:
+    """By hand = autodiff of the twin, to 1e-10, for a random cotangent."""
+    _, cotangent, by_autodiff = twin_of(case, twin)
+    by_hand = tuple(case.backward(spec, cotangent, *arrays_of(case)))
+    assert_tree_close(by_hand, by_autodiff, 1e-10, f"{case.name} gradient")
+
+
+def judge_direction(case, spec) -> None:
+    """By hand = finite differences along a random direction: Σ grad · d = (d/dh) Σ cotangent · f(x + h d) at 0.
+
+    The difference is the central one of eighth order, so its own error, step⁸, is far below the tolerance. Where a ReLU
+    has its kink a step must not cross it: there it is shorter, and rounding costs two digits.
+    """
+    step, tolerance = (1e-3, 1e-8) if case.smooth else (1e-5, 1e-6)
+    arrays = arrays_of(case)
+    direction = jax.tree.map(lambda x: np.random.default_rng(x.size).normal(size=x.shape), arrays)
+    cotangent = cotangent_of(case.forward(spec, *arrays))
+
+    def along(h):
+        moved = jax.tree.map(lambda x, d: x + h * d, arrays, direction)
+        output = case.forward(spec, *moved)
+        pairs = zip(jax.tree.leaves(cotangent), jax.tree.leaves(output), strict=True)
+        return sum(np.sum(c * y, where=np.isfinite(y)) for c, y in pairs)  # an lse of -inf does not move
+
+    weights = {1: 4 / 5, 2: -1 / 5, 3: 4 / 105, 4: -1 / 280}
+    numeric = sum(w * (along(k * step) - along(-k * step)) for k, w in weights.items()) / step
+    by_hand = tuple(case.backward(spec, cotangent, *arrays))
+    terms = [np.sum(g * d) for g, d in zip(jax.tree.leaves(by_hand), jax.tree.leaves(direction), strict=True)]
+    error, size = abs(sum(terms) - numeric), max(1.0, *map(abs, terms))
+    assert error <= tolerance * size, f"{case.name}: by hand {sum(terms)}, by differences {numeric}"

@@ -1,0 +1,423 @@
+"""The laws, each on every implementation that claims it. A test cites the number of its law."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import masks, ops, scores, spec
+from cases import B, D, F, G, M, N, S, T, V, block_params, multi_head_params, per_batch_mask
+from judges import assert_same_bits, assert_tree_close
+
+jitted = jax.jit(ops.attention, static_argnames=("dropout_rate", "return_lse", "scale"))
+IMPLEMENTATIONS = {"spec": spec.attention, "ops": jitted}
+every_implementation = pytest.mark.parametrize("attention", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
+
+
+def qkv(rng, dtype=np.float64, scale=1.0):
+    shapes = (B, N, T, D), (B, G, S, D), (B, G, S, V)
+    return [(scale * rng.normal(size=shape)).astype(dtype) for shape in shapes]
+
+
+def spec_gradients(query, key, value, cotangent, **options):
+    return spec.attention_backward(cotangent, query, key, value, **options)[:3]
+
+
+@jax.jit
+def _ops_gradients(query, key, value, cotangent, options):
+    out, pull_back = jax.vjp(lambda *arrays: ops.attention(*arrays, **options), query, key, value)
+    return pull_back(cotangent.astype(out.dtype))
+
+
+def ops_gradients(query, key, value, cotangent, **options):
+    return _ops_gradients(query, key, value, cotangent, options)
+
+
+GRADIENTS = {"spec": spec_gradients, "ops": ops_gradients}
+every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
+
+
+def changed(array, where, value):
+    array = array.copy()
+    array[where] = value
+    return array
+
+
+# L5: the empty set
+
+
+@every_implementation
+@pytest.mark.parametrize("forbid", ["mask", "bias"])
+def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
+    query, key, value = qkv(rng)
+    allowed = np.ones((T, S), bool)
+    allowed[[1, 3]] = False
+    option = {"mask": allowed} if forbid == "mask" else {"bias": np.where(allowed, 0.0, -np.inf)}
+    out, lse = map(np.asarray, attention(query, key, value, return_lse=True, **option))
+    assert (out[:, :, [1, 3]] == 0).all()
+    assert (lse[:, :, [1, 3]] == -np.inf).all()
+    assert np.isfinite(out).all()
+    assert np.isfinite(lse[:, :, [0, 2, 4]]).all()
+    full = np.asarray(attention(query, key, value))
+    np.testing.assert_allclose(out[:, :, [0, 2, 4]], full[:, :, [0, 2, 4]], rtol=1e-12)
+
+
+@every_gradient
+@pytest.mark.parametrize("forbid", ["mask", "bias"])
+def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
+    query, key, value = qkv(rng)
+    allowed = np.ones((T, S), bool)
+    allowed[[1, 3]] = False
+    option = {"mask": allowed} if forbid == "mask" else {"bias": np.where(allowed, 0.0, -np.inf)}
+    cotangent = rng.normal(size=(B, N, T, V))
+    grads = gradients(query, key, value, cotangent, **option)
+    assert (np.asarray(grads[0])[:, :, [1, 3]] == 0).all()
+    silent = gradients(query, key, value, changed(cotangent, np.s_[:, :, [1, 3]], 0.0), **option)
+    assert_tree_close(silent, grads, 1e-14, "an empty row's cotangent")
+
+
+@every_implementation
+@pytest.mark.parametrize(("t", "s", "b"), [(T, 0, B), (0, S, B), (0, 0, B), (T, S, 0)])
+def test_l11_empty_sizes(attention, t, s, b, rng):
+    arrays = rng.normal(size=(b, N, t, D)), rng.normal(size=(b, G, s, D)), rng.normal(size=(b, G, s, V))
+    out, lse = map(np.asarray, attention(*arrays, return_lse=True))
+    assert out.shape == (b, N, t, V)
+    assert (out == 0).all() or s > 0
+    assert (lse == -np.inf).all() or s > 0
+
+
+# L6: what is masked cannot matter
+
+
+NOT_FINITE = [np.nan, np.inf, -np.inf]
+POISONS = {
+    "padded key": (np.arange(S)[None] < 4 + 0 * np.arange(T)[:, None], "key", np.s_[:, :, 4:]),
+    "padded value": (np.arange(S)[None] < 4 + 0 * np.arange(T)[:, None], "value", np.s_[:, :, 4:]),
+    "query without keys": (np.arange(T)[:, None] + 0 * np.arange(S) != 2, "query", np.s_[:, :, 2]),
+}
+
+
+@every_implementation
+@pytest.mark.parametrize("name", POISONS)
+@pytest.mark.parametrize("poison", NOT_FINITE)
+def test_l6_masked_poison_changes_no_bit_forward(attention, name, poison, rng):
+    mask, which, where = POISONS[name]
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
+    poisoned = arrays | {which: changed(arrays[which], where, poison)}
+    for options in ({}, {"score_mod": scores.softcap(2.0)}, {"bias": rng.normal(size=(T, S))}):
+        wanted = attention(**arrays, mask=mask, return_lse=True, **options)
+        assert_same_bits(attention(**poisoned, mask=mask, return_lse=True, **options), wanted, name)
+
+
+@every_gradient
+@pytest.mark.parametrize("name", POISONS)
+@pytest.mark.parametrize("poison", NOT_FINITE)
+def test_l6_masked_poison_changes_no_bit_backward(gradients, name, poison, rng):
+    mask, which, where = POISONS[name]
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
+    poisoned = arrays | {which: changed(arrays[which], where, poison)}
+    cotangent = rng.normal(size=(B, N, T, V))
+    for options in ({}, {"score_mod": scores.softcap(2.0)}, {"bias": rng.normal(size=(T, S))}):
+        wanted = gradients(**arrays, cotangent=cotangent, mask=mask, **options)
+        assert_same_bits(gradients(**poisoned, cotangent=cotangent, mask=mask, **options), wanted, name)
+
+
+@pytest.mark.parametrize("poison", NOT_FINITE[:2])
+def test_l6_masked_bias(poison, rng):
+    """Poison in the bias under the mask: forward, and all gradients, the one of the bias included."""
+    query, key, value = qkv(rng)
+    mask = per_batch_mask(B, 1, T, S)
+    bias = rng.normal(size=(B, N, T, S))
+    poisoned = np.where(mask, bias, poison)
+    cotangent = rng.normal(size=(B, N, T, V))
+    wanted = spec.attention_backward(cotangent, query, key, value, mask=mask, bias=bias)
+    assert_same_bits(spec.attention_backward(cotangent, query, key, value, mask=mask, bias=poisoned), wanted, "spec")
+
+    @jax.jit
+    def run(bias):
+        return jax.vjp(lambda *a: ops.attention(*a[:3], mask=mask, bias=a[3]), query, key, value, bias)[1](cotangent)
+
+    assert_same_bits(run(poisoned), run(bias), "ops")
+    assert np.isfinite(np.asarray(run(poisoned)[3])).all()
+
+
+@pytest.mark.parametrize("which", ["key", "value"])
+@pytest.mark.parametrize("twin", ["spec", "ops"])
+def test_l6_the_future_cannot_matter(which, twin, rng):
+    """A NaN at key 4 under a causal mask: queries 0 to 3 keep every bit, forward and backward; query 4 sees it."""
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
+    poisoned = arrays | {which: changed(arrays[which], np.s_[:, :, 4], np.nan)}
+    mask, past = masks.causal(), np.s_[:, :, :4]
+    out, bad = (np.asarray(IMPLEMENTATIONS[twin](**a, mask=mask)) for a in (arrays, poisoned))
+    assert_same_bits(bad[past], out[past], "forward")
+    assert np.isnan(bad[:, :, 4]).all()
+    cotangent = changed(rng.normal(size=(B, N, T, V)), np.s_[:, :, 4:], 0.0)
+    grads, bad_grads = (GRADIENTS[twin](**a, cotangent=cotangent, mask=mask) for a in (arrays, poisoned))
+    assert_same_bits(np.asarray(bad_grads[0])[past], np.asarray(grads[0])[past], "grad_query")
+
+
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+@pytest.mark.parametrize("twin", ["spec", "ops"])
+def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
+    """A visible NaN in segment 0, and so a NaN in its cotangents: segment 1 keeps every bit, forward and backward."""
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
+    mask = masks.segments(np.array([[0, 0, 1, 1, 1]] * B), np.array([[0, 0, 0, 1, 1, 1, 1]] * B))
+    poisoned = arrays | {which: changed(arrays[which], np.s_[:, :, 1], np.nan)}
+    out, bad = (np.asarray(IMPLEMENTATIONS[twin](**a, mask=mask)) for a in (arrays, poisoned))
+    assert_same_bits(bad[:, :, 2:], out[:, :, 2:], "forward")
+    assert np.isnan(bad[:, :, 1]).all()
+    grads, bad_grads = (
+        GRADIENTS[twin](**a, cotangent=2 * o, mask=mask) for a, o in ((arrays, out), (poisoned, bad))
+    )  # the cotangent of Σ out², NaN where out is
+    for got, wanted, neighbour in zip(bad_grads, grads, (2, 3, 3), strict=True):
+        assert_same_bits(np.asarray(got)[:, :, neighbour:], np.asarray(wanted)[:, :, neighbour:], which)
+    assert np.isnan(np.asarray(bad_grads[0])[:, :, 1]).all()
+
+
+@pytest.mark.parametrize("poison", NOT_FINITE)
+def test_l6_in_multi_head_attention_the_weights_stay_clean(poison, rng):
+    """Padded tokens meet the projections before they meet the mask; the gradients of the weights must not see them."""
+    params, mask = multi_head_params(rng), np.arange(S) < 4
+    Q, K, X = rng.normal(size=(B, T, M)), rng.normal(size=(B, S, M)), rng.normal(size=(B, S, M))
+    cotangent = rng.normal(size=(B, T, M))
+
+    def by_hand(K, X):
+        biases = dict(zip(("b_Q", "b_K", "b_V", "b_O"), params[4:], strict=True))
+        output, cache = spec.multi_head_attention_forward(Q, K, X, *params[:4], N, mask[None], **biases)
+        return output, spec.multi_head_attention_backward(cotangent, cache)
+
+    @jax.jit
+    def by_autodiff(K, X):
+        attend = partial(ops.multi_head_attention, num_heads=N, mask=jnp.broadcast_to(mask, (T, S)))
+        output, pull_back = jax.vjp(attend, params, Q, K, X)
+        return output, pull_back(cotangent)
+
+    for run in (by_hand, by_autodiff):
+        poisoned = [changed(x, np.s_[:, 4:], poison) for x in (K, X)]
+        assert_same_bits(run(*poisoned), run(K, X), run.__name__)
+
+
+def test_l6_in_additive_attention(rng):
+    arrays = [rng.normal(size=s) for s in ((B, T, D), (B, S, 4), (B, S, V), (D, 8), (4, 8), (8,))]
+    poisoned = [arrays[0], *(changed(x, np.s_[:, 4:], np.nan) for x in arrays[1:3]), *arrays[3:]]
+    mask, cotangent = np.arange(S) < 4, rng.normal(size=(B, T, V))
+
+    @jax.jit
+    def by_autodiff(*arrays):
+        return jax.vjp(lambda *a: ops.additive_attention(*a, mask)[0], *arrays)[1](cotangent)
+
+    assert_same_bits(spec.additive_attention(*poisoned, mask), spec.additive_attention(*arrays, mask), "spec")
+    by_hand = partial(spec.additive_attention_backward, cotangent)
+    assert_same_bits(by_hand(*poisoned, mask), by_hand(*arrays, mask), "spec gradient")
+    assert_same_bits(by_autodiff(*poisoned), by_autodiff(*arrays), "ops gradient")
+
+
+@every_implementation
+def test_what_is_seen_does_matter(attention, rng):
+    """The counterpart of L6: a visible NaN is not swallowed, a visible infinity neither, and only where it is seen."""
+    query, key, value = qkv(rng)
+    value = changed(value, np.s_[:, :, 2, 0], np.nan)
+    value = changed(value, np.s_[:, :, 3, 1], np.inf)
+    out = np.asarray(attention(query, key, value))
+    assert np.isnan(out[..., 0]).all()
+    assert (out[..., 1] == np.inf).all()
+    assert np.isfinite(out[..., 2:]).all()
+
+
+# L7: finite in, finite out
+
+
+@every_implementation
+@pytest.mark.parametrize("size", [1e4, 1e30])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_l7_huge_scores(attention, size, dtype, rng):
+    query, key, value = qkv(rng, dtype)
+    query, key = (dtype(np.sqrt(size)) * x for x in (query, key))
+    out, lse = map(np.asarray, attention(query, key, value, mask=per_batch_mask(B, 1, T, S), return_lse=True))
+    exact, exact_lse = spec.attention(
+        *(x.astype(np.float64) for x in (query, key, value)), mask=per_batch_mask(B, 1, T, S), return_lse=True
+    )
+    assert np.isfinite(out).all()
+    np.testing.assert_allclose(lse, exact_lse, rtol=1e-5)
+    if size > 1e20:  # softmax has become the maximum: rounding may not choose another
+        np.testing.assert_allclose(out, exact, rtol=1e-5)
+
+
+@every_gradient
+def test_l7_huge_scores_have_finite_gradients(gradients, rng):
+    query, key, value = qkv(rng, np.float32)
+    cotangent = rng.normal(size=(B, N, T, V)).astype(np.float32)
+    grads = gradients(query * np.float32(1e15), key * np.float32(1e15), value, cotangent)
+    exact = [x.astype(np.float64) for x in (query, key, value, cotangent)]
+    exact = spec_gradients(exact[0] * 1e15, exact[1] * 1e15, *exact[2:])
+    assert all(np.isfinite(np.asarray(g)).all() for g in grads)
+    assert_tree_close(grads[2], exact[2], 1e-6, "grad_value: softmax has become the maximum")
+
+
+@every_implementation
+def test_l7_half_precision_does_not_overflow(attention):
+    query = np.full((1, 1, 2, 64), 300, np.float16)
+    value = np.arange(6, dtype=np.float16).reshape(1, 1, 2, 3)
+    out = np.asarray(attention(query, query, value))
+    assert out.dtype == np.float16
+    np.testing.assert_array_equal(out, np.broadcast_to(value.mean(axis=-2, keepdims=True), out.shape))
+
+
+@every_implementation
+@pytest.mark.parametrize("lowest", ["scores", "bias"])
+def test_l7_a_forbidden_key_never_wins(attention, lowest):
+    """Real scores of -2e31, or the customary finfo.min as a bias, under a causal mask: no row sees the future."""
+    query, key = np.full((1, 1, 3, 1), -1e16, np.float32), np.full((1, 1, 3, 1), 2e15, np.float32)
+    value = np.eye(3, dtype=np.float32)[None, None]
+    options = {"bias": np.full((3, 3), np.finfo(np.float32).min)} if lowest == "bias" else {}
+    out = np.asarray(attention(query, key, value, mask=masks.causal(), **options))[0, 0]
+    np.testing.assert_allclose(out, np.tril(np.ones((3, 3))) / [[1], [2], [3]], rtol=1e-6)
+
+
+@every_implementation
+def test_l7_rows_of_65536_sum_to_one(attention, rng):
+    key = rng.normal(size=(1, 1, 65536, 3)).astype(np.float32)
+    out = np.asarray(attention(rng.normal(size=(1, 1, 5, 3)).astype(np.float32), key, np.ones_like(key)))
+    np.testing.assert_allclose(out, 1, atol=1e-6)
+
+
+# L8: precision
+
+
+@every_implementation
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
+def test_l8_dtypes(attention, dtype, rng):
+    query, key, value = qkv(rng, dtype)
+    out, lse = map(np.asarray, attention(query, key, value, return_lse=True))
+    assert out.dtype == dtype
+    assert lse.dtype == (np.float64 if dtype == np.float64 else np.float32)
+    exact = spec.attention(*(x.astype(np.float64) for x in (query, key, value)))
+    unit = {2: float(jnp.finfo(dtype).eps), 4: 1e-6, 8: 1e-14}[np.dtype(dtype).itemsize]
+    assert np.abs(out.astype(np.float64) - exact).max() <= unit * np.abs(exact).max()
+
+
+@every_implementation
+def test_l8_a_wider_bias_keeps_its_resolution(attention):
+    """A bias of 1 + 2⁻¹² is 1 in bfloat16; against a competing bias of 1 the difference must be felt."""
+    zeros = np.zeros((2, 1), jnp.bfloat16)
+    value = np.array([[1.0], [-1.0]], np.float32).astype(jnp.bfloat16)
+    bias = np.array([[1 + 2.0**-12, 1.0]] * 2, np.float32)
+    out = np.asarray(attention(zeros, zeros, value, bias=bias)).astype(np.float64)
+    np.testing.assert_allclose(out, np.tanh(2.0**-13), rtol=1e-2)
+
+
+@pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
+def test_l8_layer_norm_keeps_its_digits_at_a_large_mean(twin, rng):
+    x = (1e4 + rng.normal(size=(11, 384))).astype(np.float32)
+    one, zero = np.ones(384, np.float32), np.zeros(384, np.float32)
+    exact = spec.layer_norm(x.astype(np.float64), one.astype(np.float64), zero.astype(np.float64))
+    np.testing.assert_allclose(np.asarray(twin.layer_norm(x, one, zero)), exact, atol=2e-6)
+
+
+def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(rng):
+    params, x = block_params(rng), rng.normal(size=(B, T, M)).astype(np.float32)
+    for twin in (spec, ops):
+        assert twin.encoder_block(params, x, num_heads=N).dtype == np.float32
+        assert twin.feed_forward(x, params.W1, params.b1, params.W2, params.b2).dtype == np.float32
+    half = x.astype(np.float16)
+    assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16
+
+
+# L9: log-sum-exp
+
+
+@every_implementation
+def test_l9_lse_is_that_of_the_scores_as_softmaxed(attention, rng):
+    query, key, value = qkv(rng)
+    bias = rng.normal(size=(T, S))
+    _, lse = attention(query, key, value, bias=bias, scale=0.4, return_lse=True)
+    full = np.repeat(key, N // G, axis=1)
+    table = 0.4 * np.einsum("bnid,bnjd->bnij", query, full) + bias
+    np.testing.assert_allclose(np.asarray(lse), np.log(np.exp(table).sum(-1)), rtol=1e-13)
+
+
+# L10: dropout
+
+
+@every_implementation
+def test_l10_rate_zero_is_the_identity_and_rate_one_is_zero(attention, rng):
+    query, key, value = qkv(rng)
+    plain = attention(query, key, value)
+    assert_same_bits(attention(query, key, value, dropout_rate=0.0, dropout_rng=jax.random.key(1)), plain, "rate 0")
+    assert (np.asarray(attention(query, key, value, dropout_rate=1.0, dropout_rng=jax.random.key(1))) == 0).all()
+
+
+def test_l10_every_kind_of_key_gives_the_same_set(rng):
+    query, key, value = qkv(rng)
+    typed = jax.random.key(5)
+    keys = typed, jax.random.PRNGKey(5), np.asarray(jax.random.key_data(typed))
+    outs = [spec.attention(query, key, value, dropout_rate=0.5, dropout_rng=k) for k in keys]
+    assert_same_bits(outs[1:], [outs[0]] * 2, "key")
+    other = spec.attention(query, key, value, dropout_rate=0.5, dropout_rng=jax.random.key(6))
+    assert np.abs(other - outs[0]).max() > 0.1
+
+
+def test_l10_the_words_are_those_of_jax_random():
+    from attendax.ops.dropout import threefry as in_jax
+    from attendax.spec.dropout import threefry as in_numpy
+
+    words = np.asarray(jax.random.key_data(jax.random.key(99)))
+    for n in (0, 1, 2**31 + 5):
+        folded = np.asarray(jax.random.key_data(jax.random.fold_in(jax.random.key(99), np.uint32(n))))
+        counter = np.array([[0], [n]], np.uint32)
+        for threefry in (in_numpy, in_jax):
+            assert np.ravel(threefry(words[:, None], counter)).tolist() == folded.tolist()
+
+
+def test_l10_the_mean_over_many_keys_is_the_plain_result(rng):
+    """Inverted dropout: the expectation is the plain output; independent in every head."""
+    query, key, value = rng.normal(size=(1, 2, 1, D)), rng.normal(size=(1, 2, S, D)), rng.normal(size=(1, 2, S, 1))
+    run = jax.jit(jax.vmap(lambda k: ops.attention(query, key, value, dropout_rate=0.5, dropout_rng=k)))
+    outs = np.asarray(run(jax.random.split(jax.random.key(0), 4096)))[:, 0, :, 0, 0]
+    deviation = outs.std(axis=0) / np.sqrt(len(outs))
+    assert (np.abs(outs.mean(axis=0) - spec.attention(query, key, value)[0, :, 0, 0]) < 5 * deviation).all()
+    assert abs(np.corrcoef(outs.T)[0, 1]) < 0.08
+
+
+# L12: every direction (the dense path; a fast one has its own grid)
+
+
+@pytest.mark.parametrize("options", [{}, {"mask": per_batch_mask(1, 1, T, S)}], ids=["plain", "mask"])
+def test_l12_jvp_and_second_order(options, rng):
+    arrays = rng.normal(size=(1, 1, T, D)), rng.normal(size=(1, 1, S, D)), rng.normal(size=(1, 1, S, 2))
+    tangents = [rng.normal(size=x.shape) for x in arrays]
+
+    def loss(*arrays):
+        return jnp.sum(ops.attention(*arrays, **options) ** 2)
+
+    def along(h):
+        return loss(*(x + h * t for x, t in zip(arrays, tangents, strict=True)))
+
+    def slope(h):
+        moved = [x + h * t for x, t in zip(arrays, tangents, strict=True)]
+        out = spec.attention(*moved, **options)
+        grads = spec.attention_backward(2 * out, *moved, **options)[:3]
+        return sum(np.sum(g * t) for g, t in zip(grads, tangents, strict=True))
+
+    _, first = jax.jvp(loss, arrays, tuple(tangents))
+    np.testing.assert_allclose(first, slope(0.0), rtol=1e-10)
+    second = jax.jit(jax.grad(jax.grad(along)))(0.0)
+    step = 1e-3
+    numeric = (8 * (slope(step) - slope(-step)) - slope(2 * step) + slope(-2 * step)) / (12 * step)
+    np.testing.assert_allclose(second, numeric, rtol=1e-8)
+    _, forward_over_reverse = jax.jvp(jax.grad(along), (0.0,), (1.0,))
+    np.testing.assert_allclose(forward_over_reverse, second, rtol=1e-10)
+
+
+# L15: a row does not depend on its neighbours
+
+
+@every_implementation
+def test_l15_a_batch_row_alone_gives_the_same(attention, rng):
+    query, key, value = qkv(rng)
+    together = np.asarray(attention(query, key, value))
+    for b in range(B):
+        alone = np.asarray(attention(query[b], key[b], value[b]))
+        np.testing.assert_allclose(alone, together[b], rtol=1e-13)
