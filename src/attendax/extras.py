@@ -1,0 +1,31 @@
+"""Optional packages: one place that imports them, and one error that names the command which installs them."""
+
+import importlib
+from types import ModuleType
+
+
+def require(module: str, function: str) -> ModuleType:
+    """Import ``module``, a part of the extra ``demo``.
+
+    Args:
+        module: dotted name, such as ``"safetensors.numpy"``.
+        function: what needs it; the error begins with this name.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message names the command that installs it.
+
+    Example:
+        >>> require("json", "reader").loads("[1]")
+        [1]
+        >>> require("no_such_package", "reader")
+        Traceback (most recent call last):
+        ModuleNotFoundError: reader: the package no_such_package is not installed; run: pip install "attendax[demo]"
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise  # the package is there; something that it needs is not
+        message = f'{function}: the package {package} is not installed; run: pip install "attendax[demo]"'
+        raise ModuleNotFoundError(message, name=package) from None

@@ -1,0 +1,82 @@
+"""Figures: attention maps. Drawn with matplotlib (extra ``demo``) into files; no window, no global state."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attendax import checks
+from attendax.extras import require
+
+PANEL_INCHES = (2.0, 4.5)  # the side of one head's square, from a few tokens to many
+LABEL_INCHES = 0.14  # the height of a label; tokens closer than this are labelled every second, third, ...
+FONT_SIZE = 7
+DOTS_PER_INCH = 150
+
+
+def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = "") -> Any:
+    """Draw the attention weights of every head of one layer, a square each, tokens on both axes.
+
+    A row is a token that looks, a column is a token that is looked at; all heads share one colour scale from 0.
+    A character that the font cannot draw is shown as its code point, such as U+6771.
+
+    Args:
+        weights: (N, T, T), one sentence.
+        tokens: the T labels.
+        title: one line above the heads.
+
+    Returns:
+        A ``matplotlib.figure.Figure``; ``figure.savefig(path)`` writes it.
+
+    Raises:
+        ValueError: shapes that do not fit.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    weights = np.asarray(weights)
+    if weights.ndim != 3 or 0 in weights.shape or weights.shape[1:] != (len(tokens), len(tokens)):
+        row = ("weights", str(weights.shape), f"(N, {len(tokens)}, {len(tokens)}), none of them 0")
+        checks.fail(ValueError, "attention_map", f"weights do not fit {len(tokens)} tokens.", [row])
+    num_heads, num_tokens, _ = weights.shape
+    labels = [drawable(token) for token in tokens]
+    columns = math.ceil(math.sqrt(num_heads))
+    rows = math.ceil(num_heads / columns)
+    side = min(max(PANEL_INCHES[0], LABEL_INCHES * num_tokens), PANEL_INCHES[1])
+    size = (columns * side + 1.6, rows * (side + 0.2) + 1.2)
+    figure = require("matplotlib.figure", "attention_map").Figure(size, dpi=DOTS_PER_INCH, layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for panel in panels[num_heads:]:
+        panel.remove()
+    for head, panel in enumerate(panels[:num_heads]):
+        image = panel.imshow(weights[head], cmap="Blues", vmin=0.0, vmax=float(weights.max()), interpolation="nearest")
+        panel.set_title(f"head {head + 1}", fontsize=FONT_SIZE + 1)
+        _label(panel, labels, side)
+        # The lowest panel of each column and the first of each row carry the tokens; the others share them.
+        panel.tick_params(labelbottom=head + columns >= num_heads, labelleft=head % columns == 0)
+    figure.suptitle(drawable(title), fontsize=FONT_SIZE + 4, parse_math=False)
+    figure.supxlabel("key: the token looked at", fontsize=FONT_SIZE + 2)
+    figure.supylabel("query: the token that looks", fontsize=FONT_SIZE + 2)
+    colorbar = figure.colorbar(image, ax=panels[:num_heads].tolist(), shrink=0.6, aspect=40)
+    colorbar.ax.tick_params(labelsize=FONT_SIZE)
+    colorbar.set_label("attention weight", fontsize=FONT_SIZE + 1)
+    return figure
+
+
+def drawable(text: str) -> str:
+    """The text with every character that matplotlib's own font lacks replaced by its code point.
+
+    Without this, a token of another script would be an empty box and a warning.
+    """
+    font_manager = require("matplotlib.font_manager", "attention_map")
+    glyphs = font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap()
+    return "".join(character if ord(character) in glyphs else f"U+{ord(character):04X}" for character in text)
+
+
+def _label(panel: Any, labels: list[str], side: float) -> None:
+    """Put the tokens on both axes, as many as can be read."""
+    step = math.ceil(len(labels) * LABEL_INCHES / side)
+    places = range(0, len(labels), step)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_ticks(places, [labels[place] for place in places], fontsize=FONT_SIZE, parse_math=False)
+    panel.tick_params(length=0)
+    panel.tick_params(axis="x", labelrotation=90)
