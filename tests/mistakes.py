@@ -57,8 +57,8 @@ SPEC = [
     Mistake(
         "softmax over the queries",
         "weighted_sum.py",
-        "def softmax(x, axis=-1):",
-        "def softmax(x, axis=-2):",
+        "def softmax(x: Array, axis: int = -1)",
+        "def softmax(x: Array, axis: int = -2)",
         "forward",
         "sdpa-open",
     ),
@@ -138,8 +138,8 @@ SPEC = [
     Mistake(
         "keys projected by W_Q",
         "multi_head.py",
-        "zip(tokens, (w_q, w_k, w_v)",
-        "zip(tokens, (w_q, w_q, w_v)",
+        "_affine(keys, w_k, b_k)",
+        "_affine(keys, w_q, b_k)",
         "forward",
         "multi_head-open",
     ),
@@ -535,8 +535,8 @@ OPS = [
     Mistake(
         "values before their projection",
         "multi_head.py",
-        "zip(tokens, (w_q, w_k, w_v)",
-        "zip(tokens, (w_q, w_k, w_k)",
+        "affine(values, w_v, b_v)",
+        "affine(values, w_k, b_v)",
         "forward",
         "multi_head-open",
     ),

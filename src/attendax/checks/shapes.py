@@ -101,7 +101,7 @@ def _rows(arrays: dict[str, Any], line: str) -> list[_Row]:
     data, _, weights = inputs.partition(" | ")
     items = [(item, False) for item in f"{data}, grad_output ({result})".rstrip(")").split("), ")]
     items += [(item, True) for item in weights.rstrip(")").split("), ") if item]
-    pairs = [(*item.split(" ("), is_weight) for item, is_weight in items]
+    pairs = [(item.split(" ")[0], item.split(" (")[1], is_weight) for item, is_weight in items]
     return [_Row(name, arrays[name], tuple(axes.split()), w) for name, axes, w in pairs if arrays.get(name) is not None]
 
 

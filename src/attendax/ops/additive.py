@@ -1,6 +1,9 @@
 """Additive attention: the score of a query and a key is a small network of both. Pure JAX."""
 
+from typing import Any
+
 import jax.numpy as jnp
+from jax import Array
 
 from attendax import checks
 from attendax.checks import check
@@ -8,7 +11,9 @@ from attendax.checks import check
 from .weighted_sum import as_allowed, average, drop_unused, pull_back, widen
 
 
-def additive_attention(Q, K, V, W_q, W_k, v, mask=None):
+def additive_attention(
+    Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
+) -> tuple[Array, Array]:
     """Average the values, weighted by ``score(q, k) = vᵀ tanh(W_q q + W_k k)`` (Bahdanau et al. 2015, appendix A.1.2).
 
     Args:
@@ -30,7 +35,17 @@ def additive_attention(Q, K, V, W_q, W_k, v, mask=None):
     return _attend("additive_attention", Q, K, V, W_q, W_k, v, mask)
 
 
-def _attend(function, Q, K, V, W_q, W_k, v, mask, grad_output=None):
+def _attend(
+    function: str,
+    Q: Array,
+    K: Array,
+    V: Array,
+    W_q: Array,
+    W_k: Array,
+    v: Array,
+    mask: Array | None,
+    grad_output: Array | None = None,
+) -> Any:
     check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
@@ -43,8 +58,14 @@ def _attend(function, Q, K, V, W_q, W_k, v, mask, grad_output=None):
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
-def additive_attention_backward(grad_output, Q, K, V, W_q, W_k, v, mask=None):
+def additive_attention_backward(
+    grad_output: Array, Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
+) -> tuple[Array, ...]:
     """Gradients of all six arrays; derived by hand in ``spec``."""
     function = "additive_attention_backward"
     check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
-    return pull_back(lambda *arrays: _attend(function, *arrays, mask)[0], grad_output, Q, K, V, W_q, W_k, v)
+
+    def forward(Q, K, V, W_q, W_k, v):
+        return _attend(function, Q, K, V, W_q, W_k, v, mask)[0]
+
+    return pull_back(forward, grad_output, Q, K, V, W_q, W_k, v)

@@ -4,9 +4,11 @@ The formulas, and every gradient derived by hand, are in the module of the same 
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attendax import checks
 from attendax.checks import check
@@ -16,7 +18,7 @@ from .additive import additive_attention_backward as additive_attention_backward
 from .weighted_sum import as_allowed, average, product, pull_back, softmax, widen
 
 
-def compute_attention_scores(Q, K, scale=True):
+def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     """Compare every query with every key: ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1).
 
     Args:
@@ -41,13 +43,15 @@ def compute_attention_scores(Q, K, scale=True):
     return product(factor * q, k).astype(Q.dtype)
 
 
-def compute_attention_scores_backward(grad_output, Q, K, scale=True):
+def compute_attention_scores_backward(
+    grad_output: Array, Q: Array, K: Array, scale: bool = True
+) -> tuple[Array, Array]:
     """Gradients grad_Q, grad_K; derived by hand in ``spec``."""
     check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
     return pull_back(lambda Q, K: compute_attention_scores(Q, K, scale), grad_output, Q, K)
 
 
-def apply_attention_mask(scores, mask, mask_value=-1e9):
+def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` says what that does not do.
 
     Args:
@@ -67,14 +71,14 @@ def apply_attention_mask(scores, mask, mask_value=-1e9):
     return jnp.where(as_allowed(mask, scores.shape), scores, jnp.asarray(mask_value, scores.dtype))
 
 
-def apply_attention_mask_backward(grad_output, scores, mask, mask_value=-1e9):
+def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Gradient with respect to the scores: 0 where they were replaced."""
     check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
     checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True)
     return pull_back(lambda scores: apply_attention_mask(scores, mask, mask_value), grad_output, scores)[0]
 
 
-def attention_weights(scores, axis=-1):
+def attention_weights(scores: Array, axis: int = -1) -> Array:
     """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
 
     Args:
@@ -92,13 +96,15 @@ def attention_weights(scores, axis=-1):
     return softmax(scores, axis)
 
 
-def attention_weights_backward(grad_output, scores, axis=-1):
+def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1) -> Array:
     """Gradient with respect to the scores; derived by hand in ``spec.softmax_backward``."""
     checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
     return pull_back(lambda scores: softmax(scores, axis), grad_output, scores)[0]
 
 
-def scaled_dot_product_attention(Q, K, V, mask=None, *, bias=None):
+def scaled_dot_product_attention(
+    Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
+) -> tuple[Array, Array]:
     """Average the values: ``Attention(Q, K, V) = softmax(Q Kᵀ / √d_k + bias) V`` (Vaswani et al. 2017, equation 1).
 
     Args:
@@ -124,7 +130,15 @@ def scaled_dot_product_attention(Q, K, V, mask=None, *, bias=None):
     return _attend("scaled_dot_product_attention", Q, K, V, mask, bias)
 
 
-def _attend(function, Q, K, V, mask, bias, grad_output=None):
+def _attend(
+    function: str,
+    Q: Array,
+    K: Array,
+    V: Array,
+    mask: Array | None,
+    bias: Array | None,
+    grad_output: Array | None = None,
+) -> Any:
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
@@ -137,25 +151,27 @@ def _attend(function, Q, K, V, mask, bias, grad_output=None):
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
-def add_bias(scores, bias, allowed):
+def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
     """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
     bias = jnp.broadcast_to(bias.reshape((1,) * (scores.ndim - bias.ndim) + bias.shape), scores.shape)
     return _bounded_sum(scores, bias), allowed & (bias != -jnp.inf)
 
 
 @jax.custom_jvp
-def _bounded_sum(scores, bias):
+def _bounded_sum(scores: Array, bias: Array) -> Array:
     total = scores + bias
     overflow = jnp.isinf(total) & jnp.isfinite(scores) & jnp.isfinite(bias)
     return jnp.where(overflow, jnp.copysign(jnp.finfo(total.dtype).max, total), total)
 
 
 @_bounded_sum.defjvp
-def _bounded_sum_jvp(primals, tangents):
+def _bounded_sum_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _bounded_sum(*primals), tangents[0] + tangents[1]
 
 
-def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None, *, bias=None):
+def scaled_dot_product_attention_backward(
+    grad_output: Array, Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
+) -> tuple[Array, ...]:
     """Gradients grad_Q, grad_K, grad_V and, where a bias is given, grad_bias; derived by hand in ``spec``."""
     function = "scaled_dot_product_attention_backward"
     arrays = (Q, K, V) if bias is None else (Q, K, V, bias)

@@ -1,14 +1,15 @@
 """Dropout by position (L10), in JAX: the rule is written out in the module of the same name in ``spec``."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def threefry(key, counter):
+def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
     """Threefry-2x32 (Salmon et al. 2011) of two words under two words, uint32, any shapes that broadcast."""
     schedule = (*key, key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     a, b = counter[0] + schedule[0], counter[1] + schedule[1]
@@ -21,7 +22,7 @@ def threefry(key, counter):
     return a, b
 
 
-def keep(words, shape, rate):
+def keep(words: Any, shape: tuple[int, ...], rate: float) -> Array:
     """Which weights (..., T, S) dropout keeps: a function of the random key and of each one's position alone."""
     if rate == 1:
         return jnp.zeros(shape, bool)

@@ -1,6 +1,9 @@
 """The whole law in dense JAX: every option of ``attendax.attention``, one step of L2 after the other."""
 
+from typing import Any
+
 import jax.numpy as jnp
+from jax import Array
 
 from attendax import checks
 
@@ -11,19 +14,19 @@ from .weighted_sum import as_allowed, masked_softmax, product, sum_over_allowed,
 
 
 def attention(
-    query,
-    key,
-    value,
+    query: Array,
+    key: Array,
+    value: Array,
     *,
-    mask=None,
-    bias=None,
-    score_mod=None,
-    scale=None,
-    dropout_rate=0.0,
-    dropout_rng=None,
-    return_lse=False,
-    implementation=None,
-):
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+) -> Any:
     """Average the values, each weighted by how well its key answers the query; every T x S score is built.
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).

@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attendax import checks
 from attendax.checks import check
@@ -14,7 +16,7 @@ from .init import glorot
 from .weighted_sum import as_allowed, average, drop_unused, product, pull_back, widen
 
 
-def split_heads(x, num_heads):
+def split_heads(x: Array, num_heads: int) -> Array:
     """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
 
     Args:
@@ -37,13 +39,13 @@ def split_heads(x, num_heads):
     return x.reshape(sizes["B"], sizes["T"], num_heads, d_k).swapaxes(1, 2)
 
 
-def split_heads_backward(grad_output, x, num_heads):
+def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
     """Gradient with respect to ``x``."""
     check("split_heads_backward", {"x": x, "grad_output": grad_output})
     return pull_back(lambda x: split_heads(x, num_heads), grad_output, x)[0]
 
 
-def merge_heads(x):
+def merge_heads(x: Array) -> Array:
     """Put the heads side by side again: the inverse of ``split_heads``.
 
     Args:
@@ -60,13 +62,15 @@ def merge_heads(x):
     return x.swapaxes(1, 2).reshape(sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"])
 
 
-def merge_heads_backward(grad_output, x):
+def merge_heads_backward(grad_output: Array, x: Array) -> Array:
     """Gradient with respect to ``x``."""
     check("merge_heads_backward", {"x": x, "grad_output": grad_output})
     return pull_back(merge_heads, grad_output, x)[0]
 
 
-def init_multi_head_attention(rng, d_model, num_heads, *, bias=False, dtype=float):
+def init_multi_head_attention(
+    rng: Any, d_model: int, num_heads: int, *, bias: bool = False, dtype: Any = float
+) -> MultiHeadParams:
     """Draw the weights of multi-head attention: Glorot-uniform projections, biases 0 or None.
 
     Args:
@@ -88,7 +92,9 @@ def init_multi_head_attention(rng, d_model, num_heads, *, bias=False, dtype=floa
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
 
 
-def multi_head_attention(params, query, key, value, *, num_heads, mask=None):
+def multi_head_attention(
+    params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Array | None = None
+) -> Array:
     """Project, attend in every head, put the heads side by side, project again (Vaswani et al. 2017, section 3.2.2).
 
     Args:
@@ -117,28 +123,40 @@ def multi_head_attention(params, query, key, value, *, num_heads, mask=None):
     return _forward(params, query, key, value, as_allowed(mask, shape))[0]
 
 
-def _forward(params, Q, K, V, allowed):
+def _forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
     """The output, and what happened on the way."""
-    *tokens, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
-    tokens = drop_unused(allowed, tokens[:1], tokens[1:])
-    q, k, v = (
-        split_heads(affine(x, W, b), allowed.shape[1])
-        for x, W, b in zip(tokens, (w_q, w_k, w_v), (b_q, b_k, b_v), strict=True)
-    )
+    queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
+    queries, keys, values = drop_unused(allowed, [queries], [keys, values])
+    q = split_heads(affine(queries, w_q, b_q), allowed.shape[1])
+    k = split_heads(affine(keys, w_k, b_k), allowed.shape[1])
+    v = split_heads(affine(values, w_v, b_v), allowed.shape[1])
     heads, weights = average(product(q / math.sqrt(q.shape[-1]), k), v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
     return affine(context, w_o, b_o).astype(Q.dtype), cache
 
 
-def affine(x, W, b=None):
+def affine(x: Array, W: Array, b: Array | None = None) -> Array:
     """``x W + b`` for x (..., M)."""
     return x @ W if b is None else x @ W + b.reshape((1,) * (x.ndim - 1) + b.shape)
 
 
 def multi_head_attention_forward(
-    Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask=None, *, b_Q=None, b_K=None, b_V=None, b_O=None
-):
+    Q: Array,
+    K: Array,
+    V: Array,
+    W_Q: Array,
+    W_K: Array,
+    W_V: Array,
+    W_O: Array,
+    num_heads: int,
+    mask: Array | None = None,
+    *,
+    b_Q: Array | None = None,
+    b_K: Array | None = None,
+    b_V: Array | None = None,
+    b_O: Array | None = None,
+) -> tuple[Array, dict[str, Any]]:
     """Multi-head attention in the seed's words: ``multi_head_attention`` and a cache for its backward.
 
     Args:
@@ -163,7 +181,9 @@ def multi_head_attention_forward(
     return output, inputs | params._asdict() | steps
 
 
-def multi_head_attention_backward(grad_output, cache):
+def multi_head_attention_backward(
+    grad_output: Array, cache: dict[str, Any]
+) -> tuple[Array, Array, Array, dict[str, Array]]:
     """Gradients grad_Q, grad_K, grad_V and a dict with those of the weights that are not None; derived in ``spec``."""
     arrays = {name: cache[name] for name in ("Q", "K", "V", *MultiHeadParams._fields)}
     given = arrays | {"grad_output": grad_output}
@@ -202,26 +222,28 @@ class MultiHeadAttention:
     _: dataclasses.KW_ONLY
     bias: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.integer("MultiHeadAttention", "d_model", self.d_model)
         checks.heads("MultiHeadAttention", self.d_model, self.num_heads)
 
     @property
-    def d_k(self):
+    def d_k(self) -> int:
         """Width of a head, M / N."""
         return self.d_model // self.num_heads
 
-    def init(self, rng, dtype=float):
+    def init(self, rng: Any, dtype: Any = float) -> Any:
         """Weights; see ``init_multi_head_attention``."""
         return init_multi_head_attention(rng, self.d_model, self.num_heads, bias=self.bias, dtype=dtype)
 
-    def forward(self, params, Q, K, V, mask=None):
+    def forward(self, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None) -> Any:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
-        *projections, b_Q, b_K, b_V, b_O = params
-        biases = {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": b_O}
-        return multi_head_attention_forward(Q, K, V, *projections, self.num_heads, mask, **biases)[0]
+        arrays = {"Q": Q, "K": K, "V": V}
+        shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
+        return _forward(params, Q, K, V, as_allowed(mask, shape))[0]
 
-    def backward(self, grad_output, params, Q, K, V, mask=None):
+    def backward(
+        self, grad_output: Array, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None
+    ) -> Any:
         """Gradients grad_Q, grad_K, grad_V, and those of the weights as ``MultiHeadParams``."""
-        grads = pull_back(lambda *arrays: self.forward(*arrays, mask), grad_output, params, Q, K, V)
-        return *grads[1:], grads[0]
+        grad_params, *grads = pull_back(lambda p, q, k, v: self.forward(p, q, k, v, mask), grad_output, params, Q, K, V)
+        return *grads, grad_params

@@ -1,15 +1,18 @@
 """Where a token stands: sinusoidal and learned encodings, and the causal and padding masks. Pure JAX."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from attendax import checks
 
 from .weighted_sum import pull_back, widen
 
 
-def sinusoidal_encoding(max_length, d_model, *, dtype=float):
+def sinusoidal_encoding(max_length: int, d_model: int, *, dtype: Any = float) -> Array:
     """``PE(pos, 2i) = sin(pos / 10000^(2i/M))``, ``PE(pos, 2i+1) = cos(...)`` (Vaswani et al. 2017, section 3.5).
 
     The sizes are known before tracing, so the table is computed in float64 and rounded once: in float32 the angle of
@@ -41,7 +44,7 @@ def sinusoidal_encoding(max_length, d_model, *, dtype=float):
     return jnp.asarray(table, dtype)
 
 
-def add_positional_encoding(x, pe):
+def add_positional_encoding(x: Array, pe: Array) -> Array:
     """Add to each token the encoding of its position: ``x + pe[:T]``.
 
     Args:
@@ -60,13 +63,13 @@ def add_positional_encoding(x, pe):
     return (wide + encoding[None, :T]).astype(x.dtype)
 
 
-def add_positional_encoding_backward(grad_output, x, pe):
+def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) -> tuple[Array, Array]:
     """Gradients grad_x, grad_pe; derived by hand in ``spec``."""
     checks.positions("add_positional_encoding_backward", {"x": x, "pe": pe, "grad_output": grad_output})
     return pull_back(add_positional_encoding, grad_output, x, pe)
 
 
-def learned_positional_encoding(max_length, d_model, *, rng, dtype=float):
+def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtype: Any = float) -> Array:
     """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT and GPT-2).
 
     Args:
@@ -91,7 +94,7 @@ def learned_positional_encoding(max_length, d_model, *, rng, dtype=float):
     return 0.02 * jax.random.normal(rng, (max_length, d_model), dtype)
 
 
-def create_causal_mask(seq_length):
+def create_causal_mask(seq_length: int) -> Array:
     """Let each position look at itself and what came before it (L4): boolean (T, T).
 
     Raises:
@@ -106,7 +109,7 @@ def create_causal_mask(seq_length):
     return jnp.tril(jnp.ones((seq_length, seq_length), bool))
 
 
-def create_padding_mask(lengths, max_length):
+def create_padding_mask(lengths: Array, max_length: int) -> Array:
     """Mark the real tokens of sequences that were padded to one length.
 
     Args:

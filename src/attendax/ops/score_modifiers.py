@@ -1,36 +1,40 @@
 """What may change a score before the bias is added (L2), in JAX; the module of this name in ``spec`` explains."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
+from jax import Array
 
 
-def softcap(scores, cap):
+def softcap(scores: Array, cap: float) -> Array:
     """``cap · tanh(s / cap)``."""
     return cap * jnp.tanh(scores / cap)
 
 
-def alibi(scores, slopes, offset):
+def alibi(scores: Array, slopes: Array, offset: int) -> Array:
     """``s - slope_n · |i + offset - j|`` for scores (..., N, T, S) and slopes (N,)."""
     lowered = slopes[:, None, None] * jnp.abs(_distance(scores, offset))[None]
     return scores - lowered.reshape((1,) * (scores.ndim - 3) + lowered.shape)
 
 
-def relative_bias(scores, table, offset):
+def relative_bias(scores: Array, table: Array, offset: int) -> Array:
     """``s + table[n, R + clip(j - i - offset, -R, R)]`` for scores (..., N, T, S) and table (N, 2R + 1)."""
     radius = table.shape[1] // 2
     raised = table[:, jnp.clip(_distance(scores, offset), -radius, radius) + radius]
     return scores + raised.reshape((1,) * (scores.ndim - 3) + raised.shape)
 
 
-def _distance(scores, offset):
+def _distance(scores: Array, offset: int) -> Array:
     """j - i - offset for every pair (T, S)."""
     T, S = scores.shape[-2:]
     return jnp.arange(S)[None, :] - jnp.arange(T)[:, None] - offset
 
 
-FORWARD = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
+FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
 
 
-def modify(score_mod, scores):
+def modify(score_mod: Any, scores: Array) -> Array:
     """Apply a value from ``attendax.scores`` to scores (..., N, T, S)."""
     if score_mod.kind == "compose":
         for part in score_mod.arrays:

@@ -1,9 +1,11 @@
 """Attention with one head, as pure JAX functions gathered under the names of the two single-head layers."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attendax import checks
 from attendax.checks import check, fail
@@ -38,19 +40,19 @@ class Attention:
     _: dataclasses.KW_ONLY
     causal: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.integer("Attention", "embedding_dimension", self.embedding_dimension)
 
-    def init(self, rng, dtype=float):
+    def init(self, rng: Any, dtype: Any = float) -> Any:
         """Weights: four (M, M), normal with standard deviation 0.02."""
         shape = (self.embedding_dimension, self.embedding_dimension)
         return SingleHeadParams(*(0.02 * jax.random.normal(key, shape, dtype) for key in jax.random.split(rng, 4)))
 
-    def forward(self, params, x, *, causal=None):
+    def forward(self, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
         """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
         return self.forward_with_weights(params, x, causal=causal)[0]
 
-    def forward_with_weights(self, params, x, *, causal=None):
+    def forward_with_weights(self, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
         """``forward``, and the attention weights (B, T, T)."""
         check("Attention", {"x": x} | params._asdict())
         wide, w_q, w_k, w_v, w_o = widen(x, *params)
@@ -58,7 +60,7 @@ class Attention:
         mixed, weights = scaled_dot_product_attention(wide @ w_q, wide @ w_k, wide @ w_v, mask)
         return (mixed @ w_o).astype(x.dtype), weights.astype(x.dtype)
 
-    def backward(self, grad_output, params, x, *, causal=None):
+    def backward(self, grad_output: Array, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
         """Gradient of x, and those of the weights as ``SingleHeadParams``."""
         check("Attention.backward", {"x": x, "grad_output": grad_output} | params._asdict())
         return pull_back(lambda x, params: self.forward(params, x, causal=causal), grad_output, x, params)
@@ -81,31 +83,49 @@ class ScaledDotProductAttention:
 
     dropout_p: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         checks.number("ScaledDotProductAttention", "dropout_p", self.dropout_p, low=0, high=1)
 
-    def forward(self, query, key=None, value=None, mask=None, *, rng=None):
+    def forward(
+        self,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        rng: Any = None,
+    ) -> Any:
         """Attend; with a random key ``rng`` weights are dropped (training), without one they are not (evaluation)."""
         name = "ScaledDotProductAttention"
         if (key is None) != (value is None):
             fail(ValueError, name, "key and value are given both, or neither for self-attention.")
-        key, value = (query, query) if key is None else (key, value)
-        sizes = check(name, {"query": query, "key": key, "value": value})
+        alone = key is None
+        arrays: dict[str, Any] = {"query": query, "key": query if alone else key, "value": query if alone else value}
+        sizes = check(name, arrays)
         shape = sizes["B"], sizes["T"], sizes["S"]
         checks.mask(name, mask, shape, broadcast=True)
         mask = None if mask is None else jnp.broadcast_to(mask, shape)[:, None]
         rate = 0.0 if rng is None else self.dropout_p
-        heads = (x[:, None] for x in (query, key, value))  # (B, 1, ., .): the one head
+        heads = (x[:, None] for x in arrays.values())  # (B, 1, ., .): the one head
         return attention(*heads, mask=mask, dropout_rate=rate, dropout_rng=rng)[:, 0]
 
-    def backward(self, grad_output, query, key=None, value=None, mask=None, *, rng=None):
+    def backward(
+        self,
+        grad_output: Array,
+        query: Array,
+        key: Array | None = None,
+        value: Array | None = None,
+        mask: Array | None = None,
+        *,
+        rng: Any = None,
+    ) -> Any:
         """Gradients (grad_query, grad_key, grad_value), or grad_input where key and value are None."""
         arrays = (query,) if key is None and value is None else (query, key, value)
         if len(arrays) == 1:
             return pull_back(lambda x: self.forward(x, mask=mask, rng=rng), grad_output, *arrays)[0]
-        return pull_back(lambda *qkv: self.forward(*qkv, mask, rng=rng), grad_output, *arrays)
+        return pull_back(lambda q, k, v: self.forward(q, k, v, mask, rng=rng), grad_output, *arrays)
 
 
-def causal_mask(seq_len):
+def causal_mask(seq_len: int) -> Array:
     """Boolean (T, T), True where i >= j: ``create_causal_mask`` under the name of the single-head layer."""
     return create_causal_mask(seq_len)

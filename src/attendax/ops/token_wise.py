@@ -1,10 +1,12 @@
 """What acts on every token alone: layer norm, the activations, the feed-forward network. Pure JAX."""
 
 import math
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
@@ -12,7 +14,7 @@ from attendax.checks import check
 from .weighted_sum import pull_back, widen
 
 
-def layer_norm(x, gamma, beta, eps=1e-6):
+def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
     """``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4).
 
     The variance is taken about the mean, and the mean is subtracted twice: the second time takes away what the rounding
@@ -36,7 +38,7 @@ def layer_norm(x, gamma, beta, eps=1e-6):
     return _layer_norm("layer_norm", wide, scale, shift, eps).astype(x.dtype)
 
 
-def _layer_norm(function, x, gamma, beta, eps):
+def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) -> Any:
     eps = checks.number(function, "eps", eps, low=0)
     centred = x - x.mean(axis=-1, keepdims=True)
     centred = centred - centred.mean(axis=-1, keepdims=True)
@@ -45,23 +47,24 @@ def _layer_norm(function, x, gamma, beta, eps):
     return gamma.reshape(row) * normalised + beta.reshape(row)
 
 
-def layer_norm_backward(grad_output, x, gamma, eps=1e-6):
+def layer_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array, Array]:
     """Gradients grad_x, grad_gamma, grad_beta; derived by hand in ``spec``."""
     function = "layer_norm_backward"
     check(function, {"x": x, "gamma": gamma, "grad_output": grad_output})
 
     def forward(x, gamma, beta):
-        return _layer_norm(function, *widen(x, gamma, beta), eps).astype(x.dtype)
+        wide, scale, shift = widen(x, gamma, beta)
+        return _layer_norm(function, wide, scale, shift, eps).astype(x.dtype)
 
     return pull_back(forward, grad_output, x, gamma, jnp.zeros_like(gamma))
 
 
-def _gelu(x):
+def _gelu(x: Array) -> Array:
     """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016)."""
     return x * (1 + lax.erf(x * math.sqrt(0.5))) / 2
 
 
-def _gelu_tanh(x):
+def _gelu_tanh(x: Array) -> Array:
     """x (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³): GELU as GPT-2 has it."""
     return x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
@@ -69,7 +72,7 @@ def _gelu_tanh(x):
 _ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
 
 
-def feed_forward(x, W1, b1, W2, b2, *, activation="relu"):
+def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu") -> Array:
     """Put every token through ``FFN(x) = f(x W1 + b1) W2 + b2`` (Vaswani et al. 2017, equation 2, with f = ReLU).
 
     Args:
@@ -90,7 +93,16 @@ def feed_forward(x, W1, b1, W2, b2, *, activation="relu"):
     return _feed_forward("feed_forward", x, W1, b1, W2, b2, activation)
 
 
-def _feed_forward(function, x, W1, b1, W2, b2, activation, grad_output=None):
+def _feed_forward(
+    function: str,
+    x: Array,
+    W1: Array,
+    b1: Array,
+    W2: Array,
+    b2: Array,
+    activation: str,
+    grad_output: Array | None = None,
+) -> Any:
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
     checks.one_of(function, "activation", activation, checks.ACTIVATIONS)
     wide, w1, c1, w2, c2 = widen(x, W1, b1, W2, b2)
@@ -98,8 +110,10 @@ def _feed_forward(function, x, W1, b1, W2, b2, activation, grad_output=None):
     return (hidden @ w2 + c2[None, None]).astype(x.dtype)
 
 
-def feed_forward_backward(grad_output, x, W1, b1, W2, b2, *, activation="relu"):
+def feed_forward_backward(
+    grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu"
+) -> tuple[Array, ...]:
     """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
     function = "feed_forward_backward"
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
-    return pull_back(lambda *arrays: _feed_forward(function, *arrays, activation), grad_output, x, W1, b1, W2, b2)
+    return pull_back(partial(_feed_forward, function, activation=activation), grad_output, x, W1, b1, W2, b2)

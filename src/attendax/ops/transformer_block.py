@@ -1,9 +1,12 @@
 """The Transformer encoder block: attention and feed-forward network, residuals and layer norms. Pure JAX."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from attendax import checks
 from attendax.checks import check
@@ -17,7 +20,9 @@ from .token_wise import layer_norm_backward as layer_norm_backward
 from .weighted_sum import pull_back, widen
 
 
-def init_encoder_block(rng, d_model, num_heads, d_ff=None, *, bias=False, dtype=float):
+def init_encoder_block(
+    rng: Any, d_model: int, num_heads: int, d_ff: int | None = None, *, bias: bool = False, dtype: Any = float
+) -> EncoderBlockParams:
     """Draw the weights of an encoder block: Glorot-uniform matrices, shifts and biases 0, scales 1.
 
     Args:
@@ -35,7 +40,7 @@ def init_encoder_block(rng, d_model, num_heads, d_ff=None, *, bias=False, dtype=
         TypeError, ValueError: a size is not a positive integer, or M is not divisible by N.
     """
     layer = TransformerEncoderBlock(d_model, num_heads, d_ff)
-    M, F = layer.d_model, layer.d_ff
+    M, F = layer.d_model, layer.d_ff or 4 * layer.d_model
     attention_key, key1, key2 = jax.random.split(rng, 3)
     return EncoderBlockParams(
         attention=init_multi_head_attention(attention_key, M, num_heads, bias=bias, dtype=dtype),
@@ -50,7 +55,16 @@ def init_encoder_block(rng, d_model, num_heads, d_ff=None, *, bias=False, dtype=
     )
 
 
-def encoder_block(params, x, *, num_heads, mask=None, norm="pre", activation="relu", eps=1e-6):
+def encoder_block(
+    params: EncoderBlockParams,
+    x: Array,
+    *,
+    num_heads: int,
+    mask: Array | None = None,
+    norm: str = "pre",
+    activation: str = "relu",
+    eps: float = 1e-6,
+) -> Array:
     """Pass tokens through one encoder block.
 
     With A multi-head self-attention, F the feed-forward network, and N₁, N₂ the two layer norms::
@@ -79,12 +93,14 @@ def encoder_block(params, x, *, num_heads, mask=None, norm="pre", activation="re
         >>> encoder_block(params, jnp.ones((1, 3, 6)), num_heads=2).shape
         (1, 3, 6)
     """
-    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
     return _forward(params, x, mask, **options)
 
 
-def _forward(params, x, mask, *, num_heads, norm, activation, eps):
+def _forward(
+    params: EncoderBlockParams, x: Array, mask: Array | None, *, num_heads: int, norm: str, activation: str, eps: float
+) -> Any:
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
 
@@ -109,14 +125,33 @@ def _forward(params, x, mask, *, num_heads, norm, activation, eps):
     return output.astype(x.dtype)
 
 
-def encoder_block_backward(grad_output, params, x, *, num_heads, mask=None, norm="pre", activation="relu", eps=1e-6):
+def encoder_block_backward(
+    grad_output: Array,
+    params: EncoderBlockParams,
+    x: Array,
+    *,
+    num_heads: int,
+    mask: Array | None = None,
+    norm: str = "pre",
+    activation: str = "relu",
+    eps: float = 1e-6,
+) -> tuple[Array, EncoderBlockParams]:
     """Gradient of x, and those of the weights as ``EncoderBlockParams``; derived by hand in ``spec``."""
-    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     checks.encoder_block("encoder_block_backward", {"x": x, "grad_output": grad_output}, params, mask, **options)
     return pull_back(lambda x, params: _forward(params, x, mask, **options), grad_output, x, params)
 
 
-def stack_encoder_blocks(x, blocks, mask=None, *, num_heads, norm="pre", activation="relu", eps=1e-6):
+def stack_encoder_blocks(
+    x: Array,
+    blocks: Sequence[EncoderBlockParams],
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    norm: str = "pre",
+    activation: str = "relu",
+    eps: float = 1e-6,
+) -> Array:
     """Pass tokens through several blocks, one after the other.
 
     Args:
@@ -138,11 +173,19 @@ def stack_encoder_blocks(x, blocks, mask=None, *, num_heads, norm="pre", activat
 
 
 def stack_encoder_blocks_backward(
-    grad_output, x, blocks, mask=None, *, num_heads, norm="pre", activation="relu", eps=1e-6
-):
+    grad_output: Array,
+    x: Array,
+    blocks: Sequence[EncoderBlockParams],
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    norm: str = "pre",
+    activation: str = "relu",
+    eps: float = 1e-6,
+) -> Any:
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
-    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     return pull_back(lambda x, blocks: stack_encoder_blocks(x, blocks, mask, **options), grad_output, x, list(blocks))
 
 
@@ -175,7 +218,7 @@ class TransformerEncoderBlock:
     bias: bool = False
     eps: float = 1e-6
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         name = "TransformerEncoderBlock"
         checks.integer(name, "d_model", self.d_model)
         checks.heads(name, self.d_model, self.num_heads)
@@ -185,17 +228,17 @@ class TransformerEncoderBlock:
         checks.block_options(name, self.norm, self.activation, self.eps)
 
     @property
-    def _options(self):
+    def _options(self) -> dict[str, Any]:
         return {"num_heads": self.num_heads, "norm": self.norm, "activation": self.activation, "eps": self.eps}
 
-    def init(self, rng, dtype=float):
+    def init(self, rng: Any, dtype: Any = float) -> Any:
         """Weights; see ``init_encoder_block``."""
         return init_encoder_block(rng, self.d_model, self.num_heads, self.d_ff, bias=self.bias, dtype=dtype)
 
-    def forward(self, params, x, mask=None):
+    def forward(self, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Any:
         """Encode x (B, T, M); see ``encoder_block``."""
         return encoder_block(params, x, mask=mask, **self._options)
 
-    def backward(self, grad_output, params, x, mask=None):
+    def backward(self, grad_output: Array, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Any:
         """Gradient of x, and those of the weights as ``EncoderBlockParams``."""
         return encoder_block_backward(grad_output, params, x, mask=mask, **self._options)

@@ -5,25 +5,28 @@ every product; and ``where`` differentiates both its branches. So what is not fi
 comes back, where a query may really see it, by a branch that touches no other query.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from attendax import checks
 
 
-def widen(*arrays):
+def widen(*arrays: Any) -> tuple[Any, ...]:
     """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
     dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays if array is not None))
     return tuple(None if array is None else array.astype(dtype) for array in arrays)
 
 
-def pull_back(function, grad_output, *arrays):
+def pull_back(function: Callable, grad_output: Array, *arrays: Any) -> tuple[Any, ...]:
     """The gradients of ``function`` with respect to its arrays: what each ``*_backward`` here is."""
     return jax.vjp(function, *arrays)[1](grad_output)
 
 
-def softmax(x, axis=-1):
+def softmax(x: Array, axis: int = -1) -> Array:
     """Turn scores into positive numbers that sum to 1 along an axis: ``exp(xᵢ) / Σⱼ exp(xⱼ)``; see ``spec.softmax``.
 
     Args:
@@ -46,13 +49,13 @@ def softmax(x, axis=-1):
     return _normalised(wide, axis)[0].astype(x.dtype)
 
 
-def softmax_backward(grad_output, x, axis=-1):
+def softmax_backward(grad_output: Array, x: Array, axis: int = -1) -> Array:
     """Gradient with respect to ``x``; derived by hand in ``spec.softmax_backward``."""
     checks.softmax("softmax_backward", {"x": x, "grad_output": grad_output}, axis)
     return pull_back(lambda x: softmax(x, axis), grad_output, x)[0]
 
 
-def _normalised(scores, axis=-1):
+def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
     """Softmax and log-sum-exp along an axis; the empty set, all -inf, gives 0 and -inf, and gradient 0."""
     largest = lax.stop_gradient(jnp.max(scores, axis=axis, keepdims=True, initial=-jnp.inf))
     shift = jnp.where(largest == -jnp.inf, 0, largest)
@@ -65,18 +68,18 @@ def _normalised(scores, axis=-1):
 
 
 @jax.custom_jvp
-def finite(x):
+def finite(x: Array) -> Array:
     """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""
     return jnp.where(jnp.isfinite(x), x, 0)
 
 
 @finite.defjvp
-def _finite_jvp(primals, tangents):
+def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return finite(primals[0]), tangents[0]
 
 
 @jax.custom_jvp
-def product(left, right):
+def product(left: Array, right: Array) -> Array:
     """``left rightᵀ``; in its derivative what is not finite counts as 0: it can only meet gradients of 0 or NaN.
 
     A scale belongs on ``left``, before. Applied to the product it would meet the subtraction of the row maximum, and
@@ -87,23 +90,23 @@ def product(left, right):
 
 
 @product.defjvp
-def _product_jvp(primals, tangents):
+def _product_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     left, right = primals
     tangent = _transposed_product(tangents[0], finite(right)) + _transposed_product(finite(left), tangents[1])
     return product(left, right), tangent
 
 
-def _transposed_product(left, right):
+def _transposed_product(left: Array, right: Array) -> Array:
     return jnp.matmul(left, right.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
 
 
-def masked_softmax(scores, allowed):
+def masked_softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
     """Weights (..., T, S), 0 where forbidden, and lse (..., T) of the allowed scores; the others are not read."""
     weights, lse = _normalised(jnp.where(allowed, scores, -jnp.inf))
     return jnp.where(allowed, weights, 0), lse
 
 
-def sum_over_allowed(weights, values, allowed):
+def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     """``outᵢ = Σ_{j allowed to i} wᵢⱼ valueⱼ``: a product where all is finite; see ``spec.weighted_sum``.
 
     Args:
@@ -122,7 +125,7 @@ def sum_over_allowed(weights, values, allowed):
     return jnp.where(spoiled, whole * factor, clean)
 
 
-def _seen(values, allowed):
+def _seen(values: Array, allowed: Array) -> Array:
     """(..., T, V): 0, or what a query gets that may look at a NaN or an infinity in that column of the values."""
     values = lax.stop_gradient(values)
 
@@ -136,20 +139,20 @@ def _seen(values, allowed):
     return lax.cond(jnp.isfinite(values).all(), lambda: jnp.zeros(shape, values.dtype), search)
 
 
-def average(scores, values, allowed):
+def average(scores: Array, values: Array, allowed: Array) -> tuple[Array, Array]:
     """Softmax over the allowed keys, then the weighted sum of their values: the average and the weights."""
     weights, _ = masked_softmax(scores, allowed)
     return sum_over_allowed(weights, values, allowed), weights
 
 
-def drop_unused(allowed, queries, keys):
+def drop_unused(allowed: Array, queries: Any, keys: Any) -> tuple[Array, ...]:
     """Replace by 0 each query that may look at no key and each key that no query may look at (L6); see ``spec``."""
     pairs = allowed.any(axis=1) if allowed.ndim == 4 else allowed
     can_look, can_be_seen = pairs.any(axis=2)[..., None], pairs.any(axis=1)[..., None]
     return (*(jnp.where(can_look, x, 0) for x in queries), *(jnp.where(can_be_seen, x, 0) for x in keys))
 
 
-def as_allowed(mask, shape):
+def as_allowed(mask: Array | None, shape: tuple[int, ...]) -> Array:
     """The mask as boolean array of the shape of the scores; None allows all."""
     if mask is None:
         return jnp.ones(shape, bool)

@@ -1,15 +1,19 @@
 """Additive attention: the score of a query and a key is a small network of both."""
 
+from typing import Any
+
 import numpy as np
 
 from attendax import checks
 from attendax.checks import check
 
-from .weighted_sum import average, average_backward, drop_unused, quiet, widen
+from .weighted_sum import Array, average, average_backward, drop_unused, quiet, widen
 
 
 @quiet
-def additive_attention(Q, K, V, W_q, W_k, v, mask=None):
+def additive_attention(
+    Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
+) -> tuple[Array, Array]:
     """Average the values, weighted by a one-layer network of query and key.
 
     ``score(q, k) = vᵀ tanh(W_q q + W_k k)`` (Bahdanau et al. 2015, appendix A.1.2), then softmax over the keys. There
@@ -41,7 +45,17 @@ def additive_attention(Q, K, V, W_q, W_k, v, mask=None):
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
-def _forward(function, Q, K, V, W_q, W_k, v, mask, grad_output=None):
+def _forward(
+    function: str,
+    Q: Array,
+    K: Array,
+    V: Array,
+    W_q: Array,
+    W_k: Array,
+    v: Array,
+    mask: Array | None,
+    grad_output: Array | None = None,
+) -> Any:
     """The forward in the wide dtype: output, weights, the hidden layer (B, T, S, A), and which pairs are allowed."""
     arrays = {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output}
     check(function, arrays)
@@ -55,7 +69,9 @@ def _forward(function, Q, K, V, W_q, W_k, v, mask, grad_output=None):
 
 
 @quiet
-def additive_attention_backward(grad_output, Q, K, V, W_q, W_k, v, mask=None):
+def additive_attention_backward(
+    grad_output: Array, Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
+) -> tuple[Array, ...]:
     """Pull a gradient back through additive attention, to all six inputs.
 
     With ``aᵢⱼ = W_qᵀ qᵢ + W_kᵀ kⱼ``, ``hᵢⱼ = tanh(aᵢⱼ)``, ``sᵢⱼ = v · hᵢⱼ``, ``p = softmax(s)``, ``outᵢ = Σⱼ pᵢⱼ Vⱼ``::

@@ -1,6 +1,7 @@
 """Scores, mask, weights, average: scaled dot-product and additive attention, each backward derived by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from attendax.checks import check
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
 from .weighted_sum import (
+    Array,
     average,
     average_backward,
     product_backward,
@@ -22,7 +24,7 @@ from .weighted_sum import (
 
 
 @quiet
-def compute_attention_scores(Q, K, scale=True):
+def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     """Compare every query with every key.
 
     ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1). A sum of d_k products of unit variance has variance
@@ -52,12 +54,14 @@ def compute_attention_scores(Q, K, scale=True):
     return (_factor(Q, scale) * (q @ k.swapaxes(-1, -2))).astype(Q.dtype)
 
 
-def _factor(Q, scale=True):
+def _factor(Q: Array, scale: bool = True) -> float:
     return 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
 
 
 @quiet
-def compute_attention_scores_backward(grad_output, Q, K, scale=True):
+def compute_attention_scores_backward(
+    grad_output: Array, Q: Array, K: Array, scale: bool = True
+) -> tuple[Array, Array]:
     """Pull a gradient back through the scores.
 
     With c = 1/√d_k (or 1) and ``sᵢⱼ = c qᵢ · kⱼ``::
@@ -85,7 +89,7 @@ def compute_attention_scores_backward(grad_output, Q, K, scale=True):
 
 
 @quiet
-def apply_attention_mask(scores, mask, mask_value=-1e9):
+def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs.
 
     The default is the customary "very low" score. It only forbids while real scores are higher, and a row that is
@@ -112,7 +116,7 @@ def apply_attention_mask(scores, mask, mask_value=-1e9):
     return np.where(mask, scores, np.asarray(mask_value).astype(scores.dtype))
 
 
-def apply_attention_mask_backward(grad_output, scores, mask, mask_value=-1e9):
+def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Pull a gradient back through the mask: it passes where the score did, and is 0 where it was replaced.
 
     ``outᵢⱼ = sᵢⱼ`` if allowed, else a constant; so ``dsᵢⱼ = doutᵢⱼ`` if allowed, else 0.
@@ -135,7 +139,7 @@ def apply_attention_mask_backward(grad_output, scores, mask, mask_value=-1e9):
     return np.where(mask, grad_output, np.zeros((), grad_output.dtype))
 
 
-def attention_weights(scores, axis=-1):
+def attention_weights(scores: Array, axis: int = -1) -> Array:
     """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
 
     Args:
@@ -152,14 +156,16 @@ def attention_weights(scores, axis=-1):
     return softmax(scores, axis)
 
 
-def attention_weights_backward(grad_output, scores, axis=-1):
+def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1) -> Array:
     """Pull a gradient back through the weights: see ``softmax_backward``, which this is."""
     checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
     return softmax_backward(grad_output, scores, axis)
 
 
 @quiet
-def scaled_dot_product_attention(Q, K, V, mask=None, *, bias=None):
+def scaled_dot_product_attention(
+    Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
+) -> tuple[Array, Array]:
     """Average the values, each weighted by how well its key answers the query.
 
     ``Attention(Q, K, V) = softmax(Q Kᵀ / √d_k + bias) V`` (Vaswani et al. 2017, equation 1). A query that may look at
@@ -188,7 +194,15 @@ def scaled_dot_product_attention(Q, K, V, mask=None, *, bias=None):
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
-def _scaled_dot_product(Q, K, V, mask, bias, function, grad_output=None):
+def _scaled_dot_product(
+    Q: Array,
+    K: Array,
+    V: Array,
+    mask: Array | None,
+    bias: Array | None,
+    function: str,
+    grad_output: Array | None = None,
+) -> Any:
     """The forward in the wide dtype: output, weights, and which pairs are allowed."""
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
     shape = (*Q.shape[:-1], K.shape[-2])
@@ -202,7 +216,7 @@ def _scaled_dot_product(Q, K, V, mask, bias, function, grad_output=None):
     return *average(scores, v, allowed), allowed
 
 
-def add_bias(scores, bias, allowed):
+def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
     """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
     total, limit = scores + bias, np.finfo(scores.dtype).max
     overflow = np.isinf(total) & np.isfinite(scores) & np.isfinite(bias)
@@ -210,7 +224,9 @@ def add_bias(scores, bias, allowed):
 
 
 @quiet
-def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None, *, bias=None):
+def scaled_dot_product_attention_backward(
+    grad_output: Array, Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
+) -> tuple[Array, ...]:
     """Pull a gradient back through scaled dot-product attention.
 
     With c = 1/√d_k, ``sᵢⱼ = c qᵢ · kⱼ + bᵢⱼ``, ``p = softmax(s)`` over the allowed keys and ``outᵢ = Σⱼ pᵢⱼ vⱼ``::

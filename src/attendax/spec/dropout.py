@@ -4,13 +4,17 @@ Any implementation, in tiles or whole, on one device or many, can ask about any 
 answer. The random bits are those of Threefry-2x32 (Salmon et al. 2011), the generator behind ``jax.random``.
 """
 
+from typing import Any
+
 import numpy as np
+
+from .weighted_sum import Array
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
 
-def threefry(key, counter):
+def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
     """Scramble a counter of two 32-bit words under a key of two: twenty rounds of add, rotate, exclusive or.
 
     Args:
@@ -36,7 +40,7 @@ def threefry(key, counter):
     return a, b
 
 
-def keep(words, shape, rate):
+def keep(words: Any, shape: tuple[int, ...], rate: float) -> Array:
     """Which weights dropout keeps.
 
     Head n of the call, counted over all leading axes in row-major order, has its own key ``threefry(key, (0, n))``,
@@ -62,6 +66,6 @@ def keep(words, shape, rate):
     return (drawn >= threshold(rate)).reshape(shape)
 
 
-def threshold(rate):
+def threshold(rate: float) -> np.uint32:
     """``rate · 2³²`` as uint32."""
     return np.uint32(min(round(rate * 2**32), 2**32 - 1))

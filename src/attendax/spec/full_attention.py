@@ -13,6 +13,7 @@ from . import dropout
 from .attention_core import add_bias
 from .score_modifiers import modify, modify_backward
 from .weighted_sum import (
+    Array,
     product_backward,
     quiet,
     softmax,
@@ -34,19 +35,19 @@ class AttentionGradients(NamedTuple):
 
 
 def attention(
-    query,
-    key,
-    value,
+    query: Array,
+    key: Array,
+    value: Array,
     *,
-    mask=None,
-    bias=None,
-    score_mod=None,
-    scale=None,
-    dropout_rate=0.0,
-    dropout_rng=None,
-    return_lse=False,
-    implementation=None,
-):
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+) -> Any:
     """Average the values, each weighted by how well its key answers the query: the whole law, by definition.
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
@@ -85,10 +86,10 @@ def attention(
     return (out, steps.lse.reshape(query.shape[:-1])) if return_lse else out
 
 
-def attention_with_weights(query, key, value, **options):
+def attention_with_weights(query: Array, key: Array, value: Array, **options: Any) -> tuple[Array, Array, Array]:
     """``attention`` for those who want to look inside: out, lse, and the weights (..., N, T, S) after dropout."""
     names = ("mask", "bias", "score_mod", "scale", "dropout_rate", "dropout_rng", "implementation")
-    defaults = dict.fromkeys(names) | {"dropout_rate": 0.0}
+    defaults: dict[str, Any] = dict.fromkeys(names) | {"dropout_rate": 0.0}
     unknown = set(options) - set(names)
     if unknown:
         raise TypeError(f"attention_with_weights: unknown options {sorted(unknown)}; there are {', '.join(names)}.")
@@ -115,8 +116,19 @@ class _Steps(NamedTuple):
 
 @quiet
 def _forward(
-    function, query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, implementation, **gradients
-):
+    function: str,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    score_mod: Any,
+    scale: float | None,
+    dropout_rate: float,
+    dropout_rng: Any,
+    implementation: str | None,
+    **gradients: Any,
+) -> Any:
     checks.one_of(function, "implementation", implementation, (None, "dense"))
     border = checks.attention(
         function, query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, **gradients
@@ -141,7 +153,7 @@ def _forward(
     return _Steps(q, k, v, border.scale, products, allowed, weights, kept, out, log_sum_exp(scores))
 
 
-def log_sum_exp(scores):
+def log_sum_exp(scores: Array) -> Array:
     """``log Σⱼ exp(sᵢⱼ)``, computed as ``m + log Σⱼ exp(sᵢⱼ - m)`` with m the largest; -inf for the empty set."""
     largest = np.max(scores, axis=-1, initial=-np.inf)
     shift = np.where(largest == -np.inf, 0, largest)
@@ -150,20 +162,20 @@ def log_sum_exp(scores):
 
 @quiet
 def attention_backward(
-    grad_output,
-    query,
-    key,
-    value,
+    grad_output: Array,
+    query: Array,
+    key: Array,
+    value: Array,
     *,
-    mask=None,
-    bias=None,
-    score_mod=None,
-    scale=None,
-    dropout_rate=0.0,
-    dropout_rng=None,
-    grad_lse=None,
-    implementation=None,
-):
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    grad_lse: Array | None = None,
+    implementation: str | None = None,
+) -> AttentionGradients:
     """Pull gradients back through attention, to every floating input.
 
     With ``z = scale · Q Kᵀ``, ``s = mod(z) + bias`` on the allowed pairs, ``p = softmax(s)``,
@@ -215,7 +227,7 @@ def attention_backward(
     )
 
 
-def _ungroup(gradient, array):
+def _ungroup(gradient: Array, array: Array) -> Array:
     """Sum the gradient (..., N, S, .) over the query heads that share a head of ``array`` (..., G, S, .)."""
     if array.ndim == 2:
         return gradient[0].astype(array.dtype)

@@ -1,6 +1,7 @@
 """Multi-head attention: several attentions side by side, each in its own slice of the model width."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +11,10 @@ from attendax.params import MultiHeadParams
 
 from .layer import Layer, generator, glorot
 from .token_wise import affine_backward
-from .weighted_sum import average, average_backward, drop_unused, product_backward, quiet, widen
+from .weighted_sum import Array, average, average_backward, drop_unused, product_backward, quiet, widen
 
 
-def split_heads(x, num_heads):
+def split_heads(x: Array, num_heads: int) -> Array:
     """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
 
     Args:
@@ -38,7 +39,7 @@ def split_heads(x, num_heads):
     return x.reshape(sizes["B"], sizes["T"], num_heads, d_k).swapaxes(1, 2)
 
 
-def split_heads_backward(grad_output, x, num_heads):
+def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
     """Pull a gradient back through ``split_heads``: a rearrangement is undone by the opposite one.
 
     Args:
@@ -54,7 +55,7 @@ def split_heads_backward(grad_output, x, num_heads):
     return merge_heads(grad_output)
 
 
-def merge_heads(x):
+def merge_heads(x: Array) -> Array:
     """Put the heads side by side again: the inverse of ``split_heads``.
 
     Args:
@@ -71,7 +72,7 @@ def merge_heads(x):
     return x.swapaxes(1, 2).reshape(sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"])
 
 
-def merge_heads_backward(grad_output, x):
+def merge_heads_backward(grad_output: Array, x: Array) -> Array:
     """Pull a gradient back through ``merge_heads``: split it into as many heads as ``x`` (B, N, T, d_k) has."""
     check("merge_heads_backward", {"x": x, "grad_output": grad_output})
     return split_heads(grad_output, x.shape[1])
@@ -79,8 +80,21 @@ def merge_heads_backward(grad_output, x):
 
 @quiet
 def multi_head_attention_forward(
-    Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask=None, *, b_Q=None, b_K=None, b_V=None, b_O=None
-):
+    Q: Array,
+    K: Array,
+    V: Array,
+    W_Q: Array,
+    W_K: Array,
+    W_V: Array,
+    W_O: Array,
+    num_heads: int,
+    mask: Array | None = None,
+    *,
+    b_Q: Array | None = None,
+    b_K: Array | None = None,
+    b_V: Array | None = None,
+    b_O: Array | None = None,
+) -> tuple[Array, dict[str, Any]]:
     """Project, attend in every head, put the heads side by side, project again.
 
     ``MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W_O``, ``head_n = Attention(Q W_Qⁿ, K W_Kⁿ, V W_Vⁿ)`` (Vaswani et
@@ -105,30 +119,45 @@ def multi_head_attention_forward(
         TypeError: an array is not floating, dtypes differ, a weight is narrower, or the mask is not boolean.
         ValueError: a rank or a size disagrees, or M is not divisible by N.
     """
-    inputs = {"Q": Q, "K": K, "V": V}
     params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
-    shape = checks.multi_head("multi_head_attention_forward", inputs, params, num_heads, mask, broadcast=True)
+    return forward("multi_head_attention_forward", params, Q, K, V, num_heads, mask, broadcast=True)
+
+
+def forward(
+    function: str,
+    params: MultiHeadParams,
+    Q: Array,
+    K: Array,
+    V: Array,
+    num_heads: int,
+    mask: Array | None,
+    *,
+    broadcast: bool,
+) -> tuple[Array, dict[str, Any]]:
+    """``multi_head_attention_forward`` of the weights as a NamedTuple; ``broadcast``: whether the mask may (L3)."""
+    inputs = {"Q": Q, "K": K, "V": V}
+    names = inputs if broadcast else {"query": Q, "key": K, "value": V}
+    shape = checks.multi_head(function, names, params, num_heads, mask, broadcast=broadcast)
     allowed = np.broadcast_to(True if mask is None else mask, shape)
-    *tokens, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
-    tokens = drop_unused(allowed, tokens[:1], tokens[1:])
-    q, k, v = (
-        split_heads(_affine(x, W, b), num_heads)
-        for x, W, b in zip(tokens, (w_q, w_k, w_v), (b_q, b_k, b_v), strict=True)
-    )
+    queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
+    queries, keys, values = drop_unused(allowed, [queries], [keys, values])
+    q = split_heads(_affine(queries, w_q, b_q), num_heads)
+    k = split_heads(_affine(keys, w_k, b_k), num_heads)
+    v = split_heads(_affine(values, w_v, b_v), num_heads)
     heads, weights = average(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]), v, allowed)
     context = merge_heads(heads)
-    cache = (
-        inputs | params._asdict() | {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    )
-    return _affine(context, w_o, b_o).astype(Q.dtype), cache
+    steps = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
+    return _affine(context, w_o, b_o).astype(Q.dtype), inputs | params._asdict() | steps
 
 
-def _affine(x, W, b):
+def _affine(x: Array, W: Array, b: Array) -> Array:
     return x @ W if b is None else x @ W + b
 
 
 @quiet
-def multi_head_attention_backward(grad_output, cache):
+def multi_head_attention_backward(
+    grad_output: Array, cache: dict[str, Any]
+) -> tuple[Array, Array, Array, dict[str, Array]]:
     """Pull a gradient back through multi-head attention.
 
     With c = 1/√d_k, per head: q = Q W_Q + b_Q (k, v alike), ``s = c q kᵀ``, ``p = softmax(s)``, ``o = p v``; then
@@ -172,7 +201,9 @@ def multi_head_attention_backward(grad_output, cache):
     return gradients.pop("Q"), gradients.pop("K"), gradients.pop("V"), gradients
 
 
-def multi_head_attention(params, query, key, value, *, num_heads, mask=None):
+def multi_head_attention(
+    params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Array | None = None
+) -> Array:
     """Multi-head attention of the weights ``params``: ``multi_head_attention_forward`` without its cache.
 
     Args:
@@ -189,11 +220,7 @@ def multi_head_attention(params, query, key, value, *, num_heads, mask=None):
     Raises:
         TypeError, ValueError: as ``multi_head_attention_forward``.
     """
-    arrays = {"query": query, "key": key, "value": value}
-    checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
-    *projections, b_Q, b_K, b_V, b_O = params
-    biases = {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": b_O}
-    return multi_head_attention_forward(query, key, value, *projections, num_heads, mask, **biases)[0]
+    return forward("multi_head_attention", params, query, key, value, num_heads, mask, broadcast=False)[0]
 
 
 class MultiHeadAttention(Layer):
@@ -229,28 +256,27 @@ class MultiHeadAttention(Layer):
 
     Params = MultiHeadParams
 
-    def __init__(self, d_model, num_heads, *, bias=False, rng=None):
+    def __init__(self, d_model: int, num_heads: int, *, bias: bool = False, rng: Any = None) -> None:
         self.d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
         self.d_k = checks.heads("MultiHeadAttention", self.d_model, num_heads)
         self.num_heads = int(num_heads)
         rng = generator("MultiHeadAttention", rng)
         self.W_Q, self.W_K, self.W_V, self.W_O = (glorot(rng, self.d_model, self.d_model) for _ in range(4))
         self.b_Q, self.b_K, self.b_V, self.b_O = (np.zeros(self.d_model) if bias else None for _ in range(4))
-        self._cache = None
+        self._cache: dict[str, Any] | None = None
 
-    def forward(self, Q, K, V, mask=None):
+    def forward(self, Q: Array, K: Array, V: Array, mask: Array | None = None) -> Any:
         """Attend; see ``multi_head_attention_forward``. Returns (B, T, M)."""
-        *projections, b_Q, b_K, b_V, b_O = self.params
-        output, self._cache = multi_head_attention_forward(
-            Q, K, V, *projections, self.num_heads, mask, b_Q=b_Q, b_K=b_K, b_V=b_V, b_O=b_O
+        output, self._cache = forward(
+            "multi_head_attention_forward", self.params, Q, K, V, self.num_heads, mask, broadcast=True
         )
         return output
 
-    def backward(self, grad_output):
+    def backward(self, grad_output: Array) -> Any:
         """Gradients of the last forward: grad_Q, grad_K, grad_V, grad_params; see ``multi_head_attention_backward``."""
         return multi_head_attention_backward(grad_output, self._after_forward("_cache"))
 
     @property
-    def attention_weights(self):
+    def attention_weights(self) -> Array:
         """The weights of the last forward (B, N, T, S)."""
         return self._after_forward("_cache")["weights"]

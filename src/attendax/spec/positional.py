@@ -1,14 +1,16 @@
 """Where a token stands: sinusoidal and learned encodings, and the causal and padding masks."""
 
+from typing import Any
+
 import numpy as np
 
 from attendax import checks
 
 from .layer import generator
-from .weighted_sum import widen
+from .weighted_sum import Array, widen
 
 
-def sinusoidal_encoding(max_length, d_model):
+def sinusoidal_encoding(max_length: int, d_model: int) -> Array:
     """Give every position a pattern of sines and cosines.
 
     ``PE(pos, 2i) = sin(pos / 10000^(2i/M))``, ``PE(pos, 2i+1) = cos(pos / 10000^(2i/M))`` (Vaswani et al. 2017, section
@@ -38,7 +40,7 @@ def sinusoidal_encoding(max_length, d_model):
     return np.where(column % 2 == 0, np.sin(angle), np.cos(angle))
 
 
-def add_positional_encoding(x, pe):
+def add_positional_encoding(x: Array, pe: Array) -> Array:
     """Add to each token the encoding of its position: ``x + pe[:T]``.
 
     Args:
@@ -62,7 +64,7 @@ def add_positional_encoding(x, pe):
     return (wide + encoding[:T]).astype(x.dtype)
 
 
-def add_positional_encoding_backward(grad_output, x, pe):
+def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) -> tuple[Array, Array]:
     """Pull a gradient back through the sum.
 
     From ``out_bt = x_bt + pe_t``: ``dx = dout`` and ``dpe_t = Σ_b dout_bt``; positions from T on were not used: 0.
@@ -85,7 +87,7 @@ def add_positional_encoding_backward(grad_output, x, pe):
     return grad_output.copy(), grad_pe.astype(pe.dtype)
 
 
-def learned_positional_encoding(max_length, d_model, *, rng=None):
+def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = None) -> Array:
     """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT and GPT-2).
 
     It is a weight: add it with ``add_positional_encoding`` and train it with the gradient ``grad_pe`` of that.
@@ -111,7 +113,7 @@ def learned_positional_encoding(max_length, d_model, *, rng=None):
     return generator("learned_positional_encoding", rng).normal(0.0, 0.02, (max_length, d_model))
 
 
-def create_causal_mask(seq_length):
+def create_causal_mask(seq_length: int) -> Array:
     """Let each position look at itself and what came before it (L4).
 
     Args:
@@ -137,7 +139,7 @@ def create_causal_mask(seq_length):
     return position[:, None] >= position
 
 
-def create_padding_mask(lengths, max_length):
+def create_padding_mask(lengths: Array, max_length: int) -> Array:
     """Mark the real tokens of sequences that were padded to one length.
 
     Args:

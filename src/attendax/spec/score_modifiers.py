@@ -4,24 +4,27 @@ Each forward has its backward below it. ``attention`` gets them as a value from 
 ``kind``, ``arrays`` and ``settings`` are read here.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from attendax.checks import fail
 
-from .weighted_sum import sum_to_shape
+from .weighted_sum import Array, sum_to_shape
 
 
-def softcap(scores, cap):
+def softcap(scores: Array, cap: float) -> Array:
     """Bound the scores smoothly: ``cap · tanh(s / cap)``, within ±cap and close to s near 0 (Gemma 2)."""
     return cap * np.tanh(scores / cap)
 
 
-def softcap_backward(grad_output, scores, cap):
+def softcap_backward(grad_output: Array, scores: Array, cap: float) -> Array:
     """tanh' = 1 - tanh², and the two caps cancel: ``ds = dout (1 - tanh²(s / cap))``."""
     return grad_output * (1 - np.tanh(scores / cap) ** 2)
 
 
-def alibi(scores, slopes, offset):
+def alibi(scores: Array, slopes: Array, offset: int) -> Array:
     """Lower the scores with distance: ``s - slope_n · |i + offset - j|`` for head n (Press et al. 2022).
 
     Args:
@@ -32,13 +35,13 @@ def alibi(scores, slopes, offset):
     return scores - slopes[:, None, None] * np.abs(_distance(scores, offset))
 
 
-def alibi_backward(grad_output, slopes, offset):
+def alibi_backward(grad_output: Array, slopes: Array, offset: int) -> Array:
     """``dslope_n = -Σ dout |i + offset - j|`` over the pairs of head n; the scores pass their gradient on."""
     per_pair = -grad_output * np.abs(_distance(grad_output, offset))
     return sum_to_shape(per_pair, (*slopes.shape, 1, 1)).reshape(slopes.shape)
 
 
-def relative_bias(scores, table, offset):
+def relative_bias(scores: Array, table: Array, offset: int) -> Array:
     """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]`` (Shaw et al. 2018).
 
     Args:
@@ -49,7 +52,7 @@ def relative_bias(scores, table, offset):
     return scores + table[:, _column(scores, table, offset)]
 
 
-def relative_bias_backward(grad_output, table, offset):
+def relative_bias_backward(grad_output: Array, table: Array, offset: int) -> Array:
     """``dtable[n, c] = Σ dout`` over the pairs of head n that read column c; the scores pass their gradient on."""
     column = _column(grad_output, table, offset)
     per_head = sum_to_shape(grad_output, grad_output.shape[-3:])
@@ -57,18 +60,18 @@ def relative_bias_backward(grad_output, table, offset):
     return np.stack(columns, axis=-1)
 
 
-def _distance(scores, offset):
+def _distance(scores: Array, offset: int) -> Array:
     """j - i - offset for every pair (T, S)."""
     T, S = scores.shape[-2:]
     return np.arange(S) - np.arange(T)[:, None] - offset
 
 
-def _column(scores, table, offset):
+def _column(scores: Array, table: Array, offset: int) -> Array:
     radius = table.shape[1] // 2
     return np.clip(_distance(scores, offset), -radius, radius) + radius
 
 
-def modify(score_mod, scores):
+def modify(score_mod: Any, scores: Array) -> Array:
     """Apply a value from ``attendax.scores`` to scores (..., N, T, S)."""
     kind, arrays, settings = score_mod.kind, _in_dtype(score_mod.arrays, scores), score_mod.settings
     if kind == "compose":
@@ -84,7 +87,7 @@ def modify(score_mod, scores):
     return FORWARD[kind](scores, *arrays, *settings)
 
 
-def modify_backward(grad_output, score_mod, scores):
+def modify_backward(grad_output: Array, score_mod: Any, scores: Array) -> tuple[Array, Any]:
     """Pull a gradient back through ``modify``: that of the scores, and the modifier with gradients for its arrays.
 
     Raises:
@@ -97,7 +100,7 @@ def modify_backward(grad_output, score_mod, scores):
         inputs = [scores]
         for part in score_mod.arrays[:-1]:
             inputs.append(modify(part, inputs[-1]))
-        grads = []
+        grads: list[Any] = []
         for part, before in zip(reversed(score_mod.arrays), reversed(inputs), strict=True):
             grad_output, grad = modify_backward(grad_output, part, before)
             grads.insert(0, grad)
@@ -109,9 +112,9 @@ def modify_backward(grad_output, score_mod, scores):
     return grad_output, score_mod.replace((grad.astype(array.dtype),))
 
 
-def _in_dtype(arrays, scores):
+def _in_dtype(arrays: Array, scores: Array) -> list[Any]:
     return [x.astype(scores.dtype, copy=False) if hasattr(x, "astype") else x for x in arrays]
 
 
-FORWARD = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
-ARRAY_BACKWARD = {"alibi": alibi_backward, "relative_bias": relative_bias_backward}
+FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
+ARRAY_BACKWARD: dict[str, Callable] = {"alibi": alibi_backward, "relative_bias": relative_bias_backward}

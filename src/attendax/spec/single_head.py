@@ -1,5 +1,7 @@
 """Attention with one head, as two layers that keep what the backward needs."""
 
+from typing import Any
+
 import numpy as np
 
 from attendax import checks
@@ -11,7 +13,7 @@ from .full_attention import attention_backward, attention_with_weights
 from .layer import Layer, generator
 from .positional import create_causal_mask
 from .token_wise import affine_backward
-from .weighted_sum import widen
+from .weighted_sum import Array, widen
 
 
 class Attention(Layer):
@@ -45,15 +47,15 @@ class Attention(Layer):
 
     Params = SingleHeadParams
 
-    def __init__(self, embedding_dimension, *, causal=False, rng=None):
+    def __init__(self, embedding_dimension: int, *, causal: bool = False, rng: Any = None) -> None:
         self.embedding_dimension = size = checks.integer("Attention", "embedding_dimension", embedding_dimension)
         self.causal = causal
         rng = generator("Attention", rng)
         for name in SingleHeadParams._fields:
             setattr(self, name, rng.normal(0.0, 0.02, (size, size)))
-        self._cache = None
+        self._cache: dict[str, Any] | None = None
 
-    def forward(self, x, *, causal=None):
+    def forward(self, x: Array, *, causal: bool | None = None) -> Any:
         """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
         check("Attention", {"x": x} | self.params._asdict())
         wide, w_q, w_k, w_v, w_o = widen(x, *self.params)
@@ -63,7 +65,7 @@ class Attention(Layer):
         self._cache = {"x": x, "inputs": inputs, "mixed": mixed, "weights": weights.astype(x.dtype)}
         return (mixed @ w_o).astype(x.dtype)
 
-    def backward(self, grad_output):
+    def backward(self, grad_output: Array) -> Any:
         """Gradients of the last forward.
 
         With o = softmax(q kᵀ/√M) v and ``y = o W_o``::
@@ -89,12 +91,12 @@ class Attention(Layer):
         (from_q, grad_w_q), (from_k, grad_w_k), (from_v, grad_w_v) = (
             affine_backward(g, x, w)[:2] for g, w in projections
         )
-        grads = SingleHeadParams(grad_w_q, grad_w_k, grad_w_v, grad_w_o)
-        grads = {name: g.astype(getattr(self, name).dtype) for name, g in grads._asdict().items()}
+        by_name = SingleHeadParams(grad_w_q, grad_w_k, grad_w_v, grad_w_o)._asdict()
+        grads = {name: g.astype(getattr(self, name).dtype) for name, g in by_name.items()}
         return (from_q + from_k + from_v).astype(cache["x"].dtype), grads
 
     @property
-    def attention_weights(self):
+    def attention_weights(self) -> Array:
         """The weights of the last forward (B, T, T)."""
         return self._after_forward("_cache")["weights"]
 
@@ -126,34 +128,34 @@ class ScaledDotProductAttention:
         (2, 8, 64)
     """
 
-    def __init__(self, dropout_p=0.0, *, rng=None):
+    def __init__(self, dropout_p: float = 0.0, *, rng: Any = None) -> None:
         self.dropout_p = checks.number("ScaledDotProductAttention", "dropout_p", dropout_p, low=0, high=1)
         self.training = True
         self._rng = generator("ScaledDotProductAttention", rng)
-        self._cache = None
+        self._cache: dict[str, Any] | None = None
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Any:
         """Drop weights from now on (``mode=False``: no longer); returns the layer."""
         self.training = bool(mode)
         return self
 
-    def eval(self):
+    def eval(self) -> Any:
         """Drop no weights from now on; returns the layer."""
         return self.train(False)
 
-    def forward(self, query, key=None, value=None, mask=None):
+    def forward(
+        self, query: Array, key: Array | None = None, value: Array | None = None, mask: Array | None = None
+    ) -> Any:
         """Attend. mask: None, or boolean, broadcastable to (B, T, S); True = attend."""
-        alone = key is None and value is None
-        if not alone and (key is None or value is None):
-            fail(
-                ValueError, "ScaledDotProductAttention", "key and value are given both, or neither for self-attention."
-            )
-        key, value = (query, query) if alone else (key, value)
-        sizes = check("ScaledDotProductAttention", {"query": query, "key": key, "value": value})
+        name, alone = "ScaledDotProductAttention", key is None
+        if alone != (value is None):
+            fail(ValueError, name, "key and value are given both, or neither for self-attention.")
+        arrays: dict[str, Any] = {"query": query, "key": query if alone else key, "value": query if alone else value}
+        sizes = check(name, arrays)
         shape = sizes["B"], sizes["T"], sizes["S"]
-        checks.mask("ScaledDotProductAttention", mask, shape, broadcast=True)
-        heads = [x[:, None] for x in (query, key, value)]  # (B, 1, ., .): the one head
-        options = {"mask": None if mask is None else np.broadcast_to(mask, shape)[:, None]}
+        checks.mask(name, mask, shape, broadcast=True)
+        heads = [x[:, None] for x in arrays.values()]  # (B, 1, ., .): the one head
+        options: dict[str, Any] = {"mask": None if mask is None else np.broadcast_to(mask, shape)[:, None]}
         if self.training and self.dropout_p:
             words = self._rng.integers(0, 2**32, 2, dtype=np.uint32)
             options |= {"dropout_rate": self.dropout_p, "dropout_rng": words}
@@ -161,7 +163,7 @@ class ScaledDotProductAttention:
         self._cache = {"heads": heads, "options": options, "alone": alone, "weights": weights[:, 0]}
         return output[:, 0]
 
-    def backward(self, grad_output):
+    def backward(self, grad_output: Array) -> Any:
         """Gradients of the last forward: (grad_query, grad_key, grad_value), or grad_input after ``forward(input)``.
 
         The derivation is that of ``attention_backward``; the three add up where all three were the one input.
@@ -174,17 +176,17 @@ class ScaledDotProductAttention:
         return grad_query + grad_key + grad_value if cache["alone"] else (grad_query, grad_key, grad_value)
 
     @property
-    def attention_weights(self):
+    def attention_weights(self) -> Array:
         """The weights of the last forward (B, T, S), after dropout."""
         return self._after_forward()["weights"]
 
-    def _after_forward(self):
+    def _after_forward(self) -> Any:
         if self._cache is None:
             fail(RuntimeError, "ScaledDotProductAttention", "there is nothing to go back through: call forward first.")
         return self._cache
 
 
-def causal_mask(seq_len):
+def causal_mask(seq_len: int) -> Array:
     """Boolean (T, T), True where i >= j: ``create_causal_mask`` under the name of the single-head layer.
 
     Example:

@@ -8,11 +8,11 @@ from scipy.special import erf
 from attendax import checks
 from attendax.checks import check
 
-from .weighted_sum import quiet, sum_to_shape, widen
+from .weighted_sum import Array, quiet, sum_to_shape, widen
 
 
 @quiet
-def layer_norm(x, gamma, beta, eps=1e-6):
+def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
     """Give every token mean 0 and variance 1, then a learned scale and shift.
 
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4), with the
@@ -42,7 +42,7 @@ def layer_norm(x, gamma, beta, eps=1e-6):
     return (scale * normalised + shift).astype(x.dtype)
 
 
-def _normalise(function, x, eps):
+def _normalise(function: str, x: Array, eps: float) -> tuple[Array, Array]:
     """(x - mean) / deviation, and the deviation √(var + eps).
 
     The mean is subtracted twice: what the rounding of the first leaves over, half a unit in the last place of a large
@@ -56,7 +56,7 @@ def _normalise(function, x, eps):
 
 
 @quiet
-def layer_norm_backward(grad_output, x, gamma, eps=1e-6):
+def layer_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array, Array]:
     """Pull a gradient back through layer norm.
 
     With μ the mean, σ = √(var + eps), ``x̂ = (x - μ)/σ`` and ``y = γ x̂ + β``; M terms in each mean::
@@ -92,19 +92,19 @@ def layer_norm_backward(grad_output, x, gamma, eps=1e-6):
     return grad_x.astype(x.dtype), grad_gamma.astype(gamma.dtype), grad_beta.astype(gamma.dtype)
 
 
-def _relu(x):
+def _relu(x: Array) -> tuple[Array, Array]:
     """max(x, 0); the derivative at 0 is taken to be 0."""
     return np.maximum(x, 0), np.where(x > 0, 1, 0).astype(x.dtype)
 
 
-def _gelu(x):
+def _gelu(x: Array) -> tuple[Array, Array]:
     """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016); (x Φ)' = Φ + x φ, φ its density."""
     share = (1 + erf(x * math.sqrt(0.5))) / 2
     density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     return x * share, share + x * density
 
 
-def _gelu_tanh(x):
+def _gelu_tanh(x: Array) -> tuple[Array, Array]:
     """x (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³): GELU as GPT-2 has it.
 
     Its derivative is (1 + tanh u)/2 + x (1 - tanh² u) u'/2 with u' = √(2/π) (1 + 0.134145 x²).
@@ -119,7 +119,7 @@ _ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
 
 
 @quiet
-def feed_forward(x, W1, b1, W2, b2, *, activation="relu"):
+def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu") -> Array:
     """Put every token through the same two-layer network.
 
     ``FFN(x) = f(x W1 + b1) W2 + b2`` (Vaswani et al. 2017, equation 2, with f = ReLU).
@@ -152,7 +152,9 @@ def feed_forward(x, W1, b1, W2, b2, *, activation="relu"):
 
 
 @quiet
-def feed_forward_backward(grad_output, x, W1, b1, W2, b2, *, activation="relu"):
+def feed_forward_backward(
+    grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu"
+) -> tuple[Array, ...]:
     """Pull a gradient back through the feed-forward network.
 
     With ``a = x W1 + b1``, ``h = f(a)``, ``y = h W2 + b2``; sums over batch and sequence::
@@ -182,7 +184,7 @@ def feed_forward_backward(grad_output, x, W1, b1, W2, b2, *, activation="relu"):
     return tuple(grad.astype(array.dtype) for grad, array in zip(gradients, arrays.values(), strict=True))
 
 
-def affine_backward(grad_output, x, W):
+def affine_backward(grad_output: Array, x: Array, W: Array) -> tuple[Array, Array, Array]:
     """Backward of ``y = x W + b`` for x (B, T, M): dx = dy Wᵀ, dW = Σ xᵀ dy, db = Σ dy over batch and sequence."""
     rows, gradient = x.reshape(-1, x.shape[-1]), grad_output.reshape(-1, W.shape[-1])
     return grad_output @ W.T, rows.T @ gradient, gradient.sum(axis=0)

@@ -1,5 +1,8 @@
 """The Transformer encoder block: attention and feed-forward network, each with its residual and its layer norm."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from attendax import checks
@@ -7,12 +10,22 @@ from attendax.checks import check
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from .layer import Layer, generator, glorot
-from .multi_head import MultiHeadAttention, multi_head_attention_backward, multi_head_attention_forward
+from .multi_head import MultiHeadAttention, multi_head_attention_backward
+from .multi_head import forward as multi_head_forward
 from .token_wise import feed_forward, feed_forward_backward, layer_norm, layer_norm_backward
-from .weighted_sum import widen
+from .weighted_sum import Array, widen
 
 
-def encoder_block(params, x, *, num_heads, mask=None, norm="pre", activation="relu", eps=1e-6):
+def encoder_block(
+    params: EncoderBlockParams,
+    x: Array,
+    *,
+    num_heads: int,
+    mask: Array | None = None,
+    norm: str = "pre",
+    activation: str = "relu",
+    eps: float = 1e-6,
+) -> Array:
     """Pass tokens through one encoder block.
 
     With A multi-head self-attention, F the feed-forward network, and N₁, N₂ the two layer norms::
@@ -36,12 +49,22 @@ def encoder_block(params, x, *, num_heads, mask=None, norm="pre", activation="re
         TypeError: an array is not floating, a weight is narrower than ``x``, or the mask is not boolean.
         ValueError: a rank or a size disagrees, or an option is not among its choices.
     """
-    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
     return _forward(params, x, mask, **options)[0]
 
 
-def encoder_block_backward(grad_output, params, x, *, num_heads, mask=None, norm="pre", activation="relu", eps=1e-6):
+def encoder_block_backward(
+    grad_output: Array,
+    params: EncoderBlockParams,
+    x: Array,
+    *,
+    num_heads: int,
+    mask: Array | None = None,
+    norm: str = "pre",
+    activation: str = "relu",
+    eps: float = 1e-6,
+) -> tuple[Array, EncoderBlockParams]:
     """Pull a gradient back through one encoder block.
 
     With A, F, N₁, N₂ as in the forward; a residual passes its gradient on twice, once around and once through::
@@ -63,23 +86,24 @@ def encoder_block_backward(grad_output, params, x, *, num_heads, mask=None, norm
     Raises:
         TypeError, ValueError: as the forward.
     """
-    options = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     checks.encoder_block("encoder_block_backward", {"x": x, "grad_output": grad_output}, params, mask, **options)
     return _backward(grad_output, _forward(params, x, mask, **options)[1])
 
 
-def _forward(params, x, mask, *, num_heads, norm, activation, eps):
+def _forward(
+    params: EncoderBlockParams, x: Array, mask: Array | None, *, num_heads: int, norm: str, activation: str, eps: float
+) -> Any:
     """The block, in the wide dtype inside: output, and a cache for ``_backward``."""
-    cache = {"params": params, "x": x, "norm": norm, "activation": activation, "eps": eps}
+    cache: dict[str, Any] = {"params": params, "x": x, "norm": norm, "activation": activation, "eps": eps}
     wide, *leaves = widen(x, *params.attention, *params[1:])
-    *projections, b_Q, b_K, b_V, b_O = leaves[:8]
+    attention = MultiHeadParams(*leaves[:8])
     cache["network"] = W1, b1, W2, b2 = leaves[8:12]
     cache["norms"] = gamma1, beta1, gamma2, beta2 = leaves[12:]
 
     def attend(tokens):
-        biases = {"b_Q": b_Q, "b_K": b_K, "b_V": b_V, "b_O": b_O}
-        output, cache["attention"] = multi_head_attention_forward(
-            tokens, tokens, tokens, *projections, num_heads, mask, **biases
+        output, cache["attention"] = multi_head_forward(
+            "multi_head_attention_forward", attention, tokens, tokens, tokens, num_heads, mask, broadcast=True
         )
         return output
 
@@ -99,11 +123,12 @@ def _forward(params, x, mask, *, num_heads, norm, activation, eps):
     return output.astype(x.dtype), cache
 
 
-def _backward(grad_output, cache):
+def _backward(grad_output: Array, cache: dict[str, Any]) -> Any:
     """grad_x and the gradients of the weights as ``EncoderBlockParams``; derived in ``encoder_block_backward``."""
     x, eps = cache["x"], cache["eps"]
     gamma1, _, gamma2, _ = cache["norms"]
-    gradient, grads = grad_output.astype(gamma1.dtype), {}
+    grads: dict[str, Any] = {}
+    gradient = grad_output.astype(gamma1.dtype)
 
     def through_feed(grad):
         grad, *rest = feed_forward_backward(grad, cache["fed"], *cache["network"], activation=cache["activation"])
@@ -131,7 +156,7 @@ def _backward(grad_output, cache):
     return gradient.astype(x.dtype), _like(cache["params"], EncoderBlockParams(**grads))
 
 
-def _like(params, grads):
+def _like(params: EncoderBlockParams, grads: EncoderBlockParams) -> EncoderBlockParams:
     """The gradients, each in the dtype of its weight."""
     attention = (g if p is None else g.astype(p.dtype) for p, g in zip(params.attention, grads.attention, strict=True))
     rest = (g.astype(p.dtype) for p, g in zip(params[1:], grads[1:], strict=True))
@@ -177,7 +202,18 @@ class TransformerEncoderBlock(Layer):
 
     Params = EncoderBlockParams
 
-    def __init__(self, d_model, num_heads, d_ff=None, *, norm="pre", activation="relu", bias=False, eps=1e-6, rng=None):
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int | None = None,
+        *,
+        norm: str = "pre",
+        activation: str = "relu",
+        bias: bool = False,
+        eps: float = 1e-6,
+        rng: Any = None,
+    ) -> None:
         name = "TransformerEncoderBlock"
         self.d_model = checks.integer(name, "d_model", d_model)
         checks.heads(name, self.d_model, num_heads)
@@ -191,21 +227,26 @@ class TransformerEncoderBlock(Layer):
         self.W2, self.b2 = glorot(rng, self.d_ff, self.d_model), np.zeros(self.d_model)
         self.gamma1, self.gamma2 = np.ones(self.d_model), np.ones(self.d_model)
         self.beta1, self.beta2 = np.zeros(self.d_model), np.zeros(self.d_model)
-        self._cache = None
+        self._cache: dict[str, Any] | None = None
 
     @property
-    def params(self):
+    def params(self) -> Any:
         """The weights as ``EncoderBlockParams``; the arrays themselves, not copies."""
         return super().params._replace(attention=self.attention.params)
 
-    def forward(self, x, mask=None):
+    def forward(self, x: Array, mask: Array | None = None) -> Any:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
-        options = {"num_heads": self.num_heads, "norm": self.norm, "activation": self.activation, "eps": self.eps}
+        options: dict[str, Any] = {
+            "num_heads": self.num_heads,
+            "norm": self.norm,
+            "activation": self.activation,
+            "eps": self.eps,
+        }
         checks.encoder_block("TransformerEncoderBlock", {"x": x}, self.params, mask, **options, broadcast=True)
         output, self._cache = _forward(self.params, x, mask, **options)
         return output
 
-    def backward(self, grad_output):
+    def backward(self, grad_output: Array) -> Any:
         """Gradients of the last forward: grad_x (B, T, M), and a dict with those of the weights.
 
         Its entry "attention" is a ``MultiHeadParams``. See ``encoder_block_backward``.
@@ -215,20 +256,20 @@ class TransformerEncoderBlock(Layer):
         grad_x, grads = _backward(grad_output, cache)
         return grad_x, grads._asdict()
 
-    def _check_param(self, function, name, value, current):
+    def _check_param(self, function: str, name: str, value: Any, current: Any) -> None:
         if name == "attention":
             self.attention._checked(value)
         else:
             super()._check_param(function, name, value, current)
 
-    def _set_param(self, name, value):
+    def _set_param(self, name: str, value: Any) -> None:
         if name == "attention":
             self.attention.set_params(value)
         else:
             super()._set_param(name, value)
 
 
-def stack_encoder_blocks(x, blocks, mask=None):
+def stack_encoder_blocks(x: Array, blocks: Sequence[TransformerEncoderBlock], mask: Array | None = None) -> Array:
     """Pass tokens through several blocks, one after the other.
 
     Args:
@@ -253,7 +294,9 @@ def stack_encoder_blocks(x, blocks, mask=None):
     return x
 
 
-def stack_encoder_blocks_backward(grad_output, x, blocks, mask=None):
+def stack_encoder_blocks_backward(
+    grad_output: Array, x: Array, blocks: Sequence[TransformerEncoderBlock], mask: Array | None = None
+) -> Any:
     """Pull a gradient back through the stack: the last block first.
 
     From ``x_l = block_l(x_{l-1})``: ``dx_{l-1} = block_lᵀ(dx_l)``, and the weights of block l get theirs on the way.
@@ -270,7 +313,7 @@ def stack_encoder_blocks_backward(grad_output, x, blocks, mask=None):
     """
     stack_encoder_blocks(x, blocks, mask)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
-    grad_params = []
+    grad_params: list[dict[str, Any]] = []
     for block in reversed(blocks):
         grad_output, grads = block.backward(grad_output)
         grad_params.insert(0, grads)

@@ -4,22 +4,27 @@ This is where "nothing" gets its meaning. A query that may look at no key has we
 key is absent from every sum, not present as ``0 * value``, because ``0 * NaN`` is NaN (L6).
 """
 
+from typing import Any
+
 import numpy as np
 
 from attendax import checks
+
+Array = np.ndarray
+"""Of any floating dtype (L8); shapes are in the docstrings, with the axis letters of the README."""
 
 quiet = np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore")
 """NaN and Inf are legal inputs here and go where the formulas send them; NumPy need not warn of each."""
 
 
-def widen(*arrays):
+def widen(*arrays: Any) -> tuple[Any, ...]:
     """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
     dtype = np.result_type(np.float32, *(array.dtype for array in arrays if array is not None))
     return tuple(None if array is None else array.astype(dtype, copy=False) for array in arrays)
 
 
 @quiet
-def softmax(x, axis=-1):
+def softmax(x: Array, axis: int = -1) -> Array:
     """Turn scores into positive numbers that sum to 1 along an axis.
 
     ``softmax(x)ᵢ = exp(xᵢ) / Σⱼ exp(xⱼ)``, computed as ``exp(xᵢ - m) / Σⱼ exp(xⱼ - m)`` with ``m = max x``: the same
@@ -52,7 +57,7 @@ def softmax(x, axis=-1):
 
 
 @quiet
-def softmax_backward(grad_output, x, axis=-1):
+def softmax_backward(grad_output: Array, x: Array, axis: int = -1) -> Array:
     """Pull a gradient back through softmax.
 
     With p = softmax(x) and g the gradient with respect to p::
@@ -82,12 +87,12 @@ def softmax_backward(grad_output, x, axis=-1):
     return through_softmax(gradient, softmax(wide, axis), axis).astype(x.dtype)
 
 
-def through_softmax(grad_weights, weights, axis=-1):
+def through_softmax(grad_weights: Array, weights: Array, axis: int = -1) -> Array:
     """``p (g - Σ g p)``: the rule of ``softmax_backward``, from the weights p themselves."""
     return weights * (grad_weights - np.sum(grad_weights * weights, axis=axis, keepdims=True))
 
 
-def sum_over_allowed(weights, values, allowed):
+def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     """Sum the values of the allowed keys, each times its weight: ``outᵢ = Σ_{j allowed to i} wᵢⱼ valueⱼ``.
 
     Where all values are finite this is ``weights @ values``, for a forbidden weight is 0. A value that is not finite is
@@ -110,7 +115,7 @@ def sum_over_allowed(weights, values, allowed):
     return total
 
 
-def average(scores, values, allowed):
+def average(scores: Array, values: Array, allowed: Array) -> tuple[Array, Array]:
     """Softmax over the allowed keys, then the weighted sum of their values.
 
     Args:
@@ -125,7 +130,7 @@ def average(scores, values, allowed):
     return sum_over_allowed(weights, values, allowed), weights
 
 
-def average_backward(grad_output, weights, values, allowed):
+def average_backward(grad_output: Array, weights: Array, values: Array, allowed: Array) -> tuple[Array, Array]:
     """Pull a gradient back through ``average``, from its weights.
 
     From ``outᵢ = Σⱼ pᵢⱼ vⱼ`` over the allowed pairs and ``p = softmax(s)``::
@@ -142,7 +147,7 @@ def average_backward(grad_output, weights, values, allowed):
     return np.where(allowed, through_softmax(grad_weights, weights), 0), grad_values
 
 
-def product_backward(grad_scores, left, right, allowed):
+def product_backward(grad_scores: Array, left: Array, right: Array, allowed: Array) -> tuple[Array, Array]:
     """Pull a gradient back through ``scores = left rightᵀ``, over the allowed pairs alone.
 
     From ``sᵢⱼ = leftᵢ · rightⱼ``: ``dleftᵢ = Σⱼ dsᵢⱼ rightⱼ`` and ``drightⱼ = Σᵢ dsᵢⱼ leftᵢ``.
@@ -155,7 +160,7 @@ def product_backward(grad_scores, left, right, allowed):
     return grad_left, grad_right
 
 
-def drop_unused(allowed, queries, keys):
+def drop_unused(allowed: Array, queries: Any, keys: Any) -> tuple[Array, ...]:
     """Replace by 0 each query that may look at no key and each key that no query may look at: neither can matter (L6).
 
     What a projection makes of them meets gradient 0 later; were they NaN, ``0 * NaN`` would spoil that of its weights.
@@ -167,12 +172,12 @@ def drop_unused(allowed, queries, keys):
     Returns:
         The queries and then the keys, as one tuple.
     """
-    pairs = allowed.any(axis=1) if allowed.ndim == 4 else allowed
+    pairs: Any = allowed.any(axis=1) if allowed.ndim == 4 else allowed
     can_look, can_be_seen = pairs.any(axis=2)[..., None], pairs.any(axis=1)[..., None]
     return (*(np.where(can_look, x, 0) for x in queries), *(np.where(can_be_seen, x, 0) for x in keys))
 
 
-def sum_to_shape(gradient, shape):
+def sum_to_shape(gradient: Array, shape: tuple[int, ...]) -> Array:
     """Sum over the axes along which an array of ``shape`` was repeated: the backward of broadcasting."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
     repeated = tuple(axis for axis, size in enumerate(shape) if size == 1)
