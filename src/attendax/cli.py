@@ -54,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="scaled dot-product attention on small numbers, without and with a mask")
     demo.set_defaults(run=_demo)
 
-    embed = commands.add_parser("embed", help="embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint")
+    about = "embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint"
+    embed = commands.add_parser("embed", help=about, description=f"{about}; standard input is read 256 lines at a time")
     embed.set_defaults(run=_embed)
     embed.add_argument("texts", nargs="*", metavar="TEXT", help="none, or a single -: one a line from standard input")
     embed.add_argument("--json", action="store_true", help='a line for each text: {"text": ..., "embedding": [...]}')

@@ -147,14 +147,36 @@ def _ids(function: str, name: str, value: Any, rank: int = 0) -> Any:
     return value
 
 
-def _per_batch(x: Any) -> Any:
-    """Lengths (...) beside scores (..., N, T, S)."""
-    return x[..., None, None, None]
+def _before(position: Any, lengths: Any) -> Any:
+    """Whether a position (T, 1) or (1, S) lies before the end, for lengths (...): (..., 1, T, 1) or (..., 1, 1, S)."""
+    lengths = lengths[..., None, None, None]
+    return position.reshape((1,) * (lengths.ndim - 2) + position.shape) < lengths
+
+
+def _same_rank(one: Any, other: Any) -> tuple[Any, Any]:
+    """The two with leading axes of 1, so that both have the rank of the higher."""
+    rank = max(one.ndim, other.ndim)
+    return one.reshape((1,) * (rank - one.ndim) + one.shape), other.reshape((1,) * (rank - other.ndim) + other.shape)
+
+
+def _and(i: Any, j: Any, xp: Any, one: Mask, other: Mask) -> Any:
+    one, other = _same_rank(one.allowed(i, j, xp), other.allowed(i, j, xp))
+    return one & other
+
+
+def _or(i: Any, j: Any, xp: Any, one: Mask, other: Mask) -> Any:
+    one, other = _same_rank(one.allowed(i, j, xp), other.allowed(i, j, xp))
+    return one | other
 
 
 def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
-    real = j < _per_batch(key_lengths)
-    return real if query_lengths is None else real & (i < _per_batch(query_lengths))
+    real = _before(j, key_lengths)
+    return real if query_lengths is None else real & _before(i, query_lengths)
+
+
+def _prefix(i: Any, j: Any, xp: Any, lengths: Any) -> Any:
+    past, open_to_all = _same_rank(j <= i, _before(j, lengths))
+    return past | open_to_all
 
 
 def _window(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> Any:
@@ -178,10 +200,10 @@ KINDS: dict[str, Callable] = {
     "window": _window,
     "padding": _padding,
     "segments": _segments,
-    "prefix": lambda i, j, xp, lengths: (j <= i) | (j < _per_batch(lengths)),
+    "prefix": _prefix,
     "dense": _dense,
     "function": lambda i, j, xp, *rest: rest[-1](i, j, *rest[:-1]),
-    "and": lambda i, j, xp, one, other: one.allowed(i, j, xp) & other.allowed(i, j, xp),
-    "or": lambda i, j, xp, one, other: one.allowed(i, j, xp) | other.allowed(i, j, xp),
+    "and": _and,
+    "or": _or,
     "not": lambda i, j, xp, one: ~one.allowed(i, j, xp),
 }

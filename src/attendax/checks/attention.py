@@ -3,23 +3,26 @@
 import math
 from typing import Any, NamedTuple
 
+from attendax.params import EncoderBlockParams, MultiHeadParams
+
 from .shapes import FLOATING, check, fail, is_wider
-from .values import heads, integer, key_words, number, one_of
+from .values import heads, instance, integer, key_words, number, one_of
 
 NORMS = ("pre", "post")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
 
 
-def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool) -> None:
+def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool, optional: bool = True) -> None:
     """Refuse a mask that is not boolean or does not fit the scores (L3).
 
     Args:
         function: the name that the error gives.
-        value: the mask; None passes.
+        value: the mask.
         scores: shape of the scores (..., T, S).
         broadcast: NumPy broadcasting, where a seed fixes the signature; else rank 2 or the full rank.
+        optional: whether None passes.
     """
-    if value is None:
+    if value is None and optional:
         return
     wanted = (
         f"{scores} or {scores[-2:]}, any axis may be 1" if not broadcast else f"a shape that broadcasts to {scores}"
@@ -107,11 +110,11 @@ def attention(
     sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
     group = 1 if one_head else groups(function, sizes["N"], sizes["G"])
     shape = (*query.shape[:-1], sizes["S"])
-    if grad_lse is not None and tuple(grad_lse.shape) != shape[:-1]:
-        fail(ValueError, function, f"grad_lse has shape {tuple(grad_lse.shape)} but lse has {shape[:-1]}.")
+    if grad_lse is not None:
+        _grad_lse(function, grad_lse, shape[:-1])
     if hasattr(mask_, "to_dense"):
         mask_ = mask_.to_dense(sizes["T"], sizes["S"])
-        mask_ = mask_.reshape(mask_.shape[-2:]) if one_head else mask_
+        mask_ = mask_[0] if one_head and len(mask_.shape) == 3 else mask_
     mask(function, mask_, shape, broadcast=False)
     bias(function, bias_, shape, query.dtype)
     if score_mod is not None:
@@ -121,9 +124,18 @@ def attention(
     return Border(group, scale, mask_, rate, key_words(function, dropout_rng) if rate else None)
 
 
+def _grad_lse(function: str, value: Any, lse: tuple[int, ...]) -> None:
+    """Refuse a gradient of lse that is not floating or has another shape than lse."""
+    dtype = getattr(value, "dtype", type(value).__name__)
+    if str(dtype) not in FLOATING:
+        fail(TypeError, function, f"grad_lse must be a floating array, got {dtype}.")
+    if tuple(value.shape) != lse:
+        fail(ValueError, function, f"grad_lse has shape {tuple(value.shape)} but lse has {lse}.")
+
+
 def _score_mod(function: str, value: Any, num_heads: int, dtype: Any) -> None:
     """Refuse a modifier that is not one, or whose slopes or table do not fit the heads or are too narrow."""
-    if not hasattr(value, "kind"):
+    if not (hasattr(value, "kind") and hasattr(value, "replace")):  # a mask has a kind, too
         fail(TypeError, function, f"score_mod must be a value from attendax.scores, got {type(value).__name__}.")
     if value.kind == "compose":
         for part in value.arrays:
@@ -146,6 +158,7 @@ def multi_head(
     function: str, arrays: dict[str, Any], params: Any, num_heads: Any, mask_: Any, *, broadcast: bool
 ) -> tuple:
     """Check a call of multi-head attention; returns the shape of the scores (B, N, T, S)."""
+    instance(function, "params", params, MultiHeadParams)
     sizes = check(function, arrays | params._asdict())
     heads(function, sizes["M"], num_heads)
     shape = sizes["B"], int(num_heads), sizes["T"], sizes["S"]
@@ -164,13 +177,18 @@ def encoder_block(
     activation: Any,
     eps: Any,
     broadcast: bool = False,
-) -> None:
-    """Check a call of an encoder block, its options included."""
+) -> tuple[int, ...]:
+    """Check a call of an encoder block, its options included; returns the shape of the scores (B, N, T, T)."""
+    instance(function, "params", params, EncoderBlockParams)
+    instance(function, "params.attention", params.attention, MultiHeadParams)
     weights = params._asdict()
-    sizes = check(function, arrays | weights.pop("attention")._asdict() | weights)
+    leaves = weights.pop("attention")._asdict() | weights
+    sizes = check(function, arrays | leaves, signature="encoder_block")
     heads(function, sizes["M"], num_heads)
     block_options(function, norm, activation, eps)
-    mask(function, mask_, (sizes["B"], int(num_heads), sizes["T"], sizes["T"]), broadcast=broadcast)
+    shape = sizes["B"], int(num_heads), sizes["T"], sizes["T"]
+    mask(function, mask_, shape, broadcast=broadcast)
+    return shape
 
 
 def block_options(function: str, norm: Any, activation: Any, eps: Any) -> None:
@@ -194,3 +212,45 @@ def positions(function: str, arrays: dict[str, Any]) -> int:
     if sizes["T"] > sizes["P"]:
         fail(ValueError, function, f"x has T={sizes['T']} tokens but pe has only P={sizes['P']} positions.")
     return sizes["T"]
+
+
+def split_heads(function: str, arrays: dict[str, Any], num_heads: Any) -> tuple[int, ...]:
+    """Check a call of ``split_heads`` or its backward; returns the shape (B, N, T, d_k) of the result."""
+    x = {"x": arrays["x"]}
+    sizes = check(function, x)
+    shape = (
+        sizes["B"],
+        int(integer(function, "num_heads", num_heads)),
+        sizes["T"],
+        heads(function, sizes["M"], num_heads),
+    )
+    _result(function, arrays, shape)
+    return shape
+
+
+def merge_heads(function: str, arrays: dict[str, Any]) -> tuple[int, ...]:
+    """Check a call of ``merge_heads`` or its backward; returns the shape (B, T, M) of the result."""
+    x = {"x": arrays["x"]}
+    sizes = check(function, x)
+    shape = sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"]
+    _result(function, arrays, shape)
+    return shape
+
+
+def _result(function: str, arrays: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """Hold ``grad_output``, where there is one, against the shape of the result."""
+    if "grad_output" in arrays:
+        check(function, arrays)
+        if tuple(arrays["grad_output"].shape) != shape:
+            got = tuple(arrays["grad_output"].shape)
+            rows = [("grad_output", f"{got} {arrays['grad_output'].dtype}", str(shape))]
+            fail(ValueError, function, f"grad_output has shape {got} but the result has {shape}.", rows)
+
+
+def modified(scores: Any, result: Any) -> None:
+    """Refuse what the function of a score modifier made of the scores, unless it is floating and of their shape."""
+    got = f"{getattr(result, 'dtype', type(result).__name__)} {getattr(result, 'shape', '')}".rstrip()
+    if str(getattr(result, "dtype", None)) not in FLOATING:
+        fail(TypeError, "attention", f"the function of score_mod must return floating scores, got {got}.")
+    if tuple(result.shape) != tuple(scores.shape):
+        fail(ValueError, "attention", f"the function of score_mod made {got} of scores {tuple(scores.shape)}.")

@@ -69,7 +69,8 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
 
     Args:
         function: the name that the error gives; a backward goes by the line of its forward.
-        arrays: name -> array, or None for an optional one that is absent; ``grad_output`` has the shape of the result.
+        arrays: name -> array; None for an optional bias, or for the ``grad_output`` of a forward. ``grad_output`` has
+            the shape of the result. A name that is not there is not checked.
         signature: the line of ``SHAPES`` to use, where it is not that of ``function``.
 
     Returns:
@@ -80,7 +81,7 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
         ValueError: a rank or a size disagrees.
     """
     line = SHAPES[signature or function.removesuffix("backward").rstrip("_.")]
-    rows = _rows(arrays, line)
+    rows = _rows(function, arrays, line)
     shown = [(row.name, str(row), _expected(row.pattern)) for row in rows]
     _check_dtypes(function, rows, shown)
     sizes: dict[str, Any] = {}
@@ -95,14 +96,18 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
     return sizes
 
 
-def _rows(arrays: dict[str, Any], line: str) -> list[_Row]:
+def _rows(function: str, arrays: dict[str, Any], line: str) -> list[_Row]:
     """Pair the arrays that are present with their patterns, in the order of the table; the gradient before weights."""
+    optional = {"b_Q", "b_K", "b_V", "b_O"} | ({"grad_output"} if not function.endswith("backward") else set())
+    absent = {name for name, array in arrays.items() if array is None and name in optional}
     inputs, result = line.split(" -> ")
     data, _, weights = inputs.partition(" | ")
     items = [(item, False) for item in f"{data}, grad_output ({result})".rstrip(")").split("), ")]
     items += [(item, True) for item in weights.rstrip(")").split("), ") if item]
     pairs = [(item.split(" ")[0], item.split(" (")[1], is_weight) for item, is_weight in items]
-    return [_Row(name, arrays[name], tuple(axes.split()), w) for name, axes, w in pairs if arrays.get(name) is not None]
+    return [
+        _Row(name, arrays[name], tuple(axes.split()), w) for name, axes, w in pairs if name in arrays.keys() - absent
+    ]
 
 
 def _expected(pattern: tuple[str, ...]) -> str:

@@ -1,9 +1,12 @@
 """Checks of single values: integers, numbers, choices, lengths, random keys (L14)."""
 
 import math
+import numbers
 import operator
 import sys
 from typing import Any
+
+import numpy as np
 
 from .shapes import fail
 
@@ -22,26 +25,53 @@ def integer(function: str, name: str, value: Any, *, minimum: int = 1) -> int:
 
 
 def number(
-    function: str, name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, closed: bool = True
+    function: str,
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    closed: bool = True,
+    finite: bool = True,
 ) -> float:
-    """``value`` as a finite float from ``low`` to ``high`` (ends included where ``closed``)."""
+    """``value`` as a float from ``low`` to ``high`` (ends included where ``closed``), finite unless told; never NaN."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        fail(TypeError, function, f"{name} must be a number known before tracing, got {_shown(value)}.")
     try:
-        result = math.nan if isinstance(value, bool | str | complex) else float(value)
-    except (TypeError, ValueError):
-        fail(TypeError, function, f"{name} must be a number known before tracing, got {type(value).__name__}.")
-    if isinstance(value, bool | str | complex):
-        fail(TypeError, function, f"{name} must be a number, got {value!r}.")
+        result = float(value)
+    except OverflowError:
+        result = math.inf
     inside = low <= result <= high if closed else low < result < high
-    if not (math.isfinite(result) and inside):
+    if not inside or (finite and not math.isfinite(result)):
         left, right = ("[", "]") if closed else ("(", ")")
-        fail(ValueError, function, f"{name} must be a finite number in {left}{low}, {high}{right}, got {result}.")
+        kind = "a finite number" if finite else "a number"
+        fail(ValueError, function, f"{name} must be {kind} in {left}{low}, {high}{right}, got {result}.")
     return result
+
+
+def boolean(function: str, name: str, value: Any) -> bool:
+    """``value`` as a bool; TypeError for anything that merely counts as true or false."""
+    if not isinstance(value, bool | np.bool_):
+        fail(TypeError, function, f"{name} must be True or False, got {_shown(value)}.")
+    return bool(value)
 
 
 def one_of(function: str, name: str, value: Any, choices: tuple) -> None:
     """Refuse a ``value`` that is none of ``choices``."""
-    if value not in choices:
-        fail(ValueError, function, f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        fail(ValueError, function, f"{name} must be one of {', '.join(map(repr, choices))}; got {_shown(value)}.")
+
+
+def _shown(value: Any) -> str:
+    """What an error says it got: a plain value itself, of anything larger the kind."""
+    plain = isinstance(value, str | bytes | int | float | complex | np.generic)
+    return repr(value) if plain else type(value).__name__
+
+
+def instance(function: str, name: str, value: Any, kind: type) -> None:
+    """Refuse a ``value`` that is not of the class ``kind``."""
+    if not isinstance(value, kind):
+        fail(TypeError, function, f"{name} must be {kind.__name__}, got {type(value).__name__}.")
 
 
 def heads(function: str, d_model: int, num_heads: Any) -> int:

@@ -44,9 +44,8 @@ def _attend(
     W_k: Array,
     v: Array,
     mask: Array | None,
-    grad_output: Array | None = None,
 ) -> Any:
-    check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
+    check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
     q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)

@@ -38,6 +38,7 @@ def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
         (2, 4, 3)
     """
     check("compute_attention_scores", {"Q": Q, "K": K})
+    checks.boolean("compute_attention_scores", "scale", scale)
     q, k = widen(Q, K)
     factor = 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
     return product(factor * q, k).astype(Q.dtype)
@@ -48,6 +49,7 @@ def compute_attention_scores_backward(
 ) -> tuple[Array, Array]:
     """Gradients grad_Q, grad_K; derived by hand in ``spec``."""
     check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
+    checks.boolean("compute_attention_scores_backward", "scale", scale)
     return pull_back(lambda Q, K: compute_attention_scores(Q, K, scale), grad_output, Q, K)
 
 
@@ -67,14 +69,16 @@ def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -
         ValueError: a mask that does not broadcast to the scores.
     """
     check("apply_attention_mask", {"scores": scores})
-    checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True)
+    checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True, optional=False)
+    mask_value = checks.number("apply_attention_mask", "mask_value", mask_value, finite=False)
     return jnp.where(as_allowed(mask, scores.shape), scores, jnp.asarray(mask_value, scores.dtype))
 
 
 def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Gradient with respect to the scores: 0 where they were replaced."""
     check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
-    checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True)
+    checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True, optional=False)
+    checks.number("apply_attention_mask_backward", "mask_value", mask_value, finite=False)
     return pull_back(lambda scores: apply_attention_mask(scores, mask, mask_value), grad_output, scores)[0]
 
 
@@ -137,9 +141,8 @@ def _attend(
     V: Array,
     mask: Array | None,
     bias: Array | None,
-    grad_output: Array | None = None,
 ) -> Any:
-    check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
+    check(function, {"Q": Q, "K": K, "V": V})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
     checks.bias(function, bias, shape, Q.dtype)
@@ -174,6 +177,8 @@ def scaled_dot_product_attention_backward(
 ) -> tuple[Array, ...]:
     """Gradients grad_Q, grad_K, grad_V and, where a bias is given, grad_bias; derived by hand in ``spec``."""
     function = "scaled_dot_product_attention_backward"
-    arrays = (Q, K, V) if bias is None else (Q, K, V, bias)
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
+    checks.mask(function, mask, (*Q.shape[:-1], K.shape[-2]), broadcast=True)
+    checks.bias(function, bias, (*Q.shape[:-1], K.shape[-2]), Q.dtype)
+    arrays = (Q, K, V) if bias is None else (Q, K, V, bias)
     return pull_back(lambda Q, K, V, b=None: _attend(function, Q, K, V, mask, b)[0], grad_output, *arrays)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.checks import check
+from attendax.checks import check, fail
 from attendax.params import MultiHeadParams
 
 from .init import glorot
@@ -34,14 +34,13 @@ def split_heads(x: Array, num_heads: int) -> Array:
         >>> split_heads(jnp.ones((2, 10, 512)), num_heads=8).shape
         (2, 8, 10, 64)
     """
-    sizes = check("split_heads", {"x": x})
-    d_k = checks.heads("split_heads", sizes["M"], num_heads)
-    return x.reshape(sizes["B"], sizes["T"], num_heads, d_k).swapaxes(1, 2)
+    B, N, T, d_k = checks.split_heads("split_heads", {"x": x}, num_heads)
+    return x.reshape(B, T, N, d_k).swapaxes(1, 2)
 
 
 def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
     """Gradient with respect to ``x``."""
-    check("split_heads_backward", {"x": x, "grad_output": grad_output})
+    checks.split_heads("split_heads_backward", {"x": x, "grad_output": grad_output}, num_heads)
     return pull_back(lambda x: split_heads(x, num_heads), grad_output, x)[0]
 
 
@@ -58,13 +57,13 @@ def merge_heads(x: Array) -> Array:
         TypeError: ``x`` is not floating.
         ValueError: another rank.
     """
-    sizes = check("merge_heads", {"x": x})
-    return x.swapaxes(1, 2).reshape(sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"])
+    shape = checks.merge_heads("merge_heads", {"x": x})
+    return x.swapaxes(1, 2).reshape(shape)
 
 
 def merge_heads_backward(grad_output: Array, x: Array) -> Array:
     """Gradient with respect to ``x``."""
-    check("merge_heads_backward", {"x": x, "grad_output": grad_output})
+    checks.merge_heads("merge_heads_backward", {"x": x, "grad_output": grad_output})
     return pull_back(merge_heads, grad_output, x)[0]
 
 
@@ -120,10 +119,10 @@ def multi_head_attention(
     """
     arrays = {"query": query, "key": key, "value": value}
     shape = checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
-    return _forward(params, query, key, value, as_allowed(mask, shape))[0]
+    return forward(params, query, key, value, as_allowed(mask, shape))[0]
 
 
-def _forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
+def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     queries, keys, values = drop_unused(allowed, [queries], [keys, values])
@@ -177,7 +176,7 @@ def multi_head_attention_forward(
     inputs = {"Q": Q, "K": K, "V": V}
     params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
     shape = checks.multi_head("multi_head_attention_forward", inputs, params, num_heads, mask, broadcast=True)
-    output, steps = _forward(params, Q, K, V, as_allowed(mask, shape))
+    output, steps = forward(params, Q, K, V, as_allowed(mask, shape))
     return output, inputs | params._asdict() | steps
 
 
@@ -185,15 +184,18 @@ def multi_head_attention_backward(
     grad_output: Array, cache: dict[str, Any]
 ) -> tuple[Array, Array, Array, dict[str, Array]]:
     """Gradients grad_Q, grad_K, grad_V and a dict with those of the weights that are not None; derived in ``spec``."""
+    checks.instance("multi_head_attention_backward", "cache", cache, dict)
+    if "context" not in cache:
+        fail(ValueError, "multi_head_attention_backward", "cache must be that of multi_head_attention_forward.")
     arrays = {name: cache[name] for name in ("Q", "K", "V", *MultiHeadParams._fields)}
     given = arrays | {"grad_output": grad_output}
     check("multi_head_attention_backward", given, signature="multi_head_attention_forward")
 
-    def forward(inputs):
+    def of_inputs(inputs):
         params = MultiHeadParams(*(inputs[name] for name in MultiHeadParams._fields))
-        return _forward(params, inputs["Q"], inputs["K"], inputs["V"], cache["allowed"])[0]
+        return forward(params, inputs["Q"], inputs["K"], inputs["V"], cache["allowed"])[0]
 
-    (grads,) = pull_back(forward, grad_output, arrays)
+    (grads,) = pull_back(of_inputs, grad_output, arrays)
     grads = {name: grad for name, grad in grads.items() if grad is not None}
     return grads.pop("Q"), grads.pop("K"), grads.pop("V"), grads
 
@@ -239,11 +241,15 @@ class MultiHeadAttention:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
         arrays = {"Q": Q, "K": K, "V": V}
         shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
-        return _forward(params, Q, K, V, as_allowed(mask, shape))[0]
+        return forward(params, Q, K, V, as_allowed(mask, shape))[0]
 
     def backward(
         self, grad_output: Array, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None
     ) -> Any:
         """Gradients grad_Q, grad_K, grad_V, and those of the weights as ``MultiHeadParams``."""
+        arrays = {"Q": Q, "K": K, "V": V, "grad_output": grad_output}
+        name = "multi_head_attention_backward"
+        checks.instance(name, "params", params, MultiHeadParams)
+        check(name, arrays | params._asdict(), signature="multi_head_attention_forward")
         grad_params, *grads = pull_back(lambda p, q, k, v: self.forward(p, q, k, v, mask), grad_output, params, Q, K, V)
         return *grads, grad_params

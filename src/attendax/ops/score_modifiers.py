@@ -6,6 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from attendax import checks
+
 
 def softcap(scores: Array, cap: float) -> Array:
     """``cap · tanh(s / cap)``."""
@@ -45,6 +47,8 @@ def modify(score_mod: Any, scores: Array) -> Array:
         positions = tuple(
             jnp.arange(scores.shape[a]).reshape(*(-1 if b == a else 1 for b in range(scores.ndim))) for a in axes
         )
-        return score_mod.settings[0](scores, positions, *score_mod.arrays).astype(scores.dtype)
+        result = score_mod.settings[0](scores, positions, *score_mod.arrays)
+        checks.modified(scores, result)
+        return result.astype(scores.dtype)
     arrays = (x.astype(scores.dtype) for x in score_mod.arrays)
     return FORWARD[score_mod.kind](scores, *arrays, *score_mod.settings)

@@ -120,10 +120,12 @@ class ScaledDotProductAttention:
         rng: Any = None,
     ) -> Any:
         """Gradients (grad_query, grad_key, grad_value), or grad_input where key and value are None."""
-        arrays = (query,) if key is None and value is None else (query, key, value)
-        if len(arrays) == 1:
-            return pull_back(lambda x: self.forward(x, mask=mask, rng=rng), grad_output, *arrays)[0]
-        return pull_back(lambda q, k, v: self.forward(q, k, v, mask, rng=rng), grad_output, *arrays)
+        alone = key is None and value is None
+        arrays = {"query": query, "key": query if alone else key, "value": query if alone else value}
+        check("ScaledDotProductAttention.backward", arrays | {"grad_output": grad_output})
+        if alone:
+            return pull_back(lambda x: self.forward(x, mask=mask, rng=rng), grad_output, query)[0]
+        return pull_back(lambda q, k, v: self.forward(q, k, v, mask, rng=rng), grad_output, query, key, value)
 
 
 def causal_mask(seq_len: int) -> Array:

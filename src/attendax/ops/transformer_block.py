@@ -13,11 +13,12 @@ from attendax.checks import check
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from .init import glorot
-from .multi_head import init_multi_head_attention, multi_head_attention
+from .multi_head import forward as multi_head_forward
+from .multi_head import init_multi_head_attention
 from .token_wise import feed_forward, layer_norm
 from .token_wise import feed_forward_backward as feed_forward_backward
 from .token_wise import layer_norm_backward as layer_norm_backward
-from .weighted_sum import pull_back, widen
+from .weighted_sum import as_allowed, pull_back, widen
 
 
 def init_encoder_block(
@@ -94,18 +95,20 @@ def encoder_block(
         (1, 3, 6)
     """
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
-    checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
-    return _forward(params, x, mask, **options)
+    shape = checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
+    return _forward(params, x, as_allowed(mask, shape), **options)
 
 
 def _forward(
-    params: EncoderBlockParams, x: Array, mask: Array | None, *, num_heads: int, norm: str, activation: str, eps: float
-) -> Any:
+    params: EncoderBlockParams, x: Array, allowed: Array, *, num_heads: int, norm: str, activation: str, eps: float
+) -> Array:
+    """The block, in the wide dtype inside; ``allowed`` (B, N, T, T)."""
+    del num_heads  # said by the shape of ``allowed``
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
 
     def attend(tokens):
-        return multi_head_attention(params.attention, tokens, tokens, tokens, num_heads=num_heads, mask=mask)
+        return multi_head_forward(params.attention, tokens, tokens, tokens, allowed)[0]
 
     def feed(tokens):
         return feed_forward(tokens, params.W1, params.b1, params.W2, params.b2, activation=activation)
@@ -138,8 +141,10 @@ def encoder_block_backward(
 ) -> tuple[Array, EncoderBlockParams]:
     """Gradient of x, and those of the weights as ``EncoderBlockParams``; derived by hand in ``spec``."""
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
-    checks.encoder_block("encoder_block_backward", {"x": x, "grad_output": grad_output}, params, mask, **options)
-    return pull_back(lambda x, params: _forward(params, x, mask, **options), grad_output, x, params)
+    arrays = {"x": x, "grad_output": grad_output}
+    shape = checks.encoder_block("encoder_block_backward", arrays, params, mask, **options)
+    allowed = as_allowed(mask, shape)
+    return pull_back(lambda x, params: _forward(params, x, allowed, **options), grad_output, x, params)
 
 
 def stack_encoder_blocks(
@@ -157,7 +162,7 @@ def stack_encoder_blocks(
     Args:
         x: (B, T, M).
         blocks: list of ``EncoderBlockParams``; an empty one returns ``x``.
-        mask: None, or boolean, (T, T) or (B, N, T, T) with any axis 1, given to every block.
+        mask: None, or boolean, broadcastable to (B, N, T, T), given to every block.
         num_heads, norm, activation, eps: of every block.
 
     Returns:
@@ -166,9 +171,18 @@ def stack_encoder_blocks(
     Raises:
         TypeError, ValueError: as ``encoder_block``.
     """
-    check("stack_encoder_blocks", {"x": x})
+    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    return _stack("stack_encoder_blocks", x, blocks, mask, options)
+
+
+def _stack(
+    function: str, x: Array, blocks: Sequence[EncoderBlockParams], mask: Array | None, options: dict[str, Any]
+) -> Array:
+    """The forward in the name of ``function``."""
+    check(function, {"x": x})
     for params in blocks:
-        x = encoder_block(params, x, num_heads=num_heads, mask=mask, norm=norm, activation=activation, eps=eps)
+        shape = checks.encoder_block(function, {"x": x}, params, mask, **options, broadcast=True)
+        x = _forward(params, x, as_allowed(mask, shape), **options)
     return x
 
 
@@ -186,7 +200,11 @@ def stack_encoder_blocks_backward(
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
-    return pull_back(lambda x, blocks: stack_encoder_blocks(x, blocks, mask, **options), grad_output, x, list(blocks))
+
+    def forward(x, blocks):
+        return _stack("stack_encoder_blocks_backward", x, blocks, mask, options)
+
+    return pull_back(forward, grad_output, x, list(blocks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,10 +253,16 @@ class TransformerEncoderBlock:
         """Weights; see ``init_encoder_block``."""
         return init_encoder_block(rng, self.d_model, self.num_heads, self.d_ff, bias=self.bias, dtype=dtype)
 
-    def forward(self, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Any:
-        """Encode x (B, T, M); see ``encoder_block``."""
-        return encoder_block(params, x, mask=mask, **self._options)
+    def forward(self, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Array:
+        """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
+        name = "TransformerEncoderBlock"
+        shape = checks.encoder_block(name, {"x": x}, params, mask, **self._options, broadcast=True)
+        return _forward(params, x, as_allowed(mask, shape), **self._options)
 
-    def backward(self, grad_output: Array, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Any:
+    def backward(
+        self, grad_output: Array, params: EncoderBlockParams, x: Array, mask: Array | None = None
+    ) -> tuple[Array, EncoderBlockParams]:
         """Gradient of x, and those of the weights as ``EncoderBlockParams``."""
-        return encoder_block_backward(grad_output, params, x, mask=mask, **self._options)
+        name, arrays = "TransformerEncoderBlock.backward", {"x": x, "grad_output": grad_output}
+        checks.encoder_block(name, arrays, params, mask, **self._options, broadcast=True)
+        return pull_back(lambda x, params: self.forward(params, x, mask), grad_output, x, params)

@@ -50,6 +50,7 @@ def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
         (2, 4, 4)
     """
     check("compute_attention_scores", {"Q": Q, "K": K})
+    checks.boolean("compute_attention_scores", "scale", scale)
     q, k = widen(Q, K)
     return (_factor(Q, scale) * (q @ k.swapaxes(-1, -2))).astype(Q.dtype)
 
@@ -82,6 +83,7 @@ def compute_attention_scores_backward(
         TypeError, ValueError: as the forward.
     """
     check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
+    checks.boolean("compute_attention_scores_backward", "scale", scale)
     gradient, q, k = widen(grad_output, Q, K)
     everywhere = np.ones(gradient.shape, bool)
     grad_Q, grad_K = product_backward(_factor(Q, scale) * gradient, q, k, everywhere)
@@ -112,7 +114,8 @@ def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -
         array([[ 1., -9.]])
     """
     check("apply_attention_mask", {"scores": scores})
-    checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True)
+    checks.mask("apply_attention_mask", mask, scores.shape, broadcast=True, optional=False)
+    mask_value = checks.number("apply_attention_mask", "mask_value", mask_value, finite=False)
     return np.where(mask, scores, np.asarray(mask_value).astype(scores.dtype))
 
 
@@ -133,9 +136,9 @@ def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array
     Raises:
         TypeError, ValueError: as the forward.
     """
-    del mask_value
     check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
-    checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True)
+    checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True, optional=False)
+    checks.number("apply_attention_mask_backward", "mask_value", mask_value, finite=False)
     return np.where(mask, grad_output, np.zeros((), grad_output.dtype))
 
 
@@ -157,7 +160,19 @@ def attention_weights(scores: Array, axis: int = -1) -> Array:
 
 
 def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1) -> Array:
-    """Pull a gradient back through the weights: see ``softmax_backward``, which this is."""
+    """Pull a gradient back through the weights: ``softmax_backward``, where it is derived.
+
+    Args:
+        grad_output: gradient with respect to the weights, shape of ``scores``.
+        scores: the input of the forward.
+        axis: the axis of the keys.
+
+    Returns:
+        Gradient with respect to the scores, of their shape and dtype.
+
+    Raises:
+        TypeError, ValueError: as ``softmax_backward``.
+    """
     checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
     return softmax_backward(grad_output, scores, axis)
 

@@ -87,7 +87,18 @@ def attention(
 
 
 def attention_with_weights(query: Array, key: Array, value: Array, **options: Any) -> tuple[Array, Array, Array]:
-    """``attention`` for those who want to look inside: out, lse, and the weights (..., N, T, S) after dropout."""
+    """``attention`` for those who want to look inside.
+
+    Args:
+        query, key, value: as in ``attention``.
+        options: the options of ``attention``, by name; all but ``return_lse``.
+
+    Returns:
+        out (..., N, T, V), lse (..., N, T), and the weights (..., N, T, S) after dropout.
+
+    Raises:
+        TypeError, ValueError: as ``attention``.
+    """
     names = ("mask", "bias", "score_mod", "scale", "dropout_rate", "dropout_rng", "implementation")
     defaults: dict[str, Any] = dict.fromkeys(names) | {"dropout_rate": 0.0}
     unknown = set(options) - set(names)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attendax import checks
-from attendax.checks import check
+from attendax.checks import check, fail
 from attendax.params import MultiHeadParams
 
 from .layer import Layer, generator, glorot
@@ -34,9 +34,8 @@ def split_heads(x: Array, num_heads: int) -> Array:
         >>> split.shape
         (2, 8, 10, 64)
     """
-    sizes = check("split_heads", {"x": x})
-    d_k = checks.heads("split_heads", sizes["M"], num_heads)
-    return x.reshape(sizes["B"], sizes["T"], num_heads, d_k).swapaxes(1, 2)
+    B, N, T, d_k = checks.split_heads("split_heads", {"x": x}, num_heads)
+    return x.reshape(B, T, N, d_k).swapaxes(1, 2)
 
 
 def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
@@ -49,9 +48,11 @@ def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
 
     Returns:
         Gradient with respect to ``x`` (B, T, M).
+
+    Raises:
+        TypeError, ValueError: as the forward, or a ``grad_output`` that is not of the shape of its result.
     """
-    check("split_heads_backward", {"x": x, "grad_output": grad_output})
-    checks.heads("split_heads_backward", x.shape[-1], num_heads)
+    checks.split_heads("split_heads_backward", {"x": x, "grad_output": grad_output}, num_heads)
     return merge_heads(grad_output)
 
 
@@ -68,13 +69,24 @@ def merge_heads(x: Array) -> Array:
         TypeError: ``x`` is not floating.
         ValueError: another rank.
     """
-    sizes = check("merge_heads", {"x": x})
-    return x.swapaxes(1, 2).reshape(sizes["B"], sizes["T"], sizes["N"] * sizes["d_k"])
+    shape = checks.merge_heads("merge_heads", {"x": x})
+    return x.swapaxes(1, 2).reshape(shape)
 
 
 def merge_heads_backward(grad_output: Array, x: Array) -> Array:
-    """Pull a gradient back through ``merge_heads``: split it into as many heads as ``x`` (B, N, T, d_k) has."""
-    check("merge_heads_backward", {"x": x, "grad_output": grad_output})
+    """Pull a gradient back through ``merge_heads``: split it into as many heads as ``x`` has.
+
+    Args:
+        grad_output: (B, T, M).
+        x: the input of the forward (B, N, T, d_k).
+
+    Returns:
+        Gradient with respect to ``x`` (B, N, T, d_k).
+
+    Raises:
+        TypeError, ValueError: as the forward, or a ``grad_output`` that is not of the shape of its result.
+    """
+    checks.merge_heads("merge_heads_backward", {"x": x, "grad_output": grad_output})
     return split_heads(grad_output, x.shape[1])
 
 
@@ -183,6 +195,9 @@ def multi_head_attention_backward(
     Raises:
         TypeError, ValueError: ``grad_output`` has another dtype or shape than the output.
     """
+    checks.instance("multi_head_attention_backward", "cache", cache, dict)
+    if "context" not in cache:
+        fail(ValueError, "multi_head_attention_backward", "cache must be that of multi_head_attention_forward.")
     arrays = {name: cache[name] for name in ("Q", "K", "V", *MultiHeadParams._fields)}
     given = arrays | {"grad_output": grad_output}
     check("multi_head_attention_backward", given, signature="multi_head_attention_forward")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attendax import checks
 from attendax.checks import fail
 
 from .weighted_sum import Array, sum_to_shape
@@ -83,7 +84,9 @@ def modify(score_mod: Any, scores: Array) -> Array:
         positions = tuple(
             np.arange(scores.shape[a]).reshape(*(-1 if b == a else 1 for b in range(scores.ndim))) for a in axes
         )
-        return np.asarray(settings[0](scores, positions, *arrays), scores.dtype)
+        result = settings[0](scores, positions, *arrays)
+        checks.modified(scores, result)
+        return np.asarray(result, scores.dtype)
     return FORWARD[kind](scores, *arrays, *settings)
 
 

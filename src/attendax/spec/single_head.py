@@ -62,7 +62,13 @@ class Attention(Layer):
         mask = create_causal_mask(x.shape[1]) if (self.causal if causal is None else causal) else None
         inputs = wide @ w_q, wide @ w_k, wide @ w_v, mask
         mixed, weights = scaled_dot_product_attention(*inputs)
-        self._cache = {"x": x, "inputs": inputs, "mixed": mixed, "weights": weights.astype(x.dtype)}
+        self._cache = {
+            "x": x,
+            "params": self.params,
+            "inputs": inputs,
+            "mixed": mixed,
+            "weights": weights.astype(x.dtype),
+        }
         return (mixed @ w_o).astype(x.dtype)
 
     def backward(self, grad_output: Array) -> Any:
@@ -82,9 +88,9 @@ class Attention(Layer):
             grad_x (B, T, M), and a dict with the gradients of the four weights.
         """
         cache = self._after_forward("_cache")
-        arrays = {"x": cache["x"], "grad_output": grad_output} | self.params._asdict()
+        arrays = {"x": cache["x"], "grad_output": grad_output} | cache["params"]._asdict()
         check("Attention.backward", arrays)
-        gradient, x, w_q, w_k, w_v, w_o = widen(grad_output, cache["x"], *self.params)
+        gradient, x, w_q, w_k, w_v, w_o = widen(grad_output, cache["x"], *cache["params"])
         grad_mixed, grad_w_o, _ = affine_backward(gradient, cache["mixed"], w_o)
         grad_heads = scaled_dot_product_attention_backward(grad_mixed, *cache["inputs"])
         projections = zip(grad_heads, (w_q, w_k, w_v), strict=True)
@@ -188,6 +194,15 @@ class ScaledDotProductAttention:
 
 def causal_mask(seq_len: int) -> Array:
     """Boolean (T, T), True where i >= j: ``create_causal_mask`` under the name of the single-head layer.
+
+    Args:
+        seq_len: T, 0 or more.
+
+    Returns:
+        Boolean (T, T).
+
+    Raises:
+        TypeError, ValueError: as ``create_causal_mask``.
 
     Example:
         >>> causal_mask(2)

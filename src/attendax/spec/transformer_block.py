@@ -234,25 +234,29 @@ class TransformerEncoderBlock(Layer):
         """The weights as ``EncoderBlockParams``; the arrays themselves, not copies."""
         return super().params._replace(attention=self.attention.params)
 
-    def forward(self, x: Array, mask: Array | None = None) -> Any:
+    def forward(self, x: Array, mask: Array | None = None) -> Array:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
-        options: dict[str, Any] = {
-            "num_heads": self.num_heads,
-            "norm": self.norm,
-            "activation": self.activation,
-            "eps": self.eps,
-        }
-        checks.encoder_block("TransformerEncoderBlock", {"x": x}, self.params, mask, **options, broadcast=True)
-        output, self._cache = _forward(self.params, x, mask, **options)
+        output, self._cache = self._encode("TransformerEncoderBlock", x, mask)
         return output
 
-    def backward(self, grad_output: Array) -> Any:
+    def _encode(self, function: str, x: Array, mask: Array | None) -> tuple[Array, dict[str, Any]]:
+        """The forward in the name of ``function``: output, and the cache for ``_backward``."""
+        checks.encoder_block(function, {"x": x}, self.params, mask, **self._options, broadcast=True)
+        return _forward(self.params, x, mask, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"num_heads": self.num_heads, "norm": self.norm, "activation": self.activation, "eps": self.eps}
+
+    def backward(self, grad_output: Array) -> tuple[Array, dict[str, Any]]:
         """Gradients of the last forward: grad_x (B, T, M), and a dict with those of the weights.
 
         Its entry "attention" is a ``MultiHeadParams``. See ``encoder_block_backward``.
         """
         cache = self._after_forward("_cache")
-        check("TransformerEncoderBlock.backward", {"x": cache["x"], "grad_output": grad_output})
+        arrays = {"x": cache["x"], "grad_output": grad_output}
+        name = "TransformerEncoderBlock.backward"
+        checks.encoder_block(name, arrays, cache["params"], None, **self._options, broadcast=True)
         grad_x, grads = _backward(grad_output, cache)
         return grad_x, grads._asdict()
 
@@ -288,10 +292,23 @@ def stack_encoder_blocks(x: Array, blocks: Sequence[TransformerEncoderBlock], ma
         >>> stack_encoder_blocks(np.ones((1, 2, 4)), blocks).shape
         (1, 2, 4)
     """
-    check("stack_encoder_blocks", {"x": x})
+    return _stack("stack_encoder_blocks", x, blocks, mask)[0]
+
+
+def _stack(
+    function: str, x: Array, blocks: Sequence[TransformerEncoderBlock], mask: Array | None
+) -> tuple[Array, list]:
+    """The forward in the name of ``function``: output, and the caches of the blocks.
+
+    They are kept here, not in the blocks: one block may stand in the stack more than once.
+    """
+    check(function, {"x": x})
+    caches = []
     for block in blocks:
-        x = block.forward(x, mask)
-    return x
+        checks.instance(function, "each of blocks", block, TransformerEncoderBlock)
+        x, cache = block._encode(function, x, mask)
+        caches.append(cache)
+    return x, caches
 
 
 def stack_encoder_blocks_backward(
@@ -311,10 +328,10 @@ def stack_encoder_blocks_backward(
     Raises:
         TypeError, ValueError: as the forward.
     """
-    stack_encoder_blocks(x, blocks, mask)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
+    _, caches = _stack("stack_encoder_blocks_backward", x, blocks, mask)
     grad_params: list[dict[str, Any]] = []
-    for block in reversed(blocks):
-        grad_output, grads = block.backward(grad_output)
-        grad_params.insert(0, grads)
+    for cache in reversed(caches):
+        grad_output, grads = _backward(grad_output, cache)
+        grad_params.insert(0, grads._asdict())
     return grad_output, grad_params

@@ -1,0 +1,185 @@
+"""Weights of BERT checkpoints: every tensor in its place, everything else refused by name."""
+
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import small_bert
+from attendax.encoders import EncoderConfig, load_bert
+
+pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
+
+CONFIG = EncoderConfig(17, 13, 2, d_model=6, num_heads=3, d_ff=11, num_layers=2)
+
+
+class TestLoadBert:
+    def test_every_tensor_in_its_place(self, tmp_path):
+        tensors = small_bert.random_tensors()
+        params, config = load_bert(small_bert.write_checkpoint(tmp_path, tensors=tensors))
+        assert config == CONFIG
+        found = {"embeddings." + name: leaf for name, leaf in params.embeddings._asdict().items()}
+        for index, block in enumerate(params.blocks):
+            found |= {f"{index}.{name}": leaf for name, leaf in (block.attention._asdict() | block._asdict()).items()}
+        expected = {
+            "embeddings.token": tensors["embeddings.word_embeddings.weight"],
+            "embeddings.position": tensors["embeddings.position_embeddings.weight"],
+            "embeddings.token_type": tensors["embeddings.token_type_embeddings.weight"],
+            "embeddings.gamma": tensors["embeddings.LayerNorm.weight"],
+            "embeddings.beta": tensors["embeddings.LayerNorm.bias"],
+        }
+        for index in range(2):
+            layer = {name.removeprefix(f"encoder.layer.{index}."): tensor for name, tensor in tensors.items()}
+            expected |= {
+                f"{index}.W_Q": layer["attention.self.query.weight"].T,
+                f"{index}.W_K": layer["attention.self.key.weight"].T,
+                f"{index}.W_V": layer["attention.self.value.weight"].T,
+                f"{index}.W_O": layer["attention.output.dense.weight"].T,
+                f"{index}.b_Q": layer["attention.self.query.bias"],
+                f"{index}.b_K": layer["attention.self.key.bias"],
+                f"{index}.b_V": layer["attention.self.value.bias"],
+                f"{index}.b_O": layer["attention.output.dense.bias"],
+                f"{index}.W1": layer["intermediate.dense.weight"].T,
+                f"{index}.b1": layer["intermediate.dense.bias"],
+                f"{index}.W2": layer["output.dense.weight"].T,
+                f"{index}.b2": layer["output.dense.bias"],
+                f"{index}.gamma1": layer["attention.output.LayerNorm.weight"],
+                f"{index}.beta1": layer["attention.output.LayerNorm.bias"],
+                f"{index}.gamma2": layer["output.LayerNorm.weight"],
+                f"{index}.beta2": layer["output.LayerNorm.bias"],
+            }
+        assert len(expected) == len(tensors)
+        for name, tensor in expected.items():
+            np.testing.assert_array_equal(found[name], tensor, err_msg=name)
+            assert found[name].dtype == np.float32
+            assert found[name].flags.c_contiguous
+
+    @pytest.mark.parametrize("name", sorted(small_bert.random_tensors()))
+    def test_a_missing_tensor_is_named(self, tmp_path, name):
+        tensors = small_bert.random_tensors()
+        del tensors[name]
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=rf"^load_bert: model.safetensors lacks {name}$"):
+            load_bert(tmp_path)
+
+    @pytest.mark.parametrize("name", sorted(small_bert.random_tensors()))
+    def test_a_tensor_of_another_shape_is_named(self, tmp_path, name):
+        """Transposed where that shows in the shape, else a row short."""
+        tensors = small_bert.random_tensors()
+        turned = tensors[name].T.copy()
+        tensors[name] = turned if turned.shape != tensors[name].shape else turned[1:]
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=rf"^load_bert: tensor {name} has shape .*, config.json says"):
+            load_bert(tmp_path)
+
+    def test_an_unexpected_tensor_is_named(self, tmp_path):
+        extra = {"encoder.layer.2.output.dense.bias": np.zeros(6, np.float32)}
+        small_bert.write_checkpoint(tmp_path, tensors=small_bert.random_tensors() | extra)
+        with pytest.raises(ValueError, match=r"no place for, encoder.layer.2.output.dense.bias$"):
+            load_bert(tmp_path)
+
+    def test_tensors_of_heads_and_prefix(self, tmp_path):
+        """A checkpoint saved with a head: names begin with ``bert.``, and there is more than the encoder."""
+        tensors = {f"bert.{name}": tensor for name, tensor in small_bert.random_tensors().items()}
+        tensors |= {
+            "bert.embeddings.position_ids": np.arange(13)[None],
+            "bert.pooler.dense.weight": np.zeros((6, 6), np.float32),
+            "cls.predictions.bias": np.zeros(17, np.float32),
+        }
+        prefixed, _ = load_bert(small_bert.write_checkpoint(tmp_path / "prefixed", tensors=tensors))
+        plain, _ = load_bert(small_bert.write_checkpoint(tmp_path / "plain"))
+        chex.assert_trees_all_equal(prefixed, plain)
+
+    def test_a_tensor_twice_is_refused(self, tmp_path):
+        tensors = small_bert.random_tensors()
+        tensors["bert.embeddings.LayerNorm.bias"] = tensors["embeddings.LayerNorm.bias"]
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=r"holds a tensor twice"):
+            load_bert(tmp_path)
+
+    @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+    def test_half_precision_is_widened_exactly(self, tmp_path, dtype):
+        tensors = small_bert.random_tensors(dtype=dtype)
+        params, _ = load_bert(small_bert.write_checkpoint(tmp_path, tensors=tensors))
+        assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+        stored = tensors["encoder.layer.1.output.dense.weight"]
+        np.testing.assert_array_equal(params.blocks[1].W2.T, stored.astype(np.float32))
+
+    def test_integer_weights_are_refused(self, tmp_path):
+        tensors = small_bert.random_tensors() | {"embeddings.LayerNorm.bias": np.zeros(6, np.int8)}
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=r"^load_bert: tensor embeddings.LayerNorm.bias has dtype int8"):
+            load_bert(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("theirs", "ours"),
+        [("gelu", "gelu"), ("relu", "relu"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")],
+    )
+    def test_activation(self, tmp_path, theirs, ours):
+        small_bert.write_checkpoint(tmp_path, config=small_bert.CONFIG | {"hidden_act": theirs, "layer_norm_eps": 1e-5})
+        _, config = load_bert(tmp_path)
+        assert (config.activation, config.eps) == (ours, 1e-5)
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"model_type": "roberta"}, NotImplementedError, "model_type='roberta', supported is 'bert'"),
+            ({"model_type": None}, NotImplementedError, "model_type=None, supported is 'bert'"),
+            ({"hidden_act": "silu"}, NotImplementedError, "hidden_act='silu', supported are gelu, relu"),
+            ({"position_embedding_type": "rotary"}, NotImplementedError, "position_embedding_type='rotary'"),
+            ({"is_decoder": True}, NotImplementedError, "is_decoder=True"),
+            ({"hidden_size": 8}, ValueError, "d_model=8 is not divisible by num_heads=3"),
+            ({"hidden_size": "6"}, TypeError, "d_model must be an integer, got '6'"),
+            ({"num_hidden_layers": 1}, ValueError, "no place for, encoder.layer.1.* and 12 more"),
+            ({"num_hidden_layers": 3}, ValueError, "lacks encoder.layer.2.* and 12 more"),
+        ],
+    )
+    def test_refuses_a_config(self, tmp_path, change, error, message):
+        small_bert.write_checkpoint(tmp_path, files={"config.json": small_bert.CONFIG | change})
+        with pytest.raises(error, match=message):
+            load_bert(tmp_path)
+
+    def test_refuses_a_config_without_sizes(self, tmp_path):
+        small_bert.write_checkpoint(tmp_path, files={"config.json": {"model_type": "bert", "hidden_size": 6}})
+        with pytest.raises(ValueError, match=r"^load_bert: config.json lacks vocab_size, max_position_embeddings"):
+            load_bert(tmp_path)
+
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+    def test_a_missing_file_is_named(self, tmp_path, name):
+        (small_bert.write_checkpoint(tmp_path) / name).unlink()
+        with pytest.raises(FileNotFoundError, match=rf"^load_bert: .*{name} is missing"):
+            load_bert(tmp_path)
+
+    def test_a_missing_directory_is_named(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"^load_bert: there is no directory .*nowhere$"):
+            load_bert(tmp_path / "nowhere")
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("config.json", b"{", "config.json is not valid JSON"),
+            ("config.json", b"\xff\xfe", "config.json is not valid JSON"),
+            ("config.json", b"[1]", "config.json must hold a dict, got a list"),
+            ("model.safetensors", b"\x00" * 5, "model.safetensors is corrupt"),
+            ("model.safetensors", b"", "model.safetensors is corrupt"),
+        ],
+    )
+    def test_a_corrupt_file_is_named(self, tmp_path, name, content, message):
+        (small_bert.write_checkpoint(tmp_path) / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load_bert(str(tmp_path))
+
+    def test_a_cut_off_weights_file_is_named(self, tmp_path):
+        path = small_bert.write_checkpoint(tmp_path) / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-7])
+        with pytest.raises(ValueError, match=r"model.safetensors is corrupt"):
+            load_bert(tmp_path)
+
+    def test_without_safetensors(self, tmp_path, monkeypatch):
+        small_bert.write_checkpoint(tmp_path)
+        monkeypatch.setitem(sys.modules, "safetensors", None)
+        with pytest.raises(ModuleNotFoundError, match=r'safetensors is not installed; run: pip install "attendax'):
+            load_bert(tmp_path)

