@@ -119,8 +119,9 @@ def lengths(function: str, name: str, value: Any, longest: int, *, rank: int | N
         fail(ValueError, function, f"{name} has rank {len(value.shape)} but needs rank {rank}.")
     if is_traced(value) or 0 in value.shape:
         return
-    if value.min() < 0 or value.max() > longest:
-        fail(ValueError, function, f"{name} must lie in [0, {longest}], got {value.min()} to {value.max()}.")
+    known = np.asarray(value)  # a JAX array would be traced by its own operations inside jit
+    if known.min() < 0 or known.max() > longest:
+        fail(ValueError, function, f"{name} must lie in [0, {longest}], got {known.min()} to {known.max()}.")
 
 
 def is_traced(value: Any) -> bool:

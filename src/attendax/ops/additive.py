@@ -8,9 +8,10 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check
 
-from .weighted_sum import as_allowed, average, drop_unused, pull_back, widen
+from .weighted_sum import as_allowed, average, drop_unused, pull_back, takes_arrays, widen
 
 
+@takes_arrays
 def additive_attention(
     Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
 ) -> tuple[Array, Array]:
@@ -57,6 +58,7 @@ def _attend(
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
+@takes_arrays
 def additive_attention_backward(
     grad_output: Array, Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
 ) -> tuple[Array, ...]:
@@ -64,6 +66,7 @@ def additive_attention_backward(
     function = "additive_attention_backward"
     check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output})
 
+    @takes_arrays
     def forward(Q, K, V, W_q, W_k, v):
         return _attend(function, Q, K, V, W_q, W_k, v, mask)[0]
 

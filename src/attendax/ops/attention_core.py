@@ -15,9 +15,10 @@ from attendax.checks import check
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
-from .weighted_sum import as_allowed, average, product, pull_back, softmax, widen
+from .weighted_sum import as_allowed, average, product, pull_back, softmax, takes_arrays, widen
 
 
+@takes_arrays
 def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     """Compare every query with every key: ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1).
 
@@ -44,6 +45,7 @@ def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     return product(factor * q, k).astype(Q.dtype)
 
 
+@takes_arrays
 def compute_attention_scores_backward(
     grad_output: Array, Q: Array, K: Array, scale: bool = True
 ) -> tuple[Array, Array]:
@@ -53,6 +55,7 @@ def compute_attention_scores_backward(
     return pull_back(lambda Q, K: compute_attention_scores(Q, K, scale), grad_output, Q, K)
 
 
+@takes_arrays
 def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` says what that does not do.
 
@@ -74,6 +77,7 @@ def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -
     return jnp.where(as_allowed(mask, scores.shape), scores, jnp.asarray(mask_value, scores.dtype))
 
 
+@takes_arrays
 def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
     """Gradient with respect to the scores: 0 where they were replaced."""
     check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
@@ -82,6 +86,7 @@ def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array
     return pull_back(lambda scores: apply_attention_mask(scores, mask, mask_value), grad_output, scores)[0]
 
 
+@takes_arrays
 def attention_weights(scores: Array, axis: int = -1) -> Array:
     """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
 
@@ -100,12 +105,14 @@ def attention_weights(scores: Array, axis: int = -1) -> Array:
     return softmax(scores, axis)
 
 
+@takes_arrays
 def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1) -> Array:
     """Gradient with respect to the scores; derived by hand in ``spec.softmax_backward``."""
     checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
     return pull_back(lambda scores: softmax(scores, axis), grad_output, scores)[0]
 
 
+@takes_arrays
 def scaled_dot_product_attention(
     Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
 ) -> tuple[Array, Array]:
@@ -172,6 +179,7 @@ def _bounded_sum_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _bounded_sum(*primals), tangents[0] + tangents[1]
 
 
+@takes_arrays
 def scaled_dot_product_attention_backward(
     grad_output: Array, Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
 ) -> tuple[Array, ...]:

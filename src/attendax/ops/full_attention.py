@@ -10,9 +10,10 @@ from attendax import checks
 from . import dropout
 from .attention_core import add_bias
 from .score_modifiers import modify
-from .weighted_sum import as_allowed, masked_softmax, product, sum_over_allowed, widen
+from .weighted_sum import as_allowed, masked_softmax, product, sum_over_allowed, takes_arrays, widen
 
 
+@takes_arrays
 def attention(
     query: Array,
     key: Array,

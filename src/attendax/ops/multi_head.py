@@ -13,9 +13,10 @@ from attendax.checks import check, fail
 from attendax.params import MultiHeadParams
 
 from .init import glorot
-from .weighted_sum import as_allowed, average, drop_unused, product, pull_back, widen
+from .weighted_sum import as_allowed, average, drop_unused, product, pull_back, takes_arrays, widen
 
 
+@takes_arrays
 def split_heads(x: Array, num_heads: int) -> Array:
     """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
 
@@ -38,12 +39,14 @@ def split_heads(x: Array, num_heads: int) -> Array:
     return x.reshape(B, T, N, d_k).swapaxes(1, 2)
 
 
+@takes_arrays
 def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
     """Gradient with respect to ``x``."""
     checks.split_heads("split_heads_backward", {"x": x, "grad_output": grad_output}, num_heads)
     return pull_back(lambda x: split_heads(x, num_heads), grad_output, x)[0]
 
 
+@takes_arrays
 def merge_heads(x: Array) -> Array:
     """Put the heads side by side again: the inverse of ``split_heads``.
 
@@ -61,6 +64,7 @@ def merge_heads(x: Array) -> Array:
     return x.swapaxes(1, 2).reshape(shape)
 
 
+@takes_arrays
 def merge_heads_backward(grad_output: Array, x: Array) -> Array:
     """Gradient with respect to ``x``."""
     checks.merge_heads("merge_heads_backward", {"x": x, "grad_output": grad_output})
@@ -91,6 +95,7 @@ def init_multi_head_attention(
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
 
 
+@takes_arrays
 def multi_head_attention(
     params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Array | None = None
 ) -> Array:
@@ -140,6 +145,7 @@ def affine(x: Array, W: Array, b: Array | None = None) -> Array:
     return x @ W if b is None else x @ W + b.reshape((1,) * (x.ndim - 1) + b.shape)
 
 
+@takes_arrays
 def multi_head_attention_forward(
     Q: Array,
     K: Array,
@@ -180,6 +186,7 @@ def multi_head_attention_forward(
     return output, inputs | params._asdict() | steps
 
 
+@takes_arrays
 def multi_head_attention_backward(
     grad_output: Array, cache: dict[str, Any]
 ) -> tuple[Array, Array, Array, dict[str, Array]]:
@@ -237,12 +244,14 @@ class MultiHeadAttention:
         """Weights; see ``init_multi_head_attention``."""
         return init_multi_head_attention(rng, self.d_model, self.num_heads, bias=self.bias, dtype=dtype)
 
+    @takes_arrays
     def forward(self, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None) -> Any:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
         arrays = {"Q": Q, "K": K, "V": V}
         shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
         return forward(params, Q, K, V, as_allowed(mask, shape))[0]
 
+    @takes_arrays
     def backward(
         self, grad_output: Array, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None
     ) -> Any:

@@ -9,7 +9,7 @@ from jax import Array
 
 from attendax import checks
 
-from .weighted_sum import pull_back, widen
+from .weighted_sum import pull_back, takes_arrays, widen
 
 
 def sinusoidal_encoding(max_length: int, d_model: int, *, dtype: Any = float) -> Array:
@@ -44,6 +44,7 @@ def sinusoidal_encoding(max_length: int, d_model: int, *, dtype: Any = float) ->
     return jnp.asarray(table, dtype)
 
 
+@takes_arrays
 def add_positional_encoding(x: Array, pe: Array) -> Array:
     """Add to each token the encoding of its position: ``x + pe[:T]``.
 
@@ -63,6 +64,7 @@ def add_positional_encoding(x: Array, pe: Array) -> Array:
     return (wide + encoding[None, :T]).astype(x.dtype)
 
 
+@takes_arrays
 def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) -> tuple[Array, Array]:
     """Gradients grad_x, grad_pe; derived by hand in ``spec``."""
     checks.positions("add_positional_encoding_backward", {"x": x, "pe": pe, "grad_output": grad_output})
@@ -109,6 +111,7 @@ def create_causal_mask(seq_length: int) -> Array:
     return jnp.tril(jnp.ones((seq_length, seq_length), bool))
 
 
+@takes_arrays
 def create_padding_mask(lengths: Array, max_length: int) -> Array:
     """Mark the real tokens of sequences that were padded to one length.
 

@@ -14,7 +14,7 @@ from attendax.params import SingleHeadParams
 from .attention_core import scaled_dot_product_attention
 from .full_attention import attention
 from .positional import create_causal_mask
-from .weighted_sum import pull_back, widen
+from .weighted_sum import pull_back, takes_arrays, widen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,12 @@ class Attention:
         shape = (self.embedding_dimension, self.embedding_dimension)
         return SingleHeadParams(*(0.02 * jax.random.normal(key, shape, dtype) for key in jax.random.split(rng, 4)))
 
+    @takes_arrays
     def forward(self, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
         """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
         return self.forward_with_weights(params, x, causal=causal)[0]
 
+    @takes_arrays
     def forward_with_weights(self, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
         """``forward``, and the attention weights (B, T, T)."""
         check("Attention", {"x": x} | params._asdict())
@@ -60,6 +62,7 @@ class Attention:
         mixed, weights = scaled_dot_product_attention(wide @ w_q, wide @ w_k, wide @ w_v, mask)
         return (mixed @ w_o).astype(x.dtype), weights.astype(x.dtype)
 
+    @takes_arrays
     def backward(self, grad_output: Array, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
         """Gradient of x, and those of the weights as ``SingleHeadParams``."""
         check("Attention.backward", {"x": x, "grad_output": grad_output} | params._asdict())
@@ -86,6 +89,7 @@ class ScaledDotProductAttention:
     def __post_init__(self) -> None:
         checks.number("ScaledDotProductAttention", "dropout_p", self.dropout_p, low=0, high=1)
 
+    @takes_arrays
     def forward(
         self,
         query: Array,
@@ -109,6 +113,7 @@ class ScaledDotProductAttention:
         heads = (x[:, None] for x in arrays.values())  # (B, 1, ., .): the one head
         return attention(*heads, mask=mask, dropout_rate=rate, dropout_rng=rng)[:, 0]
 
+    @takes_arrays
     def backward(
         self,
         grad_output: Array,

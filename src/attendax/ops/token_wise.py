@@ -11,9 +11,10 @@ from jax import Array, lax
 from attendax import checks
 from attendax.checks import check
 
-from .weighted_sum import pull_back, widen
+from .weighted_sum import pull_back, takes_arrays, widen
 
 
+@takes_arrays
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
     """``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4).
 
@@ -47,11 +48,13 @@ def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) 
     return gamma.reshape(row) * normalised + beta.reshape(row)
 
 
+@takes_arrays
 def layer_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array, Array]:
     """Gradients grad_x, grad_gamma, grad_beta; derived by hand in ``spec``."""
     function = "layer_norm_backward"
     check(function, {"x": x, "gamma": gamma, "grad_output": grad_output})
 
+    @takes_arrays
     def forward(x, gamma, beta):
         wide, scale, shift = widen(x, gamma, beta)
         return _layer_norm(function, wide, scale, shift, eps).astype(x.dtype)
@@ -72,6 +75,7 @@ def _gelu_tanh(x: Array) -> Array:
 _ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
 
 
+@takes_arrays
 def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu") -> Array:
     """Put every token through ``FFN(x) = f(x W1 + b1) W2 + b2`` (Vaswani et al. 2017, equation 2, with f = ReLU).
 
@@ -109,6 +113,7 @@ def _feed_forward(
     return (hidden @ w2 + c2[None, None]).astype(x.dtype)
 
 
+@takes_arrays
 def feed_forward_backward(
     grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu"
 ) -> tuple[Array, ...]:

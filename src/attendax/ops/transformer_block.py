@@ -18,7 +18,7 @@ from .multi_head import init_multi_head_attention
 from .token_wise import feed_forward, layer_norm
 from .token_wise import feed_forward_backward as feed_forward_backward
 from .token_wise import layer_norm_backward as layer_norm_backward
-from .weighted_sum import as_allowed, pull_back, widen
+from .weighted_sum import as_allowed, pull_back, takes_arrays, widen
 
 
 def init_encoder_block(
@@ -56,6 +56,7 @@ def init_encoder_block(
     )
 
 
+@takes_arrays
 def encoder_block(
     params: EncoderBlockParams,
     x: Array,
@@ -128,6 +129,7 @@ def _forward(
     return output.astype(x.dtype)
 
 
+@takes_arrays
 def encoder_block_backward(
     grad_output: Array,
     params: EncoderBlockParams,
@@ -147,6 +149,7 @@ def encoder_block_backward(
     return pull_back(lambda x, params: _forward(params, x, allowed, **options), grad_output, x, params)
 
 
+@takes_arrays
 def stack_encoder_blocks(
     x: Array,
     blocks: Sequence[EncoderBlockParams],
@@ -186,6 +189,7 @@ def _stack(
     return x
 
 
+@takes_arrays
 def stack_encoder_blocks_backward(
     grad_output: Array,
     x: Array,
@@ -201,6 +205,7 @@ def stack_encoder_blocks_backward(
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
 
+    @takes_arrays
     def forward(x, blocks):
         return _stack("stack_encoder_blocks_backward", x, blocks, mask, options)
 
@@ -253,12 +258,14 @@ class TransformerEncoderBlock:
         """Weights; see ``init_encoder_block``."""
         return init_encoder_block(rng, self.d_model, self.num_heads, self.d_ff, bias=self.bias, dtype=dtype)
 
+    @takes_arrays
     def forward(self, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Array:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
         name = "TransformerEncoderBlock"
         shape = checks.encoder_block(name, {"x": x}, params, mask, **self._options, broadcast=True)
         return _forward(params, x, as_allowed(mask, shape), **self._options)
 
+    @takes_arrays
     def backward(
         self, grad_output: Array, params: EncoderBlockParams, x: Array, mask: Array | None = None
     ) -> tuple[Array, EncoderBlockParams]:

@@ -5,14 +5,35 @@ every product; and ``where`` differentiates both its branches. So what is not fi
 comes back, where a query may really see it, by a branch that touches no other query.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from attendax import checks
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_arrays(function: Function) -> Function:
+    """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
+
+    So float64 from NumPy is float32 where 64 bits are not enabled, as everywhere in JAX, before any dtype is compared.
+    """
+
+    def convert(x):
+        return jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" else x
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        args, kwargs = jax.tree.map(convert, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
 
 
 def widen(*arrays: Any) -> tuple[Any, ...]:
@@ -26,6 +47,7 @@ def pull_back(function: Callable, grad_output: Array, *arrays: Any) -> tuple[Any
     return jax.vjp(function, *arrays)[1](grad_output)
 
 
+@takes_arrays
 def softmax(x: Array, axis: int = -1) -> Array:
     """Turn scores into positive numbers that sum to 1 along an axis: ``exp(xᵢ) / Σⱼ exp(xⱼ)``; see ``spec.softmax``.
 
@@ -49,6 +71,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
     return _normalised(wide, axis)[0].astype(x.dtype)
 
 
+@takes_arrays
 def softmax_backward(grad_output: Array, x: Array, axis: int = -1) -> Array:
     """Gradient with respect to ``x``; derived by hand in ``spec.softmax_backward``."""
     checks.softmax("softmax_backward", {"x": x, "grad_output": grad_output}, axis)

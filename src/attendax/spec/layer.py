@@ -25,7 +25,10 @@ def glorot(rng: Any, rows: int, columns: int) -> Array:
 
 
 class Layer:
-    """A layer whose weights are attributes with the names of the fields of ``Params``."""
+    """A layer whose weights are attributes with the names of the fields of ``Params``.
+
+    ``forward`` keeps the arrays that ``backward`` needs, not copies: change inputs and weights in place only after it.
+    """
 
     Params: Any = tuple
 

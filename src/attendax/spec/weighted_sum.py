@@ -20,7 +20,7 @@ quiet = np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ign
 def widen(*arrays: Any) -> tuple[Any, ...]:
     """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
     dtype = np.result_type(np.float32, *(array.dtype for array in arrays if array is not None))
-    return tuple(None if array is None else array.astype(dtype, copy=False) for array in arrays)
+    return tuple(None if array is None else np.asarray(array, dtype) for array in arrays)
 
 
 @quiet
