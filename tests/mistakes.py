@@ -519,8 +519,8 @@ OPS = [
     Mistake(
         "lse without the maximum",
         "weighted_sum.py",
-        "shift + jnp.log(total)",
-        "jnp.log(total)",
+        "largest + rest + jnp.log(total)",
+        "rest + jnp.log(total)",
         "forward",
         "attention-causal lse",
     ),
@@ -552,7 +552,7 @@ OPS = [
     Mistake(
         "a visible NaN is swallowed",
         "weighted_sum.py",
-        "return jnp.where(spoiled, whole * factor, clean)",
+        "return jnp.where(jnp.isfinite(defined), clean, defined)",
         "return clean",
         "visible",
         "sdpa-open",

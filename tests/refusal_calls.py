@@ -91,7 +91,6 @@ OPTIONS = {  # what a right call needs beyond its arrays
     "encoder_block_backward": {"num_heads": 2},
 }
 
-SPEC_ONLY = {"attention_backward", "attention_with_weights"}  # jax.grad is the backward of ops.attention
 
 # A method may leave its errors to the function behind it, whose arguments have the same names.
 SPEAKS_AS = {
@@ -275,10 +274,6 @@ CALLS = {
 }
 
 
-def twins(name):
-    return ("spec",) if name in SPEC_ONLY else ("spec", "ops")
-
-
 def refusal(error, run):
     """The message of the exception that ``run`` raises, which is of exactly the type ``error``."""
     with pytest.raises(error) as caught:
@@ -289,17 +284,16 @@ def refusal(error, run):
 
 def assert_refused(name, given, error, *facts, traced=True):
     """Every twin refuses in the same words, returned; the first line names the function and states the facts."""
-    messages = {twin: refusal(error, lambda twin=twin: call(twin, name, given)) for twin in twins(name)}
+    messages = {twin: refusal(error, lambda twin=twin: call(twin, name, given)) for twin in ("spec", "ops")}
     message = messages["spec"]
     first = message.splitlines()[0]
     assert first.startswith(f"{SPEAKS_AS.get(name, name)}: "), message
     for fact in facts:
         assert fact in first, f"{fact!r} is missing in: {first}"
-    if name not in SPEC_ONLY:
-        assert messages["ops"] == message, messages
-        if traced:
-            under_jit = refusal(error, lambda: call_traced(name, given))
-            assert under_jit == message, (under_jit, message)
+    assert messages["ops"] == message, messages
+    if traced:
+        under_jit = refusal(error, lambda: call_traced(name, given))
+        assert under_jit == message, (under_jit, message)
     return message
 
 

@@ -158,3 +158,24 @@ def test_dropout_keeps_by_position(rng):
             for out in got:
                 assert_close(out[b, n], wanted)
     assert abs(kept / (B * N * T * S) - (1 - rate)) < 0.1
+
+
+def test_masks_that_do_not_go_together_are_refused():
+    """L3: a (B, T, S) part would be read as per head; leading axes that disagree are nobody's mask."""
+    per_batch = masks.dense(np.ones((B, T, S), bool))
+    for mask in (
+        per_batch & masks.padding(LENGTHS),
+        masks.padding(LENGTHS) | per_batch,
+        masks.padding(LENGTHS, np.array([1, 2, 3])),
+        masks.segments(np.zeros((B, T), int), np.zeros((3, S), int)),
+        masks.padding(LENGTHS) & masks.prefix(np.array([1, 2, 3])),
+    ):
+        with pytest.raises(ValueError, match=r"masks: parts of shape .* do not go together"):
+            mask.to_dense(T, S)
+    one_head = np.zeros((T, D)), np.zeros((S, D)), np.zeros((S, V))
+    for twin in (spec, ops):
+        with pytest.raises(ValueError, match="mask has shape"):
+            twin.attention(*one_head, mask=per_batch)
+    for f in (lambda i, j: (i - j) * 1.0, lambda i, j: (i == j)[:, :2]):
+        with pytest.raises(TypeError, match="from_function: f must return booleans"):
+            masks.from_function(f).to_dense(T, S)

@@ -15,7 +15,6 @@ from attendax import ops, spec
 from refusal_calls import (
     ARRAYS,
     SIZES,
-    SPEC_ONLY,
     WITHOUT_ARRAYS,
     arguments,
     array_table,
@@ -40,8 +39,7 @@ def whole_tracebacks():
 @pytest.mark.parametrize("name", EVERY_CALL)
 def test_the_call_that_is_spoilt_below_is_right(name):
     call("spec", name, arguments(name))
-    if name not in SPEC_ONLY:
-        call_traced(name, arguments(name))
+    call_traced(name, arguments(name))
 
 
 def test_every_public_function_is_spoilt_below():
@@ -175,12 +173,18 @@ MASKED = {
     "TransformerEncoderBlock.forward": ((3, 2, 5, 5), True),
     "ScaledDotProductAttention.forward": ((3, 5, 7), True),
 }
-BIASED = ["scaled_dot_product_attention", "scaled_dot_product_attention_backward", "attention", "attention_backward"]
+BIASED = [
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_backward",
+    "attention",
+    "attention_with_weights",
+    "attention_backward",
+]
 
 
 @pytest.mark.parametrize(("option", "table"), [("mask", MASKED), ("bias", BIASED)])
 def test_every_function_with_a_mask_or_a_bias_is_here(option, table):
-    functions = [name for name in ARRAYS if "." not in name and name != "attention_with_weights"]  # it takes **options
+    functions = [name for name in ARRAYS if "." not in name]
     takes = {name for name in functions if option in inspect.signature(getattr(spec, name)).parameters}
     assert takes == set(functions).intersection(table)
 

@@ -65,7 +65,6 @@ MISTAKES = [
     ("attention_backward", {"grad_lse": np.ones((3, 4, 7))}, ValueError, ["grad_lse", "(3, 4, 7)", "(3, 4, 5)"]),
     ("attention_backward", {"grad_lse": np.ones((3, 4, 5), np.int64)}, TypeError, ["grad_lse", "int64"]),
     ("attention_backward", {"grad_lse": [0.0]}, TypeError, ["grad_lse", "list"]),
-    ("attention_with_weights", {"dropout": 0.5}, TypeError, ["dropout"]),
     ("split_heads", {"num_heads": 4}, ValueError, ["d_model=22", "num_heads=4"]),
     ("split_heads", {"num_heads": 0}, ValueError, ["num_heads", "at least 1", "0"]),
     ("split_heads", {"num_heads": -2}, ValueError, ["num_heads", "at least 1", "-2"]),
@@ -341,7 +340,7 @@ attention: dropout_rate is above 0 but dropout_rng is None.
     ("attention", {"dropout_rate": 1.5}, """\
 attention: dropout_rate must be a finite number in [0, 1], got 1.5."""),
     ("attention", {"implementation": "fast"}, """\
-attention: implementation must be one of None, 'dense'; got 'fast'."""),
+attention: implementation must be one of None, 'dense', 'blockwise', 'cudnn', 'mosaic'; got 'fast'."""),
     ("scaled_dot_product_attention", {"Q": np.ones((3, 5, 11), np.int64)}, """\
 scaled_dot_product_attention: Q has dtype int64 but must be floating: float16, bfloat16, float32, float64.
   Q  got (3, 5, 11) int64     expected (..., T, D)

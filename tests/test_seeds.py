@@ -129,7 +129,7 @@ def test_the_twin_of_a_method_takes_the_weights_and_the_inputs_first(owner):
 
 @TWINS
 def test_every_forward_has_a_backward(twin):
-    """Whether a document names it or not; but for sizes in, constants out, and for attention in JAX: jax.grad."""
+    """Whether a document names it or not; but for sizes in, constants out."""
     from_sizes = {name for name in SIGNATURES["positional"] if name != "add_positional_encoding"} | {"causal_mask"}
     functions = {
         name for names in SIGNATURES.values() for name in names if name[0].islower() and not name.endswith("_backward")
@@ -137,7 +137,7 @@ def test_every_forward_has_a_backward(twin):
     for name in functions - from_sizes:
         backward = getattr(twin, f"{name}_backward".replace("attention_forward_", "attention_"))
         assert next(iter(positional(backward))) == "grad_output"
-    assert callable(spec.attention_backward)
+    assert callable(twin.attention_backward)
 
 
 # --- The examples of seed 000, as written but for the randomness -----------------------------------------------------

@@ -81,7 +81,10 @@ def causal(offset: int = 0) -> Mask:
 def window(left: int | None, right: int | None) -> Mask:
     """Query i may look at keys ``i - left`` to ``i + right``; None = no bound on that side."""
     bounds = (("left", left), ("right", right))
-    settings = (None if size is None else checks.integer("window", name, size, minimum=0) for name, size in bounds)
+    settings = (
+        None if size is None else checks.integer("window", name, size, minimum=0, maximum=2**30)
+        for name, size in bounds
+    )
     return Mask("window", (), tuple(settings))
 
 
@@ -132,7 +135,7 @@ def _combine(kind: str, one: Mask, other: Any) -> Mask:
 
 
 def _whole(function: str, name: str, value: Any) -> int:
-    return checks.integer(function, name, value, minimum=-(2**31))
+    return checks.integer(function, name, value, minimum=-(2**30), maximum=2**30)
 
 
 def _ids(function: str, name: str, value: Any, rank: int = 0) -> Any:
@@ -154,8 +157,14 @@ def _before(position: Any, lengths: Any) -> Any:
 
 
 def _same_rank(one: Any, other: Any) -> tuple[Any, Any]:
-    """The two with leading axes of 1, so that both have the rank of the higher."""
+    """The two in the rank of the higher; only (T, S) is lifted, for a (B, T, S) would be read as per head (L3)."""
     rank = max(one.ndim, other.ndim)
+    fits = all(a == b or 1 in (a, b) for a, b in zip(one.shape[::-1], other.shape[::-1], strict=False))
+    if not fits or any(x.ndim not in (2, rank) for x in (one, other)):
+        shapes = f"{tuple(one.shape)} and {tuple(other.shape)}"
+        fail(
+            ValueError, "masks", f"parts of shape {shapes} do not go together: each is (T, S), or they have equal axes."
+        )
     return one.reshape((1,) * (rank - one.ndim) + one.shape), other.reshape((1,) * (rank - other.ndim) + other.shape)
 
 
@@ -171,7 +180,10 @@ def _or(i: Any, j: Any, xp: Any, one: Mask, other: Mask) -> Any:
 
 def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
     real = _before(j, key_lengths)
-    return real if query_lengths is None else real & _before(i, query_lengths)
+    if query_lengths is None:
+        return real
+    real, of_query = _same_rank(real, _before(i, query_lengths))
+    return real & of_query
 
 
 def _prefix(i: Any, j: Any, xp: Any, lengths: Any) -> Any:
@@ -187,7 +199,19 @@ def _window(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> Any
 
 def _segments(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> Any:
     of_query, of_key = xp.take(query_ids, i[:, 0], axis=-1), xp.take(key_ids, j[0], axis=-1)
-    return of_query[..., None, :, None] == of_key[..., None, None, :]
+    of_query, of_key = _same_rank(of_query[..., None, :, None], of_key[..., None, None, :])
+    return of_query == of_key
+
+
+def _function(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> Any:
+    *arrays, f = arrays_and_f
+    result = f(i, j, *arrays)
+    shape, full = tuple(getattr(result, "shape", ())), (i.shape[0], j.shape[1])
+    fits = len(shape) >= 2 and all(got in (1, size) for got, size in zip(shape[-2:], full, strict=True))
+    if str(getattr(result, "dtype", None)) != "bool" or not fits:
+        got = f"{getattr(result, 'dtype', type(result).__name__)} {shape}"
+        fail(TypeError, "from_function", f"f must return booleans that broadcast to {full}, got {got}.")
+    return result
 
 
 def _dense(i: Any, j: Any, xp: Any, array: Any) -> Any:
@@ -202,7 +226,7 @@ KINDS: dict[str, Callable] = {
     "segments": _segments,
     "prefix": _prefix,
     "dense": _dense,
-    "function": lambda i, j, xp, *rest: rest[-1](i, j, *rest[:-1]),
+    "function": _function,
     "and": _and,
     "or": _or,
     "not": lambda i, j, xp, one: ~one.allowed(i, j, xp),

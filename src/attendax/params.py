@@ -1,4 +1,4 @@
-"""All weights, as NamedTuples: one definition for the NumPy and the JAX side.
+"""All weights, and the gradients of attention, as NamedTuples: one definition for the NumPy and the JAX side.
 
 A NamedTuple is a pytree without registration, so ``jax.grad`` returns the same type as the backward written by hand.
 Nothing here imports JAX or NumPy. Throughout, ``y = x @ W + b``: weights are stored (in, out), and head ``h`` owns the
@@ -63,3 +63,13 @@ class EncoderParams(NamedTuple):
 
     embeddings: EmbeddingParams
     blocks: tuple[EncoderBlockParams, ...]
+
+
+class AttentionGradients(NamedTuple):
+    """A gradient for every floating input, in its shape and dtype; None where there was no such input."""
+
+    grad_query: Any
+    grad_key: Any
+    grad_value: Any
+    grad_bias: Any = None
+    grad_score_mod: Any = None

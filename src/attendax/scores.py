@@ -50,11 +50,13 @@ def alibi(slopes: Any, *, offset: int = 0) -> ScoreModifier:
         TypeError, ValueError: slopes not a floating vector, or an offset that is not an integer.
     """
     _floating("alibi", "slopes", slopes, rank=1)
-    return ScoreModifier("alibi", (slopes,), (integer("alibi", "offset", offset, minimum=-(2**31)),))
+    return ScoreModifier("alibi", (slopes,), (integer("alibi", "offset", offset, minimum=-(2**30), maximum=2**30),))
 
 
 def relative_bias(table: Any, *, offset: int = 0) -> ScoreModifier:
-    """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]`` (Shaw et al. 2018).
+    """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]``.
+
+    One number per distance is from Raffel et al. 2020, the clipping from Shaw et al. 2018.
 
     Args:
         table: floating (N, 2R + 1): a row for each query head; column R is distance 0, later keys to its right.
@@ -66,7 +68,9 @@ def relative_bias(table: Any, *, offset: int = 0) -> ScoreModifier:
     _floating("relative_bias", "table", table, rank=2)
     if table.shape[1] % 2 == 0:
         fail(ValueError, "relative_bias", f"table has {table.shape[1]} columns but needs an odd number, 2R + 1.")
-    return ScoreModifier("relative_bias", (table,), (integer("relative_bias", "offset", offset, minimum=-(2**31)),))
+    return ScoreModifier(
+        "relative_bias", (table,), (integer("relative_bias", "offset", offset, minimum=-(2**30), maximum=2**30),)
+    )
 
 
 def from_function(f: Callable, *arrays: Any) -> ScoreModifier:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from .shapes import FLOATING, check, fail, is_wider
-from .values import heads, instance, integer, key_words, number, one_of
+from .values import boolean, heads, instance, integer, key_words, number, one_of
 
 NORMS = ("pre", "post")
+IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
 
 
@@ -100,11 +101,17 @@ def attention(
     scale: Any,
     dropout_rate: Any,
     dropout_rng: Any,
+    implementation: Any = None,
+    return_lse: Any = False,
     *,
     grad_output: Any = None,
     grad_lse: Any = None,
 ) -> Border:
     """Check all arguments of ``attention`` (L1, L3, L8, L10); settle scale, mask as an array, random words."""
+    one_of(function, "implementation", implementation, (None, *IMPLEMENTATIONS))
+    if implementation not in (None, "dense"):
+        fail(NotImplementedError, function, f"implementation {implementation!r} is not there yet; 'dense' is.")
+    boolean(function, "return_lse", return_lse)
     arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
     one_head = len(getattr(query, "shape", ())) == 2
     sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
@@ -114,7 +121,7 @@ def attention(
         _grad_lse(function, grad_lse, shape[:-1])
     if hasattr(mask_, "to_dense"):
         mask_ = mask_.to_dense(sizes["T"], sizes["S"])
-        mask_ = mask_[0] if one_head and len(mask_.shape) == 3 else mask_
+        mask_ = mask_[0] if one_head and len(mask_.shape) == 3 and mask_.shape[0] == 1 else mask_
     mask(function, mask_, shape, broadcast=False)
     bias(function, bias_, shape, query.dtype)
     if score_mod is not None:

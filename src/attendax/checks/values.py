@@ -11,8 +11,8 @@ import numpy as np
 from .shapes import fail
 
 
-def integer(function: str, name: str, value: Any, *, minimum: int = 1) -> int:
-    """``value`` as an int of at least ``minimum``; TypeError for another kind, ValueError for a smaller one."""
+def integer(function: str, name: str, value: Any, *, minimum: int = 1, maximum: int | None = None) -> int:
+    """``value`` as an int within the bounds; TypeError for another kind, ValueError for one that is out of them."""
     try:
         number = operator.index(value) if not isinstance(value, bool) else None
     except TypeError:
@@ -21,6 +21,8 @@ def integer(function: str, name: str, value: Any, *, minimum: int = 1) -> int:
         fail(TypeError, function, f"{name} must be an integer, got {value!r} of type {type(value).__name__}.")
     if number < minimum:
         fail(ValueError, function, f"{name} must be at least {minimum}, got {number}.")
+    if maximum is not None and number > maximum:
+        fail(ValueError, function, f"{name} must be at most {maximum}, got {number}.")
     return number
 
 

@@ -11,6 +11,8 @@ from .attention_core import compute_attention_scores_backward as compute_attenti
 from .attention_core import scaled_dot_product_attention as scaled_dot_product_attention
 from .attention_core import scaled_dot_product_attention_backward as scaled_dot_product_attention_backward
 from .full_attention import attention as attention
+from .full_attention import attention_backward as attention_backward
+from .full_attention import attention_with_weights as attention_with_weights
 from .multi_head import MultiHeadAttention as MultiHeadAttention
 from .multi_head import init_multi_head_attention as init_multi_head_attention
 from .multi_head import merge_heads as merge_heads

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
+from attendax.params import AttentionGradients
 
 from . import dropout
 from .attention_core import add_bias
@@ -59,24 +61,120 @@ def attention(
         >>> attention(query, key, value).tolist()
         [[1.5]]
     """
-    checks.one_of("attention", "implementation", implementation, (None, "dense"))
-    border = checks.attention("attention", query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng)
+    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
+    out, lse, _ = _forward("attention", *inputs, implementation, return_lse)
+    return (out, lse) if return_lse else out
+
+
+def _forward(
+    function: str,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Any,
+    bias: Array | None,
+    score_mod: Any,
+    scale: float | None,
+    dropout_rate: float,
+    dropout_rng: Any,
+    implementation: str | None,
+    return_lse: bool = False,
+    **gradients: Any,
+) -> tuple[Array, Array, Array]:
+    """out, lse, and the weights after dropout."""
+    border = checks.attention(
+        function,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        score_mod,
+        scale,
+        dropout_rate,
+        dropout_rng,
+        implementation,
+        return_lse,
+        **gradients,
+    )
     q, k, v, b = widen(query, key, value, bias)
     if query.ndim == 2:  # one head, no batch
         q, k, v = q[None], k[None], v[None]
     k, v = (jnp.repeat(x, border.group, axis=-3) for x in (k, v))
     shape = (*q.shape[:-1], k.shape[-2])
     allowed = as_allowed(border.mask, shape)
-    products = product(border.scale * q, k)
+    scores = product(border.scale * q, k)
     if score_mod is not None:  # a forbidden score, perhaps NaN, would come back as the derivative of the modifier
-        products = modify(
-            score_mod, jnp.where(allowed if b is None else add_bias(products, b, allowed)[1], products, 0)
-        )
-    scores, allowed = (products, allowed) if b is None else add_bias(products, b, allowed)
+        open_pairs = allowed if b is None else add_bias(scores, b, allowed)[1]
+        scores = modify(score_mod, jnp.where(open_pairs, scores, 0))
+    if b is not None:
+        scores, allowed = add_bias(scores, b, allowed)
     weights, lse = masked_softmax(scores, allowed)
     if border.rate:
         kept = dropout.keep(border.words, shape, border.rate)
         weights = jnp.where(kept, weights / (1 - border.rate if border.rate < 1 else 1), 0)
-    out = sum_over_allowed(weights, v, allowed)
-    out = out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
-    return (out, lse.reshape(query.shape[:-1])) if return_lse else out
+    out = sum_over_allowed(weights, v, allowed).astype(query.dtype)
+    weights = weights.astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
+    return out.reshape(*query.shape[:-1], value.shape[-1]), lse.reshape(query.shape[:-1]), weights
+
+
+@takes_arrays
+def attention_with_weights(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    implementation: str | None = None,
+) -> tuple[Array, Array, Array]:
+    """``attention`` for those who want to look inside: out, lse, and the weights (..., N, T, S) after dropout."""
+    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
+    return _forward("attention_with_weights", *inputs, implementation)
+
+
+@takes_arrays
+def attention_backward(
+    grad_output: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    grad_lse: Array | None = None,
+    implementation: str | None = None,
+) -> AttentionGradients:
+    """Gradients of every floating input as ``AttentionGradients``; derived by hand in ``spec``."""
+    name, rest = "attention_backward", (scale, dropout_rate, dropout_rng)
+    checks.attention(
+        name,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        score_mod,
+        *rest,
+        implementation,
+        grad_output=grad_output,
+        grad_lse=grad_lse,
+    )
+
+    def forward(query, key, value, bias, score_mod):
+        return _forward(
+            name.removesuffix("_backward"), query, key, value, mask, bias, score_mod, *rest, implementation
+        )[:2]
+
+    (_, lse), pull = jax.vjp(forward, query, key, value, bias, score_mod)
+    return AttentionGradients(
+        *pull((grad_output, jnp.zeros_like(lse) if grad_lse is None else grad_lse.astype(lse.dtype)))
+    )

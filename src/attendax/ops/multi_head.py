@@ -91,6 +91,7 @@ def init_multi_head_attention(
     """
     d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
     checks.heads("MultiHeadAttention", d_model, num_heads)
+    checks.boolean("MultiHeadAttention", "bias", bias)
     projections = (glorot(key, d_model, d_model, dtype) for key in jax.random.split(rng, 4))
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
 
@@ -162,7 +163,7 @@ def multi_head_attention_forward(
     b_V: Array | None = None,
     b_O: Array | None = None,
 ) -> tuple[Array, dict[str, Any]]:
-    """Multi-head attention in the seed's words: ``multi_head_attention`` and a cache for its backward.
+    """Multi-head attention by its textbook signature: ``multi_head_attention`` and a cache for its backward.
 
     Args:
         Q: queries (B, T, M).
@@ -234,6 +235,7 @@ class MultiHeadAttention:
     def __post_init__(self) -> None:
         checks.integer("MultiHeadAttention", "d_model", self.d_model)
         checks.heads("MultiHeadAttention", self.d_model, self.num_heads)
+        checks.boolean("MultiHeadAttention", "bias", self.bias)
 
     @property
     def d_k(self) -> int:

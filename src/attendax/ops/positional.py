@@ -72,7 +72,7 @@ def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) ->
 
 
 def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtype: Any = float) -> Array:
-    """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT and GPT-2).
+    """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT).
 
     Args:
         max_length: number of positions P, 0 or more.

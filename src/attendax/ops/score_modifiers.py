@@ -16,7 +16,7 @@ def softcap(scores: Array, cap: float) -> Array:
 
 def alibi(scores: Array, slopes: Array, offset: int) -> Array:
     """``s - slope_n · |i + offset - j|`` for scores (..., N, T, S) and slopes (N,)."""
-    lowered = slopes[:, None, None] * jnp.abs(_distance(scores, offset))[None]
+    lowered = slopes[:, None, None] * jnp.abs(_distance(scores, offset))[None].astype(scores.dtype)
     return scores - lowered.reshape((1,) * (scores.ndim - 3) + lowered.shape)
 
 

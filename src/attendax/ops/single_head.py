@@ -42,6 +42,7 @@ class Attention:
 
     def __post_init__(self) -> None:
         checks.integer("Attention", "embedding_dimension", self.embedding_dimension)
+        checks.boolean("Attention", "causal", self.causal)
 
     def init(self, rng: Any, dtype: Any = float) -> Any:
         """Weights: four (M, M), normal with standard deviation 0.02."""
@@ -58,7 +59,8 @@ class Attention:
         """``forward``, and the attention weights (B, T, T)."""
         check("Attention", {"x": x} | params._asdict())
         wide, w_q, w_k, w_v, w_o = widen(x, *params)
-        mask = create_causal_mask(x.shape[1]) if (self.causal if causal is None else causal) else None
+        causal = self.causal if causal is None else checks.boolean("Attention", "causal", causal)
+        mask = create_causal_mask(x.shape[1]) if causal else None
         mixed, weights = scaled_dot_product_attention(wide @ w_q, wide @ w_k, wide @ w_v, mask)
         return (mixed @ w_o).astype(x.dtype), weights.astype(x.dtype)
 

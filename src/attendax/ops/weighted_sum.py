@@ -79,14 +79,22 @@ def softmax_backward(grad_output: Array, x: Array, axis: int = -1) -> Array:
 
 
 def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
-    """Softmax and log-sum-exp along an axis; the empty set, all -inf, gives 0 and -inf, and gradient 0."""
+    """Softmax and log-sum-exp along an axis; the empty set, all -inf, gives 0 and -inf, and gradient 0.
+
+    The maximum is subtracted twice. Where a score ends in a multiplication (a scale, softcap, a width of 1), XLA may
+    fuse it with the first subtraction into one multiply-add, which does not round the score as the maximum did: at
+    scores of 1e30 they differ by 1e23, and every weight of the row would be 0 or infinite (L7). The second maximum is
+    of the very differences whose exponentials are taken. (On CPU neither an optimization barrier nor reduce_precision
+    prevents the fusion.)
+    """
     largest = lax.stop_gradient(jnp.max(scores, axis=axis, keepdims=True, initial=-jnp.inf))
-    shift = jnp.where(largest == -jnp.inf, 0, largest)
-    exponentials = jnp.exp(scores - shift)
-    total = jnp.sum(exponentials, axis=axis, keepdims=True)
-    empty = total == 0
-    total = jnp.where(empty, 1, total)
-    lse = jnp.where(empty, -jnp.inf, shift + jnp.log(total))
+    empty = largest == -jnp.inf
+    below = scores - jnp.where(empty, 0, largest)
+    rest = lax.stop_gradient(jnp.max(below, axis=axis, keepdims=True, initial=-jnp.inf))
+    rest = jnp.where(empty, 0, rest)
+    exponentials = jnp.exp(below - rest)
+    total = jnp.where(empty, 1, jnp.sum(exponentials, axis=axis, keepdims=True))
+    lse = jnp.where(empty, -jnp.inf, largest + rest + jnp.log(total))
     return exponentials / total, jnp.squeeze(lse, axis)
 
 
@@ -103,12 +111,7 @@ def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def product(left: Array, right: Array) -> Array:
-    """``left rightᵀ``; in its derivative what is not finite counts as 0: it can only meet gradients of 0 or NaN.
-
-    A scale belongs on ``left``, before. Applied to the product it would meet the subtraction of the row maximum, and
-    XLA makes one fused multiply-add of the two: at scores of 1e30 that differs from the maximum by 1e23, and every
-    weight of the row is 0 or infinite (L7).
-    """
+    """``left rightᵀ``; in its derivative what is not finite counts as 0: it can only meet gradients of 0 or NaN."""
     return _transposed_product(left, right)
 
 
@@ -132,6 +135,10 @@ def masked_softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
 def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     """``outᵢ = Σ_{j allowed to i} wᵢⱼ valueⱼ``: a product where all is finite; see ``spec.weighted_sum``.
 
+    Where something is not finite, the sum is taken once more, term by term over the allowed pairs, and replaces those
+    entries, and those alone, in which a query really sees it. They also get their gradient that way, and a NaN in their
+    cotangent stays away from the product that all others share.
+
     Args:
         weights: (..., T, S), 0 where not allowed.
         values: (..., S, V).
@@ -140,26 +147,28 @@ def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     Returns:
         (..., T, V).
     """
-    whole = jnp.sum(weights, axis=-1, keepdims=True)
-    seen = _seen(values, allowed)
-    spoiled = ~jnp.isfinite(whole) | (seen != 0)
     clean = jnp.matmul(jnp.where(jnp.isfinite(weights), weights, 0), finite(values), precision=lax.Precision.HIGHEST)
-    factor = jnp.where(spoiled, jnp.where(seen == 0, 1, seen), 0)
-    return jnp.where(spoiled, whole * factor, clean)
+
+    @jax.checkpoint
+    def term_by_term(weights, values):
+        pair = allowed[..., None]
+        terms = jnp.where(pair, weights[..., None], 0) * jnp.where(pair, values[..., None, :, :], 0)
+        return terms.sum(axis=-2)
+
+    bad = _any_not_finite(lax.stop_gradient(weights)) | _any_not_finite(lax.stop_gradient(values))
+    defined = lax.cond(bad, term_by_term, lambda weights, values: jnp.zeros_like(clean), weights, values)
+    return jnp.where(jnp.isfinite(defined), clean, defined)
 
 
-def _seen(values: Array, allowed: Array) -> Array:
-    """(..., T, V): 0, or what a query gets that may look at a NaN or an infinity in that column of the values."""
-    values = lax.stop_gradient(values)
+@jax.custom_batching.custom_vmap
+def _any_not_finite(x: Array) -> Array:
+    """Whether anything in x, a whole batch included, is not finite: one answer, so a branch stays one under vmap."""
+    return ~jnp.isfinite(x).all()
 
-    def search():
-        marks = jnp.concatenate([jnp.isnan(values), values == jnp.inf, values == -jnp.inf], axis=-1)
-        nan, up, down = jnp.split(allowed.astype(values.dtype) @ marks.astype(values.dtype) > 0, 3, axis=-1)
-        infinite = jnp.where(up, jnp.inf, jnp.where(down, -jnp.inf, 0))
-        return jnp.where(nan | (up & down), jnp.nan, infinite).astype(values.dtype)
 
-    shape = (*allowed.shape[:-1], values.shape[-1])
-    return lax.cond(jnp.isfinite(values).all(), lambda: jnp.zeros(shape, values.dtype), search)
+@_any_not_finite.def_vmap
+def _any_not_finite_in_batch(axis_size, in_batched, x):
+    return _any_not_finite(x), False
 
 
 def average(scores: Array, values: Array, allowed: Array) -> tuple[Array, Array]:

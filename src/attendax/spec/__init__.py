@@ -10,7 +10,6 @@ from .attention_core import compute_attention_scores as compute_attention_scores
 from .attention_core import compute_attention_scores_backward as compute_attention_scores_backward
 from .attention_core import scaled_dot_product_attention as scaled_dot_product_attention
 from .attention_core import scaled_dot_product_attention_backward as scaled_dot_product_attention_backward
-from .full_attention import AttentionGradients as AttentionGradients
 from .full_attention import attention as attention
 from .full_attention import attention_backward as attention_backward
 from .full_attention import attention_with_weights as attention_with_weights

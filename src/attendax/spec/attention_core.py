@@ -52,7 +52,7 @@ def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     check("compute_attention_scores", {"Q": Q, "K": K})
     checks.boolean("compute_attention_scores", "scale", scale)
     q, k = widen(Q, K)
-    return (_factor(Q, scale) * (q @ k.swapaxes(-1, -2))).astype(Q.dtype)
+    return ((_factor(Q, scale) * q) @ k.swapaxes(-1, -2)).astype(Q.dtype)
 
 
 def _factor(Q: Array, scale: bool = True) -> float:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attendax import checks
+from attendax.params import AttentionGradients
 
 from . import dropout
 from .attention_core import add_bias
@@ -22,16 +23,6 @@ from .weighted_sum import (
     through_softmax,
     widen,
 )
-
-
-class AttentionGradients(NamedTuple):
-    """A gradient for every floating input, in its shape and dtype; None where there was no such input."""
-
-    grad_query: Any
-    grad_key: Any
-    grad_value: Any
-    grad_bias: Any = None
-    grad_score_mod: Any = None
 
 
 def attention(
@@ -81,17 +72,28 @@ def attention(
         (array([[1.5]]), array([1.3863]))
     """
     inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
-    steps = _forward("attention", *inputs, implementation)
+    steps = _forward("attention", *inputs, implementation, return_lse)
     out = steps.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (out, steps.lse.reshape(query.shape[:-1])) if return_lse else out
 
 
-def attention_with_weights(query: Array, key: Array, value: Array, **options: Any) -> tuple[Array, Array, Array]:
+def attention_with_weights(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    implementation: str | None = None,
+) -> tuple[Array, Array, Array]:
     """``attention`` for those who want to look inside.
 
     Args:
-        query, key, value: as in ``attention``.
-        options: the options of ``attention``, by name; all but ``return_lse``.
+        query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, implementation: as in ``attention``.
 
     Returns:
         out (..., N, T, V), lse (..., N, T), and the weights (..., N, T, S) after dropout.
@@ -99,12 +101,8 @@ def attention_with_weights(query: Array, key: Array, value: Array, **options: An
     Raises:
         TypeError, ValueError: as ``attention``.
     """
-    names = ("mask", "bias", "score_mod", "scale", "dropout_rate", "dropout_rng", "implementation")
-    defaults: dict[str, Any] = dict.fromkeys(names) | {"dropout_rate": 0.0}
-    unknown = set(options) - set(names)
-    if unknown:
-        raise TypeError(f"attention_with_weights: unknown options {sorted(unknown)}; there are {', '.join(names)}.")
-    steps = _forward("attention_with_weights", query, key, value, *(defaults | options).values())
+    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
+    steps = _forward("attention_with_weights", *inputs, implementation)
     out = steps.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     weights = (steps.weights * steps.kept).astype(query.dtype)
     return out, steps.lse.reshape(query.shape[:-1]), weights.reshape(*query.shape[:-1], key.shape[-2])
@@ -138,11 +136,23 @@ def _forward(
     dropout_rate: float,
     dropout_rng: Any,
     implementation: str | None,
+    return_lse: bool = False,
     **gradients: Any,
 ) -> Any:
-    checks.one_of(function, "implementation", implementation, (None, "dense"))
     border = checks.attention(
-        function, query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, **gradients
+        function,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        score_mod,
+        scale,
+        dropout_rate,
+        dropout_rng,
+        implementation,
+        return_lse,
+        **gradients,
     )
     q, k, v, b = widen(query, key, value, bias)
     if query.ndim == 2:  # one head, no batch
@@ -152,7 +162,7 @@ def _forward(
     allowed = np.broadcast_to(True if border.mask is None else np.asarray(border.mask), shape)
     if b is not None:
         allowed = allowed & (b != -np.inf)
-    products = np.where(allowed, border.scale * (q @ k.swapaxes(-1, -2)), 0)
+    products = np.where(allowed, (border.scale * q) @ k.swapaxes(-1, -2), 0)  # scaled first: it cannot overflow alone
     scores = products if score_mod is None else modify(score_mod, products)
     scores = scores if b is None else add_bias(scores, b, allowed)[0]
     scores = np.where(allowed, scores, -np.inf)
@@ -218,7 +228,11 @@ def attention_backward(
     inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
     steps = _forward("attention_backward", *inputs, implementation, grad_output=grad_output, grad_lse=grad_lse)
     gradient = grad_output.astype(steps.q.dtype).reshape(steps.out.shape)
-    allowed, weights = steps.allowed, steps.weights
+    live = (gradient != 0).any(axis=-1)  # a query that nothing depends on is left out, whatever its weights
+    if grad_lse is not None:
+        live |= grad_lse.reshape(live.shape) != 0
+    allowed = steps.allowed & live[..., None]
+    weights = np.where(allowed, steps.weights, 0)
     grad_v = sum_over_allowed((weights * steps.kept).swapaxes(-1, -2), gradient, allowed.swapaxes(-1, -2))
     grad_weights = np.where(allowed, gradient @ steps.v.swapaxes(-1, -2), 0) * steps.kept
     grad_scores = through_softmax(grad_weights, weights)

@@ -156,7 +156,7 @@ def forward(
     q = split_heads(_affine(queries, w_q, b_q), num_heads)
     k = split_heads(_affine(keys, w_k, b_k), num_heads)
     v = split_heads(_affine(values, w_v, b_v), num_heads)
-    heads, weights = average(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]), v, allowed)
+    heads, weights = average(q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2), v, allowed)
     context = merge_heads(heads)
     steps = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
     return _affine(context, w_o, b_o).astype(Q.dtype), inputs | params._asdict() | steps
@@ -275,6 +275,7 @@ class MultiHeadAttention(Layer):
         self.d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
         self.d_k = checks.heads("MultiHeadAttention", self.d_model, num_heads)
         self.num_heads = int(num_heads)
+        checks.boolean("MultiHeadAttention", "bias", bias)
         rng = generator("MultiHeadAttention", rng)
         self.W_Q, self.W_K, self.W_V, self.W_O = (glorot(rng, self.d_model, self.d_model) for _ in range(4))
         self.b_Q, self.b_K, self.b_V, self.b_O = (np.zeros(self.d_model) if bias else None for _ in range(4))

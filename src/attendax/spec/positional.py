@@ -88,7 +88,7 @@ def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) ->
 
 
 def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = None) -> Array:
-    """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT and GPT-2).
+    """Draw the table that learned encodings start from: normal, standard deviation 0.02 (as in BERT).
 
     It is a weight: add it with ``add_positional_encoding`` and train it with the gradient ``grad_pe`` of that.
 

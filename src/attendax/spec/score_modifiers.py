@@ -33,17 +33,19 @@ def alibi(scores: Array, slopes: Array, offset: int) -> Array:
         slopes: (N,).
         offset: the position of query 0 among the keys.
     """
-    return scores - slopes[:, None, None] * np.abs(_distance(scores, offset))
+    return scores - slopes[:, None, None] * np.abs(_distance(scores, offset)).astype(scores.dtype)
 
 
 def alibi_backward(grad_output: Array, slopes: Array, offset: int) -> Array:
     """``dslope_n = -Σ dout |i + offset - j|`` over the pairs of head n; the scores pass their gradient on."""
-    per_pair = -grad_output * np.abs(_distance(grad_output, offset))
+    per_pair = -grad_output * np.abs(_distance(grad_output, offset)).astype(grad_output.dtype)
     return sum_to_shape(per_pair, (*slopes.shape, 1, 1)).reshape(slopes.shape)
 
 
 def relative_bias(scores: Array, table: Array, offset: int) -> Array:
-    """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]`` (Shaw et al. 2018).
+    """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]``.
+
+    One number per distance is from Raffel et al. 2020, the clipping from Shaw et al. 2018.
 
     Args:
         scores: (..., N, T, S).

@@ -49,7 +49,7 @@ class Attention(Layer):
 
     def __init__(self, embedding_dimension: int, *, causal: bool = False, rng: Any = None) -> None:
         self.embedding_dimension = size = checks.integer("Attention", "embedding_dimension", embedding_dimension)
-        self.causal = causal
+        self.causal = checks.boolean("Attention", "causal", causal)
         rng = generator("Attention", rng)
         for name in SingleHeadParams._fields:
             setattr(self, name, rng.normal(0.0, 0.02, (size, size)))
@@ -59,7 +59,8 @@ class Attention(Layer):
         """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
         check("Attention", {"x": x} | self.params._asdict())
         wide, w_q, w_k, w_v, w_o = widen(x, *self.params)
-        mask = create_causal_mask(x.shape[1]) if (self.causal if causal is None else causal) else None
+        causal = self.causal if causal is None else checks.boolean("Attention", "causal", causal)
+        mask = create_causal_mask(x.shape[1]) if causal else None
         inputs = wide @ w_q, wide @ w_k, wide @ w_v, mask
         mixed, weights = scaled_dot_product_attention(*inputs)
         self._cache = {

@@ -52,7 +52,8 @@ def softmax(x: Array, axis: int = -1) -> Array:
     (wide,) = widen(x)
     largest = np.max(wide, axis=axis, keepdims=True, initial=-np.inf)
     exponentials = np.exp(wide - np.where(largest == -np.inf, 0, largest))
-    total = np.sum(exponentials, axis=axis, keepdims=True)
+    last = np.ascontiguousarray(np.moveaxis(exponentials, axis, -1))  # NumPy sums in pairs along this axis only
+    total = np.expand_dims(last.sum(axis=-1), axis)
     return (exponentials / np.where(total == 0, 1, total)).astype(x.dtype)
 
 
@@ -139,9 +140,13 @@ def average_backward(grad_output: Array, weights: Array, values: Array, allowed:
         dpᵢⱼ = doutᵢ · vⱼ
         dsᵢⱼ = pᵢⱼ (dpᵢⱼ - Σₖ dpᵢₖ pᵢₖ)   softmax_backward; 0 where forbidden
 
+    A query whose own gradient is all 0 is left out, whatever its weights: what nothing depends on cannot matter.
+
     Returns:
         grad_scores (..., T, S) and grad_values (..., S, V).
     """
+    allowed = allowed & (grad_output != 0).any(axis=-1, keepdims=True)
+    weights = np.where(allowed, weights, 0)
     grad_values = sum_over_allowed(weights.swapaxes(-1, -2), grad_output, allowed.swapaxes(-1, -2))
     grad_weights = np.where(allowed, grad_output @ values.swapaxes(-1, -2), 0)
     return np.where(allowed, through_softmax(grad_weights, weights), 0), grad_values
