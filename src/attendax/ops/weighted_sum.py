@@ -150,10 +150,13 @@ def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     clean = jnp.matmul(jnp.where(jnp.isfinite(weights), weights, 0), finite(values), precision=lax.Precision.HIGHEST)
 
     @jax.checkpoint
+    def terms_of_key(weight, value, seen):  # (..., T), (..., V), (..., T): all T x S x V terms at once would not fit
+        seen = seen[..., None]
+        return jnp.where(seen, weight[..., None], 0) * jnp.where(seen, value[..., None, :], 0)
+
     def term_by_term(weights, values):
-        pair = allowed[..., None]
-        terms = jnp.where(pair, weights[..., None], 0) * jnp.where(pair, values[..., None, :, :], 0)
-        return terms.sum(axis=-2)
+        keys = jnp.moveaxis(weights, -1, 0), jnp.moveaxis(values, -2, 0), jnp.moveaxis(allowed, -1, 0)
+        return lax.scan(lambda total, key: (total + terms_of_key(*key), None), jnp.zeros_like(clean), keys)[0]
 
     bad = _any_not_finite(lax.stop_gradient(weights)) | _any_not_finite(lax.stop_gradient(values))
     defined = lax.cond(bad, term_by_term, lambda weights, values: jnp.zeros_like(clean), weights, values)
