@@ -292,3 +292,44 @@ class TestRealWeights:
         assert main(["embed", "A man is eating food.", "Someone has a meal.", "The stock market fell.", "--check"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[5].split() == ["1", "1.000", "0.680", "-0.036"]
+
+
+class TestNothingIsClaimedOrLost:
+    def test_a_check_of_no_text_is_refused(self, embed, stdin):
+        stdin(b"")
+        status, _, err = embed("--json", "--check")
+        assert status == cli.REFUSED
+        assert "there is no text" in err
+
+    @pytest.mark.parametrize("name", ["out", "-", "", "notes.txt", "nowhere/out.png", "."])
+    def test_a_map_is_written_to_the_file_that_was_named_or_not_at_all(self, embed, name, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        status, out, err = embed("a man", "--map", name)
+        assert (status, out, len(err.splitlines())) == (cli.REFUSED, "", 1)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_standard_input_may_be_closed(self, embed, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", None)
+        status, _, err = embed()
+        assert status == cli.REFUSED
+        assert "standard input is closed" in err
+        assert embed("a man", "the meal")[0] == 0
+
+    def test_standard_output_may_be_closed(self, monkeypatch, capsys):
+        monkeypatch.setattr(sys, "stdout", None)
+        assert main(["demo"]) == cli.REFUSED
+        assert "standard output is closed" in capsys.readouterr().err
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+    def test_a_full_disk_is_said_in_one_line(self):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run(
+                [sys.executable, "-m", "attendax", "demo"], stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        assert run.returncode == cli.REFUSED
+        assert run.stderr.splitlines() == ["attendax demo: cannot write the output: No space left on device"]
+
+    def test_a_byte_order_mark_is_not_text(self, embed, stdin):
+        stdin(b"\xef\xbb\xbfa man\nthe meal\n")
+        _, out, _ = embed("--json")
+        assert [json.loads(line)["text"] for line in out.splitlines()] == ["a man", "the meal"]

@@ -74,6 +74,9 @@ class TestLoad:
     @pytest.mark.parametrize(
         ("files", "message"),
         [
+            ({"limits": {"max_seq_length": 12.5}}, "max_seq_length that is no integer but float"),
+            ({"limits": {"max_seq_length": True}}, "max_seq_length that is no integer but bool"),
+            ({"limits": {"max_seq_length": 1}}, "max_seq_length=1"),
             ({"limits": {"max_seq_length": 14}}, "max_seq_length=14, but the model has 13 positions"),
             ({"modules": [{"path": ""}]}, "modules.json must list objects with a type and a path"),
             ({"modules": {}}, "modules.json must hold a list, got a dict"),

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from attendax.encoders.sentences import SentenceEncoder
 
 CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an embedding by 4e-5 at the very least
-MATRIX_LIMIT = 10  # texts whose similarity matrix still fits 80 columns
+MATRIX_LIMIT = 9  # texts whose similarity matrix still fits 80 columns
+PICTURES = (".png", ".svg", ".pdf", ".jpg")
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141  # exit statuses; the last two are what a shell gives
 
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parser().parse_args(argv)
     try:
+        if sys.stdout is None:
+            raise Refusal("standard output is closed")
         status = args.run(args)
         sys.stdout.flush()
     except Refusal as refusal:
@@ -41,6 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter flushes again and complains
         return PIPE_CLOSED
+    except OSError as error:  # a full disk behind standard output; files that are read have their own errors
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
+        return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
@@ -128,7 +136,7 @@ def _embed(args: argparse.Namespace) -> int:
             print(_json_line(result), flush=True)
         else:
             results.append(result)
-    if number == 0 and (draw or not args.json):
+    if number == 0 and (draw or args.check or not args.json):  # a check of nothing would pass
         raise Refusal("there is no text; give some as arguments, or one a line on standard input")
     if not args.json:
         _print_similarities(results)
@@ -165,11 +173,13 @@ def _arguments(texts: list[str]) -> Iterator[str]:
 
 def _standard_input() -> Iterator[str]:
     """The lines of standard input, read as they come; an empty line is an empty text."""
+    if sys.stdin is None:
+        raise Refusal("standard input is closed and there is no TEXT")
     if sys.stdin.isatty():
         print("attendax embed: one text a line, then end of file (Ctrl-D)", file=sys.stderr)
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise Refusal(f"line {number} of standard input is not valid UTF-8: {error.reason}") from None
 
@@ -232,6 +242,11 @@ def _map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callab
     from attendax.encoders import layer_attention
     from attendax.extras import require
 
+    picture = Path(args.map)
+    if picture.suffix.lower() not in PICTURES:  # matplotlib would add one, and write another file than the one named
+        raise Refusal(f"--map {args.map}: name a picture file, such as heads.png ({', '.join(PICTURES)})")
+    if picture.is_dir() or not picture.parent.is_dir():
+        raise Refusal(f"--map {args.map}: there is no such folder, or this is one")
     num_layers = encoder.config.num_layers
     layer = num_layers if args.layer is None else args.layer
     if not 1 <= layer <= num_layers:

@@ -78,8 +78,11 @@ def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
     params, config = load_bert(directory)
     normalize = _read_modules(directory)
     settings = _optional_json(directory / "sentence_bert_config.json")
-    max_tokens = settings.get("max_seq_length") or config.max_positions
-    if not 0 < max_tokens <= config.max_positions:
+    max_tokens = settings.get("max_seq_length", config.max_positions)
+    if type(max_tokens) is not int:
+        got = type(max_tokens).__name__
+        raise ValueError(f"{NAME}: sentence_bert_config.json has a max_seq_length that is no integer but {got}")
+    if not 2 <= max_tokens <= config.max_positions:
         facts = f"max_seq_length={max_tokens}, but the model has {config.max_positions} positions"
         raise ValueError(f"{NAME}: sentence_bert_config.json has {facts}")
     tokenizer = _read_tokenizer(directory / "tokenizer.json", config)
