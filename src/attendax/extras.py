@@ -1,6 +1,8 @@
 """Optional packages: one place that imports them, and one error that names the command which installs them."""
 
 import importlib
+import shlex
+import sys
 from types import ModuleType
 
 
@@ -17,9 +19,9 @@ def require(module: str, function: str) -> ModuleType:
     Example:
         >>> require("json", "reader").loads("[1]")
         [1]
-        >>> require("no_such_package", "reader")
+        >>> require("no_such_package", "reader")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ModuleNotFoundError: reader: the package no_such_package is not installed; run: pip install "attendax[demo]"
+        ModuleNotFoundError: reader: the package no_such_package is not installed; run: ... pip install "attendax[demo]"
     """
     package = module.partition(".")[0]
     try:
@@ -27,5 +29,12 @@ def require(module: str, function: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the package is there; something that it needs is not
-        message = f'{function}: the package {package} is not installed; run: pip install "attendax[demo]"'
-        raise ModuleNotFoundError(message, name=package) from None
+        command = pip_install('"attendax[demo]"')
+        raise ModuleNotFoundError(
+            f"{function}: the package {package} is not installed; run: {command}", name=package
+        ) from None
+
+
+def pip_install(arguments: str) -> str:
+    """The command that installs into the environment that is running: the ``pip`` on the path may be another's."""
+    return f"{shlex.quote(sys.executable or 'python')} -m pip install {arguments}"

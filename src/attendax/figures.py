@@ -18,7 +18,8 @@ DOTS_PER_INCH = 150
 def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = "") -> Any:
     """Draw the attention weights of every head of one layer, a square each, tokens on both axes.
 
-    A row is a token that looks, a column is a token that is looked at; all heads share one colour scale from 0.
+    A row is a token that looks, a column is a token that is looked at; all heads share one colour scale from 0. The
+    colour follows the square root of a weight: of many tokens each gets a small one, and the map would look blank.
     A character that the font cannot draw is shown as its code point, such as U+6771.
 
     Args:
@@ -44,11 +45,12 @@ def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = ""
     side = min(max(PANEL_INCHES[0], LABEL_INCHES * num_tokens), PANEL_INCHES[1])
     size = (columns * side + 1.6, rows * (side + 0.2) + 1.2)
     figure = require("matplotlib.figure", "attention_map").Figure(size, dpi=DOTS_PER_INCH, layout="constrained")
+    scale = require("matplotlib.colors", "attention_map").PowerNorm(0.5, vmin=0.0, vmax=float(weights.max()))
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for panel in panels[num_heads:]:
         panel.remove()
     for head, panel in enumerate(panels[:num_heads]):
-        image = panel.imshow(weights[head], cmap="Blues", vmin=0.0, vmax=float(weights.max()), interpolation="nearest")
+        image = panel.imshow(weights[head], cmap="Blues", norm=scale, interpolation="nearest")
         panel.set_title(f"head {head + 1}", fontsize=FONT_SIZE + 1)
         _label(panel, labels, side)
         # The lowest panel of each column and the first of each row carry the tokens; the others share them.
@@ -58,7 +60,7 @@ def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = ""
     figure.supylabel("query: the token that looks", fontsize=FONT_SIZE + 2)
     colorbar = figure.colorbar(image, ax=panels[:num_heads].tolist(), shrink=0.6, aspect=40)
     colorbar.ax.tick_params(labelsize=FONT_SIZE)
-    colorbar.set_label("attention weight", fontsize=FONT_SIZE + 1)
+    colorbar.set_label("attention weight (colour: its square root)", fontsize=FONT_SIZE + 1)
     return figure
 
 

