@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 
 from attendax import masks, ops, scores, spec
+from blockwise import Tiny, Whole
 from cases import B, D, F, G, M, N, S, T, V, block_params, multi_head_params, per_batch_mask
 from judges import assert_same_bits, assert_tree_close
 
-jitted = jax.jit(ops.attention, static_argnames=("dropout_rate", "return_lse", "scale"))
-IMPLEMENTATIONS = {"spec": spec.attention, "ops": jitted}
+
+def compiled(attention):
+    return jax.jit(attention, static_argnames=("dropout_rate", "return_lse", "scale"))
+
+
+IMPLEMENTATIONS = {
+    "spec": spec.attention,
+    "ops": compiled(ops.attention),
+    "blockwise": compiled(Whole.attention),
+    "tiny tiles": compiled(Tiny.attention),
+}
 every_implementation = pytest.mark.parametrize("attention", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
 
@@ -25,17 +35,21 @@ def spec_gradients(query, key, value, cotangent, **options):
     return spec.attention_backward(cotangent, query, key, value, **options)[:3]
 
 
-@jax.jit
-def _ops_gradients(query, key, value, cotangent, options):
-    out, pull_back = jax.vjp(lambda *arrays: ops.attention(*arrays, **options), query, key, value)
-    return pull_back(cotangent.astype(out.dtype))
+def gradients_of(attention):
+    @jax.jit
+    def run(query, key, value, cotangent, options):
+        out, pull_back = jax.vjp(lambda *arrays: attention(*arrays, **options), query, key, value)
+        return pull_back(cotangent.astype(out.dtype))
+
+    return lambda query, key, value, cotangent, **options: run(query, key, value, cotangent, options)
 
 
-def ops_gradients(query, key, value, cotangent, **options):
-    return _ops_gradients(query, key, value, cotangent, options)
-
-
-GRADIENTS = {"spec": spec_gradients, "ops": ops_gradients}
+GRADIENTS = {
+    "spec": spec_gradients,
+    "ops": gradients_of(ops.attention),
+    "blockwise": gradients_of(Whole.attention),
+    "tiny tiles": gradients_of(Tiny.attention),
+}
 every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
 
 
@@ -125,7 +139,8 @@ def test_l6_masked_poison_changes_no_bit_backward(gradients, name, poison, rng):
 
 
 @pytest.mark.parametrize("poison", NOT_FINITE[:2])
-def test_l6_masked_bias(poison, rng):
+@pytest.mark.parametrize("twin", [ops, Whole, Tiny])
+def test_l6_masked_bias(twin, poison, rng):
     """Poison in the bias under the mask: forward, and all gradients, the one of the bias included."""
     query, key, value = qkv(rng)
     mask = per_batch_mask(B, 1, T, S)
@@ -137,14 +152,14 @@ def test_l6_masked_bias(poison, rng):
 
     @jax.jit
     def run(bias):
-        return jax.vjp(lambda *a: ops.attention(*a[:3], mask=mask, bias=a[3]), query, key, value, bias)[1](cotangent)
+        return jax.vjp(lambda *a: twin.attention(*a[:3], mask=mask, bias=a[3]), query, key, value, bias)[1](cotangent)
 
-    assert_same_bits(run(poisoned), run(bias), "ops")
+    assert_same_bits(run(poisoned), run(bias), str(twin))
     assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
 @pytest.mark.parametrize("which", ["key", "value"])
-@pytest.mark.parametrize("twin", ["spec", "ops"])
+@pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_the_future_cannot_matter(which, twin, rng):
     """A NaN at key 4 under a causal mask: queries 0 to 3 keep every bit, forward and backward; query 4 sees it."""
     arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
@@ -159,20 +174,21 @@ def test_l6_the_future_cannot_matter(which, twin, rng):
 
 
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, rng):
-    """By hand: where the cotangent of the one query that sees a NaN is 0, every other gradient keeps its bits.
+@pytest.mark.parametrize("twin", ["spec", "blockwise", "tiny tiles"])
+def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
+    """Where the cotangent of the one query that sees a NaN is 0, every other gradient keeps its bits.
 
-    Autodiff cannot: it multiplies that 0 by the derivative of the row, which is NaN.
+    Autodiff of the dense formula cannot: it multiplies that 0 by the derivative of the row, which is NaN.
     """
     arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
     poisoned = arrays | {which: changed(arrays[which], np.s_[:, :, 4], np.nan)}
     cotangent = changed(rng.normal(size=(B, N, T, V)), np.s_[:, :, 4:], 0.0)
-    grads, bad_grads = (spec_gradients(**a, cotangent=cotangent, mask=masks.causal()) for a in (arrays, poisoned))
-    assert_same_bits([g[:, :, :4] for g in bad_grads], [g[:, :, :4] for g in grads], which)
+    grads, bad_grads = (GRADIENTS[twin](**a, cotangent=cotangent, mask=masks.causal()) for a in (arrays, poisoned))
+    assert_same_bits([np.asarray(g)[:, :, :4] for g in bad_grads], [np.asarray(g)[:, :, :4] for g in grads], which)
 
 
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-@pytest.mark.parametrize("twin", ["spec", "ops"])
+@pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
     """A visible NaN in segment 0, and so a NaN in its cotangents: segment 1 keeps every bit, forward and backward."""
     arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
@@ -285,13 +301,14 @@ def test_l7_huge_scores(attention, size, dtype, width, name, rng):
     np.testing.assert_allclose(out, exact.astype(np.float64), atol=tolerance)
 
 
+@every_gradient
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("mod", ["plain", "softcap"])
-def test_l7_huge_scores_have_finite_gradients_whatever_ends_the_score(width, mod, rng):
+def test_l7_huge_scores_have_finite_gradients_whatever_ends_the_score(gradients, width, mod, rng):
     arrays = [(1e15 * rng.normal(size=s)).astype(np.float32) for s in ((B, N, T, width), (B, G, S, width))]
     value = rng.normal(size=(B, G, S, V)).astype(np.float32)
     cotangent = rng.normal(size=(B, N, T, V)).astype(np.float32)
-    grads = ops_gradients(*arrays, value, cotangent, score_mod=HUGE_MODIFIERS[mod][0])
+    grads = gradients(*arrays, value, cotangent, score_mod=HUGE_MODIFIERS[mod][0])
     wide = [x.astype(np.float64) for x in (*arrays, value, cotangent)]
     exact = spec_gradients(*wide, score_mod=HUGE_MODIFIERS[mod][0])
     assert_tree_close(grads, exact, 1e-5, mod)
@@ -377,7 +394,7 @@ def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(
     assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16
 
 
-@every_implementation
+@pytest.mark.parametrize("attention", [IMPLEMENTATIONS[name] for name in ("spec", "ops", "blockwise")])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32])
 @pytest.mark.parametrize("width", [3, 64, 128])
 def test_l8_error_at_most_twice_that_of_the_plain_formula(attention, dtype, width, rng):

@@ -3,6 +3,10 @@
 A mask is a pytree: lengths, ids and arrays are leaves and may be traced; the rest is part of its structure. Combine
 masks with ``&``, ``|`` and ``~``. Lengths and ids have the leading axes of the scores without the head axis, (B,),
 (B, T), (B, S) for scores (B, N, T, S), and apply to every head.
+
+Each kind says two things: which pairs it allows (``KINDS``), and, from the ends of a tile of queries and keys, whether
+it may allow some pair of the tile and whether it allows every one (``BOUNDS``). The second may err on the side of work:
+a tile that is said to hold some pair may hold none, and one that is not said to be open may be open.
 """
 
 import dataclasses
@@ -43,20 +47,75 @@ class Mask:
         Raises:
             ValueError: the mask is for other lengths than T and S.
         """
-        self._check(T, S)
+        self.check(T, S)
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
-        full = xp.asarray(self.allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
+        full = xp.asarray(self.spread().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
 
+    def shape(self, T: int, S: int) -> tuple[int, ...]:
+        """The shape of ``to_dense``; only the first pair is computed.
+
+        Raises:
+            ValueError: the mask is for other lengths than T and S.
+        """
+        self.check(T, S)
+        first = np.zeros((1, 1), np.int32)
+        one = self.spread().map(_first_pair).allowed(first, first, np)
+        return *one.shape[:-2], T, S
+
+    def map(self, f: Callable[["Mask"], "Mask"]) -> "Mask":
+        """Apply ``f`` to the parts that are not made of other masks."""
+        if self.kind in ("and", "or", "not"):
+            return dataclasses.replace(self, arrays=tuple(part.map(f) for part in self.arrays))
+        return f(self)
+
+    def has(self, kind: str) -> bool:
+        """Whether the mask or a part of it is of this kind."""
+        return self.kind == kind or any(isinstance(part, Mask) and part.has(kind) for part in self.arrays)
+
+    def spread(self, rank: int = 0) -> "Mask":
+        """The mask with its arrays in the shape of scores, (..., N, T, S), an axis 1 where they do not vary.
+
+        The arrays of a function are its own affair and stay. With ``rank``, axes of 1 are put in front.
+        """
+        return self.map(lambda part: _spread(part, rank))
+
     def allowed(self, i: Any, j: Any, xp: Any) -> Any:
-        """Whether query i may look at key j, for positions i (T, 1) and j (1, S); ``xp`` is numpy or jax.numpy."""
+        """Whether query i may look at key j, for positions i (T, 1) and j (1, S), of a mask that is ``spread``.
+
+        For some of the positions, its arrays are cut to the same. ``xp`` is numpy or jax.numpy.
+        """
+        if self.kind == "not":
+            return ~self.arrays[0].allowed(i, j, xp)
+        if self.kind in COMBINATIONS:
+            return COMBINATIONS[self.kind](*_same_rank(*(part.allowed(i, j, xp) for part in self.arrays)))
         return KINDS[self.kind](i, j, xp, *self.arrays, *self.settings)
 
-    def _check(self, T: int, S: int) -> None:
-        """Hold lengths and shapes against T and S."""
+    def bounds(self, i: Any, j: Any, xp: Any) -> tuple[Any, Any]:
+        """Whether a tile may hold an allowed pair, and whether all its pairs are allowed.
+
+        i: first and last query of each tile, (nq, 1) each; j: first and last key, (1, nk) each. Arrays are spread; ids
+        and truth values are given as their least and largest for each tile, a pair of (..., nq or 1, nk or 1).
+        """
+        if self.kind == "not":
+            some, every = self.arrays[0].bounds(i, j, xp)
+            return ~every, ~some
+        if self.kind in COMBINATIONS:
+            one, other = (part.bounds(i, j, xp) for part in self.arrays)
+            pairs = (_same_rank(a, b) for a, b in zip(one, other, strict=True))
+            some, every = (COMBINATIONS[self.kind](*pair) for pair in pairs)
+            return some, every
+        return BOUNDS[self.kind](i, j, xp, *self.arrays, *self.settings)
+
+    def check(self, T: int, S: int) -> None:
+        """Hold lengths and shapes against T and S.
+
+        Raises:
+            ValueError: they do not fit.
+        """
         for part in self.arrays:
             if isinstance(part, Mask):
-                part._check(T, S)
+                part.check(T, S)
         if self.kind == "segments":
             for name, ids, size in zip(("query_ids", "key_ids"), self.arrays, (T, S), strict=True):
                 if ids.shape[-1] != size:
@@ -73,8 +132,15 @@ class Mask:
                 fail(ValueError, "dense", f"array has shape {shape} but must end in ({T}, {S}), each of them or 1.")
 
 
-def causal(offset: int = 0) -> Mask:
-    """Query i may look at key j when ``j <= i + offset`` (L4). A block at the end of the keys: ``offset = S - T``."""
+def causal(offset: Any = 0) -> Mask:
+    """Query i may look at key j when ``j <= i + offset`` (L4). A block at the end of the keys: ``offset = S - T``.
+
+    Args:
+        offset: an integer, part of the structure of the mask; or an array of integers, the leading axes of the scores
+            without the head axis (a scalar for all), which may be traced: a cache that fills needs no new compilation.
+    """
+    if hasattr(offset, "shape") and not isinstance(offset, np.generic):
+        return Mask("offsets", (_ids("causal", "offset", offset),))
     return Mask("causal", (), (_whole("causal", "offset", offset),))
 
 
@@ -118,7 +184,10 @@ def dense(array: Any) -> Mask:
 
 
 def from_function(f: Callable, *arrays: Any) -> Mask:
-    """Any function ``f(i, j, *arrays) -> bool`` of the positions i (T, 1) and j (1, S), element by element."""
+    """Any function ``f(i, j, *arrays) -> bool`` of the positions i (T, 1) and j (1, S), element by element.
+
+    The positions of one tile at a time are asked for, so what varies with the position is looked up: ``ids[i]``.
+    """
     if not callable(f):
         fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
     return Mask("function", arrays, (f,))
@@ -150,10 +219,30 @@ def _ids(function: str, name: str, value: Any, rank: int = 0) -> Any:
     return value
 
 
-def _before(position: Any, lengths: Any) -> Any:
-    """Whether a position (T, 1) or (1, S) lies before the end, for lengths (...): (..., 1, T, 1) or (..., 1, 1, S)."""
-    lengths = lengths[..., None, None, None]
-    return position.reshape((1,) * (lengths.ndim - 2) + position.shape) < lengths
+def _spread(part: Mask, rank: int) -> Mask:
+    """The arrays of one kind in the shape of scores: lengths (..., 1, 1, 1), ids (..., 1, T, 1) and (..., 1, 1, S)."""
+
+    def of_scores(number, array):
+        if part.kind in ("padding", "prefix", "offsets"):
+            array = array[..., None, None, None]
+        if part.kind == "segments":
+            array = array[..., None, :, None] if number == 0 else array[..., None, None, :]
+        return array.reshape((1,) * (rank - array.ndim) + array.shape)
+
+    if part.kind == "function":
+        return part
+    arrays = (None if array is None else of_scores(number, array) for number, array in enumerate(part.arrays))
+    return dataclasses.replace(part, arrays=tuple(arrays))
+
+
+def _first_pair(part: Mask) -> Mask:
+    arrays = part.arrays if part.kind == "function" else (x if x is None else x[..., :1, :1] for x in part.arrays)
+    return dataclasses.replace(part, arrays=tuple(arrays))
+
+
+def _like(position: Any, array: Any) -> Any:
+    """A position, (T, 1) or (1, S), in the rank of the array."""
+    return position.reshape((1,) * (array.ndim - 2) + position.shape)
 
 
 def _same_rank(one: Any, other: Any) -> tuple[Any, Any]:
@@ -168,27 +257,7 @@ def _same_rank(one: Any, other: Any) -> tuple[Any, Any]:
     return one.reshape((1,) * (rank - one.ndim) + one.shape), other.reshape((1,) * (rank - other.ndim) + other.shape)
 
 
-def _and(i: Any, j: Any, xp: Any, one: Mask, other: Mask) -> Any:
-    one, other = _same_rank(one.allowed(i, j, xp), other.allowed(i, j, xp))
-    return one & other
-
-
-def _or(i: Any, j: Any, xp: Any, one: Mask, other: Mask) -> Any:
-    one, other = _same_rank(one.allowed(i, j, xp), other.allowed(i, j, xp))
-    return one | other
-
-
-def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
-    real = _before(j, key_lengths)
-    if query_lengths is None:
-        return real
-    real, of_query = _same_rank(real, _before(i, query_lengths))
-    return real & of_query
-
-
-def _prefix(i: Any, j: Any, xp: Any, lengths: Any) -> Any:
-    past, open_to_all = _same_rank(j <= i, _before(j, lengths))
-    return past | open_to_all
+COMBINATIONS: dict[str, Callable] = {"and": lambda one, other: one & other, "or": lambda one, other: one | other}
 
 
 def _window(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> Any:
@@ -197,9 +266,21 @@ def _window(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> Any
     return inside if right is None else inside & (j <= i + right)
 
 
+def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
+    real = _like(j, key_lengths) < key_lengths
+    if query_lengths is None:
+        return real
+    real, of_query = _same_rank(real, _like(i, query_lengths) < query_lengths)
+    return real & of_query
+
+
+def _prefix(i: Any, j: Any, xp: Any, lengths: Any) -> Any:
+    past, open_to_all = _same_rank(j <= i, _like(j, lengths) < lengths)
+    return past | open_to_all
+
+
 def _segments(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> Any:
-    of_query, of_key = xp.take(query_ids, i[:, 0], axis=-1), xp.take(key_ids, j[0], axis=-1)
-    of_query, of_key = _same_rank(of_query[..., None, :, None], of_key[..., None, None, :])
+    of_query, of_key = _same_rank(query_ids, key_ids)
     return of_query == of_key
 
 
@@ -214,20 +295,49 @@ def _function(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> Any:
     return result
 
 
-def _dense(i: Any, j: Any, xp: Any, array: Any) -> Any:
-    rows = array if array.shape[-2] == 1 else xp.take(array, i[:, 0], axis=-2)
-    return rows if array.shape[-1] == 1 else xp.take(rows, j[0], axis=-1)
-
-
 KINDS: dict[str, Callable] = {
     "causal": lambda i, j, xp, offset: j <= i + offset,
+    "offsets": lambda i, j, xp, offset: _like(j, offset) <= _like(i, offset) + offset,
     "window": _window,
     "padding": _padding,
     "segments": _segments,
     "prefix": _prefix,
-    "dense": _dense,
+    "dense": lambda i, j, xp, array: array,
     "function": _function,
-    "and": _and,
-    "or": _or,
-    "not": lambda i, j, xp, one: ~one.allowed(i, j, xp),
+}
+
+
+def _at_ends(kind: Callable, i: Any, j: Any, xp: Any, *parameters: Any) -> tuple[Any, Any]:
+    """For a kind that allows more, the later the query and the earlier the key: ask at the two extreme corners."""
+    (i_first, i_last), (j_first, j_last) = i, j
+    return kind(i_last, j_first, xp, *parameters), kind(i_first, j_last, xp, *parameters)
+
+
+def _window_bounds(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> tuple[Any, Any]:
+    (i_first, i_last), (j_first, j_last) = i, j
+    some = _window(i_first, j_last, xp, left, None) & _window(i_last, j_first, xp, None, right)
+    every = _window(i_last, j_first, xp, left, None) & _window(i_first, j_last, xp, None, right)
+    return some, every
+
+
+def _segments_bounds(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> tuple[Any, Any]:
+    (q_least, q_most), (k_least, k_most) = query_ids, key_ids
+    some = (q_least <= k_most) & (k_least <= q_most)
+    return some, (q_least == q_most) & (k_least == k_most) & (q_least == k_least)
+
+
+def _function_bounds(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> tuple[Any, Any]:
+    open_to_all = xp.ones((len(i[0]), j[0].shape[1]), bool)
+    return open_to_all, ~open_to_all
+
+
+BOUNDS: dict[str, Callable] = {
+    "causal": lambda *tile: _at_ends(KINDS["causal"], *tile),
+    "offsets": lambda *tile: _at_ends(KINDS["offsets"], *tile),
+    "window": _window_bounds,
+    "padding": lambda i, j, xp, *lengths: (_padding(i[0], j[0], xp, *lengths), _padding(i[1], j[1], xp, *lengths)),
+    "segments": _segments_bounds,
+    "prefix": lambda *tile: _at_ends(_prefix, *tile),
+    "dense": lambda i, j, xp, least_and_largest: (least_and_largest[1], least_and_largest[0]),
+    "function": _function_bounds,
 }

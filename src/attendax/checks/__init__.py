@@ -10,6 +10,7 @@ from .attention import mask as mask
 from .attention import merge_heads as merge_heads
 from .attention import modified as modified
 from .attention import multi_head as multi_head
+from .attention import pairs_to_merge as pairs_to_merge
 from .attention import positions as positions
 from .attention import softmax as softmax
 from .attention import split_heads as split_heads

@@ -13,18 +13,29 @@ IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
 
 
+class _Meant(NamedTuple):
+    """The array that a mask means."""
+
+    shape: tuple[int, ...]
+    dtype: str = "bool"
+
+
 def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool, optional: bool = True) -> None:
     """Refuse a mask that is not boolean or does not fit the scores (L3).
 
     Args:
         function: the name that the error gives.
-        value: the mask.
+        value: the mask: an array, or a value from ``attendax.masks``, which is held against them as the array it means.
         scores: shape of the scores (..., T, S).
         broadcast: NumPy broadcasting, where a seed fixes the signature; else rank 2 or the full rank.
         optional: whether None passes.
     """
     if value is None and optional:
         return
+    if hasattr(value, "to_dense"):
+        meant = value.shape(*scores[-2:])
+        one_head = len(scores) == 2 and len(meant) == 3 and meant[0] == 1
+        value = _Meant(meant[1:] if one_head else meant)
     wanted = (
         f"{scores} or {scores[-2:]}, any axis may be 1" if not broadcast else f"a shape that broadcasts to {scores}"
     )
@@ -85,7 +96,6 @@ class Border(NamedTuple):
 
     group: int
     scale: float
-    mask: Any
     rate: float
     words: Any
 
@@ -106,11 +116,13 @@ def attention(
     *,
     grad_output: Any = None,
     grad_lse: Any = None,
+    offered: tuple[str, ...] = ("dense",),
 ) -> Border:
-    """Check all arguments of ``attention`` (L1, L3, L8, L10); settle scale, mask as an array, random words."""
+    """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the random words."""
     one_of(function, "implementation", implementation, (None, *IMPLEMENTATIONS))
-    if implementation not in (None, "dense"):
-        fail(NotImplementedError, function, f"implementation {implementation!r} is not there yet; 'dense' is.")
+    if implementation not in (None, *offered):
+        there = " and ".join(map(repr, offered))
+        fail(NotImplementedError, function, f"implementation {implementation!r} is not here; offered: {there}.")
     boolean(function, "return_lse", return_lse)
     arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
     one_head = len(getattr(query, "shape", ())) == 2
@@ -119,16 +131,21 @@ def attention(
     shape = (*query.shape[:-1], sizes["S"])
     if grad_lse is not None:
         _grad_lse(function, grad_lse, shape[:-1])
-    if hasattr(mask_, "to_dense"):
-        mask_ = mask_.to_dense(sizes["T"], sizes["S"])
-        mask_ = mask_[0] if one_head and len(mask_.shape) == 3 and mask_.shape[0] == 1 else mask_
     mask(function, mask_, shape, broadcast=False)
     bias(function, bias_, shape, query.dtype)
     if score_mod is not None:
         _score_mod(function, score_mod, 1 if one_head else sizes["N"], query.dtype)
     scale = 1 / math.sqrt(sizes["D"]) if scale is None else number(function, "scale", scale)
     rate = number(function, "dropout_rate", dropout_rate, low=0, high=1)
-    return Border(group, scale, mask_, rate, key_words(function, dropout_rng) if rate else None)
+    return Border(group, scale, rate, key_words(function, dropout_rng) if rate else None)
+
+
+def pairs_to_merge(function: str, one: Any, other: Any) -> None:
+    """Refuse what is not two pairs (out, lse) that go together."""
+    for name, pair in (("one", one), ("other", other)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            fail(TypeError, function, f"{name} must be a pair (out, lse), got {type(pair).__name__}.")
+    check(function, {"out1": one[0], "lse1": one[1], "out2": other[0], "lse2": other[1]})
 
 
 def _grad_lse(function: str, value: Any, lse: tuple[int, ...]) -> None:

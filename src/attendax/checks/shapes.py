@@ -26,6 +26,7 @@ SHAPES = {
     "additive_attention": "Q (B T d_q), K (B S d_k), V (B S d_v) | W_q (d_q A), W_k (d_k A), v (A) -> B T d_v",
     "attention": "query (... N T D), key (... G S D), value (... G S V) -> ... N T V",
     "attention, one head": "query (T D), key (S D), value (S V) -> T V",
+    "merge": "out1 (... T V), out2 (... T V) | lse1 (... T), lse2 (... T) -> ... T V",
     "split_heads": "x (B T M) -> B N T d_k",
     "merge_heads": "x (B N T d_k) -> B T M",
     "multi_head_attention_forward": f"Q (B T M), K (B S M), V (B S M) | {_MULTI_HEAD_WEIGHTS} -> B T M",

@@ -22,14 +22,16 @@ def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
     return a, b
 
 
-def keep(words: Any, shape: tuple[int, ...], rate: float) -> Array:
-    """Which weights (..., T, S) dropout keeps: a function of the random key and of each one's position alone."""
+def head_keys(words: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """The key of each head, as two words of the shape (..., N), leading axes counted through: ``fold_in(key, n)``."""
+    heads = jnp.arange(math.prod(shape), dtype=jnp.uint32)
+    first, second = threefry((words[:1], words[1:]), (jnp.zeros_like(heads), heads))
+    return first.reshape(shape), second.reshape(shape)
+
+
+def keep(keys: Any, i: Array, j: Array, rate: float) -> Array:
+    """Which weights dropout keeps, for the keys of heads (..., N, 1, 1) and positions (..., T, 1) and (..., 1, S)."""
     if rate == 1:
-        return jnp.zeros(shape, bool)
-    *leading, T, S = shape
-    heads = jnp.arange(math.prod(leading), dtype=jnp.uint32)[:, None, None]
-    word = words[0].reshape(1, 1, 1), words[1].reshape(1, 1, 1)
-    row = jnp.arange(T, dtype=jnp.uint32)[None, :, None]
-    column = jnp.arange(S, dtype=jnp.uint32)[None, None, :]
-    drawn, _ = threefry(threefry(word, (jnp.zeros_like(heads), heads)), (row, column))
-    return (drawn >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))).reshape(shape)
+        return jnp.zeros(jnp.broadcast_shapes(keys[0].shape, i.shape, j.shape), bool)
+    drawn, _ = threefry(keys, (i.astype(jnp.uint32), j.astype(jnp.uint32)))
+    return drawn >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))

@@ -11,7 +11,7 @@ from attendax.params import AttentionGradients
 
 from . import dropout
 from .attention_core import add_bias
-from .score_modifiers import modify
+from .score_modifiers import all_positions, modify
 from .weighted_sum import as_allowed, masked_softmax, product, sum_over_allowed, takes_arrays, widen
 
 
@@ -102,16 +102,18 @@ def _forward(
         q, k, v = q[None], k[None], v[None]
     k, v = (jnp.repeat(x, border.group, axis=-3) for x in (k, v))
     shape = (*q.shape[:-1], k.shape[-2])
-    allowed = as_allowed(border.mask, shape)
+    allowed = as_allowed(mask, shape)
     scores = product(border.scale * q, k)
     if score_mod is not None:  # a forbidden score, perhaps NaN, would come back as the derivative of the modifier
         open_pairs = allowed if b is None else add_bias(scores, b, allowed)[1]
-        scores = modify(score_mod, jnp.where(open_pairs, scores, 0))
+        scores = modify(score_mod, jnp.where(open_pairs, scores, 0), all_positions(shape))
     if b is not None:
         scores, allowed = add_bias(scores, b, allowed)
     weights, lse = masked_softmax(scores, allowed)
     if border.rate:
-        kept = dropout.keep(border.words, shape, border.rate)
+        _, row, column = all_positions(shape)
+        keys = tuple(word[..., None, None] for word in dropout.head_keys(border.words, shape[:-2]))
+        kept = dropout.keep(keys, row, column, border.rate)
         weights = jnp.where(kept, weights / (1 - border.rate if border.rate < 1 else 1), 0)
     out = sum_over_allowed(weights, v, allowed).astype(query.dtype)
     weights = weights.astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])

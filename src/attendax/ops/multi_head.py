@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check, fail
+from attendax.kernels.attention import attention
+from attendax.kernels.reach import reach
 from attendax.params import MultiHeadParams
 
 from .init import glorot
@@ -98,7 +100,7 @@ def init_multi_head_attention(
 
 @takes_arrays
 def multi_head_attention(
-    params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Array | None = None
+    params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Any = None
 ) -> Array:
     """Project, attend in every head, put the heads side by side, project again (Vaswani et al. 2017, section 3.2.2).
 
@@ -108,7 +110,8 @@ def multi_head_attention(
         key: (B, S, M).
         value: (B, S, M).
         num_heads: N, a divisor of M.
-        mask: None, or boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at).
+        mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
+            ``attendax.masks``.
 
     Returns:
         (B, T, M) in the dtype of ``query``.
@@ -125,7 +128,25 @@ def multi_head_attention(
     """
     arrays = {"query": query, "key": key, "value": value}
     shape = checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
-    return forward(params, query, key, value, as_allowed(mask, shape))[0]
+    return in_tiles(params, query, key, value, mask, shape)
+
+
+def in_tiles(params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Any, shape: tuple[int, ...]) -> Array:
+    """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S).
+
+    Inputs that no pair uses are replaced by 0, which matters only where they are not finite (L6): see ``drop_unused``.
+    """
+    queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
+    if mask is not None and 0 not in shape:
+        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape) if hasattr(mask, "ndim") else mask
+        every = jnp.ones((shape[0], shape[2]), bool), jnp.ones((shape[0], shape[3]), bool)
+        finite = jnp.all(jnp.stack([jnp.isfinite(x).all() for x in (queries, keys, values)]))
+        can_look, can_be_seen = lax.cond(finite, lambda: every, lambda: reach(mask, shape))
+        queries = jnp.where(can_look[..., None], queries, 0)
+        keys, values = (jnp.where(can_be_seen[..., None], x, 0) for x in (keys, values))
+    projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
+    q, k, v = (split_heads(affine(*each), shape[1]) for each in projections)
+    return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
 def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
@@ -251,7 +272,7 @@ class MultiHeadAttention:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
         arrays = {"Q": Q, "K": K, "V": V}
         shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
-        return forward(params, Q, K, V, as_allowed(mask, shape))[0]
+        return in_tiles(params, Q, K, V, mask, shape)
 
     @takes_arrays
     def backward(

@@ -1,4 +1,8 @@
-"""What may change a score before the bias is added (L2), in JAX; the module of this name in ``spec`` explains."""
+"""What may change a score before the bias is added (L2), in JAX; the module of this name in ``spec`` explains.
+
+Every modifier is a function of scores (..., N, T, S) and of the positions (n, i, j) of their heads, queries and keys,
+(..., N, 1, 1), (..., 1, T, 1) and (..., 1, 1, S): all of them, or those of a tile.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,46 +13,53 @@ from jax import Array
 from attendax import checks
 
 
-def softcap(scores: Array, cap: float) -> Array:
+def softcap(scores: Array, positions: Any, cap: float) -> Array:
     """``cap · tanh(s / cap)``."""
     return cap * jnp.tanh(scores / cap)
 
 
-def alibi(scores: Array, slopes: Array, offset: int) -> Array:
-    """``s - slope_n · |i + offset - j|`` for scores (..., N, T, S) and slopes (N,)."""
-    lowered = slopes[:, None, None] * jnp.abs(_distance(scores, offset))[None].astype(scores.dtype)
-    return scores - lowered.reshape((1,) * (scores.ndim - 3) + lowered.shape)
+def alibi(scores: Array, positions: Any, slopes: Array, offset: int) -> Array:
+    """``s - slope_n · |i + offset - j|`` for slopes (N,)."""
+    n, i, j = positions
+    return scores - slopes[n] * jnp.abs(i + offset - j).astype(scores.dtype)
 
 
-def relative_bias(scores: Array, table: Array, offset: int) -> Array:
-    """``s + table[n, R + clip(j - i - offset, -R, R)]`` for scores (..., N, T, S) and table (N, 2R + 1)."""
-    radius = table.shape[1] // 2
-    raised = table[:, jnp.clip(_distance(scores, offset), -radius, radius) + radius]
-    return scores + raised.reshape((1,) * (scores.ndim - 3) + raised.shape)
+def relative_bias(scores: Array, positions: Any, table: Array, offset: int) -> Array:
+    """``s + table[n, R + clip(j - i - offset, -R, R)]`` for table (N, 2R + 1).
 
-
-def _distance(scores: Array, offset: int) -> Array:
-    """j - i - offset for every pair (T, S)."""
-    T, S = scores.shape[-2:]
-    return jnp.arange(S)[None, :] - jnp.arange(T)[:, None] - offset
+    A diagonal of the scores has one distance. So one number for each diagonal is looked up, and laid out along it: as
+    rows that are one entry longer than they are read, each row starts one diagonal later.
+    """
+    n, i, j = positions
+    rows, columns, radius = i.shape[-2], j.shape[-1], table.shape[1] // 2
+    distance = j.reshape(-1)[0] - i.reshape(-1)[0] - offset + jnp.arange(-rows, columns)  # of each diagonal
+    diagonals = table[n.reshape(-1)][:, jnp.clip(distance, -radius, radius) + radius]  # (N, rows + columns)
+    width = rows + columns
+    skewed = jnp.broadcast_to(diagonals[:, None], (n.size, rows, width)).reshape(n.size, -1)
+    skewed = skewed[:, rows : rows + rows * (width - 1)].reshape(n.size, rows, width - 1)[..., :columns]
+    return scores + skewed.reshape((1,) * (scores.ndim - 3) + skewed.shape)
 
 
 FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
 
 
-def modify(score_mod: Any, scores: Array) -> Array:
+def all_positions(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The positions (n, i, j) of all scores of a shape (..., N, T, S)."""
+    return tuple(
+        jnp.arange(shape[axis]).reshape(*(-1 if other == axis else 1 for other in range(-len(shape), 0)))
+        for axis in (-3, -2, -1)
+    )
+
+
+def modify(score_mod: Any, scores: Array, positions: Any) -> Array:
     """Apply a value from ``attendax.scores`` to scores (..., N, T, S)."""
     if score_mod.kind == "compose":
         for part in score_mod.arrays:
-            scores = modify(part, scores)
+            scores = modify(part, scores, positions)
         return scores
     if score_mod.kind == "function":
-        axes = range(scores.ndim - 3, scores.ndim)
-        positions = tuple(
-            jnp.arange(scores.shape[a]).reshape(*(-1 if b == a else 1 for b in range(scores.ndim))) for a in axes
-        )
         result = score_mod.settings[0](scores, positions, *score_mod.arrays)
         checks.modified(scores, result)
         return result.astype(scores.dtype)
     arrays = (x.astype(scores.dtype) for x in score_mod.arrays)
-    return FORWARD[score_mod.kind](scores, *arrays, *score_mod.settings)
+    return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.settings)

@@ -13,12 +13,11 @@ from attendax.checks import check
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from .init import glorot
-from .multi_head import forward as multi_head_forward
-from .multi_head import init_multi_head_attention
+from .multi_head import in_tiles, init_multi_head_attention
 from .token_wise import feed_forward, layer_norm
 from .token_wise import feed_forward_backward as feed_forward_backward
 from .token_wise import layer_norm_backward as layer_norm_backward
-from .weighted_sum import as_allowed, pull_back, takes_arrays, widen
+from .weighted_sum import pull_back, takes_arrays, widen
 
 
 def init_encoder_block(
@@ -62,7 +61,7 @@ def encoder_block(
     x: Array,
     *,
     num_heads: int,
-    mask: Array | None = None,
+    mask: Any = None,
     norm: str = "pre",
     activation: str = "relu",
     eps: float = 1e-6,
@@ -78,7 +77,8 @@ def encoder_block(
         params: ``EncoderBlockParams``.
         x: (B, T, M).
         num_heads: N, a divisor of M.
-        mask: None, or boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at).
+        mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at); or a value from
+            ``attendax.masks``.
         norm: "pre" or "post".
         activation: "relu", "gelu" (erf) or "gelu_tanh".
         eps: of both layer norms.
@@ -97,19 +97,27 @@ def encoder_block(
     """
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     shape = checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
-    return _forward(params, x, as_allowed(mask, shape), **options)
+    return _forward(params, x, mask, shape, **options)
 
 
 def _forward(
-    params: EncoderBlockParams, x: Array, allowed: Array, *, num_heads: int, norm: str, activation: str, eps: float
+    params: EncoderBlockParams,
+    x: Array,
+    mask: Any,
+    shape: tuple[int, ...],
+    *,
+    num_heads: int,
+    norm: str,
+    activation: str,
+    eps: float,
 ) -> Array:
-    """The block, in the wide dtype inside; ``allowed`` (B, N, T, T)."""
-    del num_heads  # said by the shape of ``allowed``
+    """The block, in the wide dtype inside; ``shape`` is that of the scores (B, N, T, T)."""
+    del num_heads  # said by the shape
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
 
     def attend(tokens):
-        return multi_head_forward(params.attention, tokens, tokens, tokens, allowed)[0]
+        return in_tiles(params.attention, tokens, tokens, tokens, mask, shape)
 
     def feed(tokens):
         return feed_forward(tokens, params.W1, params.b1, params.W2, params.b2, activation=activation)
@@ -136,7 +144,7 @@ def encoder_block_backward(
     x: Array,
     *,
     num_heads: int,
-    mask: Array | None = None,
+    mask: Any = None,
     norm: str = "pre",
     activation: str = "relu",
     eps: float = 1e-6,
@@ -145,8 +153,7 @@ def encoder_block_backward(
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     arrays = {"x": x, "grad_output": grad_output}
     shape = checks.encoder_block("encoder_block_backward", arrays, params, mask, **options)
-    allowed = as_allowed(mask, shape)
-    return pull_back(lambda x, params: _forward(params, x, allowed, **options), grad_output, x, params)
+    return pull_back(lambda x, params: _forward(params, x, mask, shape, **options), grad_output, x, params)
 
 
 @takes_arrays
@@ -185,7 +192,7 @@ def _stack(
     check(function, {"x": x})
     for params in blocks:
         shape = checks.encoder_block(function, {"x": x}, params, mask, **options, broadcast=True)
-        x = _forward(params, x, as_allowed(mask, shape), **options)
+        x = _forward(params, x, mask, shape, **options)
     return x
 
 
@@ -263,7 +270,7 @@ class TransformerEncoderBlock:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
         name = "TransformerEncoderBlock"
         shape = checks.encoder_block(name, {"x": x}, params, mask, **self._options, broadcast=True)
-        return _forward(params, x, as_allowed(mask, shape), **self._options)
+        return _forward(params, x, mask, shape, **self._options)
 
     @takes_arrays
     def backward(

@@ -187,9 +187,9 @@ def drop_unused(allowed: Array, queries: Any, keys: Any) -> tuple[Array, ...]:
     return (*(jnp.where(can_look, x, 0) for x in queries), *(jnp.where(can_be_seen, x, 0) for x in keys))
 
 
-def as_allowed(mask: Array | None, shape: tuple[int, ...]) -> Array:
-    """The mask as boolean array of the shape of the scores; None allows all."""
+def as_allowed(mask: Any, shape: tuple[int, ...]) -> Array:
+    """The mask, None for all, or a value from ``attendax.masks``, as boolean array of the shape of the scores."""
     if mask is None:
         return jnp.ones(shape, bool)
-    mask = jnp.asarray(mask)
+    mask = jnp.asarray(mask.to_dense(*shape[-2:]) if hasattr(mask, "to_dense") else mask)
     return jnp.broadcast_to(mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape), shape)

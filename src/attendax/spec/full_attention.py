@@ -15,6 +15,7 @@ from .attention_core import add_bias
 from .score_modifiers import modify, modify_backward
 from .weighted_sum import (
     Array,
+    as_allowed,
     product_backward,
     quiet,
     softmax,
@@ -159,7 +160,7 @@ def _forward(
         q, k, v = q[None], k[None], v[None]
     k, v = (np.repeat(x, border.group, axis=-3) for x in (k, v))
     shape = (*q.shape[:-1], k.shape[-2])
-    allowed = np.broadcast_to(True if border.mask is None else np.asarray(border.mask), shape)
+    allowed = as_allowed(mask, shape)
     if b is not None:
         allowed = allowed & (b != -np.inf)
     products = np.where(allowed, (border.scale * q) @ k.swapaxes(-1, -2), 0)  # scaled first: it cannot overflow alone

@@ -11,7 +11,7 @@ from attendax.params import MultiHeadParams
 
 from .layer import Layer, generator, glorot
 from .token_wise import affine_backward
-from .weighted_sum import Array, average, average_backward, drop_unused, product_backward, quiet, widen
+from .weighted_sum import Array, as_allowed, average, average_backward, drop_unused, product_backward, quiet, widen
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
@@ -150,7 +150,7 @@ def forward(
     inputs = {"Q": Q, "K": K, "V": V}
     names = inputs if broadcast else {"query": Q, "key": K, "value": V}
     shape = checks.multi_head(function, names, params, num_heads, mask, broadcast=broadcast)
-    allowed = np.broadcast_to(True if mask is None else mask, shape)
+    allowed = as_allowed(mask, shape)
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     queries, keys, values = drop_unused(allowed, [queries], [keys, values])
     q = split_heads(_affine(queries, w_q, b_q), num_heads)
@@ -227,7 +227,8 @@ def multi_head_attention(
         key: (B, S, M).
         value: (B, S, M).
         num_heads: N, a divisor of M.
-        mask: None, or boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at).
+        mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
+            ``attendax.masks``.
 
     Returns:
         (B, T, M) in the dtype of ``query``.

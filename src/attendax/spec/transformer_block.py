@@ -37,7 +37,8 @@ def encoder_block(
         params: ``EncoderBlockParams``.
         x: (B, T, M).
         num_heads: N, a divisor of M.
-        mask: None, or boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at).
+        mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at); or a value from
+            ``attendax.masks``.
         norm: "pre" or "post".
         activation: "relu", "gelu" (erf) or "gelu_tanh".
         eps: of both layer norms.

@@ -182,6 +182,13 @@ def drop_unused(allowed: Array, queries: Any, keys: Any) -> tuple[Array, ...]:
     return (*(np.where(can_look, x, 0) for x in queries), *(np.where(can_be_seen, x, 0) for x in keys))
 
 
+def as_allowed(mask: Any, shape: tuple[int, ...]) -> Array:
+    """The mask, None for all, or a value from ``attendax.masks``, as boolean array of the shape of the scores."""
+    if mask is None:
+        return np.broadcast_to(True, shape)
+    return np.broadcast_to(mask.to_dense(*shape[-2:]) if hasattr(mask, "to_dense") else mask, shape)
+
+
 def sum_to_shape(gradient: Array, shape: tuple[int, ...]) -> Array:
     """Sum over the axes along which an array of ``shape`` was repeated: the backward of broadcasting."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))

@@ -1,0 +1,188 @@
+"""The door: attention by the whole law, by the fastest path that keeps it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attendax import checks, ops
+from attendax.masks import Mask
+from attendax.ops import dropout
+from attendax.ops.weighted_sum import takes_arrays
+
+from . import tile_sizes
+from .derivatives import attend
+from .operands import Operands, Plan, Results
+
+
+@takes_arrays
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+) -> Any:
+    """Average the values, each weighted by how well its key answers the query, in memory O(T + S).
+
+    ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2;
+    Vaswani et al. 2017, equation 1). jit, vmap and every direction of differentiation work (L12).
+
+    Args:
+        query: (..., N, T, D); or (T, D) for one head, and so the others (L1).
+        key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
+        value: (..., G, S, V).
+        mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
+            value from ``attendax.masks``, of which tiles without any allowed pair are skipped.
+        bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
+        score_mod: None, or a value from ``attendax.scores``.
+        scale: a number; 1/√D unless given.
+        dropout_rate: in [0, 1] (L10).
+        dropout_rng: a random key, where the rate is above 0.
+        return_lse: whether to return the log-sum-exp of the scores, too (L9).
+        implementation: None: the fastest that there is, see ``explain``; "blockwise"; or "dense", which builds all
+            T x S scores.
+
+    Returns:
+        out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
+        float32 or wider. A query that may look at no key has out 0 and lse -inf (L5).
+
+    Raises:
+        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
+        ValueError: a rank, a size or an option is out of bounds.
+        NotImplementedError: an implementation that is not there yet.
+
+    Example:
+        >>> query, key, value = jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.arange(4.0)[:, None]
+        >>> attention(query, key, value).tolist()
+        [[1.5]]
+        >>> from attendax import masks
+        >>> attention(query, key, value, mask=masks.padding(jnp.array(2))).tolist()
+        [[0.5]]
+    """
+    arrays, options = (query, key, value, mask, bias, score_mod), (scale, dropout_rate, dropout_rng)
+    call = settled("attention", *arrays, *options, implementation, return_lse)
+    if implementation == "dense":
+        names = "mask", "bias", "score_mod", "scale", "dropout_rate", "dropout_rng"
+        given = dict(zip(names, (*arrays[3:], *options), strict=True))
+        return ops.attention(query, key, value, **given, return_lse=return_lse)
+    results = results_of(call)
+    out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
+    return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out
+
+
+class Call(NamedTuple):
+    """A call that has passed its checks: what a backend is given."""
+
+    operands: Operands
+    plan: Plan
+
+
+def settled(
+    function: str,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Any,
+    bias: Any,
+    score_mod: Any,
+    scale: Any = None,
+    dropout_rate: Any = 0.0,
+    dropout_rng: Any = None,
+    implementation: Any = None,
+    return_lse: Any = False,
+) -> Call:
+    """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built."""
+    border = checks.attention(
+        function,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        score_mod,
+        scale,
+        dropout_rate,
+        dropout_rng,
+        implementation,
+        return_lse,
+        offered=("dense", "blockwise"),
+    )
+    query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
+    if mask is not None:
+        mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim)
+    if bias is not None:
+        bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
+    words = None
+    if border.rate:
+        words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
+    plan = Plan(float(border.scale), float(border.rate), tile_sizes.LIMITS)
+    return Call(Operands(query, key, value, bias, score_mod, mask, words), plan)
+
+
+def results_of(call: Call) -> Results:
+    """The results of the fastest backend; of a call without scores, those of the empty set."""
+    operands, plan = call
+    lead, (N, T), wide = plan.leading(operands), operands.query.shape[-3:-1], operands.wide()
+    if 0 in (*lead, N, T, operands.key.shape[-2]):
+        filled = ((operands.value.shape[-1], 0), (1, -jnp.inf), (1, 0))
+        return Results(*(jnp.full((*lead, N, T, n), x, wide) for n, x in filled))
+    return attend("blockwise", operands, plan)
+
+
+def log_sum_exp(results: Results) -> Array:
+    """``shift + log total``, -inf for the empty set, (..., N, T, 1)."""
+    empty = results.total == 0
+    return jnp.where(empty, -jnp.inf, results.shift + jnp.log(jnp.where(empty, 1, results.total)))
+
+
+@takes_arrays
+def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Attention over the union of two disjoint sets of keys, from the attention over each (L9).
+
+    With ``lse = log(exp(lse₁) + exp(lse₂))``: ``out = exp(lse₁ - lse) out₁ + exp(lse₂ - lse) out₂``. Associative and
+    commutative; an out of 0 with an lse of -inf is neutral. Gradients flow through all four (Liu et al. 2023).
+
+    Args:
+        one: out (..., T, V) and lse (..., T), as ``attention`` gives them with ``return_lse``.
+        other: the same of other keys.
+
+    Returns:
+        out in the dtype of the first, and lse.
+
+    Raises:
+        TypeError: not pairs of floating arrays, or outs of different dtypes.
+        ValueError: the shapes disagree.
+
+    Example:
+        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; in gpt-oss a learned number per head).
+        It is a key with the score of the sink and the value 0:
+
+        >>> out, lse = jnp.ones((1, 2, 3)), jnp.zeros((1, 2))
+        >>> sink = jnp.zeros_like(out), jnp.full_like(lse, jnp.log(3.0))
+        >>> merge((out, lse), sink)[0][0, 0].round(6).tolist()
+        [0.25, 0.25, 0.25]
+    """
+    checks.pairs_to_merge("merge", one, other)
+    (out1, lse1), (out2, lse2) = one, other
+    wide = jnp.result_type(lse1.dtype, lse2.dtype, jnp.float32)
+    lse1, lse2 = lse1.astype(wide), lse2.astype(wide)
+    largest = jax.lax.stop_gradient(jnp.maximum(lse1, lse2))
+    empty = largest == -jnp.inf
+    shift = jnp.where(empty, 0, largest)
+    share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
+    total = jnp.where(empty, 1, share1 + share2)
+    terms = (
+        jnp.where(share == 0, 0, out.astype(wide)) * (share / total)[..., None]
+        for out, share in ((out1, share1), (out2, share2))
+    )
+    out = sum(terms, jnp.zeros(out1.shape, wide))
+    return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))

@@ -1,0 +1,156 @@
+"""Attention tile by tile, in pure JAX: memory O(T + S), on any device (Rabe & Staats 2021; Dao et al. 2022).
+
+A tile is the scores of a block of queries with a block of keys. For each tile of a row of tiles, softmax is taken on
+its own, with its own maximum, and the parts are put together by the law of ``merge`` (L9). The backward computes the
+scores again. Nothing is kept but the average, the maximum and the sum of each row.
+
+L6 costs a check. ``0 * NaN`` is NaN, so what is not finite is taken out of a tile's arrays before its products. A query
+that may not look at it has then been spared. One that does look at it has a NaN among the few numbers kept for its row;
+only where that is so, the tile is summed once more, term by term over the allowed pairs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .operands import Operands, Plan, Results
+from .tile_sizes import grid_of
+from .tile_work import Rows, part_of_forward, part_of_sums, part_of_tangent, pulled_back
+from .tiles import Grid, Schedule, kinds_of_tiles, repeat
+
+
+def forward(operands: Operands, plan: Plan) -> Results:
+    """The average of the values, the maximum and the sum of exponentials of each row."""
+    widths = operands.value.shape[-1], 1, 1
+
+    def work(tile, is_open):
+        return part_of_forward(tile, operands, plan, is_open)
+
+    def finish(tile, parts):
+        average, largest, total = parts
+        return average / jnp.where(total == 0, 1, total), largest, total
+
+    grid = grid_of(operands, plan)
+    return Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
+
+
+def merged(one: Any, other: Any) -> tuple[Array, ...]:
+    """Two parts of a row as one: each rescaled from its own maximum to the common one. (0, -inf, 0) is neutral."""
+    largest = jnp.maximum(one[1], other[1])
+    shift = lax.stop_gradient(jnp.where(largest == -jnp.inf, 0, largest))
+    of_one, of_other = (jnp.exp(part[1] - shift) for part in (one, other))
+    average, total = (one[k] * of_one + other[k] * of_other for k in (0, 2))
+    return average, largest, total
+
+
+def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+    """How out and lse move when the differentiable operands move by ``dots`` (None: not at all).
+
+    With p the weights before dropout and w those after it::
+
+        dlse_i = Σ_j p_ij ds_ij
+        dout_i = Σ_j w_ij (ds_ij v_j + dv_j) - dlse_i out_i
+    """
+    widths = operands.value.shape[-1], 1
+
+    def work(tile, is_open):
+        return part_of_tangent(tile, dots, operands, results, plan, is_open)
+
+    def finish(tile, parts):
+        summed, dlse = parts
+        return summed - dlse * tile.cut("queries", results.out), dlse
+
+    def add(one, other):
+        return tuple(a + b for a, b in zip(one, other, strict=True))
+
+    return by_rows(grid_of(operands, plan), operands, plan, widths, (0, 0), work, add, finish)
+
+
+def by_rows(
+    grid: Grid, operands: Operands, plan: Plan, widths: Any, neutral: Any, work: Callable, add: Callable, finish: Any
+) -> tuple[Array, ...]:
+    """For every row of tiles, put the parts of its tiles together; each row of the scores gives ``widths`` numbers."""
+    schedule, wide = Schedule(kinds_of_tiles(operands.mask, grid)), operands.wide()
+
+    def nothing():
+        return tuple(jnp.full((*grid.shape[:-1], n), x, wide) for n, x in zip(widths, neutral, strict=True))
+
+    def row_of_tiles(index, buffers):
+        chunk, row = index // grid.row_blocks, index % grid.row_blocks
+        parts = schedule.visit(
+            chunk,
+            row,
+            lambda column, is_open: work(grid.tile(chunk, row, column), is_open),
+            lambda _, one, other: add(one, other),
+            nothing(),
+            nothing,
+        )
+        tile = grid.tile(chunk, row, 0)
+        return tuple(tile.put("queries", *pair) for pair in zip(buffers, finish(tile, parts), strict=True))
+
+    lead, (N, T) = plan.leading(operands), operands.query.shape[-3:-1]
+    buffers = tuple(jnp.zeros((*lead, N, T, n), wide) for n in widths)
+    return repeat(grid.chunks * grid.row_blocks, row_of_tiles, buffers)
+
+
+def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+    """The transpose of ``tangent``: gradients of the leaves for which ``wanted`` gives a shape.
+
+    The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i`` is its sum over k. A
+    gradient is summed over the axes along which its shape is 1. The loop goes by columns of tiles.
+    """
+    grid, wide = grid_of(operands, plan), operands.wide()
+    kinds = kinds_of_tiles(operands.mask, grid, rows_count_once=True)
+    schedule = Schedule(kinds.swapaxes(1, 2))
+    dout, dlse = grads
+    rows = _steady(Rows.of(dout, dlse, results), dlse, grid, operands, plan)
+    used = [k for k, shape in enumerate(wanted) if shape is not None]
+    roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
+
+    def column_of_tiles(index, buffers):
+        chunk, column = index // grid.column_blocks, index % grid.column_blocks
+
+        def work(row, is_open):
+            return pulled_back(grid.tile(chunk, row, column), rows, operands, plan, wanted, is_open)
+
+        def nothing():
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: work(0, False)))
+
+        def add(row, buffers, parts):
+            tile = grid.tile(chunk, row, column)
+            return tuple(tile.add(*each) for each in zip(roles, buffers, parts, strict=True))
+
+        return schedule.visit(chunk, column, work, add, buffers, nothing)
+
+    buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)
+    buffers = repeat(grid.chunks * grid.column_blocks, column_of_tiles, buffers)
+    return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
+
+
+def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan) -> Rows:
+    """The rows, where scores are huge with maximum, sum and delta taken again from the products of the backward.
+
+    Its products are of another shape than those of the forward, and round differently. That does not matter as long as
+    a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7).
+    """
+    limit = 2.0**-9 / jnp.finfo(rows.shift.dtype).eps
+    huge = jnp.any((jnp.abs(rows.shift) > limit) & jnp.isfinite(rows.shift))
+
+    def again():
+        def work(tile, is_open):
+            return part_of_sums(tile, rows.dout, operands, plan, is_open)
+
+        def finish(tile, parts):
+            summed, shift, total = parts
+            return summed / jnp.where(total == 0, 1, total), shift, total
+
+        delta, shift, total = by_rows(grid, operands, plan, (1, 1, 1), (0, -jnp.inf, 0), work, merged, finish)
+        return delta - dlse, shift, total
+
+    shape = *plan.leading(operands), *operands.query.shape[-3:-1], 1
+    as_they_are = tuple(jnp.broadcast_to(x, shape) for x in (rows.delta, rows.shift, rows.total))
+    delta, shift, total = lax.cond(huge, again, lambda: as_they_are)
+    return rows._replace(delta=delta, shift=shift, total=total)

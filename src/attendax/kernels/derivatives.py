@@ -1,0 +1,210 @@
+"""Every direction of differentiation, once, for every backend (L12).
+
+A backend is three functions, each of which builds nothing of size T x S::
+
+    forward(operands, plan)                                  -> Results
+    tangent(dots, operands, results, plan)                   -> (dout, dlse)
+    cotangent((dout, dlse), operands, results, plan, wanted) -> a gradient for each leaf wanted
+
+``tangent`` is linear in ``dots`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other. Told
+so, JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
+front of the leading axes and calls the same primitive again, so that masks still skip their tiles. What the two depend
+on besides, the operands and results, is differentiated by running JAX's own jvp through them, tile by tile: second
+order in O(T + S), and any order beyond. (A ``custom_vjp`` would refuse jvp, and a second derivative with it.)
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from . import blockwise
+from .operands import Operands, Plan, Results
+
+BACKENDS: dict[str, Any] = {"blockwise": blockwise}
+
+
+def attend(backend: str, operands: Operands, plan: Plan) -> Results:
+    """The results of a backend, differentiable in every direction."""
+    leaves, tree = jax.tree.flatten(operands)
+    return Results(*forward_p.bind(*leaves, backend=backend, tree=tree, plan=plan))
+
+
+def _forward(*leaves: Any, backend: str, tree: Any, plan: Plan) -> tuple[Any, ...]:
+    return BACKENDS[backend].forward(jax.tree.unflatten(tree, leaves), plan)
+
+
+def _tangent(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
+    """arrays: the dots of the active leaves; the operands; the results."""
+    operands, results, given = _unpack(arrays, tree)
+    dots = iter(given)
+    dots = [next(dots) if a else None for a in active]
+    return BACKENDS[backend].tangent(dots, operands, results, plan)
+
+
+def _cotangent(*arrays: Any, backend: str, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
+    """arrays: dout, dlse; the operands; the results. wanted: a shape for each differentiable leaf, or None."""
+    operands, results, given = _unpack(arrays, tree)
+    return BACKENDS[backend].cotangent(given, operands, results, plan, wanted)
+
+
+def _unpack(arrays: Any, tree: Any) -> tuple[Operands, Results, Any]:
+    first = len(arrays) - tree.num_leaves - 3
+    return jax.tree.unflatten(tree, arrays[first:-3]), Results(*arrays[-3:]), arrays[:first]
+
+
+def _forward_shapes(*leaves: Any, backend: str, tree: Any, plan: Plan) -> list[Any]:
+    operands = jax.tree.unflatten(tree, leaves)
+    return _shapes(operands, plan, (operands.value.shape[-1], 1, 1))
+
+
+def _tangent_shapes(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...]) -> list[Any]:
+    operands = _unpack(arrays, tree)[0]
+    return _shapes(operands, plan, (operands.value.shape[-1], 1))
+
+
+def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any]:
+    rows = *plan.leading(operands), *operands.query.shape[-3:-1]
+    return [jax.core.ShapedArray((*rows, width), operands.wide()) for width in widths]
+
+
+def _cotangent_shapes(*arrays: Any, tree: Any, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
+    leaves = _unpack(arrays, tree)[0].differentiable()
+    pairs = zip(wanted, leaves, strict=True)
+    return [jax.core.ShapedArray(shape, leaf.dtype) for shape, leaf in pairs if shape is not None]
+
+
+def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
+    """A primitive that is evaluated and lowered as ``function``; outside jit it is compiled once for its parameters."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+
+    @functools.cache
+    def compiled(names, values):
+        return jax.jit(functools.partial(function, **dict(zip(names, values, strict=True))))
+
+    primitive.def_impl(lambda *arrays, **params: list(compiled(tuple(params), tuple(params.values()))(*arrays)))
+    primitive.def_abstract_eval(shapes)
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+    return primitive
+
+
+forward_p = _primitive("attention", _forward, _forward_shapes)
+tangent_p = _primitive("attention_tangent", _tangent, _tangent_shapes)
+cotangent_p = _primitive("attention_cotangent", _cotangent, _cotangent_shapes)
+
+
+def _zero(x: Any) -> Any:
+    return ad.Zero(jax.typeof(x).to_tangent_aval())
+
+
+def _is_zero(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero
+
+
+def _forward_jvp(leaves: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
+    """Of the results, ``shift`` is a constant, and ``total`` moves with lse: ``dtotal = total · dlse``."""
+    out, shift, total = forward_p.bind(*leaves, **params)
+    out = checkpoint_name(out, "attention_out")
+    shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
+    size = len(jax.tree.unflatten(params["tree"], leaves).differentiable())
+    active = tuple(
+        not _is_zero(dot) and jnp.issubdtype(x.dtype, jnp.inexact)
+        for dot, x in zip(dots[:size], leaves[:size], strict=True)
+    )
+    if not any(active):
+        return [out, shift, total], [_zero(out), _zero(shift), _zero(total)]
+    given = [dot for dot, a in zip(dots[:size], active, strict=True) if a]
+    dout, dlse = tangent_p.bind(*given, *leaves, out, shift, total, active=active, **params)
+    return [out, shift, total], [dout, _zero(shift), total * dlse]
+
+
+def _linear_jvp(
+    primitive: Primitive, function: Callable, count: Callable, primals: Any, dots: Any, **params: Any
+) -> Any:
+    """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, JAX's jvp for all the rest."""
+    first = count(**params)
+    results = primitive.bind(*primals, **params)
+    terms = []
+    if not all(map(_is_zero, dots[:first])):
+        terms.append(primitive.bind(*map(ad.instantiate_zeros, dots[:first]), *primals[first:], **params))
+    moving = [k for k, dot in enumerate(dots) if k >= first and not _is_zero(dot) and dot.dtype != jax.dtypes.float0]
+    if moving:
+
+        def of_moving(*arrays):
+            filled = dict(zip(moving, arrays, strict=True))
+            return function(*(filled.get(k, x) for k, x in enumerate(primals)), **params)
+
+        terms.append(jax.jvp(of_moving, [primals[k] for k in moving], [dots[k] for k in moving])[1])
+    if not terms:
+        return results, [_zero(x) for x in results]
+    return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
+
+
+def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **params: Any) -> list[Any]:
+    size = sum(active)
+    shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays[:size]])
+    wanted = tuple(next(shapes) if a else None for a in active)
+    results = cotangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[size:], wanted=wanted, **params)
+    return [*results, *(None for _ in arrays[size:])]
+
+
+def _cotangent_transpose(grads: Any, *arrays: Any, wanted: tuple[Any, ...], **params: Any) -> list[Any]:
+    active = tuple(shape is not None for shape in wanted)
+    dots = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
+    given = (dot if ad.is_undefined_primal(x) else None for dot, x in zip(dots, arrays, strict=False))
+    return [*given, *(None for _ in arrays[2:])]
+
+
+def _batch(primitive: Primitive, arrays: Any, axes: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, Any]:
+    """Put the axis from vmap in front; an array without it gets one of size 1, if it is read position by position.
+
+    The arrays of functions are read in a way of their own, and are repeated.
+    """
+    size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
+    repeat = _opaque(len(arrays), tree, primitive, **params)
+
+    def in_front(x, axis, opaque):
+        if axis is not None:
+            return jnp.moveaxis(x, axis, 0)
+        return jnp.broadcast_to(x[None], (size, *x.shape)) if opaque else x[None]
+
+    moved = [in_front(*each) for each in zip(arrays, axes, repeat, strict=True)]
+    if "wanted" in params:
+        params["wanted"] = tuple(None if shape is None else (size, *shape) for shape in params["wanted"])
+    plan = dataclasses.replace(plan, batch=(size, *plan.batch))
+    results = primitive.bind(*moved, tree=tree, plan=plan, **params)
+    return results, [0] * len(results)
+
+
+def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), **_: Any) -> list[bool]:
+    """Which of the arrays belong to functions: those of the modifier and their dots, and those of function masks."""
+    operands = jax.tree.unflatten(tree, range(tree.num_leaves))
+    own = set(jax.tree.leaves(operands.score_mod))
+
+    def collect(part):
+        own.update(jax.tree.leaves(part) if part.kind == "function" else ())
+        return part
+
+    if operands.mask is not None:
+        operands.mask.map(collect)
+    of_leaves = [k in own for k in range(tree.num_leaves)]
+    results = 0 if primitive is forward_p else 3
+    of_first = [of_leaves[k] for k, a in enumerate(active) if a]
+    of_first += [False] * (count - results - tree.num_leaves - len(of_first))
+    return of_first + of_leaves + [False] * results
+
+
+ad.primitive_jvps[forward_p] = _forward_jvp
+ad.primitive_jvps[tangent_p] = functools.partial(_linear_jvp, tangent_p, _tangent, lambda active, **_: sum(active))
+ad.primitive_jvps[cotangent_p] = functools.partial(_linear_jvp, cotangent_p, _cotangent, lambda **_: 2)
+ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[cotangent_p] = _cotangent_transpose
+for _each in (forward_p, tangent_p, cotangent_p):
+    batching.primitive_batchers[_each] = functools.partial(_batch, _each)

@@ -1,0 +1,155 @@
+"""Which path a call takes, and why; what it does and what it spares itself (L16)."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attendax.checks import is_traced
+from attendax.masks import Mask
+from attendax.ops.weighted_sum import takes_arrays
+
+from .attention import attention, settled
+from .tile_sizes import grid_of
+from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
+
+IMPOSSIBLE = {
+    "cudnn": "not part of this version: no GPU backend is",
+    "mosaic": "not part of this version: no GPU backend is",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """How a call of ``attention`` runs. It prints well.
+
+    Attributes:
+        implementation: "blockwise" or "dense".
+        reason: why this one.
+        tile: query heads, queries and keys of a tile; None for "dense".
+        tiles: how many tiles are "open" (all pairs allowed: no comparison), "masked" and "skipped"; None where that
+            depends on arrays whose values are not known, or there are none.
+        flops: of the two products of the forward, as done; the most that it can be where ``tiles`` is None.
+        flops_skipped: what the tiles left out would have taken.
+        temporary_bytes: of the compiled forward, by XLA's own analysis.
+        impossible: for every other implementation that would be faster, what made it impossible.
+    """
+
+    implementation: str
+    reason: str
+    tile: tuple[int, ...] | None
+    tiles: dict[str, int] | None
+    flops: int
+    flops_skipped: int
+    temporary_bytes: int
+    impossible: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"attention by {self.implementation!r}: {self.reason}"]
+        if self.tile:
+            heads, rows, columns = self.tile
+            lines.append(f"  tile         {heads} heads x {rows} queries x {columns} keys")
+            shown = "known when it runs, from the values of the mask"
+            if self.tiles:
+                shown = ", ".join(f"{count} {kind}" for kind, count in self.tiles.items())
+            lines.append(f"  tiles        {shown}")
+        most = "" if self.tiles or not self.tile else "at most "
+        total = self.flops + self.flops_skipped
+        share = f" ({self.flops / total:.1%} of all)" if self.flops_skipped else ""
+        lines.append(f"  FLOPs        {most}{self.flops:,}{share}, {self.flops_skipped:,} skipped")
+        lines.append(f"  temporaries  {self.temporary_bytes:,} bytes")
+        lines += [f"  not {name!r}: {reason}" for name, reason in self.impossible.items()]
+        return "\n".join(lines)
+
+
+@takes_arrays
+def explain(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,
+    return_lse: bool = False,
+    implementation: str | None = None,
+) -> Explanation:
+    """Say how ``attention`` would run these arguments, without running it (it is compiled, for its memory).
+
+    Args:
+        query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation: as in
+            ``attention``; every array may be a ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        ``Explanation``.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as ``attention``.
+
+    Example:
+        >>> from attendax import masks
+        >>> x = jax.ShapeDtypeStruct((1, 4, 4096, 64), jnp.float32)
+        >>> explanation = explain(x, x, x, mask=masks.causal())
+        >>> explanation.implementation, explanation.flops_skipped > 0
+        ('blockwise', True)
+    """
+    if isinstance(mask, Mask) and _is_known(mask):
+        mask.check(query.shape[-2], key.shape[-2])
+    given, tree = jax.tree.flatten((query, key, value, mask, bias, score_mod, dropout_rng))
+    places = [k for k, x in enumerate(given) if hasattr(x, "shape") and hasattr(x, "dtype")]
+    shapes = [jax.ShapeDtypeStruct(given[k].shape, given[k].dtype) for k in places]
+    plans = []
+
+    def filled(arrays):
+        found = dict(zip(places, arrays, strict=True))
+        return jax.tree.unflatten(tree, [found.get(k, x) for k, x in enumerate(given)])
+
+    def settle(arrays):
+        *first, rng = filled(arrays)
+        call = settled("attention", *first, scale, dropout_rate, rng, implementation, return_lse)
+        plans.append(call.plan)
+        return call.operands
+
+    def attend(arrays):
+        query, key, value, mask, bias, score_mod, rng = filled(arrays)
+        options = {"scale": scale, "dropout_rate": dropout_rate, "dropout_rng": rng, "return_lse": return_lse}
+        options |= {"mask": mask, "bias": bias, "score_mod": score_mod, "implementation": implementation}
+        return attention(query, key, value, **options)
+
+    operands = jax.eval_shape(settle, shapes)
+    memory: Any = jax.jit(attend).lower(shapes).compile().memory_analysis()
+    wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
+    pairs = math.prod(operands.query.shape[:-1]) * key.shape[-2]
+    rest = memory.temp_size_in_bytes, IMPOSSIBLE
+    if implementation == "dense" or pairs == 0:
+        reason = "asked for; it builds all T x S scores" if pairs else "there are no scores"
+        return Explanation(implementation or "blockwise", reason, None, None, wide * pairs, 0, *rest)
+    grid = grid_of(operands, plans[0])
+    tiles, done = _tiles(mask, grid), math.prod(grid.shape) * grid.chunks * grid.row_blocks * grid.column_blocks
+    if tiles is not None:
+        done = (tiles["open"] + tiles["masked"]) * math.prod(grid.shape)
+    reason = "asked for" if implementation else "the fastest path for this device that keeps the law; memory O(T + S)"
+    skipped = max(0, pairs - done)
+    return Explanation("blockwise", reason, grid.shape[-3:], tiles, wide * done, wide * skipped, *rest)
+
+
+def _tiles(mask: Any, grid: Grid) -> dict[str, int] | None:
+    """How many tiles of each kind there are, where the mask is known."""
+    if mask is not None and not _is_known(mask):
+        return None
+    if mask is not None:
+        mask = (mask if isinstance(mask, Mask) else Mask("dense", (jnp.asarray(mask),))).spread(grid.rank)
+    kinds = np.asarray(kinds_of_tiles(mask, grid))
+    repeated = grid.chunks // kinds.shape[0]
+    names = {"open": OPEN, "masked": MASKED, "skipped": SKIPPED}
+    return {name: int((kinds == kind).sum()) * repeated for name, kind in names.items()}
+
+
+def _is_known(mask: Any) -> bool:
+    return all(isinstance(x, np.ndarray | jax.Array) and not is_traced(x) for x in jax.tree.leaves(mask))

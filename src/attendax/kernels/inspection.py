@@ -1,0 +1,197 @@
+"""Attention inspected without its T x S weights: what they look like, row by row, and some of them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from attendax.checks import fail, is_traced
+from attendax.ops.weighted_sum import takes_arrays
+
+from . import blockwise
+from .attention import Call, results_of, settled
+from .tile_sizes import grid_of
+from .tile_work import scores_of_tile
+from .tiles import Grid, Tile
+
+
+class AttentionStats(NamedTuple):
+    """What the weights of a call look like; all but ``where`` in the dtype of lse.
+
+    Attributes:
+        entropy: (..., N, T), ``-Σ_j p_ij log p_ij`` in nats: 0 for one key, log S for all alike.
+        largest: (..., N, T), the largest weight of each query; 0 where it may look at no key.
+        where: (..., N, T), int32, the key that has it, the first of equals; -1 where there is none.
+        received: (..., N, S), ``Σ_i p_ij``: the weight that each key receives from all queries.
+    """
+
+    entropy: Array
+    largest: Array
+    where: Array
+    received: Array
+
+
+@takes_arrays
+def attention_stats(
+    query: Array,
+    key: Array,
+    *,
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+) -> AttentionStats:
+    """Describe the weights of ``attention`` in memory O(T + S): their entropy, their largest, who receives them.
+
+    Args:
+        query, key, mask, bias, score_mod, scale: as in ``attention``; the weights do not depend on the values.
+
+    Returns:
+        ``AttentionStats``.
+
+    Raises:
+        TypeError, ValueError: as ``attention``.
+
+    Example:
+        >>> stats = attention_stats(jnp.zeros((2, 3)), jnp.zeros((4, 3)))
+        >>> [f"{entropy:.3f}" for entropy in stats.entropy], stats.received.tolist()
+        (['1.386', '1.386'], [0.5, 0.5, 0.5, 0.5])
+    """
+    call = settled("attention_stats", query, key, key, mask, bias, score_mod, scale)
+    shape = *query.shape[:-1], key.shape[-2]
+    if 0 in shape:
+        return _no_stats(call, shape)
+    results = results_of(call)
+    widths, neutral = (1, 1, 1), (0, -jnp.inf, -1)
+    grid = grid_of(*call)
+
+    def work(tile, is_open):
+        scores = scores_of_tile(tile, *call, is_open)
+        shift, total = (tile.cut("queries", x) for x in (results.shift, results.total))
+        below = jnp.where(scores == -jnp.inf, 0, scores - jnp.where(shift == -jnp.inf, 0, shift))
+        p = jnp.where(scores == -jnp.inf, 0, jnp.exp(below)) / jnp.where(total == 0, 1, total)
+        best = jnp.argmax(scores, axis=-1, keepdims=True)
+        surprise = jnp.log(jnp.where(total == 0, 1, total)) - below
+        largest = jnp.max(scores, axis=-1, keepdims=True)
+        where = jnp.where(largest == -jnp.inf, -1, tile.column + best)
+        return jnp.sum(p * surprise, axis=-1, keepdims=True), largest, where.astype(p.dtype)
+
+    def add(one, other):
+        first = one[1] >= other[1]
+        return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
+
+    parts = blockwise.by_rows(grid, *call, widths, neutral, work, add, lambda _, parts: parts)
+    entropy, _, where = (x.reshape(shape[:-1]) for x in parts)
+    total = results.total.reshape(shape[:-1])
+    largest = jnp.where(total == 0, 0, 1 / jnp.where(total == 0, 1, total))
+    return AttentionStats(entropy, largest, where.astype(jnp.int32), _received(call, shape))
+
+
+def _received(call: Call, shape: tuple[int, ...]) -> Array:
+    """The gradient of ``Σ_i out_i`` with respect to values (..., N, S, 1): each is its column's sum of weights."""
+    operands, plan = call
+    N, G = operands.query.shape[-3], operands.key.shape[-3]
+    key = jnp.repeat(operands.key, N // G, axis=-3)
+    ones = jnp.ones((*key.shape[:-1], 1), operands.wide())
+
+    def total(values):
+        return results_of(Call(operands._replace(key=key, value=values), plan)).out.sum()
+
+    return jax.grad(total)(ones).reshape(*shape[:-2], shape[-1])
+
+
+def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
+    zeros = jnp.zeros(shape[:-1], call.operands.wide())
+    return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype))
+
+
+@takes_arrays
+def weights_at(
+    query: Array,
+    key: Array,
+    *,
+    queries: Any = None,
+    keys: Any = None,
+    mask: Any = None,
+    bias: Array | None = None,
+    score_mod: Any = None,
+    scale: float | None = None,
+) -> Array:
+    """Some rows or columns of the weights of ``attention``, before dropout, without the rest of them.
+
+    Args:
+        query, key, mask, bias, score_mod, scale: as in ``attention``.
+        queries: None for all, or integers (r,) from 0 to T - 1: the rows to compute.
+        keys: None for all, or integers (c,) from 0 to S - 1: the columns. At least one of the two is given.
+
+    Returns:
+        (..., N, r or T, c or S), in the dtype of lse.
+
+    Raises:
+        TypeError, ValueError: as ``attention``; positions that are no integers, or out of bounds.
+
+    Example:
+        >>> weights_at(jnp.zeros((3, 2)), jnp.zeros((4, 2)), queries=jnp.array([1])).tolist()
+        [[0.25, 0.25, 0.25, 0.25]]
+    """
+    call = settled("weights_at", query, key, key, mask, bias, score_mod, scale)
+    T, S = query.shape[-2], key.shape[-2]
+    if queries is None and keys is None:
+        fail(ValueError, "weights_at", "neither queries nor keys are given: all T x S weights are what this avoids.")
+    rows: Any = None if queries is None else _positions("queries", queries, T)
+    columns: Any = None if keys is None else _positions("keys", keys, S)
+    if 0 in (*query.shape[:-1], S) or 0 in (x.shape[0] for x in (rows, columns) if x is not None):
+        size = tuple(full if x is None else x.shape[0] for x, full in ((rows, T), (columns, S)))
+        return jnp.zeros((*query.shape[:-2], *size), call.operands.wide())
+    found = _columns(call, columns) if rows is None else _rows(call, rows)
+    if rows is not None and columns is not None:
+        found = jnp.take(found, columns, axis=-1)
+    return found.reshape(*query.shape[:-2], *found.shape[-2:])
+
+
+def _rows(call: Call, rows: Array) -> Array:
+    """Softmax of each row on its own."""
+    grid = _one_tile(call, rows=1)
+
+    def row(i):
+        scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), i, 0, i, 0), *call, False)
+        largest = jnp.max(scores, axis=-1, keepdims=True)
+        powers = jnp.exp(scores - lax.stop_gradient(jnp.where(largest == -jnp.inf, 0, largest)))
+        total = powers.sum(axis=-1, keepdims=True)
+        return jnp.squeeze(powers / jnp.where(total == 0, 1, total), -2)
+
+    return jnp.moveaxis(lax.map(row, rows), 0, -2)
+
+
+def _columns(call: Call, columns: Array) -> Array:
+    """Each weight from its score and from the maximum and sum of its whole row."""
+    grid, results = _one_tile(call, columns=1), results_of(call)
+    shift = jnp.where(results.shift == -jnp.inf, 0, results.shift)
+    total = jnp.where(results.total == 0, 1, results.total)
+
+    def column(j):
+        scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), 0, j, 0, j), *call, False)
+        return jnp.squeeze(jnp.exp(scores - shift) / total, -1)
+
+    return jnp.moveaxis(lax.map(column, columns), 0, -1)
+
+
+def _one_tile(call: Call, *, rows: int = 0, columns: int = 0) -> Grid:
+    """A grid whose tiles are whole but for that many rows or columns."""
+    whole = grid_of(*call)
+    return Grid(whole.axes, whole.axes, whole.group, whole.T, whole.S, rows or whole.T, columns or whole.S)
+
+
+def _positions(name: str, value: Any, size: int) -> Array:
+    """Refuse what is not a vector of integers within bounds; traced ones are not known."""
+    dtype = str(getattr(value, "dtype", type(value).__name__))
+    if not dtype.startswith(("int", "uint")) or len(value.shape) != 1:
+        got = f"{dtype} {tuple(getattr(value, 'shape', ()))}"
+        fail(TypeError, "weights_at", f"{name} must be a vector of integers, got {got}.")
+    if not is_traced(value) and value.shape[0]:
+        known = np.asarray(value)
+        if known.min() < 0 or known.max() >= size:
+            fail(ValueError, "weights_at", f"{name} must lie in [0, {size - 1}], got {known.min()} to {known.max()}.")
+    return jnp.asarray(value, jnp.int32)

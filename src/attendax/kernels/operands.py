@@ -1,0 +1,79 @@
+"""What every backend is given: the arrays of one call of attention, and the plan, which holds no arrays."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
+
+
+class Operands(NamedTuple):
+    """The arrays of a call. Axes that vary with the pair are full or 1; the first ``len(plan.batch)`` come from vmap.
+
+    The first five are differentiable. Everything in ``mask`` and ``dropout``, and ``bias``, has the rank of the scores
+    (..., N, T, S); the arrays of ``score_mod``, and of masks from functions, have a shape of their own behind the axes
+    from vmap.
+    """
+
+    query: Array  # (..., N, T, D)
+    key: Array  # (..., G, S, D)
+    value: Array  # (..., G, S, V)
+    bias: Array | None
+    score_mod: Any
+    mask: Any  # None, or a Mask that is spread
+    dropout: Any  # None, or the key of each head, two words of (..., N, 1, 1)
+
+    def differentiable(self) -> list[Array]:
+        """The leaves that may have a gradient: query, key, value, bias where given, the arrays of the modifier."""
+        return jax.tree.leaves(self[:5])
+
+    def roles(self) -> list[str]:
+        """How a tile cuts each differentiable leaf."""
+        pairs = [] if self.bias is None else ["pairs"]
+        return ["queries", "keys", "keys", *pairs, *("own" for _ in jax.tree.leaves(self.score_mod))]
+
+    def replaced(self, leaves: Any) -> "Operands":
+        """The operands with other differentiable leaves."""
+        query, key, value, bias, score_mod = jax.tree.unflatten(jax.tree.structure(self[:5]), leaves)
+        return Operands(query, key, value, bias, score_mod, self.mask, self.dropout)
+
+    def wide(self) -> Any:
+        """The dtype to compute in: the widest of the arrays, float32 at least (L8)."""
+        given = (x for x in self[:4] if x is not None)
+        return jnp.result_type(jnp.float32, *(x.dtype for x in given))
+
+
+class Results(NamedTuple):
+    """What a forward gives, in the wide dtype: the average, the row maximum, and the sum of exponentials below it.
+
+    ``lse = shift + log total``. The two are kept apart because at scores of 1e30 their sum would lose the second.
+    """
+
+    out: Array  # (..., N, T, V)
+    shift: Array  # (..., N, T, 1), -inf for the empty set
+    total: Array  # (..., N, T, 1), 0 for the empty set
+
+
+class Limits(NamedTuple):
+    """How large a tile may be: queries, keys, and bytes of its scores."""
+
+    rows: int
+    columns: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a call has settled besides its arrays: it is hashable, and part of what is compiled."""
+
+    scale: float
+    rate: float
+    limits: Limits
+    batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
+
+    def leading(self, operands: Operands) -> tuple[int, ...]:
+        """The leading axes of the result, those from vmap included."""
+        return *self.batch, *operands.query.shape[len(self.batch) : -3]

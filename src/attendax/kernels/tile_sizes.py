@@ -1,0 +1,95 @@
+"""How large tiles are: a pure function of the sizes of a call."""
+
+from typing import Any
+
+from .operands import Limits, Operands, Plan
+from .tiles import Grid
+
+LIMITS = Limits(rows=512, columns=1024, bytes=2**21)
+LEAST = 32  # queries or keys, however many heads a tile must hold
+
+
+def grid_of(operands: Operands, plan: Plan) -> Grid:
+    """The grid for the arrays of a call."""
+    *_, N, T, _ = operands.query.shape
+    G, S = operands.key.shape[-3:-1]
+    axes = *plan.leading(operands), G
+    whole = _whole_axes(operands, plan)
+    return choose(
+        axes,
+        N // G,
+        T,
+        S,
+        operands.wide().itemsize,
+        plan.limits,
+        band=_band(operands.mask),
+        whole=whole,
+        batch=len(plan.batch),
+    )
+
+
+def choose(
+    axes: tuple[int, ...],
+    group: int,
+    T: int,
+    S: int,
+    itemsize: int,
+    limits: Limits = LIMITS,
+    *,
+    band: int | None = None,
+    whole: int = 0,
+    batch: int = 0,
+) -> Grid:
+    """The grid for scores of these sizes.
+
+    Args:
+        axes: the leading axes and G.
+        group: query heads for each of G.
+        T, S: queries and keys.
+        itemsize: bytes of a score.
+        limits: of a tile.
+        band: how many keys a query sees, where a window bounds it.
+        whole: the last so many of ``axes`` must not be cut, because a function reads them.
+        batch: how many of ``axes`` come from vmap.
+    """
+    budget = max(1, limits.bytes // itemsize)
+    rows, columns = limits.rows, limits.columns
+    if band is not None:  # a tile as wide as the band wastes as much as it uses; smaller ones are slow to multiply
+        rows = columns = min(rows, columns, max(128, 1 << (band.bit_length() - 1)))
+    outside = len(axes) - whole
+    heads = group
+    for size in axes[outside:]:
+        heads *= size
+    columns = _even(S, min(columns, max(LEAST, budget // max(1, heads))))
+    rows = _even(T, min(rows, max(LEAST, budget // max(1, heads * columns))))
+    pieces, room = list(axes), max(1, budget // (heads * rows * columns))
+    for axis in reversed(range(outside)):
+        pieces[axis] = max(n for n in range(1, min(axes[axis], room) + 1) if axes[axis] % n == 0)
+        room = room // pieces[axis] if pieces[axis] == axes[axis] else 1
+    return Grid(axes, tuple(pieces), group, T, S, rows, columns, batch)
+
+
+def _even(size: int, most: int) -> int:
+    """A block of at most ``most``, as even as ``size`` allows."""
+    blocks = -(-size // most)
+    return -(-size // blocks)
+
+
+def _band(mask: Any) -> int | None:
+    """How many keys a query sees at most, where the mask is a window or holds one that all the rest only narrows."""
+    if mask is None or mask.kind not in ("and", "window"):
+        return None
+    if mask.kind == "and":
+        return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
+    left, right = mask.settings
+    return None if left is None or right is None else left + right + 1
+
+
+def _whole_axes(operands: Operands, plan: Plan) -> int:
+    """How many axes a tile must take whole: all but those from vmap, where a function reads arrays of its own."""
+    reads = any(_has_function(x) for x in (operands.mask, operands.score_mod) if x is not None)
+    return operands.query.ndim - 2 - len(plan.batch) if reads else 0
+
+
+def _has_function(value: Any) -> bool:
+    return value.kind == "function" or any(hasattr(part, "kind") and _has_function(part) for part in value.arrays)

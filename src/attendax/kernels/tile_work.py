@@ -1,0 +1,355 @@
+"""What is done in one tile: scores, their softmax and average, how both move, and how both are pulled back.
+
+Tiles are flat, (..., N, queries, keys), in the forward; in the backward they are tall, (..., N, keys, queries), because
+then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from attendax.masks import Mask
+from attendax.ops import dropout
+from attendax.ops.attention_core import add_bias
+from attendax.ops.score_modifiers import modify
+
+from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
+from .tiles import Tile
+
+
+def part_of_forward(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
+    """Weighted sum of the values, maximum, and sum of exponentials of the queries of a tile, over its keys."""
+    leaves = _cut(tile, operands)
+    scores, allowed = _flat_scores(leaves, tile, operands, plan, is_open)
+    powers, largest = _powers(scores)
+    value = leaves[VALUE].astype(scores.dtype)
+    return _average(_dropped(powers, tile, operands, plan), value, allowed), largest, powers.sum(-1, keepdims=True)
+
+
+def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
+    """The scores (..., N, queries, keys) as softmaxed, -inf where forbidden."""
+    return _flat_scores(_cut(tile, operands), tile, operands, plan, is_open)[0]
+
+
+def part_of_sums(tile: Tile, dout: Array, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
+    """``Σ p dout · v``, maximum and sum of exponentials, from the very products that the backward will form."""
+    query, key, value, *rest = _cut(tile, operands)
+    products = _tall_products(query, key, operands, plan)
+    scores, allowed = _finished(products, rest, tile, operands, plan, is_open, tall=True)
+    dw = _times_transposed(_each_head(value.astype(products.dtype), products), tile.cut("queries", dout))
+    dp = _dropped(dw, tile, operands, plan, tall=True).swapaxes(-1, -2)
+    dp = dp if allowed is None else jnp.where(allowed.swapaxes(-1, -2), dp, 0)
+    powers, largest = _powers(scores.swapaxes(-1, -2))
+    return (powers * dp).sum(-1, keepdims=True), largest, powers.sum(-1, keepdims=True)
+
+
+def _powers(scores: Array) -> tuple[Array, Array]:
+    """Exponentials of the scores below their maximum, and the maximum, which is a constant to every derivative."""
+    largest = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    return jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest)), largest
+
+
+def part_of_tangent(
+    tile: Tile, dots: Any, operands: Operands, results: Results, plan: Plan, is_open: bool
+) -> tuple[Array, ...]:
+    """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
+    leaves, wide, roles = _cut(tile, operands), operands.wide(), operands.roles()
+    moving = [k for k, dot in enumerate(dots) if dot is not None and k != VALUE]
+    pairs = [jnp.broadcast_arrays(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
+
+    def scores(arrays):
+        filled = dict(zip(moving, arrays, strict=True))
+        return _flat_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan, is_open)
+
+    s, ds, allowed = jax.jvp(scores, ([one for one, _ in pairs],), ([dot for _, dot in pairs],), has_aux=True)
+    shift, total = tile.cut("queries", results.shift), tile.cut("queries", results.total)
+    p = jnp.exp(s - jnp.where(shift == -jnp.inf, 0, shift)) / jnp.where(total == 0, 1, total)
+    w = _dropped(p, tile, operands, plan)
+    summed = _average(w * ds, leaves[VALUE].astype(wide), allowed)
+    if dots[VALUE] is not None:
+        summed += _average(w, tile.cut("keys", dots[VALUE]).astype(wide), allowed)
+    return summed, jnp.sum(p * ds, axis=-1, keepdims=True)
+
+
+class Rows(NamedTuple):
+    """What the backward knows of every query, (..., N, T, V) and (..., N, T, 1)."""
+
+    dout: Array
+    delta: Array  # dout · out - dlse
+    live: Array  # whether anything depends on the row: its gradient is not 0, and it sees some key
+    shift: Array
+    total: Array
+
+    @classmethod
+    def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
+        """The rows of a call, from the gradients of its out and lse and from its results."""
+        delta = jnp.sum(dout * results.out, axis=-1, keepdims=True) - dlse
+        live = ((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & (results.shift != -jnp.inf)
+        return cls(dout, delta, live, results.shift, results.total)
+
+    def are_finite(self) -> Array:
+        """Whether the row, and so everything that it sees, is finite."""
+        return jnp.all(jnp.isfinite(self.dout), axis=-1, keepdims=True) & (
+            jnp.isfinite(self.delta) & jnp.isfinite(self.shift) & jnp.isfinite(self.total)
+        )
+
+    def cleaned(self) -> "Rows":
+        """0 for what is not finite; a row without a finite maximum gets the weight exp(-inf) everywhere."""
+        sums = jnp.isfinite(self.shift) & jnp.isfinite(self.total)
+        shift, total = jnp.where(sums, self.shift, jnp.inf), jnp.where(sums, self.total, 1)
+        return Rows(_finite(self.dout), _finite(self.delta), self.live, shift, total)
+
+
+def pulled_back(
+    tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Any, is_open: bool
+) -> tuple[Array, ...]:
+    """What the pairs of a tile add to the gradients of the leaves that are wanted.
+
+    It is computed from what is finite, with 0 for the rest. Where a live row is not finite, because it sees something
+    that is not, what its pairs really add, NaN mostly, replaces the finite entries.
+    """
+    leaves, rows = _cut(tile, operands), Rows(*(tile.cut("queries", x) for x in rows))
+    cleaned = [jnp.where(x == -jnp.inf, x, _finite(x)) if k == REST else _finite(x) for k, x in enumerate(leaves)]
+    clean = _pull(cleaned, rows.cleaned(), tile, operands, plan, wanted, is_open, exactly=False)
+
+    def by_definition():
+        exact = _pull(leaves, rows, tile, operands, plan, wanted, False, exactly=True)
+        return tuple(jnp.where(jnp.isfinite(e), c, e) for c, e in zip(clean, exact, strict=True))
+
+    return lax.cond(jnp.any(rows.live & ~rows.are_finite()), by_definition, lambda: clean)
+
+
+def _pull(
+    leaves: Any, rows: Rows, tile: Tile, operands: Operands, plan: Plan, wanted: Any, is_open: bool, *, exactly: bool
+) -> tuple[Array, ...]:
+    """The gradients of a tile, from products; or ``exactly``, term by term over the allowed pairs of live rows."""
+    wide = operands.wide()
+    query, key, value = (x.astype(wide) for x in leaves[:REST])
+    products = _tall_products(query, key, operands, plan)
+    live = rows.live.swapaxes(-1, -2)
+    if exactly:
+        products = jnp.where(live, products, 0)
+    rest, moving = list(leaves[REST:]), [k for k, shape in enumerate(wanted[REST:]) if shape is not None]
+    for k in moving:
+        _, shape = tile.where(operands.roles()[REST + k], wanted[REST + k])
+        rest[k] = jnp.broadcast_to(rest[k], jnp.broadcast_shapes(rest[k].shape, shape))
+
+    def scores(products, arrays):
+        filled = dict(zip(moving, arrays, strict=True))
+        arrays = [filled.get(k, x) for k, x in enumerate(rest)]
+        return _finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True)
+
+    s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
+    shift, total, delta = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta))
+    p, gradient = jnp.exp(s - shift), rows.dout / rows.total
+    dw = _times_transposed(_each_head(value, products), gradient)
+    if exactly:
+        allowed = live if allowed is None else allowed & live
+        p, dw = jnp.where(allowed, p, 0), jnp.where(allowed, dw, 0)
+    w, dp = (_dropped(x, tile, operands, plan, tall=True) for x in (p, dw))
+    ds = p * (dp - delta / total)
+    dz, drest = pull(jnp.where(allowed, ds, 0) if exactly else ds)
+    key, found = _each_head(key, dz), []
+    if wanted[QUERY] is not None and exactly:
+        found.append(plan.scale * _term_by_term(dz.swapaxes(-1, -2), key, allowed.swapaxes(-1, -2)))
+    elif wanted[QUERY] is not None:
+        found.append(plan.scale * _times(key.swapaxes(-1, -2), dz).swapaxes(-1, -2))
+    for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, gradient)):
+        if wanted[k] is not None:
+            x = _term_by_term(weights, array, allowed) if exactly else _times(weights, array)
+            found.append(_summed_over_groups(x, tile))
+    return (*found, *drest)
+
+
+def _cut(tile: Tile, operands: Operands) -> list[Array]:
+    """The differentiable leaves, in the tile."""
+    return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
+
+
+def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, Array | None]:
+    """Scores (..., N, queries, keys), -inf where forbidden, and which pairs are allowed, None for all.
+
+    Query heads that share a key head are rows of one product.
+    """
+    query, key = (x.astype(operands.wide()) for x in leaves[:VALUE])
+    grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
+    products = _times_transposed(grouped, key)
+    products = products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
+    return _finished(products, leaves[REST:], tile, operands, plan, is_open)
+
+
+def _tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
+    """``scale · K Qᵀ``, (..., N, keys, queries)."""
+    query, key = (x.astype(operands.wide()) for x in (query, key))
+    return _times_transposed(_each_head(key, query), query * plan.scale)
+
+
+def _finished(
+    scores: Array,
+    rest: Any,
+    tile: Tile,
+    operands: Operands,
+    plan: Plan,
+    is_open: bool,
+    *,
+    tall: bool = False,
+    rows_once: bool = False,
+) -> tuple[Array, Array | None]:
+    """From products to scores (L2): the modifier, the bias, the mask; and which pairs are allowed, None for all.
+
+    ``rest`` are the differentiable leaves after the value. A forbidden product, perhaps NaN, must not reach a modifier,
+    whose derivative there would be NaN, too.
+    """
+    turned = (lambda x: x.swapaxes(-1, -2)) if tall else (lambda x: x)
+    *_, bias, score_mod, _, _ = operands.replaced([*operands.differentiable()[:REST], *rest])
+    shape = tile.grid.shape
+    scores = jnp.broadcast_to(scores, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
+    allowed = None if is_open else allowed_pairs(tile, operands.mask, rows_once=rows_once)
+    if bias is not None:
+        allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
+        bias = turned(bias.astype(scores.dtype))
+    allowed = None if allowed is None else turned(allowed)
+    if score_mod is not None:
+        scores = scores if allowed is None else jnp.where(allowed, scores, 0)
+        scores = turned(_modified(turned(scores), score_mod, tile))
+    if score_mod is not None or operands.query.shape[-1] == 1:
+        scores = _rounded(scores)
+    if bias is not None:
+        scores, _ = add_bias(scores, bias, jnp.bool_(True))
+    return (scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)), allowed
+
+
+def _rounded(scores: Array) -> Array:
+    """The scores, as numbers of their dtype.
+
+    Where they end in a multiplication, XLA may fuse it with the subtraction of the maximum into one multiply-add, which
+    does not round the score as the maximum was rounded: at 1e30 the difference is 1e23 (L7). A choice between the two
+    prevents that.
+    """
+    return jnp.where(scores == scores, scores, jnp.nan)
+
+
+def allowed_pairs(tile: Tile, mask: Mask | None, *, rows_once: bool = False) -> Array | None:
+    """Which pairs of the tile are allowed, (..., N, queries, keys); None for all.
+
+    Of two tiles that overlap, the second leaves out the keys of the first, and with ``rows_once`` its queries.
+    """
+    grid, parts = tile.grid, []
+    rank = len(grid.shape)
+    _, i, j = tile.positions(rank)
+    if mask is not None:
+        found = mask.map(lambda part: _mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
+        parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
+    if grid.S % grid.columns:
+        parts.append(j >= tile.column_block * grid.columns)
+    if rows_once and grid.T % grid.rows:
+        parts.append(i >= tile.row_block * grid.rows)
+    allowed = parts.pop() if parts else None
+    while parts:
+        allowed = allowed & parts.pop()
+    return allowed
+
+
+def _mask_in_tile(part: Mask, tile: Tile) -> Mask:
+    """One kind of mask with its arrays cut to the tile; a function is asked for the positions of the tile."""
+    if part.kind != "function":
+        return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
+    rank = len(tile.grid.shape)
+    _, i, j = tile.positions(2)
+
+    def ask(*arrays):
+        found = part.allowed(i, j, jnp) if not arrays else Mask(part.kind, arrays, part.settings).allowed(i, j, jnp)
+        return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
+
+    arrays = tuple(tile.cut("own", x) for x in part.arrays)
+    if not arrays:
+        found = ask()
+        return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
+    for _ in range(tile.grid.batch):
+        ask = jax.vmap(ask)
+    return Mask("dense", (ask(*arrays),))
+
+
+def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
+    """The modifier on flat scores, for each entry of the axes from vmap, which its arrays have, too."""
+    positions = tile.positions(scores.ndim - tile.grid.batch)
+
+    def apply(score_mod, scores):
+        return modify(score_mod, scores, positions)
+
+    for _ in range(tile.grid.batch):
+        apply = jax.vmap(apply)
+    return apply(jax.tree.map(lambda x: tile.cut("own", x), score_mod), scores)
+
+
+def _dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall: bool = False) -> Array:
+    """Weights, or what becomes of them, after dropout: a function of the keys of the heads and the positions (L10)."""
+    if not plan.rate:
+        return weights
+    _, i, j = (x.swapaxes(-1, -2) if tall else x for x in tile.positions(weights.ndim))
+    keys = tuple(tile.cut("pairs", word) for word in operands.dropout)
+    kept = dropout.keep(keys, i, j, plan.rate)
+    return jnp.where(kept, weights / (1 - plan.rate if plan.rate < 1 else 1), 0)
+
+
+def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
+    """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys), 0 where forbidden, and values (..., G, keys, V).
+
+    What is not finite among the values is left out; a query that may see some of it gets the sum by definition.
+    """
+    N, T, S = weights.shape[-3:]
+    grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, S)
+    clean = _times(grouped, _finite(values))
+    clean = clean.reshape(*clean.shape[:-3], N, T, values.shape[-1])
+    finite = jnp.isfinite(values)
+
+    def by_definition():
+        each = _each_head(values, weights)
+        exact = _term_by_term(weights, each, allowed)
+        return jnp.where(jnp.isfinite(exact), clean, exact)
+
+    def if_seen():
+        bad = _each_head(~jnp.all(finite, axis=-1, keepdims=True), weights).swapaxes(-1, -2)
+        return lax.cond(jnp.any(bad if allowed is None else bad & allowed), by_definition, lambda: clean)
+
+    return lax.cond(jnp.all(finite), lambda: clean, if_seen)
+
+
+def _term_by_term(weights: Array, values: Array, allowed: Array | None) -> Array:
+    """``Σ_j weights_ij values_j`` over the allowed j, one after the other: the definition, in O(T V) memory."""
+
+    def add(j, total):
+        weight, value = (lax.dynamic_slice_in_dim(x, j, 1, a) for x, a in ((weights, -1), (values, -2)))
+        if allowed is None:
+            return total + weight * value
+        within = lax.dynamic_slice_in_dim(jnp.broadcast_to(allowed, weights.shape), j, 1, -1)
+        return total + jnp.where(within, weight * value, 0)
+
+    shape = (*jnp.broadcast_shapes(weights.shape[:-2], values.shape[:-2]), weights.shape[-2], values.shape[-1])
+    return lax.fori_loop(0, weights.shape[-1], add, jnp.zeros(shape, weights.dtype))
+
+
+def _finite(x: Array) -> Array:
+    return jnp.where(jnp.isfinite(x), x, 0)
+
+
+def _each_head(x: Array, like: Array) -> Array:
+    """Keys or values (..., G, S, .) for every query head, in the number of ``like`` (..., N, ., .)."""
+    group = like.shape[-3] // x.shape[-3]
+    return x if group == 1 else jnp.repeat(x, group, axis=-3)
+
+
+def _summed_over_groups(x: Array, tile: Tile) -> Array:
+    """(..., N, S, .) summed over the query heads that share a key head."""
+    group = tile.grid.group
+    return x if group == 1 else x.reshape(*x.shape[:-3], -1, group, *x.shape[-2:]).sum(axis=-3)
+
+
+def _times(left: Array, right: Array) -> Array:
+    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+
+
+def _times_transposed(left: Array, right: Array) -> Array:
+    return _times(left, right.swapaxes(-1, -2))

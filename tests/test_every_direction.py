@@ -1,0 +1,192 @@
+"""L12: every direction of differentiation through the blockwise path, each held against the dense specification.
+
+The reference is ``spec`` in float64: its value, its gradient by hand, and as Hessian the differences of that gradient,
+of eighth order. Tiles are 3 x 2, so that every loop, skip and overlap is on the way.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import masks, scores, spec
+from blockwise import Tiny
+
+N, T, S, D, V = 2, 4, 5, 2, 3
+
+
+class Setting(NamedTuple):
+    options: dict
+    heads: int = N
+    bias: tuple = ()
+
+
+SETTINGS = {
+    "plain": Setting({}),
+    "causal": Setting({"mask": masks.causal(1)}),
+    "padding": Setting({"mask": masks.padding(np.array(3), np.array(3))}),
+    "bias": Setting({}, bias=(N, T, S)),
+    "softcap": Setting({"score_mod": scores.softcap(0.9)}),
+    "dropout": Setting({"dropout_rate": 0.4, "dropout_rng": np.array([3, 8], np.uint32)}),
+    "grouped": Setting({"scale": 0.8}, heads=1),
+}
+DIRECTIONS = {}
+
+
+def direction(function):
+    DIRECTIONS[function.__name__] = function
+    return function
+
+
+def shapes_of(setting):
+    shapes = [(N, T, D), (setting.heads, S, D), (setting.heads, S, V)]
+    return [*shapes, setting.bias] if setting.bias else shapes
+
+
+def split(setting, x):
+    shapes = shapes_of(setting)
+    ends = np.cumsum([0, *map(np.prod, shapes)])
+    return [x[a:b].reshape(shape) for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)]
+
+
+def call(attend, setting, arrays):
+    bias = {"bias": arrays[3]} if setting.bias else {}
+    return attend(*arrays[:3], **bias, **setting.options, return_lse=True)
+
+
+def loss(setting, x):
+    out, lse = call(Tiny.attention, setting, split(setting, x))
+    return jnp.sum(out**2) + 0.3 * jnp.sum(jnp.where(lse == -jnp.inf, 0, lse) ** 2)
+
+
+class Reference:
+    """Value, gradient and Hessian of the loss by the specification."""
+
+    def __init__(self, setting):
+        rng = np.random.default_rng(11)
+        self.x = rng.normal(size=sum(int(np.prod(s)) for s in shapes_of(setting)))
+        self.along = rng.normal(size=self.x.shape)
+        self.setting = setting
+        out, lse = call(spec.attention, setting, split(setting, self.x))
+        self.value = np.sum(out**2) + 0.3 * np.sum(np.where(lse == -np.inf, 0, lse) ** 2)
+        self.gradient = self.gradient_at(self.x)
+
+    def gradient_at(self, x):
+        arrays = split(self.setting, x)
+        out, lse = call(spec.attention, self.setting, arrays)
+        bias = {"bias": arrays[3]} if self.setting.bias else {}
+        grad_lse = 0.6 * np.where(lse == -np.inf, 0, lse)
+        grads = spec.attention_backward(2 * out, *arrays[:3], **bias, **self.setting.options, grad_lse=grad_lse)
+        return np.concatenate([np.ravel(g) for g in grads if g is not None and hasattr(g, "shape")])
+
+    def slope(self, along):
+        """The Hessian times a direction."""
+        weights = {1: 4 / 5, 2: -1 / 5, 3: 4 / 105, 4: -1 / 280}
+        at = self.gradient_at
+        h = 2e-3
+        return sum(w * (at(self.x + k * h * along) - at(self.x - k * h * along)) for k, w in weights.items()) / h
+
+    @functools.cached_property
+    def hessian(self):
+        return np.stack([self.slope(e) for e in np.eye(self.x.size)])
+
+
+@functools.cache
+def reference(name):
+    return Reference(SETTINGS[name])
+
+
+def assert_close(got, wanted, tolerance):
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    assert got.shape == wanted.shape
+    assert np.abs(wanted).max() > 1e-3  # an expectation of 0 would prove nothing
+    np.testing.assert_allclose(got, wanted, atol=tolerance * np.abs(wanted).max(), rtol=0)
+
+
+@direction
+def jit(f, ref):
+    assert_close(jax.jit(f)(ref.x), ref.value, 1e-12)
+
+
+@direction
+def grad(f, ref):
+    assert_close(jax.jit(jax.grad(f))(ref.x), ref.gradient, 1e-10)
+
+
+@direction
+def jvp(f, ref):
+    assert_close(jax.jit(lambda x, t: jax.jvp(f, (x,), (t,)))(ref.x, ref.along)[1], ref.gradient @ ref.along, 1e-10)
+
+
+@direction
+def jacfwd(f, ref):
+    assert_close(jax.jit(jax.jacfwd(f))(ref.x), ref.gradient, 1e-10)
+
+
+@direction
+def jacrev(f, ref):
+    outs = jax.jit(jax.jacrev(lambda x: jnp.stack([f(x), 3 * f(x)])))(ref.x)
+    assert_close(outs, np.stack([ref.gradient, 3 * ref.gradient]), 1e-10)
+
+
+@direction
+def hessian(f, ref):
+    assert_close(jax.jit(jax.hessian(f))(ref.x), ref.hessian, 1e-9)
+
+
+@direction
+def reverse_over_reverse(f, ref):
+    twice = jax.jit(jax.grad(lambda x: jax.grad(f)(x) @ ref.along))(ref.x)
+    assert_close(twice, ref.slope(ref.along), 1e-9)
+
+
+@direction
+def checkpoint(f, ref):
+    assert_close(jax.jit(jax.grad(jax.checkpoint(f)))(ref.x), ref.gradient, 1e-10)
+
+
+@direction
+def scan(f, ref):
+    def total(x):
+        return jax.lax.scan(lambda carry, c: (carry + f(c * x) / c, None), 0.0, jnp.array([1.0, 2.0]))[0]
+
+    wanted = ref.gradient + ref.gradient_at(2 * ref.x)
+    assert_close(jax.jit(jax.grad(total))(ref.x), wanted, 1e-10)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("how", DIRECTIONS)
+def test_l12_every_direction(how, name):
+    DIRECTIONS[how](functools.partial(loss, SETTINGS[name]), reference(name))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_l12_vmap_over_each_argument_alone(which, name):
+    """Value and gradient with respect to every argument, one of them batched and the others not."""
+    setting, ref = SETTINGS[name], reference(name)
+    arrays = split(setting, ref.x)
+    if which >= len(arrays):
+        assert not setting.bias
+        return
+    factors = np.array([1.0, -0.5, 2.0])
+    stacked = [x if k != which else factors.reshape(-1, *(1,) * x.ndim) * x for k, x in enumerate(arrays)]
+
+    def run(*arrays):
+        return loss(setting, jnp.concatenate([x.ravel() for x in arrays]))
+
+    axes = [0 if k == which else None for k in range(len(arrays))]
+    both = jax.vmap(jax.value_and_grad(run, tuple(range(len(arrays)))), axes)
+    _, grads = jax.jit(both)(*stacked)
+    summed = jax.jit(jax.grad(lambda *a: jax.vmap(run, axes)(*a).sum(), tuple(range(len(arrays)))))(*stacked)
+    wanted = []
+    for index in range(len(factors)):
+        x = np.concatenate([np.ravel(a[index] if k == which else a) for k, a in enumerate(stacked)])
+        wanted.append(split(setting, ref.gradient_at(x)))
+    for k, grad_k in enumerate(grads):
+        each = np.stack([w[k] for w in wanted])
+        assert_close(grad_k, each, 1e-10)
+        assert_close(summed[k], each if k == which else each.sum(axis=0), 1e-10)
