@@ -180,9 +180,8 @@ def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, 
     shift = jnp.where(empty, 0, largest)
     share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
     total = jnp.where(empty, 1, share1 + share2)
-    terms = (
-        jnp.where(share == 0, 0, out.astype(wide)) * (share / total)[..., None]
-        for out, share in ((out1, share1), (out2, share2))
-    )
+    shares = (share[..., None] for share in (share1, share2))
+    pairs = zip((out1, out2), shares, strict=True)
+    terms = (jnp.where(share == 0, 0, out.astype(wide)) * share / total[..., None] for out, share in pairs)
     out = sum(terms, jnp.zeros(out1.shape, wide))
     return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))

@@ -112,7 +112,8 @@ def explain(
 
     def settle(arrays):
         *first, rng = filled(arrays)
-        call = settled("attention", *first, scale, dropout_rate, rng, implementation, return_lse)
+        options: Any = scale, dropout_rate, rng, implementation, return_lse
+        call = settled("attention", *first, *options)
         plans.append(call.plan)
         return call.operands
 

@@ -187,7 +187,7 @@ def _one_tile(call: Call, *, rows: int = 0, columns: int = 0) -> Grid:
 def _positions(name: str, value: Any, size: int) -> Array:
     """Refuse what is not a vector of integers within bounds; traced ones are not known."""
     dtype = str(getattr(value, "dtype", type(value).__name__))
-    if not dtype.startswith(("int", "uint")) or len(value.shape) != 1:
+    if not dtype.startswith(("int", "uint")) or len(getattr(value, "shape", ())) != 1:
         got = f"{dtype} {tuple(getattr(value, 'shape', ()))}"
         fail(TypeError, "weights_at", f"{name} must be a vector of integers, got {got}.")
     if not is_traced(value) and value.shape[0]:

@@ -257,19 +257,19 @@ def _mask_in_tile(part: Mask, tile: Tile) -> Mask:
     if part.kind != "function":
         return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
     rank = len(tile.grid.shape)
-    _, i, j = tile.positions(2)
+    _, i, j = tile.positions(3)
 
-    def ask(*arrays):
-        found = part.allowed(i, j, jnp) if not arrays else Mask(part.kind, arrays, part.settings).allowed(i, j, jnp)
+    def ask(arrays):
+        found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
         return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
 
     arrays = tuple(tile.cut("own", x) for x in part.arrays)
     if not arrays:
-        found = ask()
+        found = ask(())
         return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
     for _ in range(tile.grid.batch):
         ask = jax.vmap(ask)
-    return Mask("dense", (ask(*arrays),))
+    return Mask("dense", (ask(arrays),))
 
 
 def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:

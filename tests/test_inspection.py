@@ -1,0 +1,124 @@
+"""Attention inspected in O(T + S): each number is one that the dense weights of the specification give."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import attendax
+from attendax import masks, scores, spec
+from blockwise import in_tiny_tiles
+from cases import B, D, G, N, S, T
+
+ids = np.arange(T)[None] // np.array([[2], [3]]), np.arange(S)[None] // np.array([[2], [3]])
+OPTIONS = {
+    "plain": {},
+    "causal": {"mask": masks.causal(-1)},
+    "padding": {"mask": masks.padding(np.array([S, 0]))},
+    "segments": {"mask": masks.segments(*ids)},
+    "dense": {"mask": np.random.default_rng(1).random((B, N, T, S)) < 0.5},
+    "function": {"mask": masks.from_function(lambda i, j: (i + j) % 2 == 0)},
+    "bias": {"bias": np.random.default_rng(2).normal(size=(N, T, S)), "scale": 0.3},
+    "softcap": {"score_mod": scores.softcap(0.7)},
+    "relative bias": {"score_mod": scores.relative_bias(np.random.default_rng(3).normal(size=(N, 5)), offset=1)},
+}
+SIZES = {"whole": lambda f: f, "tiny": in_tiny_tiles}
+every_case = [pytest.mark.parametrize("name", OPTIONS), pytest.mark.parametrize("size", SIZES)]
+
+
+def both(test):
+    return functools.reduce(lambda f, mark: mark(f), every_case, test)
+
+
+def arrays_and_weights(rng, options):
+    query, key = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D))
+    weights = spec.attention_with_weights(query, key, key, **options)[2]
+    assert weights.max() > 0.1
+    return query, key, weights
+
+
+@both
+def test_stats_are_those_of_the_weights(size, name, rng):
+    query, key, weights = arrays_and_weights(rng, OPTIONS[name])
+    stats = jax.jit(SIZES[size](functools.partial(attendax.attention_stats, **OPTIONS[name])))(query, key)
+    logs = np.log(np.where(weights > 0, weights, 1))
+    np.testing.assert_allclose(stats.entropy, -(weights * logs).sum(-1), atol=1e-12)
+    np.testing.assert_allclose(stats.largest, weights.max(-1), atol=1e-12)
+    np.testing.assert_allclose(stats.received, weights.sum(-2), atol=1e-12)
+    np.testing.assert_array_equal(stats.where, np.where(weights.any(-1), weights.argmax(-1), -1))
+
+
+@both
+def test_some_weights_are_those_of_all(size, name, rng):
+    query, key, weights = arrays_and_weights(rng, OPTIONS[name])
+    at = SIZES[size](functools.partial(attendax.weights_at, query, key, **OPTIONS[name]))
+    rows, columns = np.array([3, 0, 3]), np.array([6, 1])
+    np.testing.assert_allclose(at(queries=rows), weights[..., rows, :], atol=1e-12)
+    np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
+    np.testing.assert_allclose(at(queries=rows, keys=columns), weights[..., rows, :][..., columns], atol=1e-12)
+
+
+def test_one_head_and_nothing_at_all(rng):
+    query, key = rng.normal(size=(T, D)), rng.normal(size=(S, D))
+    weights = spec.attention_with_weights(query, key, key)[2]
+    stats = attendax.attention_stats(query, key)
+    assert stats.received.shape == (S,)
+    np.testing.assert_allclose(stats.received, weights.sum(0), atol=1e-12)
+    np.testing.assert_allclose(attendax.weights_at(query, key, queries=np.array([1])), weights[[1]], atol=1e-12)
+    empty = attendax.attention_stats(query, key[:0])
+    assert [x.shape for x in empty] == [(T,), (T,), (T,), (0,)]
+    assert (np.asarray(empty.where) == -1).all()
+    assert attendax.weights_at(query, key, keys=np.array([], int)).shape == (T, 0)
+
+
+def test_stats_build_nothing_of_size_t_x_s():
+    def temporaries(f, S):
+        x = jax.ShapeDtypeStruct((1, 2, S, 16), np.float32)
+        return jax.jit(f).lower(x, x).compile().memory_analysis().temp_size_in_bytes
+
+    rows = np.array([1, 5])
+    for f in (
+        attendax.attention_stats,
+        functools.partial(attendax.weights_at, keys=rows),
+        functools.partial(attendax.weights_at, queries=rows),
+    ):
+        assert temporaries(f, 16384) < 5 * temporaries(f, 4096) < 4096 * 4096 * 4
+
+
+def test_chosen_weights_have_their_gradient(rng):
+    query, key = rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D))
+    direction, step = rng.normal(size=query.shape), 1e-5
+
+    def chosen(query, **where):
+        return (attendax.weights_at(query, key, mask=masks.causal(2), **where) ** 2).sum()
+
+    for where in ({"queries": np.array([1, 4])}, {"keys": np.array([0, 3])}):
+        slope = (chosen(query + step * direction, **where) - chosen(query - step * direction, **where)) / (2 * step)
+        grad = jax.grad(functools.partial(chosen, **where))(query)
+        np.testing.assert_allclose((grad * direction).sum(), slope, rtol=1e-7)
+
+
+QUERY, KEY = np.zeros((N, T, D)), np.zeros((N, S, D))
+REFUSED = {
+    "neither": (ValueError, {}, "weights_at: neither queries nor keys are given"),
+    "floats": (TypeError, {"queries": np.zeros(2)}, "weights_at: queries must be a vector of integers, got float64 (2,)."),
+    "a number": (TypeError, {"keys": 3}, "weights_at: keys must be a vector of integers, got int ()."),
+    "matrix": (TypeError, {"keys": np.zeros((1, 1), int)}, "weights_at: keys must be a vector of integers"),
+    "too late": (ValueError, {"keys": np.array([0, S])}, "weights_at: keys must lie in [0, 6], got 0 to 7."),
+    "negative": (ValueError, {"queries": np.array([-1])}, "weights_at: queries must lie in [0, 4], got -1 to -1."),
+    "mask": (ValueError, {"queries": np.array([1]), "mask": np.ones((2, 2), bool)}, "weights_at: mask has shape (2, 2)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_l14_weights_at_refuses(name):
+    error, options, message = REFUSED[name]
+    with pytest.raises(error) as caught:
+        attendax.weights_at(QUERY, KEY, **options)
+    assert str(caught.value).startswith(message)
+
+
+def test_l14_stats_refuse():
+    with pytest.raises(ValueError, match="^attention_stats: query has D=3 but key has D=2"):
+        attendax.attention_stats(QUERY, KEY[..., :2])
