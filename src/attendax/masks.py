@@ -223,7 +223,9 @@ def _spread(part: Mask, rank: int) -> Mask:
     """The arrays of one kind in the shape of scores: lengths (..., 1, 1, 1), ids (..., 1, T, 1) and (..., 1, 1, S)."""
 
     def of_scores(number, array):
-        if part.kind in ("padding", "prefix", "offsets"):
+        if part.kind == "offsets" and array.ndim == 0:
+            array = array.reshape(1, 1)
+        elif part.kind in ("padding", "prefix", "offsets"):
             array = array[..., None, None, None]
         if part.kind == "segments":
             array = array[..., None, :, None] if number == 0 else array[..., None, None, :]

@@ -137,7 +137,7 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
     a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7).
     """
     limit = 2.0**-9 / jnp.finfo(rows.shift.dtype).eps
-    huge = jnp.any((jnp.abs(rows.shift) > limit) & jnp.isfinite(rows.shift))
+    huge = (jnp.abs(rows.shift) > limit) & jnp.isfinite(rows.shift)
 
     def again():
         def work(tile, is_open):
@@ -148,9 +148,10 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
             return summed / jnp.where(total == 0, 1, total), shift, total
 
         delta, shift, total = by_rows(grid, operands, plan, (1, 1, 1), (0, -jnp.inf, 0), work, merged, finish)
-        return delta - dlse, shift, total
+        pairs = zip((delta - dlse, shift, total), as_they_are, strict=True)
+        return tuple(jnp.where(huge, *pair) for pair in pairs)
 
     shape = *plan.leading(operands), *operands.query.shape[-3:-1], 1
     as_they_are = tuple(jnp.broadcast_to(x, shape) for x in (rows.delta, rows.shift, rows.total))
-    delta, shift, total = lax.cond(huge, again, lambda: as_they_are)
+    delta, shift, total = lax.cond(jnp.any(huge), again, lambda: as_they_are)
     return rows._replace(delta=delta, shift=shift, total=total)

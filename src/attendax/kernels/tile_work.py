@@ -89,15 +89,18 @@ class Rows(NamedTuple):
         live = ((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & (results.shift != -jnp.inf)
         return cls(dout, delta, live, results.shift, results.total)
 
+    def sums_are_finite(self) -> Array:
+        """Whether the row sees some key, and only finite scores."""
+        return jnp.isfinite(self.shift) & jnp.isfinite(self.total)
+
     def are_finite(self) -> Array:
         """Whether the row, and so everything that it sees, is finite."""
-        return jnp.all(jnp.isfinite(self.dout), axis=-1, keepdims=True) & (
-            jnp.isfinite(self.delta) & jnp.isfinite(self.shift) & jnp.isfinite(self.total)
-        )
+        gradient = jnp.all(jnp.isfinite(self.dout), axis=-1, keepdims=True) & jnp.isfinite(self.delta)
+        return self.sums_are_finite() & gradient
 
     def cleaned(self) -> "Rows":
         """0 for what is not finite; a row without a finite maximum gets the weight exp(-inf) everywhere."""
-        sums = jnp.isfinite(self.shift) & jnp.isfinite(self.total)
+        sums = self.sums_are_finite()
         shift, total = jnp.where(sums, self.shift, jnp.inf), jnp.where(sums, self.total, 1)
         return Rows(_finite(self.dout), _finite(self.delta), self.live, shift, total)
 
@@ -112,6 +115,7 @@ def pulled_back(
     """
     leaves, rows = _cut(tile, operands), Rows(*(tile.cut("queries", x) for x in rows))
     cleaned = [jnp.where(x == -jnp.inf, x, _finite(x)) if k == REST else _finite(x) for k, x in enumerate(leaves)]
+    cleaned[QUERY] = jnp.where(rows.sums_are_finite(), cleaned[QUERY], 0)
     clean = _pull(cleaned, rows.cleaned(), tile, operands, plan, wanted, is_open, exactly=False)
 
     def by_definition():

@@ -1,0 +1,418 @@
+"""The blockwise backend: the same numbers whatever the tiles, memory O(T + S), nothing done twice or for nothing."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import attendax
+from attendax import attention, masks, scores, spec
+from attendax.kernels import tile_sizes
+from attendax.kernels.operands import Limits
+from blockwise import Tiny, Whole, in_tiny_tiles
+from cases import CASES, KEY, B, D, G, N, S, T, V
+from judges import assert_same_bits, assert_tree_close, judge_forward, judge_gradient
+
+ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
+
+
+@pytest.mark.parametrize("twin", [Whole, Tiny])
+@pytest.mark.parametrize("name", ATTENTION_CASES)
+def test_every_case_of_attention(name, twin):
+    """Forward to 1e-12 and every gradient by hand to 1e-10, those of bias and modifier in their own shape."""
+    judge_forward(CASES[name], spec, twin)
+    judge_gradient(CASES[name], spec, twin)
+
+
+# Shapes and tiles
+
+sizes = st.integers(1, 9)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(sizes, sizes, sizes, sizes, st.sampled_from([1, 2, 3]), st.sampled_from(list(range(7))), st.integers(0, 2**31))
+def test_any_sizes_in_any_tiles(T, S, rows, columns, group, kind, seed):
+    """Ragged everything: the last tiles overlap the ones before and count once, in value and gradient."""
+    rng = np.random.default_rng(seed)
+    query, key, value = (
+        rng.normal(size=(2, 2 * group, T, 3)),
+        rng.normal(size=(2, 2, S, 3)),
+        rng.normal(size=(2, 2, S, 4)),
+    )
+    mask = [
+        None,
+        masks.causal(int(rng.integers(-3, 4))),
+        masks.window(int(rng.integers(0, 4)), int(rng.integers(0, 3))),
+        masks.padding(rng.integers(0, S + 1, 2), rng.integers(0, T + 1, 2)),
+        masks.segments(rng.integers(0, 3, (2, T)), rng.integers(0, 3, (2, S))),
+        masks.prefix(rng.integers(0, S + 1, 2)) & ~masks.window(0, 0),
+        rng.random((2, 2 * group, T, S)) < 0.4,
+    ][kind]
+    cotangent, grad_lse = rng.normal(size=(2, 2 * group, T, 4)), rng.normal(size=(2, 2 * group, T))
+    before, tile_sizes.LIMITS = tile_sizes.LIMITS, Limits(rows, columns, 1)
+    try:
+        results, pull = jax.vjp(lambda *a: attention(*a, mask=mask, return_lse=True), query, key, value)
+        grads = pull((cotangent, grad_lse))
+    finally:
+        tile_sizes.LIMITS = before
+    assert_tree_close(results, spec.attention(query, key, value, mask=mask, return_lse=True), 1e-12, "forward")
+    by_hand = spec.attention_backward(cotangent, query, key, value, mask=mask, grad_lse=grad_lse)[:3]
+    assert_tree_close(grads, by_hand, 1e-10, "gradients")
+
+
+def test_l10_dropout_does_not_depend_on_the_tiles(rng):
+    arrays = rng.normal(size=(B, N, 19, D)), rng.normal(size=(B, G, 23, D)), rng.normal(size=(B, G, 23, V))
+    wanted = spec.attention(*arrays, dropout_rate=0.35, dropout_rng=KEY)
+    for twin in (Whole, Tiny):
+        assert_tree_close(twin.attention(*arrays, dropout_rate=0.35, dropout_rng=KEY), wanted, 1e-12, str(twin))
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 1, 3)])
+def test_l1_any_leading_axes(leading, rng):
+    arrays = [rng.normal(size=(*leading, *s)) for s in ((4, T, D), (2, S, D), (2, S, V))]
+    lengths = rng.integers(0, S + 1, leading)
+    for mask in (masks.causal(1), masks.padding(lengths)):
+        wanted = spec.attention(*arrays, mask=mask, return_lse=True)
+        assert_tree_close(Tiny.attention(*arrays, mask=mask, return_lse=True), wanted, 1e-12, str(leading))
+
+
+# Masks
+
+
+def scheduled(mask, T=12, S=16, rows=4, columns=4):
+    """The kinds of the tiles, and whether they tell the truth about the pairs in them."""
+    from attendax.kernels.tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
+
+    grid = Grid((1, 1), (1, 1), 1, T, S, rows, columns)
+    kinds = np.asarray(kinds_of_tiles(mask.spread(4), grid))[0]
+    dense = np.broadcast_to(mask.to_dense(T, S), (1, 1, T, S))[0, 0].reshape(T // rows, rows, S // columns, columns)
+    assert not dense.any(axis=(1, 3))[kinds == SKIPPED].any()
+    assert dense.all(axis=(1, 3))[kinds == OPEN].all()
+    truth = np.where(dense.all(axis=(1, 3)), OPEN, np.where(dense.any(axis=(1, 3)), MASKED, SKIPPED))
+    return kinds, truth
+
+
+EXACT = {
+    "causal": masks.causal(),
+    "causal, offset": masks.causal(-3),
+    "causal, traced offset": masks.causal(np.array(4)),
+    "window": masks.window(3, 1),
+    "left window": masks.window(2, None),
+    "padding": masks.padding(np.array([6]), np.array([5])),
+    "prefix": masks.prefix(np.array([6])),
+    "segments": masks.segments(np.arange(12)[None] // 4, np.arange(16)[None] // 4),
+    "dense": masks.dense(np.random.default_rng(0).random((12, 16)) < np.linspace(0, 1, 16) ** 3),
+    "causal and padding": masks.causal() & masks.padding(np.array([6])),
+    "causal or padding": masks.causal(-5) | masks.padding(np.array([3])),
+    "not causal": ~masks.causal(2),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_tiles_without_an_allowed_pair_are_skipped_and_open_ones_known(name):
+    kinds, truth = scheduled(EXACT[name])
+    np.testing.assert_array_equal(kinds, truth)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_tile_with_an_allowed_pair_is_skipped(seed):
+    """Combinations may err on the side of work, never on the other."""
+    rng = np.random.default_rng(seed)
+
+    def part(depth):
+        kind = rng.integers(0, 9 if depth else 6)
+        if kind < 6:
+            return [
+                masks.causal(int(rng.integers(-9, 9))),
+                masks.window(int(rng.integers(0, 6)), None if rng.random() < 0.3 else int(rng.integers(0, 6))),
+                masks.padding(rng.integers(0, 17, 1), rng.integers(0, 13, 1)),
+                masks.prefix(rng.integers(0, 17, 1)),
+                masks.segments(rng.integers(0, 3, (1, 12)), rng.integers(0, 3, (1, 16))),
+                masks.dense(rng.random((12, 16)) < 0.2),
+            ][kind]
+        if kind == 8:
+            return ~part(depth - 1)
+        one, other = part(depth - 1), part(depth - 1)
+        return one & other if kind == 6 else one | other
+
+    scheduled(part(2))
+
+
+def count_work(mask, T, S):
+    """How many tiles the forward really computes, counted as it runs."""
+    from attendax.kernels import blockwise
+
+    done = []
+
+    def counting(*args):
+        jax.debug.callback(lambda: done.append(1))
+        return original(*args)
+
+    original, blockwise.part_of_forward = blockwise.part_of_forward, counting
+    x, y = np.zeros((1, 1, T, 2)), np.zeros((1, 1, S, 2))
+    try:
+        jax.jit(in_tiny_tiles(lambda x, y: attention(x, y, y, mask=mask)))(x, y)
+        jax.effects_barrier()
+    finally:
+        blockwise.part_of_forward = original
+    return len(done)
+
+
+def test_skipped_tiles_are_not_computed():
+    """Tiles of 3 x 2 over 12 x 12 scores: 24 in all."""
+    assert count_work(None, 12, 12) == 24
+    assert count_work(masks.causal(), 12, 12) == 16
+    assert count_work(masks.window(2, 0), 12, 12) < 12
+    for lengths, tiles in ((5, 12), (0, 0), (12, 24)):
+        assert count_work(masks.padding(jnp.array([lengths])), 12, 12) == tiles
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_masks_and_modifiers_from_functions(batched, rng):
+    """Their arrays are their own: looked up by position, or broadcast along leading axes and heads; under vmap, too."""
+    query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
+    ids, weight, heat = rng.integers(0, 2, S), rng.normal(size=(N, S)), rng.normal(size=(B, 1, 1, 1))
+
+    def options(ids, weight, heat):
+        mask = masks.from_function(lambda i, j, ids: (ids[j] == 1) | (j <= i), ids) & masks.causal(3)
+        mod = scores.from_function(lambda s, at, w, c: s * c + w[at[0], at[2]] * jnp.abs(at[1] - at[2]), weight, heat)
+        return {"mask": mask, "score_mod": scores.compose(scores.softcap(2.0), mod)}
+
+    def run(attend, ids, weight, heat):
+        return jnp.sum(attend(query, key, value, **options(ids, weight, heat)) ** 2)
+
+    def value_and_grad(attend):
+        return jax.value_and_grad(functools.partial(run, attend), (1, 2))
+
+    if not batched:
+        got, wanted = (jax.jit(value_and_grad(f))(ids, weight, heat) for f in (Tiny.attention, attendax.ops.attention))
+        assert_tree_close(got, wanted, 1e-10, "function")
+        exact = spec.attention(query, key, value, **options(ids, weight, heat))
+        np.testing.assert_allclose(got[0], (exact**2).sum(), rtol=1e-12)
+        return
+    several = np.stack([ids, 1 - ids]), np.stack([weight, -weight])
+    got = jax.jit(jax.vmap(value_and_grad(Tiny.attention), (0, 0, None)))(*several, heat)
+    for k in range(2):
+        wanted = value_and_grad(attendax.ops.attention)(several[0][k], several[1][k], heat)
+        assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), wanted, 1e-10, f"function {k}")
+
+
+@pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
+def test_l12_vmap_over_what_is_not_query_key_or_value(what, rng):
+    query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
+    query_ids = rng.integers(0, 2, (B, T))
+    make = {
+        "lengths": (rng.integers(0, S + 1, (3, B)), lambda x: {"mask": masks.padding(x)}),
+        "ids": (rng.integers(0, 2, (3, B, S)), lambda x: {"mask": masks.segments(query_ids, x)}),
+        "dense mask": (rng.random((3, T, S)) < 0.6, lambda x: {"mask": x}),
+        "offset": (np.array([-2, 0, 3]), lambda x: {"mask": masks.causal(x)}),
+        "bias": (rng.normal(size=(3, N, 1, S)), lambda x: {"bias": x}),
+        "slopes": (rng.normal(size=(3, N)), lambda x: {"score_mod": scores.alibi(x)}),
+        "table": (rng.normal(size=(3, N, 5)), lambda x: {"score_mod": scores.relative_bias(x, offset=1)}),
+        "rng": (rng.integers(0, 2**31, (3, 2)).astype(np.uint32), lambda x: {"dropout_rate": 0.3, "dropout_rng": x}),
+    }
+    stack, options = make[what]
+    cotangent = rng.normal(size=(B, N, T, V))
+
+    def run(x, query, key, value):
+        out, pull = jax.vjp(lambda *a: Tiny.attention(*a, **options(x)), query, key, value)
+        return out, pull(cotangent)
+
+    got = jax.jit(jax.vmap(run, (0, None, None, None)))(stack, query, key, value)
+    for k, x in enumerate(stack):
+        wanted = spec.attention(query, key, value, **options(x))
+        by_hand = spec.attention_backward(cotangent, query, key, value, **options(x))[:3]
+        assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), (wanted, by_hand), 1e-10, f"{what} {k}")
+
+
+def test_masks_pass_through_jit_scan_and_vmap_as_values(rng):
+    query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
+    stacked = masks.padding(np.array([[7, 2], [3, 0], [1, 5]])) & masks.causal(2)
+    each = [masks.padding(np.array(x)) & masks.causal(2) for x in ([7, 2], [3, 0], [1, 5])]
+    wanted = np.stack([spec.attention(query, key, value, mask=mask) for mask in each])
+    attend = jax.jit(lambda mask: attention(query, key, value, mask=mask))
+    np.testing.assert_allclose(jax.vmap(attend)(stacked), wanted, atol=1e-12)
+    np.testing.assert_allclose(jax.lax.scan(lambda c, mask: (c, attend(mask)), 0, stacked)[1], wanted, atol=1e-12)
+
+
+# L6 in every direction
+
+
+@pytest.mark.parametrize("which", ["key", "value"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 1e300])
+def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
+    query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
+    arrays = {"query": query, "key": key, "value": value}
+    dots = {name: rng.normal(size=x.shape) for name, x in arrays.items()}
+    mask = masks.padding(np.array([4, 3]))
+
+    @jax.jit
+    def run(arrays, dots):
+        def attend(arrays):
+            return Tiny.attention(**arrays, mask=mask, return_lse=True)
+
+        return jax.jvp(attend, (arrays,), (dots,))
+
+    wanted = run(arrays, dots)
+    for poisoned in (arrays, dots):
+        bad = dict(poisoned)
+        bad[which] = bad[which].copy()
+        bad[which][:, :, 4:] = poison
+        got = run(bad, dots) if poisoned is arrays else run(arrays, bad)
+        assert_same_bits(got, wanted, which)
+
+
+@pytest.mark.parametrize("twin", [Whole, Tiny])
+def test_l6_future_keys_inside_one_tile(twin, rng):
+    """Any poison at key 3 and later, in key, value and bias: queries 0 to 2 keep every bit, forward and backward."""
+    query, key, value, bias = (rng.normal(size=(N, n, w)) for n, w in ((T, D), (T, D), (T, V), (T, T)))
+    cotangent = rng.normal(size=(N, T, V))
+    cotangent[:, 3:] = 0
+
+    @jax.jit
+    def run(*arrays):
+        out, pull = jax.vjp(lambda q, k, v, b: twin.attention(q, k, v, bias=b, mask=masks.causal()), *arrays)
+        return out[:, :3], jax.tree.map(lambda g: g[:, :3, :3], pull(cotangent))
+
+    wanted = run(query, key, value, bias)
+    for poison in (np.nan, np.inf, -np.inf, 1e308):
+        bad = [x.copy() for x in (key, value, bias)]
+        bad[0][:, 3:], bad[1][:, 3:], bad[2][:, :, 3:] = poison, poison, poison
+        assert_same_bits(run(query, *bad), wanted, str(poison))
+
+
+# L8, L15: precision and repeatability
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("width", [3, 64, 128])
+def test_l8_long_rows(dtype, width, rng):
+    """At S = 65,536 the error is at most twice that of the plain formula in the same dtype; float64 keeps 1e-12."""
+    query = rng.normal(size=(1, 1, 5, width)).astype(dtype)
+    key, value = (rng.normal(size=(1, 1, 65536, width)).astype(dtype) for _ in range(2))
+    wide = [x.astype(np.float64) for x in (query, key, value)]
+    exact = spec.attention(*wide)
+    ours = np.asarray(jax.jit(attention)(query, key, value)).astype(np.float64)
+    if dtype == np.float64:
+        np.testing.assert_allclose(ours, exact, atol=1e-12)
+        return
+
+    @jax.jit
+    def plain(query, key, value):
+        table = query @ key.swapaxes(-1, -2) / jnp.asarray(np.sqrt(width), dtype)
+        return jax.nn.softmax(table, axis=-1) @ value
+
+    error = np.asarray(plain(query, key, value)).astype(np.float64) - exact
+    assert np.sqrt(np.mean((ours - exact) ** 2)) <= 2 * np.sqrt(np.mean(error**2))
+
+
+def test_l15_same_bits_again_and_inputs_untouched(rng):
+    arrays = [rng.normal(size=s).astype(np.float32) for s in ((2, 4, 700, 8), (2, 2, 900, 8), (2, 2, 900, 8))]
+    for x in arrays:
+        x.flags.writeable = False
+    run = jax.jit(jax.grad(lambda *a: (attention(*a, mask=masks.causal(100)) ** 2).sum(), (0, 1, 2)))
+    assert_same_bits(run(*arrays), run(*arrays), "again")
+
+
+# Memory
+
+
+def temporaries(f, *shapes):
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.jit(f).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+
+
+MEMORY = {
+    "causal": lambda S: {"mask": masks.causal()},
+    "padding": lambda S: {"mask": masks.padding(np.array([S - 5], np.int32))},
+    "window": lambda S: {"mask": masks.window(256, 0)},
+    "segments": lambda S: {"mask": masks.segments(*[np.arange(S, dtype=np.int32)[None] // 100] * 2)},
+    "softcap": lambda S: {"mask": masks.causal(), "score_mod": scores.softcap(30.0)},
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_l12_memory_is_linear(name):
+    """Gradient, jvp and forward-over-reverse at N = 4, D = 64; the bounds are those of the benchmark of memory."""
+
+    def grad(S):
+        options = MEMORY[name](S)
+        return jax.grad(lambda *a: (attention(*a, **options) ** 2).sum(), (0, 1, 2))
+
+    def used(f, S):
+        return temporaries(f(S), *[(1, 4, S, 64)] * 3)
+
+    assert used(grad, 4096) <= 40 * 2**20
+    assert used(grad, 16384) <= 4.5 * used(grad, 4096)
+    if name == "causal":
+        jvp = lambda S: lambda *a: jax.jvp(lambda *a: attention(*a, **MEMORY[name](S)), a, a)  # noqa: E731
+        hvp = lambda S: lambda *a: jax.jvp(grad(S), a, a)  # noqa: E731
+        for f in (jvp, hvp):
+            assert used(f, 16384) <= 4.5 * used(f, 4096)
+
+
+def test_whole_blocks_need_memory_linear_in_their_length():
+    params = attendax.ops.init_encoder_block(jax.random.key(0), 64, 4, dtype=jnp.float32)
+
+    def used(T):
+        f = jax.grad(lambda x: (attendax.ops.encoder_block(params, x, num_heads=4, mask=masks.causal()) ** 2).sum())
+        return temporaries(f, (1, T, 64))
+
+    assert used(8192) <= 4.5 * used(2048)
+    assert used(8192) < 8192 * 8192 * 4
+
+
+# Decoding, caches, remat
+
+
+@pytest.mark.parametrize("T", [1, 3])
+def test_decoding_compiles_once_while_the_cache_fills(T, rng):
+    """One query, or a few, against a cache whose filled length is traced; what lies beyond it is NaN."""
+    size = 16
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def step(query, key, value, filled):
+        offset = filled - query.shape[-2]
+        return attention(query, key, value, mask=masks.padding(filled) & masks.causal(offset))
+
+    for filled in (3, 7, 8, 16):
+        query, key, value = (rng.normal(size=(2, h, n, D)) for h, n in ((4, T), (2, size), (2, size)))
+        key[:, :, filled:] = np.nan
+        value[:, :, filled:] = np.nan
+        got = step(query, key, value, np.array([filled, filled]))
+        wanted = spec.attention(query, key[:, :, :filled], value[:, :, :filled], mask=masks.causal(filled - T))
+        assert_tree_close(got, wanted, 1e-12, f"{filled}")
+
+
+def test_eager_calls_are_compiled_once(rng):
+    from attendax.kernels import derivatives
+
+    query = rng.normal(size=(1, 2, 6, 4))
+    attention(query, query, query, mask=masks.causal(1))
+    seen = derivatives.forward_p.impl.__closure__
+    compiled = next(c.cell_contents for c in seen if hasattr(c.cell_contents, "cache_info"))
+    before = compiled.cache_info().misses
+    attention(2 * query, query, query, mask=masks.causal(1))
+    assert compiled.cache_info().misses == before
+
+
+def test_remat_that_keeps_the_named_results_does_not_run_the_forward_again(rng):
+    x = rng.normal(size=(1, 2, 6, 4))
+
+    def loss(x):
+        return (attention(jnp.sin(x), x, x) ** 2).sum()
+
+    def count(policy):
+        f = jax.grad(jax.checkpoint(loss, policy=policy))
+        return str(jax.make_jaxpr(f)(x)).count("= attention[")
+
+    names = jax.checkpoint_policies.save_only_these_names("attention_out", "attention_lse")
+    assert count(jax.checkpoint_policies.nothing_saveable) == 2
+    assert count(names) == 1
