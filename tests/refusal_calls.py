@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attendax
 from attendax import ops, spec
 from attendax.params import EncoderBlockParams, MultiHeadParams, SingleHeadParams
 
-TWINS = {"spec": spec, "ops": ops}
+TWINS = {"spec": spec, "ops": ops, "attendax": attendax}
 
 # H heads of width K in a model of width M; N query heads share G key/value heads; a and b are further widths.
 SIZES = {"B": 3, "T": 5, "S": 7, "D": 11, "V": 13, "N": 4, "G": 2, "M": 22, "H": 2, "K": 11, "F": 17, "A": 19, "P": 23}
@@ -124,8 +125,8 @@ def arguments(name):
 
 
 def call(twin, name, given):
-    """Call ``name`` of a twin: in ``spec`` with the arrays as they are, in ``ops`` with JAX arrays."""
-    if twin == "ops":
+    """Call ``name`` of a twin: in ``spec`` with the arrays as they are, otherwise with JAX arrays."""
+    if twin != "spec":
         given = given | jax.device_put(_only_arrays(given))
     return CALLS.get(name, _plain)(twin, name, **given)
 
@@ -284,13 +285,14 @@ def refusal(error, run):
 
 def assert_refused(name, given, error, *facts, traced=True):
     """Every twin refuses in the same words, returned; the first line names the function and states the facts."""
-    messages = {twin: refusal(error, lambda twin=twin: call(twin, name, given)) for twin in ("spec", "ops")}
+    twins = ("spec", "ops", "attendax") if name == "attention" else ("spec", "ops")
+    messages = {twin: refusal(error, lambda twin=twin: call(twin, name, given)) for twin in twins}
     message = messages["spec"]
     first = message.splitlines()[0]
     assert first.startswith(f"{SPEAKS_AS.get(name, name)}: "), message
     for fact in facts:
         assert fact in first, f"{fact!r} is missing in: {first}"
-    assert messages["ops"] == message, messages
+    assert set(messages.values()) == {message}, messages
     if traced:
         under_jit = refusal(error, lambda: call_traced(name, given))
         assert under_jit == message, (under_jit, message)

@@ -102,12 +102,20 @@ def test_chosen_weights_have_their_gradient(rng):
 QUERY, KEY = np.zeros((N, T, D)), np.zeros((N, S, D))
 REFUSED = {
     "neither": (ValueError, {}, "weights_at: neither queries nor keys are given"),
-    "floats": (TypeError, {"queries": np.zeros(2)}, "weights_at: queries must be a vector of integers, got float64 (2,)."),
+    "floats": (
+        TypeError,
+        {"queries": np.zeros(2)},
+        "weights_at: queries must be a vector of integers, got float64 (2,).",
+    ),
     "a number": (TypeError, {"keys": 3}, "weights_at: keys must be a vector of integers, got int ()."),
     "matrix": (TypeError, {"keys": np.zeros((1, 1), int)}, "weights_at: keys must be a vector of integers"),
     "too late": (ValueError, {"keys": np.array([0, S])}, "weights_at: keys must lie in [0, 6], got 0 to 7."),
     "negative": (ValueError, {"queries": np.array([-1])}, "weights_at: queries must lie in [0, 4], got -1 to -1."),
-    "mask": (ValueError, {"queries": np.array([1]), "mask": np.ones((2, 2), bool)}, "weights_at: mask has shape (2, 2)"),
+    "mask": (
+        ValueError,
+        {"queries": np.array([1]), "mask": np.ones((2, 2), bool)},
+        "weights_at: mask has shape (2, 2)",
+    ),
 }
 
 
@@ -120,5 +128,5 @@ def test_l14_weights_at_refuses(name):
 
 
 def test_l14_stats_refuse():
-    with pytest.raises(ValueError, match="^attention_stats: query has D=3 but key has D=2"):
+    with pytest.raises(ValueError, match=r"^attention_stats: query has D=3 but key has D=2"):
         attendax.attention_stats(QUERY, KEY[..., :2])

@@ -1,5 +1,7 @@
 """L9: two attentions over disjoint keys become one over all of them."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,7 @@ def part(query, key, value, keys, attend=attendax.attention):
 def test_l9_merge_equals_attention_over_the_union(ends, rng):
     """Associative and commutative, empty parts included; the parts may come from the specification, too."""
     qkv = arrays(rng)
-    one, two, three = (part(*qkv, slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    one, two, three = (part(*qkv, slice(a, b)) for a, b in itertools.pairwise(ends))
     whole = spec.attention(*qkv, return_lse=True)
     orders = [
         attendax.merge(attendax.merge(one, two), three),
