@@ -5,7 +5,7 @@ from typing import Any
 from .operands import Limits, Operands, Plan
 from .tiles import Grid
 
-LIMITS = Limits(rows=512, columns=1024, bytes=2**21)
+LIMITS = Limits(rows=512, columns=512, bytes=2**21)
 LEAST = 32  # queries or keys, however many heads a tile must hold
 
 
@@ -22,6 +22,7 @@ def grid_of(operands: Operands, plan: Plan) -> Grid:
         S,
         operands.wide().itemsize,
         plan.limits,
+        masked=operands.mask is not None,
         band=_band(operands.mask),
         whole=whole,
         batch=len(plan.batch),
@@ -36,6 +37,7 @@ def choose(
     itemsize: int,
     limits: Limits = LIMITS,
     *,
+    masked: bool = False,
     band: int | None = None,
     whole: int = 0,
     batch: int = 0,
@@ -48,10 +50,13 @@ def choose(
         T, S: queries and keys.
         itemsize: bytes of a score.
         limits: of a tile.
+        masked: whether there is a mask, which may leave tiles out.
         band: how many keys a query sees, where a window bounds it.
         whole: the last so many of ``axes`` must not be cut, because a function reads them.
         batch: how many of ``axes`` come from vmap.
     """
+    if T * group == 1 and not masked:  # scores are fewer than keys, and cutting keys would copy them: 10 ms against 5
+        return Grid(axes, axes, group, T, S, T, S, batch)
     budget = max(1, limits.bytes // itemsize)
     rows, columns = limits.rows, limits.columns
     if band is not None:  # a tile as wide as the band wastes as much as it uses; smaller ones are slow to multiply

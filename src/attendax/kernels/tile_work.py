@@ -38,7 +38,7 @@ def part_of_sums(tile: Tile, dout: Array, operands: Operands, plan: Plan, is_ope
     query, key, value, *rest = _cut(tile, operands)
     products = _tall_products(query, key, operands, plan)
     scores, allowed = _finished(products, rest, tile, operands, plan, is_open, tall=True)
-    dw = _times_transposed(_each_head(value.astype(products.dtype), products), tile.cut("queries", dout))
+    dw = _tall(value.astype(products.dtype), tile.cut("queries", dout))
     dp = _dropped(dw, tile, operands, plan, tall=True).swapaxes(-1, -2)
     dp = dp if allowed is None else jnp.where(allowed.swapaxes(-1, -2), dp, 0)
     powers, largest = _powers(scores.swapaxes(-1, -2))
@@ -148,22 +148,25 @@ def _pull(
     s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
     shift, total, delta = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta))
     p, gradient = jnp.exp(s - shift), rows.dout / rows.total
-    dw = _times_transposed(_each_head(value, products), gradient)
+    dw = _tall(value, gradient)
     if exactly:
         allowed = live if allowed is None else allowed & live
         p, dw = jnp.where(allowed, p, 0), jnp.where(allowed, dw, 0)
     w, dp = (_dropped(x, tile, operands, plan, tall=True) for x in (p, dw))
     ds = p * (dp - delta / total)
     dz, drest = pull(jnp.where(allowed, ds, 0) if exactly else ds)
-    key, found = _each_head(key, dz), []
+    found = []
     if wanted[QUERY] is not None and exactly:
-        found.append(plan.scale * _term_by_term(dz.swapaxes(-1, -2), key, allowed.swapaxes(-1, -2)))
+        found.append(plan.scale * _term_by_term(dz.swapaxes(-1, -2), _each_head(key, dz), allowed.swapaxes(-1, -2)))
     elif wanted[QUERY] is not None:
-        found.append(plan.scale * _times(key.swapaxes(-1, -2), dz).swapaxes(-1, -2))
+        sums = _times(key.swapaxes(-1, -2), _in_groups(dz, tile)).swapaxes(-1, -2)
+        found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, gradient)):
-        if wanted[k] is not None:
-            x = _term_by_term(weights, array, allowed) if exactly else _times(weights, array)
-            found.append(_summed_over_groups(x, tile))
+        if wanted[k] is not None and exactly:
+            found.append(_summed_over_groups(_term_by_term(weights, array, allowed), tile))
+        elif wanted[k] is not None:
+            rows = array.reshape(*array.shape[:-3], array.shape[-3] // tile.grid.group, -1, array.shape[-1])
+            found.append(_times(_in_groups(weights, tile), rows))
     return (*found, *drest)
 
 
@@ -187,7 +190,25 @@ def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_ope
 def _tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
     """``scale · K Qᵀ``, (..., N, keys, queries)."""
     query, key = (x.astype(operands.wide()) for x in (query, key))
-    return _times_transposed(_each_head(key, query), query * plan.scale)
+    return _tall(key, query * plan.scale)
+
+
+def _tall(keys: Array, queries: Array) -> Array:
+    """``K Qᵀ``: of (..., G, S, .) and (..., N, T, .), (..., N, S, T). Queries of a group are columns of one product."""
+    (N, T), (G, S) = queries.shape[-3:-1], keys.shape[-3:-1]
+    products = _times_transposed(keys, queries.reshape(*queries.shape[:-3], G, -1, queries.shape[-1]))
+    if N == G:
+        return products
+    lead = products.shape[:-3]
+    return jnp.moveaxis(products.reshape(*lead, G, S, N // G, T), -2, -3).reshape(*lead, N, S, T)
+
+
+def _in_groups(x: Array, tile: Tile) -> Array:
+    """(..., N, S, T) with the queries of a group side by side: (..., G, S, N // G · T)."""
+    if tile.grid.group == 1:
+        return x
+    lead, (N, S, T), group = x.shape[:-3], x.shape[-3:], tile.grid.group
+    return jnp.moveaxis(x.reshape(*lead, N // group, group, S, T), -3, -2).reshape(*lead, N // group, S, group * T)
 
 
 def _finished(
@@ -301,24 +322,28 @@ def _dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall
 def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
     """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys), 0 where forbidden, and values (..., G, keys, V).
 
-    What is not finite among the values is left out; a query that may see some of it gets the sum by definition.
+    The product is its own check: a value that is not finite leaves nothing finite in its column of the result. Then it
+    is left out, and a query that may see it gets the sum by definition.
     """
     N, T, S = weights.shape[-3:]
-    grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, S)
-    clean = _times(grouped, _finite(values))
-    clean = clean.reshape(*clean.shape[:-3], N, T, values.shape[-1])
-    finite = jnp.isfinite(values)
 
-    def by_definition():
-        each = _each_head(values, weights)
-        exact = _term_by_term(weights, each, allowed)
-        return jnp.where(jnp.isfinite(exact), clean, exact)
+    def product(values):
+        grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, S)
+        result = _times(grouped, values)
+        return result.reshape(*result.shape[:-3], N, T, values.shape[-1])
 
-    def if_seen():
-        bad = _each_head(~jnp.all(finite, axis=-1, keepdims=True), weights).swapaxes(-1, -2)
+    def carefully():
+        clean = product(_finite(values))
+        bad = _each_head(~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True), weights).swapaxes(-1, -2)
+
+        def by_definition():
+            exact = _term_by_term(weights, _each_head(values, weights), allowed)
+            return jnp.where(jnp.isfinite(exact), clean, exact)
+
         return lax.cond(jnp.any(bad if allowed is None else bad & allowed), by_definition, lambda: clean)
 
-    return lax.cond(jnp.all(finite), lambda: clean, if_seen)
+    result = product(values)
+    return lax.cond(jnp.all(jnp.isfinite(result)), lambda: result, carefully)
 
 
 def _term_by_term(weights: Array, values: Array, allowed: Array | None) -> Array:
