@@ -172,8 +172,9 @@ def test_skipped_tiles_are_not_computed():
         assert count_work(masks.padding(jnp.array([lengths])), 12, 12) == tiles
 
 
+@pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("batched", [False, True])
-def test_masks_and_modifiers_from_functions(batched, rng):
+def test_masks_and_modifiers_from_functions(batched, twin, rng):
     """Their arrays are their own: looked up by position, or broadcast along leading axes and heads; under vmap, too."""
     query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
     ids, weight, heat = rng.integers(0, 2, S), rng.normal(size=(N, S)), rng.normal(size=(B, 1, 1, 1))
@@ -190,20 +191,21 @@ def test_masks_and_modifiers_from_functions(batched, rng):
         return jax.value_and_grad(functools.partial(run, attend), (1, 2))
 
     if not batched:
-        got, wanted = (jax.jit(value_and_grad(f))(ids, weight, heat) for f in (Tiny.attention, attendax.ops.attention))
+        got, wanted = (jax.jit(value_and_grad(f))(ids, weight, heat) for f in (twin.attention, attendax.ops.attention))
         assert_tree_close(got, wanted, 1e-10, "function")
         exact = spec.attention(query, key, value, **options(ids, weight, heat))
         np.testing.assert_allclose(got[0], (exact**2).sum(), rtol=1e-12)
         return
     several = np.stack([ids, 1 - ids]), np.stack([weight, -weight])
-    got = jax.jit(jax.vmap(value_and_grad(Tiny.attention), (0, 0, None)))(*several, heat)
+    got = jax.jit(jax.vmap(value_and_grad(twin.attention), (0, 0, None)))(*several, heat)
     for k in range(2):
         wanted = value_and_grad(attendax.ops.attention)(several[0][k], several[1][k], heat)
         assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), wanted, 1e-10, f"function {k}")
 
 
 @pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
-def test_l12_vmap_over_what_is_not_query_key_or_value(what, rng):
+@pytest.mark.parametrize("twin", [Whole, Tiny])
+def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
     query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
     query_ids = rng.integers(0, 2, (B, T))
     make = {
@@ -220,7 +222,7 @@ def test_l12_vmap_over_what_is_not_query_key_or_value(what, rng):
     cotangent = rng.normal(size=(B, N, T, V))
 
     def run(x, query, key, value):
-        out, pull = jax.vjp(lambda *a: Tiny.attention(*a, **options(x)), query, key, value)
+        out, pull = jax.vjp(lambda *a: twin.attention(*a, **options(x)), query, key, value)
         return out, pull(cotangent)
 
     got = jax.jit(jax.vmap(run, (0, None, None, None)))(stack, query, key, value)

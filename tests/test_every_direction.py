@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attendax import masks, scores, spec
-from blockwise import Tiny
+from blockwise import Tiny, Whole
 
 N, T, S, D, V = 2, 4, 5, 2, 3
 
@@ -57,8 +57,8 @@ def call(attend, setting, arrays):
     return attend(*arrays[:3], **bias, **setting.options, return_lse=True)
 
 
-def loss(setting, x):
-    out, lse = call(Tiny.attention, setting, split(setting, x))
+def loss(setting, x, twin=Tiny):
+    out, lse = call(twin.attention, setting, split(setting, x))
     return jnp.sum(out**2) + 0.3 * jnp.sum(jnp.where(lse == -jnp.inf, 0, lse) ** 2)
 
 
@@ -164,8 +164,14 @@ def test_l12_every_direction(how, name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+def test_l12_hessian_in_the_tiles_of_the_library(name):
+    hessian(functools.partial(loss, SETTINGS[name], twin=Whole), reference(name))
+
+
+@pytest.mark.parametrize("twin", [Whole, Tiny])
+@pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
-def test_l12_vmap_over_each_argument_alone(which, name):
+def test_l12_vmap_over_each_argument_alone(which, name, twin):
     """Value and gradient with respect to every argument, one of them batched and the others not."""
     setting, ref = SETTINGS[name], reference(name)
     arrays = split(setting, ref.x)
@@ -176,7 +182,7 @@ def test_l12_vmap_over_each_argument_alone(which, name):
     stacked = [x if k != which else factors.reshape(-1, *(1,) * x.ndim) * x for k, x in enumerate(arrays)]
 
     def run(*arrays):
-        return loss(setting, jnp.concatenate([x.ravel() for x in arrays]))
+        return loss(setting, jnp.concatenate([x.ravel() for x in arrays]), twin)
 
     axes = [0 if k == which else None for k in range(len(arrays))]
     both = jax.vmap(jax.value_and_grad(run, tuple(range(len(arrays)))), axes)

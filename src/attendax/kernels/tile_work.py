@@ -131,7 +131,8 @@ def _pull(
     """The gradients of a tile, from products; or ``exactly``, term by term over the allowed pairs of live rows."""
     wide = operands.wide()
     query, key, value = (x.astype(wide) for x in leaves[:REST])
-    products = _tall_products(query, key, operands, plan)
+    *head, T, S = tile.grid.shape  # in full: the gradient of what is repeated inside would be a sum
+    products = jnp.broadcast_to(_tall_products(query, key, operands, plan), (*head, S, T))
     live = rows.live.swapaxes(-1, -2)
     if exactly:
         products = jnp.where(live, products, 0)
@@ -165,8 +166,8 @@ def _pull(
         if wanted[k] is not None and exactly:
             found.append(_summed_over_groups(_term_by_term(weights, array, allowed), tile))
         elif wanted[k] is not None:
-            rows = array.reshape(*array.shape[:-3], array.shape[-3] // tile.grid.group, -1, array.shape[-1])
-            found.append(_times(_in_groups(weights, tile), rows))
+            side_by_side = array.reshape(*array.shape[:-3], key.shape[-3], -1, array.shape[-1])
+            found.append(_times(_in_groups(weights, tile), side_by_side))
     return (*found, *drest)
 
 
