@@ -1,0 +1,389 @@
+"""The table of mistakes planted in the blockwise kernels: a piece of text to replace, and the judge that must notice.
+
+The file is one of ``attendax.kernels``, or ``masks.py``, of which only what is said about whole tiles is replaced.
+"""
+
+from typing import NamedTuple
+
+
+class KernelMistake(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    judge: str
+    setting: str
+
+
+def in_file(file, *rows):
+    return [KernelMistake(name, file, right, wrong, judge, setting) for name, right, wrong, judge, setting in rows]
+
+
+MERGING = in_file(
+    "blockwise.py",
+    ("stale row maximum", "jnp.maximum(one[1], other[1])", "other[1]", "huge forward", "wide"),
+    ("row maximum of the first tile", "jnp.maximum(one[1], other[1])", "one[1]", "forward", "open"),
+    ("rescaled the wrong way", "jnp.exp(part[1] - shift)", "jnp.exp(shift - part[1])", "forward", "open"),
+    ("sum not rescaled", "for k in (0, 2))", "for k in (0, 2)); total = one[2] + other[2]", "forward", "open"),
+    ("average not rescaled", "for k in (0, 2))", "for k in (0, 2)); average = one[0] + other[0]", "forward", "open"),
+    ("empty row minus infinity", "jnp.where(largest == -jnp.inf, 0, largest)", "largest", "forward", "causal"),
+    ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
+    ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
+)
+
+TILES = in_file(
+    "tiles.py",
+    ("keys of the overlap open, so twice", "once = (j0 % grid.columns == 0) & (", "once = (", "forward", "open"),
+    ("queries of the overlap open, so twice", "(i0 % grid.rows == 0) | (", "True | (", "gradient", "open"),
+    ("the last block starts late", "jnp.minimum(block * size, full - size)", "block * size", "forward", "open"),
+    ("tile starts at the head of the keys", "many = head * grid.group,", "many = head,", "forward", "open"),
+    ("position of the key head", "self.starts[-1] * self.grid.group", "self.starts[-1]", "forward", "alibi"),
+    ("positions local to the tile", "(start + jnp.arange(size))", "jnp.arange(size)", "forward", "causal"),
+    ("gradients written, not added", "self.cut(role, buffer) + (", "(", "gradient", "open"),
+    (
+        "gradient of what vmap shares a mean",
+        "x.sum(repeated,",
+        "x.mean(repeated,",
+        "shared by vmap",
+        "small, all heads",
+    ),
+    ("first tile one too late", "used.argmax(axis=1), 0)", "used.argmax(axis=1) + 1, 0)", "forward", "window"),
+    (
+        "extent one too short",
+        "int((end - first).max(initial=0))",
+        "int((end - first).max(initial=0)) - 1",
+        "forward",
+        "causal",
+    ),
+    ("beyond the extent, the last tile again", "ragged = known and", "ragged = False and", "forward", "not window"),
+    ("tiles of the first chunk", "kinds[0 if whole else chunk,", "kinds[0,", "forward", "padding"),
+    ("kind of a tile one too high", "jnp.int32(kind > low)", "jnp.int32(kind >= low)", "forward", "causal"),
+    (
+        "a tile open to one head is open to all",
+        "(every, xp.all))]",
+        "(every, xp.any))]",
+        "forward",
+        "padding, all heads",
+    ),
+    ("a tile skipped for one head is skipped", "(some, xp.any),", "(some, xp.all),", "forward", "padding, all heads"),
+    ("ids by their least alone", "(jnp.min, jnp.max)", "(jnp.min, jnp.min)", "forward", "segments"),
+    ("truth values by their largest alone", "(jnp.all, jnp.any)", "(jnp.any, jnp.any)", "forward", "dense"),
+    ("truth values by their least alone", "(jnp.all, jnp.any)", "(jnp.all, jnp.all)", "forward", "dense"),
+    (
+        "chunks counted from the wrong end",
+        "rest % count * piece if count",
+        "rest // count * piece if count",
+        "forward",
+        "padding",
+    ),
+)
+
+SIZES = in_file(
+    "tile_sizes.py",
+    ("pieces that do not divide", "if axes[axis] % n == 0)", "if n)", "forward", "three key heads"),
+) + in_file(
+    "operands.py",
+    (
+        "computed in float32",
+        "jnp.result_type(jnp.float32, *(x.dtype for x in given))",
+        "jnp.dtype(jnp.float32)",
+        "forward",
+        "open",
+    ),
+)
+
+MASKS = in_file(
+    "masks.py",
+    ("causal tile skipped", "kind(i_last, j_first,", "kind(i_first, j_first,", "forward", "causal"),
+    ("causal tile open", "kind(i_first, j_last,", "kind(i_last, j_last,", "forward", "causal"),
+    (
+        "traced offset forgotten",
+        '_at_ends(KINDS["offsets"], *tile)',
+        '_at_ends(KINDS["offsets"], *tile[:3], 0 * tile[3])',
+        "forward",
+        "offset",
+    ),
+    (
+        "left of a window skipped",
+        "_window(i_first, j_last, xp, left, None)",
+        "_window(i_last, j_first, xp, left, None)",
+        "forward",
+        "window",
+    ),
+    (
+        "right of a window skipped",
+        "_window(i_last, j_first, xp, None, right)",
+        "_window(i_first, j_last, xp, None, right)",
+        "forward",
+        "window",
+    ),
+    (
+        "left of a window open",
+        "_window(i_last, j_first, xp, left, None)",
+        "_window(i_first, j_last, xp, left, None)",
+        "forward",
+        "wide window",
+    ),
+    (
+        "right of a window open",
+        "_window(i_first, j_last, xp, None, right)",
+        "_window(i_last, j_first, xp, None, right)",
+        "forward",
+        "wide window",
+    ),
+    ("padding skipped", "(_padding(i[0], j[0],", "(_padding(i[1], j[1],", "forward", "padding"),
+    ("padding open", " _padding(i[1], j[1],", " _padding(i[0], j[0],", "forward", "padding"),
+    ("segments skipped", "(q_least <= k_most) & (k_least <= q_most)", "(q_least == k_least)", "forward", "segments"),
+    ("segments open", " & (k_least == k_most)", "", "forward", "segments"),
+    ("prefix skipped", "_at_ends(_prefix, *tile)", '_at_ends(KINDS["causal"], *tile[:3], 0)', "forward", "prefix"),
+    ("dense skipped", "(least_and_largest[1], ", "(least_and_largest[0], ", "forward", "dense"),
+    ("dense open", ", least_and_largest[0])", ", least_and_largest[1])", "forward", "dense"),
+    ("function open", "return open_to_all, ~open_to_all", "return open_to_all, open_to_all", "forward", "function"),
+    ("not skipped", "return ~every, ~some", "return ~some, ~some", "forward", "not window"),
+    ("not open", "return ~every, ~some", "return ~every, ~every", "forward", "not window"),
+    ("or skipped", "(COMBINATIONS[self.kind](*pair)", '(COMBINATIONS["and"](*pair)', "forward", "or"),
+    ("and open", "(COMBINATIONS[self.kind](*pair)", '(COMBINATIONS["or"](*pair)', "forward", "and"),
+)
+
+SCORES = in_file(
+    "tile_work.py",
+    ("keys of the overlap twice", "j >= tile.column_block * grid.columns", "j >= tile.column", "forward", "open"),
+    ("queries of the overlap twice", "i >= tile.row_block * grid.rows", "i >= tile.row", "gradient", "open"),
+    (
+        "key heads in turn",
+        "jnp.repeat(x, group, axis=-3)",
+        "jnp.tile(x, (group, 1, 1))",
+        "visible forward",
+        "future, all heads",
+    ),
+    (
+        "modifier local to the tile",
+        "modify(score_mod, scores, positions)",
+        "modify(score_mod, scores, (positions[0], positions[1] - tile.row, positions[2]))",
+        "forward",
+        "alibi",
+    ),
+    (
+        "scores not masked",
+        "scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)",
+        "scores",
+        "forward",
+        "causal",
+    ),
+    (
+        "dropout local to the tile",
+        "dropout.keep(keys, i, j,",
+        "dropout.keep(keys, i - tile.row, j - tile.column,",
+        "forward",
+        "dropout",
+    ),
+    ("dropout of the key head", 'tile.cut("pairs", word)', 'tile.cut("keys", word)', "forward", "dropout"),
+    ("dropout not rescaled", "weights / (1 - plan.rate if plan.rate < 1 else 1)", "weights", "forward", "dropout"),
+    (
+        "powers not below the maximum",
+        "jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))",
+        "jnp.exp(scores)",
+        "forward",
+        "open",
+    ),
+    ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge forward", "narrow"),
+)
+
+BACKWARD = in_file(
+    "tile_work.py",
+    ("delta without dlse", "axis=-1, keepdims=True) - dlse", "axis=-1, keepdims=True)", "gradient", "open"),
+    ("delta without out", "jnp.sum(dout * results.out, axis=-1, keepdims=True) - dlse", "-dlse", "gradient", "open"),
+    ("delta not divided", "(dp - delta / total)", "(dp - delta)", "gradient", "open"),
+    ("dropout missing in dp", "(dp - delta / total)", "(dw - delta / total)", "gradient", "dropout"),
+    ("dropout missing in dv", "(VALUE, w, gradient)", "(VALUE, p, gradient)", "gradient", "dropout"),
+    ("scale forgotten in dq", "found.append(plan.scale * ", "found.append(", "gradient", "open"),
+    ("scale forgotten in dk", "(KEY, dz, plan.scale * query)", "(KEY, dz, query)", "gradient", "open"),
+    (
+        "one head of a group",
+        "(VALUE, w, gradient)",
+        "(VALUE, w.at[..., 1:, :, :].set(0), gradient)",
+        "gradient",
+        "open",
+    ),
+    ("groups not side by side", "S, T), -3, -2)", "S, T), -3, -3)", "gradient", "open"),
+    ("NaN of one head of a group", ".sum(axis=-3)", "[..., 0, :, :]", "visible backward", "future of one head"),
+    (
+        "gradient of the bias lost",
+        "return (*found, *drest)",
+        "return (*found, *(0 * x for x in drest))",
+        "gradient",
+        "bias",
+    ),
+) + in_file(
+    "blockwise.py",
+    (
+        "queries of the overlap open in the backward",
+        "rows_count_once=True",
+        "rows_count_once=False",
+        "gradient",
+        "open",
+    ),
+    (
+        "bias gradient written, not added",
+        "tuple(tile.add(*each)",
+        "tuple((tile.put if each[0] == 'pairs' else tile.add)(*each)",
+        "gradient",
+        "bias of keys",
+    ),
+    (
+        "chunk counted by rows",
+        "chunk, column = index // grid.column_blocks,",
+        "chunk, column = index // grid.row_blocks,",
+        "gradient",
+        "open",
+    ),
+    (
+        "huge scores not taken again",
+        "lax.cond(jnp.any(huge),",
+        "lax.cond(jnp.any(huge) & False,",
+        "huge gradient",
+        "rounds otherwise",
+    ),
+    (
+        "huge scores without dlse",
+        "(delta - dlse, shift, total)",
+        "(delta, shift, total)",
+        "huge gradient of lse",
+        "wide",
+    ),
+)
+
+DIRECTIONS = (
+    in_file(
+        "blockwise.py",
+        ("tangent without dlse out", ' - dlse * tile.cut("queries", results.out)', "", "tangent", "open"),
+    )
+    + in_file(
+        "tile_work.py",
+        ("tangent without dv", "summed += _average(", "_average(", "tangent", "open"),
+        ("tangent before dropout", "_average(w * ds,", "_average(p * ds,", "tangent", "dropout"),
+        ("dlse after dropout", "jnp.sum(p * ds,", "jnp.sum(w * ds,", "tangent", "dropout"),
+    )
+    + in_file(
+        "derivatives.py",
+        ("total moves as lse", "[dout, _zero(shift), total * dlse]", "[dout, _zero(shift), dlse]", "tangent", "open"),
+        (
+            "total a constant",
+            "[dout, _zero(shift), total * dlse]",
+            "[dout, _zero(shift), jax.lax.stop_gradient(total) * dlse]",
+            "second order",
+            "small",
+        ),
+        ("second order of the linear part alone", "if moving:", "if False:", "second order", "small"),
+        ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order", "small"),
+        (
+            "dout and dlse swapped",
+            "zip(dots, arrays, strict=False)",
+            "zip(dots[::-1], arrays, strict=False)",
+            "second order in reverse",
+            "one value",
+        ),
+        (
+            "dots of the first leaves",
+            "[next(dots) if a else None for a in active]",
+            "[next(dots, None) for _ in active]",
+            "tangent of the keys",
+            "all alike",
+        ),
+        (
+            "batch axis reshaped, not moved",
+            "jnp.moveaxis(x, axis, 0)",
+            "x.reshape(size, *x.shape[:axis], *x.shape[axis + 1 :])",
+            "vmap",
+            "small",
+        ),
+        ("gradients without the batch axis", "(size, *shape) for shape", "(1, *shape) for shape", "vmap", "small"),
+    )
+)
+
+POISON = in_file(
+    "tile_work.py",
+    ("NaN of a masked value", "product(_finite(values))", "product(values)", "poison forward", "keys"),
+    ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
+    ("NaN of a masked key in the backward", "_finite(x) for k, x in", "x for k, x in", "poison backward", "keys"),
+    ("NaN of a cotangent", "Rows(_finite(self.dout),", "Rows(self.dout,", "cotangent", "future"),
+    ("NaN of delta", "_finite(self.delta)", "self.delta", "unread", "future"),
+    (
+        "query of an overflow",
+        "cleaned[QUERY] = jnp.where(rows.sums_are_finite(), cleaned[QUERY], 0)",
+        "pass",
+        "unread overflow",
+        "future",
+    ),
+    (
+        "masked pairs reach the modifier",
+        "scores if allowed is None else jnp.where(allowed, scores, 0)",
+        "scores",
+        "poison backward",
+        "cubed",
+    ),
+    ("live ignored", "((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & ", "", "unread", "future"),
+    ("live without dlse", " | (dlse != 0)", "", "visible lse", "future"),
+    (
+        "visible NaN swallowed",
+        "jnp.any(bad if allowed is None else bad & allowed)",
+        "jnp.bool_(False)",
+        "visible forward",
+        "future",
+    ),
+    (
+        "visible NaN swallowed in the backward",
+        "jnp.any(rows.live & ~rows.are_finite())",
+        "jnp.bool_(False)",
+        "visible backward",
+        "future",
+    ),
+)
+
+RESULTS = (
+    in_file(
+        "attention.py",
+        ("lse without shift", "results.shift + jnp.log(", "jnp.log(", "forward", "open"),
+        ("merged lse without shift", ", shift + jnp.log(total))", ", jnp.log(total))", "merge", "open"),
+        ("merged without its weights", "* share / total", "/ total", "merge", "open"),
+    )
+    + in_file(
+        "inspection.py",
+        ("best key within its tile", "tile.column + best", "best", "stats", "causal"),
+        ("last of equals", "one[1] >= other[1]", "one[1] > other[1]", "stats of equals", "open"),
+        ("entropy without the sum", "jnp.log(jnp.where(total == 0, 1, total)) - below", "-below", "stats", "open"),
+        (
+            "received by heads in turn",
+            "jnp.repeat(operands.key, N // G, axis=-3)",
+            "jnp.tile(operands.key, (N // G, 1, 1))",
+            "stats",
+            "open",
+        ),
+        (
+            "always the first row",
+            "(0,) * len(grid.axes), i, 0, i, 0)",
+            "(0,) * len(grid.axes), 0, 0, i, 0)",
+            "some weights",
+            "causal",
+        ),
+        (
+            "always the first column",
+            "(0,) * len(grid.axes), 0, j, 0, j)",
+            "(0,) * len(grid.axes), 0, 0, 0, j)",
+            "some weights",
+            "causal",
+        ),
+        ("columns not divided", "jnp.exp(scores - shift) / total", "jnp.exp(scores - shift)", "some weights", "causal"),
+    )
+    + in_file(
+        "reach.py",
+        ("reach of the first head", ".any(axis=-3, keepdims=True)", "[..., :1, :, :]", "reach", "few"),
+        ("reach of the last block", "keys | pairs.any(", "pairs.any(", "reach", "few"),
+    )
+)
+
+KERNELS = [
+    *(MERGING + TILES + SIZES + MASKS),
+    *(SCORES + BACKWARD + DIRECTIONS),
+    *(POISON + RESULTS),
+]

@@ -1,0 +1,480 @@
+"""Mistakes planted in the blockwise kernels, one at a time: each must be caught, or the judges prove nothing.
+
+A mistake is a piece of text replaced in one file of a copy of ``attendax.kernels``, or of what ``attendax.masks`` says
+about whole tiles. The judge beside it holds the copy, in tiles of 3 queries and 2 keys, against the specification; it
+must raise AssertionError, and must pass on an untouched copy. Judges run step by step, which at this size is faster
+than compiling a mistake first; only those whose mistake lies in rounding compile.
+"""
+
+import importlib
+import importlib.util
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attendax.kernels
+from attendax import masks, scores, spec
+from attendax.kernels.operands import Limits
+from cases import KEY, attention_case
+from judges import arrays_of, assert_same_bits, assert_tree_close, cotangent_of
+from mistakes_in_kernels import KERNELS
+
+B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
+NAME = "mistaken_kernels"
+ONE_HEAD, ALL_HEADS = Limits(3, 2, 1), Limits(3, 2, 2**20)
+
+
+class Setting(NamedTuple):
+    """A case of attention with fixed options, and how large its tiles may be."""
+
+    forward: Any
+    backward: Any
+    arrays: Any
+    options: dict
+    limits: Limits
+
+
+def setting(sizes=(1, N, G, T, S, D, V), limits=ONE_HEAD, extra=None, **options):
+    b, n, g, t, s, d, v = sizes
+    shapes = {"query": (b, n, t, d), "key": (b, g, s, d), "value": (b, g, s, v)} | (extra or {})
+    case = attention_case("", shapes, lse=True, **options)
+    return Setting(case.forward, case.backward, case.arrays, options, limits)
+
+
+TWO, SMALL = (2, N, G, T, S, D, V), (1, 2, 1, 5, 3, 2, 2)
+LENGTHS = masks.padding(np.array([3, S]), np.array([T, 4]))
+IDS = np.array([[0, 0, 0, 1, 1]]), np.array([[0, 1, 1, 1, 2, 0, 2]])
+DENSE = np.random.default_rng(6).random((1, N, T, S)) < 0.5
+DENSE[0, 0, :, 2:4] = DENSE[0, 1, 2:] = False
+DENSE[0, 2, :3, :2] = DENSE[0, 3, 1, 5] = True
+FUTURE_OF_ONE = np.tril(np.ones((1, 2, T, T), bool))
+FUTURE_OF_ONE[0, 0, :, 3:] = False
+FEW = np.zeros((1, N, T, S), bool)
+FEW[0, [0, 1, 2, 2], [0, 4, 2, 3], [5, 2, 2, 0]] = True
+FORBIDDING = np.where(np.arange(S) < 3, 0.5, -np.inf)
+
+SETTINGS = {
+    "open": setting(),
+    "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
+    "small": setting(SMALL, mask=masks.causal(1)),
+    "small, all heads": setting(SMALL, ALL_HEADS, mask=masks.causal(1)),
+    "one value": setting((1, 2, 1, 5, 3, 2, 1)),
+    "all alike": setting((1, 2, 2, T, T, D, D)),
+    "causal": setting(mask=masks.causal(-1)),
+    "future": setting((1, 2, 1, T, T, D, V), mask=masks.causal()),
+    "future, all heads": setting((1, N, G, T, T, D, V), ALL_HEADS, mask=masks.causal()),
+    "future of one head": setting((1, 2, 1, T, T, D, V), mask=FUTURE_OF_ONE),
+    "offset": setting(TWO, mask=masks.causal(np.array([3, -2]))),
+    "window": setting(mask=masks.window(1, 1) & masks.causal(1)),
+    "wide window": setting(mask=masks.window(2, 2)),
+    "not window": setting(mask=~masks.window(None, 1)),
+    "padding": setting(TWO, mask=LENGTHS),
+    "padding, all heads": setting(TWO, ALL_HEADS, mask=LENGTHS),
+    "prefix": setting(TWO, mask=masks.prefix(np.array([6, 1]))),
+    "segments": setting(mask=masks.segments(*IDS)),
+    "dense": setting(mask=DENSE),
+    "few": setting(mask=FEW),
+    "function": setting(mask=masks.from_function(lambda i, j: (i + j) % 3 != 0)),
+    "and": setting(mask=masks.causal(1) & ~masks.causal(-3)),
+    "or": setting(mask=masks.causal(-2) | ~masks.causal(2)),
+    "dropout": setting(dropout_rate=0.4, dropout_rng=KEY),
+    "alibi": setting(extra={"slopes": (N,)}),
+    "bias": setting(extra={"bias": (1, N, T, S)}),
+    "bias of keys": setting(TWO, extra={"bias": (N, 1, S)}),
+    "keys": setting(mask=masks.padding(np.array([3]))),
+    "bias forbids": setting(mask=masks.causal(1), bias=FORBIDDING),
+    "cubed": setting(mask=masks.padding(np.array([3])), score_mod=scores.from_function(lambda s, at: s + s**3 / 9)),
+    "wide": setting(TWO),
+    "rounds otherwise": setting((1, 2, 2, 130, 70, 17, V), Limits(512, 512, 2**21)),  # flat and tall products differ
+    "narrow": setting((2, N, G, T, S, 1, V)),
+}
+
+
+# Judges: each takes the attention of a copy, and a case
+
+
+JUDGES = {}
+
+
+def judge(name):
+    def note(function):
+        JUDGES[name] = function
+        return function
+
+    return note
+
+
+def results_and_gradients(case, twin, arrays, cotangent):
+    results, pull = jax.vjp(partial(case.forward, twin), *arrays)
+    return results, pull(cotangent)
+
+
+def random_of(case, seed=4):
+    """Arrays of a case, and a random cotangent of out and lse."""
+    arrays = arrays_of(case)
+    return arrays, cotangent_of(case.forward(spec, *arrays), seed)
+
+
+def directions_of(arrays):
+    return tuple(np.random.default_rng(7 + k).normal(size=x.shape) for k, x in enumerate(arrays))
+
+
+def along(grads, directions):
+    return sum(np.sum(np.asarray(g) * d) for g, d in zip(grads, directions, strict=True))
+
+
+@judge("forward")
+def judge_forward(twin, case):
+    arrays = arrays_of(case)
+    assert_tree_close(case.forward(twin, *arrays), case.forward(spec, *arrays), 1e-12, "forward")
+
+
+@judge("gradient")
+def judge_gradient(twin, case):
+    arrays, cotangent = random_of(case)
+    grads = results_and_gradients(case, twin, arrays, cotangent)[1]
+    assert_tree_close(grads, case.backward(spec, cotangent, *arrays), 1e-10, "gradient")
+
+
+@judge("tangent")
+def judge_tangent(twin, case, moving=None):
+    """The derivative along a direction, of all arrays or of those named, is that of the gradients by hand."""
+    arrays, cotangent = random_of(case)
+    directions = directions_of(arrays)
+    used = range(len(arrays)) if moving is None else moving
+
+    def of_used(*some):
+        filled = dict(zip(used, some, strict=True))
+        return case.forward(twin, *(filled.get(k, x) for k, x in enumerate(arrays)))
+
+    _, dots = jax.jvp(of_used, [arrays[k] for k in used], [directions[k] for k in used])
+    by_hand = case.backward(spec, cotangent, *arrays)
+    wanted = along([by_hand[k] for k in used], [directions[k] for k in used])
+    np.testing.assert_allclose(along(dots, cotangent), wanted, rtol=1e-10)
+
+
+@judge("tangent of the keys")
+def judge_tangent_of_the_keys(twin, case):
+    judge_tangent(twin, case, moving=[1])
+
+
+def slope_along(function, arrays, directions):
+    """The central difference of eighth order of a function along a direction."""
+    weights, step = {1: 4 / 5, 2: -1 / 5, 3: 4 / 105, 4: -1 / 280}, 1e-3
+
+    def at(h):
+        return function(*(x + h * d for x, d in zip(arrays, directions, strict=True)))
+
+    parts = [(w / step, at(k * step), at(-k * step)) for k, w in weights.items()]
+    return tuple(sum(w * (up[n] - down[n]) for w, up, down in parts) for n in range(len(parts[0][1])))
+
+
+@judge("second order")
+def judge_second_order(twin, case):
+    """The gradients along a direction, forward over reverse."""
+    arrays, cotangent = random_of(case)
+    directions = directions_of(arrays)
+    _, got = jax.jvp(lambda *a: results_and_gradients(case, twin, a, cotangent)[1], arrays, directions)
+    wanted = slope_along(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
+    assert_tree_close(got, wanted, 1e-9, "second order")
+
+
+@judge("second order in reverse")
+def judge_second_order_in_reverse(twin, case):
+    """The same, reverse over reverse; and with respect to the cotangent, the tangent of the results."""
+    arrays, cotangent = random_of(case)
+    directions = directions_of(arrays)
+
+    def slope(arrays, cotangent):
+        grads = results_and_gradients(case, twin, arrays, cotangent)[1]
+        return sum(jnp.sum(g * d) for g, d in zip(grads, directions, strict=True))
+
+    got, of_cotangent = jax.grad(slope, (0, 1))(arrays, cotangent)
+    wanted = slope_along(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
+    assert_tree_close(got, wanted, 1e-9, "reverse over reverse")
+    tangent = slope_along(partial(case.forward, spec), arrays, directions)
+    assert_tree_close(of_cotangent, tangent, 1e-9, "with respect to the cotangent")
+
+
+@judge("vmap")
+def judge_vmap(twin, case):
+    """Queries batched along an axis in the middle, keys and values not batched."""
+    (query, *others), cotangent = random_of(case)
+    queries = np.stack([query, -0.5 * query, query[..., ::-1]], axis=2)
+    run = jax.vmap(lambda q: results_and_gradients(case, twin, (q, *others), cotangent), in_axes=2)
+    got = run(queries)
+    for k in range(3):
+        arrays = queries[:, :, k], *others
+        wanted = case.forward(spec, *arrays), tuple(case.backward(spec, cotangent, *arrays))
+        assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), wanted, 1e-10, f"vmap {k}")
+
+
+@judge("shared by vmap")
+def judge_shared_by_vmap(twin, case):
+    """The gradient of keys and values that a batch of queries shares is the sum over the batch."""
+    (query, *others), cotangent = random_of(case)
+    queries, cotangents = np.stack([query, -0.5 * query]), [np.stack([c, c]) for c in cotangent]
+
+    def total(*others):
+        results = jax.vmap(lambda q: case.forward(twin, q, *others))(queries)
+        return sum(jnp.sum(x * c) for x, c in zip(results, cotangents, strict=True))
+
+    got = jax.grad(total, (0, 1))(*others)
+    one, other = (case.backward(spec, cotangent, q, *others)[1:] for q in queries)
+    assert_tree_close(got, tuple(a + b for a, b in zip(one, other, strict=True)), 1e-10, "shared")
+
+
+def poisoned(arrays, first, poison):
+    """The arrays with keys and values from ``first`` on replaced."""
+    query, key, value, *rest = (x.copy() for x in arrays)
+    key[..., first:, :], value[..., first:, :] = poison, poison
+    return query, key, value, *rest
+
+
+@judge("poison forward")
+def judge_poison_forward(twin, case):
+    """L6: what stands in the keys from 3 on, which nobody may look at, changes no bit."""
+    arrays = arrays_of(case)
+    wanted = case.forward(twin, *arrays)
+    assert_same_bits(case.forward(twin, *poisoned(arrays, 3, np.nan)), wanted, "NaN")
+
+
+@judge("poison backward")
+def judge_poison_backward(twin, case):
+    arrays = arrays_of(case)
+    cotangent = cotangent_of(case.forward(twin, *arrays))
+    wanted = results_and_gradients(case, twin, arrays, cotangent)
+    for poison in (np.nan, 1e200):
+        got = results_and_gradients(case, twin, poisoned(arrays, 3, poison), cotangent)
+        assert_same_bits(got, wanted, str(poison))
+
+
+def gradients_before(twin, case, arrays):
+    """Of queries and keys 0 to 2, where nothing depends on queries 3 and later."""
+    out, pull = jax.vjp(lambda *arrays: case.forward(twin, *arrays)[0], *arrays)
+    cotangent = np.random.default_rng(4).normal(size=out.shape)
+    cotangent[..., 3:, :] = 0
+    return tuple(np.asarray(g)[..., :3, :] for g in pull(cotangent))
+
+
+@judge("unread")
+def judge_unread(twin, case):
+    """L6: NaN that only these later queries see reaches no gradient of what is before."""
+    arrays = arrays_of(case)
+    wanted = gradients_before(twin, case, arrays)
+    assert_same_bits(gradients_before(twin, case, poisoned(arrays, 3, np.nan)), wanted, "gradients before")
+
+
+@judge("unread overflow")
+def judge_unread_overflow(twin, case):
+    """The same where the products of a later query, itself finite, overflow."""
+    query, key, value = (x.copy() for x in arrays_of(case))
+    key[..., 0, :] = 9
+    wanted = gradients_before(twin, case, (query, key, value))
+    query[..., 3, :] = 1e308
+    assert_same_bits(gradients_before(twin, case, (query, key, value)), wanted, "gradients before")
+
+
+@judge("cotangent")
+def judge_cotangent(twin, case):
+    """L6: a NaN in the cotangent of query 1 reaches no other query, and no key after it."""
+    arrays, cotangent = random_of(case)
+    broken = tuple(x.copy() for x in cotangent)
+    broken[0][..., 1, :] = np.nan
+
+    def spared(cotangent):
+        query, key, value = (np.asarray(g) for g in results_and_gradients(case, twin, arrays, cotangent)[1])
+        return query[..., [0, 2, 3, 4], :], key[..., 2:, :], value[..., 2:, :]
+
+    got, wanted = spared(broken), spared(cotangent)
+    assert_tree_close(got[:1], wanted[:1], 1e-10, "other queries")
+    assert np.isfinite(got[1]).all()
+    assert np.isfinite(got[2]).all()
+
+
+@judge("visible forward")
+def judge_visible(twin, case):
+    """A NaN that a query may see is seen, there and nowhere else."""
+    arrays = tuple(x.copy() for x in arrays_of(case))
+    arrays[2][..., 0, 3, 0] = np.nan
+    np.testing.assert_allclose(case.forward(twin, *arrays)[0], case.forward(spec, *arrays)[0], atol=1e-12)
+
+
+@judge("visible backward")
+def judge_visible_backward(twin, case, read=1.0):
+    arrays, (dout, dlse) = random_of(case)
+    arrays = poisoned(arrays, 3, np.nan)
+    got = results_and_gradients(case, twin, arrays, (read * dout, dlse))[1]
+    wanted = case.backward(spec, (read * dout, dlse), *arrays)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+@judge("visible lse")
+def judge_visible_lse(twin, case):
+    judge_visible_backward(twin, case, read=0.0)
+
+
+@judge("huge forward")
+def judge_huge_forward(twin, case):
+    """L7: scores of 1e30, where softmax has become the maximum."""
+    query, key, value = (x.astype(np.float32) for x in arrays_of(case))
+    query, key = np.float32(1e15) * query, np.float32(1e15) * key
+    out = jax.jit(partial(case.forward, twin))(query, key, value)[0]
+    wide = [x.astype(np.float64) for x in (query, key, value)]
+    np.testing.assert_allclose(out, case.forward(spec, *wide)[0], atol=1e-5)
+
+
+@judge("huge gradient")
+def judge_huge_gradient(twin, case, read_lse=0.0):
+    """L7: where softmax has become the maximum, queries and keys have the gradient 0, but for what lse adds."""
+    arrays, (dout, dlse) = random_of(case)
+    query, key, value, dout, dlse = (x.astype(np.float32) for x in (*arrays, dout, read_lse * dlse))
+    query, key = np.float32(1e15) * query, np.float32(1e15) * key
+    got = jax.jit(partial(results_and_gradients, case, twin))((query, key, value), (dout, dlse))[1]
+    query, key, value, dout, dlse = (x.astype(np.float64) for x in (query, key, value, dout, dlse))
+    wanted = case.backward(spec, (dout, dlse), query, key, value)
+    assert_tree_close(got, tuple(wanted), 1e-5, "gradient")
+
+
+@judge("huge gradient of lse")
+def judge_huge_gradient_of_lse(twin, case):
+    judge_huge_gradient(twin, case, read_lse=1.0)
+
+
+@judge("merge")
+def judge_merge(twin, case):
+    query, key, value = arrays_of(case)
+    parts = [
+        spec.attention(query, key[..., k, :], value[..., k, :], return_lse=True) for k in ([0, 4], [1, 2, 3, 5, 6])
+    ]
+    assert_tree_close(twin.merge(*parts), case.forward(spec, query, key, value), 1e-12, "merged")
+
+
+@judge("stats")
+def judge_stats(twin, case, factor=1.0):
+    query, key, _ = arrays_of(case)
+    query = factor * query
+    weights = spec.attention_with_weights(query, key, key, **case.options)[2]
+    logs = np.log(np.where(weights > 0, weights, 1))
+    stats = twin.attention_stats(query, key, **case.options)
+    np.testing.assert_array_equal(stats.where, np.where(weights.any(-1), weights.argmax(-1), -1))
+    np.testing.assert_allclose(stats.entropy, -(weights * logs).sum(-1), atol=1e-12)
+    np.testing.assert_allclose(stats.largest, weights.max(-1), atol=1e-12)
+    np.testing.assert_allclose(stats.received, weights.sum(-2), atol=1e-12)
+
+
+@judge("stats of equals")
+def judge_stats_of_equals(twin, case):
+    judge_stats(twin, case, factor=0.0)
+
+
+@judge("some weights")
+def judge_some_weights(twin, case):
+    query, key, _ = arrays_of(case)
+    weights = spec.attention_with_weights(query, key, key, **case.options)[2]
+    at = partial(twin.weights_at, query, key, **case.options)
+    rows, columns = np.array([3, 0, 4]), np.array([6, 1])
+    np.testing.assert_allclose(at(queries=rows), weights[..., rows, :], atol=1e-12)
+    np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
+
+
+@judge("reach")
+def judge_reach(twin, case):
+    pairs = case.options["mask"]
+    queries, keys = twin.reach(pairs, pairs.shape)
+    np.testing.assert_array_equal(queries, pairs.any(axis=(-3, -1)))
+    np.testing.assert_array_equal(keys, pairs.any(axis=(-3, -2)))
+
+
+COMPILED = {"huge forward", "huge gradient", "huge gradient of lse"}
+
+
+def hold(judge_name, setting_name, twin):
+    """Run one judge under one setting."""
+    case = SETTINGS[setting_name]
+    twin.tile_sizes.LIMITS = case.limits
+    if judge_name in COMPILED:
+        JUDGES[judge_name](twin, case)
+        return
+    with jax.disable_jit():
+        JUDGES[judge_name](twin, case)
+
+
+# The copy
+
+
+class Twin:
+    """What a copy of the kernels offers, in tiny tiles."""
+
+    def __init__(self):
+        attention, inspection, reach, self.tile_sizes = (
+            importlib.import_module(f"{NAME}.{part}") for part in ("attention", "inspection", "reach", "tile_sizes")
+        )
+        self.attention, self.merge = attention.attention, attention.merge
+        self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
+        self.reach, reach.ROWS = reach.reach, 3
+
+
+def replaced(file, right, wrong):
+    text = file.read_text(encoding="utf-8")
+    assert text.count(right) >= 1, f"{right!r} is not in {file.name}: the table is stale"
+    file.write_text(text.replace(right, wrong), encoding="utf-8")
+
+
+def forget():
+    for module in [name for name in sys.modules if name.split(".")[0] == NAME]:
+        del sys.modules[module]
+
+
+@pytest.fixture
+def twin_with(tmp_path, monkeypatch, request):
+    """Make an importable copy of the kernels with one piece of text replaced, in them or in the bounds of the masks."""
+
+    def make(file, right, wrong):
+        shutil.copytree(
+            Path(attendax.kernels.__file__).parent, tmp_path / NAME, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        if file == "masks.py":
+            replace_bounds(right, wrong)
+        else:
+            replaced(tmp_path / NAME / file, right, wrong)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        forget()
+        request.addfinalizer(forget)
+        importlib.invalidate_caches()
+        return Twin()
+
+    def replace_bounds(right, wrong):
+        """Only the bounds: what a mask allows is also what the specification goes by."""
+        copy = tmp_path / "mistaken_masks.py"
+        shutil.copy(masks.__file__, copy)
+        replaced(copy, right, wrong)
+        module_spec = importlib.util.spec_from_file_location("mistaken_masks", copy)
+        module = importlib.util.module_from_spec(module_spec)
+        module_spec.loader.exec_module(module)
+        monkeypatch.setattr(masks.Mask, "bounds", module.Mask.bounds)
+
+    return make
+
+
+@pytest.mark.parametrize("mistake", KERNELS, ids=[f"{m.file}: {m.name}" for m in KERNELS])
+def test_the_mistake_is_caught(mistake, twin_with):
+    twin = twin_with(mistake.file, mistake.right, mistake.wrong)
+    with pytest.raises(AssertionError):
+        hold(mistake.judge, mistake.setting, twin)
+
+
+@pytest.mark.parametrize("file", ["blockwise.py", "masks.py"])
+def test_an_untouched_copy_passes_every_judge(file, twin_with):
+    """So that it is the mistake that is caught, not the copying."""
+    twin = twin_with(file, '"""', '"""')
+    for pair in sorted({(m.judge, m.setting) for m in KERNELS if (m.file == "masks.py") == (file == "masks.py")}):
+        hold(*pair, twin)
