@@ -40,7 +40,7 @@ class Explanation:
 
     implementation: str
     reason: str
-    tile: tuple[int, ...] | None
+    tile: tuple[int, int, int] | None
     tiles: dict[str, int] | None
     flops: int
     flops_skipped: int
@@ -137,7 +137,8 @@ def explain(
         done = (tiles["open"] + tiles["masked"]) * math.prod(grid.shape)
     reason = "asked for" if implementation else "the fastest path for this device that keeps the law; memory O(T + S)"
     skipped = max(0, pairs - done)
-    return Explanation("blockwise", reason, grid.shape[-3:], tiles, wide * done, wide * skipped, *rest)
+    tile = math.prod(grid.shape[:-2]), grid.rows, grid.columns
+    return Explanation("blockwise", reason, tile, tiles, wide * done, wide * skipped, *rest)
 
 
 def _tiles(mask: Any, grid: Grid) -> dict[str, int] | None:
