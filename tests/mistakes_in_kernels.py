@@ -266,11 +266,11 @@ DIRECTIONS = (
     )
     + in_file(
         "derivatives.py",
-        ("total moves as lse", "[dout, _zero(shift), total * dlse]", "[dout, _zero(shift), dlse]", "tangent", "open"),
+        ("total moves as lse", ".moves() * dlse]", ".moves() ** 0 * dlse]", "tangent", "open"),
         (
             "total a constant",
-            "[dout, _zero(shift), total * dlse]",
-            "[dout, _zero(shift), jax.lax.stop_gradient(total) * dlse]",
+            "Results(out, shift, total).moves() * dlse]",
+            "jax.lax.stop_gradient(Results(out, shift, total).moves()) * dlse]",
             "second order",
             "small",
         ),

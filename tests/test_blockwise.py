@@ -269,6 +269,31 @@ def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
         assert_same_bits(got, wanted, which)
 
 
+@pytest.mark.parametrize("order", ["reverse over forward", "forward over reverse", "reverse over reverse"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_l6_holds_in_the_second_derivative(poison, order, rng):
+    """Poison in padded keys and values changes no bit of what any second derivative says of the others."""
+    query, key, value = (rng.normal(size=(N, n, w)) for n, w in ((T, D), (S, D), (S, V)))
+    dots = tuple(rng.normal(size=x.shape) for x in (query, key, value))
+    mask = masks.padding(np.array(4))
+
+    def attend(*arrays):
+        return (Tiny.attention(*arrays, mask=mask) ** 2).sum()
+
+    grad = jax.grad(attend, (0, 1, 2))
+    second = {
+        "reverse over forward": jax.grad(lambda *a: jax.jvp(attend, a, dots)[1], (0, 1, 2)),
+        "forward over reverse": lambda *a: jax.jvp(grad, a, dots)[1],
+        "reverse over reverse": jax.grad(lambda *a: sum((g * d).sum() for g, d in zip(grad(*a), dots, strict=True))),
+    }
+    run = jax.jit(second[order])
+    wanted = run(query, key, value)
+    bad_key, bad_value = key.copy(), value.copy()
+    bad_key[:, 4:], bad_value[:, 4:] = poison, poison
+    assert_same_bits(run(query, bad_key, bad_value), wanted, order)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(wanted))
+
+
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l6_future_keys_inside_one_tile(twin, rng):
     """Any poison at key 3 and later, in key, value and bias: queries 0 to 2 keep every bit, forward and backward."""

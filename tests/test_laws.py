@@ -188,6 +188,23 @@ def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
 
 
 @pytest.mark.parametrize("which", ["query", "key", "value"])
+@pytest.mark.parametrize("twin", [Whole, Tiny])
+def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng):
+    """The same with lse as an output, whose gradient is 0 there, too."""
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
+    poisoned = arrays | {which: changed(arrays[which], np.s_[:, :, 4], np.nan)}
+    cotangent = changed(rng.normal(size=(B, N, T, V)), np.s_[:, :, 4:], 0.0)
+    grad_lse = changed(rng.normal(size=(B, N, T)), np.s_[:, :, 4:], 0.0)
+
+    @jax.jit
+    def gradients(arrays):
+        attend = lambda arrays: twin.attention(**arrays, mask=masks.causal(), return_lse=True)  # noqa: E731
+        return jax.tree.map(lambda g: g[:, :, :4], jax.vjp(attend, arrays)[1]((cotangent, grad_lse))[0])
+
+    assert_same_bits(gradients(poisoned), gradients(arrays), which)
+
+
+@pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
     """A visible NaN in segment 0, and so a NaN in its cotangents: segment 1 keeps every bit, forward and backward."""

@@ -138,10 +138,17 @@ def results_of(call: Call) -> Results:
     return attend("blockwise", operands, plan)
 
 
+@jax.custom_jvp
 def log_sum_exp(results: Results) -> Array:
-    """``shift + log total``, -inf for the empty set, (..., N, T, 1)."""
+    """``shift + log total``, -inf for the empty set, (..., N, T, 1); its derivative is that of ``results.moves``."""
     empty = results.total == 0
     return jnp.where(empty, -jnp.inf, results.shift + jnp.log(jnp.where(empty, 1, results.total)))
+
+
+@log_sum_exp.defjvp
+def _log_sum_exp_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (results,), (dots,) = primals, tangents
+    return log_sum_exp(results), dots.total / results.moves()
 
 
 @takes_arrays

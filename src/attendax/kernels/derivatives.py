@@ -109,7 +109,7 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _forward_jvp(leaves: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
-    """Of the results, ``shift`` is a constant, and ``total`` moves with lse: ``dtotal = total · dlse``."""
+    """Of the results, ``shift`` is a constant, and ``total`` moves with lse: see ``Results.moves``."""
     out, shift, total = forward_p.bind(*leaves, **params)
     out = checkpoint_name(out, "attention_out")
     shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
@@ -122,7 +122,7 @@ def _forward_jvp(leaves: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
         return [out, shift, total], [_zero(out), _zero(shift), _zero(total)]
     given = [dot for dot, a in zip(dots[:size], active, strict=True) if a]
     dout, dlse = tangent_p.bind(*given, *leaves, out, shift, total, active=active, **params)
-    return [out, shift, total], [dout, _zero(shift), total * dlse]
+    return [out, shift, total], [dout, _zero(shift), Results(out, shift, total).moves() * dlse]
 
 
 def _linear_jvp(

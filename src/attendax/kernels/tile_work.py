@@ -14,6 +14,7 @@ from attendax.masks import Mask
 from attendax.ops import dropout
 from attendax.ops.attention_core import add_bias
 from attendax.ops.score_modifiers import modify
+from attendax.ops.weighted_sum import product
 
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .tiles import Tile
@@ -183,7 +184,7 @@ def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_ope
     """
     query, key = (x.astype(operands.wide()) for x in leaves[:VALUE])
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
-    products = _times_transposed(grouped, key)
+    products = product(grouped, key)
     products = products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
     return _finished(products, leaves[REST:], tile, operands, plan, is_open)
 
@@ -328,13 +329,13 @@ def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
     """
     N, T, S = weights.shape[-3:]
 
-    def product(values):
+    def summed(values):
         grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, S)
-        result = _times(grouped, values)
+        result = product(grouped, values.swapaxes(-1, -2))
         return result.reshape(*result.shape[:-3], N, T, values.shape[-1])
 
     def carefully():
-        clean = product(_finite(values))
+        clean = summed(_finite(values))
         bad = _each_head(~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True), weights).swapaxes(-1, -2)
 
         def by_definition():
@@ -343,7 +344,7 @@ def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
 
         return lax.cond(jnp.any(bad if allowed is None else bad & allowed), by_definition, lambda: clean)
 
-    result = product(values)
+    result = summed(values)
     return lax.cond(jnp.all(jnp.isfinite(result)), lambda: result, carefully)
 
 
@@ -355,7 +356,7 @@ def _term_by_term(weights: Array, values: Array, allowed: Array | None) -> Array
         if allowed is None:
             return total + weight * value
         within = lax.dynamic_slice_in_dim(jnp.broadcast_to(allowed, weights.shape), j, 1, -1)
-        return total + jnp.where(within, weight * value, 0)
+        return total + jnp.where(within, weight, 0) * jnp.where(within, value, 0)
 
     shape = (*jnp.broadcast_shapes(weights.shape[:-2], values.shape[:-2]), weights.shape[-2], values.shape[-1])
     return lax.fori_loop(0, weights.shape[-1], add, jnp.zeros(shape, weights.dtype))
