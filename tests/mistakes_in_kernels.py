@@ -303,7 +303,7 @@ DIRECTIONS = (
 
 POISON = in_file(
     "tile_work.py",
-    ("NaN of a masked value", "product(_finite(values))", "product(values)", "poison forward", "keys"),
+    ("NaN of a masked value", "summed(_finite(values))", "summed(values)", "poison forward", "keys"),
     ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
     ("NaN of a masked key in the backward", "_finite(x) for k, x in", "x for k, x in", "poison backward", "keys"),
     ("NaN of a cotangent", "Rows(_finite(self.dout),", "Rows(self.dout,", "cotangent", "future"),
