@@ -9,6 +9,8 @@ that may not look at it has then been spared. One that does look at it has a NaN
 only where that is so, the tile is summed once more, term by term over the allowed pairs.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,25 +18,71 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .operands import Operands, Plan, Results
-from .tile_sizes import grid_of
-from .tile_work import Rows, part_of_forward, part_of_sums, part_of_tangent, pulled_back
+from .operands import REST, Operands, Plan, Results
+from .tile_sizes import fused_grid_of, grid_of
+from .tile_work import (
+    Rows,
+    headroom,
+    is_tame,
+    part_of_forward,
+    part_of_sums,
+    part_of_tangent,
+    pulled_back,
+    sees_wild,
+    whole_rows,
+)
 from .tiles import Grid, Schedule, kinds_of_tiles, repeat
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
     widths = operands.value.shape[-1], 1, 1
+    if (fused := fused_grid_of(operands, plan)) is not None:
+        return _forward_fused(fused, operands, plan)
 
     def work(tile, is_open):
         return part_of_forward(tile, operands, plan, is_open)
 
     def finish(tile, parts):
         average, largest, total = parts
-        return average / jnp.where(total == 0, 1, total), largest, total
+        return average / jnp.where(total == 0, 1, total) * headroom(grid.S), largest, total
 
     grid = grid_of(operands, plan)
     return Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
+
+
+def _forward_fused(grid: Grid, operands: Operands, plan: Plan) -> Results:
+    """Each chunk of heads in one piece.
+
+    Under a mask, a number that is not finite, or so large that a score could overflow, is taken out first. A query that
+    sees such a number gets its results from tiles; no bit of any other knows of it (L6).
+    """
+    lead, (N, T), wide = plan.leading(operands), operands.query.shape[-3:-1], operands.wide()
+
+    def by_chunks(widths, work):
+        def chunk(index, buffers):
+            tile = grid.tile(index, 0, 0)
+            return tuple(tile.put("queries", *pair) for pair in zip(buffers, work(tile), strict=True))
+
+        return repeat(grid.chunks, chunk, tuple(jnp.zeros((*lead, N, T, width), wide) for width in widths))
+
+    def fused(operands):
+        widths = operands.value.shape[-1], 1, 1
+        return Results(*by_chunks(widths, lambda tile: whole_rows(tile, operands, plan)))
+
+    def with_care():
+        exact = forward(operands, dataclasses.replace(plan, limits=plan.limits.in_parts()))
+        (sees,) = by_chunks((1,), lambda tile: (sees_wild(tile, operands).astype(wide),))
+        tamed = (jnp.where(is_tame(x), x, 0) for x in operands[:REST])
+        clean = fused(
+            operands._replace(**dict(zip(operands._fields, lax.optimization_barrier(list(tamed)), strict=False)))
+        )
+        return Results(*(jnp.where(sees != 0, *pair) for pair in zip(exact, clean, strict=True)))
+
+    if operands.mask is None:
+        return fused(operands)
+    tame = functools.reduce(jnp.logical_and, (jnp.all(is_tame(x)) for x in operands[:REST]))
+    return lax.cond(tame, lambda: fused(operands), with_care)
 
 
 def merged(one: Any, other: Any) -> tuple[Array, ...]:
@@ -84,7 +132,7 @@ def by_rows(
             chunk,
             row,
             lambda column, is_open: work(grid.tile(chunk, row, column), is_open),
-            lambda _, one, other: add(one, other),
+            lambda _, one, other: other if grid.column_blocks == 1 else add(one, other),
             nothing(),
             nothing,
         )

@@ -65,11 +65,21 @@ class Results(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How large a tile may be: queries, keys, and bytes of its scores."""
+    """How large a tile may be: queries, keys, and bytes of its scores.
+
+    A head of at most ``fused`` scores is not cut, where nothing but the average is asked for; then heads are taken
+    together up to ``fused_bytes`` of scores.
+    """
 
     rows: int
     columns: int
     bytes: int
+    fused: int = 0
+    fused_bytes: int = 0
+
+    def in_parts(self) -> "Limits":
+        """The limits of a call that wants maximum and sum, too."""
+        return self._replace(fused=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,12 +21,50 @@ from .tiles import Tile
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
-    """Weighted sum of the values, maximum, and sum of exponentials of the queries of a tile, over its keys."""
+    """Weighted sum of the values, maximum, and sum of exponentials of the queries of a tile, over its keys.
+
+    The first is that of the values divided by their ``headroom``.
+    """
     leaves = _cut(tile, operands)
     scores, allowed = _flat_scores(leaves, tile, operands, plan, is_open)
     powers, largest = _powers(scores)
-    value = leaves[VALUE].astype(scores.dtype)
+    value = leaves[VALUE].astype(scores.dtype) / headroom(tile.grid.S)
     return _average(_dropped(powers, tile, operands, plan), value, allowed), largest, powers.sum(-1, keepdims=True)
+
+
+def whole_rows(tile: Tile, operands: Operands, plan: Plan) -> Results:
+    """The results of the queries of a tile that has all their keys.
+
+    Products and sums and no choices, so that all is one kernel (see ``fused_grid_of``): a mask is added, 0 or -inf.
+    """
+    query, key, value = (x.astype(operands.wide()) for x in _cut(tile, operands)[:REST])
+    room = headroom(tile.grid.S)
+    scores = product(query * plan.scale, _each_head(key, query))
+    allowed = allowed_pairs(tile, operands.mask)
+    if allowed is not None:
+        scores = scores + jnp.where(allowed, 0, -jnp.inf).astype(scores.dtype)
+    largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
+    powers = jnp.exp(scores - largest)
+    total = powers.sum(axis=-1, keepdims=True)
+    out = product(powers, _each_head(value / room, query).swapaxes(-1, -2)) / jnp.maximum(total, 1) * room
+    return Results(out, jnp.where(total == 0, -jnp.inf, largest), total)
+
+
+def headroom(S: int) -> float:
+    """A power of two, at least S. Values are divided by it, so that no sum of S of them overflows (L7)."""
+    return 2.0 ** (S - 1).bit_length()
+
+
+def is_tame(x: Array) -> Array:
+    """Where x is so far from overflow that no product of two rows of such numbers can reach it."""
+    return jnp.abs(x) < 2.0**50
+
+
+def sees_wild(tile: Tile, operands: Operands) -> Array:
+    """Which queries of a tile that has all their keys see a number that is not tame, (..., N, T, 1)."""
+    query, key, value = (~jnp.all(is_tame(x), axis=-1, keepdims=True) for x in _cut(tile, operands)[:REST])
+    seen = _each_head(key | value, query).swapaxes(-1, -2) & allowed_pairs(tile, operands.mask)
+    return query | jnp.any(seen, axis=-1, keepdims=True)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
@@ -324,8 +362,9 @@ def _dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall
 def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
     """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys), 0 where forbidden, and values (..., G, keys, V).
 
-    The product is its own check: a value that is not finite leaves nothing finite in its column of the result. Then it
-    is left out, and a query that may see it gets the sum by definition.
+    Where all is allowed, the product is the definition. Elsewhere it is its own check: a value that is not finite leaves
+    nothing finite in its column of the result. Then it is left out, and a query that may see it gets the sum by
+    definition.
     """
     N, T, S = weights.shape[-3:]
 
@@ -336,16 +375,16 @@ def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
 
     def carefully():
         clean = summed(_finite(values))
-        bad = _each_head(~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True), weights).swapaxes(-1, -2)
+        bad = _each_head(~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True), weights).swapaxes(-1, -2) & allowed
 
         def by_definition():
             exact = _term_by_term(weights, _each_head(values, weights), allowed)
             return jnp.where(jnp.isfinite(exact), clean, exact)
 
-        return lax.cond(jnp.any(bad if allowed is None else bad & allowed), by_definition, lambda: clean)
+        return lax.cond(jnp.any(bad), by_definition, lambda: clean)
 
     result = summed(values)
-    return lax.cond(jnp.all(jnp.isfinite(result)), lambda: result, carefully)
+    return result if allowed is None else lax.cond(jnp.all(jnp.isfinite(result)), lambda: result, carefully)
 
 
 def _term_by_term(weights: Array, values: Array, allowed: Array | None) -> Array:
@@ -353,8 +392,6 @@ def _term_by_term(weights: Array, values: Array, allowed: Array | None) -> Array
 
     def add(j, total):
         weight, value = (lax.dynamic_slice_in_dim(x, j, 1, a) for x, a in ((weights, -1), (values, -2)))
-        if allowed is None:
-            return total + weight * value
         within = lax.dynamic_slice_in_dim(jnp.broadcast_to(allowed, weights.shape), j, 1, -1)
         return total + jnp.where(within, weight, 0) * jnp.where(within, value, 0)
 
