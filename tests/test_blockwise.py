@@ -88,7 +88,7 @@ def scheduled(mask, T=12, S=16, rows=4, columns=4):
     """The kinds of the tiles, and whether they tell the truth about the pairs in them."""
     from attendax.kernels.tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
 
-    grid = Grid((1, 1), (1, 1), 1, T, S, rows, columns)
+    grid = Grid((1, 1, 1), (1, 1, 1), T, S, rows, columns)
     kinds = np.asarray(kinds_of_tiles(mask.spread(4), grid))[0]
     dense = np.broadcast_to(mask.to_dense(T, S), (1, 1, T, S))[0, 0].reshape(T // rows, rows, S // columns, columns)
     assert not dense.any(axis=(1, 3))[kinds == SKIPPED].any()

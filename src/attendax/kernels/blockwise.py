@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .operands import REST, Operands, Plan, Results
-from .tile_sizes import fused_grid_of, grid_of
+from .tile_sizes import bands_of, fused_grid_of, grid_of
 from .tile_work import (
     Rows,
     headroom,
@@ -73,15 +73,16 @@ def _forward_fused(grid: Grid, operands: Operands, plan: Plan) -> Results:
     def with_care():
         exact = forward(operands, dataclasses.replace(plan, limits=plan.limits.in_parts()))
         (sees,) = by_chunks((1,), lambda tile: (sees_wild(tile, operands).astype(wide),))
-        tamed = (jnp.where(is_tame(x), x, 0) for x in operands[:REST])
+        tamed = (jnp.where(is_tame(x), x, 0) for x in qkv)
         clean = fused(
             operands._replace(**dict(zip(operands._fields, lax.optimization_barrier(list(tamed)), strict=False)))
         )
         return Results(*(jnp.where(sees != 0, *pair) for pair in zip(exact, clean, strict=True)))
 
+    qkv: Any = operands[:REST]
     if operands.mask is None:
         return fused(operands)
-    tame = functools.reduce(jnp.logical_and, (jnp.all(is_tame(x)) for x in operands[:REST]))
+    tame = functools.reduce(jnp.logical_and, (jnp.all(is_tame(x)) for x in qkv))
     return lax.cond(tame, lambda: fused(operands), with_care)
 
 
@@ -141,6 +142,17 @@ def by_rows(
 
     lead, (N, T) = plan.leading(operands), operands.query.shape[-3:-1]
     buffers = tuple(jnp.zeros((*lead, N, T, n), wide) for n in widths)
+    for band in (bands := bands_of(operands, plan)):
+
+        def chunk(index, buffers, band=band):
+            tile = band.tile(index)
+            return tuple(
+                tile.put("queries", *pair) for pair in zip(buffers, finish(tile, work(tile, False)), strict=True)
+            )
+
+        buffers = repeat(band.grid.chunks, chunk, buffers)
+    if bands:
+        return buffers
     return repeat(grid.chunks * grid.row_blocks, row_of_tiles, buffers)
 
 
@@ -150,7 +162,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i`` is its sum over k. A
     gradient is summed over the axes along which its shape is 1. The loop goes by columns of tiles.
     """
-    grid, wide = grid_of(operands, plan), operands.wide()
+    grid, wide = grid_of(operands, plan, apart=True), operands.wide()
     kinds = kinds_of_tiles(operands.mask, grid, rows_count_once=True)
     schedule = Schedule(kinds.swapaxes(1, 2))
     dout, dlse = grads
@@ -174,7 +186,16 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         return schedule.visit(chunk, column, work, add, buffers, nothing)
 
     buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)
-    buffers = repeat(grid.chunks * grid.column_blocks, column_of_tiles, buffers)
+    for band in (bands := bands_of(operands, plan)):
+
+        def chunk(index, buffers, band=band):
+            tile = band.tile(index)
+            parts = pulled_back(tile, rows, operands, plan, wanted, False)
+            return tuple(tile.add(*each) for each in zip(roles, buffers, parts, strict=True))
+
+        buffers = repeat(band.grid.chunks, chunk, buffers)
+    if not bands:
+        buffers = repeat(grid.chunks * grid.column_blocks, column_of_tiles, buffers)
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
 
 

@@ -181,7 +181,7 @@ def _columns(call: Call, columns: Array) -> Array:
 def _one_tile(call: Call, *, rows: int = 0, columns: int = 0) -> Grid:
     """A grid whose tiles are whole but for that many rows or columns."""
     whole = grid_of(*call)
-    return Grid(whole.axes, whole.axes, whole.group, whole.T, whole.S, rows or whole.T, columns or whole.S)
+    return Grid(whole.axes, whole.axes, whole.T, whole.S, rows or whole.T, columns or whole.S)
 
 
 def _positions(name: str, value: Any, size: int) -> Array:

@@ -68,7 +68,7 @@ class Limits(NamedTuple):
     """How large a tile may be: queries, keys, and bytes of its scores.
 
     A head of at most ``fused`` scores is not cut, where nothing but the average is asked for; then heads are taken
-    together up to ``fused_bytes`` of scores.
+    together up to ``fused_bytes`` of scores. ``band`` queries and all keys that they may see are a tile where that is few.
     """
 
     rows: int
@@ -76,6 +76,7 @@ class Limits(NamedTuple):
     bytes: int
     fused: int = 0
     fused_bytes: int = 0
+    band: int = 0
 
     def in_parts(self) -> "Limits":
         """The limits of a call that wants maximum and sum, too."""

@@ -26,7 +26,8 @@ def reach(mask: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     *leading, T, S = shape
     rank = len(shape)
     mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(rank)
-    grid = Grid(tuple(leading), tuple(leading), 1, T, S, min(ROWS, T), S)
+    axes = *leading, 1
+    grid = Grid(axes, axes, T, S, min(ROWS, T), S)
 
     def block(index, found):
         tile = grid.tile(0, index, 0)

@@ -35,19 +35,28 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -
 def whole_rows(tile: Tile, operands: Operands, plan: Plan) -> Results:
     """The results of the queries of a tile that has all their keys.
 
-    Products and sums and no choices, so that all is one kernel (see ``fused_grid_of``): a mask is added, 0 or -inf.
+    Products and sums and no choices, so that all is one kernel (see ``fused_grid_of``): a mask is added, 0 or -inf. The
+    leading axes are one, because products of rank 3 take 0.75 to 0.85 of the time of the same ones of rank 4.
     """
     query, key, value = (x.astype(operands.wide()) for x in _cut(tile, operands)[:REST])
-    room = headroom(tile.grid.S)
-    scores = product(query * plan.scale, _each_head(key, query))
+    lead, room = query.shape[:-2], headroom(tile.grid.S)
+
+    def flat(x):
+        return x.reshape(-1, *x.shape[-2:])
+
+    key, value = flat(_each_head(key, query)), flat(_each_head(value / room, query))
+    scores = product(flat(query * plan.scale), key)
     allowed = allowed_pairs(tile, operands.mask)
     if allowed is not None:
-        scores = scores + jnp.where(allowed, 0, -jnp.inf).astype(scores.dtype)
+        if any(size > 1 for size in allowed.shape[:-2]):
+            allowed = jnp.broadcast_to(allowed, (*lead, *allowed.shape[-2:]))
+        scores = scores + jnp.where(flat(allowed), 0, -jnp.inf).astype(scores.dtype)
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    out = product(powers, _each_head(value / room, query).swapaxes(-1, -2)) / jnp.maximum(total, 1) * room
-    return Results(out, jnp.where(total == 0, -jnp.inf, largest), total)
+    out = product(powers, value.swapaxes(-1, -2)) / jnp.maximum(total, 1) * room
+    results = out, jnp.where(total == 0, -jnp.inf, largest), total
+    return Results(*(x.reshape(*lead, *x.shape[-2:]) for x in results))
 
 
 def headroom(S: int) -> float:
@@ -307,9 +316,9 @@ def allowed_pairs(tile: Tile, mask: Mask | None, *, rows_once: bool = False) -> 
     if mask is not None:
         found = mask.map(lambda part: _mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
         parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
-    if grid.S % grid.columns:
+    if tile.column_block is not None and grid.S % grid.columns:
         parts.append(j >= tile.column_block * grid.columns)
-    if rows_once and grid.T % grid.rows:
+    if rows_once and tile.row_block is not None and grid.T % grid.rows:
         parts.append(i >= tile.row_block * grid.rows)
     allowed = parts.pop() if parts else None
     while parts:
@@ -375,7 +384,8 @@ def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
 
     def carefully():
         clean = summed(_finite(values))
-        bad = _each_head(~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True), weights).swapaxes(-1, -2) & allowed
+        bad_key = ~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True)
+        bad = _each_head(bad_key, weights).swapaxes(-1, -2) & allowed
 
         def by_definition():
             exact = _term_by_term(weights, _each_head(values, weights), allowed)

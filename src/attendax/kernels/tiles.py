@@ -25,14 +25,13 @@ SKIPPED, MASKED, OPEN = 0, 1, 2
 class Grid:
     """Sizes of the scores and of a tile.
 
-    ``axes`` are the sizes of the leading axes and of G, the first ``batch`` of them from vmap, ``pieces`` how much of
-    each a chunk takes; ``group`` query heads share a key head; a tile has ``rows`` of the T queries and ``columns`` of
-    the S keys.
+    ``axes`` are the sizes of the leading axes, the first ``batch`` of them from vmap, of G, and how many query heads share
+    a key head; ``pieces`` is how much of each a chunk takes: of query heads that share a key head all, or some of a
+    single key head. A tile has ``rows`` of the T queries and ``columns`` of the S keys.
     """
 
     axes: tuple[int, ...]
     pieces: tuple[int, ...]
-    group: int
     T: int
     S: int
     rows: int
@@ -43,6 +42,16 @@ class Grid:
     def counts(self) -> tuple[int, ...]:
         """How many pieces each of ``axes`` has."""
         return tuple(size // piece for size, piece in zip(self.axes, self.pieces, strict=True))
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key head in a chunk."""
+        return self.pieces[-1]
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The leading axes and query heads that a chunk takes."""
+        return *self.pieces[:-2], self.pieces[-2] * self.group
 
     @property
     def chunks(self) -> int:
@@ -62,12 +71,12 @@ class Grid:
     @property
     def rank(self) -> int:
         """Of the scores."""
-        return len(self.axes) + 2
+        return len(self.axes) + 1
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the scores of a tile."""
-        return *self.pieces[:-1], self.pieces[-1] * self.group, self.rows, self.columns
+        return *self.heads, self.rows, self.columns
 
     def tile(self, chunk: Any, row: Any, column: Any) -> "Tile":
         """The tile of a chunk, a block of queries and a block of keys, by their numbers."""
@@ -89,8 +98,25 @@ def _start(block: Any, size: int, blocks: int, full: int) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
+class Band:
+    """Some queries and all the keys that they may see: of each chunk one tile, which starts at ``row`` and ``column``."""
+
+    grid: Grid
+    row: int
+    column: int
+
+    def tile(self, chunk: Any) -> "Tile":
+        """The tile of a chunk."""
+        starts = self.grid.tile(chunk, 0, 0).starts
+        return Tile(self.grid, starts, self.row, self.column, None, None)
+
+
+@dataclasses.dataclass(frozen=True)
 class Tile:
-    """Where a tile lies. Its methods cut arrays to it: axes that are 1, or that the tile takes whole, stay."""
+    """Where a tile lies. Its methods cut arrays to it: axes that are 1, or that the tile takes whole, stay.
+
+    ``row_block`` and ``column_block`` are the numbers of its blocks, None in a band.
+    """
 
     grid: Grid
     starts: tuple[Any, ...]
@@ -99,9 +125,13 @@ class Tile:
     row_block: Any
     column_block: Any
 
+    def first_head(self) -> Any:
+        """The first query head of the tile."""
+        return self.starts[-2] * self.grid.axes[-1] + self.starts[-1]
+
     def positions(self, rank: int) -> tuple[Array, Array, Array]:
         """The positions n, i, j of heads, queries and keys: (..., N, 1, 1), (..., 1, rows, 1), (..., 1, 1, columns)."""
-        first = self.starts[-1] * self.grid.group, self.row, self.column
+        first = self.first_head(), self.row, self.column
         starts_and_sizes = zip(first, self.grid.shape[-3:], strict=True)
         return tuple(
             (start + jnp.arange(size)).reshape(*(-1 if other == axis else 1 for other in range(-rank, 0)))
@@ -132,15 +162,15 @@ class Tile:
             shape: of the array.
         """
         grid = self.grid
-        *leading, (head, heads) = zip(self.starts, grid.pieces, strict=True)
+        *leading, shared, _ = zip(self.starts, grid.pieces, strict=True)
         queries, keys = (self.row, grid.rows), (self.column, grid.columns)
-        many = head * grid.group, heads * grid.group
+        many = self.first_head(), grid.heads[-1]
         own = [(0, size) for size in shape]
         ends = {
             "queries": [*leading, many, queries, own[-1]] if own else [],
-            "keys": [*leading, (head, heads), keys, own[-1]] if own else [],
+            "keys": [*leading, shared, keys, own[-1]] if own else [],
             "pairs": [*leading, many, queries, keys],
-            "own": [*[*leading, (head, heads)][: grid.batch], *own[grid.batch :]],
+            "own": [*leading[: grid.batch], *own[grid.batch :]],
         }
         sizes = tuple(1 if full == 1 else size for full, (_, size) in zip(shape, ends[role], strict=True))
         starts = [
@@ -197,8 +227,8 @@ def _of_chunks(x: Any, reduce: Callable, grid: Grid, xp: Any) -> Any:
     """Truth values of tiles, (row_blocks, column_blocks) or (..., N or 1, row_blocks, column_blocks), by chunk."""
     if x.ndim == 2:
         return x[None]
-    pieces = (*grid.pieces[:-1], grid.pieces[-1] * grid.group)
-    for axis, (count, piece) in enumerate(zip(grid.counts, pieces, strict=True)):
+    *leading, heads, groups = grid.counts
+    for axis, (count, piece) in enumerate(zip((*leading, heads * groups), grid.heads, strict=True)):
         if x.shape[axis] == 1:
             x = xp.broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
         else:
