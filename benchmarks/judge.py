@@ -5,7 +5,7 @@ the chunks. Tangents and Hessian products are central differences of the specifi
 """
 
 import numpy as np
-from cases import Case
+from workload import Case
 
 from attendax import scores, spec
 
@@ -25,7 +25,7 @@ class Judge:
         places = [(b, g) for b in range(B) for g in range(G)]
         number = len(places) if case.rate else max(1, min(len(places), MOST_SCORES // (N // G * T * S)))
         chosen = sorted(np.random.default_rng(5).permutation(len(places))[:number].tolist())
-        self.heads = [places[k] for k in chosen]
+        self.heads = [(0, 0)] if case.rate else [places[k] for k in chosen]  # with dropout, all at once
         whole = number == len(places)
         self.name = "specification in float64" + ("" if whole else f", {number} of {len(places)} key heads")
         self._known: dict[str, list[list[np.ndarray]]] = {}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 class Shape(NamedTuple):
     """B, N, G, T, S, D as everywhere in the library, whether it is causal, where it is from, and what else it asks for.
 
-    ``variant`` is one of "", "padding", "window", "softcap", "bias", "alibi", "segments", "dropout"; see ``cases``.
+    ``variant`` is one of "", "padding", "window", "softcap", "bias", "alibi", "segments", "dropout"; see ``workload``.
     """
 
     B: int

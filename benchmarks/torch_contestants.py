@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import CAP, WINDOW, Case
+from workload import CAP, WINDOW, Case
 from contestants import Program, fits, refuse
 from harness import Unable, threads
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,10 +19,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
-    if array.dtype == bool or array.dtype.kind in "iu":
-        return torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE)
-    name = str(array.dtype)
-    return torch.from_numpy(np.asarray(array, np.float32)).to(DEVICE, getattr(torch, name))
+    """A copy; NumPy's bfloat16 goes by way of float32, which torch can read."""
+    wide = np.float32 if str(array.dtype) == "bfloat16" else array.dtype
+    return torch.from_numpy(array.astype(wide)).to(DEVICE, getattr(torch, str(array.dtype)))
 
 
 def program(attend: Callable, case: Case, measure: str, *, by_parts: bool, note: str = "") -> Program:
@@ -75,7 +74,8 @@ def sdpa(case: Case, measure: str) -> Program:
     alone = case.shape.variant not in ("padding", "window", "segments", "alibi")
     mask = None if alone else case.allowed
     if case.added is not None:
-        mask = np.where(case.allowed, case.added, -np.inf).astype(case.added.dtype)
+        allowed = True if case.allowed is None else case.allowed
+        mask = np.where(allowed, case.added, -np.inf).astype(case.added.dtype)
     given = None if mask is None else tensor(mask)
     options = {"is_causal": case.shape.causal and alone, "dropout_p": case.rate}
     options |= {"enable_gqa": case.shape.N != case.shape.G}

@@ -1,6 +1,7 @@
-"""The command ``attendax``: ``demo`` and ``embed``. What a command needs is imported when it runs, not before."""
+"""The command ``attendax``: ``demo``, ``embed`` and ``bench``. What a command needs is imported when it runs, not before."""
 
 import argparse
+import importlib
 import importlib.metadata
 import io
 import json
@@ -72,6 +73,22 @@ def _parser() -> argparse.ArgumentParser:
     embed.add_argument("--map", metavar="FILE.png", help="draw the attention heads of one layer for the first text")
     embed.add_argument("--layer", type=int, metavar="K", help="the layer to draw, from 1; the last unless given")
     embed.add_argument("--weights", metavar="DIR", help="checkpoint; the installed all-MiniLM-L6-v2 unless given")
+
+    about = "time attention beside the other libraries that are installed"
+    bench = commands.add_parser("bench", help=about, description=about)
+    bench.set_defaults(run=_bench)
+    size = bench.add_mutually_exclusive_group()
+    size.add_argument("--short", action="store_true", help="the short grid, under two minutes; so unless given")
+    size.add_argument("--full", action="store_true", help="every shape, direction and length; under twenty minutes")
+    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="these instead of those of the grid")
+    bench.add_argument("--measures", nargs="+", metavar="NAME", help="of forward, backward, jvp, hvp")
+    bench.add_argument("--contestants", nargs="+", metavar="NAME", help="these only")
+    bench.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    bench.add_argument("--rounds", type=int, metavar="R", help="how often everyone has a turn, where time allows")
+    bench.add_argument("--lengths", action="store_true", help="also the cost against the length (part of --full)")
+    bench.add_argument("--encoders", action="store_true", help="also encoder blocks and sentences (part of --full)")
+    bench.add_argument("--output", metavar="DIR", help="write results.json, results.md and the plots there")
+    bench.add_argument("--against", metavar="REV", help="compare attendax with that of a commit instead")
     return parser
 
 
@@ -144,6 +161,28 @@ def _embed(args: argparse.Namespace) -> int:
     if not args.json:
         _print_similarities(results)
     return _report_check(difference, args) if args.check else 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    """Run ``benchmarks/bench.py``: beside ``src`` in a clone, inside the package in an installation."""
+    from attendax.extras import require
+
+    package = Path(__file__).resolve().parent
+    folders = package / "benchmarks", package.parents[1] / "benchmarks"
+    folder = next((place for place in folders if (place / "bench.py").is_file()), None)
+    if folder is None:
+        raise Refusal("the folder benchmarks is missing from this installation")
+    try:
+        for module in ("rich", "psutil", "matplotlib"):
+            require(module, "bench", extra="bench")
+    except ImportError as error:
+        raise Refusal(str(error)) from error
+    sys.path.insert(0, str(folder))
+    bench = importlib.import_module("bench")
+    try:
+        return bench.main(args)
+    except bench.BadRequest as error:
+        raise Refusal(str(error)) from error
 
 
 def _load(weights: str | None) -> "SentenceEncoder":
