@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import against
 import attention
 import harness
 import report
@@ -40,6 +41,7 @@ class Plan(NamedTuple):
     todo: list[tuple[str, str]]  # case, measure
     names: list[str]  # contestants that are installed
     left_out: list[str]
+    against: tuple[str, str] | None = None  # as it was named, and the commit that it is
 
 
 def main(options: argparse.Namespace) -> int:
@@ -50,22 +52,17 @@ def main(options: argparse.Namespace) -> int:
     """
     plan = planned(options)
     folder = output_folder(options.output)
+    results = empty(options, plan)
     with terminal() as screen:
-        if options.against:
-            import against
-
-            results = empty(options, plan)
-            stopped = against.run(options.against, plan, options.dtype, results, screen)
-        else:
-            results = empty(options, plan)
-            stopped = measure(plan, options, results, screen)
+        stopped = measure(plan, options, results, screen)
         screen.summary(results)
     if folder:
         write(results, folder)
     if stopped:
         return INTERRUPTED
-    bad = [r for r in results["records"] if r["status"] in ("wrong", "failed")]
-    return WRONG if any(r["contestant"].startswith(OURS) for r in bad) else 0
+    ours = [r for r in results["records"] if r["contestant"].startswith(OURS)]
+    ours += results["against"]["records"] if "against" in results else []
+    return WRONG if any(r["status"] in ("wrong", "failed") for r in ours) else 0
 
 
 def planned(options: argparse.Namespace) -> Plan:
@@ -88,6 +85,14 @@ def planned(options: argparse.Namespace) -> Plan:
         todo += [(shape, measure) for shape in shapes if shape in EVERY_DIRECTION for measure in ("jvp", "hvp")]
     if options.full or options.lengths:
         todo += [(shape, "forward") for shape in LENGTHS if shape not in shapes]
+    if options.against:
+        if options.contestants or options.encoders:
+            raise BadRequest("--against compares attendax with itself: no --contestants, no --encoders")
+        try:
+            commit = against.commit_of(options.against)
+        except ValueError as error:
+            raise BadRequest(f"--against {options.against}: {error}") from error
+        return Plan(grid, todo, [OURS], [], (options.against, commit))
     names, left_out = contestants(options)
     return Plan(grid, todo, names, left_out)
 
@@ -148,6 +153,9 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
     """Everything on the plan, into ``results``; True when it was interrupted, which keeps what was measured."""
     start = time.perf_counter()
     try:
+        if options.against:
+            against_commit(plan, options.dtype, results, screen)
+            return False
         cases(plan, options.dtype, results, screen, start)
         if options.encoders or (options.full and not options.shapes):
             encoder_level(plan.grid, results, screen)
@@ -157,6 +165,20 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
     finally:
         results["took_s"] = time.perf_counter() - start
     return False
+
+
+def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any) -> None:
+    """Every case on this tree and on the other commit."""
+    assert plan.against is not None
+    revision, commit = plan.against
+    results["against"] = found = {"revision": revision, "commit": commit, "records": []}
+    with against.workers(commit) as sides:
+        for number, (name, direction) in enumerate(plan.todo):
+            screen.at(number, len(plan.todo), f"{name} {direction}")
+            options = {"rounds": plan.grid.rounds, "budget_s": plan.grid.budget_s}
+            found["records"].append(against.compare(sides, name, direction, dtype, **options))
+            row = report.against_row(found["records"][-1])
+            screen.print_table(f"this tree / {revision}", report.AGAINST_HEADER, [row], [])
 
 
 def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float) -> None:

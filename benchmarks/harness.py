@@ -21,6 +21,7 @@ TURN_S = 0.02  # a shorter call is repeated until a turn takes this long
 MOST_REPEATS = 200
 FEWEST_ROUNDS = 3
 DISTURBED = 0.05  # share of the cores that others may take in a round
+REST_S = 0.05  # at most so long is waited for threads of the last turn that still spin
 TICK_S = 0.02  # the system counts CPU time in steps of 10 ms, at both ends of a round
 PACKAGES = (
     ("attendax", "jax", "jaxlib", "numpy", "flax", "keras", "torch", "jax-flash-attn2", "onnxruntime", "onnx")
@@ -110,6 +111,15 @@ class Clock:
     def page_faults(self) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
+    def rest(self) -> None:
+        """Wait until no thread of this process works: some spin for a while, and the next contestant needs the cores."""
+        start, step = time.perf_counter(), 0.002
+        while time.perf_counter() - start < REST_S:
+            before = time.process_time()
+            time.sleep(step)
+            if time.process_time() - before < step / 4:
+                break
+
 
 def measure(
     contestants: Sequence[Contestant],
@@ -172,6 +182,7 @@ def _repeats(contestant: Contestant, clock: Any) -> int:
 
 def _turn(contestant: Contestant, repeats: int, clock: Any) -> tuple[float, float]:
     """Seconds and page faults of one call."""
+    clock.rest()
     faults, start = clock.page_faults(), clock.wall()
     for _ in range(repeats):
         contestant.call()
@@ -236,9 +247,13 @@ def _copy_gbytes(size: int = 2**26, rounds: int = 5) -> float:
     """10⁹ bytes a second, read and written, of an array that no cache holds."""
     import jax
 
-    array = jax.numpy.zeros(size, "float32")
-    negate = jax.jit(lambda x: -x)
-    return 2 * array.nbytes / _best(lambda: negate(array).block_until_ready(), rounds) / 1e9
+    negate = jax.jit(lambda x: -x, donate_argnums=0)  # in place: no new pages
+    arrays = [jax.numpy.zeros(size, "float32")]
+
+    def call() -> None:
+        arrays.append(negate(arrays.pop()).block_until_ready())
+
+    return 2 * 4 * size / _best(call, rounds) / 1e9
 
 
 def _best(call: Callable[[], Any], rounds: int) -> float:
