@@ -33,7 +33,7 @@ class Grid(NamedTuple):
     limit_s: float | None
 
 
-SHORT_GRID, FULL_GRID = Grid(7, 2.0, 95.0), Grid(11, 4.0, 1080.0)
+SHORT_GRID, FULL_GRID = Grid(7, 2.0, 90.0), Grid(11, 4.0, 840.0)
 
 
 class Plan(NamedTuple):
@@ -80,11 +80,13 @@ def planned(options: argparse.Namespace) -> Plan:
         grid = grid._replace(rounds=options.rounds)
     shapes = options.shapes or (list(SHAPES) if options.full else list(SHORT))
     measures = options.measures or ["forward", "backward"]
-    todo = [(shape, measure) for shape in shapes for measure in measures]
-    if options.full and not options.measures:
-        todo += [(shape, measure) for shape in shapes if shape in EVERY_DIRECTION for measure in ("jvp", "hvp")]
-    if options.full or options.lengths:
+    todo = []
+    for shape in shapes:
+        every = options.full and not options.measures and shape in EVERY_DIRECTION
+        todo += [(shape, measure) for measure in (MEASURES if every else measures)]
+    if (options.full and not options.shapes) or options.lengths:
         todo += [(shape, "forward") for shape in LENGTHS if shape not in shapes]
+    todo.sort(key=lambda one: one[0].startswith("long-"))  # what takes longest comes last, where the time may be up
     if options.against:
         if options.contestants or options.encoders:
             raise BadRequest("--against compares attendax with itself: no --contestants, no --encoders")

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from workload import CAP, WINDOW, Case
-from harness import Contestant, Unable
 
 from attendax import attention, spec
+from harness import Contestant, Unable
+from workload import CAP, WINDOW, Case
 
 MOST_BYTES = 12 * 2**30
 GIB = 2**30
@@ -78,7 +78,7 @@ def refuse(case: Case, reasons: dict[str, str]) -> None:
             raise Unable(reasons[kind])
 
 
-# JAX: ``prepare(case)`` gives ``attend(arrays, extras)`` and the extras, which are arguments, not constants, of the program
+# JAX: ``prepare(case)`` gives ``attend(arrays, extras)`` and the extras: arguments, not constants, of the program
 
 
 def of_jax(prepare: Callable[[Case], tuple[Callable, Any]], case: Case, measure: str, *, swapped: bool) -> Program:
@@ -110,16 +110,14 @@ def in_direction(attend: Callable, measure: str) -> Callable:
         out, pull = jax.vjp(lambda a: attend(a, extras), arrays)
         return out, *pull(given[0])[0]
 
-    def gradient(arrays, given, extras):
-        return backward(arrays, given, extras)[1:]
+    def hvp(arrays, given, extras):
+        return jax.jvp(lambda a: backward(a, given[:1], extras)[1:], (arrays,), (given[1:],))[1]
 
     return {
         "forward": lambda arrays, given, extras: attend(arrays, extras),
         "backward": backward,
         "jvp": lambda arrays, given, extras: jax.jvp(lambda a: attend(a, extras), (arrays,), (given,)),
-        "hvp": lambda arrays, given, extras: jax.jvp(
-            lambda a: gradient(a, given[:1], extras), (arrays,), (given[1:],)
-        )[1],
+        "hvp": hvp,
     }[measure]
 
 
@@ -156,7 +154,8 @@ def jax_nn(case: Case, implementation: str = "xla") -> tuple[Callable, Any]:
 
     def attend(arrays, extras):
         query, key, value, *bias = arrays
-        return jax.nn.dot_product_attention(query, key, value, **({"bias": bias[0]} if bias else {}), **options, **extras)
+        given = extras | ({"bias": bias[0]} if bias else {})
+        return jax.nn.dot_product_attention(query, key, value, **options, **given)
 
     return attend, jax.tree.map(jnp.asarray, extras)
 
@@ -175,7 +174,7 @@ def flax(case: Case) -> tuple[Callable, Any]:
         return linen.dot_product_attention(query, key, value, **options)
 
     rng = jax.random.key(0) if case.rate else None
-    return attend, jax.tree.map(jnp.asarray, (case.allowed, case.added)) + (rng,)
+    return attend, (*jax.tree.map(jnp.asarray, (case.allowed, case.added)), rng)
 
 
 def keras(case: Case) -> tuple[Callable, Any]:
@@ -260,14 +259,17 @@ def torch_peer(function: str) -> Peer:
     return Peer("torch", build_it)
 
 
+def our_peer(implementation: str | None = None, *, gpu_only: bool = False) -> Peer:
+    prepare = functools.partial(ours, implementation=implementation)
+    return jax_peer("attendax", prepare, swapped=False, gpu_only=gpu_only)
+
+
 PEERS = {
-    "attendax": jax_peer("attendax", ours, swapped=False),
-    "attendax-blockwise": jax_peer("attendax", functools.partial(ours, implementation="blockwise"), swapped=False),
-    "attendax-dense": jax_peer("attendax", functools.partial(ours, implementation="dense"), swapped=False),
-    "attendax-cudnn": jax_peer("attendax", functools.partial(ours, implementation="cudnn"), swapped=False, gpu_only=True),
-    "attendax-mosaic": jax_peer(
-        "attendax", functools.partial(ours, implementation="mosaic"), swapped=False, gpu_only=True
-    ),
+    "attendax": our_peer(),
+    "attendax-blockwise": our_peer("blockwise"),
+    "attendax-dense": our_peer("dense"),
+    "attendax-cudnn": our_peer("cudnn", gpu_only=True),
+    "attendax-mosaic": our_peer("mosaic", gpu_only=True),
     "jax.nn": jax_peer("jax", jax_nn),
     "jax.nn-cudnn": jax_peer("jax", functools.partial(jax_nn, implementation="cudnn"), gpu_only=True),
     "flax": jax_peer("flax", flax),

@@ -5,9 +5,9 @@ the chunks. Tangents and Hessian products are central differences of the specifi
 """
 
 import numpy as np
-from workload import Case
 
 from attendax import scores, spec
+from workload import Case
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}  # of entries of order 1: twice the rounding of bfloat16's results
 CHUNK_SCORES = 2**22

@@ -17,9 +17,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness import about
 
 from attendax import attention, explain, masks, scores, spec
+from harness import about
 
 MIB = 2**20
 

@@ -1,4 +1,4 @@
-"""The pictures of a run: speed beside the peers, the roofline, the cost against the length. Colours of Okabe and Ito."""
+"""The pictures of a run: speed beside the peers, roofline, cost against length; colours by Okabe and Ito."""
 
 from typing import Any
 
@@ -86,10 +86,8 @@ def speed(results: dict[str, Any]) -> Any:
             if direction != measure or case not in cases or OURS not in timed:
                 continue
             for contestant, record in timed.items():
-                ratio = within_rounds(record, timed[OURS])
-                panel.plot(
-                    ratio.median, cases.index(case), linestyle="none", zorder=3 + (contestant == OURS), **style(contestant)
-                )
+                ratio, front = within_rounds(record, timed[OURS]).median, 3 + (contestant == OURS)
+                panel.plot(ratio, cases.index(case), linestyle="none", zorder=front, **style(contestant))
         panel.axvline(1.0, color=COLOURS[OURS], linewidth=1.2)
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda x, _: f"{x:g}")

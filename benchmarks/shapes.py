@@ -59,5 +59,5 @@ LENGTHS = {
     for T in (256, 512, 1024, 2048, 4096, 8192, 16384)
 }
 
-SHORT = ("minilm-128", "bert-base-128", "vit-b-16", "ragged", "cross", "decode", "gpt2-1024", "bias", "dropout")
+SHORT = ("minilm-128", "bert-base-128", "vit-b-16", "ragged", "cross", "decode", "gpt2-1024")
 EVERY_DIRECTION = ("minilm-128", "bert-base-512", "gpt2-1024", "ragged", "bias")  # where jvp and HVP are measured

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from workload import CAP, WINDOW, Case
-from contestants import Program, fits, refuse
-from harness import Unable, threads
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+
+from contestants import Program, fits, refuse
+from harness import Unable, threads
+from workload import CAP, WINDOW, Case
 
 torch.set_num_threads(threads())
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

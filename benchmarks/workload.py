@@ -1,13 +1,12 @@
 """A case: a named shape with its numbers, the same for every contestant, and how often it multiplies and adds."""
 
 import functools
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from shapes import Shape
 
 from attendax import masks, scores
+from shapes import Shape
 
 WINDOW, CAP, RATE = 256, 50.0, 0.1
 MEASURES = ("forward", "backward", "jvp", "hvp")  # "backward" is the forward and the backward
@@ -15,7 +14,7 @@ WORK = {"forward": 1.0, "backward": 3.5, "jvp": 2.0, "hvp": 9.0}  # in forwards:
 
 
 class Case:
-    """The numbers of a shape in a dtype. Arrays are NumPy's, (B, heads, length, width); key and value may have G < N."""
+    """The numbers of a shape in a dtype: NumPy's arrays (B, heads, length, width), key and value of G heads."""
 
     def __init__(self, name: str, shape: Shape, dtype: str = "float32", *, dropout: bool = True) -> None:
         self.name, self.shape, self.dtype = name, shape, dtype

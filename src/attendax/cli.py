@@ -1,4 +1,4 @@
-"""The command ``attendax``: ``demo``, ``embed`` and ``bench``. What a command needs is imported when it runs, not before."""
+"""The command ``attendax``: ``demo``, ``embed``, ``bench``. What one needs is imported when it runs, not before."""
 
 import argparse
 import importlib
