@@ -147,7 +147,7 @@ def measure(
 
     Each has run before (``first_call_s``). The first round, a call each, tells how often a call is repeated within a
     turn; it counts where nobody needs that. The order is shifted by one from round to round, so that nobody always
-    follows the same neighbour. Of disturbed rounds as many as ``rounds`` are thrown away; the rest is kept, and counted.
+    follows the same neighbour. Of disturbed rounds as many as ``rounds`` are thrown away; more are kept, and counted.
 
     Args:
         contestants: with distinct names.
