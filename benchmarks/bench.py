@@ -33,7 +33,7 @@ class Grid(NamedTuple):
     limit_s: float | None
 
 
-SHORT_GRID, FULL_GRID = Grid(7, 2.0, 90.0), Grid(11, 4.0, 840.0)
+SHORT_GRID, FULL_GRID = Grid(7, 2.0, 80.0), Grid(11, 4.0, 840.0)
 
 
 class Plan(NamedTuple):
@@ -223,6 +223,7 @@ def encoder_level(grid: Grid, results: dict[str, Any], screen: Any) -> None:
         return
     screen.doing("encoders")
     results["encoders"] = encoders.run(grid.rounds, screen.doing)
+    screen.out.print(encoders.markdown(results["encoders"]), markup=False)
 
 
 def write(results: dict[str, Any], folder: Path) -> None:

@@ -21,6 +21,7 @@ TURN_S = 0.02  # a shorter call is repeated until a turn takes this long
 MOST_REPEATS = 200
 FEWEST_ROUNDS = 3
 DISTURBED = 0.05  # share of the cores that others may take in a round
+MOST_OVER = 2.0  # beyond so many times its budget, a case keeps disturbed rounds, too
 REST_S = 0.05  # at most so long is waited for threads of the last turn that still spin
 TICK_S = 0.02  # the system counts CPU time in steps of 10 ms, at both ends of a round
 PACKAGES = (
@@ -147,7 +148,8 @@ def measure(
 
     Each has run before (``first_call_s``). The first round, a call each, tells how often a call is repeated within a
     turn; it counts where nobody needs that. The order is shifted by one from round to round, so that nobody always
-    follows the same neighbour. Of disturbed rounds as many as ``rounds`` are thrown away; more are kept, and counted.
+    follows the same neighbour. As many disturbed rounds as ``rounds`` are thrown away, while there is time (``MOST_OVER``);
+    more are kept, and counted.
 
     Args:
         contestants: with distinct names.
@@ -166,8 +168,8 @@ def measure(
     kept = thrown_away = disturbed = 0
     tried = False
     while contestants and kept < rounds:
-        late = budget_s is not None and clock.wall() - start > budget_s
-        if late and kept >= min(FEWEST_ROUNDS, rounds):
+        over = 0.0 if budget_s is None else (clock.wall() - start) / budget_s
+        if over > 1 and kept >= min(FEWEST_ROUNDS, rounds):
             break
         shift = (kept + thrown_away) % len(contestants)
         took, others_came = _round((*contestants[shift:], *contestants[:shift]), repeats, clock, progress)
@@ -176,7 +178,7 @@ def measure(
             repeats = {n: max(1, min(MOST_REPEATS, math.ceil(TURN_S / max(took[n][0], 1e-9)))) for n in took}
             if max(repeats.values()) > 1:
                 continue
-        if others_came and thrown_away < rounds and not late:
+        if others_came and thrown_away < rounds and over <= MOST_OVER:
             thrown_away += 1
             continue
         kept, disturbed = kept + 1, disturbed + others_came
