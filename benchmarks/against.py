@@ -6,7 +6,6 @@ contestants of this tree, and runs it whenever it is told to.
 """
 
 import contextlib
-import io
 import os
 import pickle
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from contestants import OURS, build
-from harness import Contestant, Unable, measure
+from harness import Contestant, Unable, git, in_clone, measure
 from judge import Judge
 from shapes import LENGTHS, SHAPES
 from workload import Case
@@ -85,30 +84,22 @@ def commit_of(revision: str) -> str:
     Raises:
         ValueError: outside of a clone, or no such commit.
     """
-    try:
-        done = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        inside = git("rev-parse", "--is-inside-work-tree").returncode == 0
-    except OSError as error:
-        raise ValueError("git is not installed") from error
-    if not inside:
+    if not in_clone():
         raise ValueError("the benchmark does not run from a clone, so there are no commits")
-    if done.returncode:
+    commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if commit is None:
         raise ValueError("there is no such commit")
-    return done.stdout.decode().strip()
-
-
-def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(HERE.parent), *arguments], capture_output=True, check=False)
+    return commit
 
 
 @contextlib.contextmanager
 def source_of(commit: str) -> Iterator[Path]:
     """The ``src`` of a commit in a folder for the time being; the clone is not touched."""
     with tempfile.TemporaryDirectory(prefix="attendax-") as folder:
-        archive = git("archive", "--format=tar", commit, "src")
-        if archive.returncode:
-            raise ValueError(f"it has no src: {archive.stderr.decode(errors='replace').strip()}")
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
+        archive = Path(folder) / "src.tar"
+        if git("-C", str(HERE.parent), "archive", f"--output={archive}", commit, "src") is None:
+            raise ValueError("it has no src")
+        with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
         yield Path(folder) / "src"
 

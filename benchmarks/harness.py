@@ -148,8 +148,8 @@ def measure(
 
     Each has run before (``first_call_s``). The first round, a call each, tells how often a call is repeated within a
     turn; it counts where nobody needs that. The order is shifted by one from round to round, so that nobody always
-    follows the same neighbour. As many disturbed rounds as ``rounds`` are thrown away, while there is time (``MOST_OVER``);
-    more are kept, and counted.
+    follows the same neighbour. As many disturbed rounds as ``rounds`` are thrown away, while there is time
+    (``MOST_OVER``); more are kept, and counted.
 
     Args:
         contestants: with distinct names.
@@ -235,7 +235,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
     import psutil
 
     device = jax.devices()[0]
-    commit = _git("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD") if in_clone() else None
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": _processor(),
@@ -246,7 +246,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
         "commit": commit,
-        "uncommitted_changes": bool(_git("status", "--porcelain")) if commit else None,
+        "uncommitted_changes": bool(git("status", "--porcelain")) if commit else None,
         "dtype": dtype,
         "matmul_gflops": _matmul_gflops(dtype),
         "copy_gbytes": _copy_gbytes(),
@@ -314,8 +314,13 @@ def _caches() -> dict[str, int]:
     return found
 
 
-def _git(*arguments: str) -> str | None:
-    """What git says about the clone that holds this file; None outside of one."""
+def in_clone() -> bool:
+    """Whether this file belongs to a commit; an installation below a clone does not."""
+    return git("ls-files", "--error-unmatch", "harness.py") is not None
+
+
+def git(*arguments: str) -> str | None:
+    """What git says in the folder of this file; None where it fails."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)
