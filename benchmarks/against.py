@@ -65,7 +65,7 @@ def serve() -> None:
         try:
             if verb == "build":
                 name, direction, dtype = what
-                program, first_call_s, results = build(OURS, Case(name, (SHAPES | LENGTHS)[name], dtype), direction)
+                program, first_call_s, _, results = build(OURS, Case(name, (SHAPES | LENGTHS)[name], dtype), direction)
                 answer: Any = first_call_s, program.temporary_bytes, results
             else:
                 assert program is not None

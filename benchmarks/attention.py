@@ -1,7 +1,7 @@
 """Time one case: build every contestant, hold each against the judge, let those who are right take turns.
 
-The result is a record for each contestant, whatever became of it: "timed", "wrong" (and so not timed), "unable" or
-"failed", the last three with the reason.
+The result is a record for each contestant, whatever became of it: "timed", "wrong" (and so not timed), "unable",
+"failed" or "slow", all but the first with the reason.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from harness import Contestant, Unable, measure
 from judge import SIGMAS, Judge, mean_of_dropped
 from workload import Case
 
+SLOW_S, TIMES_SLOWER = 2.0, 3.0
 EXACT_DROPOUT = (*(name for name in PEERS if name.startswith(OURS)), "numpy")  # one law says which weights are kept
 
 
@@ -26,7 +27,7 @@ class Judges:
         """The record of a contestant, and its program where it may be timed."""
         record: dict[str, Any] = {"case": self.case.name, "measure": direction, "contestant": name}
         try:
-            program, first_call_s, results = build(name, self.case, direction)
+            program, first_call_s, call_s, results = build(name, self.case, direction)
             judge, judged = self.judge, self.judge.name
             if self.case.rate and name not in EXACT_DROPOUT:  # random: its own way to draw is as good
                 judge = self.without_dropout
@@ -34,7 +35,7 @@ class Judges:
                 off = mean_of_dropped(program, self.case)
                 if not abs(off) <= SIGMAS:
                     raise Wrong(f"the mean of its results is off by {off:.1f} standard deviations")
-                results = build(name, judge.case, direction)[2]
+                results = build(name, judge.case, direction)[-1]
             error = judge.error(direction, results)
         except Unable as reason:
             return record | {"status": "unable", "reason": str(reason)}, None
@@ -46,7 +47,12 @@ class Judges:
         record |= {"error": error, "judged_by": judged}
         if not judge.is_right(error):
             return record | {"status": "wrong", "reason": f"wrong by {error:.1e}"}, None
-        rest = {"first_call_s": first_call_s, "temporary_bytes": program.temporary_bytes, "note": program.note}
+        rest = {
+            "first_call_s": first_call_s,
+            "call_s": call_s,
+            "temporary_bytes": program.temporary_bytes,
+            "note": program.note,
+        }
         return record | {"status": "timed"} | rest, program
 
 
@@ -71,9 +77,23 @@ def run(
         records[name], program = judges.admit(name, direction)
         if program is not None:
             ready.append(program.contestant(name, records[name]["first_call_s"]))
+    leave_out_the_slow(records, ready)
     progress("taking turns")
     add_timings(records, ready, judges.case.flops(direction), matmul_gflops, rounds=rounds, budget_s=budget_s)
     return list(records.values())
+
+
+def leave_out_the_slow(records: dict[str, dict[str, Any]], ready: list[Contestant]) -> None:
+    """Whoever takes seconds, and many times those of the fastest, would take the time of all the rest."""
+    fastest = min((records[one.name]["call_s"] for one in ready), default=0.0)
+    for one in list(ready):
+        call_s = records[one.name]["call_s"]
+        if call_s > max(SLOW_S, TIMES_SLOWER * fastest):
+            reason = (
+                f"its first call took {call_s:.1f} s, compiling apart, the fastest {fastest:.1f} s: no turns for it"
+            )
+            records[one.name] |= {"status": "slow", "reason": reason}
+            ready.remove(one)
 
 
 def add_timings(

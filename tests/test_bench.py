@@ -280,6 +280,16 @@ class TestContestants:
         assert records["right"]["ratio"] == [1.0, 1.0, 1.0]
         assert records["right"]["share_of_matmul"] == records["right"]["gflops"] / 100.0
 
+    def test_the_slow_get_no_turns(self):
+        """Seconds, and three times as many as the fastest: both are needed."""
+        calls = {"fastest": 1.0, "twice": 2.5, "slow": 3.5}
+        records = {name: {"status": "timed", "call_s": call_s} for name, call_s in calls.items()}
+        ready = [Contestant(name, lambda: None) for name in calls]
+        attention.leave_out_the_slow(records, ready)
+        assert [one.name for one in ready] == ["fastest", "twice"]
+        assert records["slow"]["status"] == "slow"
+        assert records["slow"]["reason"].startswith("its first call took 3.5 s, compiling apart, the fastest 1.0 s")
+
     def test_the_report_says_it(self, peers):
         remarks = report.remarks(list(self.run(**peers).values()))
         assert remarks[:3] == [
