@@ -235,7 +235,7 @@ def numpy(case: Case, measure: str) -> Program:
     if measure not in ("forward", "backward"):
         raise Unable("the specification has the forward and the backward by definition, no other direction")
     B, N, _, T, S = case.shape[:5]
-    arrays_of_scores = 6 if measure == "forward" else 12
+    arrays_of_scores = 7 if measure == "forward" else 12
     fits(arrays_of_scores * 4 * B * N * T * S, f"{arrays_of_scores} arrays of all scores")
     options = {"mask": case.mask, "score_mod": case.score_mod, "dropout_rate": case.rate}
     options |= {"dropout_rng": jax.random.key(0)} if case.rate else {}
