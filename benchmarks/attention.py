@@ -1,172 +1,118 @@
-"""Time `attendax.attention` beside its dense twins, jax.nn and, where it is installed, torch.
+"""Time one case: build every contestant, hold each against the judge, let those who are right take turns.
 
-    python benchmarks/attention.py [--shapes NAME ...] [--rounds 7] [--output results/attention.json]
-
-All contestants take turns within a round, so that a disturbance hits them alike; a figure is the median over rounds, a
-ratio the median of the ratios within rounds. A contestant whose result is wrong is reported, not timed, and so is one
-that would need more than 12 GiB. The judge is the specification in float64; beyond 2^27 scores, which it cannot hold,
-torch in float64, or nobody, which is said. Temporaries are what XLA's own analysis says, exactly.
+The result is a record for each contestant, whatever became of it: "timed", "wrong" (and so not timed), "unable",
+"failed" or "slow", all but the first with the reason.
 """
 
-import argparse
-import json
-import platform
-import statistics
-import subprocess
-import time
-from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from shapes import SHAPES, Shape
+from contestants import OURS, PEERS, Program, build
+from harness import Contestant, Unable, measure
+from judge import SIGMAS, Judge, mean_of_dropped
+from workload import Case
 
-from attendax import attention, masks, spec
-
-TOLERANCE = 1e-4  # float32 against float64, entries of order 1
-MOST_BYTES = 12 * 2**30
-MOST_SCORES = 2**27
-OURS = "attendax"
+SLOW_S, TIMES_SLOWER = 2.0, 3.0
+EXACT_DROPOUT = (*(name for name in PEERS if name.startswith(OURS)), "numpy")  # one law says which weights are kept
 
 
-def inputs(shape: Shape) -> list[np.ndarray]:
-    rng = np.random.default_rng(0)
-    sizes = (shape.N, shape.T), (shape.G, shape.S), (shape.G, shape.S)
-    return [rng.normal(size=(shape.B, heads, size, shape.D)).astype(np.float32) for heads, size in sizes]
+class Judges:
+    """The judges of a case, with dropout and without."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.judge = case, Judge(case)
+        self.without_dropout = Judge(case.without_dropout()) if case.rate else self.judge
+
+    def admit(self, name: str, direction: str) -> tuple[dict[str, Any], Program | None]:
+        """The record of a contestant, and its program where it may be timed."""
+        record: dict[str, Any] = {"case": self.case.name, "measure": direction, "contestant": name}
+        try:
+            program, first_call_s, call_s, results = build(name, self.case, direction)
+            judge, judged = self.judge, self.judge.name
+            if self.case.rate and name not in EXACT_DROPOUT:  # random: its own way to draw is as good
+                judge = self.without_dropout
+                judged = f"{judge.name}, at rate 0; with dropout by the mean of its results"
+                off = mean_of_dropped(program, self.case)
+                if not abs(off) <= SIGMAS:
+                    raise Wrong(f"the mean of its results is off by {off:.1f} standard deviations")
+                results = build(name, judge.case, direction)[-1]
+            error = judge.error(direction, results)
+        except Unable as reason:
+            return record | {"status": "unable", "reason": str(reason)}, None
+        except Wrong as reason:
+            return record | {"status": "wrong", "reason": str(reason)}, None
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            return record | {"status": "failed", "reason": reason}, None
+        record |= {"error": error, "judged_by": judged}
+        if not judge.is_right(error):
+            return record | {"status": "wrong", "reason": f"wrong by {error:.1e}"}, None
+        rest = {
+            "first_call_s": first_call_s,
+            "call_s": call_s,
+            "temporary_bytes": program.temporary_bytes,
+            "note": program.note,
+        }
+        return record | {"status": "timed"} | rest, program
 
 
-def mask_of(shape: Shape):
-    return masks.causal() if shape.causal else None
+class Wrong(Exception):
+    """A result that cannot be right, found in another way than by comparison."""
 
 
-def jax_contestant(attend: Callable, shape: Shape, backward: bool) -> tuple[Callable | None, int]:
-    """A call that waits for its result, or None where it would not fit, and the bytes of its temporaries."""
-    arrays = [jnp.asarray(x) for x in inputs(shape)]
-    f = attend if not backward else jax.grad(lambda *a: (attend(*a) ** 2).sum(), argnums=(0, 1, 2))
-    compiled = jax.jit(f).lower(*arrays).compile()
-    memory = compiled.memory_analysis().temp_size_in_bytes
-    return (lambda: jax.block_until_ready(compiled(*arrays))) if memory <= MOST_BYTES else None, memory
+def run(
+    judges: Judges,
+    direction: str,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    budget_s: float | None,
+    matmul_gflops: float,
+    progress: Callable[[str], Any] = lambda what: None,
+) -> list[dict[str, Any]]:
+    """The records of all contestants for one case in one direction."""
+    records, ready = {}, []
+    for name in names:
+        progress(name)
+        records[name], program = judges.admit(name, direction)
+        if program is not None:
+            ready.append(program.contestant(name, records[name]["first_call_s"]))
+    leave_out_the_slow(records, ready)
+    progress("taking turns")
+    add_timings(records, ready, judges.case.flops(direction), matmul_gflops, rounds=rounds, budget_s=budget_s)
+    return list(records.values())
 
 
-def contestants(shape: Shape, backward: bool) -> dict[str, tuple[Callable | None, int | None]]:
-    mask = mask_of(shape)
-
-    def ours(*arrays):
-        return attention(*arrays, mask=mask)
-
-    def dense(*arrays):
-        return attention(*arrays, mask=mask, implementation="dense")
-
-    def jax_nn(*arrays):
-        swapped = (x.swapaxes(1, 2) for x in arrays)  # jax.nn keeps the heads behind the sequence
-        return jax.nn.dot_product_attention(*swapped, is_causal=shape.causal).swapaxes(1, 2)
-
-    calls = {name: jax_contestant(f, shape, backward) for name, f in ((OURS, ours), ("jax.nn", jax_nn))}
-    if shape.B * shape.N * shape.T * shape.S <= MOST_SCORES // 4:
-        calls["attendax dense"] = jax_contestant(dense, shape, backward)
-        calls["attendax.spec (NumPy)"] = (lambda: by_specification(shape, backward, np.float32), None)
-    if find_spec("torch"):
-        calls["torch SDPA"] = (torch_call(shape, backward, np.float32), None)
-    return calls
+def leave_out_the_slow(records: dict[str, dict[str, Any]], ready: list[Contestant]) -> None:
+    """Whoever takes seconds, and many times those of the fastest, would take the time of all the rest."""
+    fastest = min((records[one.name]["call_s"] for one in ready), default=0.0)
+    for one in list(ready):
+        call_s = records[one.name]["call_s"]
+        if call_s > max(SLOW_S, TIMES_SLOWER * fastest):
+            reason = (
+                f"its first call took {call_s:.1f} s, compiling apart, the fastest {fastest:.1f} s: no turns for it"
+            )
+            records[one.name] |= {"status": "slow", "reason": reason}
+            ready.remove(one)
 
 
-def by_specification(shape: Shape, backward: bool, dtype):
-    arrays = [x.astype(dtype) for x in inputs(shape)]
-    out = spec.attention(*arrays, mask=mask_of(shape))
-    return spec.attention_backward(2 * out, *arrays, mask=mask_of(shape))[:3] if backward else out
-
-
-def torch_call(shape: Shape, backward: bool, dtype) -> Callable:
-    import torch
-
-    tensors = [torch.from_numpy(x.astype(dtype)).requires_grad_(backward) for x in inputs(shape)]
-
-    def call():
-        options = {"is_causal": shape.causal, "enable_gqa": shape.G != shape.N}
-        out = torch.nn.functional.scaled_dot_product_attention(*tensors, **options)
-        if not backward:
-            return out.numpy()
-        return [grad.numpy() for grad in torch.autograd.grad((out**2).sum(), tensors)]
-
-    return call
-
-
-def judge(shape: Shape, backward: bool):
-    """What is right, and who says so; or None and nobody."""
-    if shape.B * shape.N * shape.T * shape.S <= MOST_SCORES:
-        return by_specification(shape, backward, np.float64), "specification"
-    if find_spec("torch"):
-        return torch_call(shape, backward, np.float64)(), "torch in float64"
-    return None, "nobody"
-
-
-def run(shape: Shape, backward: bool, rounds: int) -> dict:
-    """Seconds, ratios to ours, temporaries and largest error of every contestant."""
-    wanted, by = judge(shape, backward)
-    results, seconds = {}, {}
-    calls = contestants(shape, backward)
-    for name, (call, temporaries) in calls.items():
-        results[name] = {"largest_error": None, "judged_by": by, "temporary_bytes": temporaries}
-        if call is None:
-            continue
-        got = call()
-        if wanted is not None:
-            pairs = zip(jax.tree.leaves(tuple(got)), jax.tree.leaves(tuple(wanted)), strict=True)
-            error = max(float(np.abs(np.asarray(a) - b).max()) for a, b in pairs)
-            results[name]["largest_error"] = error
-        if wanted is None or error <= TOLERANCE:
-            seconds[name] = []
-    for _ in range(rounds):
-        for name in seconds:
-            start = time.perf_counter()
-            calls[name][0]()
-            seconds[name].append(time.perf_counter() - start)
-    for name, times in seconds.items():
-        ratios = [t / ours for t, ours in zip(times, seconds[OURS], strict=True)]
-        results[name] |= {"seconds": statistics.median(times), "ratio": statistics.median(ratios)}
-    return results
-
-
-def shown(name: str, result: dict) -> str:
-    memory = result["temporary_bytes"]
-    if "seconds" not in result:
-        error = result["largest_error"]
-        why = f"would need {memory / 2**30:.1f} GiB" if error is None else f"wrong by {error:.1e}"
-        return f"  {name:<22} {why}: not timed"
-    used = "" if memory is None else f"{memory / 2**20:8.1f} MiB"
-    return f"  {name:<22}{result['seconds'] * 1e3:9.2f} ms {result['ratio']:7.2f} x {OURS} {used}"
-
-
-def machine() -> dict:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    versions = {"python": platform.python_version(), "jax": jax.__version__, "numpy": np.__version__}
-    if find_spec("torch"):
-        from importlib.metadata import version
-
-        versions["torch"] = version("torch")
-    backend = jax.default_backend()
-    return {"machine": platform.machine(), "devices": backend, "commit": commit.stdout.strip(), "versions": versions}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-    report = {"about": machine(), "results": {}}
-    for name in options.shapes:
-        for direction in ("forward", "forward+backward"):
-            results = run(SHAPES[name], direction != "forward", options.rounds)
-            report["results"][f"{name} {direction}"] = results
-            print(f"{name} {direction}")
-            for contestant, result in results.items():
-                print(shown(contestant, result), flush=True)
-    if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def add_timings(
+    records: dict[str, dict[str, Any]], ready: list[Contestant], flops: float, matmul_gflops: float, **options: Any
+) -> None:
+    """Measure, and write what was found into the records."""
+    timings = measure(ready, **options)
+    reference = timings.get(OURS) or next(iter(timings.values()), None)
+    for name, timing in timings.items():
+        gflops = flops / timing.median / 1e9
+        records[name] |= {
+            "seconds": timing.seconds,
+            "median_s": timing.median,
+            "quartiles_s": list(timing.quartiles),
+            "ratio": list(timing.ratio_to(reference)),  # median and quartiles of the ratios to the first contestant
+            "repeats": timing.repeats,
+            "page_faults": timing.page_faults,
+            "gflops": gflops,
+            "share_of_matmul": gflops / matmul_gflops,
+            "rounds_thrown_away": timing.thrown_away,
+            "rounds_disturbed": timing.disturbed,
+        }

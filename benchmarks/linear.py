@@ -17,9 +17,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from attention import machine
 
 from attendax import attention, explain, masks, scores, spec
+from harness import about
 
 MIB = 2**20
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES))
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    report = {"about": machine()}
+    report = {"about": about()}
     for name in options.only:
         print(f"{name}: {FIGURES[name].__doc__}")
         if name == "error":

@@ -1,10 +1,12 @@
-"""The command ``attendax``: ``demo`` and ``embed``. What a command needs is imported when it runs, not before."""
+"""The command ``attendax``: ``demo``, ``embed``, ``bench``. What one needs is imported when it runs, not before."""
 
 import argparse
+import importlib
 import importlib.metadata
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an em
 MATRIX_LIMIT = 9  # texts whose similarity matrix still fits 80 columns
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
 STREAM = "standard input is read 1, 4, 16, 64, and from then on 256 lines at a time"
+BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141  # exit statuses; the last two are what a shell gives
 
@@ -34,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
     """
+    argv = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args(argv)
+    args.argv = argv
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
@@ -72,6 +77,22 @@ def _parser() -> argparse.ArgumentParser:
     embed.add_argument("--map", metavar="FILE.png", help="draw the attention heads of one layer for the first text")
     embed.add_argument("--layer", type=int, metavar="K", help="the layer to draw, from 1; the last unless given")
     embed.add_argument("--weights", metavar="DIR", help="checkpoint; the installed all-MiniLM-L6-v2 unless given")
+
+    about = "time attention beside the other libraries that are installed"
+    bench = commands.add_parser("bench", help=about, description=about)
+    bench.set_defaults(run=_bench)
+    size = bench.add_mutually_exclusive_group()
+    size.add_argument("--short", action="store_true", help="the short grid, under two minutes; so unless given")
+    size.add_argument("--full", action="store_true", help="every shape, direction and length; under twenty minutes")
+    bench.add_argument("--shapes", nargs="+", metavar="NAME", help="these instead of those of the grid")
+    bench.add_argument("--measures", nargs="+", metavar="NAME", help="of forward, backward, jvp, hvp")
+    bench.add_argument("--contestants", nargs="+", metavar="NAME", help="these only")
+    bench.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    bench.add_argument("--rounds", type=int, metavar="R", help="how often everyone has a turn, where time allows")
+    bench.add_argument("--lengths", action="store_true", help="also the cost against the length (part of --full)")
+    bench.add_argument("--encoders", action="store_true", help="also encoder blocks and sentences (part of --full)")
+    bench.add_argument("--output", metavar="DIR", help="write results.json, results.md and the plots there")
+    bench.add_argument("--against", metavar="REV", help="compare attendax with that of a commit instead")
     return parser
 
 
@@ -144,6 +165,46 @@ def _embed(args: argparse.Namespace) -> int:
     if not args.json:
         _print_similarities(results)
     return _report_check(difference, args) if args.check else 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    """Run ``benchmarks/bench.py``: beside ``src`` in a clone, inside the package in an installation.
+
+    In a process of its own: NumPy's threads are told to sleep when they have nothing to do before NumPy is imported.
+    Else they keep the cores from the next contestant: torch after NumPy took twice as long.
+    """
+    if BLAS_REST[0] not in os.environ:
+        return _in_new_process(args.argv)
+    from attendax.extras import require
+
+    package = Path(__file__).resolve().parent
+    folders = package / "benchmarks", package.parents[1] / "benchmarks"
+    folder = next((place for place in folders if (place / "bench.py").is_file()), None)
+    if folder is None:
+        raise Refusal("the folder benchmarks is missing from this installation")
+    try:
+        for module in ("rich", "psutil", "matplotlib"):
+            require(module, "bench", extra="bench")
+    except ImportError as error:
+        raise Refusal(str(error)) from error
+    sys.path.insert(0, str(folder))
+    bench = importlib.import_module("bench")
+    try:
+        return bench.main(args)
+    except bench.BadRequest as error:
+        raise Refusal(str(error)) from error
+
+
+def _in_new_process(argv: Sequence[str]) -> int:
+    """The same command with ``BLAS_REST`` in its environment; an interrupt is for the process to end on."""
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path} | dict([BLAS_REST])
+    with subprocess.Popen([sys.executable, "-m", "attendax", *argv], env=environment) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
 
 
 def _load(weights: str | None) -> "SentenceEncoder":

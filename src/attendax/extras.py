@@ -6,12 +6,13 @@ import sys
 from types import ModuleType
 
 
-def require(module: str, function: str) -> ModuleType:
-    """Import ``module``, a part of the extra ``demo``.
+def require(module: str, function: str, *, extra: str = "demo") -> ModuleType:
+    """Import ``module``, a part of an extra.
 
     Args:
         module: dotted name, such as ``"safetensors.numpy"``.
         function: what needs it; the error begins with this name.
+        extra: the extra that brings it.
 
     Raises:
         ModuleNotFoundError: it is not installed; the message names the command that installs it.
@@ -29,7 +30,7 @@ def require(module: str, function: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the package is there; something that it needs is not
-        command = pip_install('"attendax[demo]"')
+        command = pip_install(f'"attendax[{extra}]"')
         raise ModuleNotFoundError(
             f"{function}: the package {package} is not installed; run: {command}", name=package
         ) from None

@@ -1,0 +1,329 @@
+"""How the benchmark measures: in turns, on undisturbed cores, with the machine written beside the figures.
+
+Every contestant runs in every round, so that a disturbance hits all of them alike; a figure is the median over rounds,
+a ratio the median of the ratios within rounds. A round in which other processes took the cores is thrown away.
+"""
+
+import math
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TURN_S = 0.02  # a shorter call is repeated until a turn takes this long
+MOST_REPEATS = 200
+FEWEST_ROUNDS = 3
+DISTURBED = 0.05  # share of the cores that others may take in a round
+MOST_OVER = 2.0  # beyond so many times its budget, a case keeps disturbed rounds, too
+REST_S = 0.05  # at most so long is waited for threads of the last turn that still spin
+TICK_S = 0.02  # the system counts CPU time in steps of 10 ms, at both ends of a round
+PACKAGES = (
+    "attendax",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "flax",
+    "keras",
+    "memory-efficient-attention",
+    "torch",
+    "onnxruntime",
+    "onnx",
+    "onnxscript",
+    "transformers",
+    "sentence-transformers",
+    "tokenizers",
+    "safetensors",
+)
+
+
+class Unable(Exception):
+    """A contestant cannot do a case; the reason in words."""
+
+
+class Contestant(NamedTuple):
+    """One way to compute a case: ``call`` runs it once, waits for the result and returns its arrays."""
+
+    name: str
+    call: Callable[[], Any]
+    first_call_s: float | None = None  # compilation and the first run
+    temporary_bytes: int | None = None  # exact, where XLA says it
+
+
+class Spread(NamedTuple):
+    """Median and quartiles."""
+
+    median: float
+    lower: float
+    upper: float
+
+
+class Timing(NamedTuple):
+    """What was measured of one contestant; the rounds of all contestants of one ``measure`` belong together."""
+
+    seconds: list[float]  # of one call, round by round
+    page_faults: float  # minor ones, of one call, median
+    repeats: int  # calls in a turn
+    thrown_away: int  # rounds that others disturbed and that were repeated
+    disturbed: int  # rounds that others disturbed and that were kept: the machine would not come to rest
+
+    @property
+    def spread(self) -> Spread:
+        return spread(self.seconds)
+
+    @property
+    def median(self) -> float:
+        return self.spread.median
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        return self.spread[1:]
+
+    def ratio_to(self, reference: "Timing") -> Spread:
+        """How many times the seconds of the reference: of the ratios within rounds."""
+        return spread([a / b for a, b in zip(self.seconds, reference.seconds, strict=True)])
+
+
+def spread(numbers: Sequence[float]) -> Spread:
+    """Median and quartiles, the ends included: of one number three times that number."""
+    if len(numbers) == 1:
+        return Spread(numbers[0], numbers[0], numbers[0])
+    lower, median, upper = statistics.quantiles(numbers, n=4, method="inclusive")
+    return Spread(median, lower, upper)
+
+
+class Clock:
+    """Wall-clock time, CPU time of all processes, that of this one and its children, and its minor page faults."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._psutil, self._process = psutil, psutil.Process()
+
+    wall = staticmethod(time.perf_counter)
+
+    def everyone(self) -> float:
+        """Of all processes; time that a virtual machine was not given counts, too."""
+        times = self._psutil.cpu_times()
+        idle = ("idle", "iowait", "guest", "guest_nice")  # the last two are contained in others
+        return sum(times) - sum(getattr(times, name, 0.0) for name in idle)
+
+    def own(self) -> float:
+        total = sum(self._process.cpu_times())  # with the children that have ended
+        for child in self._process.children(recursive=True):
+            try:
+                total += sum(child.cpu_times()[:2])
+            except self._psutil.Error:  # it has just ended
+                continue
+        return total
+
+    def page_faults(self) -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    def rest(self) -> None:
+        """Wait until no thread of this process works: some spin for a while, and the next one needs the cores."""
+        start, step = time.perf_counter(), 0.002
+        while time.perf_counter() - start < REST_S:
+            before = time.process_time()
+            time.sleep(step)
+            if time.process_time() - before < step / 4:
+                break
+
+
+def measure(
+    contestants: Sequence[Contestant],
+    *,
+    rounds: int,
+    budget_s: float | None = None,
+    clock: Any = None,
+    progress: Callable[[], Any] = lambda: None,
+) -> dict[str, Timing]:
+    """Let the contestants take turns, round by round.
+
+    Each has run before (``first_call_s``). The first round, a call each, tells how often a call is repeated within a
+    turn; it counts where nobody needs that. The order is shifted by one from round to round, so that nobody always
+    follows the same neighbour. As many disturbed rounds as ``rounds`` are thrown away, while there is time
+    (``MOST_OVER``); more are kept, and counted.
+
+    Args:
+        contestants: with distinct names.
+        rounds: how many are kept.
+        budget_s: no round begins after so many seconds, once there are three.
+        clock: what ``Clock`` offers, for tests.
+        progress: called after every turn.
+
+    Returns:
+        The timing of each, by its name.
+    """
+    clock = clock or Clock()
+    start = clock.wall()
+    repeats = {one.name: 1 for one in contestants}
+    turns: dict[str, list[tuple[float, float]]] = {one.name: [] for one in contestants}
+    kept = thrown_away = disturbed = 0
+    tried = False
+    while contestants and kept < rounds:
+        over = 0.0 if budget_s is None else (clock.wall() - start) / budget_s
+        if over > 1 and kept >= min(FEWEST_ROUNDS, rounds):
+            break
+        shift = (kept + thrown_away) % len(contestants)
+        took, others_came = _round((*contestants[shift:], *contestants[:shift]), repeats, clock, progress)
+        if not tried:
+            tried = True
+            repeats = {n: max(1, min(MOST_REPEATS, math.ceil(TURN_S / max(took[n][0], 1e-9)))) for n in took}
+            if max(repeats.values()) > 1:
+                continue
+        if others_came and thrown_away < rounds and over <= MOST_OVER:
+            thrown_away += 1
+            continue
+        kept, disturbed = kept + 1, disturbed + others_came
+        for name, turn in took.items():
+            turns[name].append(turn)
+    return {
+        name: Timing([s for s, _ in all_], statistics.median(f for _, f in all_), repeats[name], thrown_away, disturbed)
+        for name, all_ in turns.items()
+    }
+
+
+def _round(
+    order: Sequence[Contestant], repeats: dict[str, int], clock: Any, progress: Callable[[], Any]
+) -> tuple[dict[str, tuple[float, float]], bool]:
+    """Seconds and page faults of a call of each, and whether other processes took the cores meanwhile."""
+    begin = clock.wall(), clock.everyone(), clock.own()
+    took = {}
+    for one in order:
+        took[one.name] = _turn(one, repeats[one.name], clock)
+        progress()
+    end = clock.wall(), clock.everyone(), clock.own()
+    wall, everyone, own = (after - before for before, after in zip(begin, end, strict=True))
+    return took, everyone - own > DISTURBED * wall * threads() + TICK_S
+
+
+def _turn(contestant: Contestant, repeats: int, clock: Any) -> tuple[float, float]:
+    """Seconds and page faults of one call."""
+    clock.rest()
+    faults, start = clock.page_faults(), clock.wall()
+    for _ in range(repeats):
+        contestant.call()
+    return (clock.wall() - start) / repeats, (clock.page_faults() - faults) / repeats
+
+
+def threads() -> int:
+    """The cores that this process may use; every contestant gets as many threads."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """Python and every package that takes part, where it is installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def about(dtype: str = "float32") -> dict[str, Any]:
+    """The machine, the versions, the commit, and what the machine can do at best, measured now."""
+    import jax
+    import psutil
+
+    device = jax.devices()[0]
+    commit = git("rev-parse", "HEAD") if in_clone() else None
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": _processor(),
+        "device": device.device_kind if device.platform != "cpu" else "cpu",
+        "threads": threads(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "cache_bytes": _caches(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": versions(),
+        "commit": commit,
+        "uncommitted_changes": bool(git("status", "--porcelain")) if commit else None,
+        "dtype": dtype,
+        "matmul_gflops": _matmul_gflops(dtype),
+        "copy_gbytes": _copy_gbytes(),
+    }
+
+
+def _matmul_gflops(dtype: str, size: int = 3072, rounds: int = 5) -> float:
+    """The best of XLA and, in float32 on a CPU, NumPy on a large square product, 10⁹ FLOP/s."""
+    import jax
+    import numpy as np
+
+    one = jax.random.normal(jax.random.key(0), (size, size), dtype)
+    product = jax.jit(lambda x: x @ x)
+    calls = [lambda: product(one).block_until_ready()]
+    if dtype == "float32" and jax.default_backend() == "cpu":
+        array = np.asarray(one)
+        calls.append(lambda: array @ array)
+    return 2 * size**3 / min(_best(call, rounds) for call in calls) / 1e9
+
+
+def _copy_gbytes(size: int = 2**26, rounds: int = 5) -> float:
+    """10⁹ bytes a second, read and written, of an array that no cache holds."""
+    import jax
+
+    negate = jax.jit(lambda x: -x, donate_argnums=0)  # in place: no new pages
+    arrays = [jax.numpy.zeros(size, "float32")]
+
+    def call() -> None:
+        arrays.append(negate(arrays.pop()).block_until_ready())
+
+    return 2 * 4 * size / _best(call, rounds) / 1e9
+
+
+def _best(call: Callable[[], Any], rounds: int) -> float:
+    call()
+    took = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - start)
+    return min(took)
+
+
+def _processor() -> str:
+    """The name of the processor and how many of its cores the system sees."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def _caches() -> dict[str, int]:
+    """Bytes of each cache as the first core sees it, such as L2; empty where the system does not say."""
+    found = {}
+    units = {"K": 2**10, "M": 2**20}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction" and size[:-1].isdigit():
+            found[f"L{level}"] = int(size[:-1]) * units.get(size[-1], 1)
+    return found
+
+
+def in_clone() -> bool:
+    """Whether this file belongs to a commit; an installation below a clone does not."""
+    return git("ls-files", "--error-unmatch", "harness.py") is not None
+
+
+def git(*arguments: str) -> str | None:
+    """What git says in the folder of this file; None where it fails."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

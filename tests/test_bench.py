@@ -1,0 +1,429 @@
+"""``attendax bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attendax import cli, scores, spec
+from attendax.cli import main
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+
+import against  # noqa: E402
+import attention  # noqa: E402
+import bench  # noqa: E402
+import contestants  # noqa: E402
+import harness  # noqa: E402
+import judge  # noqa: E402
+import plots  # noqa: E402
+import report  # noqa: E402
+import shapes  # noqa: E402
+from harness import Contestant, Timing, Unable  # noqa: E402
+from workload import MEASURES, Case  # noqa: E402
+
+TINY = {
+    "tiny": shapes.Shape(2, 4, 2, 5, 7, 3, False, "no model: as small as can be"),
+    "tiny-causal": shapes.Shape(1, 2, 2, 6, 6, 4, True, "no model: as small as can be"),
+}
+VARIANTS = ("padding", "window", "softcap", "bias", "alibi", "segments", "dropout")
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    """Tiny shapes among the named ones; the command in this process; no measurement of the machine."""
+    monkeypatch.setattr(bench, "SHAPES", TINY)
+    monkeypatch.setattr(against, "SHAPES", shapes.SHAPES | TINY)
+    monkeypatch.setattr(bench, "LENGTHS", {"length-8": shapes.Shape(1, 2, 2, 8, 8, 4, False, "no model")})
+    monkeypatch.setattr(bench, "SHORT", tuple(TINY))
+    monkeypatch.setattr(harness, "_matmul_gflops", lambda dtype: 100.0)
+    monkeypatch.setattr(harness, "_copy_gbytes", lambda: 10.0)
+    monkeypatch.setattr(harness, "TURN_S", 1e-4)
+    monkeypatch.setenv(*cli.BLAS_REST)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def run(capsys):
+    """Run ``attendax bench``: (exit status, standard output, standard error)."""
+    return lambda *argv: (main(["bench", *argv]), *capsys.readouterr())
+
+
+class FakeClock:
+    """A clock that the contestants advance, with the CPU time of others as the test says, round by round."""
+
+    def __init__(self, others=()):
+        self.now, self.own_s, self.others_s, self.rests, self.rounds = 0.0, 0.0, 0.0, 0, iter(others)
+
+    def work(self, seconds):
+        self.now += seconds
+        self.own_s += seconds
+
+    def wall(self):
+        return self.now
+
+    def everyone(self):
+        return self.own_s + self.others_s
+
+    def own(self):
+        """Asked last at either end of a round: what others take comes between."""
+        self.others_s += next(self.rounds, 0.0)
+        return self.own_s
+
+    def page_faults(self):
+        return int(self.now * 10)
+
+    def rest(self):
+        self.rests += 1
+
+
+def acts(clock, log, **seconds):
+    """Contestants that take so many seconds, or what an iterator says."""
+
+    def one(name, takes):
+        def call():
+            log.append(name)
+            clock.work(takes if isinstance(takes, float) else next(takes))
+
+        return Contestant(name, call)
+
+    return [one(name, takes) for name, takes in seconds.items()]
+
+
+class TestMeasure:
+    def test_everyone_has_a_turn_in_every_round_and_the_first_moves_on(self):
+        clock, log = FakeClock(), []
+        timings = harness.measure(acts(clock, log, a=1.0, b=2.0, c=3.0), rounds=4, clock=clock)
+        assert "".join(log) == "abcbcacababc"
+        assert {name: timing.seconds for name, timing in timings.items()} == {
+            "a": [1.0] * 4,
+            "b": [2.0] * 4,
+            "c": [3.0] * 4,
+        }
+        assert clock.rests == len(log)
+        assert [timing.page_faults for timing in timings.values()] == [10, 20, 30]
+
+    def test_short_calls_are_repeated(self, monkeypatch):
+        monkeypatch.setattr(harness, "TURN_S", 1.0)
+        clock, log = FakeClock(), []
+        timings = harness.measure(acts(clock, log, short=0.25, long=2.0, shortest=2.0**-10), rounds=2, clock=clock)
+        assert {name: timing.repeats for name, timing in timings.items()} == {
+            "short": 4,
+            "long": 1,
+            "shortest": harness.MOST_REPEATS,
+        }
+        assert log.count("short") == 1 + 2 * 4, "the first round only tells how often"
+        assert timings["short"].seconds == [0.25, 0.25]
+
+    def test_disturbed_rounds_are_thrown_away(self):
+        """Of three rounds the second is disturbed: its seconds are gone, for everyone."""
+        clock, log = FakeClock([0, 0, 5.0, 0, 0, 0]), []
+        takes = iter([1.0, 2.0, 3.0])
+        (timing,) = harness.measure(acts(clock, log, a=takes), rounds=2, clock=clock).values()
+        assert (timing.seconds, timing.thrown_away, timing.disturbed) == ([1.0, 3.0], 1, 0)
+
+    def test_a_machine_that_does_not_come_to_rest(self):
+        """As many rounds as are wanted are thrown away; then they count, and it is said."""
+        clock, log = FakeClock([5.0] * 100), []
+        (timing,) = harness.measure(acts(clock, log, a=1.0), rounds=3, clock=clock).values()
+        assert (len(timing.seconds), timing.thrown_away, timing.disturbed) == (3, 3, 3)
+
+    @pytest.mark.parametrize(("budget", "rounds"), [(0.5, 3), (5.5, 6), (None, 9)])
+    def test_the_budget_bounds_the_rounds(self, budget, rounds):
+        clock = FakeClock()
+        (timing,) = harness.measure(acts(clock, [], a=1.0), rounds=9, budget_s=budget, clock=clock).values()
+        assert len(timing.seconds) == rounds
+
+    def test_nobody(self):
+        assert harness.measure([], rounds=3, clock=FakeClock()) == {}
+
+    def test_ratios_are_those_within_rounds(self):
+        one, other = (Timing(seconds, 0, 1, 0, 0) for seconds in ([1.0, 4.0, 9.0, 8.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5.0]))
+        assert one.ratio_to(other) == (2.0, 1.0, 2.0)
+        assert (one.median, one.quartiles) == (5.0, (4.0, 8.0))
+        assert harness.spread([7.0]) == (7.0, 7.0, 7.0)
+
+    def test_the_real_clock(self):
+        (timing,) = harness.measure([Contestant("sum", lambda: sum(range(1000)))], rounds=3).values()
+        assert len(timing.seconds) == 3
+        assert min(timing.seconds) > 0
+
+    def test_about(self):
+        about = harness.about()
+        assert json.loads(json.dumps(about)) == about
+        assert {"processor", "threads", "memory_bytes", "versions", "commit", "matmul_gflops", "date"} <= set(about)
+        assert {"python", "jax", "numpy"} <= set(about["versions"])
+
+
+class TestCases:
+    def test_flops_count_the_visible_pairs(self):
+        plain, causal = (Case(name, shape) for name, shape in TINY.items())
+        assert plain.pairs == 2 * 4 * 5 * 7
+        assert causal.pairs == 2 * (1 + 2 + 3 + 4 + 5 + 6)
+        assert plain.flops("forward") == 4 * 3 * plain.pairs
+        assert plain.flops("backward") == 3.5 * plain.flops("forward")
+        padded = Case("padded", TINY["tiny"]._replace(S=8, variant="padding"))
+        assert padded.pairs == 4 * 5 * padded.lengths.sum()
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_every_variant_is_what_it_says(self, variant):
+        case = Case(variant, TINY["tiny"]._replace(S=5, G=4, variant=variant))
+        assert (case.mask is not None) == (variant in ("padding", "window", "segments"))
+        assert (case.score_mod is not None) == (variant in ("softcap", "alibi"))
+        assert (len(case.arrays) == 4) == (variant == "bias")
+        assert (case.rate > 0) == (variant == "dropout")
+        assert case.without_dropout().rate == 0
+
+    def test_every_named_shape_has_a_source(self):
+        assert set(shapes.SHORT) | set(shapes.EVERY_DIRECTION) <= set(shapes.SHAPES)
+        assert all(shape.source for shape in shapes.SHAPES.values())
+        assert {shape.variant for shape in shapes.SHAPES.values()} == {"", *VARIANTS}
+
+
+class TestJudge:
+    @pytest.mark.parametrize("variant", ["", "bias", "alibi", "padding"])
+    def test_chunks_and_heads_add_up_to_the_specification(self, variant, monkeypatch):
+        monkeypatch.setattr(judge, "CHUNK_SCORES", 30)
+        shape = TINY["tiny"]._replace(S=8, variant=variant)
+        case = Case("tiny", shape._replace(B=1) if variant == "bias" else shape)
+        arrays = [x.astype(np.float64) for x in case.arrays]
+        score_mod = scores.alibi(case.slopes.astype(np.float64)) if variant == "alibi" else None
+        options = {"mask": case.mask, "score_mod": score_mod, "bias": arrays[3] if variant == "bias" else None}
+        whole = spec.attention(*arrays[:3], **options)
+        grads = spec.attention_backward(case.cotangent.astype(np.float64), *arrays[:3], **options)
+        results = [whole, *grads[: len(arrays)]]
+        one = judge.Judge(case)
+        assert one.error("backward", results) < 1e-12
+        for place in range(len(results)):
+            off = [x.copy() for x in results]
+            off[place][-1, -1, -1, -1] += 1.0
+            assert not one.is_right(one.error("backward", off)), place
+        results[0][0, 0, 0, 0] = np.nan
+        assert not one.is_right(one.error("backward", results))
+
+    def test_says_how_many_heads_it_looked_at(self, monkeypatch):
+        monkeypatch.setattr(judge, "MOST_SCORES", 3 * 2 * 5 * 7)
+        assert judge.Judge(Case("tiny", TINY["tiny"])).name == "specification in float64, 3 of 4 key heads"
+
+
+class TestContestants:
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch warns of itself
+    @pytest.mark.parametrize("direction", MEASURES)
+    def test_whoever_is_installed_is_right(self, direction):
+        """Grouped heads with a bias: every result in the layout of the case. Compiled torch takes too long here."""
+        case = Case("tiny", TINY["tiny"]._replace(B=1, variant="bias"))
+        names = [n for n, peer in contestants.PEERS.items() if peer.is_installed() and n != "torch-flex"]
+        records = [attention.Judges(case).admit(name, direction)[0] for name in names]
+        assert [r["reason"] for r in records if r["status"] not in ("timed", "unable")] == []
+        timed = [r["contestant"] for r in records if r["status"] == "timed"]
+        assert {"attendax", "attendax-dense", "jax.nn"} <= set(timed)
+        assert ("numpy" in timed) == (direction in ("forward", "backward"))
+
+    def test_dropout_is_judged_by_the_law_or_by_its_mean(self, monkeypatch):
+        case = Case("tiny", TINY["tiny"]._replace(variant="dropout"))
+        ours, _ = attention.Judges(case).admit("attendax", "forward")
+        assert (ours["status"], ours["judged_by"]) == ("timed", "specification in float64")
+        monkeypatch.setattr(attention, "EXACT_DROPOUT", ())
+        other, _ = attention.Judges(case).admit("numpy", "forward")
+        assert (other["status"], other["judged_by"]) == (
+            "timed",
+            "specification in float64, at rate 0; with dropout by the mean of its results",
+        )
+        monkeypatch.setattr(attention, "mean_of_dropped", lambda *_: 7.0)
+        assert attention.Judges(case).admit("numpy", "forward")[0]["status"] == "wrong"
+
+    def test_memory_is_refused_by_number(self):
+        with pytest.raises(Unable, match=r"would need 13 GiB \(by a formula\); the limit is 12 GiB"):
+            contestants.fits(13 * 2**30, "by a formula")
+
+    def run(self, **peers):
+        case = Case("tiny", TINY["tiny"])
+        options = {"rounds": 3, "budget_s": None, "matmul_gflops": 100.0}
+        found = attention.run(attention.Judges(case), "forward", list(peers), **options)
+        return {record["contestant"]: record for record in found}
+
+    @pytest.fixture
+    def peers(self, monkeypatch):
+        """Contestants that are built from what the specification gives."""
+
+        def made(name, change):
+            def build(case, measure):
+                program = contestants.numpy(case, measure)
+                return program._replace(run=lambda arrays: change(program.run(arrays)))
+
+            monkeypatch.setitem(contestants.PEERS, name, contestants.Peer("attendax", build))
+
+        def unable(results):
+            raise Unable("it is tired")
+
+        def broken(results):
+            raise RuntimeError("of no use\nat all")
+
+        changes = {"right": lambda x: x, "off": lambda x: [x[0] + 1], "tired": unable, "broken": broken}
+        for name, change in changes.items():
+            made(name, change)
+        return dict.fromkeys(changes, "")
+
+    def test_whoever_is_wrong_or_unable_is_reported_and_not_timed(self, peers):
+        records = self.run(**peers)
+        statuses = {name: record["status"] for name, record in records.items()}
+        assert statuses == {"right": "timed", "off": "wrong", "tired": "unable", "broken": "failed"}
+        assert records["off"]["reason"] == "wrong by 1.0e+00"
+        assert records["tired"]["reason"] == "it is tired"
+        assert records["broken"]["reason"] == "RuntimeError: of no use at all"
+        assert {name for name, record in records.items() if "seconds" in record} == {"right"}
+        assert records["right"]["ratio"] == [1.0, 1.0, 1.0]
+        assert records["right"]["share_of_matmul"] == records["right"]["gflops"] / 100.0
+
+    def test_the_slow_get_no_turns(self):
+        """Seconds, and three times as many as the fastest: both are needed."""
+        calls = {"fastest": 1.0, "twice": 2.5, "slow": 3.5}
+        records = {name: {"status": "timed", "call_s": call_s} for name, call_s in calls.items()}
+        ready = [Contestant(name, lambda: None) for name in calls]
+        attention.leave_out_the_slow(records, ready)
+        assert [one.name for one in ready] == ["fastest", "twice"]
+        assert records["slow"]["status"] == "slow"
+        assert records["slow"]["reason"].startswith("its first call took 3.5 s, compiling apart, the fastest 1.0 s")
+
+    def test_the_report_says_it(self, peers):
+        remarks = report.remarks(list(self.run(**peers).values()))
+        assert remarks[:3] == [
+            "off: wrong: wrong by 1.0e+00",
+            "tired: unable: it is tired",
+            "broken: failed: RuntimeError: of no use at all",
+        ]
+
+
+class TestCommand:
+    FEW = ("--contestants", "attendax", "numpy", "--rounds", "3")
+
+    def test_writes_what_it_shows(self, run, tmp_path):
+        """JSON, Markdown with every row, and the plots, of one run; nothing is written unless asked for."""
+        folder = tmp_path / "new" / "folder"
+        status, out, _ = run(*self.FEW, "--lengths", "--output", str(folder))
+        assert status == 0
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        tried = {(r["case"], r["measure"], r["contestant"]) for r in results["records"]}
+        both = {(case, measure) for case in TINY for measure in ("forward", "backward")}
+        assert tried == {(*one, name) for one in both for name in ("attendax", "numpy")} | {
+            ("length-8", "forward", "attendax")
+        }
+        assert {record["status"] for record in results["records"]} == {"timed"}
+        written = (folder / "results.md").read_text(encoding="utf-8")
+        assert written == report.markdown(results), "the JSON holds all that the report needs"
+        for case, measure in [*both, ("length-8", "forward")]:
+            assert report.title(case, measure, results) in out
+            assert f"### {report.title(case, measure, results)}" in written
+        for record in results["records"]:
+            assert f"| {' | '.join(report.row(record))} |" in written
+        assert results["about"]["versions"]["jax"] in written
+        for name in ("speed", "roofline", "lengths"):
+            assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
+            assert "<svg" in (folder / f"{name}.svg").read_text(encoding="utf-8")
+
+    def test_a_wrong_result_of_ours_fails(self, run, monkeypatch):
+        monkeypatch.setattr(judge.Judge, "error", lambda *_: 1.0)
+        status, out, _ = run("--shapes", "tiny", "--measures", "forward", *self.FEW)
+        assert status == cli.FAILED
+        assert "attendax: wrong: wrong by 1.0e+00" in out
+
+    def test_an_interrupt_keeps_what_was_measured(self, run, monkeypatch, tmp_path):
+        measured = attention.run
+
+        def interrupted(judges, direction, *args, **options):
+            if direction == "backward":
+                raise KeyboardInterrupt
+            return measured(judges, direction, *args, **options)
+
+        monkeypatch.setattr(attention, "run", interrupted)
+        status, _, _ = run("--shapes", "tiny", *self.FEW, "--output", str(tmp_path))
+        assert status == cli.INTERRUPTED
+        results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+        assert [r["measure"] for r in results["records"]] == ["forward", "forward"]
+        assert "interrupted: what is missing was not measured" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+    def test_what_has_no_time_is_named(self, run, monkeypatch):
+        monkeypatch.setattr(bench, "SHORT_GRID", bench.SHORT_GRID._replace(limit_s=0.0))
+        status, out, _ = run(*self.FEW)
+        assert status == 0
+        assert "tiny-causal, backward: the time of the grid was up" in out
+
+    @pytest.mark.parametrize(
+        ("argv", "message"),
+        [
+            (["--shapes", "tiny", "huge"], "--shapes huge: unknown; there are tiny, tiny-causal, length-8"),
+            (["--measures", "sideways"], "--measures sideways: unknown; there are forward, backward, jvp, hvp"),
+            (["--contestants", "me"], "--contestants me: unknown; there are attendax, "),
+            (
+                ["--contestants", "jax.nn-cudnn"],
+                "--contestants: none of them can take part: jax.nn-cudnn: for a GPU only",
+            ),
+            (["--rounds", "0"], "--rounds 0: at least 1"),
+            (["--output", "/dev/null/x"], "--output /dev/null/x: Not a directory"),
+            (["--against", "no-such-commit"], "--against no-such-commit: "),
+            (["--against", "HEAD", "--encoders"], "--against compares attendax with itself"),
+        ],
+    )
+    def test_refuses(self, run, argv, message):
+        status, out, err = run(*argv)
+        assert (status, out) == (cli.REFUSED, "")
+        assert err.startswith(f"attendax bench: {message}")
+        assert err.count("\n") == 1
+
+    def test_without_the_extra(self, run, monkeypatch):
+        monkeypatch.setitem(sys.modules, "rich", None)
+        status, _, err = run()
+        assert status == cli.REFUSED
+        assert err.startswith("attendax bench: bench: the package rich is not installed; run: ")
+        assert err.endswith('pip install "attendax[bench]"\n')
+
+    def test_without_the_folder(self, run, monkeypatch, tmp_path):
+        monkeypatch.setattr(cli, "__file__", str(tmp_path / "a" / "b" / "cli.py"))
+        assert run()[::2] == (2, "attendax bench: the folder benchmarks is missing from this installation\n")
+
+    def test_a_process_of_its_own_passes_its_status_on(self, monkeypatch, capfd):
+        monkeypatch.delenv(cli.BLAS_REST[0])
+        assert main(["bench", "--rounds", "0"]) == cli.REFUSED
+        assert capfd.readouterr().err == "attendax bench: --rounds 0: at least 1\n"
+
+
+class TestAgainst:
+    @pytest.fixture
+    def clone(self):
+        if subprocess.run(["git", "-C", str(FOLDER), "rev-parse", "HEAD"], capture_output=True).returncode:
+            pytest.skip("not in a clone: there are no commits")
+
+    def test_two_sides_take_turns(self, clone, run, tmp_path):
+        argv = ["--shapes", "ragged", "--measures", "forward", "--rounds", "3", "--against", "HEAD"]
+        bench.SHAPES["ragged"] = shapes.SHAPES["ragged"]
+        try:
+            status, out, _ = run(*argv, "--output", str(tmp_path))
+        finally:
+            del bench.SHAPES["ragged"]
+        assert status == 0, out
+        (record,) = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["against"]["records"]
+        assert record["status"] == "timed"
+        assert len(record["this_seconds"]) == len(record["other_seconds"]) == 3
+        assert f"| {' | '.join(report.against_row(record))} |" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+    def test_a_side_that_cannot_is_reported(self, tmp_path):
+        (tmp_path / "attendax").mkdir()
+        (tmp_path / "attendax" / "__init__.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
+        worker = against.Worker(tmp_path)
+        record = against.compare({"this": worker}, "ragged", "forward", "float32", rounds=3)
+        worker.stop()
+        assert (record["status"], record["reason"]) == ("failed", "this: its process ended with status 7")
+
+    def test_no_plots_without_figures(self):
+        assert plots.figures({"records": []}) == {}
+
+
+def test_the_wheel_brings_the_benchmarks():
+    settings = (FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"benchmarks" = "attendax/benchmarks"' in settings
+    assert os.fspath(FOLDER).endswith("benchmarks")
