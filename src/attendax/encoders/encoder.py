@@ -148,6 +148,7 @@ def encode(
     types = tables.token_type[None, :1] if token_types is None else _rows(tables.token_type, token_types, twin)
     summed = _rows(tables.token, x, twin) + types + tables.position[None, : x.shape[1]]
     hidden = twin.layer_norm(summed, tables.gamma, tables.beta, eps=config.eps)
+
     def through_blocks(hidden: Any, mask: Any) -> Any:
         may_look = None if mask is None else mask[:, None, None, :]
         for block in params.blocks:  # a plain loop: lax.scan over the layers has 0.7 of its speed for one sentence
