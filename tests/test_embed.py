@@ -60,7 +60,7 @@ class TestPlanBatches:
 
     @pytest.mark.parametrize(
         ("length", "limit", "expected"),
-        [(1, 256, 8), (8, 256, 8), (9, 256, 16), (33, 256, 48), (300, 512, 384), (9, 13, 13), (600, 700, 700)],
+        [(1, 256, 8), (8, 256, 8), (9, 256, 16), (33, 256, 40), (300, 512, 384), (9, 13, 13), (600, 700, 700)],
     )
     def test_ladder(self, length, limit, expected):
         assert padded_length(length, limit) == expected
@@ -145,16 +145,16 @@ class TestEmbed:
 
         def stream():
             nonlocal read
-            for read in range(1, 701):  # noqa: B007 counted for the assertion
+            for read in range(1, 2801):  # noqa: B007 counted for the assertion
                 yield "a"
 
         seen = [read for _ in embed(encoder, stream())]
-        assert sorted(set(seen)) == [1, 5, 21, 85, 341, 597, 700]
+        assert sorted(set(seen)) == [1, 5, 21, 85, 341, 1365, 2389, 2800]
         windows = []
         monkeypatch.setattr(embedding, "plan_batches", lambda lengths, **_: windows.append(len(lengths)) or [])
         with pytest.raises(KeyError):  # nothing was planned, so nothing is found
-            list(embed(encoder, ["a"] * 300))
-        assert windows == [256]
+            list(embed(encoder, ["a"] * 1100))
+        assert windows == [1024]
 
     def test_nothing_read_is_lost_when_the_stream_breaks(self, encoder):
         def broken():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attendax import ops, spec
-from attendax.encoders import EncoderConfig, encode, encoder_shapes, init_encoder, layer_attention
+from attendax.encoders import EncoderConfig, encode, encoder, encoder_shapes, init_encoder, layer_attention
 from attendax.params import EncoderParams
 
 CONFIG = EncoderConfig(17, 13, 2, d_model=6, num_heads=3, d_ff=11, num_layers=2)
@@ -265,3 +265,23 @@ class TestLayerAttention:
     def test_refuses_a_layer_that_is_not_there(self, layer):
         with pytest.raises(ValueError, match=r"^layer_attention: layer"):
             layer_attention(random_params(), IDS, config=CONFIG, layer=layer)
+
+
+class TestPieces:
+    """Rows that go through the blocks a few at a time come out as they do all at once, with all their gradients."""
+
+    @pytest.mark.parametrize("piece", [5, 10, 15], ids=["a row each", "two, and one over", "three, and two over"])
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_equal_one_piece(self, monkeypatch, piece, masked):
+        params, ids = random_params(), np.concatenate([IDS, IDS[:, ::-1], IDS[:1]])
+        mask = np.concatenate([MASK, MASK, MASK[:1]]) if masked else None
+
+        def loss(params):
+            hidden = encode(params, ids, config=CONFIG, mask=mask)
+            return (hidden**2 * hidden[::-1]).sum(), hidden
+
+        whole = jax.jit(jax.grad(loss, has_aux=True))(params)
+        monkeypatch.setattr(encoder, "PIECE", piece)
+        in_pieces = jax.jit(lambda params: jax.grad(loss, has_aux=True)(params))
+        assert "while" in in_pieces.lower(params).as_text()
+        chex.assert_trees_all_close(in_pieces(params), whole, rtol=1e-4, atol=1e-4)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an embedding by 4e-5 at the very least
 MATRIX_LIMIT = 9  # texts whose similarity matrix still fits 80 columns
 PICTURES = (".png", ".svg", ".pdf", ".jpg")
-STREAM = "standard input is read 1, 4, 16, 64, and from then on 256 lines at a time"
+STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines at a time"
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141  # exit statuses; the last two are what a shell gives

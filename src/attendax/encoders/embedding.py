@@ -18,9 +18,11 @@ from attendax.params import EncoderParams
 from .encoder import EncoderConfig, encode
 from .sentences import SentenceEncoder, Tokens, tokenize
 
-LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Of 1,000 texts with 5 to 200 words, 1.40 times the real tokens ran with windows of 256 texts and a ladder of 10 steps
+# up to 256; windows of 1,024 leave 1.25, and the steps 40, 80 and 160 beside them 1.18.
+LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 TOKEN_BUDGET = 1024
-WINDOW = 256  # texts that are read, and sorted by length, at a time, once the stream has got going: 1, 4, 16, 64, 256
+WINDOW = 1024  # texts that are read, and sorted by length, at a time, once the stream has got going: 1, 4, 16, ...
 GROWTH = 4  # windows grow as the rows of a batch do, so that few shapes are compiled that come only once
 
 
@@ -43,7 +45,7 @@ def embed(encoder: SentenceEncoder, texts: Iterable[str], *, window: int = WINDO
     """Embed texts one window at a time: lazily, in constant memory, in their order.
 
     The first window of a stream is one text, each later one four times as long, up to ``window``: the first result does
-    not wait for the 256th text. A list or tuple is there already; its windows are full from the start.
+    not wait for the 1,024th text. A list or tuple is there already; its windows are full from the start.
 
     Texts that were read before ``texts`` raised an error are embedded and handed out before the error is.
 
