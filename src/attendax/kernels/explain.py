@@ -13,7 +13,8 @@ from attendax.masks import Mask
 from attendax.ops.weighted_sum import takes_arrays
 
 from .attention import attention, settled
-from .tile_sizes import grid_of
+from .operands import Operands, Plan
+from .tile_sizes import bands_of, fused_grid_of, grid_of
 from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
 
 IMPOSSIBLE = {
@@ -131,14 +132,24 @@ def explain(
     if implementation == "dense" or pairs == 0:
         reason = "asked for; it builds all T x S scores" if pairs else "there are no scores"
         return Explanation(implementation or "blockwise", reason, None, None, wide * pairs, 0, *rest)
-    grid = grid_of(operands, plans[0])
-    tiles, done = _tiles(mask, grid), math.prod(grid.shape) * grid.chunks * grid.row_blocks * grid.column_blocks
-    if tiles is not None:
-        done = (tiles["open"] + tiles["masked"]) * math.prod(grid.shape)
+    tile, tiles, done = _work(mask, operands, plans[0])
     reason = "asked for" if implementation else "the fastest path for this device that keeps the law; memory O(T + S)"
-    skipped = max(0, pairs - done)
+    return Explanation("blockwise", reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest)
+
+
+def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
+    """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
+    fused = fused_grid_of(operands, plan)
+    whole = [fused] if fused else [band.grid for band in bands_of(operands, plan)]
+    grid = max(whole, key=lambda grid: grid.columns) if whole else grid_of(operands, plan)
     tile = math.prod(grid.shape[:-2]), grid.rows, grid.columns
-    return Explanation("blockwise", reason, tile, tiles, wide * done, wide * skipped, *rest)
+    if whole:
+        kind, count = "open" if mask is None else "masked", sum(grid.chunks for grid in whole)
+        done = sum(math.prod(grid.shape) * grid.chunks for grid in whole)
+        return tile, {"open": 0, "masked": 0, "skipped": 0} | {kind: count}, done
+    tiles, size = _tiles(mask, grid), math.prod(grid.shape)
+    count = tiles["open"] + tiles["masked"] if tiles else grid.chunks * grid.row_blocks * grid.column_blocks
+    return tile, tiles, count * size
 
 
 def _tiles(mask: Any, grid: Grid) -> dict[str, int] | None:

@@ -72,7 +72,8 @@ def is_tame(x: Array) -> Array:
 def sees_wild(tile: Tile, operands: Operands) -> Array:
     """Which queries of a tile that has all their keys see a number that is not tame, (..., N, T, 1)."""
     query, key, value = (~jnp.all(is_tame(x), axis=-1, keepdims=True) for x in _cut(tile, operands)[:REST])
-    seen = _each_head(key | value, query).swapaxes(-1, -2) & allowed_pairs(tile, operands.mask)
+    allowed: Any = allowed_pairs(tile, operands.mask)
+    seen = _each_head(key | value, query).swapaxes(-1, -2) & allowed
     return query | jnp.any(seen, axis=-1, keepdims=True)
 
 
@@ -368,11 +369,11 @@ def _dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall
     return jnp.where(kept, weights / (1 - plan.rate if plan.rate < 1 else 1), 0)
 
 
-def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
+def _average(weights: Array, values: Array, allowed: Any) -> Array:
     """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys), 0 where forbidden, and values (..., G, keys, V).
 
-    Where all is allowed, the product is the definition. Elsewhere it is its own check: a value that is not finite leaves
-    nothing finite in its column of the result. Then it is left out, and a query that may see it gets the sum by
+    Where all is allowed, None, the product is the definition. Elsewhere it is its own check: a value that is not finite
+    leaves nothing finite in its column of the result. Then it is left out, and a query that may see it gets the sum by
     definition.
     """
     N, T, S = weights.shape[-3:]
@@ -397,7 +398,7 @@ def _average(weights: Array, values: Array, allowed: Array | None) -> Array:
     return result if allowed is None else lax.cond(jnp.all(jnp.isfinite(result)), lambda: result, carefully)
 
 
-def _term_by_term(weights: Array, values: Array, allowed: Array | None) -> Array:
+def _term_by_term(weights: Array, values: Array, allowed: Array) -> Array:
     """``Σ_j weights_ij values_j`` over the allowed j, one after the other: the definition, in O(T V) memory."""
 
     def add(j, total):

@@ -25,9 +25,9 @@ SKIPPED, MASKED, OPEN = 0, 1, 2
 class Grid:
     """Sizes of the scores and of a tile.
 
-    ``axes`` are the sizes of the leading axes, the first ``batch`` of them from vmap, of G, and how many query heads share
-    a key head; ``pieces`` is how much of each a chunk takes: of query heads that share a key head all, or some of a
-    single key head. A tile has ``rows`` of the T queries and ``columns`` of the S keys.
+    ``axes`` are the sizes of the leading axes, the first ``batch`` of them from vmap, of G, and how many query heads
+    share a key head; ``pieces`` is how much of each a chunk takes: of query heads that share a key head all, or some of
+    a single key head. A tile has ``rows`` of the T queries and ``columns`` of the S keys.
     """
 
     axes: tuple[int, ...]
@@ -99,7 +99,7 @@ def _start(block: Any, size: int, blocks: int, full: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Some queries and all the keys that they may see: of each chunk one tile, which starts at ``row`` and ``column``."""
+    """Some queries and all the keys that they may see: one tile of each chunk, from ``row`` and ``column`` on."""
 
     grid: Grid
     row: int
