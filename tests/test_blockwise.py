@@ -1,5 +1,6 @@
 """The blockwise backend: the same numbers whatever the tiles, memory O(T + S), nothing done twice or for nothing."""
 
+import contextlib
 import functools
 
 import chex
@@ -54,12 +55,9 @@ def test_any_sizes_in_any_tiles(T, S, rows, columns, group, kind, seed):
         rng.random((2, 2 * group, T, S)) < 0.4,
     ][kind]
     cotangent, grad_lse = rng.normal(size=(2, 2 * group, T, 4)), rng.normal(size=(2, 2 * group, T))
-    before, tile_sizes.LIMITS = tile_sizes.LIMITS, Limits(rows, columns, 1)
-    try:
+    with limited(Limits(rows, columns, 1)):
         results, pull = jax.vjp(lambda *a: attention(*a, mask=mask, return_lse=True), query, key, value)
         grads = pull((cotangent, grad_lse))
-    finally:
-        tile_sizes.LIMITS = before
     assert_tree_close(results, spec.attention(query, key, value, mask=mask, return_lse=True), 1e-12, "forward")
     by_hand = spec.attention_backward(cotangent, query, key, value, mask=mask, grad_lse=grad_lse)[:3]
     assert_tree_close(grads, by_hand, 1e-10, "gradients")
@@ -70,6 +68,114 @@ def test_l10_dropout_does_not_depend_on_the_tiles(rng):
     wanted = spec.attention(*arrays, dropout_rate=0.35, dropout_rng=KEY)
     for twin in (Whole, Tiny):
         assert_tree_close(twin.attention(*arrays, dropout_rate=0.35, dropout_rng=KEY), wanted, 1e-12, str(twin))
+
+
+@contextlib.contextmanager
+def limited(limits):
+    """Tiles of other sizes."""
+    before, tile_sizes.LIMITS = tile_sizes.LIMITS, limits
+    try:
+        yield
+    finally:
+        tile_sizes.LIMITS = before
+
+
+def assert_as_by_hand(limits, arrays, rng, **options):
+    """Results and gradients with these limits of a tile are those of the specification."""
+    shape = *arrays[0].shape[:-1], arrays[2].shape[-1]
+    grads = rng.normal(size=shape), rng.normal(size=shape[:-1])
+    with limited(limits):
+        results, pull = jax.vjp(lambda *a: attention(*a, **options, return_lse=True), *arrays)
+        found = pull(grads)
+    assert_tree_close(results, spec.attention(*arrays, **options, return_lse=True), 1e-12, f"{limits}: forward")
+    by_hand = spec.attention_backward(grads[0], *arrays, **options, grad_lse=grads[1])[:3]
+    assert_tree_close(found, by_hand, 1e-10, f"{limits}: gradients")
+
+
+BANDED = {
+    "causal": masks.causal(),
+    "starts later": masks.causal(-4),
+    "sees ahead": masks.causal(2),
+    "some see nothing": masks.causal(-9),
+    "both ends": masks.causal(1) & ~masks.causal(-5),
+}
+
+
+@pytest.mark.parametrize("mask", BANDED.values(), ids=list(BANDED))
+def test_bands_of_queries_and_the_keys_that_they_see(mask, rng):
+    """Bands whose last is shorter, of all heads at once and of some, with heads that share a key head."""
+    arrays = rng.normal(size=(2, 6, 13, D)), rng.normal(size=(2, 2, 11, D)), rng.normal(size=(2, 2, 11, V))
+    for most in (8 * 60, 2**20):
+        assert_as_by_hand(Limits(5, 4, most, band=4), arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, 11)))
+
+
+@pytest.mark.parametrize("most", [8 * 20, 8 * 40, 8 * 60])
+def test_a_tile_may_take_some_of_the_heads_that_share_a_key_head(most, rng):
+    """Of 6 heads on one key head and 20 scores each: 1, 2 and 3 of them."""
+    arrays = rng.normal(size=(2, 12, 11, D)), rng.normal(size=(2, 2, 13, D)), rng.normal(size=(2, 2, 13, V))
+    assert_as_by_hand(Limits(5, 4, most), arrays, rng, mask=rng.random((2, 12, 11, 13)) < 0.6)
+
+
+FUSED = Limits(512, 512, 2**21, fused=2**10)
+
+
+@pytest.mark.parametrize("most", [1, 4 * 7 * 11 * 3, 2**20])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_l6_in_fused_heads_nothing_masked_changes_a_bit(dtype, most, rng):
+    """NaN, infinities and numbers near overflow; and a query that sees one gets what the definition says."""
+    query, key, value = (rng.normal(size=(3, n, s, 8)).astype(dtype) for n, s in ((4, 7), (2, 11), (2, 11)))
+    lengths, error = np.array([11, 4, 0]), 1e-12 if dtype == "float64" else 1e-6
+    mask = masks.padding(lengths)
+    with limited(FUSED._replace(fused_bytes=most)):
+        attend = jax.jit(lambda *arrays: attention(*arrays, mask=mask))
+        wanted = attend(query, key, value)
+        exact = spec.attention(*(x.astype(float) for x in (query, key, value)), mask=mask)
+        assert_tree_close(wanted, exact, error, dtype)
+        for wild in (np.nan, np.inf, -np.inf, np.finfo(dtype).max):
+            hidden = [x.copy() for x in (key, value)]
+            for b, length in enumerate(lengths):
+                for x in hidden:
+                    x[b, :, length:] = wild
+            assert_same_bits(attend(query, *hidden), wanted, str(wild))
+            hidden[1][0, 1, 2, 3] = wild  # heads 2 and 3 of the first entry see it, in one column
+            found = np.array(attend(query, *hidden))
+            column = found[0, 2:, :, 3]
+            assert (np.abs(column) > 1e30).all() if np.isfinite(wild) else not np.isfinite(column).any()
+            column[...] = np.asarray(wanted)[0, 2:, :, 3]
+            assert_tree_close(found, wanted, error, str(wild))
+
+
+@pytest.mark.parametrize("limits", [FUSED, Limits(5, 4, 1), Limits(512, 512, 2**21)])
+def test_l7_no_sum_of_large_values_overflows(limits):
+    """An average is between the least and the largest value, however near to overflow they are."""
+    large = np.finfo(np.float32).max / 2
+    query, key = np.zeros((1, 2, 7, 3), np.float32), np.zeros((1, 2, 11, 3), np.float32)
+    value = np.full((1, 2, 11, 3), large, np.float32)
+    with limited(limits):
+        for mask in (None, masks.causal(3)):
+            np.testing.assert_allclose(attention(query, key, value, mask=mask), value[:, :, :7], rtol=1e-6)
+
+
+TILES = {
+    # leading axes, G and sharing heads; T; S -> heads of a chunk, queries, keys; and with the heads apart
+    "bert-base-512": (((8, 12, 1), 512, 512), (1, 2, 1), 512, 512),
+    "long": (((1, 8, 1), 4096, 4096), (1, 2, 1), 512, 512),
+    "grouped": (((1, 8, 4), 2048, 2048), (1, 1, 2), 512, 512),
+    "few queries": (((1, 8, 1), 64, 4096), (1, 2, 1), 64, 2048),
+    "one query": (((1, 8, 1), 1, 8192), (1, 8, 1), 1, 8192),
+    "one query of shared heads": (((1, 8, 4), 1, 8192), (1, 8, 4), 1, 512),
+    "ragged": (((2, 5, 1), 97, 257), (2, 5, 1), 97, 257),
+    "does not divide": (((1, 8, 1), 1000, 700), (1, 2, 1), 500, 350),
+}
+
+
+@pytest.mark.parametrize(("sizes", "pieces", "rows", "columns"), TILES.values(), ids=list(TILES))
+def test_the_table_of_tiles(sizes, pieces, rows, columns):
+    """What ``choose`` gives, for float32, is part of the speed: a change of it is to be measured."""
+    grid = tile_sizes.choose(*sizes, itemsize=4)
+    assert (grid.pieces, grid.rows, grid.columns) == (pieces, rows, columns)
+    apart = tile_sizes.choose(*sizes, itemsize=4, apart=True).pieces
+    assert apart == ((1, 1, 1) if pieces[-1] not in (1, sizes[0][-1]) else pieces)
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 1, 3)])

@@ -68,7 +68,7 @@ class Limits(NamedTuple):
     """How large a tile may be: queries, keys, and bytes of its scores.
 
     A head of at most ``fused`` scores is not cut, where nothing but the average is asked for; then heads are taken
-    together up to ``fused_bytes`` of scores. ``band`` queries are a tile with all keys that they may see where those are
+    together up to ``fused_bytes`` of scores. ``band`` queries are a tile with all keys that they see where those are
     few.
     """
 

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .operands import Limits, Operands, Plan
@@ -79,11 +78,13 @@ def fused_grid_of(operands: Operands, plan: Plan) -> Grid | None:
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.fused
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
-    if modified or D == 1 or operands.wide() != jnp.float32 or _whole_axes(operands, plan):
+    if modified or D == 1 or _whole_axes(operands, plan):
         return None
     if most < max(T * S, S * S // 4) or (axes[-1] > 1 and T < LEAST):  # keys in great number, or copied, are for tiles
         return None
-    return Grid(axes, _pieces(axes, plan.limits.fused_bytes // (4 * T * S)), T, S, T, S, len(plan.batch))
+    return Grid(
+        axes, _pieces(axes, plan.limits.fused_bytes // (operands.wide().itemsize * T * S)), T, S, T, S, len(plan.batch)
+    )
 
 
 def bands_of(operands: Operands, plan: Plan) -> list[Band]:
@@ -93,7 +94,8 @@ def bands_of(operands: Operands, plan: Plan) -> list[Band]:
     256, which are slower to multiply and have to be merged: 1.15 times the speed forward, 1.05 with the gradient.
     """
     T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
-    known = operands.mask is not None and not jax.tree.leaves(operands.mask) and _band(operands.mask) is None
+    mask = operands.mask
+    known = mask is not None and not jax.tree.leaves(mask) and _band(mask) is None
     if not known or _whole_axes(operands, plan) or not size < max(T, S) <= BANDS * size:
         return []
     axes, itemsize = _axes(operands, plan), operands.wide().itemsize
