@@ -29,6 +29,38 @@ MERGING = in_file(
     ("empty row minus infinity", "jnp.where(largest == -jnp.inf, 0, largest)", "largest", "forward", "causal"),
     ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
     ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
+    ("values stay divided", "* headroom(grid.S), largest", ", largest", "forward", "open"),
+    (
+        "masked numbers spoil the fused",
+        "lax.cond(tame, lambda: fused(operands), with_care)",
+        "fused(operands)",
+        "alone",
+        "keys",
+    ),
+    ("what is wild is not seen", "jnp.where(sees != 0, *pair)", "pair[1]", "alone", "keys"),
+)
+
+FUSED = in_file(
+    "tile_work.py",
+    ("fused, not divided", "/ jnp.maximum(total, 1) * room", "* room", "alone", "open"),
+    ("fused, values stay divided", "/ jnp.maximum(total, 1) * room", "/ jnp.maximum(total, 1)", "alone", "open"),
+    (
+        "fused, masked as little",
+        "jnp.where(allowed, 0, -jnp.inf)",
+        "jnp.where(allowed, 0, -9)",
+        "alone",
+        "keys",
+    ),
+    ("fused, empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "alone", "causal"),
+    (
+        "fused, keys the other way round",
+        "in (key, value / room))",
+        "in (key[..., ::-1, :], value / room))",
+        "alone",
+        "open",
+    ),
+    ("large numbers are tame", "jnp.abs(x) < 2.0**50", "jnp.isfinite(x)", "alone", "keys"),
+    ("no headroom", "2.0 ** (S - 1).bit_length()", "1.0", "large values", "open"),
 )
 
 TILES = in_file(
@@ -36,8 +68,17 @@ TILES = in_file(
     ("keys of the overlap open, so twice", "once = (j0 % grid.columns == 0) & (", "once = (", "forward", "open"),
     ("queries of the overlap open, so twice", "(i0 % grid.rows == 0) | (", "True | (", "gradient", "open"),
     ("the last block starts late", "jnp.minimum(block * size, full - size)", "block * size", "forward", "open"),
-    ("tile starts at the head of the keys", "many = head * grid.group,", "many = head,", "forward", "open"),
-    ("position of the key head", "self.starts[-1] * self.grid.group", "self.starts[-1]", "forward", "alibi"),
+    ("tile starts at the head of the keys", "many = self.first_head(),", "many = self.starts[-2],", "forward", "open"),
+    ("position of the key head", "* self.grid.axes[-1] + self.starts[-1]", "+ self.starts[-1]", "forward", "alibi"),
+    (
+        "first of the heads that share",
+        "* self.grid.axes[-1] + self.starts[-1]",
+        "* self.grid.axes[-1]",
+        "forward",
+        "some",
+    ),
+    ("band of the first queries", "starts, self.row, self.column", "starts, 0, self.column", "forward", "banded"),
+    ("band of the first keys", "starts, self.row, self.column", "starts, self.row, 0", "gradient", "banded"),
     ("positions local to the tile", "(start + jnp.arange(size))", "jnp.arange(size)", "forward", "causal"),
     ("gradients written, not added", "self.cut(role, buffer) + (", "(", "gradient", "open"),
     (
@@ -80,7 +121,10 @@ TILES = in_file(
 
 SIZES = in_file(
     "tile_sizes.py",
-    ("pieces that do not divide", "if axes[axis] % n == 0)", "if n)", "forward", "three key heads"),
+    ("pieces that do not divide", "if size % n == 0)", "if n)", "forward", "three key heads"),
+    ("keys before those that are seen", "int(blocks[0] * size)", "int((blocks[0] + 1) * size)", "forward", "banded"),
+    ("a block of keys too few", "(blocks[-1] + 1) * size", "max(1, blocks[-1]) * size", "forward", "banded"),
+    ("last band as long as the others", "min(T - row, size)", "size", "gradient", "banded"),
 ) + in_file(
     "operands.py",
     (
@@ -326,8 +370,8 @@ POISON = in_file(
     ("live without dlse", " | (dlse != 0)", "", "visible lse", "future"),
     (
         "visible NaN swallowed",
-        "jnp.any(bad if allowed is None else bad & allowed)",
-        "jnp.bool_(False)",
+        "jnp.any(bad), by_definition",
+        "jnp.bool_(False), by_definition",
         "visible forward",
         "future",
     ),
@@ -383,7 +427,7 @@ RESULTS = (
 )
 
 KERNELS = [
-    *(MERGING + TILES + SIZES + MASKS),
+    *(MERGING + FUSED + TILES + SIZES + MASKS),
     *(SCORES + BACKWARD + DIRECTIONS),
     *(POISON + RESULTS),
 ]

@@ -28,7 +28,7 @@ from mistakes_in_kernels import KERNELS
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
 NAME = "mistaken_kernels"
-ONE_HEAD, ALL_HEADS = Limits(3, 2, 1), Limits(3, 2, 2**20)
+ONE_HEAD, ALL_HEADS = Limits(3, 2, 8 * 3 * 2 * 2), Limits(3, 2, 2**20)  # of the keys; two query heads share it
 
 
 class Setting(NamedTuple):
@@ -62,6 +62,8 @@ FORBIDDING = np.where(np.arange(S) < 3, 0.5, -np.inf)
 
 SETTINGS = {
     "open": setting(),
+    "some": setting(limits=Limits(3, 2, 1)),
+    "banded": setting((1, 2, 2, 7, 7, D, V), Limits(3, 2, 2**20, band=2), mask=masks.causal() & ~masks.causal(-3)),
     "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
     "small": setting(SMALL, mask=masks.causal(1)),
     "small, all heads": setting(SMALL, ALL_HEADS, mask=masks.causal(1)),
@@ -134,6 +136,31 @@ def along(grads, directions):
 def judge_forward(twin, case):
     arrays = arrays_of(case)
     assert_tree_close(case.forward(twin, *arrays), case.forward(spec, *arrays), 1e-12, "forward")
+
+
+@judge("alone")
+def judge_alone(twin, case):
+    """The average alone, of fused heads; what no query may look at changes no bit of it, what one sees does."""
+    query, key, value = arrays_of(case)
+    twin.tile_sizes.LIMITS = Limits(3, 2, 1, fused=2**20)
+    wanted = twin.attention(query, key, value, **case.options)
+    assert_tree_close(wanted, spec.attention(query, key, value, **case.options), 1e-12, "alone")
+    if case.options.get("mask") is None:
+        return
+    seen = case.options["mask"].to_dense(query.shape[-2], key.shape[-2])
+    unseen = ~seen.any(axis=tuple(range(seen.ndim - 1)))
+    for wild in (np.nan, np.finfo(float).max):
+        arrays = [np.where(unseen[:, None], wild, x) for x in (key, value)]
+        assert_same_bits(twin.attention(query, *arrays, **case.options), wanted, str(wild))
+    found = twin.attention(query, key, np.where(unseen[:, None], value, np.nan), **case.options)
+    np.testing.assert_array_equal(np.isnan(found), np.broadcast_to(seen.any(axis=-1)[..., None], found.shape))
+
+
+@judge("large values")
+def judge_large_values(twin, case):
+    query, key, value = arrays_of(case)
+    large = np.full_like(value, np.finfo(value.dtype).max / 2)
+    np.testing.assert_allclose(twin.attention(0 * query, key, large), large[0, 0, 0, 0], rtol=1e-12)
 
 
 @judge("gradient")

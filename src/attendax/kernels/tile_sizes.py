@@ -73,18 +73,17 @@ def fused_grid_of(operands: Operands, plan: Plan) -> Grid | None:
     """The grid of a forward that is small and plain enough to be one fused product; None for any other.
 
     XLA's CPU compiler makes one kernel of scores, softmax and average, 1.6 to 2.5 times as fast as its parts, if
-    nothing else is read or written on the way; beyond 256 x 256 scores it is slower than tiles are.
+    nothing else is read or written on the way; beyond 256 x 256 scores, or 512 keys, it is slower than tiles.
     """
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.fused
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
     if modified or D == 1 or _whole_axes(operands, plan):
         return None
-    if most < max(T * S, S * S // 4) or (axes[-1] > 1 and T < LEAST):  # keys in great number, or copied, are for tiles
+    if most < max(T * S, S * S // 4):
         return None
-    return Grid(
-        axes, _pieces(axes, plan.limits.fused_bytes // (operands.wide().itemsize * T * S)), T, S, T, S, len(plan.batch)
-    )
+    pieces = _pieces(axes, plan.limits.fused_bytes // (operands.wide().itemsize * T * S))
+    return Grid(axes, pieces, T, S, T, S, len(plan.batch))
 
 
 def bands_of(operands: Operands, plan: Plan) -> list[Band]:
