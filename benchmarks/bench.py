@@ -277,7 +277,7 @@ class Screen:
     def summary(self, results: dict[str, Any]) -> None:
         self.print_table("this run", ("", ""), report.about_rows(results), results["left_out"])
         if report.means(results):
-            self.print_table("below 1: attendax is faster", report.MEANS_HEADER, report.means(results), [])
+            self.print_table("above 1: attendax is faster", report.MEANS_HEADER, report.means(results), [])
 
 
 @contextlib.contextmanager

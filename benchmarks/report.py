@@ -67,7 +67,7 @@ def remarks(records: list[dict[str, Any]]) -> list[str]:
 
 
 def means(results: dict[str, Any]) -> list[list[str]]:
-    """Geometric means of attendax's seconds over those of a reference, of the cases that both could do."""
+    """Geometric means of a reference's seconds over those of attendax, of the cases that both could do."""
     rows = []
     for reference in REFERENCES:
         for measure in TITLES:
@@ -75,7 +75,7 @@ def means(results: dict[str, Any]) -> list[list[str]]:
             for (case, direction), records in groups(results).items():
                 both = {r["contestant"]: r for r in records if r["status"] == "timed"}
                 if direction == measure and not case.startswith("length-") and {OURS, reference} <= set(both):
-                    ratios.append(within_rounds(both[OURS], both[reference]).median)
+                    ratios.append(within_rounds(both[reference], both[OURS]).median)
             if ratios:
                 mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
                 spans = f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -87,7 +87,7 @@ def within_rounds(one: dict[str, Any], other: dict[str, Any]) -> Spread:
     return spread([a / b for a, b in zip(one["seconds"], other["seconds"], strict=True)])
 
 
-MEANS_HEADER = ("attendax against", "measure", "seconds, geometric mean of ratios", "from, to", "cases")
+MEANS_HEADER = ("reference", "measure", "its time over attendax's, geometric mean", "from, to", "cases")
 
 
 def about_rows(results: dict[str, Any]) -> list[list[str]]:
@@ -119,7 +119,7 @@ def markdown(results: dict[str, Any]) -> str:
     if results["left_out"]:
         parts.append("Left out:\n\n" + "".join(f"- {what}\n" for what in results["left_out"]))
     if means(results):
-        parts += ["## Against the references\n\nBelow 1, attendax is faster.\n", table(MEANS_HEADER, means(results))]
+        parts += ["## Against the references\n\nAbove 1, attendax is faster.\n", table(MEANS_HEADER, means(results))]
     parts.append("## Every case\n")
     for (case, measure), records in groups(results).items():
         parts.append(f"### {title(case, measure, results)}\n\n{results['cases'][case]['source']}.\n")
