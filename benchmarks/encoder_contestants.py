@@ -90,14 +90,14 @@ def _export(model: Any, path: Path) -> None:
         def forward(self, ids, mask):
             return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
 
-    example = torch.ones(2, 3, dtype=torch.long)
+    examples = tuple(torch.ones(2, 3, dtype=torch.long) for _ in range(2))  # one tensor twice would become one input
     most = model.config.max_position_embeddings
     axes = {0: torch.export.Dim("batch", min=1, max=4096), 1: torch.export.Dim("length", min=2, max=most)}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         torch.onnx.export(
             HiddenStates(),
-            (example, example),
+            examples,
             path,
             dynamo=True,
             external_data=False,

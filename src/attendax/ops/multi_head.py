@@ -139,14 +139,27 @@ def in_tiles(params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Any, s
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     if mask is not None and 0 not in shape:
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape) if hasattr(mask, "ndim") else mask
-        every = jnp.ones((shape[0], shape[2]), bool), jnp.ones((shape[0], shape[3]), bool)
-        finite = jnp.all(jnp.stack([jnp.isfinite(x).all() for x in (queries, keys, values)]))
-        can_look, can_be_seen = lax.cond(finite, lambda: every, lambda: reach(mask, shape))
+        can_look, can_be_seen = _used(mask, shape, queries, keys, values)
         queries = jnp.where(can_look[..., None], queries, 0)
         keys, values = (jnp.where(can_be_seen[..., None], x, 0) for x in (keys, values))
     projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = (split_heads(affine(*each), shape[1]) for each in projections)
     return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
+
+
+def _used(mask: Any, shape: tuple[int, ...], *inputs: Array) -> tuple[Array, Array]:
+    """Which queries (B, T) may look at some key, and which keys (B, S) some query may look at.
+
+    A padding mask, the same for all queries, says so itself; of others it is found out only where an input is not
+    finite, so that it matters. (The check would cost 1 ms of 31 in all-MiniLM-L6-v2 at 32 x 16 tokens.)
+    """
+    B, _, T, S = shape
+    if hasattr(mask, "ndim") and mask.shape[2] == 1:
+        seen = jnp.broadcast_to(mask.any(axis=(1, 2)), (B, S))
+        return jnp.broadcast_to(seen.any(axis=1, keepdims=True), (B, T)), seen
+    every = jnp.ones((B, T), bool), jnp.ones((B, S), bool)
+    finite = jnp.all(jnp.stack([jnp.isfinite(x).all() for x in inputs]))
+    return lax.cond(finite, lambda: every, lambda: reach(mask, shape))
 
 
 def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
