@@ -54,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     folder = output_folder(options.output)
     results = empty(options, plan)
     with terminal() as screen:
-        stopped = measure(plan, options, results, screen)
+        stopped = measure(plan, options, results, screen, folder)
         screen.summary(results)
     if folder:
         write(results, folder)
@@ -151,14 +151,14 @@ def empty(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     return {"about": harness.about(options.dtype), "grid": grid, "contestants": plan.names} | sections
 
 
-def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], screen: Any) -> bool:
+def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], screen: Any, folder: Path | None) -> bool:
     """Everything on the plan, into ``results``; True when it was interrupted, which keeps what was measured."""
     start = time.perf_counter()
     try:
         if options.against:
             against_commit(plan, options.dtype, results, screen)
             return False
-        cases(plan, options.dtype, results, screen, start)
+        cases(plan, options.dtype, results, screen, start, folder)
         if options.encoders or (options.full and not options.shapes):
             encoder_level(plan.grid, results, screen)
     except KeyboardInterrupt:
@@ -183,7 +183,8 @@ def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any)
             screen.print_table(f"this tree / {revision}", report.AGAINST_HEADER, [row], [])
 
 
-def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float) -> None:
+def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float, folder: Path | None) -> None:
+    """Every case; each is written as soon as it is measured, so that a run that is killed loses only the last."""
     known: dict[str, Shape] = SHAPES | LENGTHS
     judges = None
     for number, (name, direction) in enumerate(plan.todo):
@@ -206,6 +207,8 @@ def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: f
             progress=screen.doing,
         )
         results["records"] += found
+        if folder:
+            write_json(results, folder)
         screen.show(name, direction, found, results)
 
 
@@ -226,11 +229,15 @@ def encoder_level(grid: Grid, results: dict[str, Any], screen: Any) -> None:
     screen.out.print(encoders.markdown(results["encoders"]), markup=False)
 
 
+def write_json(results: dict[str, Any], folder: Path) -> None:
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
 def write(results: dict[str, Any], folder: Path) -> None:
     """``results.json``, ``results.md``, and the plots that the results are enough for, as PNG and SVG."""
     import plots
 
-    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_json(results, folder)
     (folder / "results.md").write_text(report.markdown(results), encoding="utf-8")
     for name, figure in plots.figures(results).items():
         for kind in ("png", "svg"):

@@ -238,7 +238,7 @@ class TestContestants:
         assert attention.Judges(case).admit("numpy", "forward")[0]["status"] == "wrong"
 
     def test_memory_is_refused_by_number(self):
-        with pytest.raises(Unable, match=r"would need 13 GiB \(by a formula\); the limit is 12 GiB"):
+        with pytest.raises(Unable, match=r"would need 13 GiB \(by a formula\); the limit is 6 GiB"):
             contestants.fits(13 * 2**30, "by a formula")
 
     def run(self, **peers):
