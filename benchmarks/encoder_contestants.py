@@ -17,13 +17,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from harness import Unable, threads
 
 from attendax import ops
 from attendax.encoders import encode
 from attendax.encoders.embedding import embed
 from attendax.encoders.sentences import load_sentence_encoder
 from attendax.params import EncoderBlockParams, MultiHeadParams
+from harness import Unable, threads
 
 Built = tuple[Callable[[], Any], Callable[[Any], list[np.ndarray]], int | None]
 EPS = 1e-5  # of the block's layer norms: torch's own

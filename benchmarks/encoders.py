@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import encoder_contestants as contestants
 import jax
 import numpy as np
-import report
-from harness import Contestant, Unable, measure
 
+import encoder_contestants as contestants
+import report
 from attendax import spec
 from attendax.encoders import encode
 from attendax.encoders.embedding import embed_by_specification
 from attendax.encoders.sentences import packaged_weights, tokenize
 from attendax.params import EncoderBlockParams, MultiHeadParams
+from harness import Contestant, Unable, measure
 
 OURS = "attendax"
 TOLERANCE = 1e-4  # of the largest entry of an array, or of 1
