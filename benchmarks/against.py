@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from contestants import OURS, build
-from harness import Contestant, Unable, git, in_clone, measure
+from harness import Contestant, Unable, measure
 from judge import Judge
+from machine import git, in_clone
 from shapes import LENGTHS, SHAPES
 from workload import Case
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import against
 import attention
-import harness
+import machine
 import report
 from contestants import OURS, PEERS, SAME_ON_CPU, SLOW_TO_COMPILE
 from shapes import EVERY_DIRECTION, LENGTHS, SHAPES, SHORT, Shape
@@ -148,7 +148,7 @@ def empty(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
     """The results before anything was measured."""
     grid = plan.grid._asdict() | {"name": "full" if options.full else "short"}
     sections = {"cases": {}, "records": [], "left_out": list(plan.left_out), "took_s": 0.0}
-    return {"about": harness.about(options.dtype), "grid": grid, "contestants": plan.names} | sections
+    return {"about": machine.about(options.dtype), "grid": grid, "contestants": plan.names} | sections
 
 
 def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], screen: Any, folder: Path | None) -> bool:

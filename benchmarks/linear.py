@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import attention, explain, masks, scores, spec
-from harness import about
+from machine import about
 
 MIB = 2**20
 

@@ -122,7 +122,7 @@ TILES = in_file(
 SIZES = in_file(
     "tile_sizes.py",
     ("pieces that do not divide", "if size % n == 0)", "if n)", "forward", "three key heads"),
-    ("keys before those that are seen", "int(blocks[0] * size)", "int((blocks[0] + 1) * size)", "forward", "banded"),
+    ("not the first key that is seen", "int(blocks[0] * size)", "int(blocks[0] * size + 1)", "forward", "banded"),
     ("a block of keys too few", "(blocks[-1] + 1) * size", "max(1, blocks[-1]) * size", "forward", "banded"),
     ("last band as long as the others", "min(T - row, size)", "size", "gradient", "banded"),
 ) + in_file(

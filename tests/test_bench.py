@@ -21,6 +21,7 @@ import bench  # noqa: E402
 import contestants  # noqa: E402
 import harness  # noqa: E402
 import judge  # noqa: E402
+import machine  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
 import shapes  # noqa: E402
@@ -41,8 +42,8 @@ def _tiny(monkeypatch):
     monkeypatch.setattr(against, "SHAPES", shapes.SHAPES | TINY)
     monkeypatch.setattr(bench, "LENGTHS", {"length-8": shapes.Shape(1, 2, 2, 8, 8, 4, False, "no model")})
     monkeypatch.setattr(bench, "SHORT", tuple(TINY))
-    monkeypatch.setattr(harness, "_matmul_gflops", lambda dtype: 100.0)
-    monkeypatch.setattr(harness, "_copy_gbytes", lambda: 10.0)
+    monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
+    monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
     monkeypatch.setattr(harness, "TURN_S", 1e-4)
     monkeypatch.setenv(*cli.BLAS_REST)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -154,7 +155,7 @@ class TestMeasure:
         assert min(timing.seconds) > 0
 
     def test_about(self):
-        about = harness.about()
+        about = machine.about()
         assert json.loads(json.dumps(about)) == about
         assert {"processor", "threads", "memory_bytes", "versions", "commit", "matmul_gflops", "date"} <= set(about)
         assert {"python", "jax", "numpy"} <= set(about["versions"])

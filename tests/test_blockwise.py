@@ -338,6 +338,24 @@ def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
         assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), (wanted, by_hand), 1e-10, f"{what} {k}")
 
 
+@pytest.mark.parametrize("poison", [0.5, np.nan, 1e300])
+@pytest.mark.parametrize("which", ["query", "key", "value", "mask"])
+def test_l12_vmap_over_one_argument_of_the_forward_alone(which, poison, rng):
+    """Without derivatives small heads are one fused product; a number that is not tame takes another way."""
+    query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
+    arrays = {"query": query, "key": key, "value": value, "mask": masks.padding(np.array([4, 3]))}
+    key[0, 1, 2, 1] = poison
+    if which == "mask":
+        lengths = np.array([[4, 3], [0, 7], [3, 2]])
+        stack, each = masks.padding(lengths), [masks.padding(x) for x in lengths]
+    else:
+        stack = np.stack([arrays[which], rng.normal(size=arrays[which].shape), 2 * arrays[which]])
+        each = list(stack)
+    got = jax.vmap(jax.jit(lambda x: Whole.attention(**(arrays | {which: x}))))(stack)
+    for k, x in enumerate(each):
+        np.testing.assert_allclose(got[k], spec.attention(**(arrays | {which: x})), rtol=1e-12, atol=1e-12)
+
+
 def test_masks_pass_through_jit_scan_and_vmap_as_values(rng):
     query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
     stacked = masks.padding(np.array([[7, 2], [3, 0], [1, 5]])) & masks.causal(2)

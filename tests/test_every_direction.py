@@ -14,6 +14,7 @@ import pytest
 
 from attendax import masks, scores, spec
 from blockwise import Tiny, Whole
+from compilation import quickly
 
 N, T, S, D, V = 2, 4, 5, 2, 3
 
@@ -108,44 +109,44 @@ def assert_close(got, wanted, tolerance):
 
 @direction
 def jit(f, ref):
-    assert_close(jax.jit(f)(ref.x), ref.value, 1e-12)
+    assert_close(quickly(f)(ref.x), ref.value, 1e-12)
 
 
 @direction
 def grad(f, ref):
-    assert_close(jax.jit(jax.grad(f))(ref.x), ref.gradient, 1e-10)
+    assert_close(quickly(jax.grad(f))(ref.x), ref.gradient, 1e-10)
 
 
 @direction
 def jvp(f, ref):
-    assert_close(jax.jit(lambda x, t: jax.jvp(f, (x,), (t,)))(ref.x, ref.along)[1], ref.gradient @ ref.along, 1e-10)
+    assert_close(quickly(lambda x, t: jax.jvp(f, (x,), (t,)))(ref.x, ref.along)[1], ref.gradient @ ref.along, 1e-10)
 
 
 @direction
 def jacfwd(f, ref):
-    assert_close(jax.jit(jax.jacfwd(f))(ref.x), ref.gradient, 1e-10)
+    assert_close(quickly(jax.jacfwd(f))(ref.x), ref.gradient, 1e-10)
 
 
 @direction
 def jacrev(f, ref):
-    outs = jax.jit(jax.jacrev(lambda x: jnp.stack([f(x), 3 * f(x)])))(ref.x)
+    outs = quickly(jax.jacrev(lambda x: jnp.stack([f(x), 3 * f(x)])))(ref.x)
     assert_close(outs, np.stack([ref.gradient, 3 * ref.gradient]), 1e-10)
 
 
 @direction
 def hessian(f, ref):
-    assert_close(jax.jit(jax.hessian(f))(ref.x), ref.hessian, 1e-9)
+    assert_close(quickly(jax.hessian(f))(ref.x), ref.hessian, 1e-9)
 
 
 @direction
 def reverse_over_reverse(f, ref):
-    twice = jax.jit(jax.grad(lambda x: jax.grad(f)(x) @ ref.along))(ref.x)
+    twice = quickly(jax.grad(lambda x: jax.grad(f)(x) @ ref.along))(ref.x)
     assert_close(twice, ref.slope(ref.along), 1e-9)
 
 
 @direction
 def checkpoint(f, ref):
-    assert_close(jax.jit(jax.grad(jax.checkpoint(f)))(ref.x), ref.gradient, 1e-10)
+    assert_close(quickly(jax.grad(jax.checkpoint(f)))(ref.x), ref.gradient, 1e-10)
 
 
 @direction
@@ -154,7 +155,7 @@ def scan(f, ref):
         return jax.lax.scan(lambda carry, c: (carry + f(c * x) / c, None), 0.0, jnp.array([1.0, 2.0]))[0]
 
     wanted = ref.gradient + ref.gradient_at(2 * ref.x)
-    assert_close(jax.jit(jax.grad(total))(ref.x), wanted, 1e-10)
+    assert_close(quickly(jax.grad(total))(ref.x), wanted, 1e-10)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -186,8 +187,8 @@ def test_l12_vmap_over_each_argument_alone(which, name, twin):
 
     axes = [0 if k == which else None for k in range(len(arrays))]
     both = jax.vmap(jax.value_and_grad(run, tuple(range(len(arrays)))), axes)
-    _, grads = jax.jit(both)(*stacked)
-    summed = jax.jit(jax.grad(lambda *a: jax.vmap(run, axes)(*a).sum(), tuple(range(len(arrays)))))(*stacked)
+    _, grads = quickly(both)(*stacked)
+    summed = quickly(jax.grad(lambda *a: jax.vmap(run, axes)(*a).sum(), tuple(range(len(arrays)))))(*stacked)
     wanted = []
     for index in range(len(factors)):
         x = np.concatenate([np.ravel(a[index] if k == which else a) for k, a in enumerate(stacked)])

@@ -38,8 +38,9 @@ def whole_rows(tile: Tile, operands: Operands, plan: Plan) -> Results:
     Products and sums and no choices, so that all is one kernel (see ``fused_grid_of``): a mask is added, 0 or -inf. The
     leading axes are one, because products of rank 3 take 0.75 to 0.85 of the time of the same ones of rank 4.
     """
-    query, key, value = (x.astype(operands.wide()) for x in _cut(tile, operands)[:REST])
-    room = headroom(tile.grid.S)
+    lead, room = tile.grid.heads[:-1], headroom(tile.grid.S)
+    cuts = (x.astype(operands.wide()) for x in _cut(tile, operands)[:REST])
+    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in cuts)  # vmap over some of them
     rows = query.reshape(-1, tile.grid.group * query.shape[-2], query.shape[-1])
     key, value = (x.reshape(-1, *x.shape[-2:]) for x in (key, value / room))
     scores = product(rows * plan.scale, key)
@@ -82,7 +83,7 @@ def sees_wild(tile: Tile, operands: Operands) -> Array:
     query, key, value = (~jnp.all(is_tame(x), axis=-1, keepdims=True) for x in _cut(tile, operands)[:REST])
     allowed: Any = allowed_pairs(tile, operands.mask)
     seen = _each_head(key | value, query).swapaxes(-1, -2) & allowed
-    return query | jnp.any(seen, axis=-1, keepdims=True)
+    return jnp.broadcast_to(query | jnp.any(seen, axis=-1, keepdims=True), (*tile.grid.shape[:-1], 1))
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:

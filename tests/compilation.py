@@ -1,0 +1,23 @@
+"""How a test compiles: with ``jax.jit``, as users do, or ``quickly``.
+
+Most of the suite's time is XLA's, and most of that goes into making code fast which runs once, on arrays of a hundred
+numbers. Compiled ``quickly``, a third derivative takes 3 seconds, not 10. The program is the same: what JAX has traced,
+and XLA's own simplifications of it. Not the same are the machine's instructions and what is fused, so the last bit.
+
+So ``quickly`` is for tests in float64 of what is computed: derivatives, tiles, masks. Laws that are about rounding or
+about what XLA makes of a program stay with ``jax.jit``: L7 (fused multiply-adds), L8, L15, memory, and poison (L6) in
+results and first derivatives.
+"""
+
+import functools
+
+import jax
+
+quickly = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_use_fusion_emitters": False,  # the older emitter of fused loops; the newer takes twice as long
+    },
+)
