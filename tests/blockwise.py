@@ -1,5 +1,6 @@
 """The blockwise backend as tests see it: in its own tiles, where small cases are one tile, and in tiles of 3 x 2."""
 
+import contextlib
 import functools
 
 from attendax import attention
@@ -9,16 +10,23 @@ from attendax.kernels.operands import Limits
 TINY = Limits(rows=3, columns=2, bytes=1)
 
 
+@contextlib.contextmanager
+def limited(limits):
+    """Tiles of other sizes."""
+    before, tile_sizes.LIMITS = tile_sizes.LIMITS, limits
+    try:
+        yield
+    finally:
+        tile_sizes.LIMITS = before
+
+
 def in_tiny_tiles(function):
     """Decorate: whatever is traced inside is cut into tiles of 3 queries and 2 keys, one head each."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        before, tile_sizes.LIMITS = tile_sizes.LIMITS, TINY
-        try:
+        with limited(TINY):
             return function(*args, **kwargs)
-        finally:
-            tile_sizes.LIMITS = before
 
     return call
 

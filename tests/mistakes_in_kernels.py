@@ -30,36 +30,57 @@ MERGING = in_file(
     ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
     ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
     ("values stay divided", "* headroom(grid.S), largest", ", largest", "forward", "open"),
-    (
-        "masked numbers spoil the fused",
-        "lax.cond(tame, lambda: fused(operands), with_care)",
-        "fused(operands)",
-        "alone",
-        "keys",
-    ),
-    ("what is wild is not seen", "jnp.where(sees != 0, *pair)", "pair[1]", "alone", "keys"),
 )
 
-FUSED = in_file(
-    "tile_work.py",
-    ("fused, not divided", "/ jnp.maximum(total, 1) * room", "* room", "alone", "open"),
-    ("fused, values stay divided", "/ jnp.maximum(total, 1) * room", "/ jnp.maximum(total, 1)", "alone", "open"),
+WHOLE = in_file(
+    "whole.py",
+    ("not divided", "/ jnp.maximum(total, 1) * room", "* room", "whole", "open"),
+    ("values stay divided", "/ jnp.maximum(total, 1) * room", "/ jnp.maximum(total, 1)", "whole", "open"),
+    ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
+    ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
+    ("keys the other way round", "plan.scale, heads.key)", "plan.scale, heads.key[:, ::-1])", "whole", "open"),
     (
-        "fused, masked as little",
-        "jnp.where(allowed, 0, -jnp.inf)",
-        "jnp.where(allowed, 0, -9)",
-        "alone",
-        "keys",
+        "mask of other queries",
+        "return allowed.reshape(-1,",
+        "return allowed[..., ::-1, :].reshape(-1,",
+        "whole",
+        "dense",
     ),
-    ("fused, empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "alone", "causal"),
+    ("masked numbers spoil the chunk", "if operands.mask is not None or others:", "if others:", "whole", "keys"),
+    ("infinity is tame", "< HUGE for x in here", "<= jnp.inf for x in here", "whole", "keys"),
+    ("large numbers are tame", "HUGE = 2.0**50", "HUGE = jnp.inf", "whole", "keys"),
+    ("what is wild is not seen", "jnp.where(touched[role]", "jnp.where(False", "whole", "keys"),
+    ("a wild key is not seen", 'wild["queries"] | jnp.any(seen', 'wild["queries"] & jnp.any(seen', "whole", "keys"),
+    ("empty row of weights", "jnp.where(total == 0, 1, total)", "total", "whole derivatives", "causal"),
+    ("weights fixed", "moves - dlse", "moves", "whole derivatives", "open"),
+    ("query moves too far", "dots[QUERY] * plan.scale", "dots[QUERY]", "whole derivatives", "open"),
+    ("key moves too far", "times(query, dots[KEY]", "times(heads.query, dots[KEY]", "whole derivatives", "open"),
+    ("value stands still", "dout + times(weights, dots[VALUE])", "dout", "whole derivatives", "open"),
+    ("tangent unmasked", "scores + heads.mask, axis=-1", "scores, axis=-1", "whole derivatives", "causal"),
+    ("delta left out", "(dweights - delta)", "dweights", "whole derivatives", "open"),
     (
-        "fused, keys the other way round",
-        "in (key, value / room))",
-        "in (key[..., ::-1, :], value / room))",
-        "alone",
+        "gradient of the query unscaled",
+        "swapaxes(-1, -2) * plan.scale",
+        "swapaxes(-1, -2)",
+        "whole derivatives",
         "open",
     ),
-    ("large numbers are tame", "jnp.abs(x) < 2.0**50", "jnp.isfinite(x)", "alone", "keys"),
+    (
+        "gradient of the key unscaled",
+        "times(dscores, query)",
+        "times(dscores, heads.query)",
+        "whole derivatives",
+        "open",
+    ),
+    ("gradient unmasked", "scores + heads.mask.swapaxes(-1, -2)", "scores", "whole derivatives", "causal"),
+    ("softmax over queries", "swapaxes(-1, -2), axis=-2)", "swapaxes(-1, -2), axis=-1)", "whole derivatives", "open"),
+    ("the last head of a group only", "else tile.add}", "else tile.put}", "whole derivatives", "three key heads"),
+    ("a query that nothing depends on", "queries & alive & allowed", "queries & allowed", "whole derivatives", "keys"),
+    ("of what is touched all is NaN", "one.astype(wide)", "jnp.nan", "whole derivatives", "keys"),
+)
+
+HEADROOM = in_file(
+    "tile_work.py",
     ("no headroom", "2.0 ** (S - 1).bit_length()", "1.0", "large values", "open"),
 )
 
@@ -427,7 +448,7 @@ RESULTS = (
 )
 
 KERNELS = [
-    *(MERGING + FUSED + TILES + SIZES + MASKS),
+    *(MERGING + WHOLE + HEADROOM + TILES + SIZES + MASKS),
     *(SCORES + BACKWARD + DIRECTIONS),
     *(POISON + RESULTS),
 ]

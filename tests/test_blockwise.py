@@ -1,6 +1,5 @@
 """The blockwise backend: the same numbers whatever the tiles, memory O(T + S), nothing done twice or for nothing."""
 
-import contextlib
 import functools
 
 import chex
@@ -15,8 +14,9 @@ import attendax
 from attendax import attention, masks, scores, spec
 from attendax.kernels import tile_sizes
 from attendax.kernels.operands import Limits
-from blockwise import Tiny, Whole, in_tiny_tiles
+from blockwise import Tiny, Whole, in_tiny_tiles, limited
 from cases import CASES, KEY, B, D, G, N, S, T, V
+from compilation import quickly
 from judges import assert_same_bits, assert_tree_close, judge_forward, judge_gradient
 
 ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
@@ -70,16 +70,6 @@ def test_l10_dropout_does_not_depend_on_the_tiles(rng):
         assert_tree_close(twin.attention(*arrays, dropout_rate=0.35, dropout_rng=KEY), wanted, 1e-12, str(twin))
 
 
-@contextlib.contextmanager
-def limited(limits):
-    """Tiles of other sizes."""
-    before, tile_sizes.LIMITS = tile_sizes.LIMITS, limits
-    try:
-        yield
-    finally:
-        tile_sizes.LIMITS = before
-
-
 def assert_as_by_hand(limits, arrays, rng, **options):
     """Results and gradients with these limits of a tile are those of the specification."""
     shape = *arrays[0].shape[:-1], arrays[2].shape[-1]
@@ -114,46 +104,6 @@ def test_a_tile_may_take_some_of_the_heads_that_share_a_key_head(most, rng):
     """Of 6 heads on one key head and 20 scores each: 1, 2 and 3 of them."""
     arrays = rng.normal(size=(2, 12, 11, D)), rng.normal(size=(2, 2, 13, D)), rng.normal(size=(2, 2, 13, V))
     assert_as_by_hand(Limits(5, 4, most), arrays, rng, mask=rng.random((2, 12, 11, 13)) < 0.6)
-
-
-FUSED = Limits(512, 512, 2**21, fused=2**10)
-
-
-@pytest.mark.parametrize("most", [1, 4 * 7 * 11 * 3, 2**20])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_l6_in_fused_heads_nothing_masked_changes_a_bit(dtype, most, rng):
-    """NaN, infinities and numbers near overflow; and a query that sees one gets what the definition says."""
-    query, key, value = (rng.normal(size=(3, n, s, 8)).astype(dtype) for n, s in ((4, 7), (2, 11), (2, 11)))
-    lengths, error = np.array([11, 4, 0]), 1e-12 if dtype == "float64" else 1e-6
-    mask = masks.padding(lengths)
-    with limited(FUSED._replace(fused_bytes=most)):
-        attend = jax.jit(lambda *arrays: attention(*arrays, mask=mask))
-        wanted = attend(query, key, value)
-        exact = spec.attention(*(x.astype(float) for x in (query, key, value)), mask=mask)
-        assert_tree_close(wanted, exact, error, dtype)
-        for wild in (np.nan, np.inf, -np.inf, np.finfo(dtype).max):
-            hidden = [x.copy() for x in (key, value)]
-            for b, length in enumerate(lengths):
-                for x in hidden:
-                    x[b, :, length:] = wild
-            assert_same_bits(attend(query, *hidden), wanted, str(wild))
-            hidden[1][0, 1, 2, 3] = wild  # heads 2 and 3 of the first entry see it, in one column
-            found = np.array(attend(query, *hidden))
-            column = found[0, 2:, :, 3]
-            assert (np.abs(column) > 1e30).all() if np.isfinite(wild) else not np.isfinite(column).any()
-            column[...] = np.asarray(wanted)[0, 2:, :, 3]
-            assert_tree_close(found, wanted, error, str(wild))
-
-
-@pytest.mark.parametrize("limits", [FUSED, Limits(5, 4, 1), Limits(512, 512, 2**21)])
-def test_l7_no_sum_of_large_values_overflows(limits):
-    """An average is between the least and the largest value, however near to overflow they are."""
-    large = np.finfo(np.float32).max / 2
-    query, key = np.zeros((1, 2, 7, 3), np.float32), np.zeros((1, 2, 11, 3), np.float32)
-    value = np.full((1, 2, 11, 3), large, np.float32)
-    with limited(limits):
-        for mask in (None, masks.causal(3)):
-            np.testing.assert_allclose(attention(query, key, value, mask=mask), value[:, :, :7], rtol=1e-6)
 
 
 TILES = {
@@ -297,13 +247,13 @@ def test_masks_and_modifiers_from_functions(batched, twin, rng):
         return jax.value_and_grad(functools.partial(run, attend), (1, 2))
 
     if not batched:
-        got, wanted = (jax.jit(value_and_grad(f))(ids, weight, heat) for f in (twin.attention, attendax.ops.attention))
+        got, wanted = (quickly(value_and_grad(f))(ids, weight, heat) for f in (twin.attention, attendax.ops.attention))
         assert_tree_close(got, wanted, 1e-10, "function")
         exact = spec.attention(query, key, value, **options(ids, weight, heat))
         np.testing.assert_allclose(got[0], (exact**2).sum(), rtol=1e-12)
         return
     several = np.stack([ids, 1 - ids]), np.stack([weight, -weight])
-    got = jax.jit(jax.vmap(value_and_grad(twin.attention), (0, 0, None)))(*several, heat)
+    got = quickly(jax.vmap(value_and_grad(twin.attention), (0, 0, None)))(*several, heat)
     for k in range(2):
         wanted = value_and_grad(attendax.ops.attention)(several[0][k], several[1][k], heat)
         assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), wanted, 1e-10, f"function {k}")
@@ -331,29 +281,11 @@ def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
         out, pull = jax.vjp(lambda *a: twin.attention(*a, **options(x)), query, key, value)
         return out, pull(cotangent)
 
-    got = jax.jit(jax.vmap(run, (0, None, None, None)))(stack, query, key, value)
+    got = quickly(jax.vmap(run, (0, None, None, None)))(stack, query, key, value)
     for k, x in enumerate(stack):
         wanted = spec.attention(query, key, value, **options(x))
         by_hand = spec.attention_backward(cotangent, query, key, value, **options(x))[:3]
         assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), (wanted, by_hand), 1e-10, f"{what} {k}")
-
-
-@pytest.mark.parametrize("poison", [0.5, np.nan, 1e300])
-@pytest.mark.parametrize("which", ["query", "key", "value", "mask"])
-def test_l12_vmap_over_one_argument_of_the_forward_alone(which, poison, rng):
-    """Without derivatives small heads are one fused product; a number that is not tame takes another way."""
-    query, key, value = rng.normal(size=(B, N, T, D)), rng.normal(size=(B, G, S, D)), rng.normal(size=(B, G, S, V))
-    arrays = {"query": query, "key": key, "value": value, "mask": masks.padding(np.array([4, 3]))}
-    key[0, 1, 2, 1] = poison
-    if which == "mask":
-        lengths = np.array([[4, 3], [0, 7], [3, 2]])
-        stack, each = masks.padding(lengths), [masks.padding(x) for x in lengths]
-    else:
-        stack = np.stack([arrays[which], rng.normal(size=arrays[which].shape), 2 * arrays[which]])
-        each = list(stack)
-    got = jax.vmap(jax.jit(lambda x: Whole.attention(**(arrays | {which: x}))))(stack)
-    for k, x in enumerate(each):
-        np.testing.assert_allclose(got[k], spec.attention(**(arrays | {which: x})), rtol=1e-12, atol=1e-12)
 
 
 def test_masks_pass_through_jit_scan_and_vmap_as_values(rng):
@@ -410,7 +342,7 @@ def test_l6_holds_in_the_second_derivative(poison, order, rng):
         "forward over reverse": lambda *a: jax.jvp(grad, a, dots)[1],
         "reverse over reverse": jax.grad(lambda *a: sum((g * d).sum() for g, d in zip(grad(*a), dots, strict=True))),
     }
-    run = jax.jit(second[order])
+    run = quickly(second[order])
     wanted = run(query, key, value)
     bad_key, bad_value = key.copy(), value.copy()
     bad_key[:, 4:], bad_value[:, 4:] = poison, poison
@@ -527,7 +459,7 @@ def test_decoding_compiles_once_while_the_cache_fills(T, rng):
     size = 16
     chex.clear_trace_counter()
 
-    @jax.jit
+    @quickly
     @chex.assert_max_traces(n=1)
     def step(query, key, value, filled):
         offset = filled - query.shape[-2]

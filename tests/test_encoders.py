@@ -12,6 +12,7 @@ import pytest
 from attendax import ops, spec
 from attendax.encoders import EncoderConfig, encode, encoder, encoder_shapes, init_encoder, layer_attention
 from attendax.params import EncoderParams
+from compilation import quickly
 
 CONFIG = EncoderConfig(17, 13, 2, d_model=6, num_heads=3, d_ff=11, num_layers=2)
 IDS = np.array([[2, 5, 7, 11, 3], [2, 13, 3, 0, 0]], np.int32)
@@ -280,8 +281,8 @@ class TestPieces:
             hidden = encode(params, ids, config=CONFIG, mask=mask)
             return (hidden**2 * hidden[::-1]).sum(), hidden
 
-        whole = jax.jit(jax.grad(loss, has_aux=True))(params)
+        whole = quickly(jax.grad(loss, has_aux=True))(params)
         monkeypatch.setattr(encoder, "PIECE", piece)
-        in_pieces = jax.jit(lambda params: jax.grad(loss, has_aux=True)(params))
+        in_pieces = quickly(lambda params: jax.grad(loss, has_aux=True)(params))
         assert "while" in in_pieces.lower(params).as_text()
         chex.assert_trees_all_close(in_pieces(params), whole, rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ import attendax
 from attendax import masks, scores, spec
 from blockwise import in_tiny_tiles
 from cases import B, D, G, N, S, T
+from compilation import quickly
 
 ids = np.arange(T)[None] // np.array([[2], [3]]), np.arange(S)[None] // np.array([[2], [3]])
 OPTIONS = {
@@ -41,7 +42,7 @@ def arrays_and_weights(rng, options):
 @both
 def test_stats_are_those_of_the_weights(size, name, rng):
     query, key, weights = arrays_and_weights(rng, OPTIONS[name])
-    stats = jax.jit(SIZES[size](functools.partial(attendax.attention_stats, **OPTIONS[name])))(query, key)
+    stats = quickly(SIZES[size](functools.partial(attendax.attention_stats, **OPTIONS[name])))(query, key)
     logs = np.log(np.where(weights > 0, weights, 1))
     np.testing.assert_allclose(stats.entropy, -(weights * logs).sum(-1), atol=1e-12)
     np.testing.assert_allclose(stats.largest, weights.max(-1), atol=1e-12)

@@ -10,6 +10,7 @@ import pytest
 from attendax import masks, ops, scores, spec
 from blockwise import Tiny, Whole
 from cases import B, D, F, G, M, N, S, T, V, block_params, multi_head_params, per_batch_mask
+from compilation import quickly
 from judges import assert_same_bits, assert_tree_close
 
 
@@ -502,7 +503,7 @@ def test_l12_jvp_and_second_order(options, rng):
 
     _, first = jax.jvp(loss, arrays, tuple(tangents))
     np.testing.assert_allclose(first, slope(0.0), rtol=1e-10)
-    second = jax.jit(jax.grad(jax.grad(along)))(0.0)
+    second = quickly(jax.grad(jax.grad(along)))(0.0)
     step = 1e-3
     numeric = (8 * (slope(step) - slope(-step)) - slope(2 * step) + slope(-2 * step)) / (12 * step)
     np.testing.assert_allclose(second, numeric, rtol=1e-8)
@@ -518,7 +519,7 @@ SMALL = [np.random.default_rng(1).normal(size=s) for s in ((1, 2, 3), (1, 5, 3),
 
 
 def test_l12_the_jacobians_agree():
-    forwards, backwards = jax.jit(jax.jacfwd(loss, (0, 1, 2)))(*SMALL), jax.jit(jax.jacrev(loss, (0, 1, 2)))(*SMALL)
+    forwards, backwards = quickly(jax.jacfwd(loss, (0, 1, 2)))(*SMALL), quickly(jax.jacrev(loss, (0, 1, 2)))(*SMALL)
     by_hand = spec.attention(*SMALL, mask=masks.causal(1))
     by_hand = spec.attention_backward(2 * by_hand, *SMALL, mask=masks.causal(1))[:3]
     assert_tree_close(forwards, by_hand, 1e-12, "jacfwd")
@@ -526,7 +527,7 @@ def test_l12_the_jacobians_agree():
 
 
 def test_l12_the_hessian_is_the_slope_of_the_gradient():
-    hessian = jax.jit(jax.hessian(lambda q: loss(q, *SMALL[1:])))(SMALL[0])
+    hessian = quickly(jax.hessian(lambda q: loss(q, *SMALL[1:])))(SMALL[0])
     direction, step = np.random.default_rng(2).normal(size=SMALL[0].shape), 1e-5
 
     def gradient(h):
@@ -539,13 +540,13 @@ def test_l12_the_hessian_is_the_slope_of_the_gradient():
 
 
 def test_l12_checkpoint_and_scan():
-    wanted = jax.jit(jax.grad(loss))(*SMALL)
-    assert_tree_close(jax.jit(jax.grad(jax.checkpoint(loss)))(*SMALL), wanted, 1e-13, "checkpoint")
+    wanted = quickly(jax.grad(loss))(*SMALL)
+    assert_tree_close(quickly(jax.grad(jax.checkpoint(loss)))(*SMALL), wanted, 1e-13, "checkpoint")
 
     def scanned(q):
         return jax.lax.scan(lambda total, scale: (total + loss(scale * q, *SMALL[1:]), None), 0.0, jnp.ones(3))[0]
 
-    assert_tree_close(jax.jit(jax.grad(scanned))(SMALL[0]), 3 * wanted, 1e-12, "scan")
+    assert_tree_close(quickly(jax.grad(scanned))(SMALL[0]), 3 * wanted, 1e-12, "scan")
 
 
 # L15: a row does not depend on its neighbours

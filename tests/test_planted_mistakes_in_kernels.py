@@ -28,6 +28,7 @@ from mistakes_in_kernels import KERNELS
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
 NAME = "mistaken_kernels"
+WHOLE_HEADS = Limits(3, 2, 2**20, whole=2**20, whole_bytes=2**20)
 ONE_HEAD, ALL_HEADS = Limits(3, 2, 8 * 3 * 2 * 2), Limits(3, 2, 2**20)  # of the keys; two query heads share it
 
 
@@ -138,22 +139,60 @@ def judge_forward(twin, case):
     assert_tree_close(case.forward(twin, *arrays), case.forward(spec, *arrays), 1e-12, "forward")
 
 
-@judge("alone")
-def judge_alone(twin, case):
-    """The average alone, of fused heads; what no query may look at changes no bit of it, what one sees does."""
+@judge("whole")
+def judge_whole(twin, case):
+    """Of whole heads: what no query may look at changes no bit of the average; what one sees does."""
     query, key, value = arrays_of(case)
-    twin.tile_sizes.LIMITS = Limits(3, 2, 1, fused=2**20)
+    twin.tile_sizes.LIMITS = WHOLE_HEADS
     wanted = twin.attention(query, key, value, **case.options)
-    assert_tree_close(wanted, spec.attention(query, key, value, **case.options), 1e-12, "alone")
+    assert_tree_close(wanted, spec.attention(query, key, value, **case.options), 1e-12, "whole")
     if case.options.get("mask") is None:
         return
-    seen = case.options["mask"].to_dense(query.shape[-2], key.shape[-2])
-    unseen = ~seen.any(axis=tuple(range(seen.ndim - 1)))
+    seen, unseen = seen_and_unseen(case, query, key)
     for wild in (np.nan, np.finfo(float).max):
         arrays = [np.where(unseen[:, None], wild, x) for x in (key, value)]
         assert_same_bits(twin.attention(query, *arrays, **case.options), wanted, str(wild))
     found = twin.attention(query, key, np.where(unseen[:, None], value, np.nan), **case.options)
     np.testing.assert_array_equal(np.isnan(found), np.broadcast_to(seen.any(axis=-1)[..., None], found.shape))
+
+
+@judge("whole derivatives")
+def judge_whole_derivatives(twin, case):
+    """Of whole heads: gradients and tangent; bits of the gradients where there is poison."""
+    arrays = arrays_of(case)
+    twin.tile_sizes.LIMITS = WHOLE_HEADS if len(case.options) else WHOLE_HEADS._replace(bytes=1)
+    exact = spec.attention(*arrays, **case.options)
+    cotangent, dots = np.random.default_rng(9).normal(size=exact.shape), directions_of(arrays)
+    cotangent[..., 0, :] = 0
+
+    def attend(*arrays):
+        return twin.attention(*arrays, **case.options)
+
+    def gradients(*arrays):
+        return jax.vjp(attend, *arrays)[1](cotangent)
+
+    by_hand = spec.attention_backward(cotangent, *arrays, **case.options)[:3]
+    wanted = gradients(*arrays)
+    assert_tree_close(wanted, by_hand, 1e-10, "gradients")
+    moves = jax.jvp(attend, arrays, dots)[1]
+    np.testing.assert_allclose(along([moves], [cotangent]), along(by_hand, dots), rtol=1e-10)
+    query, key, value = arrays
+    dead = query.copy()
+    dead[..., 0, :] = np.nan
+    assert_same_bits(gradients(dead, key, value), wanted, "a query that nothing depends on")
+    if case.options.get("mask") is not None:
+        _, unseen = seen_and_unseen(case, query, key)
+        hidden = [np.where(unseen[:, None], np.nan, x) for x in (key, value)]
+        assert_same_bits(gradients(query, *hidden), wanted, "what nobody sees")
+        large = 2.0**60 * key
+        by_hand = spec.attention_backward(cotangent, query, large, value, **case.options)[:3]
+        assert_tree_close(gradients(query, large, value), by_hand, 1e-10, "large keys")
+
+
+def seen_and_unseen(case, query, key):
+    mask = case.options["mask"]
+    seen = mask if isinstance(mask, np.ndarray) else mask.to_dense(query.shape[-2], key.shape[-2])
+    return seen, ~seen.any(axis=tuple(range(seen.ndim - 1)))
 
 
 @judge("large values")

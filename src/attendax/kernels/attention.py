@@ -124,9 +124,9 @@ def settled(
     words = None
     if border.rate:
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
-    limits = tile_sizes.LIMITS.in_parts() if return_lse else tile_sizes.LIMITS
-    plan = Plan(float(border.scale), float(border.rate), limits)
-    return Call(Operands(query, key, value, bias, score_mod, mask, words), plan)
+    plan = Plan(float(border.scale), float(border.rate), tile_sizes.LIMITS)
+    operands = Operands(query, key, value, bias, score_mod, mask, words)
+    return Call(operands, plan.in_parts() if return_lse else plan)
 
 
 def results_of(call: Call) -> Results:

@@ -9,8 +9,6 @@ that may not look at it has then been spared. One that does look at it has a NaN
 only where that is so, the tile is summed once more, term by term over the allowed pairs.
 """
 
-import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,27 +16,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .operands import REST, Operands, Plan, Results
-from .tile_sizes import bands_of, fused_grid_of, grid_of
-from .tile_work import (
-    Rows,
-    headroom,
-    is_tame,
-    part_of_forward,
-    part_of_sums,
-    part_of_tangent,
-    pulled_back,
-    sees_wild,
-    whole_rows,
-)
+from . import whole
+from .operands import Operands, Plan, Results
+from .tile_sizes import bands_of, grid_of, whole_grid_of
+from .tile_work import Rows, headroom, part_of_forward, part_of_sums, part_of_tangent, pulled_back
 from .tiles import Grid, Schedule, kinds_of_tiles, repeat
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
+    if (heads := whole_grid_of(operands, plan, plan.limits.whole_bytes)) is not None:
+        return whole.forward(heads, operands, plan, forward)
     widths = operands.value.shape[-1], 1, 1
-    if (fused := fused_grid_of(operands, plan)) is not None:
-        return _forward_fused(fused, operands, plan)
 
     def work(tile, is_open):
         return part_of_forward(tile, operands, plan, is_open)
@@ -49,41 +38,6 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
     grid = grid_of(operands, plan)
     return Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
-
-
-def _forward_fused(grid: Grid, operands: Operands, plan: Plan) -> Results:
-    """Each chunk of heads in one piece.
-
-    Under a mask, a number that is not finite, or so large that a score could overflow, is taken out first. A query that
-    sees such a number gets its results from tiles; no bit of any other knows of it (L6).
-    """
-    lead, (N, T), wide = plan.leading(operands), operands.query.shape[-3:-1], operands.wide()
-
-    def by_chunks(widths, work):
-        def chunk(index, buffers):
-            tile = grid.tile(index, 0, 0)
-            return tuple(tile.put("queries", *pair) for pair in zip(buffers, work(tile), strict=True))
-
-        return repeat(grid.chunks, chunk, tuple(jnp.zeros((*lead, N, T, width), wide) for width in widths))
-
-    def fused(operands):
-        widths = operands.value.shape[-1], 1, 1
-        return Results(*by_chunks(widths, lambda tile: whole_rows(tile, operands, plan)))
-
-    def with_care():
-        exact = forward(operands, dataclasses.replace(plan, limits=plan.limits.in_parts()))
-        (sees,) = by_chunks((1,), lambda tile: (sees_wild(tile, operands).astype(wide),))
-        tamed = (jnp.where(is_tame(x), x, 0) for x in qkv)
-        clean = fused(
-            operands._replace(**dict(zip(operands._fields, lax.optimization_barrier(list(tamed)), strict=False)))
-        )
-        return Results(*(jnp.where(sees != 0, *pair) for pair in zip(exact, clean, strict=True)))
-
-    qkv: Any = operands[:REST]
-    if operands.mask is None:
-        return fused(operands)
-    tame = functools.reduce(jnp.logical_and, (jnp.all(is_tame(x)) for x in qkv))
-    return lax.cond(tame, lambda: fused(operands), with_care)
 
 
 def merged(one: Any, other: Any) -> tuple[Array, ...]:
@@ -103,6 +57,8 @@ def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tupl
         dlse_i = Σ_j p_ij ds_ij
         dout_i = Σ_j w_ij (ds_ij v_j + dv_j) - dlse_i out_i
     """
+    if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
+        return whole.tangent(heads, dots, operands, plan, lambda d, o, p: tangent(d, o, forward(o, p), p))
     widths = operands.value.shape[-1], 1
 
     def work(tile, is_open):
@@ -162,6 +118,9 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i`` is its sum over k. A
     gradient is summed over the axes along which its shape is 1. The loop goes by columns of tiles.
     """
+    if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
+        by_tiles = lambda g, o, p, w: cotangent(g, o, forward(o, p), p, w)  # noqa: E731
+        return whole.cotangent(heads, grads, operands, plan, wanted, by_tiles)
     grid, wide = grid_of(operands, plan, apart=True), operands.wide()
     kinds = kinds_of_tiles(operands.mask, grid, rows_count_once=True)
     schedule = Schedule(kinds.swapaxes(1, 2))

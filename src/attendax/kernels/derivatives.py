@@ -110,8 +110,7 @@ def _is_zero(tangent: Any) -> bool:
 
 def _forward_jvp(leaves: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
     """Of the results, ``shift`` is a constant, and ``total`` moves with lse: see ``Results.moves``."""
-    plan = dataclasses.replace(params["plan"], limits=params["plan"].limits.in_parts())
-    out, shift, total = forward_p.bind(*leaves, **params | {"plan": plan})
+    out, shift, total = forward_p.bind(*leaves, **params)
     out = checkpoint_name(out, "attention_out")
     shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
     size = len(jax.tree.unflatten(params["tree"], leaves).differentiable())

@@ -14,7 +14,7 @@ from attendax.ops.weighted_sum import takes_arrays
 
 from .attention import attention, settled
 from .operands import Operands, Plan
-from .tile_sizes import bands_of, fused_grid_of, grid_of
+from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
 
 IMPOSSIBLE = {
@@ -139,8 +139,8 @@ def explain(
 
 def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
     """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
-    fused = fused_grid_of(operands, plan)
-    whole = [fused] if fused else [band.grid for band in bands_of(operands, plan)]
+    heads = whole_grid_of(operands, plan, plan.limits.whole_bytes)
+    whole = [heads] if heads else [band.grid for band in bands_of(operands, plan)]
     grid = max(whole, key=lambda grid: grid.columns) if whole else grid_of(operands, plan)
     tile = math.prod(grid.shape[:-2]), grid.rows, grid.columns
     if whole:

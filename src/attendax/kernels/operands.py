@@ -67,21 +67,17 @@ class Results(NamedTuple):
 class Limits(NamedTuple):
     """How large a tile may be: queries, keys, and bytes of its scores.
 
-    A head of at most ``fused`` scores is not cut, where nothing but the average is asked for; then heads are taken
-    together up to ``fused_bytes`` of scores. ``band`` queries are a tile with all keys that they see where those are
-    few.
+    A head of at most ``whole`` scores is not cut, where nothing but the average is asked for; then the forward takes
+    heads together up to ``whole_bytes`` of scores. ``band`` queries are a tile with all keys that they see where those
+    are few.
     """
 
     rows: int
     columns: int
     bytes: int
-    fused: int = 0
-    fused_bytes: int = 0
+    whole: int = 0
+    whole_bytes: int = 0
     band: int = 0
-
-    def in_parts(self) -> "Limits":
-        """The limits of a call that wants maximum and sum, too."""
-        return self._replace(fused=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +88,10 @@ class Plan:
     rate: float
     limits: Limits
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
+
+    def in_parts(self) -> "Plan":
+        """The plan of a call that wants maximum and sum, too, or must not multiply what the mask forbids."""
+        return dataclasses.replace(self, limits=self.limits._replace(whole=0))
 
     def leading(self, operands: Operands) -> tuple[int, ...]:
         """The leading axes of the result, those from vmap included."""

@@ -9,7 +9,7 @@ import numpy as np
 from .operands import Limits, Operands, Plan
 from .tiles import SKIPPED, Band, Grid, kinds_of_tiles
 
-LIMITS = Limits(rows=512, columns=512, bytes=2**21, fused=2**16, fused_bytes=24 * 2**20, band=256)
+LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
 BANDS, MOST_OF_ALL = 4, 0.8  # how many bands at most, and what share of all pairs they may still have
 FEW = 128  # queries
 LEAST = 32  # queries or keys, however many heads a tile must hold
@@ -69,20 +69,20 @@ def choose(
     return Grid(axes, pieces, T, S, rows, columns, batch)
 
 
-def fused_grid_of(operands: Operands, plan: Plan) -> Grid | None:
-    """The grid of a forward that is small and plain enough to be one fused product; None for any other.
+def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
+    """The grid of a call whose heads are small and plain enough to be whole (see ``whole``), with at most so many bytes
+    of scores in a chunk; None for any other.
 
-    XLA's CPU compiler makes one kernel of scores, softmax and average, 1.6 to 2.5 times as fast as its parts, if
-    nothing else is read or written on the way; beyond 256 x 256 scores, or 512 keys, it is slower than tiles.
+    Beyond 256 x 256 scores, or 512 keys, that is slower than tiles.
     """
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
-    axes, most = _axes(operands, plan), plan.limits.fused
+    axes, most = _axes(operands, plan), plan.limits.whole
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
     if modified or D == 1 or _whole_axes(operands, plan):
         return None
     if most < max(T * S, S * S // 4):
         return None
-    pieces = _pieces(axes, plan.limits.fused_bytes // (operands.wide().itemsize * T * S))
+    pieces = _pieces(axes, bytes // (operands.wide().itemsize * T * S))
     return Grid(axes, pieces, T, S, T, S, len(plan.batch))
 
 

@@ -32,58 +32,9 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -
     return _average(_dropped(powers, tile, operands, plan), value, allowed), largest, powers.sum(-1, keepdims=True)
 
 
-def whole_rows(tile: Tile, operands: Operands, plan: Plan) -> Results:
-    """The results of the queries of a tile that has all their keys.
-
-    Products and sums and no choices, so that all is one kernel (see ``fused_grid_of``): a mask is added, 0 or -inf. The
-    leading axes are one, because products of rank 3 take 0.75 to 0.85 of the time of the same ones of rank 4.
-    """
-    lead, room = tile.grid.heads[:-1], headroom(tile.grid.S)
-    cuts = (x.astype(operands.wide()) for x in _cut(tile, operands)[:REST])
-    query, key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in cuts)  # vmap over some of them
-    rows = query.reshape(-1, tile.grid.group * query.shape[-2], query.shape[-1])
-    key, value = (x.reshape(-1, *x.shape[-2:]) for x in (key, value / room))
-    scores = product(rows * plan.scale, key)
-    if operands.mask is not None:
-        allowed = _allowed_rows(tile, operands.mask)
-        scores = scores + jnp.where(allowed, 0, -jnp.inf).astype(scores.dtype)
-    largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
-    powers = jnp.exp(scores - largest)
-    total = powers.sum(axis=-1, keepdims=True)
-    out = product(powers, value.swapaxes(-1, -2)) / jnp.maximum(total, 1) * room
-    results = out, jnp.where(total == 0, -jnp.inf, largest), total
-    return Results(*(x.reshape(*query.shape[:-1], -1) for x in results))
-
-
-def _allowed_rows(tile: Tile, mask: Mask) -> Array:
-    """Which pairs are allowed, for all leading axes as one and the queries of a group as rows; axes of 1 stay."""
-    allowed: Any = allowed_pairs(tile, mask)
-    group, (*lead, n, t, S) = tile.grid.group, allowed.shape
-    if n > 1 or (t > 1 and group > 1):
-        heads = max(n, group)
-        allowed = jnp.broadcast_to(allowed, (*lead, heads, tile.grid.rows, S))
-        allowed = allowed.reshape(*lead, heads // group if n > 1 else 1, -1, S)
-    if any(size > 1 for size in allowed.shape[:-2]):
-        allowed = jnp.broadcast_to(allowed, (*tile.grid.pieces[:-1], *allowed.shape[-2:]))
-    return allowed.reshape(-1, *allowed.shape[-2:])
-
-
 def headroom(S: int) -> float:
     """A power of two, at least S. Values are divided by it, so that no sum of S of them overflows (L7)."""
     return 2.0 ** (S - 1).bit_length()
-
-
-def is_tame(x: Array) -> Array:
-    """Where x is so far from overflow that no product of two rows of such numbers can reach it."""
-    return jnp.abs(x) < 2.0**50
-
-
-def sees_wild(tile: Tile, operands: Operands) -> Array:
-    """Which queries of a tile that has all their keys see a number that is not tame, (..., N, T, 1)."""
-    query, key, value = (~jnp.all(is_tame(x), axis=-1, keepdims=True) for x in _cut(tile, operands)[:REST])
-    allowed: Any = allowed_pairs(tile, operands.mask)
-    seen = _each_head(key | value, query).swapaxes(-1, -2) & allowed
-    return jnp.broadcast_to(query | jnp.any(seen, axis=-1, keepdims=True), (*tile.grid.shape[:-1], 1))
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
@@ -218,14 +169,14 @@ def _pull(
     if wanted[QUERY] is not None and exactly:
         found.append(plan.scale * _term_by_term(dz.swapaxes(-1, -2), _each_head(key, dz), allowed.swapaxes(-1, -2)))
     elif wanted[QUERY] is not None:
-        sums = _times(key.swapaxes(-1, -2), _in_groups(dz, tile)).swapaxes(-1, -2)
+        sums = times(key.swapaxes(-1, -2), _in_groups(dz, tile)).swapaxes(-1, -2)
         found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, gradient)):
         if wanted[k] is not None and exactly:
             found.append(_summed_over_groups(_term_by_term(weights, array, allowed), tile))
         elif wanted[k] is not None:
             side_by_side = array.reshape(*array.shape[:-3], key.shape[-3], -1, array.shape[-1])
-            found.append(_times(_in_groups(weights, tile), side_by_side))
+            found.append(times(_in_groups(weights, tile), side_by_side))
     return (*found, *drest)
 
 
@@ -324,7 +275,7 @@ def allowed_pairs(tile: Tile, mask: Mask | None, *, rows_once: bool = False) -> 
     rank = len(grid.shape)
     _, i, j = tile.positions(rank)
     if mask is not None:
-        found = mask.map(lambda part: _mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
+        found = mask.map(lambda part: mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
         parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
     if tile.column_block is not None and grid.S % grid.columns:
         parts.append(j >= tile.column_block * grid.columns)
@@ -336,7 +287,7 @@ def allowed_pairs(tile: Tile, mask: Mask | None, *, rows_once: bool = False) -> 
     return allowed
 
 
-def _mask_in_tile(part: Mask, tile: Tile) -> Mask:
+def mask_in_tile(part: Mask, tile: Tile) -> Mask:
     """One kind of mask with its arrays cut to the tile; a function is asked for the positions of the tile."""
     if part.kind != "function":
         return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
@@ -435,9 +386,10 @@ def _summed_over_groups(x: Array, tile: Tile) -> Array:
     return x if group == 1 else x.reshape(*x.shape[:-3], -1, group, *x.shape[-2:]).sum(axis=-3)
 
 
-def _times(left: Array, right: Array) -> Array:
+def times(left: Array, right: Array) -> Array:
+    """The matrix product, of full precision."""
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
 def _times_transposed(left: Array, right: Array) -> Array:
-    return _times(left, right.swapaxes(-1, -2))
+    return times(left, right.swapaxes(-1, -2))
