@@ -153,7 +153,8 @@ def _pull(
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
         arrays = [filled.get(k, x) for k, x in enumerate(rest)]
-        return _finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True)
+        finite = not exactly
+        return _finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True, finite=finite)
 
     s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
     shift, total, delta = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta))
@@ -231,11 +232,13 @@ def _finished(
     *,
     tall: bool = False,
     rows_once: bool = False,
+    finite: bool = False,
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2): the modifier, the bias, the mask; and which pairs are allowed, None for all.
 
     ``rest`` are the differentiable leaves after the value. A forbidden product, perhaps NaN, must not reach a modifier,
-    whose derivative there would be NaN, too.
+    whose derivative there would be NaN, too. Where all products are ``finite``, a bias of -inf forbids by being added,
+    without a choice for each pair (1.25 times as fast, with the gradient of the bias).
     """
     turned = (lambda x: x.swapaxes(-1, -2)) if tall else (lambda x: x)
     *_, bias, score_mod, _, _ = operands.replaced([*operands.differentiable()[:REST], *rest])
@@ -243,7 +246,8 @@ def _finished(
     scores = jnp.broadcast_to(scores, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
     allowed = None if is_open else allowed_pairs(tile, operands.mask, rows_once=rows_once)
     if bias is not None:
-        allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
+        if not finite or score_mod is not None:
+            allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
         bias = turned(bias.astype(scores.dtype))
     allowed = None if allowed is None else turned(allowed)
     if score_mod is not None:
