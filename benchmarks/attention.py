@@ -7,12 +7,12 @@ The result is a record for each contestant, whatever became of it: "timed", "wro
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contestants import OURS, PEERS, Program, build
+from contestants import OURS, PEERS, REFERENCES, Program, build
 from harness import Contestant, Unable, measure
 from judge import SIGMAS, Judge, mean_of_dropped
 from workload import Case
 
-SLOW_S, TIMES_SLOWER = 2.0, 3.0
+SLOW_S, SLOW_REFERENCE_S, TIMES_SLOWER = 0.5, 8.0, 3.0
 EXACT_DROPOUT = (*(name for name in PEERS if name.startswith(OURS)), "numpy")  # one law says which weights are kept
 
 
@@ -84,11 +84,11 @@ def run(
 
 
 def leave_out_the_slow(records: dict[str, dict[str, Any]], ready: list[Contestant]) -> None:
-    """Whoever takes seconds, and many times those of the fastest, would take the time of all the rest."""
+    """Whoever takes long, and many times what the fastest takes, would take the time of all the rest."""
     fastest = min((records[one.name]["call_s"] for one in ready), default=0.0)
     for one in list(ready):
         call_s = records[one.name]["call_s"]
-        if call_s > max(SLOW_S, TIMES_SLOWER * fastest):
+        if call_s > max(SLOW_REFERENCE_S if one.name in REFERENCES else SLOW_S, TIMES_SLOWER * fastest):
             reason = (
                 f"its first call took {call_s:.1f} s, compiling apart, the fastest {fastest:.1f} s: no turns for it"
             )

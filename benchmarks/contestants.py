@@ -282,5 +282,6 @@ PEERS = {
     "numpy": Peer("attendax", numpy),
 }
 OURS = "attendax"
+REFERENCES = ("torch-sdpa", "jax.nn")  # against which the means are taken
 SLOW_TO_COMPILE = ("torch-flex",)  # some ten seconds a case: not in the short grid
 SAME_ON_CPU = ("attendax-blockwise",)  # what "attendax" chooses there

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 TURN_S = 0.02  # a shorter call is repeated until a turn takes this long
+WARM_S = 0.1  # a shorter call comes once more before its turn, uncounted: the caches hold what the last one left
 MOST_REPEATS = 200
 FEWEST_ROUNDS = 3
 DISTURBED = 0.05  # share of the cores that others may take in a round
@@ -125,9 +126,9 @@ def measure(
     """Let the contestants take turns, round by round.
 
     Each has run before (``first_call_s``). The first round, a call each, tells how often a call is repeated within a
-    turn; it counts where nobody needs that. The order is shifted by one from round to round, so that nobody always
-    follows the same neighbour. As many disturbed rounds as ``rounds`` are thrown away, while there is time
-    (``MOST_OVER``); more are kept, and counted.
+    turn, and whether one goes before; it counts where nobody needs either. The order is shifted by one from round to
+    round, so that nobody always follows the same neighbour. As many disturbed rounds as ``rounds`` are thrown away,
+    while there is time (``MOST_OVER``); more are kept, and counted.
 
     Args:
         contestants: with distinct names.
@@ -141,7 +142,7 @@ def measure(
     """
     clock = clock or Clock()
     start = clock.wall()
-    repeats = {one.name: 1 for one in contestants}
+    repeats, warm = {one.name: 1 for one in contestants}, {one.name: False for one in contestants}
     turns: dict[str, list[tuple[float, float]]] = {one.name: [] for one in contestants}
     kept = thrown_away = disturbed = 0
     tried = False
@@ -150,11 +151,12 @@ def measure(
         if over > 1 and kept >= min(FEWEST_ROUNDS, rounds):
             break
         shift = (kept + thrown_away) % len(contestants)
-        took, others_came = _round((*contestants[shift:], *contestants[:shift]), repeats, clock, progress)
+        took, others_came = _round((*contestants[shift:], *contestants[:shift]), repeats, warm, clock, progress)
         if not tried:
             tried = True
             repeats = {n: max(1, min(MOST_REPEATS, math.ceil(TURN_S / max(took[n][0], 1e-9)))) for n in took}
-            if max(repeats.values()) > 1:
+            warm = {n: took[n][0] < WARM_S for n in took}
+            if max(repeats.values()) > 1 or any(warm.values()):
                 continue
         if others_came and thrown_away < rounds and over <= MOST_OVER:
             thrown_away += 1
@@ -169,22 +171,28 @@ def measure(
 
 
 def _round(
-    order: Sequence[Contestant], repeats: dict[str, int], clock: Any, progress: Callable[[], Any]
+    order: Sequence[Contestant],
+    repeats: dict[str, int],
+    warm: dict[str, bool],
+    clock: Any,
+    progress: Callable[[], Any],
 ) -> tuple[dict[str, tuple[float, float]], bool]:
     """Seconds and page faults of a call of each, and whether other processes took the cores meanwhile."""
     begin = clock.wall(), clock.everyone(), clock.own()
     took = {}
     for one in order:
-        took[one.name] = _turn(one, repeats[one.name], clock)
+        took[one.name] = _turn(one, repeats[one.name], warm[one.name], clock)
         progress()
     end = clock.wall(), clock.everyone(), clock.own()
     wall, everyone, own = (after - before for before, after in zip(begin, end, strict=True))
     return took, everyone - own > DISTURBED * wall * threads() + TICK_S
 
 
-def _turn(contestant: Contestant, repeats: int, clock: Any) -> tuple[float, float]:
+def _turn(contestant: Contestant, repeats: int, warm: bool, clock: Any) -> tuple[float, float]:
     """Seconds and page faults of one call."""
     clock.rest()
+    if warm:
+        contestant.call()
     faults, start = clock.page_faults(), clock.wall()
     for _ in range(repeats):
         contestant.call()

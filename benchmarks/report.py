@@ -4,14 +4,13 @@ import math
 from collections import Counter
 from typing import Any
 
-from contestants import OURS
+from contestants import OURS, REFERENCES
 from harness import Spread, spread
 from judge import TOLERANCE
 
 HEADER = ("contestant", "ms", "quartiles", f"x {OURS}", "GFLOP/s", "of matmul", "first call s", "temporaries MiB")
 HEADER += ("page faults", "error")
 TITLES = {"forward": "forward", "backward": "forward and backward", "jvp": "jvp", "hvp": "Hessian-vector product"}
-REFERENCES = ("torch-sdpa", "jax.nn")
 
 
 def groups(results: dict[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -6,7 +6,7 @@ and XLA's own simplifications of it. Not the same are the machine's instructions
 
 So ``quickly`` is for tests in float64 of what is computed: derivatives, tiles, masks. Laws that are about rounding or
 about what XLA makes of a program stay with ``jax.jit``: L7 (fused multiply-adds), L8, L15, memory, and poison (L6) in
-results and first derivatives.
+results and first derivatives; and whatever is in float32.
 """
 
 import functools

@@ -121,6 +121,16 @@ class TestMeasure:
         assert log.count("short") == 1 + 2 * 4, "the first round only tells how often"
         assert timings["short"].seconds == [0.25, 0.25]
 
+    def test_a_short_call_comes_once_more_before_its_turn(self, monkeypatch):
+        """What it takes when the caches hold another's arrays does not count."""
+        monkeypatch.setattr(harness, "TURN_S", 0.1)
+        monkeypatch.setattr(harness, "WARM_S", 0.5)
+        clock, log = FakeClock(), []
+        takes = iter([0.25, 0.375, 0.125, 0.375, 0.125])
+        timings = harness.measure(acts(clock, log, short=takes, long=2.0), rounds=2, clock=clock)
+        assert timings["short"].seconds == [0.125, 0.125]
+        assert log.count("long") == 3, "one for the round that only tells"
+
     def test_disturbed_rounds_are_thrown_away(self):
         """Of three rounds the second is disturbed: its seconds are gone, for everyone."""
         clock, log = FakeClock([0, 0, 5.0, 0, 0, 0]), []

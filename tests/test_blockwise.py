@@ -54,13 +54,7 @@ def test_any_sizes_in_any_tiles(T, S, rows, columns, group, kind, seed):
         masks.prefix(rng.integers(0, S + 1, 2)) & ~masks.window(0, 0),
         rng.random((2, 2 * group, T, S)) < 0.4,
     ][kind]
-    cotangent, grad_lse = rng.normal(size=(2, 2 * group, T, 4)), rng.normal(size=(2, 2 * group, T))
-    with limited(Limits(rows, columns, 1)):
-        results, pull = jax.vjp(lambda *a: attention(*a, mask=mask, return_lse=True), query, key, value)
-        grads = pull((cotangent, grad_lse))
-    assert_tree_close(results, spec.attention(query, key, value, mask=mask, return_lse=True), 1e-12, "forward")
-    by_hand = spec.attention_backward(cotangent, query, key, value, mask=mask, grad_lse=grad_lse)[:3]
-    assert_tree_close(grads, by_hand, 1e-10, "gradients")
+    assert_as_by_hand(Limits(rows, columns, 1), (query, key, value), rng, mask=mask)
 
 
 def test_l10_dropout_does_not_depend_on_the_tiles(rng):
@@ -74,9 +68,14 @@ def assert_as_by_hand(limits, arrays, rng, **options):
     """Results and gradients with these limits of a tile are those of the specification."""
     shape = *arrays[0].shape[:-1], arrays[2].shape[-1]
     grads = rng.normal(size=shape), rng.normal(size=shape[:-1])
-    with limited(limits):
+
+    @quickly
+    def run(arrays, grads):
         results, pull = jax.vjp(lambda *a: attention(*a, **options, return_lse=True), *arrays)
-        found = pull(grads)
+        return results, pull(grads)
+
+    with limited(limits):
+        results, found = run(arrays, grads)
     assert_tree_close(results, spec.attention(*arrays, **options, return_lse=True), 1e-12, f"{limits}: forward")
     by_hand = spec.attention_backward(grads[0], *arrays, **options, grad_lse=grads[1])[:3]
     assert_tree_close(found, by_hand, 1e-10, f"{limits}: gradients")
