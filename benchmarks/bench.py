@@ -33,7 +33,7 @@ class Grid(NamedTuple):
     limit_s: float | None
 
 
-SHORT_GRID, FULL_GRID = Grid(7, 2.0, 80.0), Grid(11, 4.0, 900.0)
+SHORT_GRID, FULL_GRID = Grid(7, 2.0, 80.0), Grid(11, 3.5, 900.0)
 
 
 class Plan(NamedTuple):
