@@ -160,6 +160,7 @@ def judge_whole(twin, case):
 def judge_whole_derivatives(twin, case):
     """Of whole heads: gradients and tangent; bits of the gradients where there is poison."""
     arrays = arrays_of(case)
+    # bytes=1: heads one by one, so that what is cut from a head and added to it is judged, too
     twin.tile_sizes.LIMITS = WHOLE_HEADS if len(case.options) else WHOLE_HEADS._replace(bytes=1)
     exact = spec.attention(*arrays, **case.options)
     cotangent, dots = np.random.default_rng(9).normal(size=exact.shape), directions_of(arrays)

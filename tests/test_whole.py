@@ -114,6 +114,21 @@ def test_l6_what_is_seen_touches_those_who_see_it_and_no_bit_else(wild, arrays, 
         np.testing.assert_allclose(got, exact, rtol=1e-10, atol=1e-12 * largest)
 
 
+@pytest.mark.parametrize("scale", [2.0**10, 1e25, -1e30])
+def test_l6_no_scale_makes_a_masked_key_overflow(scale, rng):
+    query, key, value = (rng.normal(size=(1, 2, 7, 8)).astype(np.float32) for _ in range(3))
+    large, mask = key.copy(), masks.padding(np.array([5]))
+    large[:, :, 5:] = 2.0**49
+
+    def run(key):
+        out, pullback = jax.vjp(lambda *arrays: attention(*arrays, mask=mask, scale=scale), query, key, value)
+        return out, *pullback(jax.numpy.ones_like(out))
+
+    wanted = run(key)
+    assert np.isfinite(wanted[0]).all()
+    assert_same_bits(run(large), wanted, f"scale {scale}")
+
+
 @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["open", "causal"])
 @pytest.mark.parametrize("wild", [np.nan, np.inf, 1e300])
 def test_l6_a_query_that_nothing_depends_on_changes_no_gradient(wild, mask, arrays, rng):

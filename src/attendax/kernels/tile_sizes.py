@@ -73,12 +73,13 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     """The grid of a call whose heads are small and plain enough to be whole (see ``whole``), with at most so many bytes
     of scores in a chunk; None for any other.
 
-    Beyond 256 x 256 scores, or 512 keys, that is slower than tiles.
+    Beyond 256 x 256 scores, or 512 keys, that is slower than tiles. With a large scale the product of two numbers that
+    ``whole`` takes as they are could overflow.
     """
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.whole
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
-    if modified or D == 1 or _whole_axes(operands, plan):
+    if modified or D == 1 or abs(plan.scale) > 2**10 or _whole_axes(operands, plan):
         return None
     if most < max(T * S, S * S // 4):
         return None
