@@ -1,4 +1,4 @@
-"""The command ``attendax``: ``demo``, ``embed``, ``bench``. What one needs is imported when it runs, not before."""
+"""The command ``attendax``: ``demo``, ``check``, ``embed``, ``bench``. What one needs is imported when it runs."""
 
 import argparse
 import importlib
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = _parser().parse_args(argv)
+    args = _parser(argv).parse_args(argv)
     args.argv = argv
     try:
         if sys.stdout is None:
@@ -60,13 +60,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attendax", description="Attention that keeps its word.")
     parser.add_argument("--version", action="version", version=f"attendax {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="scaled dot-product attention on small numbers, without and with a mask")
     demo.set_defaults(run=_demo)
+
+    about = "judge an attention function, law by law, gradients included"
+    check = commands.add_parser("check", help=about, description=about)
+    if "check" in argv[:1]:  # the kit is imported by nothing else
+        from attendax.conformance import command
+
+        command.add_arguments(check)
+        check.set_defaults(run=command.run)
 
     about = "embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint"
     embed = commands.add_parser("embed", help=about, description=f"{about}; {STREAM}")

@@ -1,0 +1,14 @@
+"""The adapters that ship, by name; nothing of a library is imported before its adapter is used."""
+
+from .adapter import Adapter
+from .jax_libraries import ADAPTERS as IN_JAX
+from .onnx_reference import ADAPTERS as ONNX
+from .ours import ADAPTERS as OURS
+from .torch_libraries import ADAPTERS as IN_TORCH
+
+ADAPTERS: dict[str, Adapter] = OURS | IN_JAX | IN_TORCH | ONNX
+
+
+def adapter_for(path: str) -> str | None:
+    """The name of the adapter that is made for a "module:name"."""
+    return next((name for name, adapter in ADAPTERS.items() if adapter.function == path), None)

@@ -1,0 +1,66 @@
+"""What stands between the protocol and a library: a function of ten lines, and what the library does otherwise."""
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..implementation import Implementation, import_line, resolve, source_of
+
+
+class Adapter(NamedTuple):
+    """How to call a library's function by the protocol.
+
+    Attributes:
+        call: ``call(fn, query, key, value, *, mask=None, ...)`` with the keywords that ``fn`` offers. A reproduction
+            prints its source, so it imports what it needs itself.
+        function: what it is for, "module:name".
+        arrays: of which framework: "jax", "torch" or "numpy".
+        package: whose version is told.
+        causal: where the library's causal mask begins: "start" or "end".
+        empty_rows: what it gives to a query without any key: "zero", "mean" or "nan".
+        lacks: what it does not offer and no keyword shows, each with the reason.
+        backward: as ``call``, of a NumPy function's backward.
+        setup: Python to be run before ``function`` is imported.
+        options: keywords that ``call`` is always given.
+    """
+
+    call: Callable[..., Any]
+    function: str
+    arrays: str = "jax"
+    package: str = ""
+    causal: str = "start"
+    empty_rows: str = "zero"
+    lacks: Mapping[str, str] = {}
+    backward: Callable[..., Any] | None = None
+    setup: str = ""
+    options: Mapping[str, Any] = {}
+
+    def implementation(self, name: str, fn: Any = None, path: str | None = None) -> Implementation:
+        """The library's function, or ``fn`` in its place, by the protocol.
+
+        Raises:
+            ModuleNotFoundError: the library is not installed.
+        """
+        exec(self.setup)
+        path = path or (self.function if fn is None else None)
+        fn = resolve(self.function) if fn is None else fn
+        attend = functools.partial(self.call, fn, **self.options)
+        lines = [self.setup, f"import functools\n{import_line(fn, path)}\n\n", source_of(self.call) + "\n\n"]
+        words = "".join(f", {name}={x!r}" for name, x in self.options.items())
+        lines.append(f"attend = functools.partial({self.call.__name__}, fn{words})")
+        if self.backward:
+            attend.backward = functools.partial(self.backward, fn)  # type: ignore[attr-defined]
+            lines += [source_of(self.backward), f"attend.backward = functools.partial({self.backward.__name__}, fn)"]
+        return Implementation(
+            attend, name, self.arrays, self.backward, self.causal, self.empty_rows, self.lacks,
+            "\n".join(filter(None, lines)), version=version_of(self.package),
+        )  # fmt: skip
+
+
+def version_of(package: str) -> str:
+    """The installed version of a distribution, or nothing."""
+    try:
+        return importlib.metadata.version(package) if package else ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,178 @@
+"""Libraries of JAX."""
+
+from .adapter import Adapter
+
+
+def jax_nn(
+    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, window=None, key_lengths=None,
+    return_lse=False, implementation=None,
+):  # fmt: skip
+    """(B, T, N, D); masks and biases of rank 4."""
+
+    def of_rank_4(x):  # (T, S) is meant for every head; what is of rank 3 is left to the library
+        return x if x is None or x.ndim > 2 else x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    if window is not None:
+        window = tuple(max(query.shape[-2], key.shape[-2]) if side is None else side for side in window)
+    found = fn(
+        *arrays, of_rank_4(bias), of_rank_4(mask), scale=scale, is_causal=is_causal, local_window_size=window,
+        key_value_seq_lengths=key_lengths, implementation=implementation, return_residual=return_lse,
+    )  # fmt: skip
+    if return_lse:
+        return found[0].swapaxes(-3, -2), found[1].swapaxes(-2, -1)
+    return found.swapaxes(-3, -2)
+
+
+def flax_linen(fn, query, key, value, *, mask=None, bias=None, is_causal=False, dropout_rate=0.0, dropout_rng=None):
+    """(..., T, N, D); causal by the library's own masks; dropout is asked to be each batch's and head's own."""
+    import jax.numpy as jnp
+    from flax import linen
+
+    if is_causal:
+        causal = linen.make_attention_mask(jnp.arange(query.shape[-2]), jnp.arange(key.shape[-2]), jnp.greater_equal)[0]
+        causal = causal if mask is None else causal.reshape((1,) * (mask.ndim - 2) + causal.shape)
+        mask = linen.combine_masks(mask, causal)
+    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    given = {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng, "broadcast_dropout": False}
+    return fn(*arrays, bias=bias, mask=mask, **given).swapaxes(-3, -2)
+
+
+def flax_nnx(fn, query, key, value, *, mask=None, bias=None, is_causal=False, dropout_rate=0.0, dropout_rng=None):
+    """(..., T, N, D); dropout is asked to be each batch's and head's own."""
+    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    given = {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng, "broadcast_dropout": False}
+    return fn(*arrays, bias=bias, mask=mask, is_causal=is_causal, **given).swapaxes(-3, -2)
+
+
+def equinox(fn, query, key, value, *, mask=None, dropout_rate=0.0, dropout_rng=None):
+    """A layer of identities; it takes one example (T, N * D), so batches are by jax.vmap, and masks (N, T, S)."""
+    import equinox
+    import jax
+    import jax.numpy as jnp
+
+    (*batch, heads, length, width), wide = query.shape, query.shape[-3] * value.shape[-1]
+    sizes = {"value_size": wide, "output_size": wide, "qk_size": width, "vo_size": value.shape[-1]}
+    layer = fn(heads, heads * width, **sizes, dropout_p=dropout_rate, key=jax.random.key(0))
+    eyes = [jnp.eye(n, dtype=query.dtype) for n in (heads * width, heads * width, wide, wide)]
+    names = ("query_proj", "key_proj", "value_proj", "output_proj")
+    layer = equinox.tree_at(lambda layer: [getattr(layer, name).weight for name in names], layer, eyes)
+    given = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    given = [x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in given]
+    if mask is not None:
+        if mask.ndim not in (2, query.ndim):
+            raise NotImplementedError("a mask has no batch axis: it is for jax.vmap to say")
+        mask = mask.reshape((1,) * (query.ndim - mask.ndim) + mask.shape)
+        full = (*batch, heads, length, key.shape[-2])
+        mask = jnp.broadcast_to(mask, [n if m == 1 else m for m, n in zip(mask.shape, full, strict=True)])
+    given += [mask, None if dropout_rng is None else jax.random.split(dropout_rng, batch)]
+
+    def run(query, key, value, mask, rng):
+        return layer(query, key, value, mask, key=rng)
+
+    for _ in batch:
+        run = jax.vmap(run)
+    return run(*given).reshape(*batch, length, heads, value.shape[-1]).swapaxes(-3, -2)
+
+
+def haiku(fn, query, key, value, *, mask=None):
+    """A layer of identities on (..., T, N * D); masks of the rank of the scores."""
+    import haiku
+    import jax
+    import jax.numpy as jnp
+
+    def identity(shape, dtype):
+        if shape[0] != shape[1]:
+            raise NotImplementedError("projects arrays of any width")
+        return jnp.eye(shape[0], dtype=dtype)
+
+    def run(*given):
+        sizes = {"key_size": query.shape[-1], "value_size": width, "model_size": heads * width}
+        return fn(heads, **sizes, w_init=identity, with_bias=False)(*given)
+
+    heads, width = query.shape[-3], value.shape[-1]
+    given = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    given = [x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in given]
+    given += [] if mask is None else [mask.reshape((1,) * (query.ndim - 2) + mask.shape) if mask.ndim == 2 else mask]
+    layer = haiku.transform(run)
+    found = layer.apply(layer.init(jax.random.key(0), *given), None, *given)
+    return found.reshape(*found.shape[:-1], heads, width).swapaxes(-3, -2)
+
+
+def keras(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None):
+    """(B, T, N, D), with the backend of JAX; the cap is for TPUs."""
+    if softcap is not None:
+        raise NotImplementedError("attn_logits_soft_cap is only supported for JAX on TPU")
+    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    return fn(*arrays, bias=bias, mask=mask, scale=scale, is_causal=is_causal).swapaxes(-3, -2)
+
+
+def memory_efficient(fn, query, key, value, *, mask=None, bias=None):
+    """(..., T, N, D); masks and biases of the rank of the scores."""
+
+    def lifted(x):
+        return x if x is None or x.ndim > 2 else x.reshape((1,) * (query.ndim - x.ndim) + x.shape)
+
+    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    return fn(*arrays, mask=lifted(mask), bias=lifted(bias)).swapaxes(-3, -2)
+
+
+def flash_attention_jax(fn, query, key, value, *, mask=None, is_causal=False):
+    """(B, N, T, D); the mask is (B, S), and causal is another function, without mask."""
+    import flash_attention_jax
+    import jax.numpy as jnp
+
+    if mask is not None and (is_causal or mask.ndim != 4 or mask.shape[:3] != (query.shape[0], 1, 1)):
+        raise NotImplementedError("a mask is (B, S), and not for causal_flash_attention")
+    if is_causal:
+        return flash_attention_jax.causal_flash_attention(query, key, value)
+    seen = jnp.ones((key.shape[0], key.shape[-2]), bool) if mask is None else mask[:, 0, 0]
+    return fn(query, key, value, seen)
+
+
+JAX_NN = {
+    "V != D": "its values are as wide as its keys",
+    "rank 2": "arrays of rank 3 or 4",
+    "rank 5": "arrays of rank 3 or 4",
+    "float16": "its product of float16 does not run on a CPU",
+}
+ADAPTERS = {
+    "jax.nn": Adapter(jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN),
+    "jax.nn-cudnn": Adapter(
+        jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN,
+        options={"implementation": "cudnn"},
+    ),
+    "flax": Adapter(
+        flax_linen, "flax.linen:dot_product_attention", package="flax", empty_rows="mean",
+        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "arrays have an axis of heads"},
+    ),
+    "flax-nnx": Adapter(
+        flax_nnx, "flax.nnx:dot_product_attention", package="flax", empty_rows="mean",
+        lacks={"rank 2": "arrays have an axis of heads", "float16": JAX_NN["float16"]},
+    ),
+    "equinox": Adapter(
+        equinox, "equinox.nn:MultiheadAttention", package="equinox", empty_rows="mean",
+        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads"},
+    ),
+    "haiku": Adapter(
+        haiku, "haiku:MultiHeadAttention", package="dm-haiku", empty_rows="mean",
+        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads"},
+    ),
+    "keras": Adapter(
+        keras, "keras.ops:dot_product_attention", package="keras", empty_rows="mean",
+        setup='import os\n\nos.environ["KERAS_BACKEND"] = "jax"',
+        lacks={
+            "V != D": "the value has the shape of the key", "rank 2": "arrays of rank 4", "rank 3": "arrays of rank 4",
+            "rank 5": "arrays of rank 4", "float16": JAX_NN["float16"],
+        },
+    ),
+    "memory-efficient-attention": Adapter(
+        memory_efficient, "memory_efficient_attention:efficient_dot_product_attention_jax",
+        package="memory-efficient-attention", empty_rows="mean",
+        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "arrays have an axis of heads"},
+    ),
+    "flash-attention-jax": Adapter(
+        flash_attention_jax, "flash_attention_jax:flash_attention", package="flash-attention-jax", causal="end",
+        lacks={"grouped heads": "as many heads in all arrays"} | {f"rank {k}": "arrays of rank 4" for k in (2, 3, 5)},
+    ),
+}  # fmt: skip

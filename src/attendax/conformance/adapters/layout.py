@@ -1,0 +1,115 @@
+"""Functions that follow the protocol but for their layout, their names, or the meaning of True in a mask."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..frameworks import framework
+from ..implementation import OPTIONS, Implementation, import_line, source_of
+
+LAYOUTS = ("BNTD", "BTND", "NTD", "TND", "TD")
+STACK = {"jax": "jnp.stack", "torch": "torch.stack", "numpy": "np.stack"}
+
+
+def in_layout(fn, query, key, value, *, layout, names, mask_drops, lse_base, stack, **options):
+    """Arrays (B, N, T, D) in another layout and back; axes that the function does not have are looped over."""
+    import math
+
+    missing = 4 - len(layout)
+    if mask_drops and "mask" in options:
+        options["mask"] = ~options["mask"]
+
+    def part(name, x, index):  # of an option, for one place on the missing axes
+        if name in ("mask", "bias") and x.ndim > 4 - missing:
+            first = index[missing - (x.ndim - (4 - missing)) :]
+            return x[tuple(min(k, size - 1) for k, size in zip(first, x.shape, strict=False))]
+        return x[index[0]] if missing and name in ("key_lengths", "query_segment_ids", "key_segment_ids") else x
+
+    def call(index):
+        arrays = [x[index] if missing else x for x in (query, key, value)]
+        swapped = layout.index("T") < layout.index("N") if "N" in layout else False
+        arrays = [x.swapaxes(-3, -2) for x in arrays] if swapped else arrays
+        found = fn(*arrays, **{names.get(k, k): part(k, x, index) for k, x in options.items()})
+        out, *rest = found if isinstance(found, (tuple, list)) else (found,)
+        return [out.swapaxes(-3, -2) if swapped else out, *(x * math.log(lse_base) for x in rest)]
+
+    if not missing:
+        results = call(())
+    elif missing == 1:
+        results = [stack(list(x)) for x in zip(*(call((b,)) for b in range(query.shape[0])), strict=True)]
+    else:
+        rows = ([call((b, n)) for n in range(query.shape[1])] for b in range(query.shape[0]))
+        results = [
+            stack([stack(list(heads)) for heads in x])
+            for x in zip(*(list(zip(*row, strict=True)) for row in rows), strict=True)
+        ]
+    return tuple(results) if "return_lse" in options else results[0]
+
+
+def plain(
+    fn: Callable[..., Any],
+    name: str,
+    arrays: str,
+    *,
+    path: str | None = None,
+    backward: Callable[..., Any] | None = None,
+    layout: str = "BNTD",
+    names: Mapping[str, str] | None = None,
+    mask_true: str = "attend",
+    lse_base: float | None = None,
+    **settings: Any,
+) -> Implementation:
+    """A function without an adapter: as it is where nothing about it is special.
+
+    Raises:
+        ValueError: a setting is none of those there are.
+    """
+    layout, names = layout.replace("H", "D"), dict(names or {})
+    if layout not in LAYOUTS:
+        raise ValueError(f"check: layout got {layout!r}, expected one of {', '.join(LAYOUTS)} (H for D)")
+    if mask_true not in ("attend", "drop"):
+        raise ValueError(f"check: mask_true got {mask_true!r}, expected attend or drop")
+    if unknown := set(names) - set(OPTIONS):
+        known = ", ".join(OPTIONS)
+        raise ValueError(f"check: names got {sorted(unknown)[0]!r}, expected keywords of the protocol: {known}")
+    attend, source = fn, f"{import_line(fn, path)}\nattend = fn"
+    if layout != "BNTD" or names or mask_true != "attend" or lse_base is not None:
+        given = {"layout": layout, "names": names, "mask_drops": mask_true == "drop", "lse_base": lse_base or math.e}
+        stack = framework(arrays).stack
+        attend = functools.partial(in_layout, fn, stack=stack, **given)
+        words = ", ".join(f"{k}={x!r}" for k, x in given.items())
+        lines = [import_line(fn, path), "import functools", source_of(in_layout)]
+        source = "\n".join([*lines, f"attend = functools.partial(in_layout, fn, stack={STACK[arrays]}, {words})"])
+        settings["lacks"] = _lacks(fn, layout, names) | settings.get("lacks", {})
+    if backward is not None:
+        attend, source = _with_backward(attend, source, backward)
+    return Implementation(attend, name, arrays, backward, source=source, **settings)
+
+
+def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dict[str, str]:
+    """What the layout rules out, and which keywords the function does not take under their own names."""
+    bare = Implementation(fn, "")
+    lacks = {k: f"no argument {names.get(k, k)}" for k in OPTIONS if _misses(bare, names.get(k, k))}
+    if layout != "BNTD":
+        lacks |= {f"rank {rank}": f"its layout is {layout}" for rank in (2, 3, 5)}
+    if "B" not in layout:
+        lacks |= dict.fromkeys(("batch", "empty arrays"), f"its layout is {layout}")
+    if "N" not in layout:
+        lacks |= dict.fromkeys(("heads", "grouped heads"), f"its layout is {layout}")
+    return lacks
+
+
+def _misses(bare: Implementation, keyword: str) -> bool:
+    from ..implementation import _keywords
+
+    accepted = _keywords(bare.attend)
+    return accepted is not None and keyword not in accepted
+
+
+def _with_backward(attend: Any, source: str, backward: Callable[..., Any]) -> tuple[Any, str]:
+    wrapped = functools.partial(attend)
+    wrapped.backward = backward  # type: ignore[attr-defined]
+    lines = ["import functools", import_line(backward, name="backward")]
+    lines += ["attend = functools.partial(attend)", "attend.backward = backward"]
+    return wrapped, "\n".join([source, *lines])

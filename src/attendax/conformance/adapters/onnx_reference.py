@@ -1,0 +1,46 @@
+"""The reference implementation of ONNX's Attention operator."""
+
+from .adapter import Adapter
+
+
+def onnx_attention(
+    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+    key_lengths=None,
+):  # fmt: skip
+    """A model of one node, checked; one attn_mask: boolean it is a mask, floating a bias."""
+    from onnx import checker, helper
+
+    masks = [x for x in (mask, bias) if x is not None]
+    if (mask is not None and mask.dtype.kind == "f") or (bias is not None and bias.dtype.kind == "b") or len(masks) > 1:
+        raise NotImplementedError("one attn_mask, which is a mask where boolean and a bias where floating")
+    if masks and 1 < masks[0].shape[-1] < key.shape[-2]:
+        raise NotImplementedError("the last axis of attn_mask may be shorter: beyond it nothing is seen")
+    if softcap == 0 or (window and -1 in window):
+        raise NotImplementedError("a cap of 0 and a bound of -1 mean none")
+    if key_lengths is not None and is_causal:
+        raise NotImplementedError("with nonpad_kv_seqlen the last query is beside the last key")
+    lengths = [] if key_lengths is None else [("nonpad_kv_seqlen", key_lengths.astype("int64"))]
+    given = dict([("Q", query), ("K", key), ("V", value), *[("attn_mask", x) for x in masks], *lengths])
+    names = ["Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"]
+    left, right = (-1 if side is None else side for side in window or (None, None))
+    options = {"left_window_size": left, "right_window_size": right, "is_causal": int(is_causal)}
+    options |= {name: x for name, x in [("scale", scale), ("softcap", softcap)] if x is not None}
+    node = helper.make_node("Attention", [name if name in given else "" for name in names], ["Y"], **options)
+    kinds = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in given.items()}
+    inputs = [helper.make_tensor_value_info(name, kinds[name], x.shape) for name, x in given.items()]
+    outputs = [helper.make_tensor_value_info("Y", kinds["Q"], [None] * 4)]
+    model = helper.make_model(helper.make_graph([node], "attention", inputs, outputs))
+    checker.check_model(model, full_check=True)
+    return fn(model).run(None, given)[0]
+
+
+RANKS = {
+    "rank 2": "arrays of rank 4",
+    "rank 3": "of rank 3 its heads are in the last axis",
+    "rank 5": "arrays of rank 4",
+}
+ADAPTERS = {
+    "onnx-reference": Adapter(
+        onnx_attention, "onnx.reference:ReferenceEvaluator", arrays="numpy", package="onnx", lacks=RANKS
+    ),
+}  # fmt: skip

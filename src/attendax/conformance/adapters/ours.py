@@ -1,0 +1,51 @@
+"""attendax itself: its function on every backend, its layers' dense one, and the specification."""
+
+from .adapter import Adapter
+
+
+def attention(
+    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+    key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
+    return_lse=False, implementation=None,
+):  # fmt: skip
+    """Each keyword of the protocol as a mask or a score modifier."""
+    import jax
+
+    from attendax import masks, scores
+
+    allowed = [] if mask is None else [masks.dense(mask) if is_causal or window or key_lengths is not None else mask]
+    allowed += [masks.causal()] if is_causal else []
+    allowed += [masks.window(*window)] if window is not None else []
+    allowed += [masks.padding(key_lengths)] if key_lengths is not None else []
+    allowed += [masks.segments(query_segment_ids, key_segment_ids)] if query_segment_ids is not None else []
+    joined = None
+    for one in allowed:
+        joined = one if joined is None else joined & one
+    if isinstance(dropout_rng, int):
+        dropout_rng = jax.random.key(dropout_rng)
+    return fn(
+        query, key, value, mask=joined, bias=bias, scale=scale, dropout_rate=dropout_rate, dropout_rng=dropout_rng,
+        score_mod=None if softcap is None else scores.softcap(softcap), return_lse=return_lse,
+        implementation=implementation,
+    )  # fmt: skip
+
+
+def attention_backward(fn, grad_output, query, key, value, *, grad_lse=None, **options):
+    """The specification's backward has the arguments of its forward."""
+    from attendax import spec
+
+    def backward(*arrays, return_lse, **options):
+        return spec.attention_backward(grad_output, *arrays, grad_lse=grad_lse, **options)
+
+    return attention(backward, query, key, value, **options)
+
+
+ON = {name: {"implementation": name} for name in ("dense", "blockwise")}
+ADAPTERS = {
+    "attendax": Adapter(attention, "attendax:attention", package="attendax"),
+    "attendax-dense": Adapter(attention, "attendax:attention", package="attendax", options=ON["dense"]),
+    "attendax-blockwise": Adapter(attention, "attendax:attention", package="attendax", options=ON["blockwise"]),
+    "attendax-spec": Adapter(
+        attention, "attendax.spec:attention", arrays="numpy", package="attendax", backward=attention_backward
+    ),
+}

@@ -1,0 +1,118 @@
+"""What a case is: a few lines of Python that make the arrays, the words of the call, and how the answer is judged.
+
+A case is text on purpose. The kit runs the very lines that it prints in a reproduction, so the two cannot differ.
+"""
+
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FORWARD, GRADIENT, EVERYTHING = "forward", "gradient", "everything"
+LEVELS = (FORWARD, GRADIENT, EVERYTHING)  # each includes those before it
+SIZES = {"B": 2, "N": 3, "G": 3, "T": 5, "S": 7, "D": 4, "V": 4}
+ARRAYS = ("query", "key", "value", "bias")  # what has a gradient
+
+Leaves = dict[str, np.ndarray]
+
+
+class Inputs(NamedTuple):
+    """What a call is given."""
+
+    arrays: Leaves  # query, key, value, and the bias if there is one
+    options: dict[str, Any]  # the other keywords
+    extra: dict[str, Any]  # every other variable of the text: cotangents, directions, what a judge asks for
+
+
+class Case(NamedTuple):
+    """One question about attention, and the law that answers it."""
+
+    name: str
+    law: str
+    about: str  # what is asked, in a sentence
+    judge: str = "value"  # a function of ``judges``
+    direction: str = "forward"  # what is computed of the function: forward, gradient, jvp, ...
+    lines: str = ""  # Python, after query, key and value are drawn
+    call: str = ""  # keywords of the call, as one writes them
+    sizes: dict[str, int] = {}
+    leading: str = "B"  # the axes before the heads; "-" for neither batch nor heads, "" for no batch
+    dtype: str | None = None  # None: that of the run
+    changed: str = ""  # Python that changes the inputs, for judges that compare two calls
+    where: dict[str, str] = {}  # the part of each leaf that is compared, as an index; all of it unless given
+    tolerance: float | None = None  # where the law names one
+    needs: tuple[str, ...] = ()  # traits that no keyword shows, which an adapter may declare to lack
+    frameworks: tuple[str, ...] = ("jax", "torch", "numpy")
+
+    @property
+    def level(self) -> str:
+        """The least level that includes the case."""
+        if self.direction in ("forward", "eager"):
+            return FORWARD
+        return GRADIENT if self.direction == "gradient" else EVERYTHING
+
+    def text(self, seed: int, dtype: str) -> str:
+        """The lines that make the inputs."""
+        dtype = self.dtype or dtype
+        sizes = SIZES | self.sizes
+        lead = "".join(f"{axis}, " for axis in self.leading) if self.leading != "-" else ""
+        head = ("", "") if self.leading == "-" else ("N, ", "G, ")
+        drawn = zlib.crc32(self.name.encode()) % 10**6 + seed
+        lines = ["import numpy as np"] + ["import ml_dtypes  # registers bfloat16"] * (dtype == "bfloat16")
+        lines += [
+            f"{', '.join(sizes)} = {', '.join(map(str, sizes.values()))}",
+            f'dtype, rng = "{dtype}", np.random.default_rng({drawn})',
+            f"query = rng.standard_normal(({lead}{head[0]}T, D)).astype(dtype)",
+            f"key = rng.standard_normal(({lead}{head[1]}S, D)).astype(dtype)",
+            f"value = rng.standard_normal(({lead}{head[1]}S, V)).astype(dtype)",
+            *self.lines.splitlines(),
+        ]
+        if self.direction != "forward":
+            lines += self._directions()
+        return "\n".join(lines)
+
+    def _directions(self) -> list[str]:
+        """Lines that draw cotangents and tangents, unless the case does."""
+        arrays = [name for name in ARRAYS if name != "bias" or "bias=" in self.call]
+        second, lines = self.direction.startswith("second"), []
+        if second or "gradient" in self.direction:
+            if "cotangent =" not in self.lines:
+                lines += ["cotangent = rng.standard_normal(query.shape[:-1] + value.shape[-1:]).astype(dtype)"]
+            if "return_lse" in self.call:
+                lse = '"float64" if dtype == "float64" else "float32"'
+                lines += [f"lse_cotangent = rng.standard_normal(query.shape[:-1]).astype({lse})"]
+        if second or self.direction == "jvp":
+            moves = (f"{name}=rng.standard_normal({name}.shape).astype({name}.dtype)" for name in arrays)
+            lines += [f"tangents = dict({', '.join(moves)})"]
+        return lines
+
+    def inputs(self, seed: int, dtype: str, *, changed: bool = False) -> Inputs:
+        """Run the lines; with ``changed``, also those that change the inputs."""
+        space: dict[str, Any] = {}
+        with np.errstate(all="ignore"):
+            exec(self.text(seed, dtype) + ("\n" + self.changed if changed else ""), space)
+        return self._collect(space)
+
+    def _collect(self, space: dict[str, Any]) -> Inputs:
+        options = eval(f"dict({self.call})", space)
+        arrays = {name: space[name] for name in ARRAYS[:3]}
+        bias = options.get("bias")
+        if isinstance(bias, np.ndarray) and bias.dtype.kind in "fV":
+            arrays["bias"] = options.pop("bias")
+        hidden = {"np", "ml_dtypes", "rng", "dtype", "__builtins__", *ARRAYS, *options}
+        return Inputs(arrays, options, {k: x for k, x in space.items() if k not in hidden})
+
+    def traits(self, inputs: Inputs) -> list[str]:
+        """What an implementation must offer: keywords, and what no keyword shows."""
+        query, key, value = (inputs.arrays[name] for name in ARRAYS[:3])
+        found = [*inputs.options, *(["bias"] if "bias" in inputs.arrays else []), *self.needs]
+        if self.judge == "refused":
+            return found
+        if query.ndim != 4 and self.direction != "vmap":
+            found.append(f"rank {query.ndim}")
+        if query.ndim > 2 and key.ndim > 2 and query.shape[-3] != key.shape[-3]:
+            found.append("grouped heads")
+        if query.shape[-1] != value.shape[-1]:
+            found.append("V != D")
+        if 0 in query.shape + key.shape:
+            found.append("empty arrays")
+        return [*found, str(query.dtype)]

@@ -1,0 +1,94 @@
+"""How the cases of dropout are judged (L10): with one-hot values the result is the weights, so the kept set is seen."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from . import dense, expected
+from .trial import Trial
+from .verdicts import Finding, Tolerance, Verdict, compare, unchanged
+
+SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
+
+
+def dropped(trial: Trial) -> Finding:
+    """What ``extra["question"]`` asks about dropout (L10); the values are one-hot, so the result is the weights."""
+    question = trial.inputs.extra["question"]
+    rate = trial.inputs.options["dropout_rate"]
+    plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
+    weights = expected.forward(trial.inputs._replace(options=plain))["out"]
+    got = np.asarray(trial.run(direction="forward")["out"], np.float64)
+    kept = got > weights / 2
+    off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
+    if off > 1e-4:
+        return Finding(Verdict.WRONG, f"a weight is neither 0 nor p / (1 - rate): off by {off:.2g}", "out", error=off)
+    if kept.all():
+        return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
+    return DROPOUT[question](trial, kept, rate)
+
+
+def dropped_none(trial: Trial) -> Finding:
+    """Rate 0 changes no bit."""
+    plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
+    return unchanged(trial.run(trial.inputs._replace(options=plain)), trial.run(), {})
+
+
+def dropped_all(trial: Trial) -> Finding:
+    """Rate 1 gives zeros."""
+    wanted = {leaf: np.zeros_like(x) for leaf, x in trial.expected().items()}
+    return compare(trial.run(), wanted, dict.fromkeys(wanted, Tolerance(0.0)))
+
+
+def _share(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """As many are kept as the rate says."""
+    seen = kept.size
+    away = abs(kept.mean() - (1 - rate)) / np.sqrt(rate * (1 - rate) / seen)
+    words = f"keeps {kept.mean():.3f} of the weights, expected {1 - rate:.3f}: {away:.1f} standard deviations"
+    return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=float(away), allowed=SIGMAS)
+
+
+def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """No two batches, heads or queries keep the same sets more often than chance has it."""
+    for axis in (0, 1, 2):
+        one, other = np.take(kept, 0, axis), np.take(kept, 1, axis)
+        chance = rate**2 + (1 - rate) ** 2
+        away = abs((one == other).mean() - chance) / np.sqrt(chance * (1 - chance) / one.size)
+        if away > SIGMAS:
+            which = ("batch", "head", "query")[axis]
+            return Finding(Verdict.WRONG, f"{which} 0 and 1 keep the same set: {away:.0f} standard deviations", "out")
+    return Finding(Verdict.OK)
+
+
+def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """Other numbers, same random key: the same set."""
+    again = np.asarray(trial.run(direction="forward")["out"]) > 0
+    if (again != kept).any():
+        return Finding(Verdict.WRONG, "the same random key gives another set", "out")
+    arrays = trial.inputs.arrays
+    other = arrays | {"query": arrays["query"][::-1] / 2}
+    moved = np.asarray(trial.run(trial.inputs._replace(arrays=other), "forward")["out"]) > 0
+    same = (moved == kept).all()
+    return Finding(Verdict.OK) if same else Finding(Verdict.WRONG, "the kept set depends on the numbers", "out")
+
+
+def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """Another random key: another set."""
+    options = trial.inputs.options | {"dropout_rng": 12345}
+    other = np.asarray(trial.run(trial.inputs._replace(options=options), "forward")["out"]) > 0
+    return Finding(Verdict.SILENT, "dropout_rng is ignored", "out") if (other == kept).all() else Finding(Verdict.OK)
+
+
+def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """The gradient goes through the very set that the forward kept."""
+    wide = trial.inputs._replace(arrays={k: x.astype(np.float64) for k, x in trial.inputs.arrays.items()})
+    wanted = dense.gradient(wide, kept / (1 - rate))
+    return compare(trial.run(direction="gradient"), wanted, {leaf: Tolerance(2e-6) for leaf in wanted})
+
+
+DROPOUT: dict[str, Callable[..., Finding]] = {
+    "share": _share,
+    "independent": _independent,
+    "position only": _position_only,
+    "other key": _other_key,
+    "gradient": _gradient_of_kept,
+}

@@ -1,0 +1,23 @@
+"""How a function is run, and differentiated, in each framework; imported when a function of it is judged.
+
+The functions of each module take the protocol function ``attend``, the floating arrays and the other options as NumPy
+arrays, and give NumPy arrays by name. A reproduction prints their source, so each one uses nothing of this package but
+its neighbours in the file.
+"""
+
+import importlib
+from types import ModuleType
+
+NAMES = ("jax", "torch", "numpy")
+
+
+def framework(name: str) -> ModuleType:
+    """The module that runs functions of arrays of that framework.
+
+    Raises:
+        ValueError: there is none of that name.
+        ModuleNotFoundError: the framework is not installed.
+    """
+    if name not in NAMES:
+        raise ValueError(f"check: arrays got {name!r}, expected one of {', '.join(NAMES)}")
+    return importlib.import_module(f"{__name__}.in_{name}")

@@ -1,0 +1,146 @@
+"""Functions of JAX arrays, under ``jax.jit`` unless they cannot be."""
+
+import contextlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
+stack = jnp.stack
+WIDE = 'jax.config.update("jax_enable_x64", True)'
+
+
+def wide() -> contextlib.AbstractContextManager:
+    """Where float64 stays float64."""
+    return jax.enable_x64(True)
+
+
+def is_lack(error: Exception) -> bool:
+    """Whether the error says that there is no such derivative: JAX says so in a TypeError."""
+    return isinstance(error, TypeError) and "apply forward-mode" in str(error)
+
+
+def call(attend, fixed, arrays, traced):
+    """One call: the arrays by their names, the options that are arrays, and those that are not."""
+    arrays = dict(arrays)
+    inputs = [arrays.pop(name) for name in ("query", "key", "value")]
+    found = attend(*inputs, **arrays, **traced, **dict(fixed))
+    return dict(zip(("out", "lse"), found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+
+
+def split(options):
+    """The options that are not arrays, as pairs, and those that are; an integer for a random key becomes one."""
+    options = {k: jax.random.key(x) if k == "dropout_rng" else x for k, x in options.items()}
+    traced = {k: jnp.asarray(x) for k, x in options.items() if hasattr(x, "shape")}
+    return tuple((k, x) for k, x in options.items() if k not in traced), traced
+
+
+def pull(attend, fixed, arrays, traced, cotangents, transform=lambda run: run):
+    """Gradients of Σ cotangent · result; the cotangent of a result of another dtype is cast to it."""
+    results, back = jax.vjp(lambda arrays: transform(partial(call, attend, fixed))(arrays, traced), arrays)
+    return back({k: cotangents[k].astype(x.dtype) for k, x in results.items()})[0]
+
+
+def to_numpy(leaves, prefix=""):
+    """The leaves as NumPy arrays."""
+    return {f"{prefix}{k}": np.asarray(x) for k, x in leaves.items()}
+
+
+def eager(attend, arrays, options):
+    """out (and lse), without jit."""
+    fixed, traced = split(options)
+    return to_numpy(call(attend, fixed, {k: jnp.asarray(x) for k, x in arrays.items()}, traced))
+
+
+compiled = partial(jax.jit, static_argnums=(0, 1, 2))
+
+
+@compiled
+def run_forward(attend, fixed, how, arrays, traced):
+    """``call`` under jit."""
+    return call(attend, fixed, arrays, traced)
+
+
+def forward(attend, arrays, options):
+    """out (and lse)."""
+    fixed, traced = split(options)
+    return to_numpy(run_forward(attend, fixed, None, arrays, traced))
+
+
+@compiled
+def run_gradient(attend, fixed, transform, arrays, traced, cotangents):
+    """``pull`` under jit."""
+    return pull(attend, fixed, arrays, traced, cotangents, transform)
+
+
+def as_it_is(run):
+    """No transformation."""
+    return run
+
+
+def gradient(attend, arrays, options, cotangents, transform=as_it_is):
+    """Gradients of Σ cotangent · result."""
+    fixed, traced = split(options)
+    return to_numpy(run_gradient(attend, fixed, transform, arrays, traced, cotangents), "grad ")
+
+
+def gradient_under_checkpoint(attend, arrays, options, cotangents):
+    """The gradient where the forward is computed again."""
+    return gradient(attend, arrays, options, cotangents, jax.checkpoint)
+
+
+@compiled
+def run_jvp(attend, fixed, how, arrays, tangents, traced):
+    """The tangent of ``call`` under jit."""
+    return jax.jvp(lambda a: call(attend, fixed, a, traced), (arrays,), (tangents,))[1]
+
+
+def jvp(attend, arrays, options, tangents):
+    """How the results move along the tangents."""
+    fixed, traced = split(options)
+    return to_numpy(run_jvp(attend, fixed, None, arrays, tangents, traced), "tangent ")
+
+
+@compiled
+def run_second(attend, fixed, order, arrays, tangents, traced, cotangents):
+    """The derivative of ``pull`` along the tangents, under jit."""
+
+    def pulled(arrays):
+        return pull(attend, fixed, arrays, traced, cotangents)
+
+    if order == "forward over reverse":
+        return jax.jvp(pulled, (arrays,), (tangents,))[1]
+    return jax.grad(lambda a: sum(jnp.vdot(g, tangents[k]) for k, g in pulled(a).items()))(arrays)
+
+
+def second(attend, arrays, options, cotangents, tangents, order):
+    """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
+    fixed, traced = split(options)
+    return to_numpy(run_second(attend, fixed, order, arrays, tangents, traced, cotangents), "second ")
+
+
+def axes_of(given, mapped):
+    """The mapped axis of each array, or None."""
+    return {k: mapped.get(k) for k in given}
+
+
+def vmap(attend, arrays, options, mapped):
+    """The function under vmap over the axes that are named."""
+    fixed, traced = split(options)
+    run = jax.vmap(partial(call, attend, fixed), (axes_of(arrays, mapped), axes_of(traced, mapped)))
+    return to_numpy(jax.jit(run)(arrays, traced))
+
+
+def per_example_gradient(attend, arrays, options, cotangents, mapped):
+    """vmap of the gradient: one gradient for each example."""
+    fixed, traced = split(options)
+    run = jax.vmap(partial(pull, attend, fixed), (axes_of(arrays, mapped), axes_of(traced, mapped), 0))
+    return to_numpy(jax.jit(run)(arrays, traced, cotangents), "grad ")
+
+
+def unwritten(attend, arrays, options):
+    """The arrays after a call that was given NumPy's own memory."""
+    eager(attend, arrays, options)
+    return arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}

@@ -1,0 +1,128 @@
+"""Functions of torch tensors, eager, on the CPU."""
+
+import contextlib
+
+import numpy as np
+import torch
+
+HEADER = "import numpy as np\nimport torch"
+stack = torch.stack
+WIDE = ""
+LACKS = ("not implemented", "not supported", "does not support", "doesn't support", "has no forward", "Batching rule")
+
+
+def wide() -> contextlib.AbstractContextManager:
+    """Where float64 stays float64: everywhere."""
+    return contextlib.nullcontext()
+
+
+def is_lack(error: Exception) -> bool:
+    """Whether the error says that there is no such kernel or derivative: torch says so in a RuntimeError."""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in LACKS)
+
+
+def tensor(array):
+    """A tensor of the same numbers; bfloat16 by way of float32, which holds it."""
+    narrow = str(array.dtype) == "bfloat16"
+    made = torch.from_numpy(np.array(array, np.float32 if narrow else array.dtype))
+    return made.to(torch.bfloat16) if narrow else made
+
+
+def to_numpy(x):
+    """The numbers of a tensor, in its dtype."""
+    x = x.detach()
+    return x.float().numpy().astype("bfloat16") if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def bind(attend, options):
+    """A function of the arrays, the options as tensors."""
+    options = {k: tensor(x) if hasattr(x, "shape") else x for k, x in options.items()}
+
+    def call(arrays):
+        arrays = dict(arrays)
+        inputs = [arrays.pop(name) for name in ("query", "key", "value")]
+        found = attend(*inputs, **arrays, **options)
+        return dict(zip(("out", "lse"), found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+
+    return call
+
+
+def tensors(arrays):
+    """Every array as a tensor."""
+    return {k: tensor(x) for k, x in arrays.items()}
+
+
+def forward(attend, arrays, options):
+    """out (and lse)."""
+    with torch.no_grad():
+        return {k: to_numpy(x) for k, x in bind(attend, options)(tensors(arrays)).items()}
+
+
+eager = forward
+
+
+def unused_is_zero(found, leaves):
+    """Gradients by name; one that torch says is not connected is 0."""
+    return {k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(leaves.items(), found, strict=True)}
+
+
+def gradient(attend, arrays, options, cotangents):
+    """Gradients of Σ cotangent · result."""
+    leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
+    results = bind(attend, options)(leaves)
+    given = [tensor(cotangents[k]).to(x.dtype) for k, x in results.items()]
+    found = torch.autograd.grad(list(results.values()), list(leaves.values()), given, allow_unused=True)
+    return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
+
+
+def jvp(attend, arrays, options, tangents):
+    """How the results move along the tangents."""
+    moved = torch.func.jvp(bind(attend, options), (tensors(arrays),), (tensors(tangents),))[1]
+    return {f"tangent {k}": to_numpy(x) for k, x in moved.items()}
+
+
+def second(attend, arrays, options, cotangents, tangents, order):
+    """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
+    call = bind(attend, options)
+
+    def pulled(leaves):
+        results, pull, *_ = torch.func.vjp(call, leaves)
+        return pull({k: tensor(cotangents[k]).to(x.dtype) for k, x in results.items()})[0]
+
+    if order == "forward over reverse":
+        found = torch.func.jvp(pulled, (tensors(arrays),), (tensors(tangents),))[1]
+    else:
+        given = tensors(tangents)
+        along = torch.func.grad(lambda leaves: sum((g * given[k]).sum() for k, g in pulled(leaves).items()))
+        found = along(tensors(arrays))
+    return {f"second {k}": to_numpy(x) for k, x in found.items()}
+
+
+def vmap(attend, arrays, options, mapped):
+    """The function under vmap over the axes that are named."""
+    if set(options) & set(mapped):
+        raise NotImplementedError("the kit maps no options in torch")
+    axes = ({k: mapped.get(k) for k in arrays},)
+    return {k: to_numpy(x) for k, x in torch.func.vmap(bind(attend, options), axes)(tensors(arrays)).items()}
+
+
+def per_example_gradient(attend, arrays, options, cotangents, mapped):
+    """vmap of the gradient: one gradient for each example, of what is not mapped, too."""
+    call = bind(attend, options)
+
+    def one(arrays, cotangents):
+        results, pull, *_ = torch.func.vjp(call, arrays)
+        return pull({k: cotangents[k].to(x.dtype) for k, x in results.items()})[0]
+
+    axes = ({k: mapped.get(k) for k in arrays}, 0)
+    found = torch.func.vmap(one, axes)(tensors(arrays), tensors(cotangents))
+    return {f"grad {k}": to_numpy(x) for k, x in found.items()}
+
+
+def unwritten(attend, arrays, options):
+    """The arrays after a call that was given NumPy's own memory."""
+    given = arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
+    shared = {k: tensor(x) if str(x.dtype) == "bfloat16" else torch.from_numpy(x) for k, x in given.items()}
+    with torch.no_grad():
+        attend(*(shared.pop(k) for k in ("query", "key", "value")), **(options | shared))
+    return given

@@ -1,0 +1,178 @@
+"""How each kind of case is judged: what is computed, and what it is held against."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import expected
+from .cases.case import Inputs, Leaves
+from .dropout import dropped, dropped_all, dropped_none
+from .trial import Failed, Trial, first_line
+from .verdicts import Finding, Verdict, at, compare, unchanged
+
+
+def value(trial: Trial) -> Finding:
+    """The numbers of the specification, in the dtype of the query (L8)."""
+    wanted, got = trial.expected(), trial.run()  # in this order: a call may write to its inputs
+    finding = compare(got, wanted, trial.tolerances(wanted))
+    if finding.verdict is Verdict.WRONG and (finding.error or 0) < 2e-5:  # or was the dense formula lucky?
+        finding = compare(got, wanted, trial.tolerances(wanted, thorough=True))
+    if finding.verdict.fails:
+        return _explained(trial, got, finding)
+    return _dtypes(trial, got) or finding
+
+
+def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
+    arrays, least = trial.inputs.arrays, np.float32 if trial.dtype != "float64" else np.float64
+    for leaf, x in got.items():
+        if leaf.endswith("lse"):
+            if np.dtype(x.dtype).itemsize < np.dtype(least).itemsize:
+                return Finding(Verdict.WRONG, f"lse is {x.dtype}, expected {np.dtype(least)} or wider", leaf)
+            continue
+        wanted = arrays.get(leaf.partition(" ")[2], arrays["query"]).dtype
+        if x.dtype != wanted:
+            return Finding(Verdict.WRONG, f"{leaf} is {x.dtype}, expected {wanted}", leaf)
+    return None
+
+
+def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
+    """Whether a declared convention explains it; whether an argument was ignored; or a gradient left out."""
+    if trial.implementation.conventions():
+        for words, wanted in _by_convention(trial):
+            if not compare(_judged(trial, got, wanted), wanted, trial.tolerances(wanted)).verdict.fails:
+                return Finding(Verdict.CONVENTION, words)
+    leaf = finding.leaf or ""
+    if (
+        leaf.startswith(("grad", "tangent", "second"))
+        and finding.verdict is Verdict.WRONG
+        and leaf in got
+        and not np.any(got[leaf])
+    ):
+        return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
+    if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
+        for name, less in _without(trial.inputs):
+            wanted = trial.expected(less)
+            mine = {leaf: x for leaf, x in got.items() if leaf in wanted}
+            if wanted.keys() == mine.keys() and not compare(mine, wanted, trial.tolerances(wanted)).verdict.fails:
+                return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
+    return finding
+
+
+def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
+    """The inputs without each option in turn."""
+    fewer = []
+    if "lse_cotangent" in inputs.extra:
+        silent = inputs.extra | {"lse_cotangent": np.zeros_like(inputs.extra["lse_cotangent"])}
+        fewer.append(("the cotangent of lse", inputs._replace(extra=silent)))
+    for name in inputs.options:
+        if name not in ("return_lse", "dropout_rng", "query_segment_ids"):
+            rest = {
+                k: x for k, x in inputs.options.items() if k != name and not (k[:5] == "query" and name[:4] == "key_")
+            }
+            fewer.append((name, inputs._replace(options=rest)))
+    if "bias" in inputs.arrays:
+        rest = {k: x for k, x in inputs.arrays.items() if k != "bias"}
+        fewer.append(("bias", inputs._replace(arrays=rest)))
+    return fewer
+
+
+def _judged(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
+    """What is got, without the lse of empty rows: a convention of its own for them has one of its own for that."""
+    if "lse" not in got or trial.implementation.empty_rows == "zero":
+        return got
+    return got | {"lse": np.where(expected.empty_rows(trial.inputs), wanted["lse"], got["lse"])}
+
+
+def _by_convention(trial: Trial) -> list[tuple[str, Leaves]]:
+    """What would be right under the conventions that the adapter declares, and their words."""
+    mine, found = trial.implementation, []
+    variants: list[tuple[str, dict[str, Any]]] = [("", {})]
+    if mine.causal == "end" and trial.inputs.options.get("is_causal"):
+        variants = [("causal is aligned to the end of the keys", {"causal_to_the_end": True})]
+        found.append((variants[0][0], trial.expected(causal_to_the_end=True)))
+    if expected.empty_rows(trial.inputs).any():
+        for words, conventions in variants:
+            wanted = trial.expected(**conventions)
+            if mine.empty_rows == "mean":
+                more = expected.with_mean_of_values(trial.inputs, wanted)
+                found.append((f"{words} a query without any key gets the mean of the values".strip(), more))
+            if mine.empty_rows == "nan" and "out" in wanted:
+                rows = expected.empty_rows(trial.inputs)[..., None]
+                found.append(
+                    ("a query without any key gets NaN", wanted | {"out": np.where(rows, np.nan, wanted["out"])})
+                )
+    return found
+
+
+def same_bits(trial: Trial) -> Finding:
+    """Two calls whose inputs differ where it may not matter give the same bits (L6, L15)."""
+    other = trial.changed() if trial.case.changed else trial.inputs
+    return unchanged(trial.run(), trial.run(other), trial.case.where)
+
+
+def close(trial: Trial) -> Finding:
+    """Two calls agree up to rounding, where the case says (L15)."""
+    one, other = trial.run(), trial.run(trial.changed())
+    wanted = {leaf: np.asarray(one[leaf], np.float64)[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
+    got = {leaf: np.asarray(other[leaf])[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
+    found = compare(got, wanted, trial.tolerances(wanted))
+    return found._replace(verdict=Verdict.LEAK) if found.verdict.fails else found
+
+
+def unwritten(trial: Trial) -> Finding:
+    """The arrays of the caller keep their numbers (L15)."""
+    given = trial.inputs.arrays | {k: x for k, x in trial.inputs.options.items() if hasattr(x, "shape")}
+    before = {name: x.copy() for name, x in given.items()}
+    after = trial.run(direction="unwritten")
+    for name, x in before.items():
+        if (differ := x != after[name]).any():
+            return at(Verdict.WRONG, f"the call wrote to {name}", name, differ, x, after[name])
+    return Finding(Verdict.OK)
+
+
+def refused(trial: Trial) -> Finding:
+    """A mistake gets an error that speaks of it (L14)."""
+    try:
+        got = trial.run(direction="eager")
+    except Failed as failed:
+        return _clear(failed.__cause__, trial)
+    shapes = ", ".join(f"{leaf} {x.shape}" for leaf, x in got.items())
+    return Finding(Verdict.SILENT, f"accepted; gives {shapes}")
+
+
+def _clear(error: BaseException | None, trial: Trial) -> Finding:
+    """Whether an error names what it is about: an argument, or the sizes that disagree."""
+    text, shown = str(error), first_line(error)
+    words = trial.inputs.extra["speaks_of"]
+    if isinstance(error, (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError)):
+        return Finding(Verdict.OBSCURE, shown)
+    if any(word.lower() in text.lower() for word in words):
+        return Finding(Verdict.OK, shown)
+    return Finding(Verdict.OBSCURE, shown)
+
+
+def merged(trial: Trial) -> Finding:
+    """Attention over two parts of the keys, joined by their lse, is attention over all of them (L9)."""
+    cut, inputs = trial.inputs.extra["cut"], trial.inputs
+    halves = []
+    for part in (slice(None, cut), slice(cut, None)):
+        arrays = {k: x if k == "query" else x[..., part, :] for k, x in inputs.arrays.items()}
+        mask = {k: x[..., part] for k, x in inputs.options.items() if k == "mask"}
+        halves.append(trial.run(Inputs(arrays, inputs.options | mask, inputs.extra)))
+    outs, lses = ([np.asarray(h[k], np.float64) for h in halves] for k in ("out", "lse"))
+    with np.errstate(all="ignore"):
+        largest = np.maximum(np.maximum(*lses), np.finfo(np.float64).min)
+        powers = [np.exp(lse - largest)[..., None] for lse in lses]
+        total = powers[0] + powers[1]
+        out = sum(p * x for p, x in zip(powers, outs, strict=True)) / np.where(total == 0, 1, total)
+        lse = largest + np.log(total[..., 0])
+    wanted = trial.expected()
+    twice = {leaf: t._replace(allowed=2 * t.allowed) for leaf, t in trial.tolerances(wanted).items()}  # two calls
+    return compare({"out": out, "lse": lse}, wanted, twice)
+
+
+JUDGES: dict[str, Callable[[Trial], Finding]] = {
+    judge.__name__: judge
+    for judge in (value, same_bits, close, unwritten, refused, merged, dropped, dropped_none, dropped_all)
+}

@@ -1,0 +1,155 @@
+"""One implementation on one case: its inputs, what it gives, what is right, and how far off it may be."""
+
+import contextlib
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from . import dense, expected
+from .cases.case import Case, Inputs, Leaves
+from .frameworks import framework
+from .implementation import Implementation
+from .verdicts import Tolerance, judge_leaf, largest
+
+DRAWS, MANY_DRAWS = 16, 64  # of the dense formula: one error of so few numbers may be small by chance
+EXACT = 1e-12  # float64 (L8)
+
+
+class Trial:
+    """One implementation on one case."""
+
+    def __init__(self, implementation: Implementation, case: Case, seed: int, dtype: str) -> None:
+        """Make the inputs."""
+        self.implementation, self.case, self.seed = implementation, case, seed
+        self.dtype = case.dtype or dtype
+        self.inputs = case.inputs(seed, dtype)
+
+    def run(self, inputs: Inputs | None = None, direction: str | None = None, **options: Any) -> Leaves:
+        """What the implementation gives: leaves of NumPy arrays."""
+        return run(self.implementation, inputs or self.inputs, direction or self.case.direction, **options)
+
+    def changed(self) -> Inputs:
+        """The inputs after the lines that change them."""
+        return self.case.inputs(self.seed, self.dtype, changed=True)
+
+    def expected(self, inputs: Inputs | None = None, **conventions: Any) -> Leaves:
+        """What is right, in float64; of the case itself kept, for it is the same for every implementation."""
+        key = "" if inputs or conventions else _key(self.case, self.seed, self.dtype)
+        if key in _expected:
+            return _expected[key]
+        with np.errstate(all="ignore"):
+            found = expected.BY_DIRECTION[self.case.direction](inputs or self.inputs, **conventions)
+        if key:
+            _expected[key] = found
+        return found
+
+    def tolerances(self, wanted: Leaves, *, thorough: bool = False) -> dict[str, Tolerance]:
+        """How far each leaf may be off: twice the error of the dense formula in the same dtype (L8).
+
+        ``thorough``: of more draws, and under ``jax.jit`` as well as in NumPy; the largest error counts.
+        """
+        if self.case.tolerance is not None:
+            return dict.fromkeys(wanted, Tolerance(self.case.tolerance))
+        errors = dense_errors(self.case, self.seed, self.dtype)
+        if thorough and self.dtype != "float64":
+            for in_jax in (False, True):
+                more = dense_errors(self.case, self.seed, self.dtype, draws=MANY_DRAWS, in_jax=in_jax)
+                errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
+        return {leaf: self._tolerance(leaf, errors) for leaf in wanted}
+
+    def _tolerance(self, leaf: str, errors: dict[str, float]) -> Tolerance:
+        if self.dtype == "float64":
+            return Tolerance(EXACT, errors.get(leaf))
+        narrow = np.float32 if leaf == "lse" else self.inputs.arrays["query"].dtype
+        rounding = _eps(narrow)  # where the dense formula happens to be exact
+        return Tolerance(max(2 * errors.get(leaf, 0.0), rounding), errors.get(leaf))
+
+
+def _eps(dtype: Any) -> float:
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def run(implementation: Implementation, inputs: Inputs, direction: str, **options: Any) -> Leaves:
+    """Call the driver of the framework for a direction."""
+    module = framework(implementation.arrays)
+    name, _, order = direction.partition(", ")
+    function = getattr(module, name.replace(" ", "_"), None)
+    if function is None or (name == "gradient" and implementation.arrays == "numpy" and not implementation.backward):
+        raise NotImplementedError(f"no {name} of functions of {implementation.arrays} arrays")
+    if name == "forward" and implementation.eager:
+        function = module.eager
+    given = directions(inputs, name) | ({"order": order} if order else {}) | options
+    context = module.wide() if inputs.arrays["query"].dtype == np.float64 else contextlib.nullcontext()
+    with warnings.catch_warnings(), context, np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            return function(implementation.attend, inputs.arrays, inputs.options, **given)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            if module.is_lack(error):
+                raise NotImplementedError(first_line(error)) from error
+            raise Failed(first_line(error)) from error
+
+
+class Failed(Exception):
+    """The implementation raised; what, on one line."""
+
+
+def first_line(error: BaseException | None) -> str:
+    """The kind of an error and the first line of its text."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:200] if text else ''}".rstrip(": ")
+
+
+def directions(inputs: Inputs, name: str) -> dict[str, Any]:
+    """What a driver needs beyond the inputs."""
+    extra, given = inputs.extra, {}
+    if "gradient" in name or name == "second":
+        given["cotangents"] = {"out": extra["cotangent"]}
+        if "lse_cotangent" in extra:
+            given["cotangents"]["lse"] = extra["lse_cotangent"]
+    if name in ("jvp", "second"):
+        given["tangents"] = extra["tangents"]
+    if name in ("vmap", "per example gradient"):
+        given["mapped"] = extra["mapped"]
+    return given
+
+
+def dense_errors(case: Case, seed: int, dtype: str, *, draws: int = DRAWS, in_jax: bool = False) -> dict[str, float]:
+    """The largest error of each leaf of the dense formula in a dtype, relative to its largest number, over some draws.
+
+    It is the same for every implementation, and kept.
+    """
+    key = f"{_key(case, seed, dtype)} {draws} {in_jax}"
+    if key not in _dense_errors:
+        _dense_errors[key] = _measure_dense(case, seed, dtype, draws, in_jax)
+    return _dense_errors[key]
+
+
+_dense_errors: dict[str, dict[str, float]] = {}
+_expected: dict[str, Leaves] = {}
+
+
+def _key(case: Case, seed: int, dtype: str) -> str:
+    """All that the numbers of a case depend on."""
+    return f"{case.text(seed, dtype)} {case.call} {case.direction}"
+
+
+def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool) -> dict[str, float]:
+    formula = dense.formula(case.direction, in_jax)
+    worst: dict[str, float] = {}
+    options = case.inputs(seed, dtype).options
+    for draw in range(1 if case.sizes.get("S", 0) > 1000 else draws):
+        inputs = case.inputs(seed + 1000 * draw, dtype)._replace(options=options)
+        with np.errstate(all="ignore"):
+            wanted = expected.BY_DIRECTION[case.direction](inputs)
+            got = expected.mapped(inputs, formula) if "mapped" in inputs.extra else formula(inputs)
+        tree = max((largest(x) for x in wanted.values()), default=0.0)
+        for leaf in wanted:
+            found = judge_leaf(leaf, np.asarray(got[leaf]), wanted[leaf], Tolerance(np.inf), tree)
+            if found.error is not None and not found.verdict.fails:
+                worst[leaf] = max(worst.get(leaf, 0.0), found.error)
+    return worst

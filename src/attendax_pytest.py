@@ -1,0 +1,23 @@
+"""The options ``--attention`` of pytest, which imports this always: nothing else is imported before they are used.
+
+It lies beside the package, not in it: importing the package would import JAX.
+"""
+
+
+def pytest_addoption(parser):
+    """Add the options; the defaults change nothing."""
+    group = parser.getgroup("attention", "attention, judged by attendax")
+    path = "judge an attention function, module:function or the name of an adapter; one test for each case (repeatable)"
+    group.addoption("--attention", action="append", default=[], metavar="module:function", help=path)
+    group.addoption("--attention-adapter", metavar="NAME", help="adapter of those functions, or module:function of one")
+    group.addoption("--attention-level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
+    only = "a law such as L6, or a part of the names of cases (repeatable)"
+    group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)
+
+
+def pytest_configure(config):
+    """Load the collector if it is asked for."""
+    if config.getoption("attention"):
+        from attendax.conformance import pytest_plugin
+
+        config.pluginmanager.register(pytest_plugin, "attendax-conformance")

@@ -1,0 +1,262 @@
+"""Mistakes in JAX that only another direction than forward and gradient shows: jvp, second order, vmap, remat, eager.
+
+Each is a function of the kit's protocol whose forward and gradient are right.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import linear_call
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+keep = jax.lax.stop_gradient
+
+
+def pieces(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, inner=lambda x: x):
+    """Scores by the formula, and the softmax, the average and lse of them; no row is empty unless a mask says so."""
+    products = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    scores = products if softcap is None else softcap * jnp.tanh(products / softcap)
+    scores = scores if bias is None else scores + bias
+    allowed = jnp.ones(scores.shape, bool) if mask is None else jnp.broadcast_to(mask, scores.shape)
+    if is_causal:
+        allowed = allowed & np.tri(*scores.shape[-2:], dtype=bool)
+    scores = jnp.where(allowed, scores, -1e30)
+    weights = jnp.where(allowed, jax.nn.softmax(inner(scores), axis=-1), 0)
+    return allowed, products, weights, weights @ value, jax.nn.logsumexp(scores, axis=-1)
+
+
+def right(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, return_lse=False):
+    """The formula."""
+    options = dict(mask=mask, bias=bias, is_causal=is_causal, softcap=softcap)
+    *_, out, lse = pieces(query, key, value, **options)
+    return (out, lse) if return_lse else out
+
+
+def only_under_jit(query, key, value, **options):
+    """A short cut for arrays that are no tracers is wrong."""
+    traced = isinstance(query, jax.core.Tracer)
+    return right(query if traced else query.astype(jnp.bfloat16).astype(query.dtype), key, value, **options)
+
+
+def with_tangent(change):
+    """The tangent by hand, with a mistake; the gradient is right, because a linear call has a transpose of its own.
+
+    ``change(name, x)`` may change a piece of the tangent: ds, the products' part of it, dlse, or dv.
+    """
+
+    def attend(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, return_lse=False):
+        options = dict(mask=mask, is_causal=is_causal, softcap=softcap)
+        arrays = (query, key, value) if bias is None else (query, key, value, bias)
+
+        def run(query, key, value, bias=None):
+            return pieces(query, key, value, bias=bias, **options)[-2:]
+
+        def moves(residuals, dots):
+            query, key, value, *bias = residuals
+            given = {"bias": bias[0]} if bias else {}
+            allowed, products, weights, _, _ = pieces(query, key, value, **given, **options)
+            dproducts = dots[0] @ key.swapaxes(-1, -2) + query @ dots[1].swapaxes(-1, -2)
+            ds = dproducts * query.shape[-1] ** -0.5
+            if softcap is not None:
+                ds = ds * change("cap", 1 - jnp.tanh(products / softcap) ** 2)
+            if bias:
+                ds = ds + change("bias", dots[3])
+            dlse = (weights * ds).sum(axis=-1)
+            tangent = (weights * (ds - dlse[..., None])) @ value + weights @ change("value", dots[2])
+            empty = ~allowed.any(axis=-1)
+            return change("row", tangent, empty), change("lse", dlse)
+
+        def transposed(residuals, cotangents):
+            return jax.vjp(run, *residuals)[1](cotangents)
+
+        @jax.custom_jvp
+        def custom(*arrays):
+            return run(*arrays)
+
+        custom.defjvp(lambda primals, dots: (run(*primals), linear_call(moves, transposed, primals, dots)))
+        out, lse = custom(*arrays)
+        return (out, lse) if return_lse else out
+
+    return attend
+
+
+def mistaken(piece, how):
+    """``change`` for one piece of the tangent."""
+
+    def change(name, x, *more):
+        return how(x, *more) if name == piece else x
+
+    return with_tangent(change)
+
+
+def with_backward(hide):
+    """The backward by hand; ``hide(name, x)`` may hide a piece of it from the second derivative."""
+
+    def attend(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, return_lse=False):
+        options = dict(mask=mask, is_causal=is_causal, softcap=softcap)
+        arrays = (query, key, value) if bias is None else (query, key, value, bias)
+
+        def run(query, key, value, bias=None):
+            return pieces(query, key, value, bias=bias, **options)[-2:]
+
+        def backward(arrays, cotangents):
+            query, key, value, *bias = arrays
+            given = {"bias": hide("bias", bias[0])} if bias else {}
+            _, products, weights, _, _ = pieces(query, key, value, **given, **options)
+            weights = hide("weights", weights)
+            dweights = cotangents[0] @ value.swapaxes(-1, -2)
+            delta = (weights * dweights).sum(axis=-1, keepdims=True)
+            ds = weights * (dweights - delta) + hide("lse", weights) * cotangents[1][..., None]
+            slope = 1.0 if softcap is None else hide("cap", 1 - jnp.tanh(products / softcap) ** 2)
+            dz = ds * slope * query.shape[-1] ** -0.5
+            grads = [dz @ key, dz.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ cotangents[0]]
+            if bias:
+                axes = tuple(k for k, size in enumerate(bias[0].shape) if size != ds.shape[k])
+                grads.append(ds.sum(axis=axes, keepdims=True))
+            return tuple(grads)
+
+        @jax.custom_vjp
+        def custom(*arrays):
+            return run(*arrays)
+
+        custom.defvjp(lambda *arrays: (run(*arrays), arrays), backward)
+        out, lse = custom(*arrays)
+        return (out, lse) if return_lse else out
+
+    return attend
+
+
+def hidden(piece):
+    """A backward with a piece that the second derivative does not see."""
+    return with_backward(lambda name, x: keep(x) if name == piece else x)
+
+
+@jax.custom_vjp
+def seen_once(x):
+    """The identity, whose gradient is right and whose own gradient is not."""
+    return x
+
+
+seen_once.defvjp(lambda x: (x, None), lambda _, cotangent: (2 * cotangent,))
+
+
+def by_primitive(rule, out=0):
+    """A primitive with a batching rule of one's own: ``rule(size, array, axis or None)`` puts the axis in front."""
+    primitive = Primitive("attention")
+    primitive.def_impl(lambda *arrays: right(*arrays[:3], mask=arrays[3]))
+    lowering = mlir.lower_fun(lambda *arrays: right(*arrays[:3], mask=arrays[3]), multiple_results=False)
+    mlir.register_lowering(primitive, lowering)
+    primitive.def_abstract_eval(lambda q, k, v, mask: jax.core.ShapedArray((*q.shape[:-1], v.shape[-1]), q.dtype))
+
+    def batch(arrays, axes):
+        size = next(x.shape[k] for x, k in zip(arrays, axes, strict=True) if k is not None)
+        moved = [rule(n, size, x, k) for n, (x, k) in enumerate(zip(arrays, axes, strict=True))]
+        return primitive.bind(*moved), out
+
+    batching.primitive_batchers[primitive] = batch
+
+    def attend(query, key, value, *, mask=None):
+        shape = (*query.shape[:-1], key.shape[-2])
+        return primitive.bind(query, key, value, jnp.broadcast_to(True if mask is None else mask, shape))
+
+    return attend
+
+
+def in_front(n, size, x, axis):
+    """The right rule."""
+    return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+
+
+def no_axis_of_its_own(n, size, x, axis):
+    """What is not mapped loses its first axis."""
+    return jnp.broadcast_to(x[:1], (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+
+
+def always_the_first(n, size, x, axis):
+    """The mapped axis is taken to be the first."""
+    return in_front(n, size, x, axis) if axis is None else x
+
+
+def one_mask_for_all(n, size, x, axis):
+    """The mask of the first example is taken for all."""
+    return (
+        jnp.broadcast_to(jnp.take(x, 0, axis), (size, *x.shape[1:]))
+        if n == 3 and axis == 0
+        else in_front(n, size, x, axis)
+    )
+
+
+def gradients_added_up(query, key, value):
+    """The gradient of the keys is added up over the mapped axis, as if they were shared."""
+
+    @jax.custom_batching.custom_vmap
+    def pulled(cotangent, *arrays):
+        return jax.vjp(right, *arrays)[1](cotangent)
+
+    @pulled.def_vmap
+    def _(size, is_batched, cotangent, *arrays):
+        grads = jax.vmap(lambda c, *a: jax.vjp(right, *a)[1](c))(cotangent, *arrays)
+        return (grads[0], jnp.broadcast_to(grads[1].sum(0), grads[1].shape), grads[2]), (True,) * 3
+
+    @jax.custom_vjp
+    def once(*arrays):
+        return pulled(*arrays)
+
+    def no_second(residuals, cotangents):
+        raise NotImplementedError("no second derivative")
+
+    once.defvjp(lambda *arrays: (pulled(*arrays), None), no_second)
+
+    @jax.custom_vjp
+    def custom(*arrays):
+        return right(*arrays)
+
+    custom.defvjp(lambda *arrays: (right(*arrays), arrays), lambda arrays, cotangent: once(cotangent, *arrays))
+    return custom(query, key, value)
+
+
+def weights_beside_the_graph(query, key, value, *, is_causal=False):
+    """A call leaves its weights in a variable of Python for the backward: those of another trace, under remat."""
+    shelf = []
+
+    def forward(query, key, value):
+        _, _, weights, out, _ = pieces(query, key, value, is_causal=is_causal)
+        return out, (query, key, value, weights)
+
+    def backward(arrays, cotangent):
+        query, key, value, weights = arrays
+        weights = shelf[0] if shelf else weights
+        dweights = cotangent @ value.swapaxes(-1, -2)
+        ds = weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True)) * query.shape[-1] ** -0.5
+        return ds @ key, ds.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ cotangent
+
+    @jax.custom_vjp
+    def custom(*arrays):
+        out, residuals = forward(*arrays)
+        shelf.append(residuals[-1])
+        return out
+
+    custom.defvjp(forward, backward)
+    return custom(query, key, value)
+
+
+MISTAKES = {
+    "eager": only_under_jit,
+    "jvp: plain": mistaken("value", lambda x: 0 * x),
+    "jvp: causal, softcap": mistaken("cap", lambda x: jnp.ones_like(x)),
+    "jvp: bias": mistaken("bias", lambda x: 0 * x),
+    "jvp: mask with an empty row": mistaken("row", lambda x, empty: jnp.where(empty[..., None], jnp.nan, x)),
+    "jvp: lse": mistaken("lse", lambda x: 0 * x),
+    "second order: forward over reverse": hidden("weights"),
+    "second order: reverse over reverse": with_backward(lambda name, x: seen_once(x) if name == "weights" else x),
+    "second order: mask and softcap": hidden("cap"),
+    "second order: bias": hidden("bias"),
+    "second order: lse": hidden("lse"),
+    "vmap: first axis": by_primitive(in_front, out=1),
+    "vmap: shared keys": by_primitive(no_axis_of_its_own),
+    "vmap: other axes": by_primitive(always_the_first),
+    "vmap: a mask for each": by_primitive(one_mask_for_all),
+    "vmap: gradients by example": gradients_added_up,
+    "checkpoint": weights_beside_the_graph,
+}

@@ -1,0 +1,260 @@
+"""``attendax check``: exit statuses, refusals, files, reproductions, every installed library."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attendax.cli import main
+
+pytest.importorskip("rich", reason="the extra 'check' is not installed")
+
+SOURCE = str(Path(__file__).resolve().parents[1] / "src")
+MINE = '''
+import numpy as np
+
+
+def right(query, key, value, *, scale=None):
+    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def wrong(query, key, value, *, mask=None, is_causal=False):
+    """Ten lines with two mistakes."""
+    scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores + np.where(mask, 0, -1e9)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def interrupted(query, key, value):
+    raise KeyboardInterrupt
+
+
+def renamed(query, key, value, *, allowed=None):
+    import jax.numpy as jnp
+
+    scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    weights = jnp.exp(scores) if allowed is None else jnp.where(allowed, jnp.exp(scores), 0)
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def adapter(fn, query, key, value, *, scale=None):
+    return fn(query, key, value, scale=scale)
+
+
+not_a_function = 3
+'''
+FAST = ("--arrays", "numpy", "--level", "forward")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The user's folder, with a module of theirs."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    sys.modules.pop("mine", None)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture
+def run(here, capsys):
+    """Run ``attendax check``: (exit status, standard output, standard error)."""
+
+    def run(*argv):
+        status = main(["check", *argv])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def environment():
+    return {k: x for k, x in os.environ.items() if k != "PYTHONPATH"}
+
+
+class TestStatus:
+    def test_right_is_0(self, run):
+        status, out, err = run("mine:right", *FAST, "--only", "scale given", "width 1")
+        assert status == 0
+        assert "Nothing is wrong in 3 cases: 3 ok." in out
+        assert sorted(line.split(" ", 3)[3] for line in err.splitlines()) == [
+            "L11 width 1",
+            "L11 width 13",
+            "L2 scale given",
+        ]
+
+    def test_wrong_is_1(self, run):
+        status, out, _ = run("mine:wrong", *FAST, "--only", "causal", "--quiet")
+        assert status == 1
+        assert "as if is_causal were not given" in " ".join(out.split())
+
+    def test_nothing_judged_is_1(self, run):
+        status, out, _ = run("mine:right", *FAST, "--only", "softcap and scale")
+        assert status == 1
+        assert "Nothing was judged" in out
+
+    def test_interrupt_is_130(self, run):
+        assert run("mine:interrupted", *FAST, "--only", "plain")[0] == 130
+
+    def test_adapters_conventions_and_names(self, run):
+        assert run("attendax-spec", "--only", "causal", "--level", "forward", "--quiet", "--causal", "start")[0] == 0
+        assert run("mine:right", "--adapter", "mine:adapter", *FAST, "--only", "scale given", "--quiet")[0] == 0
+        renamed = (
+            "mine:renamed",
+            "--arrays",
+            "jax",
+            "--level",
+            "forward",
+            "--rename",
+            "mask=allowed",
+            "--only",
+            "mask (T, S)",
+        )
+        assert run(*renamed, "--quiet")[0] == 0
+        assert run(*renamed, "--quiet", "--mask-true", "drop")[0] == 1
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("argv", "words"),
+        [
+            ([], "name a function as module:function"),
+            (["nosuch:fn"], "nosuch:fn: No module named 'nosuch'"),
+            (["mine:nope"], "mine has no nope"),
+            (["mine"], "neither module:function nor an adapter that ships: attendax,"),
+            (["mine:not_a_function"], "fn got int"),
+            (["broken:fn"], "broken:fn: ZeroDivisionError: division by zero"),
+            (["leaving:fn"], "leaving:fn: SystemExit: 3"),
+            (["mine:right", "--adapter", "nosuch"], "adapter got 'nosuch'"),
+            (["mine:right", "--only", "zzz"], "only got 'zzz', which picks no case"),
+            (["mine:right", "--level", "half"], "level got 'half'"),
+            (["mine:right", "--dtype", "int8"], "--dtype got 'int8'"),
+            (["mine:right", "--seed", "-1"], "--seed got -1"),
+            (["mine:right", "--layout", "XYZ", "--arrays", "numpy"], "layout got 'XYZ'"),
+            (["mine:right", "--rename", "mask"], "--rename got 'mask'"),
+            (["mine:right", "--rename", "msk=x", "--arrays", "numpy"], "names got 'msk'"),
+            (["mine:right", "--lse-base", "1"], "--lse-base got 1"),
+            (["mine:right", "--backward", "mine:nope"], "mine has no nope"),
+            (["attendax-spec", "--layout", "BTNH"], "layout got 'BTNH', but attendax-spec has an adapter"),
+            (["attendax-spec", "--rename", "mask=m"], "names got {'mask': 'm'}"),
+            (["mine:right", "--json", "no/such/folder.json"], "there is no such folder"),
+            (["mine:right", "--json", "-", "--html", "-"], "only one report fits standard output"),
+            (["mine:right", "--output", "x"], "--output is of --all-installed"),
+            (["mine:right", "--reproduce", "caus"], "is part of"),
+            (["mine:right", "--all-installed"], "leave the function mine:right out"),
+            (["--all-installed", "--html", "x.html"], "leave --html out"),
+        ],
+    )
+    def test_is_2_and_one_line(self, run, here, argv, words):
+        (here / "broken.py").write_text("1 / 0\n")
+        (here / "leaving.py").write_text("raise SystemExit(3)\n")
+        status, out, err = run(*argv, "--quiet")
+        assert status == 2
+        assert out == ""
+        assert err.startswith("attendax check: ")
+        assert words in err
+        assert err.count("\n") == 1
+
+    def test_unknown_option_is_2(self, run):
+        with pytest.raises(SystemExit) as caught:
+            run("mine:right", "--nosuch")
+        assert caught.value.code == 2
+
+    def test_rich_is_missing(self, run, monkeypatch):
+        monkeypatch.setitem(sys.modules, "rich", None)
+        status, _, err = run("mine:right", *FAST)
+        assert status == 2
+        assert 'pip install "attendax[check]"' in err
+
+
+class TestFiles:
+    def test_three_reports(self, run, here):
+        files = [f"--{kind}={kind}.out" for kind in ("json", "markdown", "html")]
+        status, out, _ = run("mine:wrong", *FAST, "--only", "causal", "--quiet", *files)
+        assert status == 1
+        assert "faults in" in out
+        found = json.loads((here / "json.out").read_text("utf-8"))
+        assert (found["name"], found["ok"], found["dtype"], found["seed"]) == ("mine:wrong", False, "float32", 0)
+        assert (here / "markdown.out").read_text("utf-8").startswith("# attendax check: mine:wrong")
+        assert (here / "html.out").read_text("utf-8").startswith("<!doctype html>")
+
+    def test_standard_output_is_the_report_alone(self, run):
+        status, out, err = run("mine:right", *FAST, "--only", "scale given", "--json", "-")
+        assert status == 0
+        assert json.loads(out)["counts"] == {"ok": 1}
+        assert err == "attendax check: 1/1 L2 scale given\n"
+
+    def test_seed_and_dtype_are_passed_on(self, run):
+        _, out, _ = run(
+            "attendax-spec",
+            "--only",
+            "scale given",
+            "--level",
+            "forward",
+            "--dtype",
+            "float64",
+            "--seed",
+            "7",
+            "--json",
+            "-",
+        )
+        found = json.loads(out)
+        assert (found["seed"], found["dtype"], found["ok"]) == (7, "float64", True)
+        assert found["cases"][0]["allowed"] == 1e-12
+
+    def test_ascii_terminal(self, here, monkeypatch):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["check", "mine:wrong", *FAST, "--only", "causal", "--quiet"]) == 1
+        assert b"L4" in stream.buffer.getvalue()
+
+
+class TestLists:
+    def test_cases(self, run):
+        status, out, _ = run("--list-cases", "--only", "L15", "--level", "forward")
+        assert status == 0
+        assert all(line.startswith("L15 ") for line in out.splitlines())
+        assert "inputs are not written to" in out
+
+    def test_adapters(self, run):
+        status, out, _ = run("--list-adapters")
+        assert status == 0
+        assert any(
+            line.split()[:3] == ["attendax-spec", "numpy", "attendax.spec:attention"] for line in out.splitlines()
+        )
+
+
+class TestReproduction:
+    def test_fails_as_a_script_without_attendax(self, run, here):
+        status, out, err = run("mine:wrong", *FAST, "--reproduce", "causal")
+        assert (status, err) == (1, "")
+        (here / "shows.py").write_text(f"import sys\nsys.modules['attendax'] = None\n{out}")
+        command = [sys.executable, "shows.py"]
+        shown = subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, check=False)
+        assert shown.returncode == 1
+        assert shown.stdout.startswith("got ")
+        assert "AssertionError" in shown.stderr
+        assert "attendax" not in shown.stderr
+
+    def test_nothing_is_wrong(self, run):
+        status, out, err = run("mine:right", *FAST, "--reproduce", "scale given")
+        assert (status, out) == (0, "")
+        assert err.startswith("attendax check: L2, scale given: ok")
+
+
+def test_closed_pipe_ends_quietly(here):
+    command = [sys.executable, "-m", "attendax", "check", "mine:wrong", *FAST, "--quiet"]
+    env = environment() | {"PYTHONPATH": SOURCE}
+    with subprocess.Popen(command, cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 141
+    assert err == b""

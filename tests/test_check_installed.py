@@ -1,0 +1,81 @@
+"""``attendax check --all-installed``: who is judged, who is left out and why, and what is written."""
+
+import json
+import sys
+
+import pytest
+
+from attendax.cli import main
+
+pytest.importorskip("rich", reason="the extra 'check' is not installed")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run ``attendax check``: (exit status, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+
+    def run(*argv):
+        status = main(["check", *argv])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+class TestAllInstalled:
+    @pytest.fixture
+    def adapters(self, monkeypatch):
+        """One that works, one without its library, one for a GPU, and one of ours that its process cannot find."""
+        from attendax.conformance import installed
+
+        spec = installed.ADAPTERS["attendax-spec"]
+        known = {
+            "attendax-spec": spec,
+            "absent": spec._replace(function="no_such_package.attention:fn"),
+            "on-a-gpu": spec._replace(options={"implementation": "cudnn"}),
+        }
+        monkeypatch.setattr(installed, "ADAPTERS", known)
+        monkeypatch.setattr(installed, "has_gpu", lambda: False)
+        return known
+
+    def test_writes_the_matrix(self, run, tmp_path, adapters):
+        status, out, err = run("--all-installed", "--only", "scale given", "--output", "out/there")
+        assert status == 0
+        assert "absent: the package no_such_package is not installed" in out
+        assert "on-a-gpu: needs a GPU" in out
+        assert err.startswith("attendax check: attendax-spec: 0 faults, ")
+        folder = tmp_path / "out" / "there"
+        texts = {suffix: (folder / f"conformance.{suffix}").read_text("utf-8") for suffix in ("json", "md", "html")}
+        assert [report["name"] for report in json.loads(texts["json"])["reports"]] == ["attendax-spec"]
+        assert "| attendax-spec" in texts["md"]
+        for text in texts.values():
+            assert str(tmp_path) not in text
+            assert sys.prefix not in text
+
+    def test_one_of_ours_that_cannot_be_judged_is_1(self, run, adapters, monkeypatch):
+        from attendax.conformance import installed
+
+        adapters["attendax-gone"] = adapters["attendax-spec"]
+        real = installed.in_own_process
+        monkeypatch.setattr(
+            installed, "in_own_process", lambda name, *args: "gone" if name == "attendax-gone" else real(name, *args)
+        )
+        status, out, _ = run("--all-installed", "--only", "scale given", "--quiet")
+        assert status == 1
+        assert "attendax-gone: gone" in out
+
+    def test_a_crash_tells_where(self):
+        from attendax.conformance.installed import _why
+
+        assert _why(-11, "x", "attendax check: 3/9 L6 leak") == "its process ended with SIGSEGV, in L6 leak: x"
+        assert _why(2, "attendax check: no keras", "") == "no keras"
+        assert _why(1, "Bang", "") == "its process ended with exit status 1: Bang"
+
+    def test_paths_and_addresses_are_taken_out(self, tmp_path):
+        from attendax.conformance.installed import anonymous
+
+        words = (
+            f"in /opt/python3/site-packages/flax/nn.py: <function f at 0x7f3a9c0de120> {sys.prefix}/bin; got out[0, 1]"
+        )
+        assert anonymous(words) == "in flax/nn.py: <function f at 0x...> .../bin; got out[0, 1]"

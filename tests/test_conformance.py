@@ -1,0 +1,300 @@
+"""The kit itself: what it judges with, how it takes other layouts and conventions, and what it may not look at."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import right_attention
+from attendax.conformance import ADAPTERS, CASES, Adapter, Case, Implementation, Verdict, check, checking
+from attendax.conformance.trial import Trial, dense_errors
+
+LAWS = {f"L{k}" for k in range(1, 17)}
+KIT = Path(checking.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """32 bits, and ranks promoted: what the judged functions are written for."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def right(**settings):
+    return check(right_attention.attend, arrays="numpy", backward=right_attention.backward, **settings)
+
+
+def case_of(name):
+    return next(case for case in CASES if case.name == name)
+
+
+# The cases
+
+
+def test_every_case_has_a_name_of_its_own_and_a_law():
+    assert len(CASES) >= 150
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert {case.law for case in CASES} <= LAWS
+    assert all(case.about for case in CASES)
+
+
+def test_right_is_what_the_specification_says_and_nothing_else():
+    """No module of the kit imports ops or kernels; an adapter's function may, when it runs."""
+    for path in KIT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(word in name.split(".") for name in names for word in ("ops", "kernels")), path
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_what_is_right_is_right_in_every_dtype(dtype):
+    assert [outcome.case.name for outcome in right(dtype=dtype).failures] == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_right_is_right_whatever_the_numbers(seed):
+    assert [outcome.case.name for outcome in right(seed=seed).failures] == []
+
+
+def test_the_specification_is_right():
+    report = check("attendax-spec")
+    assert report.ok
+    assert report.counts().keys() == {"ok", "not offered"}
+
+
+def test_the_function_of_this_package_is_right():
+    """What no other test asks of it; all cases are in benchmarks/results."""
+    only = ["refused", "dropout", "merge", "second order: lse", "bias of finfo.min", "inputs are not", "apart"]
+    report = check("attendax", only=only)
+    assert [(outcome.case.name, outcome.finding.message) for outcome in report.failures] == []
+    assert report.counts().keys() == {"ok"}
+
+
+def test_tolerances_are_those_of_the_dense_formula():
+    """No leaf may be so far off that nothing could fail, one that is 0 in truth least of all."""
+    for case in CASES:
+        if case.judge == "value" and case.tolerance is None and case.dtype is None:
+            errors = dense_errors(case, 0, "float32")
+            assert all(error < 2e-6 for error in errors.values()), case.name
+    found = check("attendax-spec", only=["plain"], level="forward").cases[0].finding
+    assert 0 < found.error <= found.allowed == 2 * found.dense_error < 1e-6
+
+
+# What is judged
+
+
+def formula(q, k, v, mask=None):
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores if mask is None else jnp.where(mask, scores, -jnp.inf)
+    return jax.nn.softmax(scores) @ v
+
+
+def tnd(query, key, value, *, attn_mask=None):
+    """(T, N, D); True = may not look."""
+    heads = (x.swapaxes(0, 1) for x in (query, key, value))
+    return formula(*heads, None if attn_mask is None else ~attn_mask).swapaxes(0, 1)
+
+
+LAYOUTS = {
+    "BTNH": lambda q, k, v, *, mask=None: formula(*(x.swapaxes(1, 2) for x in (q, k, v)), mask).swapaxes(1, 2),
+    "NTD": formula,
+    "TD": formula,
+}
+MASKED = ["mask (T, S)", "mask (B, N", "mask (1, N", "mask (1, S)", "plain"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_layouts(layout):
+    report = check(LAYOUTS[layout], layout=layout, only=MASKED)
+    assert report.ok, report.failures
+    assert report.counts()["ok"] >= 10
+
+
+def test_other_names_and_the_other_meaning_of_true():
+    given = {"layout": "TND", "names": {"mask": "attn_mask"}}
+    assert check(tnd, mask_true="drop", only=MASKED, **given).ok
+    report = check(tnd, mask_true="attend", only=["mask (T, S)"], level="forward", **given)
+    assert [outcome.verdict for outcome in report.cases] == [Verdict.NAN]  # the rest is empty for some query
+
+
+def test_an_lse_of_base_2():
+    def with_lse(query, key, value, *, return_lse=False):
+        out, lse = right_attention.attend(query, key, value, return_lse=True)
+        return (out, lse / np.float32(np.log(2))) if return_lse else out
+
+    assert check(with_lse, arrays="numpy", lse_base=2, only=["lse, grouped heads"], level="forward").ok
+    assert not check(with_lse, arrays="numpy", only=["lse, grouped heads"], level="forward").ok
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "jax"])
+def test_the_kind_of_arrays_is_found(arrays):
+    fn = right_attention.attend if arrays == "numpy" else formula
+    assert check(fn, only=["plain"], level="forward").arrays == arrays
+
+
+def test_a_function_that_jax_may_not_compile_is_judged_and_told():
+    def branching(query, key, value):
+        return formula(query, key, value) if query.sum() < 1e9 else query
+
+    report = check(branching, only=["plain", "eager"], level="forward")
+    assert report.counts() == {"ok": 2}
+
+
+def test_a_function_that_fails_on_everything_is_refused():
+    with pytest.raises(ValueError, match=r"fails on the plainest call(.|\n)*jax(.|\n)*numpy"):
+        check(lambda query, key, value: query @ "?")
+
+
+def causal_to_the_end(query, key, value, *, is_causal=False):
+    T, S = query.shape[-2], key.shape[-2]
+    return right_attention.attend(query, key, value, mask=np.tri(T, S, S - T, dtype=bool) if is_causal else None)
+
+
+def test_a_declared_convention_is_told_apart_from_a_fault():
+    given = {"arrays": "numpy", "only": ["causal, fewer queries", "causal, more queries"], "level": "forward"}
+    assert check(causal_to_the_end, **given).counts() == {"wrong": 2}
+    report = check(causal_to_the_end, causal="end", **given)
+    assert report.ok
+    assert report.cases[0].verdict is Verdict.CONVENTION
+    assert check(right_attention.attend, causal="end", **given).counts() == {"ok": 2}
+
+
+def mean_where_empty(query, key, value, *, mask=None):
+    scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    scores = scores if mask is None else np.where(mask, scores, -1e30).astype(query.dtype)
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True) @ value
+
+
+def test_the_mean_for_an_empty_row_is_a_convention_only_where_declared():
+    given = {"arrays": "numpy", "only": ["empty row by a mask", "all rows"], "level": "forward"}
+    assert check(mean_where_empty, **given).counts() == {"wrong": 2}
+    assert check(mean_where_empty, empty_rows="mean", **given).counts() == {"differs by convention": 2}
+    assert check(mean_where_empty, empty_rows="nan", **given).counts() == {"wrong": 2}
+
+
+def test_not_offered_is_no_pass():
+    report = check(
+        lambda query, key, value: right_attention.attend(query, key, value), arrays="numpy", only=["softcap"]
+    )
+    assert report.counts() == {"not offered": 11}
+    assert not report.ok
+
+
+def test_not_implemented_is_not_offered_and_any_other_error_is_a_fault():
+    def picky(query, key, value, *, scale=None):
+        if scale is not None:
+            raise {0.3: NotImplementedError, 0.0: KeyError}.get(scale, ZeroDivisionError)("no scale")
+        return right_attention.attend(query, key, value)
+
+    report = check(picky, arrays="numpy", only=["scale "], level="forward")
+    assert [str(o.verdict) for o in report.cases[:3]] == ["not offered", "obscure error", "obscure error"]
+
+
+# How a fault is told
+
+
+def test_an_ignored_argument_and_a_gradient_of_zeros_are_told():
+    def forgetful(query, key, value, *, bias=None, window=None):
+        return right_attention.attend(query, key, value)
+
+    report = check(forgetful, arrays="numpy", only=["window to the left", "bias (1, N, T, S)"], level="forward")
+    assert [str(o.verdict) for o in report.cases] == ["silent", "silent"]
+    assert "as if window were not given" in report.cases[0].finding.message
+
+    def backward(grad_output, query, key, value, **options):
+        grads = right_attention.backward(grad_output, query, key, value, **options)
+        return [0 * x if k == 3 else x for k, x in enumerate(grads)]
+
+    only = ["gradient: bias (1"]
+    report = check(right_attention.attend, arrays="numpy", backward=backward, only=only, level="gradient")
+    assert [(str(o.verdict), o.finding.message) for o in report.cases] == [("silent", "grad bias is all zeros")]
+
+
+FAULTS = {
+    "wrong": ("scale given", lambda q, k, v, *, scale=None: formula(q, k, v)),
+    "NaN": ("empty row by a mask", formula),
+    "leak": ("leak: NaN in a masked value", formula),
+    "gradient leak": ("leak: gradient: NaN in a masked key", formula),
+    "accepted": ("refused: mask of integers", formula),
+    "obscure": ("refused: key width", lambda q, k, v: {4: formula}[k.shape[-1]](q, k, v)),
+    "error": ("grouped heads", formula),
+    "jvp": ("jvp: plain", lambda q, k, v: formula(jax.lax.stop_gradient(q), k, v)),
+    "second order": ("second order: reverse over reverse", lambda q, k, v: formula(jax.lax.stop_gradient(q), k, v)),
+    "dropout": ("dropout: share", lambda q, k, v, *, dropout_rate=0.0, dropout_rng=None: formula(q, k, v)),
+    "merge": ("merge", lambda q, k, v, *, return_lse=False: (formula(q, k, v), 0 * q[..., 0])),
+    "float64": ("float64", lambda q, k, v: formula(*(x.astype("float32") for x in (q, k, v))).astype(q.dtype)),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_reproduction_fails_alone_in_a_fresh_python(kind, tmp_path):
+    """It is pasted into a file, knows nothing of attendax, and ends in an error."""
+    name, fn = FAULTS[kind]
+    header = "import jax\nimport jax.numpy as jnp\n\n\n"
+    source = header + checking_source(formula) + "\n\n\nattend = " + lambda_source(fn)
+    outcome = checking.judge(Implementation(fn, kind, source=source), case_of(name), 0, "float32")
+    assert outcome.verdict.fails
+    assert "attendax" not in outcome.reproduction.replace("# attendax", "")
+    script = tmp_path / "reproduction.py"
+    script.write_text(outcome.reproduction)
+    run = subprocess.run([sys.executable, "-P", script], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1, run.stdout + run.stderr
+    last = run.stderr.strip().splitlines()[-1]
+    assert "AssertionError" in last or outcome.verdict is Verdict.OBSCURE, run.stderr
+
+
+def checking_source(function):
+    import inspect
+
+    return inspect.getsource(function)
+
+
+def lambda_source(function):
+    """The text of a lambda of ``FAULTS``, or the name of the formula."""
+    import inspect
+
+    if function is formula:
+        return "formula"
+    text = inspect.getsource(function).strip().rstrip(",")
+    return text[text.index("lambda") :].rstrip(")") + (")" if text.count("(") > text.count(")") - 1 else "")
+
+
+# Adapters
+
+
+def test_an_adapter_of_ones_own_is_a_function():
+    def adapter(fn, query, key, value, *, mask=None):
+        return fn(key=key, query=query, values=value, visible=mask)
+
+    def library(*, query, key, values, visible):
+        return formula(query, key, values, visible)
+
+    assert check(library, adapter=adapter, only=MASKED).ok
+    report = check(
+        library, adapter=Adapter(adapter, "", lacks={"grouped heads": "one for each"}), only=["mask with gr"]
+    )
+    assert [outcome.finding.message for outcome in report.cases] == ["one for each"] * 2
+
+
+def test_adapters_offer_only_keywords_of_the_protocol():
+    assert len(ADAPTERS) >= 13
+    for name, adapter in ADAPTERS.items():
+        assert adapter.arrays in ("jax", "torch", "numpy"), name
+        assert adapter.function.count(":") == 1, name
+
+
+def test_the_numbers_of_a_case_are_its_text():
+    case = case_of("gradient: lse and a bias")
+    space = {}
+    exec(case.text(0, "float32"), space)
+    trial = Trial(Implementation(right_attention.attend, "", arrays="numpy"), case, 0, "float32")
+    for name, x in trial.inputs.arrays.items():
+        np.testing.assert_array_equal(space[name], x)
+    assert isinstance(case, Case)

@@ -1,0 +1,145 @@
+"""The kit in other people's tests: ``assert_conforms``, the settings, and the pytest plugin."""
+
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attendax.conformance import CASES, Verdict, assert_conforms, check
+
+SOURCE = str(Path(__file__).resolve().parents[1] / "src")
+BY_NAME = {case.name: case for case in CASES}
+MINE = """
+import numpy as np
+
+
+def right(query, key, value, *, scale=None):
+    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def wrong(query, key, value, *, mask=None, is_causal=False):
+    return right(query, key, value)
+"""
+
+
+def right(query, key, value, *, scale=None):
+    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+class TestAssertConforms:
+    def test_right_gives_the_finding(self):
+        assert assert_conforms(right, BY_NAME["scale given"], arrays="numpy").verdict is Verdict.OK
+
+    def test_fault_shows_law_case_and_reproduction(self):
+        def wrong(query, key, value, *, scale=None):
+            return right(query, key, value)
+
+        with pytest.raises(AssertionError, match=r"(?s)^L2, scale given: .*silent: .* scale .*; expected .*np.random"):
+            assert_conforms(wrong, BY_NAME["scale given"], arrays="numpy")
+
+    def test_not_offered_is_skipped(self):
+        with pytest.raises(unittest.SkipTest, match="not offered: no argument bias"):
+            assert_conforms(right, BY_NAME["bias (B, N, T, S)"], arrays="numpy")
+
+    def test_settings_are_those_of_check(self):
+        with pytest.raises(ValueError, match="layout got 'XY'"):
+            assert_conforms(right, BY_NAME["plain"], arrays="numpy", layout="XY")
+        with pytest.raises(ValueError, match="dtype got 'int8'"):
+            assert_conforms(right, BY_NAME["plain"], arrays="numpy", dtype="int8")
+
+
+class TestSettingsWithAnAdapter:
+    @pytest.mark.parametrize(
+        "given",
+        [{"layout": "BTNH"}, {"names": {"mask": "m"}}, {"mask_true": "drop"}, {"lse_base": 2.0}, {"backward": right}],
+    )
+    def test_what_the_adapter_sees_to_is_refused(self, given):
+        with pytest.raises(ValueError, match=rf"check: {next(iter(given))} got .* attendax-spec has an adapter"):
+            check("attendax-spec", only=["plain"], level="forward", **given)
+
+    def test_other_arrays_are_refused(self):
+        with pytest.raises(ValueError, match="arrays got 'torch', but the adapter of attendax-spec is for numpy"):
+            check("attendax-spec", only=["plain"], arrays="torch")
+
+    def test_conventions_override(self):
+        assert check("attendax-spec", only=["causal, fewer queries"], causal="end").ok
+        with pytest.raises(ValueError, match="causal got 'middle'"):
+            check("attendax-spec", only=["plain"], causal="middle")
+
+    def test_a_declared_lack_adds_to_those_of_the_adapter(self):
+        report = check("attendax-spec", only=["softcap"], level="forward", lacks={"softcap": "not today"})
+        assert {o.finding.message for o in report.cases if o.verdict is Verdict.NOT_OFFERED} == {"not today"}
+
+
+def pytest_in(folder, *argv):
+    """pytest in a process of its own, with the plugin under one name only."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:attendax",
+        "-p",
+        "attendax_pytest",
+        "-p",
+        "no:cacheprovider",
+        *argv,
+    ]
+    env = {k: x for k, x in os.environ.items() if not k.startswith("PYTEST")} | {"PYTHONPATH": SOURCE}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+class TestPytestPlugin:
+    def test_one_test_for_each_case(self, here):
+        only = [
+            "--attention-only=causal",
+            "--attention-only=plain",
+            "--attention-only=window",
+            "--attention-level=forward",
+        ]
+        ran = pytest_in(here, "--attention=mine:wrong", "--attention=mine:right", *only, "-rsf", "-k", "not grouped")
+        assert ran.returncode == 1, ran.stderr
+        assert "mine:wrong: L4, causal" in ran.stdout
+        assert "silent: the result is as if is_causal were not given; at out[" in ran.stdout
+        assert "from mine import wrong as fn" in ran.stdout
+        assert "not offered: no argument window" in ran.stdout
+        assert "FAILED mine:wrong::causal" in ran.stdout
+        assert "FAILED mine:right" not in ran.stdout
+
+    def test_no_such_function(self, here):
+        ran = pytest_in(here, "--attention=mine:nope")
+        assert ran.returncode == 2
+        assert "--attention=mine:nope: mine has no nope" in ran.stdout
+        assert "Traceback" not in ran.stdout + ran.stderr
+
+    def test_without_the_option_nothing_is_imported(self, here):
+        (here / "test_light.py").write_text(
+            "import sys\n\ndef test_light():\n    assert 'attendax_pytest' in sys.modules\n"
+            "    assert not {'jax', 'numpy', 'attendax'} & sys.modules.keys()\n"
+        )
+        ran = pytest_in(here, "-q", "-p", "no:hypothesispytest")
+        assert ran.returncode == 0, ran.stdout
+
+    def test_the_documented_parametrisation(self, here):
+        (here / "test_mine.py").write_text(
+            "import pytest\nimport attendax.conformance\nfrom mine import wrong as my_attention\n\n\n"
+            '@pytest.mark.parametrize("case", attendax.conformance.CASES, ids=lambda case: case.name)\n'
+            "def test_attention(case):\n    attendax.conformance.assert_conforms(my_attention, case)\n"
+        )
+        ran = pytest_in(here, "-q", "-rs", "-k", "[causal] or [plain] or [window]")
+        assert "1 failed, 1 passed, 1 skipped" in ran.stdout
+        assert "not offered: no argument window" in ran.stdout

@@ -1,0 +1,66 @@
+"""Every case of the conformance kit has a planted mistake that it is the first to catch; what is right passes all."""
+
+import jax
+import pytest
+
+import mistakes_in_biases
+import mistakes_in_conduct
+import mistakes_in_directions
+import mistakes_in_gradients
+import mistakes_in_leaks
+import mistakes_in_masks
+import mistakes_in_values
+import right_attention
+from attendax.conformance import CASES, Implementation, Verdict, check, checking
+from planted import first_to_catch
+
+IN_JAX = [case for case in CASES if case.level == "everything" or case.direction == "eager"]
+MODULES = (mistakes_in_values, mistakes_in_masks, mistakes_in_biases, mistakes_in_gradients, mistakes_in_leaks,
+           mistakes_in_conduct)  # fmt: skip
+MISTAKES = [mistake for module in MODULES for mistake in module.MISTAKES]
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """32 bits, and ranks promoted: what the judged functions are written for."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def test_what_is_right_passes_every_case():
+    report = check(right_attention.attend, arrays="numpy", backward=right_attention.backward)
+    assert [outcome.case.name for outcome in report.failures] == []
+    assert report.counts()["ok"] == sum("numpy" in case.frameworks for case in CASES) - len(
+        [case for case in IN_JAX if "numpy" in case.frameworks]
+    )
+
+
+def test_what_is_right_in_jax_passes_every_direction():
+    report = check(mistakes_in_directions.right, arrays="jax", only=[case.name for case in IN_JAX])
+    assert report.counts() == {Verdict.OK: len(IN_JAX)}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.case)
+def test_a_mistake_is_caught_and_first_by_its_case(mistake):
+    caught = first_to_catch(mistake)
+    assert caught is not None
+    assert caught.case.name == mistake.case
+    assert caught.finding.message
+    compile(caught.reproduction, mistake.case, "exec")
+
+
+@pytest.mark.parametrize("name", mistakes_in_directions.MISTAKES)
+def test_a_mistake_in_a_direction_is_caught_there_first(name):
+    """Forward and gradient of these are right by construction, the plain ones are looked at again."""
+    mistaken = Implementation(mistakes_in_directions.MISTAKES[name], name)
+    plain = [case for case in CASES if case.name in ("plain", "gradient: plain")]
+    order = [case for case in CASES if case in (*plain, *IN_JAX)]
+    outcomes = (checking.judge(mistaken, case, 0, "float32") for case in order)
+    caught = next((outcome for outcome in outcomes if outcome.verdict.fails), None)
+    assert caught is not None
+    assert caught.case.name == name
+
+
+def test_every_case_has_its_mistake():
+    assert set(mistakes_in_directions.MISTAKES) == {case.name for case in IN_JAX}
+    assert {mistake.case for mistake in MISTAKES} == {case.name for case in CASES} - {case.name for case in IN_JAX}

@@ -1,0 +1,266 @@
+"""What a report shows: JSON, Markdown, the terminal and the page, with texts that try to break each of them."""
+
+import html.parser
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from attendax.conformance import CASES, Finding, Outcome, Report, Verdict, check
+from attendax.conformance.page import page
+from attendax.conformance.tables import markdown, matrix_markdown, matrix_terminal, terminal, times
+
+AWKWARD = "[bold]x[/bold] <script>alert(1)</script> | a `tick` *star* </pre>\x1b[31m é"
+SCRIPT = 'print("""```""")  # </pre><script>alert(2)</script> [red]'
+BY_NAME = {case.name: case for case in CASES}
+
+
+def outcome(name, verdict=Verdict.OK, message="", **finding):
+    found = Finding(verdict, message, **finding)
+    return Outcome(BY_NAME[name], found, 0.25, SCRIPT if verdict.fails else "")
+
+
+def right(query, key, value, *, scale=None):
+    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+@pytest.fixture
+def awkward():
+    """One of each verdict, the numbers not all finite."""
+    place = {"leaf": "out", "index": (0, 1, 2, 3)}
+    cases = (
+        outcome("plain", leaf="out", index=(0, 0), expected=1.0, got=1.0, error=1e-7, allowed=4e-7, dense_error=2e-7),
+        outcome(
+            "scale given",
+            Verdict.WRONG,
+            AWKWARD,
+            **place,
+            expected=math.inf,
+            got=-math.inf,
+            error=math.inf,
+            allowed=2e-7,
+        ),
+        outcome("causal", Verdict.NAN, "out is NaN at 3 of 5", **place, expected=0.25, got=math.nan),
+        outcome("mask (T, S)", Verdict.CONVENTION, "a query without any key gets NaN"),
+        outcome("lse", Verdict.NOT_OFFERED, "no argument return_lse"),
+        outcome("merge", Verdict.NOT_OFFERED, "no argument return_lse"),
+        outcome("repeated", Verdict.LEAK, "2 of 5 numbers of out change", **place, expected=0.0, got=1.0),
+        outcome("refused: key width", Verdict.SILENT, "accepted; gives out (2, 3)"),
+        outcome("gradient: plain", Verdict.OBSCURE, "KeyError: 'x'"),
+    )
+    return Report(f"mine:{AWKWARD}", "1.0", "numpy", cases, versions={"python": "3.11", "numpy": "2"})
+
+
+@pytest.fixture
+def clean():
+    return check(right, arrays="numpy", only=["scale given", "width 1"], level="forward")
+
+
+class TestReport:
+    def test_laws_tell_the_worst_error_as_a_multiple(self, awkward):
+        laws = awkward.laws()
+        assert list(laws) == ["L2", "L3", "L4", "L9", "L13", "L14", "L15"]
+        assert laws["L2"].worst.case.name == "scale given"
+        assert laws["L2"].worst.multiple == math.inf
+        assert (laws["L2"].failed, laws["L2"].judged, laws["L9"].judged) == (1, 2, 0)
+        assert laws["L4"].worst is None
+        np.testing.assert_allclose(awkward.cases[0].multiple, 0.25)
+
+    @pytest.mark.parametrize(
+        ("error", "allowed", "multiple"),
+        [
+            (None, 1.0, None),
+            (1.0, None, None),
+            (math.nan, 1.0, None),
+            (0.0, 0.0, 0.0),
+            (1.0, 0.0, math.inf),
+            (3.0, 2.0, 1.5),
+        ],
+    )
+    def test_multiple(self, error, allowed, multiple):
+        assert outcome("plain", error=error, allowed=allowed).multiple == multiple
+
+    def test_told_names_place_and_numbers(self, awkward):
+        told = awkward.cases[2].told()
+        assert told == "NaN: out is NaN at 3 of 5; at out[0, 1, 2, 3]; expected 0.25; got nan"
+        near = outcome("plain", Verdict.WRONG, "off", leaf="out", index=(0,), expected=1.0, got=1.0 + 1e-11)
+        assert near.facts()["expected"] != near.facts()["got"]
+
+    def test_json_is_strict_and_comes_back(self, awkward):
+        def refuse(constant):
+            raise AssertionError(constant)
+
+        found = json.loads(awkward.to_json(), parse_constant=refuse)
+        assert found["cases"][1]["expected"] == "inf"
+        assert found["cases"][2]["got"] == "nan"
+        again = Report.from_dict(found)
+        assert again.to_json() == awkward.to_json()
+        assert again.cases[1].finding.index == (0, 1, 2, 3)
+        assert again.cases[1].finding.got == -math.inf
+        assert math.isnan(again.cases[2].finding.got)
+        assert again.failures[0].verdict is Verdict.WRONG
+
+    def test_real_report_comes_back(self, clean):
+        again = Report.from_dict(json.loads(clean.to_json()))
+        assert again.ok
+        assert again.laws().keys() == clean.laws().keys()
+        assert [o.finding for o in again.cases] == [o.finding for o in clean.cases]
+        assert clean.versions["numpy"] == np.__version__
+
+
+class TestMarkdown:
+    def test_holds_everything(self, awkward):
+        text = markdown(awkward)
+        for part in (
+            "## Laws",
+            "## Faults",
+            "## Differs by convention",
+            "## Not offered",
+            "numpy 2",
+            "float32",
+            "seed",
+        ):
+            assert part in text
+        assert text.count("````python\n") == len(awkward.failures) == 5
+        assert "- no argument return\\_lse: L9 lse; L9 merge" in text
+        assert "at 3 of 5" in text
+        assert "\x1b" not in text
+
+    def test_rows_have_as_many_cells_as_their_header(self, awkward, clean):
+        for text in (markdown(awkward), markdown(clean), matrix_markdown([awkward, clean], {"x|y": "a|b"})):
+            blocks = re.findall(r"(?:^\|.*\n)+", text, re.M)
+            assert blocks
+            for block in blocks:
+                cells = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+                assert len(cells) == 1, block
+
+    def test_no_html_of_the_message_is_left(self, awkward):
+        outside = re.sub(r"````python\n.*?\n````\n", "", markdown(awkward), flags=re.S)
+        assert not re.search(r"(?<!\\)<", outside)
+
+    def test_matrix(self, awkward, clean):
+        text = matrix_markdown([awkward, clean], {"other": "needs a GPU"})
+        header, _, first, second = text.splitlines()[2:6]
+        assert header.split(" | ")[1:3] == ["L1", "L2"] or "L2" in header
+        assert "1 of 2" in first
+        assert "\\~1" in first
+        assert "ok 1" in second
+        assert "- other: needs a GPU" in text
+
+
+class TestTerminal:
+    @pytest.fixture
+    def printed(self):
+        rich = pytest.importorskip("rich.console", reason="the extra 'check' is not installed")
+
+        def run(show, *args, width=80, colour=False):
+            out = io.StringIO()
+            console = rich.Console(file=out, width=width, force_terminal=colour, highlight=False)
+            show(*args[:1], console, *args[1:])
+            return out.getvalue()
+
+        return run
+
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_fits(self, printed, awkward, clean, width):
+        for report in (awkward._replace(name="mine"), clean):
+            text = printed(terminal, report, width=width)
+            assert max(len(line) for line in text.splitlines()) <= width
+            assert "…" not in text
+
+    def test_markup_is_text(self, printed, awkward):
+        text = printed(terminal, awkward)
+        assert "[bold]x[/bold] <script>" in " ".join(text.split())
+        assert "\x1b" not in text
+        assert SCRIPT in text
+        assert "5 faults in 9 cases" in " ".join(text.split())
+
+    def test_colour_is_never_alone(self, printed, awkward):
+        assert re.sub(r"\x1b\[[0-9;]*m", "", printed(terminal, awkward, colour=True)) == printed(terminal, awkward)
+
+    def test_matrix_of_all_laws_and_a_long_name_fits_80(self, printed, awkward, clean):
+        every = tuple({case.law: outcome(case.name) for case in CASES}.values())
+        reports = [clean._replace(name="a-very-long-name-of-a-library-indeed", cases=every), awkward]
+        text = printed(matrix_terminal, reports, {"left [bold]": "[red]no[/red]"})
+        lines = text.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[1].split() == [f"L{k}" for k in range(1, 16)]
+        assert "ok~" in text
+        assert "left [bold]: [red]no[/red]" in text
+
+    @pytest.mark.parametrize(
+        ("multiple", "words"),
+        [(None, ""), (0.0, "0.00 x"), (0.5, "0.50 x"), (99.99, "99.99 x"), (1e12, "1e12 x"), (math.inf, "inf x")],
+    )
+    def test_times(self, multiple, words):
+        assert times(multiple) == words
+        assert len(words) <= 7
+
+
+class Tags(html.parser.HTMLParser):
+    """Whether every tag is closed, and what is in there."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen, self.ids, self.links, self.texts = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        attrs = dict(attrs)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        self.links += [attrs["href"]] if "href" in attrs else []
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+class TestPage:
+    def test_is_whole_and_escaped(self, awkward, clean):
+        text = page([awkward, clean], {AWKWARD: AWKWARD})
+        tags = Tags(text)
+        assert not tags.open
+        assert tags.seen.count("script") == 1
+        assert "alert(1)" in "".join(tags.texts)
+        assert SCRIPT in tags.texts
+        assert "\x1b" not in text
+        assert "[31m" in text
+
+    def test_needs_nothing_from_elsewhere(self, awkward):
+        text = awkward.to_html()
+        assert not re.search(r"https?:|//[a-z]|url\(|@import|src=|<link", text)
+        assert "prefers-color-scheme: dark" in text
+        assert 'name="viewport"' in text
+
+    def test_every_cell_leads_to_its_cases(self, awkward, clean):
+        tags = Tags(page([awkward, clean]))
+        assert len(set(tags.ids)) == len(tags.ids)
+        targets = {link.removeprefix("#") for link in tags.links} - {""}
+        assert targets <= set(tags.ids)
+        assert {"i0-L2", "i1-L2", "i0-L15"} <= targets
+
+    def test_cases_show_their_numbers(self, awkward):
+        text = " ".join(Tags(awkward.to_html()).texts)
+        for part in (
+            "out[0, 1, 2, 3]",
+            "expected",
+            "inf",
+            "✓ ok",
+            "~ differs by convention",
+            "✕ leak",
+            "error 1e-07, allowed 4e-07, dense formula 2e-07",
+        ):
+            assert part in text
+
+    def test_of_nothing(self):
+        assert not Tags(page([])).open
