@@ -28,6 +28,15 @@ BIASES = [
     given("bias (N, 1, S)", "if bias is not None and bias.ndim == 3:", "    bias = bias[:, None]"),
     # of rank 1: one for each query
     given("bias (S,)", "if bias is not None and bias.ndim == 1:", "    bias = bias[:, None]"),
+    # one key given: the rest are padding
+    Mistake(
+        "bias (B, N, T, 1)",
+        ADDED,
+        "if bias.shape[-1] == 1 and key.shape[-2] > 1:\n"
+        "            rest = [(0, 0)] * (bias.ndim - 1) + [(0, key.shape[-2] - 1)]\n"
+        "            bias = np.pad(bias, rest, constant_values=-np.inf)\n"
+        "            allowed = allowed & (bias != -np.inf)\n        " + ADDED,
+    ),
     given(
         "bias with grouped heads",
         "if bias is not None and bias.ndim == 4:",

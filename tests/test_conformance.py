@@ -187,6 +187,14 @@ def test_not_offered_is_no_pass():
     assert not report.ok
 
 
+def test_a_declared_lack_is_not_offered_and_an_unknown_one_is_refused():
+    given = {"arrays": "jax", "only": ["one key head for all"], "level": "forward"}
+    assert check(formula, **given).counts() == {"obscure error": 1}
+    assert check(formula, lacks={"grouped heads": "one for each"}, **given).counts() == {"not offered": 1}
+    with pytest.raises(ValueError, match=r"lacks got 'heeds', expected some of grouped heads"):
+        check(formula, lacks={"heeds": ""}, **given)
+
+
 def test_not_implemented_is_not_offered_and_any_other_error_is_a_fault():
     def picky(query, key, value, *, scale=None):
         if scale is not None:

@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--causal", choices=("start", "end"), help="where is_causal is aligned; start unless given")
     how.add_argument("--empty-rows", choices=("zero", "mean", "nan"), help="of a query without keys; zero unless given")
     how.add_argument("--lse-base", type=float, metavar="2", help="of its log-sum-exp; e unless given")
+    how.add_argument(
+        "--lacks", nargs="+", action="extend", metavar="TRAIT", help='what it does not offer, such as "grouped heads"'
+    )
     how.add_argument("--backward", metavar="module:function", help="the backward of a NumPy function")
     what = parser.add_argument_group("what is judged")
     what.add_argument("--only", nargs="+", action="extend", metavar="L6", help="laws, and parts of the names of cases")
@@ -136,6 +139,7 @@ def _refuse_with_all(args: argparse.Namespace) -> None:
         "causal",
         "empty_rows",
         "lse_base",
+        "lacks",
         "backward",
     )
     for name in (*single, "reproduce", "json", "markdown", "html"):
@@ -175,6 +179,8 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         if wrong := [pair for pair, found in zip(args.rename, pairs, strict=True) if not all(found)]:
             raise Refusal(f"--rename got {wrong[0]!r}, expected ours=theirs, such as mask=attn_mask")
         given["names"] = {ours: theirs for ours, _, theirs in pairs}
+    if args.lacks:
+        given["lacks"] = dict.fromkeys(args.lacks, "said to be lacking")
     if "lse_base" in given and not given["lse_base"] > 1:
         raise Refusal(f"--lse-base got {given['lse_base']:g}, expected a number above 1")
     return given

@@ -12,6 +12,10 @@ OPTIONS = (
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
     "dropout_rate", "dropout_rng", "return_lse",
 )  # fmt: skip
+TRAITS = (  # what no keyword shows
+    "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "empty arrays", "gradient of bias",
+    "float64", "float32", "bfloat16", "float16",
+)  # fmt: skip
 CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
 
 
@@ -26,7 +30,7 @@ class Implementation:
         backward: of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)``.
         causal: where ``is_causal`` begins: "start" (L4) or "end".
         empty_rows: what a query without any key gets: "zero" (L5), "mean" of the values, or "nan".
-        lacks: what it does not offer, each with the reason.
+        lacks: what it does not offer, of ``TRAITS`` and ``OPTIONS``, each with the reason.
         source: Python that defines ``attend`` in a reproduction.
         eager: whether JAX may not compile it.
         version: of its library.
@@ -48,6 +52,9 @@ class Implementation:
         for name, known in (("causal", CAUSAL), ("empty_rows", EMPTY_ROWS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"check: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
+        if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
+            known = ", ".join((*TRAITS, *OPTIONS))
+            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {known}")
         if self.backward is not None and not hasattr(self.attend, "backward"):
             attend: Any = functools.partial(self.attend)
             attend.backward = self.backward

@@ -86,7 +86,7 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
         "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "unwritten": _unwritten,
         "merged": _merge, "dropped": _dropout, "dropped_none": _dropout_of_none,
     }  # fmt: skip
-    if finding.verdict is Verdict.OBSCURE and case.judge != "refused":
+    if finding.verdict is Verdict.OBSCURE and case.judge not in special:
         return f"{collected}\n{call}  # raises: {finding.message}"
     if case.judge in special:
         return special[case.judge](call, collected, case, finding)
@@ -126,6 +126,8 @@ def _two_calls(call: str, collected: str, case: Case, finding: Finding) -> str:
         collected,
         f"other = {call}",
     ]
+    if finding.leaf is None:
+        return "\n".join(lines)
     at = f"[{finding.leaf!r}][{finding.index}]"
     lines += [f"print('before', one{at}, 'after', other{at})"]
     if case.judge == "close":

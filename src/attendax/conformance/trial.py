@@ -63,7 +63,7 @@ class Trial:
         if self.dtype == "float64":
             return Tolerance(EXACT, errors.get(leaf))
         narrow = np.float32 if leaf == "lse" else self.inputs.arrays["query"].dtype
-        rounding = _eps(narrow)  # where the dense formula happens to be exact
+        rounding = max(_eps(narrow), 2 * _eps(np.float32))  # where the dense formula happens to be exact
         return Tolerance(max(2 * errors.get(leaf, 0.0), rounding), errors.get(leaf))
 
 
@@ -142,7 +142,7 @@ def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool) 
     formula = dense.formula(case.direction, in_jax)
     worst: dict[str, float] = {}
     options = case.inputs(seed, dtype).options
-    for draw in range(1 if case.sizes.get("S", 0) > 1000 else draws):
+    for draw in range(draws // 4 if case.sizes.get("S", 0) > 1000 else draws):
         inputs = case.inputs(seed + 1000 * draw, dtype)._replace(options=options)
         with np.errstate(all="ignore"):
             wanted = expected.BY_DIRECTION[case.direction](inputs)

@@ -22,6 +22,7 @@ BIASES = [
     bias_of("(B, 1, 1, S)", "one for each key"),
     bias_of("(N, 1, S)", "rank 3, aligned at the end"),
     bias_of("(S,)", "rank 1"),
+    bias_of("(B, N, T, 1)", "the same for all keys changes nothing"),
     Case(
         "bias with grouped heads",
         "L2",

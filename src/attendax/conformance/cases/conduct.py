@@ -59,7 +59,7 @@ def refusal(
     return Case(f"refused: {name}", law, about, "refused", lines=lines, call=call, **more)
 
 
-SHAPE_WORDS = ("shape", "size", "dimension", "dims", "axis")
+SHAPE_WORDS = ("length", "depth", "width", "shape", "size", "dimension", "dims", "axis")
 REFUSALS = [
     refusal(
         "key width",

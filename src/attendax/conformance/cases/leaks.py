@@ -5,6 +5,7 @@ from .case import Case
 LENGTHS = 'key_lengths = np.array([5, 5], "int32")'
 PADDED = "mask = np.broadcast_to(np.arange(S) < 5, (B, 1, 1, S))"
 FUTURE = dict(out="..., :3, :")
+SQUARE = {"T": 7}  # T = S: causal begins at the start and ends at the end
 IDS = 'ids = np.array([[0, 0, 0, 1, 1, 1, 1]] * 2, "int32")'
 SEGMENTS = "query_segment_ids=ids, key_segment_ids=ids"
 BIASED = "bias = rng.standard_normal((B, N, T, S)).astype(dtype)"
@@ -43,8 +44,8 @@ CASES = [
     leak("a huge masked value", PADDED, "mask=mask", put("value", ":, :, 5:", "3e38"), dtype="float32"),
     leak("NaN in a padded value", LENGTHS, "key_lengths=key_lengths", put("value", ":, :, 5:", "np.nan")),
     leak("NaN in a padded key", LENGTHS, "key_lengths=key_lengths", put("key", ":, :, 5:", "np.nan")),
-    leak("NaN in a future key", "", "is_causal=True", put("key", ":, :, 3:", "np.nan"), where=FUTURE),
-    leak("NaN in a future value", "", "is_causal=True", put("value", ":, :, 3:", "np.nan"), where=FUTURE),
+    leak("NaN in a future key", "", "is_causal=True", put("key", ":, :, 3:", "np.nan"), where=FUTURE, sizes=SQUARE),
+    leak("NaN in a future value", "", "is_causal=True", put("value", ":, :, 3:", "np.nan"), where=FUTURE, sizes=SQUARE),
     leak("NaN outside the window", "", "window=(None, 0)", put("value", ":, :, 3:", "np.nan"), where=FUTURE),
     leak("NaN in another segment", IDS, SEGMENTS, put("value", ":, :, 3:", "np.nan"), where=FUTURE, sizes={"T": 7}),
     leak("NaN in a masked bias", f"{PADDED}\n{BIASED}", "mask=mask, bias=bias", put("bias", "..., 5:", "np.nan")),
@@ -86,6 +87,7 @@ CASES = [
         "is_causal=True",
         put("value", ":, :, 3:", "np.nan"),
         where={"grad query": "..., :3, :"},
+        sizes=SQUARE,
     ),
     gradient_leak(
         "NaN in another segment",

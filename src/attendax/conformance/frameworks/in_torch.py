@@ -8,7 +8,15 @@ import torch
 HEADER = "import numpy as np\nimport torch"
 stack = torch.stack
 WIDE = ""
-LACKS = ("not implemented", "not supported", "does not support", "doesn't support", "has no forward", "Batching rule")
+LACKS = (
+    "not implemented",
+    "not supported",
+    "does not support",
+    "doesn't support",
+    "has no forward",
+    "Batching rule",
+    "TransformType.Vmap",
+)
 
 
 def wide() -> contextlib.AbstractContextManager:
@@ -124,5 +132,6 @@ def unwritten(attend, arrays, options):
     given = arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
     shared = {k: tensor(x) if str(x.dtype) == "bfloat16" else torch.from_numpy(x) for k, x in given.items()}
     with torch.no_grad():
-        attend(*(shared.pop(k) for k in ("query", "key", "value")), **(options | shared))
+        inputs = [shared.pop(k) for k in ("query", "key", "value")]
+        attend(*inputs, **(options | shared))
     return given
