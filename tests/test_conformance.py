@@ -188,7 +188,7 @@ def test_not_offered_is_no_pass():
 
 
 def test_a_declared_lack_is_not_offered_and_an_unknown_one_is_refused():
-    given = {"arrays": "jax", "only": ["one key head for all"], "level": "forward"}
+    given = {"arrays": "jax", "only": ["mask with grouped heads"], "level": "forward"}
     assert check(formula, **given).counts() == {"obscure error": 1}
     assert check(formula, lacks={"grouped heads": "one for each"}, **given).counts() == {"not offered": 1}
     with pytest.raises(ValueError, match=r"lacks got 'heeds', expected some of grouped heads"):

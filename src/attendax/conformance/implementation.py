@@ -53,8 +53,7 @@ class Implementation:
             if getattr(self, name) not in known:
                 raise ValueError(f"check: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
         if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
-            known = ", ".join((*TRAITS, *OPTIONS))
-            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {known}")
+            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {', '.join((*TRAITS, *OPTIONS))}")
         if self.backward is not None and not hasattr(self.attend, "backward"):
             attend: Any = functools.partial(self.attend)
             attend.backward = self.backward
