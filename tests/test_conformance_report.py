@@ -181,7 +181,16 @@ class TestTerminal:
         assert "5 faults in 9 cases" in " ".join(text.split())
 
     def test_colour_is_never_alone(self, printed, awkward):
-        assert re.sub(r"\x1b\[[0-9;]*m", "", printed(terminal, awkward, colour=True)) == printed(terminal, awkward)
+        plain = printed(terminal, awkward)
+        coloured = re.sub(r"\x1b\[[0-9;]*m", "", printed(terminal, awkward, colour=True))
+        assert coloured.partition("reproduction of")[0] == plain.partition("reproduction of")[0]
+        assert coloured.splitlines()[-1] == plain.splitlines()[-1]
+
+    def test_a_pipe_gets_every_reproduction_and_a_screen_says_how_to_get_them(self, printed, awkward):
+        scripts = [printed(terminal, awkward, colour=colour).count("reproduction of") for colour in (False, True)]
+        assert scripts == [len(awkward.failures), 3]
+        assert "The other reproductions" in printed(terminal, awkward, colour=True)
+        assert "The other reproductions" not in printed(terminal, awkward)
 
     def test_matrix_of_all_laws_and_a_long_name_fits_80(self, printed, awkward, clean):
         every = tuple({case.law: outcome(case.name) for case in CASES}.values())

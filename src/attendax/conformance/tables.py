@@ -17,7 +17,7 @@ LEGEND = (
     'convention that the adapter declares, which is no fault. "-": nothing of the kind is offered.'
 )
 KEY = "ok: no fault   ok~: some differ by a declared convention   3: so many faults   -: nothing offered"
-SCRIPTS = 3  # how many reproductions a terminal shows, no two of one law
+SCRIPTS = 3  # how many reproductions a screen shows, no two of one law; a file or a pipe gets them all
 FAULTS = tuple(verdict for verdict in Verdict if verdict.fails)
 
 
@@ -189,8 +189,10 @@ def terminal(report: Report, console: "Console") -> None:
     console.print(_law_table(report, wide=console.width >= 110))
     for outcome in report.failures:
         _print_fault(outcome, console)
-    shown = {outcome.case.law: outcome for outcome in reversed(report.failures)}
-    for outcome in [o for o in report.failures if shown[o.case.law] is o][:SCRIPTS]:
+    first = {outcome.case.law: outcome for outcome in reversed(report.failures)}
+    shown = [o for o in report.failures if not console.is_terminal or first[o.case.law] is o]
+    shown = shown[:SCRIPTS] if console.is_terminal else shown
+    for outcome in shown:
         console.rule(Text(f"reproduction of {outcome.case.law}, {outcome.case.name}"), style="dim", align="left")
         console.print(Text(clean(outcome.reproduction)), soft_wrap=True)
     words = collections.Counter(o.finding.message for o in report.cases if o.verdict is Verdict.CONVENTION)
@@ -199,7 +201,7 @@ def terminal(report: Report, console: "Console") -> None:
     for reason, found in by_reason(report).items():
         number = "1 case" if len(found) == 1 else f"{len(found)} cases"
         console.print(Text(f"not offered: {clean(reason)} ({number})", "dim"))
-    if len(report.failures) > min(SCRIPTS, len(shown)):
+    if len(report.failures) > len(shown):
         console.print(
             Text('The other reproductions: --reproduce "NAME OF A CASE", --markdown FILE or --html FILE.', "dim")
         )
