@@ -20,6 +20,12 @@ NO_SCALE = "    if scale is None:\n        scale = query.shape[-1] ** -0.5\n"
 SHAPES = [
     Mistake("plain", "scores = np.where(allowed, scores, -np.inf)", "scores = np.where(allowed, -scores, -np.inf)"),
     Mistake("plain", "scale = query.shape[-1] ** -0.5", "scale = 1.0"),
+    # memory is read in its order
+    Mistake(
+        "arrays that are views",
+        "q, k, v = query.astype(wide), key.astype(wide), value.astype(wide)",
+        'q, k, v = (np.ravel(x, order="K").reshape(x.shape).astype(wide) for x in (query, key, value))',
+    ),
     Mistake("one query", RESULT, "out = out.astype(query.dtype).squeeze()"),
     # the only value, but not once for each query
     Mistake("one key", AVERAGE, "out = values if values.shape[-2] == 1 else weights @ np.where(tame, values, 0)"),

@@ -6,7 +6,7 @@ import importlib.util
 import time
 import unittest
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,17 @@ import numpy as np
 from .adapters import ADAPTERS, adapter_for
 from .adapters.adapter import Adapter
 from .adapters.layout import plain
-from .cases import CASES, LEVELS, Case
+from .cases import CASES, Case, choose
 from .frameworks import framework
 from .implementation import Implementation, resolve
 from .judges import JUDGES
 from .report import Outcome, Report, versions
 from .reproduction import reproduction
-from .trial import Failed, Trial, first_line, run
+from .trial import Failed, NoNumbers, Trial, first_line, run
 from .verdicts import Finding, Verdict
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+SETTINGS = ("layout", "names", "mask_true", "lse_base", "causal", "empty_rows", "lacks")
 OVERRIDES = ("causal", "empty_rows", "lacks")  # the settings that go with an adapter
 
 
@@ -142,31 +143,6 @@ def _implement_once(fn: Any, settings: dict[str, Any]) -> Implementation:
     return _last[0][2]
 
 
-def choose(only: Iterable[str] = (), level: str = "everything") -> list[Case]:
-    """The cases of a level that a law or a part of a name picks.
-
-    Raises:
-        ValueError: no such level, or something picks no case.
-    """
-    if level not in LEVELS:
-        raise ValueError(f"check: level got {level!r}, expected one of {', '.join(LEVELS)}")
-    cases = [case for case in CASES if LEVELS.index(case.level) <= LEVELS.index(level)]
-    only = [only] if isinstance(only, str) else list(only)
-    for words in only:
-        if not any(_picks(words, case) for case in cases):
-            raise ValueError(
-                f"check: only got {words!r}, which picks no case of level {level}; "
-                "expected a law such as L6, or a part of a name"
-            )
-    return [case for case in cases if not only or any(_picks(words, case) for words in only)]
-
-
-def _picks(words: str, case: Case) -> bool:
-    if words[:1] in "Ll" and words[1:].isdigit():
-        return words.upper() == case.law
-    return words.lower() in case.name.lower()
-
-
 def implement(
     fn: Any,
     *,
@@ -177,6 +153,10 @@ def implement(
     **settings: Any,
 ) -> Implementation:
     """What ``check`` judges, from what it is given."""
+    if unknown := sorted(set(settings) - set(SETTINGS)):
+        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {', '.join(SETTINGS)}")
+    if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
+        settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
     path = fn if isinstance(fn, str) else None
@@ -189,7 +169,7 @@ def implement(
     fn = resolve(path) if path else fn
     if not callable(fn):
         raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
-    name = str(name or path or getattr(fn, "__qualname__", type(fn).__name__))
+    name = str(name or path or _name_of(fn))
     if adapter is not None:
         return _overridden(_by_adapter(adapter, fn, path, name, arrays), arrays, backward, settings)
     arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings)
@@ -222,11 +202,15 @@ def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None, array
             known = ", ".join(ADAPTERS)
             raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
         fn = resolve(path) if path else fn
-        return _by_adapter(resolve(adapter), fn, path, name or path or fn.__qualname__, arrays)
+        return _by_adapter(resolve(adapter), fn, path, name or path or _name_of(fn), arrays)
     shipped = ADAPTERS[adapter]
     own = path is None or path == shipped.function
     fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
-    return shipped.implementation(name or (adapter if fn is None else path or fn.__qualname__), fn, path)
+    return shipped.implementation(name or (adapter if fn is None else path or _name_of(fn)), fn, path)
+
+
+def _name_of(fn: Any) -> str:
+    return getattr(fn, "__qualname__", type(fn).__name__)
 
 
 def _by_adapter(adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None) -> Implementation:
@@ -247,6 +231,7 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any]) -> tuple[str, 
         ValueError: with none.
     """
     inputs = CASES[0].inputs(0, "float32")
+    plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
     said = []
     for arrays, eager in (("jax", False), ("numpy", False), ("jax", True), ("torch", False)):
         if arrays == "torch" and not importlib.util.find_spec("torch"):
@@ -255,18 +240,22 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any]) -> tuple[str, 
             tried = plain(fn, name, arrays, eager=eager, **settings)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                if arrays == "numpy" and not isinstance(tried.attend(*inputs.arrays.values()), np.ndarray):
+                if arrays == "numpy" and not _gives_numpy(tried.attend(*inputs.arrays.values())):
                     continue
                 run(tried, inputs, "forward")
             return arrays, eager
-        except (Failed, NotImplementedError, ValueError) as error:
+        except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
             said.append(f"  {arrays:<6} {error}")
-        except Exception as error:  # of the call with NumPy's arrays
+        except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
             said.append(f"  {arrays:<6} {first_line(error)}")
     rows = "\n".join(dict.fromkeys(said))
     raise ValueError(
         f"check: {name} fails on the plainest call, query (2, 3, 5, 4), key and value (2, 3, 7, 4):\n{rows}"
     )
+
+
+def _gives_numpy(found: Any) -> bool:
+    return isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray)
 
 
 def judge(implementation: Implementation, case: Case, seed: int, dtype: str) -> Outcome:
@@ -288,5 +277,7 @@ def _find(implementation: Implementation, case: Case, seed: int, dtype: str) -> 
         return JUDGES[case.judge](trial)
     except NotImplementedError as error:
         return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error))
+    except NoNumbers as found:
+        return Finding(Verdict.WRONG, found.args[1], found.args[0])
     except Failed as failed:
         return Finding(Verdict.OBSCURE, str(failed))

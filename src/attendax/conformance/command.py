@@ -1,6 +1,7 @@
 """``attendax check``: judge a function, or every library that is installed."""
 
 import argparse
+import contextlib
 import importlib.util
 import io
 import os
@@ -115,8 +116,8 @@ def _run(args: argparse.Namespace) -> int:
 
     only = args.only or ()
     choose(only, args.level)  # before anything is imported for longer
-    made = implementation(args)
-    with progress(quiet=args.quiet) as tell:
+    with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the function may print
+        made = implementation(args)
         report = check(made, only=only, level=args.level, dtype=args.dtype, seed=args.seed, progress=tell)
     return _show(report, args)
 
@@ -232,7 +233,8 @@ def _reproduce(args: argparse.Namespace) -> int:
         raise Refusal(
             f"--reproduce {args.reproduce!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}"
         )
-    outcome = judge(implementation(args), cases[0], args.seed, args.dtype)
+    with contextlib.redirect_stdout(sys.stderr):
+        outcome = judge(implementation(args), cases[0], args.seed, args.dtype)
     if outcome.verdict.fails:
         print(outcome.reproduction, end="")
         return FAULT

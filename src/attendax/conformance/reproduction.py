@@ -9,6 +9,7 @@ from .frameworks import framework
 from .implementation import Implementation
 from .verdicts import Finding, Verdict
 
+NUMBERS_FIRST = ("dropped", "dropped_none")
 COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
 
 
@@ -82,6 +83,13 @@ def _collected(case: Case) -> str:
 def _ending(implementation: Implementation, case: Case, finding: Finding) -> str:
     """Collect, call, and hold the result against what is right."""
     call, collected = _call(case, implementation), _collected(case)
+    if case.judge in NUMBERS_FIRST and finding.verdict is Verdict.WRONG and "shape" in finding.message:
+        case = case._replace(judge="value")
+    if "SystemExit" in finding.message:
+        lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
+        return "\n".join(lines)
+    if case.judge in ("same_bits", "close", "merged") and finding.verdict is Verdict.WRONG and finding.index is None:
+        return "\n".join([collected, f"got = {call}", *_assertion(finding)])
     special = {
         "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "unwritten": _unwritten,
         "merged": _merge, "dropped": _dropout, "dropped_none": _dropout_of_none,
@@ -99,7 +107,7 @@ def _assertion(finding: Finding) -> list[str]:
         return ["print(got)"]
     lines = [f"got = got[{leaf!r}]"]
     if index is None:
-        return [*lines, 'print("got", got.shape, got.dtype)', f"raise AssertionError({finding.message!r})"]
+        return [*lines, 'print("got", getattr(got, "shape", got))', f"raise AssertionError({finding.message!r})"]
     if finding.verdict is Verdict.NAN:
         return [*lines, f"print(got[{index}])", "assert not np.isnan(got).any(), 'NaN'"]
     where = f"float(got[{index}])"

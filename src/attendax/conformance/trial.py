@@ -28,7 +28,17 @@ class Trial:
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None, **options: Any) -> Leaves:
         """What the implementation gives: leaves of NumPy arrays."""
-        return run(self.implementation, inputs or self.inputs, direction or self.case.direction, **options)
+        inputs, direction = inputs or self.inputs, direction or self.case.direction
+        found = run(self.implementation, inputs, direction, **options)
+        if self.case.judge not in ("value", "refused", "unwritten") and direction in ("forward", "eager"):
+            query, value = inputs.arrays["query"], inputs.arrays["value"]
+            shapes = {"out": query.shape[:-1] + value.shape[-1:], "lse": query.shape[:-1]}
+            for leaf in ("out", "lse") if "return_lse" in inputs.options else ("out",):
+                if leaf not in found:
+                    raise NoNumbers(leaf, f"gives no {leaf}")
+                if found[leaf].shape != shapes[leaf]:
+                    raise NoNumbers(leaf, f"{leaf} has shape {found[leaf].shape}, expected {shapes[leaf]}")
+        return found
 
     def changed(self) -> Inputs:
         """The inputs after the lines that change them."""
@@ -85,13 +95,32 @@ def run(implementation: Implementation, inputs: Inputs, direction: str, **option
     with warnings.catch_warnings(), context, np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            return function(implementation.attend, inputs.arrays, inputs.options, **given)
+            found = function(implementation.attend, inputs.arrays, inputs.options, **given)
         except NotImplementedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if module.is_lack(error):
                 raise NotImplementedError(first_line(error)) from error
             raise Failed(first_line(error)) from error
+    return {leaf: numbers(leaf, x) for leaf, x in found.items()}
+
+
+def numbers(leaf: str, x: Any) -> np.ndarray:
+    """A copy: the function may write its next result to the same memory.
+
+    Raises:
+        NoNumbers: it is None, text, complex, ...
+    """
+    kind = getattr(getattr(x, "dtype", None), "kind", None)
+    if kind is None:
+        raise NoNumbers(leaf, f"{leaf} is of type {type(x).__name__}, expected an array")
+    if kind not in "fViub":
+        raise NoNumbers(leaf, f"{leaf} is {x.dtype}, expected real numbers")
+    return np.array(x)
+
+
+class NoNumbers(Exception):
+    """The implementation gives something else than arrays of real numbers; the leaf, and what."""
 
 
 class Failed(Exception):
@@ -100,7 +129,10 @@ class Failed(Exception):
 
 def first_line(error: BaseException | None) -> str:
     """The kind of an error and the first line of its text."""
-    text = str(error).strip()
+    try:
+        text = str(error).strip()
+    except Exception:  # an error that cannot even say what it is
+        text = ""
     return f"{type(error).__name__}: {text.splitlines()[0][:200] if text else ''}".rstrip(": ")
 
 

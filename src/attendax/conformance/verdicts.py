@@ -105,10 +105,12 @@ def unchanged(one: Leaves, other: Leaves, where: dict[str, str]) -> Finding:
 
 
 def _sound(leaves: Leaves) -> Finding | None:
-    """Something must be there to compare: neither NaN nor zeros everywhere."""
+    """Something must be there to compare: neither NaN nor, of the result, zeros everywhere."""
     for leaf, x in leaves.items():
         if x.size and np.isnan(np.asarray(x, np.float64)).all():
             return Finding(Verdict.NAN, f"{leaf} is NaN everywhere, with ordinary inputs", leaf)
+        if x.size and leaf == "out" and not np.any(x):
+            return Finding(Verdict.WRONG, "out is 0 everywhere, with ordinary inputs", leaf)
     return None
 
 

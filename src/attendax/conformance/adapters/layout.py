@@ -32,6 +32,7 @@ def in_layout(fn, query, key, value, *, layout, names, mask_drops, lse_base, sta
         arrays = [x.swapaxes(-3, -2) for x in arrays] if swapped else arrays
         found = fn(*arrays, **{names.get(k, k): part(k, x, index) for k, x in options.items()})
         out, *rest = found if isinstance(found, (tuple, list)) else (found,)
+        rest = rest[:1] if "return_lse" in options else []  # else weights, or None
         return [out.swapaxes(-3, -2) if swapped else out, *(x * math.log(lse_base) for x in rest)]
 
     if not missing:
@@ -82,6 +83,11 @@ def plain(
         lines = [import_line(fn, path), "import functools", source_of(in_layout)]
         source = "\n".join([*lines, f"attend = functools.partial(in_layout, fn, stack={STACK[arrays]}, {words})"])
         settings["lacks"] = _lacks(fn, layout, names) | settings.get("lacks", {})
+    try:
+        hash(attend)
+    except TypeError:  # jax.jit takes it as a static argument
+        attend = functools.partial(attend)
+        source = f"import functools\n{source}\nattend = functools.partial(attend)"
     if backward is not None:
         attend, source = _with_backward(attend, source, backward)
     return Implementation(attend, name, arrays, backward, source=source, **settings)

@@ -7,6 +7,12 @@ HALF = "query, key = np.full_like(query, 300), np.full_like(key, 300); key[:, :,
 
 SHAPES = [
     Case("plain", "L2", "softmax(Q Kᵀ / √D) V"),
+    Case(
+        "arrays that are views",
+        "L15",
+        "strides do not matter: (B, T, N, D) in memory",
+        lines="query, key, value = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (query, key, value))",
+    ),
     Case("one query", "L1", "T = 1", sizes={"T": 1}),
     Case("one key", "L1", "S = 1: the result is the value", sizes={"S": 1}),
     Case("more queries than keys", "L1", "T = 11, S = 3", sizes={"T": 11, "S": 3}),

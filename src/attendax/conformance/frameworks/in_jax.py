@@ -27,7 +27,8 @@ def call(attend, fixed, arrays, traced):
     arrays = dict(arrays)
     inputs = [arrays.pop(name) for name in ("query", "key", "value")]
     found = attend(*inputs, **arrays, **traced, **dict(fixed))
-    return dict(zip(("out", "lse"), found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+    names = ("out", "lse") if "return_lse" in dict(fixed) else ("out",)
+    return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
 
 
 def split(options):

@@ -23,7 +23,8 @@ def forward(attend, arrays, options):
     """out (and lse)."""
     given = {k: x for k, x in arrays.items() if k == "bias"} | options
     found = attend(arrays["query"], arrays["key"], arrays["value"], **given)
-    return dict(zip(("out", "lse"), found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+    names = ("out", "lse") if "return_lse" in options else ("out",)
+    return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
 
 
 eager = forward

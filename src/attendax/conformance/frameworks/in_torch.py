@@ -50,7 +50,8 @@ def bind(attend, options):
         arrays = dict(arrays)
         inputs = [arrays.pop(name) for name in ("query", "key", "value")]
         found = attend(*inputs, **arrays, **options)
-        return dict(zip(("out", "lse"), found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+        names = ("out", "lse") if "return_lse" in options else ("out",)
+        return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
 
     return call
 

@@ -1,0 +1,185 @@
+"""Functions that users really bring: odd ones are judged, no odder than they are, and break nothing."""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import right_attention
+from attendax import cli
+from attendax.conformance import Verdict, check, checking
+
+BASE = 0.5
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """32 bits, and ranks promoted: what the judged functions are written for."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def formula(query, key, value):
+    return jax.nn.softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -BASE) @ value
+
+
+@dataclasses.dataclass
+class Layer:
+    """Not hashable."""
+
+    power: float = -0.5
+
+    def __call__(self, query, key, value):
+        return jax.nn.softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** self.power) @ value
+
+    def attend(self, query, key, value):
+        return self(query, key, value)
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def run(*arrays, **options):
+        return function(*arrays, **options)
+
+    return run
+
+
+RIGHT = {
+    "with None beside": lambda query, key, value: (formula(query, key, value), None),
+    "with weights beside": lambda query, key, value: [formula(query, key, value), query @ key.swapaxes(-1, -2)],
+    "not hashable": Layer(),
+    "a method": Layer().attend,
+    "a partial": functools.partial(formula),
+    "under jit": jax.jit(formula),
+    "decorated": decorated(formula),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_right_however_it_comes(name):
+    only = ["plain", "lengths that no block", "merge", "bfloat16"]
+    report = check(RIGHT[name], only=only)
+    assert [(o.case.name, o.finding.message) for o in report.failures] == []
+    assert report.counts()["ok"] >= 7
+    assert report.arrays == "jax"
+
+
+def test_a_result_in_the_same_memory_as_the_last():
+    buffers = {}
+
+    def attend(query, key, value, *, return_lse=False):
+        out, lse = right_attention.attend(query, key, value, return_lse=True)
+        buffer = buffers.setdefault(out.shape, np.empty_like(out))
+        buffer[...] = out
+        return (buffer, lse) if return_lse else buffer
+
+    assert check(attend, arrays="numpy", only=["merge", "repeated", "plain"], level="forward").ok
+
+    calls = iter(range(10**6))
+
+    def another_each_time(query, key, value, *, is_causal=False):
+        return attend(query + np.float32(next(calls)) / 1024, key, value)
+
+    report = check(another_each_time, arrays="numpy", only=["repeated"], level="forward")
+    assert [o.verdict for o in report.cases] == [Verdict.LEAK]
+
+
+ODD = {
+    "nothing": lambda query, key, value, **options: None,
+    "a number": lambda query, key, value, **options: 1.0,
+    "text": lambda query, key, value, **options: np.array("attention"),
+    "a dict": lambda query, key, value, **options: {"out": query},
+    "no results": lambda query, key, value, **options: (),
+    "complex numbers": lambda query, key, value, **options: right_attention.attend(query, key, value) + 0j,
+    "another rank": lambda query, key, value, **options: query[0],
+    "zeros": lambda query, key, value, **options: np.zeros(query.shape[:-1] + value.shape[-1:], np.float32),
+    "no lse": lambda query, key, value, *, return_lse=False: right_attention.attend(query, key, value),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_gives_something_else_is_wrong_and_breaks_nothing(name):
+    report = check(
+        ODD[name], arrays="numpy", only=["plain", "lse", "merge", "leak: NaN", "dropout", "apart", "not written"]
+    )
+    assert report.failures
+    assert {o.verdict for o in report.failures} <= {Verdict.WRONG, Verdict.SILENT, Verdict.OBSCURE}
+    assert all(o.reproduction for o in report.failures)
+    json.loads(report.to_json())
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit(3), Mute(), RecursionError(), ValueError()])
+def test_an_error_of_any_kind_ends_a_case_not_the_check(error):
+    def attend(query, key, value, *, mask=None):
+        if mask is not None:
+            raise error
+        return right_attention.attend(query, key, value)
+
+    report = check(attend, arrays="numpy", only=["plain", "mask (T", "refused: mask of"], level="forward")
+    assert report.counts().pop("ok") == 1
+    assert report.counts().keys() == {"ok", "obscure error"}
+
+
+def test_a_function_that_prints_does_not_spoil_the_json(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("rich", reason="the extra 'check' is not installed")
+    (tmp_path / "chatty_attention.py").write_text(
+        "import right_attention\n\n\ndef attend(query, key, value):\n"
+        "    print('hello')\n    return right_attention.attend(query, key, value)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cli.main(["check", "chatty_attention:attend", "--arrays", "numpy", "--only", "plain", "--json", "-"]) in (
+        0,
+        1,
+    )
+    assert json.loads(capsys.readouterr().out)["name"] == "chatty_attention:attend"
+
+
+def test_an_unknown_setting_is_refused_before_anything_is_tried():
+    with pytest.raises(TypeError, match="unexpected setting 'layuot'"):
+        check(formula, layuot="BTNH")
+    with pytest.raises(ValueError, match="layout got 'bthd'"):
+        check(formula, layout="bthd")
+
+
+def test_parameters_that_are_never_given_are_named():
+    report = check(lambda q, k, v, attn_mask=None: formula(q, k, v), only=["mask (T, S)"], level="forward")
+    assert report.cases[0].finding.message == "no argument mask; never given: attn_mask"
+
+
+def with_constant(power):
+    def attend(query, key, value, *, scale=None):
+        return jax.nn.softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** power) @ value
+
+    return attend
+
+
+WRONG = {
+    "closure": with_constant(-0.25),
+    "partial": functools.partial(with_constant(-0.25), scale=None),
+    "uses the module": lambda query, key, value: jnp.tanh(query @ key.swapaxes(-1, -2)) @ value,
+    "decorated": decorated(with_constant(-0.25)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_reproduction_brings_what_the_function_uses(name, tmp_path):
+    """The functions are of a module that a fresh Python finds, or their text is there with all it needs."""
+    made = checking.implement(WRONG[name], arrays="jax")
+    outcome = checking.judge(made, checking.CASES[0], 0, "float32")
+    script = tmp_path / "reproduction.py"
+    script.write_text(outcome.reproduction)
+    run = subprocess.run([sys.executable, "-P", script], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1
+    assert run.stderr.strip().splitlines()[-1].startswith("AssertionError"), run.stderr
