@@ -1,5 +1,6 @@
 """Attention with a proof: one written meaning in NumPy, the same in JAX, every gradient cross-checked."""
 
+from . import conformance as conformance
 from . import encoders as encoders
 from . import masks as masks
 from . import ops as ops
