@@ -291,6 +291,18 @@ def test_an_adapter_of_ones_own_is_a_function():
     assert [outcome.finding.message for outcome in report.cases] == ["one for each"] * 2
 
 
+def test_a_layout_and_an_adapter_of_ones_own():
+    """The adapter is given the layout that is said, the other meaning of True, too."""
+
+    def adapter(fn, query, key, value, *, mask=None):
+        return fn(query, key, value, attn_mask=mask)
+
+    assert check(tnd, adapter=adapter, layout="TND", mask_true="drop", only=MASKED).ok
+    assert not check(tnd, adapter=adapter, layout="TND", only=MASKED, level="forward").ok
+    with pytest.raises(ValueError, match=r"layout got 'BTND', but jax\.nn has an adapter"):
+        check("jax.nn", layout="BTND")
+
+
 def test_adapters_offer_only_keywords_of_the_protocol():
     assert len(ADAPTERS) >= 13
     for name, adapter in ADAPTERS.items():

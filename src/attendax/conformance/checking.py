@@ -13,7 +13,7 @@ import numpy as np
 
 from .adapters import ADAPTERS, adapter_for
 from .adapters.adapter import Adapter
-from .adapters.layout import plain
+from .adapters.layout import laid_out, plain
 from .cases import CASES, Case, choose
 from .frameworks import framework
 from .implementation import Implementation, resolve
@@ -24,7 +24,8 @@ from .trial import Failed, NoNumbers, Trial, first_line, run
 from .verdicts import Finding, Verdict
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-SETTINGS = ("layout", "names", "mask_true", "lse_base", "causal", "empty_rows", "lacks")
+LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
+SETTINGS = (*LAYOUT, "causal", "empty_rows", "lacks")
 OVERRIDES = ("causal", "empty_rows", "lacks")  # the settings that go with an adapter
 
 
@@ -65,8 +66,8 @@ def check(
         dtype: of the cases that do not choose their own.
         seed: of the numbers.
         progress: is told index, number and case before each.
-        **settings: ``causal``, ``empty_rows``, ``lacks``; of a function without adapter also ``layout``, ``names``,
-            ``mask_true``, ``lse_base``.
+        **settings: ``causal``, ``empty_rows``, ``lacks``; but for an adapter that ships also ``layout``, ``names``,
+            ``mask_true``, ``lse_base``, as ``attendax check --help`` has them.
 
     Returns:
         ``Report``.
@@ -163,15 +164,17 @@ def implement(
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)
         path = None if path in ADAPTERS else path
+    if isinstance(adapter, str) and ":" in adapter:
+        adapter = resolve(adapter)
     if isinstance(adapter, str):
-        made = _by_shipped(adapter, fn, path, name, arrays)
-        return _overridden(made, arrays, backward, settings)
+        return _overridden(_by_shipped(adapter, fn, path, name), arrays, backward, settings)
     fn = resolve(path) if path else fn
     if not callable(fn):
         raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
     name = str(name or path or _name_of(fn))
     if adapter is not None:
-        return _overridden(_by_adapter(adapter, fn, path, name, arrays), arrays, backward, settings)
+        layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
+        return _overridden(_by_adapter(adapter, fn, path, name, arrays, layout), arrays, backward, settings)
     arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings)
     framework(arrays)
     return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
@@ -195,14 +198,10 @@ def _overridden(made: Implementation, arrays: str | None, backward: Any, setting
     return dataclasses.replace(made, lacks=lacks, **given)
 
 
-def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None, arrays: str | None) -> Implementation:
-    """With an adapter that ships, or the path of one's own."""
+def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
     if adapter not in ADAPTERS:
-        if ":" not in adapter:
-            known = ", ".join(ADAPTERS)
-            raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
-        fn = resolve(path) if path else fn
-        return _by_adapter(resolve(adapter), fn, path, name or path or _name_of(fn), arrays)
+        known = ", ".join(ADAPTERS)
+        raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
     shipped = ADAPTERS[adapter]
     own = path is None or path == shipped.function
     fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
@@ -213,15 +212,16 @@ def _name_of(fn: Any) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
-def _by_adapter(adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None) -> Implementation:
+def _by_adapter(
+    adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None, layout: dict[str, Any]
+) -> Implementation:
+    """With an adapter of one's own, which is given arrays in the layout that is said."""
     if not isinstance(adapter, Adapter):
         if not callable(adapter):
             raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
-        adapter = Adapter(adapter, "", arrays=arrays or "jax")
-        if arrays is None:
-            kind, _ = _kind_of_arrays(functools.partial(adapter.call, fn), name, {})
-            adapter = adapter._replace(arrays=kind)
-    return adapter.implementation(name, fn, path)
+        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout)[0]
+        adapter = Adapter(adapter, "", arrays=kind)
+    return laid_out(adapter.implementation(name, fn, path), **layout)
 
 
 def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any]) -> tuple[str, bool]:

@@ -1,5 +1,6 @@
 """Functions that follow the protocol but for their layout, their names, or the meaning of True in a mask."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -55,13 +56,40 @@ def plain(
     *,
     path: str | None = None,
     backward: Callable[..., Any] | None = None,
+    causal: str = "start",
+    empty_rows: str = "zero",
+    lacks: Mapping[str, str] | None = None,
+    eager: bool = False,
+    **settings: Any,
+) -> Implementation:
+    """A function without an adapter: as it is where nothing about it is special.
+
+    Raises:
+        ValueError: a setting is none of those there are.
+    """
+    conventions: dict[str, Any] = {"causal": causal, "empty_rows": empty_rows, "lacks": lacks or {}, "eager": eager}
+    attend, source = fn, f"{import_line(fn, path)}\nattend = fn"
+    try:
+        hash(attend)
+    except TypeError:  # jax.jit takes it as a static argument
+        attend = functools.partial(attend)
+        source = f"import functools\n{source}\nattend = functools.partial(attend)"
+    made = laid_out(Implementation(attend, name, arrays, source=source, **conventions), **settings)
+    if backward is None:
+        return made
+    attend, source = _with_backward(made.attend, made.source, backward)
+    return dataclasses.replace(made, attend=attend, source=source, backward=backward)
+
+
+def laid_out(
+    made: Implementation,
+    *,
     layout: str = "BNTD",
     names: Mapping[str, str] | None = None,
     mask_true: str = "attend",
     lse_base: float | None = None,
-    **settings: Any,
 ) -> Implementation:
-    """A function without an adapter: as it is where nothing about it is special.
+    """The same for a function of another layout, of other names, or that means another thing by True.
 
     Raises:
         ValueError: a setting is none of those there are.
@@ -74,23 +102,15 @@ def plain(
     if unknown := set(names) - set(OPTIONS):
         known = ", ".join(OPTIONS)
         raise ValueError(f"check: names got {sorted(unknown)[0]!r}, expected keywords of the protocol: {known}")
-    attend, source = fn, f"{import_line(fn, path)}\nattend = fn"
-    if layout != "BNTD" or names or mask_true != "attend" or lse_base is not None:
-        given = {"layout": layout, "names": names, "mask_drops": mask_true == "drop", "lse_base": lse_base or math.e}
-        stack = framework(arrays).stack
-        attend = functools.partial(in_layout, fn, stack=stack, **given)
-        words = ", ".join(f"{k}={x!r}" for k, x in given.items())
-        lines = [import_line(fn, path), "import functools", source_of(in_layout)]
-        source = "\n".join([*lines, f"attend = functools.partial(in_layout, fn, stack={STACK[arrays]}, {words})"])
-        settings["lacks"] = _lacks(fn, layout, names) | settings.get("lacks", {})
-    try:
-        hash(attend)
-    except TypeError:  # jax.jit takes it as a static argument
-        attend = functools.partial(attend)
-        source = f"import functools\n{source}\nattend = functools.partial(attend)"
-    if backward is not None:
-        attend, source = _with_backward(attend, source, backward)
-    return Implementation(attend, name, arrays, backward, source=source, **settings)
+    if layout == "BNTD" and not names and mask_true == "attend" and lse_base is None:
+        return made
+    given = {"layout": layout, "names": names, "mask_drops": mask_true == "drop", "lse_base": lse_base or math.e}
+    attend = functools.partial(in_layout, made.attend, stack=framework(made.arrays).stack, **given)
+    words = ", ".join([f"stack={STACK[made.arrays]}", *(f"{k}={x!r}" for k, x in given.items())])
+    lines = [made.source, "", "", source_of(in_layout), "", "", "import functools", "within = attend"]
+    lines.append(f"attend = functools.partial(in_layout, within, {words})")
+    lacks = _lacks(made.attend, layout, names) | dict(made.lacks)
+    return dataclasses.replace(made, attend=attend, source="\n".join(lines), lacks=lacks)
 
 
 def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dict[str, str]:
