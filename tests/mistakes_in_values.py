@@ -3,7 +3,6 @@
 from planted import Mistake
 
 CALL = "*ids, dropout_rate)"  # the end of the line of ``attend`` that looks for mistakes of the caller
-PRODUCTS = "products = np.where(allowed, (q * scale) @ k.swapaxes(-1, -2), 0)"
 CAP = "    if softcap is not None:\n        scores = wide(softcap) * np.tanh(products / wide(softcap))\n"
 BIAS = "    if bias is not None:\n        scores = scores + np.where(allowed, bias.astype(wide), 0)\n"
 MASK = "    scores = np.where(allowed, scores, -np.inf)\n"

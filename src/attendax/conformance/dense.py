@@ -41,9 +41,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any) -> dict[str, Any]:
     rounded = (weights * kept).astype(query.dtype).astype(wide)
     out = (rounded @ v).astype(query.dtype)
     lse = (largest + xp.log(total))[..., 0]
-    return dict(
-        q=q, k=k, v=v, scale=scale, scores=scores, products=products, weights=weights, out=out, lse=lse, wide=wide
-    )
+    return dict(q=q, k=k, v=v, scale=scale, products=products, weights=weights, out=out, lse=lse, wide=wide)
 
 
 def gradient(inputs: Inputs, kept: Any = 1) -> Leaves:

@@ -67,11 +67,11 @@ def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
     if "lse_cotangent" in inputs.extra:
         silent = inputs.extra | {"lse_cotangent": np.zeros_like(inputs.extra["lse_cotangent"])}
         fewer.append(("the cotangent of lse", inputs._replace(extra=silent)))
+    segments = ("query_segment_ids", "key_segment_ids")
     for name in inputs.options:
-        if name not in ("return_lse", "dropout_rng", "query_segment_ids"):
-            rest = {
-                k: x for k, x in inputs.options.items() if k != name and not (k[:5] == "query" and name[:4] == "key_")
-            }
+        if name not in ("return_lse", "dropout_rng", segments[0]):
+            gone = segments if name in segments else (name,)
+            rest = {k: x for k, x in inputs.options.items() if k not in gone}
             fewer.append((name, inputs._replace(options=rest)))
     if "bias" in inputs.arrays:
         rest = {k: x for k, x in inputs.arrays.items() if k != "bias"}

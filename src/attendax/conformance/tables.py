@@ -18,7 +18,6 @@ LEGEND = (
 )
 KEY = "ok: no fault   ok~: some differ by a declared convention   3: so many faults   -: nothing offered"
 SCRIPTS = 3  # how many reproductions a screen shows, no two of one law; a file or a pipe gets them all
-FAULTS = tuple(verdict for verdict in Verdict if verdict.fails)
 
 
 def clean(text: str) -> str:

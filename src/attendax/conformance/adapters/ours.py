@@ -1,4 +1,4 @@
-"""attendax itself: its function on every backend, its layers' dense one, and the specification."""
+"""attendax itself: its function on every backend, and the specification."""
 
 from .adapter import Adapter
 
@@ -13,12 +13,11 @@ def attention(
 
     from attendax import masks, scores
 
-    allowed = [] if mask is None else [masks.dense(mask) if is_causal or window or key_lengths is not None else mask]
-    allowed += [masks.causal()] if is_causal else []
+    allowed = [masks.causal()] if is_causal else []
     allowed += [masks.window(*window)] if window is not None else []
     allowed += [masks.padding(key_lengths)] if key_lengths is not None else []
     allowed += [masks.segments(query_segment_ids, key_segment_ids)] if query_segment_ids is not None else []
-    joined = None
+    joined = mask if not allowed or mask is None else masks.dense(mask)
     for one in allowed:
         joined = one if joined is None else joined & one
     if isinstance(dropout_rng, int):

@@ -1,9 +1,8 @@
 """The same again; dropout; mistakes are refused (L10, L14, L15)."""
 
 from .case import Case
+from .leaks import BIASED, PADDED
 
-PADDED = "mask = np.broadcast_to(np.arange(S) < 5, (B, 1, 1, S)).copy()"
-BIASED = "bias = rng.standard_normal((B, N, T, S)).astype(dtype)"
 AGAIN = [
     Case("repeated", "L15", "the same bits again", "same_bits", call="is_causal=True", sizes={"T": 131, "S": 131}),
     Case(

@@ -3,7 +3,7 @@
 from .case import Case
 
 LENGTHS = 'key_lengths = np.array([5, 5], "int32")'
-PADDED = "mask = np.broadcast_to(np.arange(S) < 5, (B, 1, 1, S))"
+PADDED = "mask = np.broadcast_to(np.arange(S) < 5, (B, 1, 1, S)).copy()"
 FUTURE = dict(out="..., :3, :")
 SQUARE = {"T": 7}  # T = S: causal begins at the start and ends at the end
 IDS = 'ids = np.array([[0, 0, 0, 1, 1, 1, 1]] * 2, "int32")'

@@ -38,7 +38,12 @@ def split(options):
     return tuple((k, x) for k, x in options.items() if k not in traced), traced
 
 
-def pull(attend, fixed, arrays, traced, cotangents, transform=lambda run: run):
+def as_it_is(run):
+    """No transformation."""
+    return run
+
+
+def pull(attend, fixed, arrays, traced, cotangents, transform=as_it_is):
     """Gradients of Σ cotangent · result; the cotangent of a result of another dtype is cast to it."""
     results, back = jax.vjp(lambda arrays: transform(partial(call, attend, fixed))(arrays, traced), arrays)
     return back({k: cotangents[k].astype(x.dtype) for k, x in results.items()})[0]
@@ -74,11 +79,6 @@ def forward(attend, arrays, options):
 def run_gradient(attend, fixed, transform, arrays, traced, cotangents):
     """``pull`` under jit."""
     return pull(attend, fixed, arrays, traced, cotangents, transform)
-
-
-def as_it_is(run):
-    """No transformation."""
-    return run
 
 
 def gradient(attend, arrays, options, cotangents, transform=as_it_is):
