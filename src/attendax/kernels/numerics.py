@@ -51,6 +51,26 @@ def times(left: Array, right: Array) -> Array:
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
+def matmul(left: Array, right: Array) -> Array:
+    """``times`` for use anywhere, without a wall: operands, tangents and cotangents are in memory."""
+    return _with_cotangent_in_memory(times(in_memory(left), in_memory(right)))
+
+
+def matmul_transposed(left: Array, right: Array) -> Array:
+    """``product``, ``left rightᵀ``, likewise."""
+    return _with_cotangent_in_memory(product(in_memory(left), in_memory(right)))
+
+
+@jax.custom_jvp
+def _with_cotangent_in_memory(x: Array) -> Array:
+    return x
+
+
+@_with_cotangent_in_memory.defjvp
+def _with_cotangent_in_memory_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return _with_cotangent_in_memory(primals[0]), in_memory(tangents[0])
+
+
 @jax.custom_jvp
 def finite(x: Array) -> Array:
     """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""

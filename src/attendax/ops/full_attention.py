@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.kernels.numerics import product
+from attendax.kernels.numerics import matmul_transposed
 from attendax.params import AttentionGradients
 
 from . import dropout
@@ -104,7 +104,7 @@ def _forward(
     k, v = (jnp.repeat(x, border.group, axis=-3) for x in (k, v))
     shape = (*q.shape[:-1], k.shape[-2])
     allowed = as_allowed(mask, shape)
-    scores = product(border.scale * q, k)
+    scores = matmul_transposed(border.scale * q, k)
     if score_mod is not None:  # a forbidden score, perhaps NaN, would come back as the derivative of the modifier
         open_pairs = allowed if b is None else add_bias(scores, b, allowed)[1]
         scores = modify(score_mod, jnp.where(open_pairs, scores, 0), all_positions(shape))

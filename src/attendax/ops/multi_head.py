@@ -11,7 +11,7 @@ from jax import Array, lax
 from attendax import checks
 from attendax.checks import check, fail
 from attendax.kernels.attention import attention
-from attendax.kernels.numerics import product, times
+from attendax.kernels.numerics import matmul_transposed, times, walled
 from attendax.kernels.reach import reach
 from attendax.params import MultiHeadParams
 
@@ -144,8 +144,8 @@ def in_tiles(params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Any, s
         queries = jnp.where(can_look[..., None], queries, 0)
         keys, values = (jnp.where(can_be_seen[..., None], x, 0) for x in (keys, values))
     projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = (split_heads(affine(*each), shape[1]) for each in projections)
-    return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
+    q, k, v = walled(lambda *each: [split_heads(affine(*one), shape[1]) for one in each], *projections)
+    return walled(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
 def _used(mask: Any, shape: tuple[int, ...], *inputs: Array) -> tuple[Array, Array]:
@@ -167,13 +167,12 @@ def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Arra
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     queries, keys, values = drop_unused(allowed, [queries], [keys, values])
-    q = split_heads(affine(queries, w_q, b_q), allowed.shape[1])
-    k = split_heads(affine(keys, w_k, b_k), allowed.shape[1])
-    v = split_heads(affine(values, w_v, b_v), allowed.shape[1])
-    heads, weights = average(product(q / math.sqrt(q.shape[-1]), k), v, allowed)
+    projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
+    q, k, v = (split_heads(walled(affine, *each), allowed.shape[1]) for each in projections)
+    heads, weights = average(matmul_transposed(q / math.sqrt(q.shape[-1]), k), v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    return affine(context, w_o, b_o).astype(Q.dtype), cache
+    return walled(affine, context, w_o, b_o).astype(Q.dtype), cache
 
 
 def affine(x: Array, W: Array, b: Array | None = None) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from attendax import checks
-from attendax.kernels.numerics import finite, times
+from attendax.kernels.numerics import finite, matmul
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -120,7 +120,7 @@ def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     Returns:
         (..., T, V).
     """
-    clean = times(jnp.where(jnp.isfinite(weights), weights, 0), finite(values))
+    clean = matmul(jnp.where(jnp.isfinite(weights), weights, 0), finite(values))
 
     @jax.checkpoint
     def terms_of_key(weight, value, seen):  # (..., T), (..., V), (..., T): all T x S x V terms at once would not fit
