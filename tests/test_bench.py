@@ -391,7 +391,7 @@ class TestCommand:
         status, _, err = run()
         assert status == cli.REFUSED
         assert err.startswith("attendax bench: bench: the package rich is not installed; run: ")
-        assert err.endswith('pip install "attendax[bench]"\n')
+        assert err.endswith('pip install ".[bench]"\n')
 
     def test_without_the_folder(self, run, monkeypatch, tmp_path):
         monkeypatch.setattr(cli, "__file__", str(tmp_path / "a" / "b" / "cli.py"))
