@@ -84,21 +84,25 @@ BLOCK = EncoderBlockParams(
 )
 
 
+def like(params, x):
+    return jax.tree.map(lambda w: np.asarray(w, x.dtype), params)
+
+
 def multi_head(twin, x):
-    return twin.multi_head_attention(MULTI_HEAD, x, x, x, num_heads=HEADS)
+    return twin.multi_head_attention(like(MULTI_HEAD, x), x, x, x, num_heads=HEADS)
 
 
 def multi_head_backward(dout, x):
-    cache = spec.multi_head_attention_forward(x, x, x, *MULTI_HEAD[:4], HEADS)[1]
+    cache = spec.multi_head_attention_forward(x, x, x, *like(MULTI_HEAD, x)[:4], HEADS)[1]
     return sum(spec.multi_head_attention_backward(dout, cache)[:3])
 
 
 def block(twin, x, norm):
-    return twin.encoder_block(BLOCK, x, num_heads=HEADS, norm=norm, mask=masks.causal())
+    return twin.encoder_block(like(BLOCK, x), x, num_heads=HEADS, norm=norm, mask=masks.causal())
 
 
 def block_backward(dout, x, norm):
-    return spec.encoder_block_backward(dout, BLOCK, x, num_heads=HEADS, norm=norm, mask=masks.causal())[0]
+    return spec.encoder_block_backward(dout, like(BLOCK, x), x, num_heads=HEADS, norm=norm, mask=masks.causal())[0]
 
 
 def seed(twin, x):
