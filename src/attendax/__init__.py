@@ -33,7 +33,29 @@ _IN_KERNELS = {
 }
 _MODULES = ("conformance", "encoders", "masks", "ops", "params", "scores", "spec")
 
-__all__ = [*_IN_KERNELS, *_MODULES]
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionStats",
+    "Explanation",
+    "__version__",
+    "attention",
+    "attention_stats",
+    "conformance",
+    "encoders",
+    "explain",
+    "masks",
+    "merge",
+    "ops",
+    "params",
+    "scores",
+    "spec",
+    "weights_at",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 if not TYPE_CHECKING:  # a type checker would take it for every name there could be
@@ -47,6 +69,3 @@ if not TYPE_CHECKING:  # a type checker would take it for every name there could
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value
         return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})

@@ -139,7 +139,7 @@ def _band(mask: Any) -> int | None:
         return None
     if mask.kind == "and":
         return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
-    left, right = mask.settings
+    left, right = mask.settings[-2:]
     return None if left is None or right is None else left + right + 1
 
 

@@ -322,7 +322,7 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
         found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
         return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
 
-    arrays = tuple(tile.cut("own", x) for x in part.arrays)
+    arrays = jax.tree.map(lambda x: tile.cut("own", x), part.arrays)
     if not arrays:
         found = ask(())
         return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))

@@ -42,6 +42,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
 
 def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) -> Any:
     eps = checks.number(function, "eps", eps, low=0)
+    checks.in_range(function, "eps", eps, x.dtype, "summand")
     centred = x - x.mean(axis=-1, keepdims=True)
     centred = centred - centred.mean(axis=-1, keepdims=True)
     normalised = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)

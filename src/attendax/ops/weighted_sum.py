@@ -24,10 +24,12 @@ def takes_arrays(function: Function) -> Function:
     """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
 
     So float64 from NumPy is float32 where 64 bits are not enabled, as everywhere in JAX, before any dtype is compared.
+    What JAX has no number or dtype for stays as it is, for the checks to see and to refuse.
     """
 
     def convert(x):
-        return jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" else x
+        known = isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" and x.dtype.isnative
+        return jnp.asarray(x) if known and not checks.is_cut(x) else x
 
     @functools.wraps(function)
     def call(*args, **kwargs):
