@@ -75,7 +75,7 @@ class Trial:
             return Tolerance(EXACT, errors.get(leaf))
         narrow = np.float32 if leaf.endswith("lse") else self.inputs.arrays["query"].dtype
         rounding = max(_eps(narrow), 2 * _eps(np.float32))  # where the dense formula happens to be exact
-        return Tolerance(max(2 * errors.get(leaf, 0.0), rounding), errors.get(leaf))
+        return Tolerance(self.case.slack * max(2 * errors.get(leaf, 0.0), rounding), errors.get(leaf))
 
 
 def _eps(dtype: Any) -> float:
