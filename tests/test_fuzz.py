@@ -269,7 +269,8 @@ def test_attention_for_some_seconds(capsys):
     driver = command.Driver(attention, "python -m tests.fuzz", shrink_seconds=0)
     end, number = time.monotonic() + SECONDS, 0
     while time.monotonic() < end:
-        driver.run(random(np.random.default_rng([seed, number])), f"--seed {seed} --only {number}")
+        rng = np.random.default_rng([seed, number])
+        driver.run_with_siblings(random(rng), rng, f"--seed {seed} --only {number}")
         number += 1
     assert not driver.failed, capsys.readouterr().out
     assert driver.worst < math.inf

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .case import Case, random
+from .case import Case, random, siblings
 from .judge import Verdict, judge
 from .shrink import shrunk
 
-CLEAR_EVERY = 40  # cases: then what has been compiled is forgotten
+CLEAR_EVERY = 100  # cases: then what has been compiled is forgotten
 
 
 def features(case: Case) -> Iterator[str]:
@@ -60,22 +60,30 @@ class Driver:
         self.refused: collections.Counter[str] = collections.Counter()
         self.failed: list[Case] = []
         self.worst = 0.0
-        self.ran = 0
+        self.ran = self.cleared = 0
 
-    def run(self, case: Case, name: str = "") -> Verdict:
+    def run_with_siblings(self, case: Case, rng: Any, name: str) -> None:
+        """Run a case, and its program on other numbers."""
+        verdict = self.run(case, name)
+        others = siblings(case, rng) if verdict.program is not None else []
+        while others and not verdict.findings:
+            verdict = self.run(others.pop(), name, verdict.program)
+        if self.ran - self.cleared >= CLEAR_EVERY:
+            self.cleared = self.ran
+            jax.clear_caches()
+            gc.collect()
+
+    def run(self, case: Case, name: str = "", program: Any = None) -> Verdict:
         """Run one case."""
         self.ran += 1
         self.counts.update(features(case))
-        verdict = judge(self.attention, case)
+        verdict = judge(self.attention, case, program)
         if verdict.refused:
             self.refused[verdict.refused] += 1
         if verdict.findings:
             self.tell(case, verdict, name)
         else:
             self.worst = max(self.worst, verdict.error)
-        if self.ran % CLEAR_EVERY == 0:
-            jax.clear_caches()
-            gc.collect()
         return verdict
 
     def tell(self, case: Case, verdict: Verdict, name: str) -> None:
@@ -127,10 +135,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(driver.summary())
         return bool(driver.failed)
     print(f"seed {seed}, jax {jax.__version__}", flush=True)
-    end, number = time.monotonic() + 60 * options.minutes, options.only or 0
+    told = time.monotonic()
+    end, number = told + 60 * options.minutes, options.only or 0
     while time.monotonic() < end and number != options.cases:
-        driver.run(random(np.random.default_rng([seed, number])), f"--seed {seed} --only {number}")
+        rng = np.random.default_rng([seed, number])
+        driver.run_with_siblings(random(rng), rng, f"--seed {seed} --only {number}")
         number += 1
+        if time.monotonic() > told + 60:
+            told = time.monotonic()
+            print(f"{driver.ran} cases, {len(driver.failed)} failures, {rss()} MiB", file=sys.stderr, flush=True)
         if options.only is not None or (driver.failed and options.stop_at_first):
             break
     print(f"\n{driver.summary()}\nseed {seed}, {rss()} MiB resident")

@@ -17,7 +17,7 @@ import numpy as np
 from . import data, reference
 from .case import JACOBIANS, SECOND, Case
 from .program import Program
-from .reference import Rounding
+from .rounding import EXACT, Rounding
 
 ALLOWED = 16.0
 
@@ -35,15 +35,16 @@ class Verdict(NamedTuple):
     findings: list[Finding]
     error: float = 0.0
     refused: str = ""
+    program: Program | None = None
 
 
-def judge(attention: Callable, case: Case) -> Verdict:
-    """Run a case under all laws."""
+def judge(attention: Callable, case: Case, program: Program | None = None) -> Verdict:
+    """Run a case under all laws; ``program``: that of a case with other numbers."""
     with jax.enable_x64(case.x64), np.errstate(all="ignore"):
         arrays = data.leaves(case)
         moves = data.directions(case, arrays)
         try:
-            program = Program(attention, case, arrays)
+            program = program or Program(attention, case, arrays)
             got = program(arrays, moves)
             again = program(arrays, moves)
             findings = poisoned(program, case, arrays, moves, got) if case.poison else []
@@ -57,7 +58,7 @@ def judge(attention: Callable, case: Case) -> Verdict:
         if not same_bits(got, again):
             findings.append(Finding("L15", "other bits at the second run"))
         numbers, error = compare(case, arrays, moves, got)
-        return Verdict(findings + numbers, error)
+        return Verdict(findings + numbers, error, program=program)
 
 
 def same_bits(one: Any, other: Any) -> bool:
@@ -65,7 +66,7 @@ def same_bits(one: Any, other: Any) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def answer(case: Case, arrays: Any, moves: Any, rounding: Rounding = reference.EXACT) -> dict[str, np.ndarray]:
+def answer(case: Case, arrays: Any, moves: Any, rounding: Rounding = EXACT) -> dict[str, np.ndarray]:
     """The right results of a case."""
     if case.direction == "forward":
         return reference.forward(case, arrays, rounding)

@@ -3,8 +3,7 @@
 All formulas hold for complex numbers, too. So a derivative of them along a direction d is exact to rounding and needs
 no formula: ``Im f(x + i h d) / h`` with a tiny h. That of the outputs judges jvp, that of the gradient second order.
 
-How far rounding may lead follows from the definition as well: with ``Rounding``, all inputs, and the numbers on the way
-that a program must round, are moved by units in the last place at random.
+How far rounding may lead follows from the definition as well: see ``rounding``.
 """
 
 from typing import Any
@@ -15,42 +14,12 @@ from attendax.spec import dropout
 
 from . import data
 from .case import Case
+from .rounding import EXACT, Rounding, size_of, size_of_backward, size_of_each, size_of_grad_scores, size_of_weights
 
 STEP = 1e-60
 EPSILON = 1e-5  # of the layer norm
 MODEST = 1e4  # an lse whose square is not in the loss when it is larger, nor when it is -inf
 Arrays = dict[str, np.ndarray]
-
-
-class Rounding:
-    """Moves numbers by about one unit in the last place; ``Rounding(None)`` leaves them alone."""
-
-    def __init__(self, rng: Any, unit: float = 0.0, stored: float = 0.0, least: float = 0.0):
-        self.rng, self.unit, self.stored_unit, self.least = rng, unit, stored, least
-
-    def moved(self, x: Any, unit: float, size: Any = None) -> Any:
-        if self.rng is None or unit == 0:
-            return x
-        x = x * (1 + unit * self.noise(x.shape))
-        if size is None:
-            return x
-        size = size()
-        x = x + unit * self.noise(x.shape) * size.real
-        return x + 1j * unit * self.noise(x.shape) * size.imag if np.iscomplexobj(x) else x
-
-    def noise(self, shape: tuple[int, ...]) -> np.ndarray:
-        return self.rng.uniform(-1, 1, shape)
-
-    def of(self, x: Any, size: Any = None) -> Any:
-        """A number that is computed, from terms of the size that ``size()`` gives."""
-        return self.moved(x, self.unit, size)
-
-    def stored(self, x: Any) -> Any:
-        """A number that is stored in the dtype of the operands."""
-        return self.moved(x, self.stored_unit, lambda: np.float64(self.least / self.stored_unit))
-
-
-EXACT = Rounding(None)
 
 
 class Call:
@@ -98,7 +67,7 @@ class Call:
         self.attended = self.rounding.of((p * self.kept) @ self.v, lambda: size_of(p * self.kept, self.v))
         self.out = self.rounding.stored(self.attended)
         if self.case.layers:
-            self.out, self.normed = layer_norm(self.out)
+            self.out, self.normed = layer_norm(self.out, self.rounding)
         lse = np.where(self.empty, -np.inf, largest + np.log(np.where(self.empty, 1, total)))[..., 0]
         self.lse = self.rounding.of(lse, lambda: np.where(self.empty[..., 0], 0, 1 + abs(largest[..., 0])))
 
@@ -113,11 +82,12 @@ class Call:
             dout, dlse = dout[None], dlse[None]
         dout = rounding.stored(dout)
         if self.case.layers:
-            dout = layer_norm_backward(dout, *self.normed)
+            dout = layer_norm_backward(dout, *self.normed, rounding)
         dv = (self.p * self.kept).swapaxes(-1, -2) @ dout
         dp = dout @ self.v.swapaxes(-1, -2) * self.kept
         dp = rounding.of(dp, lambda: size_of(dout, self.v.swapaxes(-1, -2)) * self.kept)
-        ds = np.where(allowed, self.p * (dp - (dp * self.p).sum(-1, keepdims=True) + dlse[..., None]), 0)
+        delta = (dp * self.p).sum(-1, keepdims=True) - dlse[..., None]
+        ds = np.where(allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p, dp, dlse)), 0)
         dz, grads_mod = modified_backward(self.case.modifier, ds, self.modified, list(self.mod))
         found = {"query": self.scale * dz @ self.k}
         found["key"] = self.per_group(self.scale * dz.swapaxes(-1, -2) @ self.q)
@@ -138,27 +108,33 @@ class Call:
         return x.reshape(*lead, self.case.G, N // self.case.G, S, width).sum(-3)
 
 
-def size_of(one: Any, other: Any) -> Any:
-    """The product with all its terms, and those of its derivative, positive."""
-    (a, da), (b, db) = ((abs(x.real), abs(x.imag)) for x in (one, other))
-    return a @ b + 1j * (da @ b + a @ db) if da.any() or db.any() else a @ b
-
-
-def size_of_weights(p: Any, s: Any) -> Any:
-    """The terms of the derivative of the weights, ``p (ds - Σ p ds)``, all positive."""
-    p, ds = p.real, abs(s.imag)
-    return 1j * p * (ds + (p * ds).sum(-1, keepdims=True))
-
-
-def layer_norm(x: Any) -> Any:
+def layer_norm(x: Any, rounding: Rounding = EXACT) -> Any:
     """``(x - mean) / √(var + ε)`` along the last axis, and what the backward needs."""
     centred = x - x.mean(-1, keepdims=True)
+    centred = rounding.of(centred, lambda: size_of_each(x, lambda x: x + x.mean(-1, keepdims=True)))
     inverse = 1 / np.sqrt((centred * centred).mean(-1, keepdims=True) + EPSILON)
-    return centred * inverse, (centred * inverse, inverse)
+    y = centred * inverse
+
+    def size():
+        dy = size_of_backward(abs(x.imag), abs(y.real), inverse.real)
+        return abs(y.real) + 1j * dy
+
+    return rounding.of(y, size), (y, inverse)
 
 
-def layer_norm_backward(dy: Any, y: Any, inverse: Any) -> Any:
-    return inverse * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True))
+def layer_norm_backward(dy: Any, y: Any, inverse: Any, rounding: Rounding = EXACT) -> Any:
+    """``(dy - mean(dy) - y mean(dy y)) / √(var + ε)``."""
+    dx = inverse * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True))
+
+    def size():
+        a, b, c = (abs(z.real) for z in (dy, y, inverse))
+        da, db, dc = (abs(z.imag) for z in (dy, y, inverse))
+        moved = size_of_backward(da, b, c) + c * (
+            b * (a * db).mean(-1, keepdims=True) + db * (a * b).mean(-1, keepdims=True)
+        )
+        return size_of_backward(a, b, c) + 1j * (moved + dc / c * size_of_backward(a, b, c))
+
+    return rounding.of(dx, size)
 
 
 def _distance(z: Any, offset: int) -> Any:
