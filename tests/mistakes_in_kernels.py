@@ -29,13 +29,22 @@ MERGING = in_file(
     ("empty row minus infinity", "jnp.where(largest == -jnp.inf, 0, largest)", "largest", "forward", "causal"),
     ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
     ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
-    ("values stay divided", "* headroom(grid.S), largest", ", largest", "forward", "open"),
+    ("values stay divided", "* room, largest", ", largest", "large values", "open"),
 )
 
 WHOLE = in_file(
     "whole.py",
-    ("not divided", "/ jnp.maximum(total, 1) * room", "* room", "whole", "open"),
-    ("values stay divided", "/ jnp.maximum(total, 1) * room", "/ jnp.maximum(total, 1)", "whole", "open"),
+    ("not divided", "/ jnp.maximum(total, 1) * heads.room", "* heads.room", "whole", "open"),
+    ("values stay divided", "/ jnp.maximum(total, 1) * heads.room", "/ jnp.maximum(total, 1)", "large values", "whole"),
+    ("sums of values overflow", "headroom(here[VALUE], wide)", "1", "large values", "whole"),
+    ("shared by a batch, but written", "== alone[role] else", "is not None else", "shared by vmap", "whole"),
+    (
+        "what vmap repeats is repeated in the kernel",
+        "in_memory(jnp.broadcast_to(x, shape))",
+        "jnp.broadcast_to(x, shape)",
+        "a shared key",
+        "as users do",
+    ),
     ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
     ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
     ("keys the other way round", "plan.scale, heads.key)", "plan.scale, heads.key[:, ::-1])", "whole", "open"),
@@ -46,8 +55,8 @@ WHOLE = in_file(
         "whole",
         "dense",
     ),
-    ("masked numbers spoil the chunk", "if operands.mask is not None or others:", "if others:", "whole", "keys"),
-    ("infinity is tame", "< HUGE for x in here", "<= jnp.inf for x in here", "whole", "keys"),
+    ("masked numbers spoil the chunk", "if operands.mask is None and not others:", "if not others:", "whole", "keys"),
+    ("infinity is tame", "all_below(here, HUGE)", "jnp.bool_(True)", "whole", "keys"),
     ("large numbers are tame", "HUGE = 2.0**50", "HUGE = jnp.inf", "whole", "keys"),
     ("what is wild is not seen", "jnp.where(touched[role]", "jnp.where(False", "whole", "keys"),
     ("a wild key is not seen", 'wild["queries"] | jnp.any(seen', 'wild["queries"] & jnp.any(seen', "whole", "keys"),
@@ -74,14 +83,50 @@ WHOLE = in_file(
     ),
     ("gradient unmasked", "scores + heads.mask.swapaxes(-1, -2)", "scores", "whole derivatives", "causal"),
     ("softmax over queries", "swapaxes(-1, -2), axis=-2)", "swapaxes(-1, -2), axis=-1)", "whole derivatives", "open"),
-    ("the last head of a group only", "else tile.add}", "else tile.put}", "whole derivatives", "three key heads"),
+    (
+        "the last head of a group only",
+        "if grid.group == shared else None}",
+        "}",
+        "whole derivatives",
+        "three key heads",
+    ),
     ("a query that nothing depends on", "queries & alive & allowed", "queries & allowed", "whole derivatives", "keys"),
     ("of what is touched all is NaN", "one.astype(wide)", "jnp.nan", "whole derivatives", "keys"),
 )
 
 HEADROOM = in_file(
     "tile_work.py",
-    ("no headroom", "2.0 ** (S - 1).bit_length()", "1.0", "large values", "open"),
+    ("no headroom", "jnp.asarray(2.0**bits, dtype), 1)", "1, 1)", "large values", "open"),
+    ("always headroom", "lambda: jnp.ones((), dtype)", "lambda: jnp.asarray(2.0**bits, dtype)", "small values", "open"),
+    ("a NaN among many scores", "jnp.isnan(lax.stop_gradient(total))", "False", "a seen NaN", "as users do"),
+)
+
+NUMERICS = in_file(
+    "numerics.py",
+    ("no wall", "return lax.cond(true, function, never, *jax", "return function(*jax", "losses", "as users do"),
+    (
+        "a wall that is seen through",
+        "*jax.tree.map(lax.optimization_barrier, arrays)",
+        "*arrays",
+        "losses",
+        "as users do",
+    ),
+    (
+        "finite by a maximum",
+        "return jnp.sum(wide * wide)",
+        "return jnp.max(wide * wide)",
+        "an unseen NaN",
+        "as users do",
+    ),
+    (
+        "product with the wrong tangent",
+        "times(dleft, finite(right)",
+        "times(dleft, 2 * finite(right)",
+        "tangent",
+        "open",
+    ),
+    ("product with one tangent", "finite(left), dright", "0 * finite(left), dright", "tangent of the keys", "open"),
+    ("finite cuts the gradient", "primals[0]), tangents[0]", "primals[0]), 0 * tangents[0]", "jvp of jvp", "open"),
 )
 
 TILES = in_file(
@@ -448,7 +493,7 @@ RESULTS = (
 )
 
 KERNELS = [
-    *(MERGING + WHOLE + HEADROOM + TILES + SIZES + MASKS),
+    *(MERGING + WHOLE + HEADROOM + NUMERICS + TILES + SIZES + MASKS),
     *(SCORES + BACKWARD + DIRECTIONS),
     *(POISON + RESULTS),
 ]

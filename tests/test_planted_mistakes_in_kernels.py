@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import attendax.kernels
-from attendax import masks, scores, spec
+from attendax import masks, ops, scores, spec
 from attendax.kernels.operands import Limits
+from attendax.kernels.tile_sizes import LIMITS
 from cases import KEY, attention_case
 from judges import arrays_of, assert_same_bits, assert_tree_close, cotangent_of
 from mistakes_in_kernels import KERNELS
@@ -63,6 +64,8 @@ FORBIDDING = np.where(np.arange(S) < 3, 0.5, -np.inf)
 
 SETTINGS = {
     "open": setting(),
+    "whole": setting(limits=WHOLE_HEADS),
+    "as users do": setting(limits=LIMITS),
     "some": setting(limits=Limits(3, 2, 1)),
     "banded": setting((1, 2, 2, 7, 7, D, V), Limits(3, 2, 2**20, band=2), mask=masks.causal() & ~masks.causal(-3)),
     "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
@@ -201,6 +204,82 @@ def judge_large_values(twin, case):
     query, key, value = arrays_of(case)
     large = np.full_like(value, np.finfo(value.dtype).max / 2)
     np.testing.assert_allclose(twin.attention(0 * query, key, large), large[0, 0, 0, 0], rtol=1e-12)
+
+
+@judge("small values")
+def judge_small_values(twin, case):
+    """A weight of 1 on the smallest normal number keeps it."""
+    query, key, value = arrays_of(case)
+    small = np.full_like(value, np.finfo(value.dtype).tiny)
+    np.testing.assert_allclose(twin.attention(0 * query, key, small), small[0, 0, 0, 0], rtol=1e-12)
+
+
+@judge("jvp of jvp")
+def judge_jvp_of_jvp(twin, case):
+    arrays, directions = arrays_of(case), directions_of(arrays_of(case))
+
+    def slope(attend, arrays):
+        return jax.jvp(lambda *arrays: attend(*arrays)[0], arrays, directions)[1]
+
+    _, got = jax.jvp(lambda *a: slope(partial(case.forward, twin), a), arrays, directions)
+    _, wanted = jax.jvp(
+        lambda *a: slope(partial(ops.attention, return_lse=True, **case.options), a), arrays, directions
+    )
+    np.testing.assert_allclose(got, wanted, atol=1e-10)
+
+
+# As users do: default limits and optimisation, float32, a loss that the compiler knows
+
+
+def normal(*shape):
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
+
+
+@judge("losses")
+def judge_losses(twin, case):
+    """L17: the cotangent of a sum is ones, of a sum times a number that number; the forward of constants."""
+    arrays = [normal(12, 64, 16) + k for k in range(3)]
+
+    def loss(*arrays):
+        return twin.attention(*arrays).sum()
+
+    ones = np.ones((12, 64, 16))
+    got = jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays)
+    wanted = spec.attention_backward(ones, *(x.astype(float) for x in arrays))[:3]
+    assert_tree_close(got, tuple(wanted), 1e-5, "a sum")
+    got = jax.jit(lambda *a: twin.attention(a[0], jnp.full((12, 64, 16), a[1]), a[2]))(
+        arrays[0], np.float32(1), arrays[2]
+    )
+    np.testing.assert_allclose(got, np.broadcast_to(arrays[2].mean(-2, keepdims=True), got.shape), atol=1e-5)
+
+
+@judge("a shared key")
+def judge_a_shared_key(twin, case):
+    query, key, value = normal(3, 4, 64, 16), normal(4, 64, 16), normal(3, 4, 64, 16)
+    mask = np.tril(np.ones((64, 64), bool))
+    got = jax.jit(jax.vmap(partial(twin.attention, mask=mask), (0, None, 0)))(query, key, value)
+    wanted = spec.attention(*(x.astype(float) for x in (query, np.stack([key] * 3), value)), mask=mask)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+@judge("an unseen NaN")
+def judge_an_unseen_nan(twin, case):
+    """L6, with 12,288 numbers."""
+    query, key, value = (normal(12, 64, 16) for _ in range(3))
+    mask = np.arange(64)[None] < 60
+    attend = jax.jit(partial(twin.attention, mask=mask))
+    wanted = attend(query, key, value)
+    value[:, 63] = np.nan
+    assert_same_bits(attend(query, key, value), wanted, "NaN")
+
+
+@judge("a seen NaN")
+def judge_a_seen_nan(twin, case):
+    """A row of 5,000 scores, one of which is NaN, has gradients that are NaN."""
+    query, key, value = normal(1, 2, 8), normal(1, 5000, 8), normal(1, 5000, 8)
+    key[0, 7] = np.nan
+    grad = jax.jit(jax.grad(lambda q: twin.attention(q, key, value).sum()))(query)
+    assert np.isnan(grad).all()
 
 
 @judge("gradient")
@@ -462,6 +541,7 @@ def judge_reach(twin, case):
 
 
 COMPILED = {"huge forward", "huge gradient", "huge gradient of lse"}
+COMPILED |= {"losses", "a shared key", "an unseen NaN", "a seen NaN"}
 
 
 def hold(judge_name, setting_name, twin):

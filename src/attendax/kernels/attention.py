@@ -13,6 +13,7 @@ from attendax.ops.weighted_sum import takes_arrays
 
 from . import tile_sizes
 from .derivatives import attend
+from .functions import trace_mask, trace_modifier
 from .operands import Operands, Plan, Results
 
 
@@ -118,7 +119,7 @@ def settled(
     )
     query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
     if mask is not None:
-        mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim)
+        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim))
     if bias is not None:
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
     words = None
@@ -126,17 +127,15 @@ def settled(
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
     plan = Plan(float(border.scale), float(border.rate), tile_sizes.LIMITS)
     operands = Operands(query, key, value, bias, score_mod, mask, words)
+    if score_mod is not None:
+        modifier = trace_modifier(score_mod, query.shape[:-2], operands.wide())
+        operands = operands._replace(score_mod=modifier)
     return Call(operands, plan.in_parts() if return_lse else plan)
 
 
 def results_of(call: Call) -> Results:
-    """The results of the fastest backend; of a call without scores, those of the empty set."""
-    operands, plan = call
-    lead, (N, T), wide = plan.leading(operands), operands.query.shape[-3:-1], operands.wide()
-    if 0 in (*lead, N, T, operands.key.shape[-2]):
-        filled = ((operands.value.shape[-1], 0), (1, -jnp.inf), (1, 0))
-        return Results(*(jnp.full((*lead, N, T, n), x, wide) for n, x in filled))
-    return attend("blockwise", operands, plan)
+    """The results of the fastest backend."""
+    return attend("blockwise", *call)
 
 
 @jax.custom_jvp

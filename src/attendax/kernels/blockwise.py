@@ -20,21 +20,21 @@ from . import whole
 from .operands import Operands, Plan, Results
 from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tile_work import Rows, headroom, part_of_forward, part_of_sums, part_of_tangent, pulled_back
-from .tiles import Grid, Schedule, kinds_of_tiles, repeat
+from .tiles import Grid, Schedule, kinds_of_tiles, once_more, repeat
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
     if (heads := whole_grid_of(operands, plan, plan.limits.whole_bytes)) is not None:
         return whole.forward(heads, operands, plan, forward)
-    widths = operands.value.shape[-1], 1, 1
+    widths, room = (operands.value.shape[-1], 1, 1), headroom(operands.value, operands.wide())
 
     def work(tile, is_open):
-        return part_of_forward(tile, operands, plan, is_open)
+        return part_of_forward(tile, operands, plan, room, is_open)
 
     def finish(tile, parts):
         average, largest, total = parts
-        return average / jnp.where(total == 0, 1, total) * headroom(grid.S), largest, total
+        return average / jnp.where(total == 0, 1, total) * room, largest, total
 
     grid = grid_of(operands, plan)
     return Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
@@ -88,7 +88,7 @@ def by_rows(
         parts = schedule.visit(
             chunk,
             row,
-            lambda column, is_open: work(grid.tile(chunk, row, column), is_open),
+            lambda column, is_open: once_more(lambda *at: work(grid.tile(*at), is_open), chunk, row, column),
             lambda _, one, other: other if grid.column_blocks == 1 else add(one, other),
             nothing(),
             nothing,
@@ -102,9 +102,8 @@ def by_rows(
 
         def chunk(index, buffers, band=band):
             tile = band.tile(index)
-            return tuple(
-                tile.put("queries", *pair) for pair in zip(buffers, finish(tile, work(tile, False)), strict=True)
-            )
+            parts = once_more(lambda index: work(band.tile(index), False), index)
+            return tuple(tile.put("queries", *pair) for pair in zip(buffers, finish(tile, parts), strict=True))
 
         buffers = repeat(band.grid.chunks, chunk, buffers)
     if bands:
@@ -133,7 +132,10 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         chunk, column = index // grid.column_blocks, index % grid.column_blocks
 
         def work(row, is_open):
-            return pulled_back(grid.tile(chunk, row, column), rows, operands, plan, wanted, is_open)
+            def pull(*at):
+                return pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
+
+            return once_more(pull, chunk, row, column)
 
         def nothing():
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: work(0, False)))
@@ -149,7 +151,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
 
         def chunk(index, buffers, band=band):
             tile = band.tile(index)
-            parts = pulled_back(tile, rows, operands, plan, wanted, False)
+            parts = once_more(lambda at: pulled_back(band.tile(at), rows, operands, plan, wanted, False), index)
             return tuple(tile.add(*each) for each in zip(roles, buffers, parts, strict=True))
 
         buffers = repeat(band.grid.chunks, chunk, buffers)

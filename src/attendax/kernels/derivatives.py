@@ -20,38 +20,73 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from . import blockwise
+from .numerics import walled
 from .operands import Operands, Plan, Results
 
 BACKENDS: dict[str, Any] = {"blockwise": blockwise}
+KEPT = 256
 
 
 def attend(backend: str, operands: Operands, plan: Plan) -> Results:
     """The results of a backend, differentiable in every direction."""
     leaves, tree = jax.tree.flatten(operands)
-    return Results(*forward_p.bind(*leaves, backend=backend, tree=tree, plan=plan))
+    return Results(*forward_p.bind(*_vary_alike(leaves), backend=backend, tree=tree, plan=plan))
+
+
+def _vary_alike(arrays: list[Any]) -> list[Any]:
+    """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
+    axes = [jax.typeof(x).manual_axis_type.varying for x in arrays]
+    every = frozenset[Any]().union(*axes)
+    pairs = zip(arrays, axes, strict=True)
+    return [lax.pcast(x, tuple(every - own), to="varying") if every - own else x for x, own in pairs]
 
 
 def _forward(*leaves: Any, backend: str, tree: Any, plan: Plan) -> tuple[Any, ...]:
-    return BACKENDS[backend].forward(jax.tree.unflatten(tree, leaves), plan)
+    operands = jax.tree.unflatten(tree, leaves)
+    if not _has_scores(operands, plan):
+        shapes = _forward_shapes(*leaves, tree=tree, plan=plan)
+        return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0), strict=True))
+
+    def forward(*leaves):
+        return tuple(BACKENDS[backend].forward(jax.tree.unflatten(tree, leaves), plan))
+
+    return walled(forward, *leaves)
 
 
 def _tangent(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
     """arrays: the dots of the active leaves; the operands; the results."""
-    operands, results, given = _unpack(arrays, tree)
-    dots = iter(given)
-    dots = [next(dots) if a else None for a in active]
-    return BACKENDS[backend].tangent(dots, operands, results, plan)
+    if not _has_scores(_unpack(arrays, tree)[0], plan):
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in _tangent_shapes(*arrays, tree=tree, plan=plan))
+
+    def tangent(*arrays):
+        operands, results, given = _unpack(arrays, tree)
+        dots = iter(given)
+        dots = [next(dots) if a else None for a in active]
+        return tuple(BACKENDS[backend].tangent(dots, operands, results, plan))
+
+    return walled(tangent, *arrays)
 
 
 def _cotangent(*arrays: Any, backend: str, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
     """arrays: dout, dlse; the operands; the results. wanted: a shape for each differentiable leaf, or None."""
-    operands, results, given = _unpack(arrays, tree)
-    return BACKENDS[backend].cotangent(given, operands, results, plan, wanted)
+    if not _has_scores(_unpack(arrays, tree)[0], plan):
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in _cotangent_shapes(*arrays, tree=tree, wanted=wanted))
+
+    def cotangent(*arrays):
+        operands, results, given = _unpack(arrays, tree)
+        return tuple(BACKENDS[backend].cotangent(given, operands, results, plan, wanted))
+
+    return walled(cotangent, *arrays)
+
+
+def _has_scores(operands: Operands, plan: Plan) -> bool:
+    return 0 not in (*plan.leading(operands), *operands.query.shape[-3:-1], operands.key.shape[-2])
 
 
 def _unpack(arrays: Any, tree: Any) -> tuple[Operands, Results, Any]:
@@ -59,39 +94,55 @@ def _unpack(arrays: Any, tree: Any) -> tuple[Operands, Results, Any]:
     return jax.tree.unflatten(tree, arrays[first:-3]), Results(*arrays[-3:]), arrays[:first]
 
 
-def _forward_shapes(*leaves: Any, backend: str, tree: Any, plan: Plan) -> list[Any]:
+def _forward_shapes(*leaves: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
     operands = jax.tree.unflatten(tree, leaves)
     return _shapes(operands, plan, (operands.value.shape[-1], 1, 1))
 
 
-def _tangent_shapes(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...]) -> list[Any]:
+def _tangent_shapes(*arrays: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
     operands = _unpack(arrays, tree)[0]
     return _shapes(operands, plan, (operands.value.shape[-1], 1))
 
 
 def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any]:
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
-    return [jax.core.ShapedArray((*rows, width), operands.wide()) for width in widths]
+    like = _type_of(operands.query)
+    return [like.update(shape=(*rows, width), dtype=operands.wide(), weak_type=False) for width in widths]
 
 
 def _cotangent_shapes(*arrays: Any, tree: Any, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
     leaves = _unpack(arrays, tree)[0].differentiable()
     pairs = zip(wanted, leaves, strict=True)
-    return [jax.core.ShapedArray(shape, leaf.dtype) for shape, leaf in pairs if shape is not None]
+    return [_type_of(leaf).update(shape=shape, weak_type=False) for shape, leaf in pairs if shape is not None]
+
+
+def _type_of(x: Any) -> Any:
+    return x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
 
 
 def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
-    """A primitive that is evaluated and lowered as ``function``; outside jit it is compiled once for its parameters."""
+    """A primitive that is lowered as ``function``; outside jit the last ``KEPT`` sets of parameters stay compiled."""
     primitive = Primitive(name)
     primitive.multiple_results = True
+    lowered = mlir.lower_fun(function, multiple_results=True)
 
-    @functools.cache
+    def lower(context, *arrays, **params):
+        """Nothing in here crosses devices, so inside ``shard_map`` the types need not say over what values vary."""
+        avals = [jax.core.ShapedArray(x.shape, x.dtype, x.weak_type) for x in context.avals_in]
+        return lowered(context.replace(avals_in=avals), *arrays, **params)
+
+    @functools.lru_cache(KEPT)
     def compiled(names, values):
-        return jax.jit(functools.partial(function, **dict(zip(names, values, strict=True))))
+        return jax.jit(functools.partial(primitive.bind, **dict(zip(names, values, strict=True))))
 
-    primitive.def_impl(lambda *arrays, **params: list(compiled(tuple(params), tuple(params.values()))(*arrays)))
+    def run(*arrays, **params):
+        if jax.config.jax_disable_jit:
+            return list(function(*arrays, **params))
+        return list(compiled(tuple(params), tuple(params.values()))(*arrays))
+
+    primitive.def_impl(run)
     primitive.def_abstract_eval(shapes)
-    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+    mlir.register_lowering(primitive, lower)
     return primitive
 
 

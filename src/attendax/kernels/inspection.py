@@ -83,10 +83,11 @@ def attention_stats(
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
     parts = blockwise.by_rows(grid, *call, widths, neutral, work, add, lambda _, parts: parts)
-    entropy, _, where = (x.reshape(shape[:-1]) for x in parts)
+    entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     total = results.total.reshape(shape[:-1])
-    largest = jnp.where(total == 0, 0, 1 / jnp.where(total == 0, 1, total))
-    return AttentionStats(entropy, largest, where.astype(jnp.int32), _received(call, shape))
+    top = jnp.where(top == -jnp.inf, 0, top)
+    largest = jnp.exp(top - lax.stop_gradient(top)) / jnp.where(total == 0, 1, total)  # its score moves, too
+    return AttentionStats(entropy, jnp.where(total == 0, 0, largest), where.astype(jnp.int32), _received(call, shape))
 
 
 def _received(call: Call, shape: tuple[int, ...]) -> Array:

@@ -8,33 +8,42 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from attendax.masks import Mask
 from attendax.ops import dropout
 from attendax.ops.attention_core import add_bias
 from attendax.ops.score_modifiers import modify
-from attendax.ops.weighted_sum import product
 
+from .numerics import all_below, in_memory, product, times
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .tiles import Tile
 
 
-def part_of_forward(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
-    """Weighted sum of the values, maximum, and sum of exponentials of the queries of a tile, over its keys.
-
-    The first is that of the values divided by their ``headroom``.
-    """
+def part_of_forward(tile: Tile, operands: Operands, plan: Plan, room: Array, is_open: bool) -> tuple[Array, ...]:
+    """Over the keys of a tile: weighted sum of the values divided by ``room``, maximum, sum of exponentials."""
     leaves = _cut(tile, operands)
     scores, allowed = _flat_scores(leaves, tile, operands, plan, is_open)
-    powers, largest = _powers(scores)
-    value = leaves[VALUE].astype(scores.dtype) / headroom(tile.grid.S)
-    return _average(_dropped(powers, tile, operands, plan), value, allowed), largest, powers.sum(-1, keepdims=True)
+    powers, largest, total = _powers(scores)
+    value = leaves[VALUE].astype(scores.dtype) / room
+    return _average(_dropped(powers, tile, operands, plan), value, allowed), largest, total
 
 
-def headroom(S: int) -> float:
-    """A power of two, at least S. Values are divided by it, so that no sum of S of them overflows (L7)."""
-    return 2.0 ** (S - 1).bit_length()
+def headroom(values: Array, dtype: Any) -> Array:
+    """What values are divided by, so that no sum over the keys overflows (L7): a power of two, at least their number S.
+
+    Mostly it is 1: small values would lose digits below the range of the dtype. Only a finite value above
+    ``max / (4 S)`` makes it S.
+    """
+    bits = (values.shape[-2] - 1).bit_length()
+    limit = np.ldexp(1.0, jnp.finfo(dtype).maxexp - 2 - bits)
+
+    def count_large():
+        large = jnp.isfinite(values) & (jnp.abs(values.astype(dtype)) > limit)
+        return jnp.where(jnp.any(large), jnp.asarray(2.0**bits, dtype), 1)
+
+    return lax.stop_gradient(lax.cond(all_below([values], limit), lambda: jnp.ones((), dtype), count_large))
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
@@ -50,14 +59,19 @@ def part_of_sums(tile: Tile, dout: Array, operands: Operands, plan: Plan, is_ope
     dw = _tall(value.astype(products.dtype), tile.cut("queries", dout))
     dp = _dropped(dw, tile, operands, plan, tall=True).swapaxes(-1, -2)
     dp = dp if allowed is None else jnp.where(allowed.swapaxes(-1, -2), dp, 0)
-    powers, largest = _powers(scores.swapaxes(-1, -2))
-    return (powers * dp).sum(-1, keepdims=True), largest, powers.sum(-1, keepdims=True)
+    powers, largest, total = _powers(scores.swapaxes(-1, -2))
+    return (powers * dp).sum(-1, keepdims=True), largest, total
 
 
-def _powers(scores: Array) -> tuple[Array, Array]:
-    """Exponentials of the scores below their maximum, and the maximum, which is a constant to every derivative."""
+def _powers(scores: Array) -> tuple[Array, Array, Array]:
+    """Exponentials of the scores below their maximum, the maximum, a constant to every derivative, and their sum.
+
+    A maximum may have dropped a NaN; a sum does not, and the maximum of such a row is NaN by it.
+    """
     largest = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-    return jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest)), largest
+    powers = jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))
+    total = powers.sum(-1, keepdims=True)
+    return powers, jnp.where(jnp.isnan(lax.stop_gradient(total)), jnp.nan, largest), total
 
 
 def part_of_tangent(
@@ -66,7 +80,7 @@ def part_of_tangent(
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, wide, roles = _cut(tile, operands), operands.wide(), operands.roles()
     moving = [k for k, dot in enumerate(dots) if dot is not None and k != VALUE]
-    pairs = [jnp.broadcast_arrays(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
+    pairs = [_repeated_alike(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
@@ -80,6 +94,12 @@ def part_of_tangent(
     if dots[VALUE] is not None:
         summed += _average(w, tile.cut("keys", dots[VALUE]).astype(wide), allowed)
     return summed, jnp.sum(p * ds, axis=-1, keepdims=True)
+
+
+def _repeated_alike(one: Array, other: Array) -> list[Array]:
+    """Two arrays in their common shape, each in memory: it may be an operand of a product."""
+    shape = jnp.broadcast_shapes(one.shape, other.shape)
+    return [x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape)) for x in (one, other)]
 
 
 class Rows(NamedTuple):
@@ -388,11 +408,6 @@ def _summed_over_groups(x: Array, tile: Tile) -> Array:
     """(..., N, S, .) summed over the query heads that share a key head."""
     group = tile.grid.group
     return x if group == 1 else x.reshape(*x.shape[:-3], -1, group, *x.shape[-2:]).sum(axis=-3)
-
-
-def times(left: Array, right: Array) -> Array:
-    """The matrix product, of full precision."""
-    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
 def _times_transposed(left: Array, right: Array) -> Array:

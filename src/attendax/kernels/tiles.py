@@ -180,6 +180,11 @@ class Tile:
         return starts, sizes
 
 
+def once_more(function: Callable[..., Any], *arrays: Any) -> Any:
+    """``function(*arrays)``, of which reverse mode keeps nothing: it is computed again there, tile by tile (L16)."""
+    return jax.checkpoint(function, prevent_cse=False)(*arrays)
+
+
 def repeat(count: int, body: Callable[[Any, Any], Any], carry: Any) -> Any:
     """``carry = body(index, carry)``, so many times; a loop of one is no loop."""
     return body(0, carry) if count == 1 else lax.fori_loop(0, count, body, carry)

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax.masks import Mask
-from attendax.ops.weighted_sum import product
 
+from .numerics import all_below, in_memory, product, times
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .tile_work import allowed_pairs, headroom, mask_in_tile, times
-from .tiles import Grid, Tile, repeat
+from .tile_work import allowed_pairs, headroom, mask_in_tile
+from .tiles import Grid, Tile, once_more, repeat
 
 ROLES = ["queries", "keys", "keys"]
 HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2**10 can overflow
@@ -89,6 +89,7 @@ class _Heads(NamedTuple):
     key: Array  # (heads, S, D)
     value: Array  # (heads, S, V)
     mask: Array | None  # what is added to the scores, 0 or -inf, (heads or 1, rows or 1, S)
+    room: Any  # what the values are divided by in sums over the keys
 
 
 def _allowed_rows(tile: Tile, mask: Mask) -> Array:
@@ -106,14 +107,13 @@ def _allowed_rows(tile: Tile, mask: Mask) -> Array:
 
 def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """Average, maximum and sum of exponentials: products and sums and no choices, so that all is one kernel."""
-    room = headroom(heads.key.shape[-2])
     scores = product(heads.query * plan.scale, heads.key)
     if heads.mask is not None:
         scores = scores + heads.mask
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    out = product(powers, (heads.value / room).swapaxes(-1, -2)) / jnp.maximum(total, 1) * room
+    out = product(powers, (heads.value / heads.room).swapaxes(-1, -2)) / jnp.maximum(total, 1) * heads.room
     return out, jnp.where(total == 0, -jnp.inf, largest), total
 
 
@@ -176,40 +176,53 @@ def _by_chunks(
     arrays = [operands.query, operands.key, operands.value, *others]
     sizes = {"queries": (*grid.heads, grid.T), "keys": (*grid.pieces[:-1], grid.S)}
 
+    *lead, G, shared = grid.axes
+    alone = {"queries": (*lead, G * shared), "keys": (*lead, G) if grid.group == shared else None}  # no two chunks meet
+
     def chunk(index, buffers):
         tile = grid.tile(index, 0, 0)
         cuts = (tile.cut(role, x) for role, x in zip(roles, arrays, strict=True))
-        here = [jnp.broadcast_to(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
+        here = [_repeated(x, grid.pieces[:-2]) for x in cuts]
 
-        def run(here):
-            found = work(*_heads_of(tile, operands, here))
+        def run(here, room=1):
+            found = work(*_heads_of(tile, operands, here, room))
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         def with_care():
-            clean = run(lax.optimization_barrier([jnp.where(_is_tame(x), x, 0) for x in here]))
+            clean = run([in_memory(jnp.where(_is_tame(x), x, 0)) for x in here])
             exact = exactly(*_call_of(tile, operands, plan, here), *here[REST:])
             touched = _touched(tile, operands.mask, roles, here, {role for role, _ in outputs})
             each = zip(outputs, exact, clean, strict=True)
             return [jnp.where(touched[role], one.astype(wide), other) for (role, _), one, other in each]
 
-        found = run(here)
-        if operands.mask is not None or others:  # else every query sees everything
-            tame = functools.reduce(jnp.logical_and, (jnp.max(jnp.abs(x), initial=0) < HUGE for x in here))
-            found = lax.cond(tame, lambda: found, with_care)
-        write = {"queries": tile.put, "keys": tile.put if grid.group == grid.axes[-1] else tile.add}
-        return tuple(write[role](role, *pair) for (role, _), *pair in zip(outputs, buffers, found, strict=True))
+        def found_here():
+            if operands.mask is None and not others:  # every query sees everything: only a sum of values may overflow
+                return run(here, headroom(here[VALUE], wide))
+            return lax.cond(all_below(here, HUGE), lambda: run(here), with_care)
+
+        found = once_more(found_here)
+        each = zip(outputs, buffers, found, strict=True)
+        return tuple(
+            (tile.put if shape[:-2] == alone[role] else tile.add)(role, *pair) for (role, shape), *pair in each
+        )
 
     return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, wide) for _, shape in outputs))
 
 
-def _heads_of(tile: Tile, operands: Operands, arrays: list[Array]) -> tuple[Any, ...]:
+def _repeated(x: Array, leading: tuple[int, ...]) -> Array:
+    """``x`` along leading axes that vmap has given to other arrays only."""
+    shape = *leading, *x.shape[-3:]
+    return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
+
+
+def _heads_of(tile: Tile, operands: Operands, arrays: list[Array], room: Any) -> tuple[Any, ...]:
     """``_Heads`` of the arrays of a chunk, in the dtype to compute in, and the arrays after the value, flat, too."""
     wide, heads = operands.wide(), math.prod(tile.grid.pieces[:-1])
     query, key, value, *rest = (x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in arrays)
     mask = None
     if operands.mask is not None:
         mask = jnp.where(_allowed_rows(tile, operands.mask), 0, -jnp.inf).astype(wide)
-    return _Heads(query, key, value, mask), *rest
+    return _Heads(query, key, value, mask, room), *rest
 
 
 def _call_of(tile: Tile, operands: Operands, plan: Plan, arrays: list[Array]) -> tuple[Operands, Plan]:

@@ -12,10 +12,11 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.numerics import product
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
-from .weighted_sum import as_allowed, average, product, pull_back, softmax, takes_arrays, widen
+from .weighted_sum import as_allowed, average, pull_back, softmax, takes_arrays, widen
 
 
 @takes_arrays

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
+from attendax.kernels.numerics import product
 from attendax.params import AttentionGradients
 
 from . import dropout
 from .attention_core import add_bias
 from .score_modifiers import all_positions, modify
-from .weighted_sum import as_allowed, masked_softmax, product, sum_over_allowed, takes_arrays, widen
+from .weighted_sum import as_allowed, masked_softmax, sum_over_allowed, takes_arrays, widen
 
 
 @takes_arrays

@@ -11,11 +11,12 @@ from jax import Array, lax
 from attendax import checks
 from attendax.checks import check, fail
 from attendax.kernels.attention import attention
+from attendax.kernels.numerics import product, times
 from attendax.kernels.reach import reach
 from attendax.params import MultiHeadParams
 
 from .init import glorot
-from .weighted_sum import as_allowed, average, drop_unused, product, pull_back, takes_arrays, widen
+from .weighted_sum import as_allowed, average, drop_unused, pull_back, takes_arrays, widen
 
 
 @takes_arrays
@@ -177,7 +178,8 @@ def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Arra
 
 def affine(x: Array, W: Array, b: Array | None = None) -> Array:
     """``x W + b`` for x (..., M)."""
-    return x @ W if b is None else x @ W + b.reshape((1,) * (x.ndim - 1) + b.shape)
+    y = times(x, W)
+    return y if b is None else y + b.reshape((1,) * (x.ndim - 1) + b.shape)
 
 
 @takes_arrays

@@ -10,6 +10,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.numerics import times
 
 from .weighted_sum import pull_back, takes_arrays, widen
 
@@ -109,8 +110,8 @@ def _feed_forward(
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2})
     checks.one_of(function, "activation", activation, checks.ACTIVATIONS)
     wide, w1, c1, w2, c2 = widen(x, W1, b1, W2, b2)
-    hidden = _ACTIVATIONS[activation](wide @ w1 + c1[None, None])
-    return (hidden @ w2 + c2[None, None]).astype(x.dtype)
+    hidden = _ACTIVATIONS[activation](times(wide, w1) + c1[None, None])
+    return (times(hidden, w2) + c2[None, None]).astype(x.dtype)
 
 
 @takes_arrays

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from attendax import checks
+from attendax.kernels.numerics import finite, times
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,34 +99,6 @@ def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
     return exponentials / total, jnp.squeeze(lse, axis)
 
 
-@jax.custom_jvp
-def finite(x: Array) -> Array:
-    """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""
-    return jnp.where(jnp.isfinite(x), x, 0)
-
-
-@finite.defjvp
-def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return finite(primals[0]), tangents[0]
-
-
-@jax.custom_jvp
-def product(left: Array, right: Array) -> Array:
-    """``left rightᵀ``; in its derivative what is not finite counts as 0: it can only meet gradients of 0 or NaN."""
-    return _transposed_product(left, right)
-
-
-@product.defjvp
-def _product_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    left, right = primals
-    tangent = _transposed_product(tangents[0], finite(right)) + _transposed_product(finite(left), tangents[1])
-    return product(left, right), tangent
-
-
-def _transposed_product(left: Array, right: Array) -> Array:
-    return jnp.matmul(left, right.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
-
-
 def masked_softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
     """Weights (..., T, S), 0 where forbidden, and lse (..., T) of the allowed scores; the others are not read."""
     weights, lse = _normalised(jnp.where(allowed, scores, -jnp.inf))
@@ -147,7 +120,7 @@ def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     Returns:
         (..., T, V).
     """
-    clean = jnp.matmul(jnp.where(jnp.isfinite(weights), weights, 0), finite(values), precision=lax.Precision.HIGHEST)
+    clean = times(jnp.where(jnp.isfinite(weights), weights, 0), finite(values))
 
     @jax.checkpoint
     def terms_of_key(weight, value, seen):  # (..., T), (..., V), (..., T): all T x S x V terms at once would not fit

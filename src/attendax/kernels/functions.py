@@ -1,0 +1,142 @@
+"""Functions of a user, in masks and score modifiers, as values that hold no state (L13, L17).
+
+A function may read what it was never given: a NumPy table, a slope that is being differentiated, the attributes of its
+object. So the door traces it once in every call, for one pair (a function is one of each pair, element by element).
+What it closes over becomes arrays of the call like any other: they are read anew, get their gradients and are batched.
+What is left is the computation itself. Two functions with the same one are equal, so a call of either needs no new
+compilation; and none holds on to an array.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+
+class Traced:
+    """What a function computes for one pair, from flat arguments; the first of them are what it closed over."""
+
+    def __init__(self, closed: ClosedJaxpr, wrap: Callable) -> None:
+        self.jaxpr = closed.jaxpr
+        self.wrap = wrap
+        self.key = wrap, _key(closed.jaxpr)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Traced) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function, on positions of a whole tile."""
+        return self.wrap(self._on_pair, *arguments)
+
+    def _on_pair(self, arrays: Any, *pair: Any) -> Any:
+        count = len(self.jaxpr.constvars)
+        types = [v.aval.dtype for v in self.jaxpr.invars]
+        inputs = [x.astype(dtype) for x, dtype in zip((*pair, *arrays[count:]), types, strict=True)]
+        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(arrays[:count])))(*inputs)[0]
+
+
+def trace_mask(mask: Any) -> Any:
+    """The mask with its functions traced."""
+    position = jax.ShapeDtypeStruct((1, 1), jnp.arange(1).dtype)
+    return mask.map(lambda part: _trace(part, _on_tile, position, position) if part.kind == "function" else part)
+
+
+def trace_modifier(score_mod: Any, leading: tuple[int, ...], dtype: Any) -> Any:
+    """The modifier of scores (..., N, T, S) with its functions traced; ``leading`` ends in N."""
+    if score_mod.kind == "compose":
+        return score_mod.replace(tuple(trace_modifier(part, leading, dtype) for part in score_mod.arrays))
+    if score_mod.kind != "function":
+        return score_mod
+    one = (1,) * (len(leading) - 1)
+    heads, position = ((*one, n, 1, 1) for n in (leading[-1], 1))
+    integers = (jax.ShapeDtypeStruct(shape, jnp.arange(1).dtype) for shape in (heads, position, position))
+    return _trace(score_mod, _on_scores, jax.ShapeDtypeStruct((*leading, 1, 1), dtype), tuple(integers))
+
+
+def _trace(part: Any, wrap: Callable, *pair: Any) -> Any:
+    """A mask or modifier with its function traced for the types of one pair, and its arrays flat."""
+    leaves, tree = jax.tree.flatten(part.arrays)
+    leaves = [jnp.asarray(x) for x in leaves]
+
+    def flat(*arguments):
+        given = jax.tree.unflatten(jax.tree.structure(pair), arguments[: -len(leaves) or None])
+        return part.settings[0](*given, *jax.tree.unflatten(tree, arguments[len(arguments) - len(leaves) :]))
+
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+    closed = jax.make_jaxpr(flat)(*jax.tree.leaves(pair), *types)
+    found = Traced(closed, wrap)
+    return dataclasses.replace(part, arrays=(*map(jnp.asarray, closed.consts), *leaves), settings=(found,))
+
+
+def _on_tile(on_pair: Callable, i: Any, j: Any, *arrays: Any) -> Any:
+    """A mask's function, for positions i (T, 1) and j (1, S): (..., T, S)."""
+
+    def one(i, j):
+        return on_pair(arrays, i.reshape(1, 1), j.reshape(1, 1))[..., 0, 0]
+
+    return jax.vmap(jax.vmap(one, (None, 0), -1), (0, None), -2)(i.reshape(-1), j.reshape(-1))
+
+
+def _on_scores(on_pair: Callable, scores: Any, positions: Any, *arrays: Any) -> Any:
+    """A modifier's function, for scores (..., N, T, S)."""
+    n, i, j = positions
+
+    def one(scores, i, j):
+        return on_pair(arrays, scores, n, i, j)
+
+    columns = jax.vmap(one, (-3, None, -3), -3)  # of scores (..., N, S, 1, 1) and j (..., 1, S, 1, 1)
+    rows = jax.vmap(columns, (-4, -3, None), -4)
+    return rows(scores[..., None, None], i[..., None], j[..., None, :, :].swapaxes(-1, -3))[..., 0, 0]
+
+
+def _key(jaxpr: Jaxpr) -> Any:
+    """What a computation is, as a value: equal only if the computations are."""
+    numbers: dict[Any, int] = {}
+
+    def name(atom):
+        if isinstance(atom, Literal):
+            return "literal", atom.aval, _of(np.asarray(atom.val))
+        return numbers.setdefault(atom, len(numbers)), atom.aval
+
+    inputs = tuple(map(name, (*jaxpr.constvars, *jaxpr.invars)))
+    steps = tuple(
+        (e.primitive, tuple(map(name, e.invars)), tuple(map(name, e.outvars)), _of(e.params)) for e in jaxpr.eqns
+    )
+    return inputs, steps, tuple(map(name, jaxpr.outvars))
+
+
+def _of(value: Any) -> Any:
+    """A parameter as a value that can be compared; what cannot is equal to nothing but itself."""
+    if isinstance(value, Jaxpr):
+        return _key(value)
+    if isinstance(value, ClosedJaxpr):
+        return _key(value.jaxpr), _of(value.consts)
+    if isinstance(value, dict):
+        return tuple((name, _of(x)) for name, x in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(_of, value))
+    if isinstance(value, np.ndarray | float):  # by its bits: -0 is not 0
+        return np.shape(value), str(np.asarray(value).dtype), np.asarray(value).tobytes()
+    try:
+        hash(value)
+    except TypeError:
+        return _Itself(value)
+    return type(value), value
+
+
+class _Itself:
+    def __init__(self, value: Any) -> None:
+        self.value = value  # kept alive, so that no other value gets its identity
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

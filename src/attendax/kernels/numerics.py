@@ -1,0 +1,94 @@
+"""Products, and tests for finite numbers: what has to know what a compiler may do to it (L17).
+
+XLA's CPU compiler (jaxlib 0.10.2 to 0.12) fuses products with their neighbours into one kernel, and some of these
+kernels are wrong; ``docs/xla-faults.md`` shows each fault in ten lines. Two of them shape this module:
+
+- A product, an operand of which is a number or a row repeated (ones, as the cotangent of ``loss = out.sum()``; a
+  scalar; a key shared by a batch), comes out as garbage where its result is reduced in the same kernel. So all operands
+  come from memory: whatever multiplies is ``walled``, and what is repeated inside is ``in_memory`` first.
+- A maximum drops NaN from 4,096 numbers on. So no test of finiteness rests on a maximum; ``all_below`` takes a sum.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+Tree = TypeVar("Tree")
+
+
+def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
+    """``function(*arrays)`` behind a wall: what goes in and what comes out is in memory, and nothing is fused across.
+
+    The wall is a condition that always holds. The compiler must not know that, and must not move into the branch what
+    it knows of the arrays: both pass an optimization barrier. Tangents and cotangents pass the same wall. Outside jit
+    no two operations are fused, and the function is simply called.
+    """
+    true = lax.optimization_barrier(jnp.bool_(True))
+    if not isinstance(true, jax.core.Tracer):
+        return function(*arrays)
+
+    def never(*arrays: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+
+    # One barrier each: behind a common one, none would have the tangent 0.
+    return lax.cond(true, function, never, *jax.tree.map(lax.optimization_barrier, arrays))
+
+
+def in_memory(x: Array) -> Array:
+    """``x``, written out before it is used.
+
+    A rounding to its own precision is not taken into the kernel of a product, and behind a barrier it is not left out.
+    """
+    precision = jnp.finfo(x.dtype)
+    return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
+
+
+def times(left: Array, right: Array) -> Array:
+    """The matrix product, of full precision."""
+    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+
+
+@jax.custom_jvp
+def finite(x: Array) -> Array:
+    """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""
+    return jnp.where(jnp.isfinite(x), x, 0)
+
+
+@finite.defjvp
+def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return finite(primals[0]), tangents[0]
+
+
+@jax.custom_jvp
+def product(left: Array, right: Array) -> Array:
+    """``left rightᵀ``; in its derivative what is not finite counts as 0: there only 0 or NaN meet it."""
+    return times(left, right.swapaxes(-1, -2))
+
+
+def _product_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
+    (left, right), (dleft, dright) = primals, tangents
+    terms = []
+    if not isinstance(dleft, jax.custom_derivatives.SymbolicZero):
+        terms.append(times(dleft, finite(right).swapaxes(-1, -2)))
+    if not isinstance(dright, jax.custom_derivatives.SymbolicZero):
+        terms.append(times(finite(left), dright.swapaxes(-1, -2)))
+    return product(left, right), sum(terms[1:], terms[0])
+
+
+product.defjvp(_product_jvp, symbolic_zeros=True)
+
+
+def all_below(arrays: Sequence[Array], limit: float) -> Array:
+    """Whether all numbers are finite and smaller than ``limit``: the sum of the squares of ``x / limit`` is below 1.
+
+    That is strict: n numbers just below the limit fail. A sum keeps NaN, and takes half the time of ``all``.
+    """
+
+    def squares(x: Array) -> Array:
+        wide = x.astype(jnp.result_type(x.dtype, jnp.float32)) * (1 / limit)
+        return jnp.sum(wide * wide)
+
+    return sum((squares(x) for x in arrays), jnp.float32(0)) < 1
