@@ -1,0 +1,154 @@
+"""The command line of the random driver."""
+
+import argparse
+import collections
+import gc
+import importlib
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from .case import Case, random, siblings
+from .judge import Verdict, judge
+from .shrink import shrunk
+
+CLEAR_EVERY = 100  # cases: then what has been compiled is forgotten
+
+
+def features(case: Case) -> Iterator[str]:
+    """What the counts at the end are about."""
+    yield f"direction {case.direction}"
+    yield f"dtype {case.dtype}{' (x64)' if case.x64 else ''}"
+    yield f"jit {case.jit}"
+    yield from (f"map {kind}" for kind in case.maps)
+    yield from (f"known {name}" for name in case.known)
+    yield from (f"mask {kind}" for kind in {*kinds(case.mask)})
+    yield from (f"modifier {kind}" for kind in {*kinds(case.modifier)})
+    others = {name: getattr(case, name) for name in ("bias", "dropout", "lse", "remat", "layers", "poison", "inside")}
+    others |= {"grouped": case.N > case.G, "rank 2": case.one_head}
+    yield from (f"with {name}" for name, there in others.items() if there)
+    yield f"loss {case.loss}"
+    yield f"values {case.values}"
+    yield f"size {1 << max(case.T, case.S).bit_length()}"
+
+
+def kinds(tree: Any) -> Iterator[str]:
+    """The kinds in nested tuples."""
+    if isinstance(tree, tuple) and tree and isinstance(tree[0], str):
+        yield tree[0]
+        for part in tree[1:]:
+            yield from kinds(part)
+
+
+def rss() -> int:
+    """The resident memory of this process, in MiB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() >> 20
+
+
+class Driver:
+    """Runs cases, tells of failures, counts."""
+
+    def __init__(self, attention: Callable, command: str, shrink_seconds: float = 60.0):
+        self.attention, self.command, self.shrink_seconds = attention, command, shrink_seconds
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.refused: collections.Counter[str] = collections.Counter()
+        self.failed: list[Case] = []
+        self.worst = 0.0
+        self.ran = self.cleared = 0
+
+    def run_with_siblings(self, case: Case, rng: Any, name: str) -> None:
+        """Run a case, and its program on other numbers."""
+        verdict = self.run(case, name)
+        others = siblings(case, rng) if verdict.program is not None else []
+        while others and not verdict.findings:
+            verdict = self.run(others.pop(), name, verdict.program)
+        if self.ran - self.cleared >= CLEAR_EVERY:
+            self.cleared = self.ran
+            jax.clear_caches()
+            gc.collect()
+
+    def run(self, case: Case, name: str = "", program: Any = None) -> Verdict:
+        """Run one case."""
+        self.ran += 1
+        self.counts.update(features(case))
+        verdict = judge(self.attention, case, program)
+        if verdict.refused:
+            self.refused[verdict.refused] += 1
+        if verdict.findings:
+            self.tell(case, verdict, name)
+        else:
+            self.worst = max(self.worst, verdict.error)
+        return verdict
+
+    def tell(self, case: Case, verdict: Verdict, name: str) -> None:
+        """Print how a case fails, and the smallest that fails likewise."""
+        self.failed.append(case)
+        print(f'\nFAILED {name}\n  {self.command} --case "{case!r}"', flush=True)
+        for finding in verdict.findings:
+            print(f"    {finding.law}: {finding.what}")
+        law = verdict.findings[0].law
+
+        def fails(smaller):
+            return any(finding.law == law for finding in judge(self.attention, smaller).findings)
+
+        small = shrunk(case, fails, self.shrink_seconds)
+        if small != case:
+            print(f'  smaller:\n  {self.command} --case "{small!r}"')
+            for finding in judge(self.attention, small).findings:
+                print(f"    {finding.law}: {finding.what}", flush=True)
+
+    def summary(self) -> str:
+        """The counts."""
+        lines = [f"{count:7} {name}" for name, count in sorted(self.counts.items())]
+        lines += [f"{count:7} refused: {sentence}" for sentence, count in self.refused.most_common()]
+        ends = f"{self.ran} cases, {len(self.failed)} failures; largest error that passed {self.worst:.2f} units"
+        return "\n".join([*lines, ends])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; 1 where something failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Attention at random against its definition."
+    )
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--cases", type=int, default=None, help="at most so many")
+    parser.add_argument("--seed", type=int, default=None, help="fresh unless given")
+    parser.add_argument("--only", type=int, default=None, help="only this case of the seed")
+    parser.add_argument("--case", default=None, help="only this case")
+    parser.add_argument("--attention", default="attendax:attention", help="another one, as module:function")
+    parser.add_argument("--stop-at-first", action="store_true")
+    parser.add_argument("--shrink", type=float, default=60.0, help="seconds to spend on making a failing case smaller")
+    options = parser.parse_args(arguments)
+    module, _, function = options.attention.partition(":")
+    attention = getattr(importlib.import_module(module), function)
+    seed = options.seed if options.seed is not None else int(time.time_ns() // 1000 % 2**31)
+    given = "" if options.attention == "attendax:attention" else f" --attention {options.attention}"
+    driver = Driver(attention, f"python -m tests.fuzz{given}", options.shrink)
+    if options.case:
+        driver.run(eval(options.case, {"Case": Case}), "as given")
+        print(driver.summary())
+        return bool(driver.failed)
+    print(f"seed {seed}, jax {jax.__version__}", flush=True)
+    told = time.monotonic()
+    end, number = told + 60 * options.minutes, options.only or 0
+    while time.monotonic() < end and number != options.cases:
+        rng = np.random.default_rng([seed, number])
+        driver.run_with_siblings(random(rng), rng, f"--seed {seed} --only {number}")
+        number += 1
+        if time.monotonic() > told + 60:
+            told = time.monotonic()
+            print(f"{driver.ran} cases, {len(driver.failed)} failures, {rss()} MiB", file=sys.stderr, flush=True)
+        if options.only is not None or (driver.failed and options.stop_at_first):
+            break
+    print(f"\n{driver.summary()}\nseed {seed}, {rss()} MiB resident")
+    return bool(driver.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

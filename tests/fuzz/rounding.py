@@ -1,0 +1,71 @@
+"""How far rounding may lead: what a program must round on its way, moved at random by units in the last place.
+
+The size of a sum is that of its terms, for each of them is rounded; so for each formula of ``reference`` where terms
+may cancel there is one here with all terms positive. Of a complex number, which carries a derivative, the real and the
+imaginary part have a size each.
+"""
+
+from typing import Any
+
+import numpy as np
+
+
+class Rounding:
+    """Moves numbers by about one unit in the last place; ``Rounding(None)`` leaves them alone."""
+
+    def __init__(self, rng: Any, unit: float = 0.0, stored: float = 0.0, least: float = 0.0):
+        self.rng, self.unit, self.stored_unit, self.least = rng, unit, stored, least
+
+    def moved(self, x: Any, unit: float, size: Any = None) -> Any:
+        if self.rng is None or unit == 0:
+            return x
+        x = x * (1 + unit * self.noise(x.shape))
+        if size is None:
+            return x
+        size = size()
+        x = x + unit * self.noise(x.shape) * size.real
+        return x + 1j * unit * self.noise(x.shape) * size.imag if np.iscomplexobj(x) else x
+
+    def noise(self, shape: tuple[int, ...]) -> np.ndarray:
+        return self.rng.uniform(-1, 1, shape)
+
+    def of(self, x: Any, size: Any = None) -> Any:
+        """A number that is computed, from terms of the size that ``size()`` gives."""
+        return self.moved(x, self.unit, size)
+
+    def stored(self, x: Any) -> Any:
+        """A number that is stored in the dtype of the operands."""
+        return self.moved(x, self.stored_unit, lambda: np.float64(self.least / self.stored_unit))
+
+
+EXACT = Rounding(None)
+
+
+def size_of(one: Any, other: Any) -> Any:
+    """The product with all its terms, and those of its derivative, positive."""
+    (a, da), (b, db) = ((abs(x.real), abs(x.imag)) for x in (one, other))
+    return a @ b + 1j * (da @ b + a @ db) if da.any() or db.any() else a @ b
+
+
+def size_of_weights(p: Any, s: Any) -> Any:
+    """The terms of the derivative of the weights, ``p (ds - Σ p ds)``, all positive."""
+    p, ds = p.real, abs(s.imag)
+    return 1j * p * (ds + (p * ds).sum(-1, keepdims=True))
+
+
+def size_of_grad_scores(p: Any, dp: Any, dlse: Any) -> Any:
+    """The terms of ``p (dp - Σ dp p + dlse)``, and of its derivative, all positive."""
+    (p, mp), (dp, mdp), (dlse, mdlse) = ((abs(x.real), abs(x.imag)) for x in (p, dp, dlse[..., None]))
+    sums = dp + (dp * p).sum(-1, keepdims=True) + dlse
+    moves = mdp + (mdp * p + dp * mp).sum(-1, keepdims=True) + mdlse
+    return p * sums + 1j * (mp * sums + p * moves)
+
+
+def size_of_backward(dy: Any, y: Any, inverse: Any) -> Any:
+    """The terms of ``layer_norm_backward``, which are positive here."""
+    return inverse * (dy + dy.mean(-1, keepdims=True) + y * (dy * y).mean(-1, keepdims=True))
+
+
+def size_of_each(x: Any, function: Any) -> Any:
+    """``function`` of the sizes of numbers and of their derivatives."""
+    return function(abs(x.real)) + 1j * function(abs(x.imag))

@@ -1,0 +1,276 @@
+"""The random driver: its reference, its cases, that it finds planted mistakes, and some seconds of attention itself."""
+
+import dataclasses
+import math
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import loops
+from attendax import attention, scores, spec
+from fuzz import __main__ as command
+from fuzz import data, reference
+from fuzz.case import DIRECTIONS, LOSSES, Case, random
+from fuzz.judge import judge
+from fuzz.shrink import shrunk
+
+SECONDS = 20
+
+
+def some(count, holds, seed=0):
+    """The first so many random cases for which something holds."""
+    cases = (random(np.random.default_rng([seed, k])) for k in range(100_000))
+    return [case for case, _ in zip((case for case in cases if holds(case)), range(count), strict=False)]
+
+
+def has_no_function(modifier):
+    return "'function'" not in repr(modifier)
+
+
+def fine(case):
+    """The case in float64, by one call."""
+    case = dataclasses.replace(case, lead=() if case.one_head else case.lead)
+    return dataclasses.replace(
+        case, dtype="float64", x64=True, maps=(), shared=(), inside=False, layers=False, known=()
+    )
+
+
+def modifier_in_spec(modifier, arrays):
+    kind, *settings = modifier
+    if kind == "compose":
+        return scores.compose(*(modifier_in_spec(part, arrays) for part in settings))
+    if kind == "softcap":
+        return scores.softcap(*settings)
+    make = {"alibi": scores.alibi, "relative": scores.relative_bias}[kind]
+    return make(arrays.pop(0), offset=settings[-1])
+
+
+def assert_close(got, wanted, tolerance):
+    size = np.max(np.abs(wanted), where=np.isfinite(wanted), initial=0.0)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * size + 1e-300)
+
+
+@pytest.mark.parametrize("case", some(60, lambda c: c.work < 5000 and has_no_function(c.modifier)), ids=repr)
+def test_the_reference_is_the_specification(case):
+    """Outputs and gradients: two formulas that share no line, but for which weights dropout keeps."""
+    case = dataclasses.replace(
+        fine(case), loss="weighted", lse="alone" if case.lse == "alone" else "sum" * bool(case.lse)
+    )
+    arrays = data.leaves(case)
+    options = {"scale": case.scale, "bias": arrays.get("bias"), "mask": None, "dropout_rate": case.dropout}
+    if case.mask is not None:
+        options["mask"] = data.allowed(case, arrays)[(0,) if case.one_head else ...]
+    if case.modifier is not None:
+        options["score_mod"] = modifier_in_spec(case.modifier, [arrays[x] for x in arrays if x.startswith("mod")])
+    if case.dropout:
+        options["dropout_rng"] = arrays["rng"]
+    given = [arrays[name] for name in ("query", "key", "value")]
+    with np.errstate(all="ignore"):
+        outputs = reference.forward(case, arrays)
+        cotangents = reference.loss_backward(case, outputs, arrays)
+        grads = reference.gradient(case, arrays)
+        out, lse = spec.attention(*given, **options, return_lse=True)
+        by_hand = spec.attention_backward(cotangents[0], *given, **options, grad_lse=cotangents[1])
+    assert_close(outputs["out"], out, 1e-12)
+    assert_close(outputs["lse"], lse, 1e-12)
+    if case.values != "huge":  # there a rounding of 1e-16 is more than the gradient
+        for name in ("query", "key", "value", "bias"):
+            if name in grads:
+                wanted = getattr(by_hand, f"grad_{name}")
+                assert_close(grads[name], wanted, 1e-9)
+
+
+@pytest.mark.parametrize(
+    "mask", [("causal", 1), ("window", 2, 0), ("padding", True), ("segments", True), ("prefix", True)]
+)
+def test_the_reference_is_the_definition(mask):
+    """Number by number, masks from their law written once more."""
+    case = Case(lead=(2,), N=2, G=2, T=5, S=7, D=3, V=4, mask=mask, lse="sum", dtype="float64", x64=True)
+    arrays = data.leaves(case)
+    given = [arrays[name] for name in arrays if name.startswith("mask")]
+
+    def allowed(b, i, j):
+        return {
+            "causal": lambda: j <= i + 1,
+            "window": lambda: i - 2 <= j <= i,
+            "padding": lambda: j < given[0][b] and i < given[1][b],
+            "segments": lambda: given[0][b, i] == given[1][b, j],
+            "prefix": lambda: j <= i or j < given[0][b],
+        }[mask[0]]()
+
+    outputs = reference.forward(case, arrays)
+    for b in range(2):
+        for n in range(2):
+            q, k, v = (arrays[name][b, n].tolist() for name in ("query", "key", "value"))
+            out, _, lse = loops.attend(q, k, v, lambda i, j, b=b: allowed(b, i, j), loops.scaled(q, k))
+            assert_close(outputs["out"][b, n], np.array(out), 1e-13)
+            assert_close(outputs["lse"][b, n], np.array(lse), 1e-13)
+
+
+def smooth(case):
+    return case.work < 500 and case.values == "normal" and case.bias_values != "lowest" and case.work > 0
+
+
+@pytest.mark.parametrize("case", some(25, smooth, seed=1), ids=repr)
+def test_the_derivatives_of_the_reference_are_differences(case):
+    """The gradient along a direction, and how the gradient moves: by hand, and by central differences."""
+    case = dataclasses.replace(case, dtype="float64", x64=True, scale=None, inside=False, lse="")
+    arrays = data.leaves(case)
+    moves = data.directions(case, arrays)
+    step = 1e-5
+
+    def moved(h, function):
+        return function(case, {name: x + h * moves[name] if name in moves else x for name, x in arrays.items()})
+
+    def along(function):
+        plus, minus = moved(step, function), moved(-step, function)
+        return {name: (plus[name] - minus[name]) / (2 * step) for name in plus}
+
+    with np.errstate(all="ignore"):
+        for function in (reference.forward, reference.gradient):
+            exact, rough = reference.along(function, case, arrays, moves), along(function)
+            size = max(np.abs(x).max() for name, x in exact.items() if name != "lse")
+            for name in exact.keys() - {"lse"}:
+                np.testing.assert_allclose(rough[name], exact[name], rtol=0, atol=1e-5 * size + 1e-9)
+        plain = dataclasses.replace(case, loss="weighted")
+        grads, dout = reference.gradient(plain, arrays), reference.along(reference.forward, case, arrays, moves)["out"]
+        total = sum((grads[name] * moves[name]).sum() for name in grads)
+        assert total == pytest.approx((arrays["cotangent_out"] * dout).sum(), rel=1e-9, abs=1e-12)
+
+
+def test_a_case_prints_as_the_call_that_makes_it():
+    for case in some(300, lambda case: True):
+        assert eval(repr(case)) == case
+        assert "\n" not in repr(case)
+
+
+def test_the_cases_have_everything():
+    """Every direction, loss, kind of mask and size beyond every limit is drawn."""
+    seen = {feature for case in some(2000, lambda case: True) for feature in command.features(case)}
+    wanted = [f"direction {x}" for x in DIRECTIONS] + [f"loss {x}" for x in LOSSES] + ["map scan", "with poison"]
+    wanted += [f"mask {kind}" for kind in ("and", "or", "not", "array", "dense", "function", "segments", "window")]
+    wanted += [f"known {x}" for x in ("query", "key", "value", "bias", "mod", "mask", "cotangent")] + ["size 2048"]
+    assert not set(wanted) - seen
+
+
+def plain(query, key, value, *, mask=None, bias=None, score_mod=None, scale=None, return_lse=False, **options):
+    """A right attention for the mistakes below."""
+    options |= {"mask": mask, "bias": bias, "score_mod": score_mod, "scale": scale, "return_lse": return_lse}
+    return attention(query, key, value, **options | {"implementation": "dense"})
+
+
+def leaks(query, key, value, *, mask=None, return_lse=False, scale=None, **options):
+    """0 * NaN is NaN."""
+    allowed = mask.to_dense(query.shape[-2], key.shape[-2]) if hasattr(mask, "to_dense") else mask
+    k, v = (jnp.repeat(x, query.shape[-3] // x.shape[-3], axis=-3) if x.ndim > 2 else x for x in (key, value))
+    s = (query.shape[-1] ** -0.5 if scale is None else scale) * query @ k.swapaxes(-1, -2)
+    if allowed is not None:
+        s = jnp.where(allowed.reshape((1,) * (s.ndim - allowed.ndim) + allowed.shape), s, -1e30)
+    return jax.nn.softmax(s) @ v
+
+
+def forgets_lse(*arrays, **options):
+    found = plain(*arrays, **options)
+    return (found[0], jax.lax.stop_gradient(found[1])) if options.get("return_lse") else found
+
+
+def is_wrong_for_what_is_known(query, key, value, **options):
+    """As a compiler that folds a constant wrongly."""
+    return plain(query, key, value if isinstance(value, jax.core.Tracer) else 1.01 * value, **options)
+
+
+def drops_the_last_key(query, key, value, **options):
+    """Where tiles are ragged."""
+    off = key.shape[-2] > 128 and key.shape[-2] % 2 == 1
+    return plain(query, key, value.at[..., -1, :].multiply(0) if off else value, **options)
+
+
+@jax.custom_jvp
+def _same(x):
+    return x
+
+
+@_same.defjvp
+def _same_jvp(primals, dots):
+    (x,), (dx,) = primals, dots
+    return x, dx * (1 + x - jax.lax.stop_gradient(x))
+
+
+def is_wrong_at_second_order(*arrays, **options):
+    """Its gradient is right, and the gradient of its gradient is not."""
+    found = plain(*arrays, **options)
+    return (_same(found[0]), found[1]) if options.get("return_lse") else _same(found)
+
+
+def is_plain(case):
+    """What ``leaks`` can do."""
+    options = case.bias, case.modifier, case.lse, case.dropout
+    return not any(options) and case.mask and not case.one_head and case.dtype == "float32" and case.values == "normal"
+
+
+MISTAKES = {
+    leaks: (lambda c: is_plain(c) and c.poison, "L6"),
+    forgets_lse: (lambda c: c.lse and c.direction in ("grad", "value_and_grad"), "L17"),
+    is_wrong_for_what_is_known: (lambda c: "value" in c.known and c.direction == "forward", "L17"),
+    drops_the_last_key: (lambda c: c.S > 128 and c.S % 2 and c.direction == "forward", "L17"),
+    is_wrong_at_second_order: (lambda c: c.direction in ("fr", "rr", "rf") and c.loss == "weighted", "L17"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda f: f.__name__)
+def test_a_planted_mistake_is_found(mistake):
+    """Among the first few cases that concern it, which are of moderate size to save time."""
+    concerns, law = MISTAKES[mistake]
+    cases = some(12, lambda c: c.work < 2**14 and c.jit != "none" and concerns(c), seed=2)
+    findings = (finding for case in cases for finding in judge(mistake, case).findings)
+    assert any(finding.law == law for finding in findings)
+
+
+def test_the_mistakes_start_from_what_is_right():
+    """Else anything would be found."""
+    for case in some(4, lambda c: c.work < 500 and c.jit == "outer", seed=2):
+        assert not judge(plain, case).findings
+
+
+def test_a_failure_is_told_in_one_line_that_repeats_it(capsys):
+    case = Case(direction="grad", lead=(2,), T=4, S=6, lse="sum", mask=("causal", 0), values="iota", seed=3)
+    arguments = ["--attention", "test_fuzz:forgets_lse", "--shrink", "2", "--case"]
+    assert command.main([*arguments, repr(case)]) == 1
+    told = capsys.readouterr().out
+    lines = [line for line in told.splitlines() if "python -m tests.fuzz" in line]
+    assert f'--attention test_fuzz:forgets_lse --case "{case!r}"' in lines[0]
+    assert "L17: query: off by" in told
+    assert eval(lines[1].split("--case ")[1].strip('"')) != case  # a smaller one
+    assert "1 cases, 1 failures" in told
+
+
+def test_a_seed_and_a_number_are_a_case(capsys):
+    assert command.main(["--attention", "test_fuzz:raises", "--seed", "5", "--only", "3", "--shrink", "0"]) == 1
+    case = random(np.random.default_rng([5, 3]))
+    assert repr(case) in capsys.readouterr().out
+
+
+def raises(*arrays, **options):
+    raise ValueError("nothing works")
+
+
+def test_a_case_shrinks_to_what_matters():
+    case = some(1, lambda c: c.modifier and c.layers and c.maps and c.bias and c.T > 8)[0]
+    small = shrunk(case, lambda c: c.T > 5 and c.bias is not None, seconds=5)
+    assert small == Case(T=6, S=1, D=1, V=1, bias=small.bias).without()
+
+
+def test_attention_for_some_seconds(capsys):
+    """What users run, at random: the seed is fresh, and a failure says how to repeat it."""
+    seed = time.time_ns() // 1000 % 2**31
+    driver = command.Driver(attention, "python -m tests.fuzz", shrink_seconds=0)
+    end, number = time.monotonic() + SECONDS, 0
+    while time.monotonic() < end:
+        rng = np.random.default_rng([seed, number])
+        driver.run_with_siblings(random(rng), rng, f"--seed {seed} --only {number}")
+        number += 1
+    assert not driver.failed, capsys.readouterr().out
+    assert driver.worst < math.inf
