@@ -30,11 +30,26 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
     if not isinstance(true, jax.core.Tracer):
         return function(*arrays)
 
+    arrays = vary_alike(arrays)
+
     def never(*arrays: Any) -> Any:
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+        return vary_alike((zeros, arrays))[0]
 
     # One barrier each: behind a common one, none would have the tangent 0.
     return lax.cond(true, function, never, *jax.tree.map(lax.optimization_barrier, arrays))
+
+
+def vary_alike(arrays: Tree) -> Tree:
+    """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
+    axes = [jax.typeof(x).manual_axis_type.varying for x in jax.tree.leaves(arrays)]
+    every = frozenset[Any]().union(*axes)
+
+    def vary(x: Any) -> Any:
+        missing = every - jax.typeof(x).manual_axis_type.varying
+        return lax.pcast(x, tuple(missing), to="varying") if missing else x
+
+    return jax.tree.map(vary, arrays)
 
 
 def in_memory(x: Array) -> Array:
