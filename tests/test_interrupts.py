@@ -56,7 +56,7 @@ def write(process, lines):
 def interrupted(process):
     """Send SIGINT; the status, and what is still written."""
     process.send_signal(signal.SIGINT)
-    status = process.wait(timeout=60)
+    status = process.wait(timeout=300)
     return status, process.stdout.read(), process.stderr.read()
 
 
@@ -95,7 +95,7 @@ class TestStart:
             [sys.executable, "-m", "attendax", "embed", "a", "--weights", str(weights)],
             env=os.environ | {"PYTHONPATH": path, "INTERRUPT_AT": module},
             capture_output=True,
-            timeout=60,
+            timeout=300,
         )
         assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 

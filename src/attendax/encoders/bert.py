@@ -124,7 +124,7 @@ def _encoder_config(settings: dict[str, Any]) -> EncoderConfig:
     missing = [key for key in CONFIG_KEYS.values() if key not in settings]
     if missing:
         raise ValueError(f"load_bert: config.json lacks {', '.join(missing)}")
-    sizes = {ours: _size(settings, theirs) for ours, theirs in CONFIG_KEYS.items()}
+    sizes: dict[str, Any] = {ours: _size(settings, theirs) for ours, theirs in CONFIG_KEYS.items()}
     if sizes["d_model"] % sizes["num_heads"]:
         facts = f"hidden_size={sizes['d_model']}, which num_attention_heads={sizes['num_heads']} does not divide"
         raise ValueError(f"load_bert: config.json has {facts}")
