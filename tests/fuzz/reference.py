@@ -254,7 +254,7 @@ def gradient(case: Case, arrays: Arrays, rounding: Rounding = EXACT) -> Arrays:
     for index, call in calls.items():
         found = call.backward(dout[index], dlse[index])
         for name in grads:
-            grads[name][data.place(case, name, index)] += found[name]
+            grads[name][data.place(case, name, index)] += rounding.stored(found[name])
     return grads
 
 
