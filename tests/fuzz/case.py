@@ -7,8 +7,8 @@ from typing import Any
 FORWARD, FIRST, SECOND = ("forward",), ("grad", "value_and_grad", "jvp", "linearize"), ("fr", "rr", "rf")
 JACOBIANS = ("jacfwd", "jacrev", "hessian")
 DIRECTIONS = (*FORWARD, *FIRST, *SECOND, *JACOBIANS)
-LOSSES = ("sum", "mean", "square", "row", "entropy", "weighted")
-VALUES = ("huge", "shifted", "equal", "zeros", "ones", "iota", "eye", "tiny")
+LOSSES = ("sum", "mean", "square", "row", "rows", "columns", "entropy", "weighted")
+VALUES = ("huge", "shifted", "equal", "columns", "zeros", "ones", "iota", "eye", "tiny")
 POISONS = ("nan", "inf", "-inf", "big")
 LEAVES = (
     "query",

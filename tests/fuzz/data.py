@@ -31,6 +31,8 @@ def draw(case: Case, leaf: str, shape: tuple[int, ...], rng: Any) -> np.ndarray:
         x = x + 30
     if kind == "equal" and leaf == "value":
         x = np.ones(shape)
+    if kind == "columns":
+        x = np.broadcast_to(x[..., :1], shape)
     if kind == "zeros" and leaf == "query":
         x = np.zeros(shape)
     if kind == "ones":

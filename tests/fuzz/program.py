@@ -94,6 +94,10 @@ def _loss_of_out(case: Case, out: Any, arrays: Arrays) -> Any:
         return (out**2).sum() / count
     if case.loss == "row":
         return out[..., -1:, :].sum()
+    if case.loss == "rows":
+        return (out.sum(-1) * arrays["cotangent_lse"]).sum()
+    if case.loss == "columns":
+        return (out.sum(-2) * arrays["cotangent_out"].sum(-2)).sum() / count
     if case.loss == "entropy":
         return -jax.nn.log_softmax(out)[..., 0].sum() * (out.shape[-1] / count)
     return (out * arrays["cotangent_out"]).sum()

@@ -211,7 +211,9 @@ def loss_backward(case: Case, outputs: Arrays, arrays: Arrays) -> tuple[Any, Any
             label = np.arange(out.shape[-1]) == 0
             dout = (powers / powers.sum(-1, keepdims=True) - label) * (out.shape[-1] / count)
         else:
-            each = {"sum": 1.0, "mean": 1 / count, "square": 2 * out / count, "weighted": arrays["cotangent_out"]}
+            cotangent = arrays["cotangent_out"]
+            each = {"sum": 1.0, "mean": 1 / count, "square": 2 * out / count, "weighted": cotangent}
+            each |= {"rows": arrays["cotangent_lse"][..., None], "columns": cotangent.sum(-2, keepdims=True) / count}
             dout = dout + each[case.loss]
     if case.lse:
         each = {"sum": 1.0, "square": 2 * np.where(abs(lse.real) > MODEST, 0, lse), "alone": arrays["cotangent_lse"]}
@@ -254,7 +256,7 @@ def gradient(case: Case, arrays: Arrays, rounding: Rounding = EXACT) -> Arrays:
     for index, call in calls.items():
         found = call.backward(dout[index], dlse[index])
         for name in grads:
-            grads[name][data.place(case, name, index)] += found[name]
+            grads[name][data.place(case, name, index)] += rounding.stored(found[name])
     return grads
 
 
