@@ -67,7 +67,7 @@ class Mask:
         """
         self.check(T, S)
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
-        full = xp.asarray(self.spread().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
+        full = xp.asarray(self._askable(T, S).spread().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
 
     def shape(self, T: int, S: int) -> tuple[int, ...]:
@@ -78,8 +78,13 @@ class Mask:
         """
         self.check(T, S)
         first = np.zeros((1, 1), np.int32)
-        one = self.spread().map(_first_pair).allowed(first, first, np)
+        one = self._askable(T, S).spread().map(_first_pair).allowed(first, first, np)
         return *one.shape[:-2], T, S
+
+    def _askable(self, T: int, S: int) -> "Mask":
+        """Where there is no pair, no function is asked for one."""
+        some = np.ones((1, 1), bool)
+        return self if T and S else self.map(lambda part: Mask("dense", (some,)) if part.kind == "function" else part)
 
     def map(self, f: Callable[["Mask"], "Mask"]) -> "Mask":
         """Apply ``f`` to the parts that are not made of other masks."""

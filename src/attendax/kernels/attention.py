@@ -133,6 +133,8 @@ def settled(
         offered=("dense", "blockwise"),
     )
     query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
+    if 0 in (*query.shape[:-1], key.shape[-2]):  # no pair: nothing to ask a function for
+        mask = score_mod = None
     if mask is not None:
         mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim))
     if bias is not None:

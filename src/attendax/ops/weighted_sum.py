@@ -96,7 +96,9 @@ def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
     rest = lax.stop_gradient(jnp.max(below, axis=axis, keepdims=True, initial=-jnp.inf))
     rest = jnp.where(empty, 0, rest)
     exponentials = jnp.exp(below - rest)
-    total = jnp.where(empty, 1, jnp.sum(exponentials, axis=axis, keepdims=True))
+    total = jnp.sum(exponentials, axis=axis, keepdims=True)
+    empty &= ~jnp.isnan(lax.stop_gradient(total))  # a maximum may have dropped a NaN; a sum does not
+    total = jnp.where(empty, 1, total)
     lse = jnp.where(empty, -jnp.inf, largest + rest + jnp.log(total))
     return exponentials / total, jnp.squeeze(lse, axis)
 
