@@ -1,4 +1,4 @@
-"""Functions of a user in masks and modifiers: what they close over counts (L13), and is read anew at every call (L17)."""
+"""Functions of a user: what they close over has its gradient (L13) and is read anew at every call (L17)."""
 
 import gc
 import weakref

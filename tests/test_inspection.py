@@ -100,6 +100,23 @@ def test_chosen_weights_have_their_gradient(rng):
         np.testing.assert_allclose((grad * direction).sum(), slope, rtol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["entropy", "largest", "received"])
+def test_stats_have_their_gradient(name, rng):
+    """In both directions of differentiation, along a random direction of query and key."""
+    arrays = rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D))
+    directions, step = [rng.normal(size=x.shape) for x in arrays], 1e-5
+    shape = getattr(attendax.attention_stats(*arrays), name).shape
+    weights = rng.normal(size=shape)
+
+    def loss(*arrays):
+        return (getattr(attendax.attention_stats(*arrays, mask=masks.causal(1)), name) * weights).sum()
+
+    up, down = (loss(*(x + h * d for x, d in zip(arrays, directions, strict=True))) for h in (step, -step))
+    grads, along = jax.grad(loss, (0, 1))(*arrays), jax.jvp(loss, arrays, tuple(directions))[1]
+    np.testing.assert_allclose(sum(map(np.vdot, grads, directions)), (up - down) / (2 * step), rtol=1e-7)
+    np.testing.assert_allclose(along, (up - down) / (2 * step), rtol=1e-7)
+
+
 QUERY, KEY = np.zeros((N, T, D)), np.zeros((N, S, D))
 REFUSED = {
     "neither": (ValueError, {}, "weights_at: neither queries nor keys are given"),

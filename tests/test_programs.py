@@ -1,0 +1,144 @@
+"""Attention inside other programs: exported, inside ``shard_map``, batched over some arguments or over nothing."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import attention, masks
+
+MASKS = {
+    "open": lambda lengths: None,
+    "causal": lambda lengths: masks.causal(),
+    "padding": masks.padding,
+    "window": lambda lengths: masks.window(9, 0) & masks.padding(lengths),
+}
+
+
+def float32(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("size", [40, 300, 700])
+def test_a_program_exported_for_any_batch(size, mask, rng):
+    """Forward and gradient, as whole heads, bands and tiles; called with a batch of 3."""
+
+    def attend(query, key, value, lengths):
+        return attention(query, key, value, mask=MASKS[mask](lengths))
+
+    def gradients(query, key, value, lengths):
+        return jax.grad(lambda *arrays: (attend(*arrays, lengths) ** 2).sum(), (0, 1, 2))(query, key, value)
+
+    (batch,) = jax.export.symbolic_shape("batch")
+    array = jax.ShapeDtypeStruct((batch, 2, size, 8), jnp.float32)
+    given = *(float32(rng, 3, 2, size, 8) for _ in range(3)), np.array([size, 1, size // 2], np.int32)
+    for function in (attend, gradients):
+        exported = jax.export.export(jax.jit(function))(array, array, array, jax.ShapeDtypeStruct((batch,), jnp.int32))
+        pairs = zip(*map(jax.tree.leaves, (exported.call(*given), jax.jit(function)(*given))), strict=True)
+        for got, wanted in pairs:
+            np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
+SHARDED = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec as P
+from attendax import attention, masks, ops
+
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+arrays = [jax.random.normal(jax.random.key(k), (4, 2, 40, 8)) for k in range(3)]
+block = ops.init_encoder_block(jax.random.key(3), d_model=16, num_heads=2)
+x = jax.random.normal(jax.random.key(4), (4, 10, 16))
+
+def attend(query, key, value):
+    return attention(query, key, value, mask=masks.causal())
+
+def layer(block, x):
+    return ops.encoder_block(block, x, num_heads=2)
+
+data = P("data")
+for function, given, specs in ((attend, arrays, (data,) * 3), (attend, [arrays[0], *(a[:1] for a in arrays[1:])],
+                               (data, P(), P())), (layer, (block, x), (P(), data))):
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=data)
+    plain = function
+    if specs[1] == P():  # every device has the same keys
+        plain = lambda q, k, v: attend(q, *(jnp.broadcast_to(a, (4, *a.shape[1:])) for a in (k, v)))
+    for run in (lambda f: f, jax.jit):
+        loss = lambda f: lambda *a: (f(*a) ** 2).sum()
+        got = run(jax.grad(loss(sharded), tuple(range(len(given)))))(*given)
+        wanted = jax.grad(loss(plain), tuple(range(len(given))))(*given)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            assert jnp.abs(a - b).max() <= 1e-5 * jnp.abs(b).max(), (function, jnp.abs(a - b).max())
+        move = run(lambda *a: jax.jvp(sharded, a, a)[1])(*given)
+        assert jnp.abs(move - jax.jvp(plain, tuple(given), tuple(given))[1]).max() < 1e-4
+print("right")
+"""
+
+
+def test_the_gradient_through_shard_map_with_its_defaults():
+    """On four CPU devices: attention, keys that all devices share, an encoder block; eager and under jit."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True)
+    assert done.stdout == "right\n", done.stderr
+
+
+@pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
+@pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
+def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
+    """What the batch shares gets the sum of its gradients; with heads that are small and whole."""
+    shapes = (4, 5, 3), (2, 7, 3), (2, 7, 2)
+    arrays = [rng.normal(size=(3, *shape) if k in mapped else shape) for k, shape in enumerate(shapes)]
+    axes = [0 if k in mapped else None for k in range(3)]
+
+    def mapped_loss(*arrays):
+        return (jax.vmap(lambda *one: attention(*one, mask=mask), axes)(*arrays) ** 2).sum()
+
+    def repeated_loss(*arrays):
+        full = [a if k in mapped else jnp.broadcast_to(a, (3, *a.shape)) for k, a in enumerate(arrays)]
+        return (attention(*full, mask=mask, implementation="dense") ** 2).sum()
+
+    got, wanted = (jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays) for loss in (mapped_loss, repeated_loss))
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+def test_vmap_over_an_axis_of_nothing(rng):
+    arrays = [np.zeros((0, 2, 5, 4)), np.zeros((0, 2, 7, 4)), np.zeros((0, 2, 7, 3))]
+
+    def loss(*arrays):
+        return jax.vmap(lambda *one: attention(*one, mask=masks.causal()))(*arrays).sum()
+
+    assert jax.vmap(attention)(*arrays).shape == (0, 2, 5, 3)
+    assert [g.shape for g in jax.grad(loss, (0, 1, 2))(*arrays)] == [a.shape for a in arrays]
+    assert jax.jvp(loss, arrays, arrays)[1] == 0
+
+
+def test_l16_reverse_over_reverse_keeps_no_tile():
+    """Its memory at S = 2,048 is at most twice that at 1,024, and less than two arrays of S x S."""
+
+    def slope(query, key, value):
+        grads = jax.grad(lambda *arrays: (attention(*arrays) ** 2).sum(), (0, 1, 2))(query, key, value)
+        return sum((g**2).sum() for g in grads)
+
+    def memory(size):
+        x = jax.ShapeDtypeStruct((1, size, 64), jnp.float32)
+        return jax.jit(jax.grad(slope)).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
+
+    small, large = memory(1024), memory(2048)
+    assert large < 2 * small
+    assert large < 2 * 4 * 2048**2
+
+
+@pytest.mark.parametrize("size", [40, 600], ids=["whole heads", "tiles"])
+@pytest.mark.parametrize("value", [1.2e-38, 1e-37, 3.4e38])
+def test_l7_values_at_both_ends_of_the_range(value, size, rng):
+    """The average of equal values is that value, to rounding: nothing overflows, nothing is flushed."""
+    query, key = (float32(rng, 2, size, 8) for _ in range(2))
+    values = np.full((2, size, 3), value, np.float32)
+    got = attention(100 * query, key, values)
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(np.asarray(got, float), value, rtol=1e-5)
