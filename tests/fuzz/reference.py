@@ -63,8 +63,9 @@ class Call:
         powers = np.where(self.allowed, np.exp(np.where(self.allowed, s - largest, 0)), 0)
         total = powers.sum(-1, keepdims=True)
         p = powers / np.where(self.empty, 1, total)
-        self.p = p = self.rounding.of(p, lambda: size_of_weights(p, s))
-        self.attended = self.rounding.of((p * self.kept) @ self.v, lambda: size_of(p * self.kept, self.v))
+        self.p_size = size_of_weights(p, s) if self.rounding.rng else p
+        self.p = p = self.rounding.of(p, lambda: 1j * self.p_size.imag)
+        self.attended = self.rounding.of((p * self.kept) @ self.v, lambda: size_of(self.p_size * self.kept, self.v))
         self.out = self.rounding.stored(self.attended)
         if self.case.layers:
             self.out, self.normed = layer_norm(self.out, self.rounding)
@@ -87,7 +88,9 @@ class Call:
         dp = dout @ self.v.swapaxes(-1, -2) * self.kept
         dp = rounding.of(dp, lambda: size_of(dout, self.v.swapaxes(-1, -2)) * self.kept)
         delta = (dp * self.p).sum(-1, keepdims=True) - dlse[..., None]
-        ds = np.where(allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p, dp, dlse)), 0)
+        ds = np.where(
+            allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p_size, dp, dlse)), 0
+        )
         dz, grads_mod = modified_backward(self.case.modifier, ds, self.modified, list(self.mod))
         found = {"query": self.scale * dz @ self.k}
         found["key"] = self.per_group(self.scale * dz.swapaxes(-1, -2) @ self.q)
