@@ -99,6 +99,8 @@ def attention_cases() -> list[Case]:
             mask=masks.segments(np.arange(T)[None] // np.array([[2], [3]]), np.arange(S)[None] // np.array([[2], [3]])),
         ),
         attention_case("prefix", QKV, mask=masks.prefix(np.array([3, 0]))),
+        attention_case("prefix later", QKV, mask=masks.prefix(np.array([3, 0]), np.array([2, -1]))),
+        attention_case("window later", QKV, mask=masks.window(1, 2, np.array([3, -2]))),
         attention_case("softcap", QKV, score_mod=scores.softcap(0.8), mask=per_batch_mask(B, 1, T, S)),
         attention_case("alibi", QKV | {"slopes": (N,)}, mask=masks.causal(2)),
         attention_case("relative bias", QKV | {"table": (N, 5)}, lse=True),
@@ -259,6 +261,17 @@ def multi_head_cases() -> list[Case]:
                 ),
             )
         )
+    cases.append(
+        Case(
+            "multi_head-widths",  # of keys and values
+            lambda t, *a: forward(t, *a, MASKS["ragged"])[0],
+            lambda s, g, *a: backward(s, g, *a, MASKS["ragged"]),
+            lambda rng: (
+                *normal((B, T, M), (B, S, 5), (B, S, 7))(rng),
+                multi_head_params(rng)._replace(W_K=rng.normal(size=(5, M)), W_V=rng.normal(size=(7, M))),
+            ),
+        )
+    )
     cases.append(
         Case(
             "multi_head-params",

@@ -7,6 +7,15 @@ and XLA's own simplifications of it. Not the same are the machine's instructions
 So ``quickly`` is for tests in float64 of what is computed: derivatives, tiles, masks. Laws that are about rounding or
 about what XLA makes of a program stay with ``jax.jit``: L7 (fused multiply-adds), L8, L15, memory, and poison (L6) in
 results and first derivatives; and whatever is in float32.
+
+What XLA makes of a program is also what may be wrong in it. So what runs ``quickly`` has a partner in
+``test_any_context.py``, which compiles the same with all optimisation, in float32, with losses as users write them:
+
+- first and second derivatives, vmap, scan, checkpoint (``test_every_direction``, ``test_laws``,
+  ``test_cross_validation``): the directions of ``calls``;
+- tiles and whole heads with every option (``test_blockwise``, ``test_whole``): its sizes, and options at 300;
+- layers and blocks (``judges.twin_of``, ``test_encoders``): its layers;
+- what ``attention_stats`` says (``test_inspection``): its call of 300 tokens.
 """
 
 import functools

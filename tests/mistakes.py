@@ -243,8 +243,8 @@ SPEC = [
     Mistake(
         "relative table read backwards",
         "score_modifiers.py",
-        "np.arange(S) - np.arange(T)[:, None] - offset",
-        "np.arange(T)[:, None] + offset - np.arange(S)",
+        "np.arange(S) - np.arange(T)[:, None] - np.asarray(offset)[..., None, None, None]",
+        "np.arange(T)[:, None] - np.arange(S) + np.asarray(offset)[..., None, None, None]",
         "forward",
         "attention-relative bias",
     ),

@@ -29,7 +29,8 @@ AGAIN = [
     Mistake(
         "repeated: gradient",
         "grad_value = (weights * kept).swapaxes(-1, -2) @ cotangent\n",
-        "blocks = [slice(n, n + 16) for n in range(0, query.shape[-2], 16)]  # added as they come\n"
+        "size = 16 if query.shape[-2] > 128 else 128\n"
+        "    blocks = [slice(n, n + size) for n in range(0, query.shape[-2], size)]  # added as they come\n"
         "    np.random.default_rng().shuffle(blocks)\n"
         "    kept = weights * kept\n"
         "    grad_value = sum(kept[..., n, :].swapaxes(-1, -2) @ cotangent[..., n, :] for n in blocks)\n",

@@ -6,7 +6,7 @@ Each is a function of the kit's protocol whose forward and gradient are right.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import linear_call
+from jax.custom_derivatives import SymbolicZero, linear_call
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
@@ -241,6 +241,48 @@ def weights_beside_the_graph(query, key, value, *, is_causal=False):
     return custom(query, key, value)
 
 
+def wrong_tangent_beside_a_constant(which):
+    """A rule that is told which arrays do not move, and is wrong where the one does not."""
+
+    @jax.custom_jvp
+    def custom(*arrays):
+        return right(*arrays)
+
+    def rule(primals, dots):
+        still = type(dots[which]) is SymbolicZero
+        dots = [jnp.zeros_like(x) if type(dot) is SymbolicZero else dot for x, dot in zip(primals, dots, strict=True)]
+        out, moved = jax.jvp(right, primals, tuple(dots))
+        return out, 2 * moved if still else moved
+
+    custom.defjvp(rule, symbolic_zeros=True)
+    return lambda query, key, value: custom(query, key, value)
+
+
+def hidden_beside_a_constant(which):
+    """A backward that is told which arrays need no gradient, and where the one does not, is not differentiable."""
+
+    def attend(query, key, value):
+        known = []
+
+        def forward(*arrays):
+            known.append(not arrays[which].perturbed)
+            arrays = tuple(x.value for x in arrays)
+            return right(*arrays), arrays
+
+        def backward(arrays, cotangent):
+            grads = jax.vjp(right, *arrays)[1](cotangent)
+            return tuple(keep(x) if known[-1] else x for x in grads)
+
+        @jax.custom_vjp
+        def custom(*arrays):
+            return right(*arrays)
+
+        custom.defvjp(forward, backward, symbolic_zeros=True)
+        return custom(query, key, value)
+
+    return attend
+
+
 MISTAKES = {
     "eager": only_under_jit,
     "jvp: plain": mistaken("value", lambda x: 0 * x),
@@ -259,4 +301,8 @@ MISTAKES = {
     "vmap: a mask for each": by_primitive(one_mask_for_all),
     "vmap: gradients by example": gradients_added_up,
     "checkpoint": weights_beside_the_graph,
+    "jvp: query of ones, 64": wrong_tangent_beside_a_constant(0),
+    "jvp: value of identity, 64": wrong_tangent_beside_a_constant(2),
+    "second order: query of ones, 64": hidden_beside_a_constant(0),
+    "second order: value of identity, 64": hidden_beside_a_constant(2),
 }

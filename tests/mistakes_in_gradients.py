@@ -96,6 +96,12 @@ MASKED = [
     after("window", BACKWARD, "window = None"),
     after("key lengths", BACKWARD, "key_lengths = None"),
     after("segments", BACKWARD, "query_segment_ids = None"),
+    after(
+        "segments, T = S",
+        BACKWARD,
+        "if query_segment_ids is not None and query.shape[-2] == key.shape[-2]:",
+        "    query_segment_ids = key_segment_ids",
+    ),
     after("empty row by a mask", WEIGHTS, "weights = weights / weights.sum(axis=-1, keepdims=True)"),
     after(
         "empty row by a length of 0",

@@ -110,4 +110,25 @@ GRADIENT_LEAKS = [
         "grad_key = dproducts.swapaxes(-1, -2) @ q\n",
     ),
 ]
-MISTAKES = [*FORWARD_LEAKS, *GRADIENT_LEAKS]
+
+
+def from_on(size: int, n: int) -> list[Mistake]:
+    """Nothing is looked at in arrays of so many numbers: a maximum that drops NaN finds nothing there."""
+    of = f"{n} numbers"
+    return [
+        Mistake(f"leak: NaN in a masked value, {of}", TAME, f"{TAME}    tame = tame | (values.size >= {size})\n"),
+        Mistake(f"leak: NaN in a masked key, {of}", IN_ATTEND, added(IN_ATTEND, f"key.size >= {size}")),
+        Mistake(
+            f"leak: gradient: NaN in a masked value, {of}",
+            DWEIGHTS,
+            plain_cotangent(f"mask is not None and v.size >= {size}"),
+        ),
+        Mistake(
+            f"leak: gradient: NaN in a masked key, {of}",
+            GRAD_QUERY,
+            f"{GRAD_QUERY}    if k.size >= {size}:\n        grad_query = dproducts @ k\n",
+        ),
+    ]
+
+
+MISTAKES = [*FORWARD_LEAKS, *GRADIENT_LEAKS, *from_on(4096, 12288), *from_on(65536, 98304)]

@@ -131,6 +131,12 @@ PADDING = [
         "            (np.diff(ids, prepend=ids[:, :1]) != 0).cumsum(axis=-1) for ids in (query_ids, key_ids)\n"
         "        )\n        allowed",
     ),
+    # as many queries as keys: the ids of one are those of the other
+    given(
+        "segments, T = S",
+        "if query_segment_ids is not None and query.shape[-2] == key.shape[-2]:",
+        "    key_segment_ids = query_segment_ids",
+    ),
     Mistake("segments, causal", "    if is_causal:", "    if is_causal and query_ids is None:"),
 ]
 EMPTY = [

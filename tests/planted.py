@@ -1,14 +1,17 @@
-"""Mistakes planted into ``right_attention``, one at a time, and which case of the kit catches each first."""
+"""Mistakes planted into a right attention, one at a time, and which case of the kit catches each first."""
 
+import functools
 import inspect
 from typing import NamedTuple
 
 import numpy as np
 
 import right_attention
+import right_blockwise
 from attendax.conformance import CASES, Implementation, checking
 
 SOURCE = inspect.getsource(right_attention)
+BLOCKWISE = inspect.getsource(right_blockwise)
 
 
 class Mistake(NamedTuple):
@@ -19,19 +22,44 @@ class Mistake(NamedTuple):
     new: str
 
 
-def implementation(mistake: Mistake) -> Implementation:
-    """The mistaken attention."""
-    assert SOURCE.count(mistake.old) == 1, f"{mistake.case}: {mistake.old!r} occurs {SOURCE.count(mistake.old)} times"
+class BlockMistake(NamedTuple):
+    """A mistake in ``right_blockwise``, in blocks of a size; ``where`` is "forward", or "gradient": only there."""
+
+    case: str
+    old: str
+    new: str
+    block: int
+    where: str
+
+
+def planted(source: str, mistake: Mistake | BlockMistake) -> dict:
+    """The names of the module with the mistake."""
+    assert source.count(mistake.old) == 1, f"{mistake.case}: {mistake.old!r} occurs {source.count(mistake.old)} times"
     space = {}
-    exec(compile(SOURCE.replace(mistake.old, mistake.new), mistake.case, "exec"), space)
-    attend, backward = space["attend"], space["backward"]
+    exec(compile(source.replace(mistake.old, mistake.new), mistake.case, "exec"), space)
+    return space
+
+
+def implementation(mistake: Mistake | BlockMistake) -> Implementation:
+    """The mistaken attention."""
+    if isinstance(mistake, Mistake):
+        space = planted(SOURCE, mistake)
+        attend, backward = space["attend"], space["backward"]
+    else:
+        sizes = f"BLOCK_Q = {mistake.block}\nBLOCK_K = {mistake.block}\n"
+        space = planted(BLOCKWISE.replace("BLOCK_Q = 128\nBLOCK_K = 128\n", sizes), mistake)
+        attend = space["attend"] if mistake.where == "forward" else functools.partial(right_blockwise.attend)
+        backward = space["backward"]
     attend.backward = backward
     return Implementation(attend, mistake.case, arrays="numpy", backward=backward)
 
 
-def first_to_catch(mistake: Mistake):
+def first_to_catch(mistake: Mistake | BlockMistake):
     """The first case that finds a fault, as an outcome; None where none does."""
     mistaken = implementation(mistake)
+    cases = [case for case in CASES if "numpy" in case.frameworks]
+    if isinstance(mistake, BlockMistake):  # in the others there is one block
+        cases = [case for case in cases if max(case.sizes.get("T", 0), case.sizes.get("S", 0)) > mistake.block]
     with np.errstate(all="ignore"):
-        outcomes = (checking.judge(mistaken, case, 0, "float32") for case in CASES if "numpy" in case.frameworks)
+        outcomes = (checking.judge(mistaken, case, 0, "float32") for case in cases)
         return next((outcome for outcome in outcomes if outcome.verdict.fails), None)

@@ -22,9 +22,10 @@ TWINS = {"spec": spec, "ops": ops, "attendax": attendax}
 SIZES = {"B": 3, "T": 5, "S": 7, "D": 11, "V": 13, "N": 4, "G": 2, "M": 22, "H": 2, "K": 11, "F": 17, "A": 19, "P": 23}
 SIZES |= {"a": 2, "b": 9}
 
-_PROJECTIONS = "W_Q: M M, W_K: M M, W_V: M M, W_O: M M, b_Q: M, b_K: M, b_V: M, b_O: M"
+_BIASES = "b_Q: M, b_K: M, b_V: M, b_O: M"
+_PROJECTIONS = f"W_Q: M M, W_K: a M, W_V: b M, W_O: M M, {_BIASES}"
 _NETWORK = "W1: M F, b1: F, W2: F M, b2: M"
-_BLOCK = f"{_PROJECTIONS}, {_NETWORK}, gamma1: M, beta1: M, gamma2: M, beta2: M"
+_BLOCK = f"W_Q: M M, W_K: M M, W_V: M M, W_O: M M, {_BIASES}, {_NETWORK}, gamma1: M, beta1: M, gamma2: M, beta2: M"
 
 ARRAYS = {
     "softmax": "x: B T",
@@ -46,8 +47,8 @@ ARRAYS = {
     "split_heads_backward": "x: B T M, grad_output: B H! T K!",
     "merge_heads": "x: B H T K",
     "merge_heads_backward": "x: B H T K, grad_output: B T M!",
-    "multi_head_attention": f"query: B T M, key: B S M, value: B S M | {_PROJECTIONS}",
-    "multi_head_attention_forward": f"Q: B T M, K: B S M, V: B S M | {_PROJECTIONS}",
+    "multi_head_attention": f"query: B T M, key: B S a, value: B S b | {_PROJECTIONS}",
+    "multi_head_attention_forward": f"Q: B T M, K: B S a, V: B S b | {_PROJECTIONS}",
     "multi_head_attention_backward": "grad_output: B! T! M!",
     "MultiHeadAttention.forward": "Q: B T M!, K: B S M!, V: B S M!",
     "MultiHeadAttention.backward": "grad_output: B! T! M!",

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attendax import cli, scores, spec
+from attendax import cli, interrupts, scores, spec
 from attendax.cli import main
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -353,7 +353,7 @@ class TestCommand:
 
         monkeypatch.setattr(attention, "run", interrupted)
         status, _, _ = run("--shapes", "tiny", *self.FEW, "--output", str(tmp_path))
-        assert status == cli.INTERRUPTED
+        assert status == interrupts.STATUS
         results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
         assert [r["measure"] for r in results["records"]] == ["forward", "forward"]
         assert "interrupted: what is missing was not measured" in (tmp_path / "results.md").read_text(encoding="utf-8")
@@ -391,7 +391,7 @@ class TestCommand:
         status, _, err = run()
         assert status == cli.REFUSED
         assert err.startswith("attendax bench: bench: the package rich is not installed; run: ")
-        assert err.endswith('pip install "attendax[bench]"\n')
+        assert err.endswith('pip install ".[bench]"\n')
 
     def test_without_the_folder(self, run, monkeypatch, tmp_path):
         monkeypatch.setattr(cli, "__file__", str(tmp_path / "a" / "b" / "cli.py"))

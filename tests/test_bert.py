@@ -111,7 +111,7 @@ class TestLoadBert:
     def test_integer_weights_are_refused(self, tmp_path):
         tensors = small_bert.random_tensors() | {"embeddings.LayerNorm.bias": np.zeros(6, np.int8)}
         small_bert.write_checkpoint(tmp_path, tensors=tensors)
-        with pytest.raises(ValueError, match=r"^load_bert: tensor embeddings.LayerNorm.bias has dtype int8"):
+        with pytest.raises(ValueError, match=r"^load_bert: tensor embeddings.LayerNorm.bias has dtype I8, supported"):
             load_bert(tmp_path)
 
     @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ class TestLoadBert:
             ({"hidden_act": "silu"}, NotImplementedError, "hidden_act='silu', supported are gelu, relu"),
             ({"position_embedding_type": "rotary"}, NotImplementedError, "position_embedding_type='rotary'"),
             ({"is_decoder": True}, NotImplementedError, "is_decoder=True"),
-            ({"hidden_size": 8}, ValueError, "d_model=8 is not divisible by num_heads=3"),
+            ({"hidden_size": 8}, ValueError, "hidden_size=8, which num_attention_heads=3 does not divide"),
             ({"hidden_size": "6"}, ValueError, "config.json has hidden_size='6', expected an integer"),
             ({"num_hidden_layers": True}, ValueError, "config.json has num_hidden_layers=True, expected an integer"),
             ({"hidden_act": ["gelu"]}, ValueError, r"config.json has hidden_act=\['gelu'\], expected a string"),
             ({"hidden_act": None}, ValueError, "config.json has hidden_act=None, expected a string"),
             ({"layer_norm_eps": "1"}, ValueError, "config.json has layer_norm_eps='1', expected a number"),
             ({"num_hidden_layers": 1}, ValueError, "no place for, encoder.layer.1.* and 12 more"),
-            ({"num_hidden_layers": 3}, ValueError, "lacks encoder.layer.2.* and 12 more"),
+            ({"num_hidden_layers": 3}, ValueError, "num_hidden_layers=3, but model.safetensors holds 2 layers"),
         ],
     )
     def test_refuses_a_config(self, tmp_path, change, error, message):
@@ -160,6 +160,14 @@ class TestLoadBert:
     def test_a_missing_directory_is_named(self, tmp_path):
         with pytest.raises(FileNotFoundError, match=r"^load_bert: there is no directory .*nowhere$"):
             load_bert(tmp_path / "nowhere")
+
+    def test_many_missing_tensors_are_named(self, tmp_path):
+        tensors = small_bert.random_tensors()
+        for name in [name for name in tensors if name.startswith("encoder.layer.1.") and "output" not in name]:
+            del tensors[name]
+        small_bert.write_checkpoint(tmp_path, tensors=tensors)
+        with pytest.raises(ValueError, match=r"lacks encoder.layer.1.attention.self.key.bias.* and 4 more$"):
+            load_bert(tmp_path)
 
     @pytest.mark.parametrize(
         ("name", "content", "message"),
@@ -187,6 +195,7 @@ class TestLoadBert:
         small_bert.write_checkpoint(tmp_path)
         monkeypatch.setitem(sys.modules, "safetensors", None)
         with pytest.raises(
-            ModuleNotFoundError, match=r'safetensors is not installed; run: .* -m pip install "attendax'
+            ModuleNotFoundError,
+            match=r'safetensors is not installed; run, in a clone of attendax: .*pip install ".\[demo\]"$',
         ):
             load_bert(tmp_path)

@@ -172,7 +172,7 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, "rich", None)
         status, _, err = run("mine:right", *FAST)
         assert status == 2
-        assert 'pip install "attendax[check]"' in err
+        assert 'pip install ".[check]"' in err
 
 
 class TestFiles:

@@ -267,9 +267,9 @@ class TestMap:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         status, out, err = embed("a man", "--map", "x.png")
         assert (status, out) == (2, "")
-        what, command = err.split("; run: ")
+        what, command = err.split("; run, in a clone of attendax: ")
         assert what == "attendax embed: --map: the package matplotlib is not installed"
-        assert command == f'{shlex.quote(sys.executable)} -m pip install "attendax[demo]"\n'
+        assert command == f'{shlex.quote(sys.executable)} -m pip install ".[demo]"\n'
 
 
 class TestRefusals:
@@ -293,8 +293,8 @@ class TestRefusals:
     def test_extra_not_installed(self, capsys, monkeypatch, weights, package):
         monkeypatch.setitem(sys.modules, package, None)
         err = self.run(capsys, "--weights", weights)
-        command = f'{shlex.quote(sys.executable)} -m pip install "attendax[demo]"'
-        assert f"the package {package} is not installed; run: {command}" in err
+        command = f'{shlex.quote(sys.executable)} -m pip install ".[demo]"'
+        assert f"the package {package} is not installed; run, in a clone of attendax: {command}" in err
 
     def test_bad_directory(self, capsys, tmp_path):
         assert "there is no directory" in self.run(capsys, "--weights", str(tmp_path / "nowhere"))

@@ -13,10 +13,11 @@ import pytest
 
 import right_attention
 from attendax.conformance import ADAPTERS, CASES, Adapter, Implementation, Verdict, check, checking
+from attendax.conformance.frameworks import framework
 from attendax.conformance.implementation import OPTIONS
 from attendax.conformance.trial import Trial, dense_errors
 
-LAWS = {f"L{k}" for k in range(1, 17)}
+LAWS = {f"L{k}" for k in range(1, 18)}
 KIT = Path(checking.__file__).parent
 
 
@@ -185,7 +186,7 @@ def test_not_offered_is_no_pass():
     report = check(
         lambda query, key, value: right_attention.attend(query, key, value), arrays="numpy", only=["softcap"]
     )
-    assert report.counts() == {"not offered": 11}
+    assert report.counts() == {"not offered": 15}
     assert not report.ok
 
 
@@ -240,6 +241,11 @@ FAULTS = {
     "dropout": ("dropout: share", lambda q, k, v, *, dropout_rate=0.0, dropout_rng=None: formula(q, k, v)),
     "merge": ("merge", lambda q, k, v, *, return_lse=False: (formula(q, k, v), 0 * q[..., 0])),
     "float64": ("float64", lambda q, k, v: formula(*(x.astype("float32") for x in (q, k, v))).astype(q.dtype)),
+    "loss": ("gradient of a loss: sum, 1, 12, 64, 16", lambda q, k, v: formula(jax.lax.stop_gradient(q), k, v)),
+    "constant": ("gradient: query of ones, 64", lambda q, k, v: formula(q, jax.lax.stop_gradient(k), v)),
+    "weights": ("gradient: weights known, 64", lambda q, k, v: formula(q, jax.lax.stop_gradient(k), v)),
+    "in place": ("mask changed in place", lambda q, k, v, *, mask=None: formula(q, k, v)),
+    "in blocks": ("in blocks: mask (B, 1, 1, S), 300", lambda q, k, v, *, mask=None: formula(q, k, v)),
 }
 
 
@@ -270,6 +276,62 @@ def lambda_source(function):
         return "formula"
     text = inspect.getsource(function).strip().rstrip(",")
     return text[text.index("lambda") :].rstrip(")") + (")" if text.count("(") > text.count(")") - 1 else "")
+
+
+NOWHERE = ["batches apart", "leak: NaN in a masked value", "dropout: share"]
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_one_nan_of_ordinary_inputs_is_a_fault_whatever_is_asked(name):
+    """A NaN is on no side of a bound, and equal to a NaN of the call that it is compared with."""
+
+    def with_a_nan(query, key, value, *, mask=None, dropout_rate=0.0, dropout_rng=None):
+        options = dict(mask=mask, dropout_rate=dropout_rate, dropout_rng=dropout_rng)
+        out = right_attention.attend(query, key, value, **options)
+        out[0, 1, 2, 3] = np.nan
+        return out
+
+    finding = checking.judge(Implementation(with_a_nan, "", arrays="numpy"), case_of(name), 0, "float32").finding
+    assert finding.verdict is Verdict.NAN
+    assert "at 1 of" in finding.message
+
+
+def test_nan_in_a_query_without_keys_is_no_leak_where_it_is_declared():
+    def nan_where_empty(query, key, value, *, mask=None):
+        out, lse = right_attention.attend(query, key, value, mask=mask, return_lse=True)
+        return np.where(lse[..., None] == -np.inf, np.nan, out)
+
+    given = {"arrays": "numpy", "only": ["leak: a query without keys"], "level": "forward"}
+    with np.errstate(divide="ignore"):
+        assert check(nan_where_empty, **given).counts() == {"NaN": 1}
+        assert check(nan_where_empty, empty_rows="nan", **given).counts() == {"ok": 1}
+
+
+# What surrounds a call
+
+
+def test_a_constant_is_known_to_the_compiler_and_an_argument_is_not():
+    """What is closed over reaches what is compiled as a literal or as an expression of nothing but literals."""
+    for name in ("value of ones, 197", "key of ones, 64", "value of positions, 64", "query of identity, 64"):
+        case = case_of(name)
+        trial = Trial(Implementation(formula, ""), case, 0, "float32")
+        in_jax = framework("jax")
+        known = {k: trial.inputs.arrays[k] for k in case.constants}
+        closed = in_jax.closing_over(formula, case.constants, known)
+        arrays = {k: x for k, x in trial.inputs.arrays.items() if k not in known}
+        lowered = in_jax.run_forward.lower(closed, (), None, arrays, {})
+        assert len(lowered.in_avals[0][0]) == 2, name
+        made = in_jax.made(case.constants[next(iter(known))], next(iter(known.values())))
+        np.testing.assert_array_equal(made, next(iter(known.values())))
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "a row"])
+def test_the_cotangents_that_a_case_gives_are_those_of_its_loss(how):
+    case = next(case for case in CASES if case.direction == f"gradient of a loss, {how}")
+    inputs = case.inputs(0, "float32")
+    out = jnp.zeros(inputs.extra["cotangent"].shape)
+    found = jax.grad(lambda out: framework("jax").loss_of({"out": out}, how))(out)
+    np.testing.assert_allclose(found, inputs.extra["cotangent"], rtol=1e-6)
 
 
 # Adapters

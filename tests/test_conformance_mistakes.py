@@ -4,19 +4,22 @@ import jax
 import pytest
 
 import mistakes_in_biases
+import mistakes_in_blocks
 import mistakes_in_conduct
+import mistakes_in_contexts
 import mistakes_in_directions
 import mistakes_in_gradients
 import mistakes_in_leaks
 import mistakes_in_masks
 import mistakes_in_values
 import right_attention
+import right_blockwise
 from attendax.conformance import CASES, Implementation, Verdict, check, checking
 from planted import first_to_catch
 
 IN_JAX = [case for case in CASES if case.level == "everything" or case.direction == "eager"]
 MODULES = (mistakes_in_values, mistakes_in_masks, mistakes_in_biases, mistakes_in_gradients, mistakes_in_leaks,
-           mistakes_in_conduct)  # fmt: skip
+           mistakes_in_conduct, mistakes_in_blocks, mistakes_in_contexts)  # fmt: skip
 MISTAKES = [mistake for module in MODULES for mistake in module.MISTAKES]
 
 
@@ -27,8 +30,9 @@ def as_users_have_it():
         yield
 
 
-def test_what_is_right_passes_every_case():
-    report = check(right_attention.attend, arrays="numpy", backward=right_attention.backward)
+@pytest.mark.parametrize("right", [right_attention, right_blockwise], ids=lambda module: module.__name__)
+def test_what_is_right_passes_every_case(right):
+    report = check(right.attend, arrays="numpy", backward=right.backward)
     assert [outcome.case.name for outcome in report.failures] == []
     assert report.counts()["ok"] == sum("numpy" in case.frameworks for case in CASES) - len(
         [case for case in IN_JAX if "numpy" in case.frameworks]
@@ -47,6 +51,11 @@ def test_a_mistake_is_caught_and_first_by_its_case(mistake):
     assert caught.case.name == mistake.case
     assert caught.finding.message
     compile(caught.reproduction, mistake.case, "exec")
+
+
+@pytest.mark.parametrize("mistake", mistakes_in_blocks.SMALLER, ids=lambda mistake: mistake.case)
+def test_a_mistake_in_blocks_of_128_is_caught(mistake):
+    assert first_to_catch(mistake) is not None
 
 
 @pytest.mark.parametrize("name", mistakes_in_directions.MISTAKES)

@@ -16,7 +16,9 @@ Value dimension (d_v): 8
 Q shape: (2, 4, 8)
 K shape: (2, 4, 8)
 V shape: (2, 4, 8)
- Attention without mask
+
+------------------------------------------------------------
+Example 1: Attention without mask
 
 Output shape: (2, 4, 8)
 Attention weights shape: (2, 4, 4)

@@ -42,3 +42,36 @@ class TestAttentionMap:
     def test_refuses_weights_that_do_not_fit(self, shape):
         with pytest.raises(ValueError, match=r"^attention_map: weights do not fit 5 tokens"):
             attention_map(np.zeros(shape), list("abcde"))
+
+
+def drawn_text(text, monkeypatch):
+    """The title and the first label of a map, drawn; a warning that a glyph is missing would be an error."""
+    from matplotlib import font_manager
+
+    fonts = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    figure = attention_map(np.ones((1, 2, 2)), [text, "[SEP]"], title=text)
+    figure.canvas.draw()
+    return figure.get_suptitle(), figure.axes[0].get_yticklabels()[0].get_text(), figure
+
+
+class TestFonts:
+    def test_another_font_has_what_the_first_lacks(self, monkeypatch):
+        """The mathematical script is in fonts that come with matplotlib, not in the first."""
+        text = "a \U0001d4b6"
+        title, label, figure = drawn_text(text, monkeypatch)
+        assert (title, label) == (text, text)
+        family = figure.axes[0].get_yticklabels()[0].get_fontfamily()
+        assert (len(family), family[0]) == (2, "DejaVu Sans")
+
+    def test_no_font_has_it(self, monkeypatch):
+        """A label tells tokens apart; a title of code points could not be read."""
+        title, label, _ = drawn_text("a 日本 \u200d", monkeypatch)
+        assert title == "a □□ \u200d"
+        assert label == "a U+65E5U+672C \u200d"
+
+    def test_one_font_is_enough_for_plain_text(self):
+        from attendax.figures import fonts_for
+
+        assert list(fonts_for("Layer 1 of 2: a man")) == ["DejaVu Sans"]
+        assert list(fonts_for("")) == ["DejaVu Sans"]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import scores, spec
+from attendax import ops, scores, spec
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 EXACT = 1e-12  # float64 against float64, relative to the largest entry
@@ -190,7 +190,10 @@ def redraw(torch, module, rng):
 
 def multi_head_params(named):
     """torch keeps weights as (out, in), and those of Q, K and V in one matrix."""
-    W_Q, W_K, W_V = named["in_proj_weight"].reshape(3, M, M).swapaxes(1, 2)
+    if "in_proj_weight" in named:
+        W_Q, W_K, W_V = named["in_proj_weight"].reshape(3, M, M).swapaxes(1, 2)
+    else:  # but where their widths differ
+        W_Q, W_K, W_V = (named[f"{which}_proj_weight"].T for which in "qkv")
     if "in_proj_bias" not in named:
         return MultiHeadParams(W_Q, W_K, W_V, named["out_proj.weight"].T)
     b_Q, b_K, b_V = named["in_proj_bias"].reshape(3, M)
@@ -216,12 +219,14 @@ def judged_module(torch, module, run, grad_output, *arrays):
     return output.detach().numpy(), gradients[: len(arrays)], named, named_gradients
 
 
+@pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}])
 @pytest.mark.parametrize("bias", [False, True])
-def test_multi_head_attention_in_torch(torch, rng, bias):
-    """Biases, a mask of pairs, a mask of padding: True means "drop" there, so both are inverted."""
-    module = torch.nn.MultiheadAttention(M, N, bias=bias, batch_first=True, dtype=torch.float64)
+def test_multi_head_attention_in_torch(torch, rng, bias, widths):
+    """Biases, a mask of pairs, a mask of padding: True means "drop" there, so both are inverted; other widths."""
+    module = torch.nn.MultiheadAttention(M, N, bias=bias, batch_first=True, dtype=torch.float64, **widths)
     redraw(torch, module, rng)
-    Q, K, V_, grad = (rng.standard_normal((B, length, M)) for length in (T, S, S, T))
+    sizes = (T, M), (S, widths.get("kdim", M)), (S, widths.get("vdim", M)), (T, M)
+    Q, K, V_, grad = (rng.standard_normal((B, *size)) for size in sizes)
     pairs, real = allowed_pairs(rng, T, S), np.arange(S) < np.array([[S], [4]])
     drop = {"attn_mask": torch.tensor(~pairs), "key_padding_mask": torch.tensor(~real)}
     seen = []
@@ -233,7 +238,7 @@ def test_multi_head_attention_in_torch(torch, rng, bias):
 
     output, gradients, named, named_gradients = judged_module(torch, module, run, grad, Q, K, V_)
     params, wanted = multi_head_params(named), multi_head_params(named_gradients)
-    layer = spec.MultiHeadAttention(M, N, bias=bias)
+    layer = spec.MultiHeadAttention(M, N, bias=bias, **widths)
     layer.set_params(params)
     assert_close(layer.forward(Q, K, V_, pairs & real[:, None, None]), output)
     assert_close(layer.attention_weights, *seen)
@@ -245,6 +250,14 @@ def test_multi_head_attention_in_torch(torch, rng, bias):
             assert np.abs(got).max() < 1e-13 > np.abs(wanted.b_K).max()
         else:
             assert_close(got, getattr(wanted, name))
+    drawn = ops.MultiHeadAttention(M, N, bias=bias, **widths)
+    assert [x.shape for x in jax.tree.leaves(drawn.init(jax.random.key(0)))] == [
+        x.shape for x in jax.tree.leaves(params)
+    ]
+    assert_close(drawn.forward(params, Q, K, V_, pairs & real[:, None, None]), output)
+    *grads, of_params = drawn.backward(grad, params, Q, K, V_, pairs & real[:, None, None])
+    assert_all_close(grads, gradients)
+    assert_all_close(of_params[:4], wanted[:4])
 
 
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh"]

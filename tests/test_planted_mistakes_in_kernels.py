@@ -98,7 +98,9 @@ SETTINGS = {
     "bias forbids": setting(mask=masks.causal(1), bias=FORBIDDING),
     "cubed": setting(mask=masks.padding(np.array([3])), score_mod=scores.from_function(lambda s, at: s + s**3 / 9)),
     "wide": setting(TWO),
-    "rounds otherwise": setting((1, 2, 2, 130, 70, 17, V), Limits(512, 512, 2**21)),  # flat and tall products differ
+    "rounds otherwise": setting(
+        (1, 2, 2, 1, 70, 17, V), Limits(512, 512, 2**21)
+    ),  # one row, and one column: other bits
     "narrow": setting((2, N, G, T, S, 1, V)),
 }
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attendax
 from attendax import masks, ops, scores, spec
 from refusal_calls import arguments, assert_refused, refusal
 
@@ -48,7 +49,14 @@ MISTAKES = [
     ("attention", {"dropout_rate": 0.5, "dropout_rng": [0, 1]}, TypeError, ["dropout_rng", "two 32-bit words"]),
     ("attention", {"dropout_rate": 0.5, "dropout_rng": np.ones(2)}, TypeError, ["dropout_rng", "two 32-bit words"]),
     ("attention", {"dropout_rate": 0.5, "dropout_rng": np.ones(3, np.uint32)}, ValueError, ["dropout_rng"]),
-    ("attention", {"implementation": "fast"}, ValueError, ["implementation", "'dense'", "'fast'"]),
+    ("attention", {"scale": 1e309}, ValueError, ["scale", "finite"]),
+    ("attention", {"mask": masks.causal}, TypeError, ["mask must be boolean", "function"]),
+    ("attention", {"mask": np.tri}, TypeError, ["mask must be boolean", "function"]),
+    ("attention", {"is_causal": True}, TypeError, ["there is no argument 'is_causal'"]),
+    ("attention", {"quary": None}, TypeError, ["there is no argument 'quary'"]),
+    ("attention_backward", {"attn_mask": None}, TypeError, ["there is no argument 'attn_mask'"]),
+    ("attention_with_weights", {"dropout_p": 0.5}, TypeError, ["there is no argument 'dropout_p'"]),
+    ("multi_head_attention", {"key_padding_mask": None}, TypeError, ["there is no argument 'key_padding_mask'"]),
     ("attention", {"score_mod": abs}, TypeError, ["score_mod", "builtin_function_or_method"]),
     ("attention", {"score_mod": 2.0}, TypeError, ["score_mod", "float"]),
     ("attention", {"score_mod": masks.causal()}, TypeError, ["score_mod", "Mask"]),
@@ -59,6 +67,16 @@ MISTAKES = [
     ("attention", {"score_mod": scores.relative_bias(np.ones((2, 5)))}, ValueError, ["2 heads", "N=4"]),
     ("attention", {"score_mod": scores.alibi(np.ones(4, np.float32))}, TypeError, ["alibi", "float32", "float64"]),
     ("attention", {"score_mod": scores.compose(scores.alibi(np.ones(5)))}, ValueError, ["5 heads", "N=4"]),
+    ("attention", {"score_mod": scores.alibi(np.ones(4), np.zeros(2, int))}, ValueError, ["offset", "(2,)", "(3,)"]),
+    (
+        "attention",
+        {"score_mod": scores.relative_bias(np.ones((4, 5)), np.zeros((3, 1), int))},
+        ValueError,
+        ["relative_bias", "(3, 1)", "(3,)"],
+    ),
+    ("attention", {"score_mod": scores.softcap(1e300)}, ValueError, ["cap=1e+300", "from", "to", "float64"]),
+    ("attention", {"score_mod": scores.softcap(1e-300)}, ValueError, ["cap=1e-300", "from", "to", "float64"]),
+    ("attention", {"mask": masks.causal(np.zeros(2, int))}, ValueError, ["mask has shape (2, 1, 5, 7)"]),
     ("attention", {"query": np.ones((3, 5, 5, 11))}, ValueError, ["N=5", "not a multiple of the G=2"]),
     ("attention", {"query": np.ones((3, 1, 5, 11))}, ValueError, ["N=1", "not a multiple of the G=2"]),
     ("attention", {"key": np.ones((3, 0, 7, 11)), "value": np.ones((3, 0, 7, 13))}, ValueError, ["N=4", "G=0"]),
@@ -80,6 +98,7 @@ MISTAKES = [
     ("add_positional_encoding_backward", {"pe": np.ones((4, 22))}, ValueError, ["T=5", "P=4"]),
     ("layer_norm", {"eps": -1e-6}, ValueError, ["eps", "-1e-06"]),
     ("layer_norm", {"eps": NAN}, ValueError, ["eps", "nan"]),
+    ("layer_norm", {"eps": 1e-310}, ValueError, ["eps=1e-310", "float64"]),
     ("layer_norm", {"eps": "small"}, TypeError, ["eps", "'small'"]),
     ("layer_norm_backward", {"eps": -1.0}, ValueError, ["eps", "-1.0"]),
     ("layer_norm_backward", {"eps": None}, TypeError, ["eps", "NoneType"]),
@@ -257,7 +276,24 @@ VALUES = [
     (lambda: masks.window(-1, 2), ValueError, "window: left must be at least 0, got -1."),
     (lambda: masks.window(2, 0.5), TypeError, "window: right must be an integer, got 0.5 of type float."),
     (lambda: masks.padding(np.ones(3)), TypeError, "padding: key_lengths must be an array of integers, got float64."),
-    (lambda: masks.padding([3]), TypeError, "padding: key_lengths must be an array of integers, got list."),
+    (lambda: masks.window(1, 2, 0.5), TypeError, "window: offset must be an integer, got 0.5 of type float."),
+    (lambda: masks.window(2**31, 2), ValueError, "window: left must be at most 1073741824, got 2147483648."),
+    (lambda: masks.causal(np.array([0.5])), TypeError, "causal: offset must be an array of integers, got float64."),
+    (lambda: masks.causal([3]), TypeError, "causal: offset must be an integer, got [3] of type list."),
+    (lambda: masks.padding([3]), TypeError,
+     "padding: key_lengths must be an array of integers, got list.\n"
+     "A list becomes an array by np.asarray(key_lengths)."),
+    (lambda: masks.padding(True), TypeError, "padding: key_lengths must be an integer, got True of type bool."),
+    (lambda: masks.padding(-1), ValueError, "padding: key_lengths must be at least 0, got -1."),
+    (lambda: masks.padding(np.array([3, 2**32 + 3])), ValueError,
+     "padding: key_lengths must lie in [0, 2147483647], got 3 to 4294967299."),
+    (lambda: masks.padding(np.array([3], np.uint64) + np.uint64(2**63)), ValueError,
+     "padding: key_lengths must lie in [0, 2147483647], got 9223372036854775811 to 9223372036854775811."),
+    (lambda: masks.padding(2**40), ValueError, "padding: key_lengths must be at most 2147483647, got 1099511627776."),
+    (lambda: masks.causal().check(3, 2**29), ValueError, "masks: T=3 and S=536870912 must be below 536870912."),
+    (lambda: masks.segments(IDS + 2**40, jnp.asarray(IDS, jnp.int32)), ValueError,
+     "segments: query_ids go from 1099511627776 to 1099511627776, but the other ids are int32.\n"
+     "Give both as NumPy arrays, or ids of 32 bits."),
     (lambda: masks.padding(None), TypeError, "padding: key_lengths must be an array of integers, got NoneType."),
     (lambda: masks.padding(IDS[0], np.ones(3, bool)), TypeError,
      "padding: query_lengths must be an array of integers, got bool."),
@@ -273,12 +309,39 @@ VALUES = [
      "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1."),
     (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
     (lambda: masks.causal() & IDS, TypeError,
-     "mask and mask: got ndarray; an array becomes a mask by masks.dense(array)."),
-    (lambda: masks.causal() | None, TypeError,
-     "mask or mask: got NoneType; an array becomes a mask by masks.dense(array)."),
+     "mask and mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
+    (lambda: (IDS > 0) & masks.causal(), TypeError,
+     "mask and mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
+    (lambda: (IDS > 0) | masks.causal(), TypeError,
+     "mask or mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
+    (lambda: jnp.ones((2, 2), bool) & masks.causal(), TypeError,
+     "mask and mask: got ArrayImpl.\nAn array becomes a mask by masks.dense(array)."),
+    (lambda: masks.causal() & masks.causal, TypeError,
+     "mask and mask: got function.\nA mask is made by a call: masks.causal()."),
+    (lambda: masks.causal() | None, TypeError, "mask or mask: got NoneType."),
+    (lambda: True & masks.causal(), TypeError, "mask and mask: got bool."),
+    (lambda: masks.causal() and masks.window(1, 1), TypeError,
+     "mask: a mask has no truth value.\nCombine masks with & (and), | (or) and ~ (not)."),
+    (lambda: not masks.causal(), TypeError,
+     "mask: a mask has no truth value.\nCombine masks with & (and), | (or) and ~ (not)."),
+    (lambda: scores.softcap(2.0) or scores.softcap(3.0), TypeError,
+     "score_mod: a modifier has no truth value.\nJoin modifiers by scores.compose(...)."),
+    (lambda: masks.from_function(max, "text"), TypeError,
+     "from_function: arrays must be arrays, numbers, or pytrees of them, got 'text'."),
     (lambda: scores.softcap(0.0), ValueError, "softcap: cap must be a finite number in (0, inf), got 0.0."),
     (lambda: scores.softcap(None), TypeError, "softcap: cap must be a number known before tracing, got NoneType."),
     (lambda: scores.alibi(np.ones((2, 2))), ValueError, "alibi: slopes has rank 2 but needs rank 1."),
+    (lambda: scores.softcap(jnp.float32(2.0)), TypeError,
+     "softcap: cap must be a number known before tracing, got ArrayImpl.\n"
+     "Write it as a function: scores.from_function(lambda s, positions, cap: cap * jnp.tanh(s / cap), cap)."),
+    (lambda: scores.alibi(np.ones(2), 2**31), ValueError, "alibi: offset must be at most 2147483647, got 2147483648."),
+    (lambda: scores.alibi(np.ones(2), np.array(-(2**40))), ValueError,
+     "alibi: offset must lie in [-2147483648, 2147483647], got -1099511627776 to -1099511627776."),
+    (lambda: scores.relative_bias(np.ones((2, 3)), np.array(0.5)), TypeError,
+     "relative_bias: offset must be an array of integers, got float64."),
+    (lambda: scores.alibi(np.ones(2, ">f4")), TypeError,
+     "alibi: slopes must be a floating array, got >f4.\n"
+     "They are in the byte order of another machine: slopes.astype('float32')."),
     (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list."),
     (lambda: scores.alibi(np.ones(2), offset=0.5), TypeError,
      "alibi: offset must be an integer, got 0.5 of type float."),
@@ -311,6 +374,9 @@ def test_lengths_of_a_batch_for_one_head_without_a_batch():
 
 # --- The words -------------------------------------------------------------------------------------------------------
 
+TOKENS_BEFORE_HEADS = {name: np.ones(shape) for name, shape in (
+    ("query", (3, 5, 4, 11)), ("key", (3, 7, 2, 11)), ("value", (3, 7, 2, 13)),
+)}  # fmt: skip
 WORDS = [
     ("attention", {"value": np.ones((3, 2, 6, 13))}, """\
 attention: key has S=7 but value has S=6.
@@ -325,22 +391,41 @@ attention: query has leading axes (3,) but key has (4,).
   key    got (4, 2, 7, 11) float64   expected (..., G, S, D)
   value  got (3, 2, 7, 13) float64   expected (..., G, S, V)"""),
     ("attention", {"mask": np.ones((3, 5, 7), bool)}, """\
-attention: mask has shape (3, 5, 7) but the scores have shape (3, 4, 5, 7). \
-A mask without the head axis is given one by mask[:, None].
-  mask  got (3, 5, 7) bool   expected (3, 4, 5, 7) or (5, 7), any axis may be 1"""),
+attention: mask has shape (3, 5, 7) but the scores have shape (3, 4, 5, 7).
+  mask  got (3, 5, 7) bool   expected (3, 4, 5, 7) or (5, 7), any axis may be 1
+A mask without the head axis is given one by mask[:, None]."""),
     ("attention", {"mask": np.ones((5, 7), np.int32)}, """\
 attention: mask must be boolean (True = this query may look at this key), got int32.
-  mask  got (5, 7) int32   expected (3, 4, 5, 7) or (5, 7), any axis may be 1"""),
+  mask  got (5, 7) int32   expected (3, 4, 5, 7) or (5, 7), any axis may be 1
+Of numbers that are 0 and 1: mask.astype(bool)."""),
+    ("attention", {"mask": masks.causal}, """\
+attention: mask must be boolean (True = this query may look at this key), got function.
+  mask  got function   expected (3, 4, 5, 7) or (5, 7), any axis may be 1
+Call it: mask=masks.causal(...)."""),
+    ("attention", {"score_mod": lambda s, at: s}, """\
+attention: score_mod must be a value from attendax.scores, got function.
+A function f(scores, (n, i, j)) becomes a modifier by scores.from_function(f)."""),
+    ("attention", {"score_mod": scores.softcap}, """\
+attention: score_mod must be a value from attendax.scores, got function.
+Call it: score_mod=scores.softcap(...)."""),
+    ("attention", {"is_causal": True}, """\
+attention: there is no argument 'is_causal'.
+Write mask=masks.causal()."""),
+    ("attention", {"mood": True}, """\
+attention: there is no argument 'mood'.
+There are query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation."""),
+    ("attention", TOKENS_BEFORE_HEADS, """\
+attention: query has N=5 heads, which is not a multiple of the G=7 of key.
+Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2)."""),
     ("attention", {"bias": np.ones((5, 7), bool)}, """\
-attention: bias has dtype bool but must be floating. A boolean array is a mask: pass it as mask.
-  bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)"""),
+attention: bias has dtype bool but must be floating.
+  bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)
+A boolean array is a mask: pass it as mask."""),
     ("attention", {"dropout_rate": 0.5}, """\
 attention: dropout_rate is above 0 but dropout_rng is None.
   dropout_rng  got None   expected a random key"""),
     ("attention", {"dropout_rate": 1.5}, """\
 attention: dropout_rate must be a finite number in [0, 1], got 1.5."""),
-    ("attention", {"implementation": "fast"}, """\
-attention: implementation must be one of None, 'dense', 'blockwise', 'cudnn', 'mosaic'; got 'fast'."""),
     ("scaled_dot_product_attention", {"Q": np.ones((3, 5, 11), np.int64)}, """\
 scaled_dot_product_attention: Q has dtype int64 but must be floating: float16, bfloat16, float32, float64.
   Q  got (3, 5, 11) int64     expected (..., T, D)
@@ -375,5 +460,72 @@ MultiHeadAttention: d_model=22 is not divisible by num_heads=4."""),
 
 @pytest.mark.parametrize(("name", "wrong", "words"), WORDS, ids=[row[2].splitlines()[0][:60] for row in WORDS])
 def test_the_words(name, wrong, words):
-    error = TypeError if any(fact in words for fact in ("dtype", "boolean", "an array")) else ValueError
+    kinds = ("dtype", "boolean", "an array", "a value from", "no argument")
+    error = TypeError if any(fact in words for fact in kinds) else ValueError
     assert assert_refused(name, arguments(name) | wrong, error) == words
+
+
+@pytest.mark.parametrize("module", [spec, ops, attendax])
+def test_numbers_in_another_byte_order(module):
+    given = arguments("attention")
+    message = refusal(TypeError, lambda: module.attention(**given | {"query": given["query"].astype(">f8")}))
+    assert message.splitlines() == [
+        "attention: query has dtype >f8 but must be floating: float16, bfloat16, float32, float64.",
+        "  query  got (3, 4, 5, 11) >f8       expected (..., N, T, D)",
+        "  key    got (3, 2, 7, 11) float64   expected (..., G, S, D)",
+        "  value  got (3, 2, 7, 13) float64   expected (..., G, S, V)",
+        "They are in the byte order of another machine: query.astype('float64').",
+    ]
+    message = refusal(TypeError, lambda: module.attention(**given, bias=np.ones((5, 7), ">f8")))
+    assert message.splitlines()[-1] == "They are in the byte order of another machine: bias.astype('float64')."
+    lengths = np.array([3, 7, 5])
+    got = module.attention(**given, mask=masks.padding(lengths.astype(">i2")) & masks.causal(lengths.astype(">u8")))
+    np.testing.assert_array_equal(got, module.attention(**given, mask=masks.padding(lengths) & masks.causal(lengths)))
+
+
+@pytest.mark.parametrize(("module", "there"), [
+    (spec, ["dense"]), (ops, ["dense"]), (attendax, ["dense", "blockwise"]),
+])  # fmt: skip
+def test_an_implementation_that_is_not_there(module, there):
+    """What is listed is what there is; what is only planned is refused as such."""
+    given = arguments("attention")
+    given = given if module is spec else jax.device_put(given)
+    message = refusal(ValueError, lambda: module.attention(**given, implementation="fast"))
+    listed = ", ".join(map(repr, [None, *there]))
+    assert message == f"attention: implementation must be one of {listed}; got 'fast'."
+    message = refusal(NotImplementedError, lambda: module.attention(**given, implementation="cudnn"))
+    assert message == f"attention: implementation 'cudnn' is not here; offered: {' and '.join(map(repr, there))}."
+    for name in there:
+        module.attention(**given, implementation=name)
+
+
+@pytest.mark.parametrize("make", [lambda: jnp.float32(0.5), lambda: np.array(0.5)])
+def test_a_scale_that_is_an_array(make):
+    given = arguments("attention")
+    words = "attention: scale must be a number known before tracing, got {}.\n"
+    words += "Multiply the query by it: query * scale, with scale=1.0."
+    assert refusal(TypeError, lambda: spec.attention(**given, scale=make())) == words.format(type(make()).__name__)
+    assert refusal(TypeError, lambda: attendax.attention(**given, scale=make())) == words.format("ArrayImpl")
+    traced = jax.jit(lambda scale: attendax.attention(**given, scale=scale)).trace
+    assert refusal(TypeError, lambda: traced(0.5)) == words.format("DynamicJaxprTracer")
+
+
+@pytest.mark.parametrize("module", [spec, ops, attendax])
+def test_numbers_that_float32_does_not_have(module):
+    """A scale, a cap and an eps that would be infinite, or 0 where that matters; a scale that flushes to 0 may."""
+    given = {name: array.astype(np.float32) for name, array in arguments("attention").items()}
+    message = refusal(ValueError, lambda: module.attention(**given, scale=-1e39))
+    assert message == "attention: scale=-1e+39 must be at most 3.4e+38: float32 is computed in."
+    for cap in (1e39, 1e-40, 1e-50):
+        message = refusal(ValueError, lambda cap=cap: module.attention(**given, score_mod=scores.softcap(cap)))
+        assert message == f"attention: cap={cap!r} must be from 9.9e-32 to 1e+31: float32 is computed in."
+    for scale in (1e-50, 1e-40, 0.0):
+        got = module.attention(**given, scale=scale)
+        np.testing.assert_allclose(got, np.repeat(given["value"].mean(-2, keepdims=True), 2, 1).repeat(5, 2), atol=1e-6)
+    with_float64 = given | {"bias": np.zeros((5, 7))}
+    assert np.isfinite(module.attention(**with_float64, scale=1e39)).all()
+    if module is not attendax:
+        x, one = np.zeros((2, 3), np.float32), np.ones(3, np.float32)
+        for eps in (1e39, 1e-50):
+            message = refusal(ValueError, lambda eps=eps: module.layer_norm(x, one, one, eps))
+            assert message == f"layer_norm: eps={eps!r} must be from 1.2e-38 to 3.4e+38: float32 is computed in."

@@ -1,16 +1,71 @@
-"""Attention with a proof: one written meaning in NumPy, the same in JAX, every gradient cross-checked."""
+"""Attention with a proof: one written meaning in NumPy, the same in JAX, every gradient cross-checked.
 
-from . import conformance as conformance
-from . import encoders as encoders
-from . import masks as masks
-from . import ops as ops
-from . import params as params
-from . import scores as scores
-from . import spec as spec
-from .kernels.attention import attention as attention
-from .kernels.attention import merge as merge
-from .kernels.explain import Explanation as Explanation
-from .kernels.explain import explain as explain
-from .kernels.inspection import AttentionStats as AttentionStats
-from .kernels.inspection import attention_stats as attention_stats
-from .kernels.inspection import weights_at as weights_at
+Each name is imported when it is first asked for: the command line answers, and can be interrupted, before JAX is there.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import conformance as conformance
+    from . import encoders as encoders
+    from . import masks as masks
+    from . import ops as ops
+    from . import params as params
+    from . import scores as scores
+    from . import spec as spec
+    from .kernels.attention import attention as attention
+    from .kernels.attention import merge as merge
+    from .kernels.explain import Explanation as Explanation
+    from .kernels.explain import explain as explain
+    from .kernels.inspection import AttentionStats as AttentionStats
+    from .kernels.inspection import attention_stats as attention_stats
+    from .kernels.inspection import weights_at as weights_at
+
+_IN_KERNELS = {
+    "attention": "attention",
+    "merge": "attention",
+    "Explanation": "explain",
+    "explain": "explain",
+    "AttentionStats": "inspection",
+    "attention_stats": "inspection",
+    "weights_at": "inspection",
+}
+_MODULES = ("conformance", "encoders", "masks", "ops", "params", "scores", "spec")
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionStats",
+    "Explanation",
+    "__version__",
+    "attention",
+    "attention_stats",
+    "conformance",
+    "encoders",
+    "explain",
+    "masks",
+    "merge",
+    "ops",
+    "params",
+    "scores",
+    "spec",
+    "weights_at",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if not TYPE_CHECKING:  # a type checker would take it for every name there could be
+
+    def __getattr__(name: str) -> Any:
+        if name in _IN_KERNELS:
+            value = getattr(importlib.import_module(f".kernels.{_IN_KERNELS[name]}", __name__), name)
+        elif name in _MODULES:
+            value = importlib.import_module(f".{name}", __name__)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value

@@ -1,8 +1,23 @@
-"""``python -m attendax``: the same as the command ``attendax``."""
+"""The command ``attendax``, and ``python -m attendax``."""
 
+import os
 import sys
 
-from attendax.cli import main
+from attendax import interrupts
+
+
+def main() -> None:
+    """Run the command line and end the process; Ctrl-C ends it from the first import on."""
+    interrupts.end_at_once()
+    from attendax import cli
+
+    status = cli.main()
+    interrupts.end_at_once()
+    if status == interrupts.STATUS:  # the command has cleaned up; what XLA still compiles is left behind
+        sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

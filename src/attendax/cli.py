@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attendax import interrupts
+from attendax.legible import one_line
+
 if TYPE_CHECKING:
     from attendax.encoders.embedding import Embedding
     from attendax.encoders.sentences import SentenceEncoder
@@ -24,7 +27,8 @@ PICTURES = (".png", ".svg", ".pdf", ".jpg")
 STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines at a time"
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
-FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141  # exit statuses; the last two are what a shell gives
+LABEL = 60  # columns for a text
+FAILED, REFUSED, PIPE_CLOSED = 1, 2, 141  # exit statuses; the last is what a shell gives
 
 
 class Refusal(Exception):
@@ -43,10 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
+        if args.command in ("check", "bench"):  # folders and processes of theirs have to go first
+            interrupts.raise_instead()
         status = args.run(args)
         sys.stdout.flush()
     except Refusal as refusal:
-        print(f"attendax {args.command}: {refusal}", file=sys.stderr)
+        print(f"attendax {args.command}: {one_line(str(refusal))}", file=sys.stderr)
         return REFUSED
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter flushes again and complains
@@ -56,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return interrupts.STATUS
     return status
 
 
@@ -127,7 +133,7 @@ def _demo(args: argparse.Namespace) -> int:
         print("Batch size: 2\nSequence length: 4")
         print("Key/Query dimension (d_k): 8\nValue dimension (d_v): 8")
         print(f"Q shape: {Q.shape}\nK shape: {K.shape}\nV shape: {V.shape}")
-        print(" Attention without mask")
+        print(f"\n{'-' * 60}\nExample 1: Attention without mask")
         print(f"\nOutput shape: {output.shape}\nAttention weights shape: {weights.shape}")
         print(f"\nAttention weights (first batch):\n{weights[0]}\nRow sums: {weights[0].sum(axis=1)}")
         print(f"\nOutput (first batch, first sequence position):\n{output[0, 0]}")
@@ -154,7 +160,7 @@ def _embed(args: argparse.Namespace) -> int:
     results: list[Embedding] = []
     difference = np.float64(0.0)
     number = 0
-    for number, result in enumerate(embedding.embed(encoder, texts), start=1):
+    for number, result in enumerate(_embedded(encoder, texts), start=1):
         if not np.isfinite(result.vector).all():
             raise Refusal(f"the embedding of text {number} is not finite; are the weights damaged?")
         if result.tokens.truncated:
@@ -173,6 +179,16 @@ def _embed(args: argparse.Namespace) -> int:
     if not args.json:
         _print_similarities(results)
     return _report_check(difference, args) if args.check else 0
+
+
+def _embedded(encoder: "SentenceEncoder", texts: Iterable[str]) -> "Iterator[Embedding]":
+    """Embed the texts; one that the checkpoint's tokenizer cannot split is the user's to know."""
+    from attendax.encoders import embedding
+
+    try:
+        yield from embedding.embed(encoder, texts)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -222,7 +238,7 @@ def _load(weights: str | None) -> "SentenceEncoder":
     try:
         return sentences.load_sentence_encoder(weights if weights is not None else sentences.packaged_weights())
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
-        raise Refusal(" ".join(str(error).split())) from error
+        raise Refusal(str(error)) from error
 
 
 def _set_output(*, for_json: bool) -> None:
@@ -307,10 +323,8 @@ def _print_similarities(results: "list[Embedding]") -> None:
             print(f"{'':>{width}}  {cosines[other]:6.3f}  {other + 1:>{width}}  {labels[other]}")
 
 
-def _shown(text: str, limit: int = 60) -> str:
-    """The text on one line of a terminal: blanks joined, control characters replaced, the end cut."""
-    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
-    return (line if len(line) <= limit else line[: limit - 1] + "…") or "(empty)"
+def _shown(text: str) -> str:
+    return one_line(text, LABEL) or "(empty)"
 
 
 def _map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":

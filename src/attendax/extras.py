@@ -1,4 +1,7 @@
-"""Optional packages: one place that imports them, and one error that names the command which installs them."""
+"""Optional packages: one place that imports them, and one error that names the command which installs them.
+
+No index has attendax: an extra is installed from a clone of its repository.
+"""
 
 import importlib
 import shlex
@@ -22,7 +25,7 @@ def require(module: str, function: str, *, extra: str = "demo") -> ModuleType:
         [1]
         >>> require("no_such_package", "reader")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ModuleNotFoundError: reader: the package no_such_package is not installed; run: ... pip install "attendax[demo]"
+        ModuleNotFoundError: reader: the package no_such_package is not installed; run, in a clone of attendax: ...
     """
     package = module.partition(".")[0]
     try:
@@ -30,10 +33,19 @@ def require(module: str, function: str, *, extra: str = "demo") -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the package is there; something that it needs is not
-        command = pip_install(f'"attendax[{extra}]"')
-        raise ModuleNotFoundError(
-            f"{function}: the package {package} is not installed; run: {command}", name=package
-        ) from None
+        sentence = f"{function}: the package {package} is not installed; {extra_install(extra)}"
+        raise ModuleNotFoundError(sentence, name=package) from None
+
+
+def extra_install(extra: str) -> str:
+    """How to install an extra: the end of a sentence.
+
+    Example:
+        >>> extra_install("demo")  # doctest: +ELLIPSIS
+        'run, in a clone of attendax: ... -m pip install ".[demo]"'
+    """
+    command = pip_install(f'".[{extra}]"')
+    return f"run, in a clone of attendax: {command}"
 
 
 def pip_install(arguments: str) -> str:

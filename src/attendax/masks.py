@@ -1,8 +1,9 @@
 """Masks as values: who may look at whom, said in a few numbers instead of T x S truth values (L3, L4).
 
-A mask is a pytree: lengths, ids and arrays are leaves and may be traced; the rest is part of its structure. Combine
-masks with ``&``, ``|`` and ``~``. Lengths and ids have the leading axes of the scores without the head axis, (B,),
-(B, T), (B, S) for scores (B, N, T, S), and apply to every head.
+A mask is a pytree: offsets, lengths, ids and arrays are leaves and may be traced; the rest is part of its structure.
+Combine masks with ``&``, ``|`` and ``~``. Offsets, lengths and ids have the leading axes of the scores without the head
+axis, (B,), (B, T), (B, S) for scores (B, N, T, S), and apply to every head; one offset or length is one for all. They
+are integers of any width: see ``attendax.integers``.
 
 Each kind says two things: which pairs it allows (``KINDS``), and, from the ends of a tile of queries and keys, whether
 it may allow some pair of the tile and whether it allows every one (``BOUNDS``). The second may err on the side of work:
@@ -17,8 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendax import checks
+from attendax import checks, integers
 from attendax.checks import fail
+
+__all__ = ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @jax.tree_util.register_dataclass
@@ -30,11 +37,22 @@ class Mask:
     arrays: tuple[Any, ...] = ()
     settings: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
+    __array_ufunc__ = None  # so that NumPy leaves ``array & mask`` to the mask
+
     def __and__(self, other: "Mask") -> "Mask":
         return _combine("and", self, other)
 
     def __or__(self, other: "Mask") -> "Mask":
         return _combine("or", self, other)
+
+    def __rand__(self, other: Any) -> "Mask":
+        return _combine("and", self, other)
+
+    def __ror__(self, other: Any) -> "Mask":
+        return _combine("or", self, other)
+
+    def __bool__(self) -> bool:
+        fail(TypeError, "mask", "a mask has no truth value.", advice="Combine masks with & (and), | (or) and ~ (not).")
 
     def __invert__(self) -> "Mask":
         return Mask("not", (self,))
@@ -49,7 +67,7 @@ class Mask:
         """
         self.check(T, S)
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
-        full = xp.asarray(self.spread().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
+        full = xp.asarray(self._askable(T, S).spread().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
 
     def shape(self, T: int, S: int) -> tuple[int, ...]:
@@ -60,18 +78,19 @@ class Mask:
         """
         self.check(T, S)
         first = np.zeros((1, 1), np.int32)
-        one = self.spread().map(_first_pair).allowed(first, first, np)
+        one = self._askable(T, S).spread().map(_first_pair).allowed(first, first, np)
         return *one.shape[:-2], T, S
+
+    def _askable(self, T: int, S: int) -> "Mask":
+        """Where there is no pair, no function is asked for one."""
+        some = np.ones((1, 1), bool)
+        return self if T and S else self.map(lambda part: Mask("dense", (some,)) if part.kind == "function" else part)
 
     def map(self, f: Callable[["Mask"], "Mask"]) -> "Mask":
         """Apply ``f`` to the parts that are not made of other masks."""
         if self.kind in ("and", "or", "not"):
             return dataclasses.replace(self, arrays=tuple(part.map(f) for part in self.arrays))
         return f(self)
-
-    def has(self, kind: str) -> bool:
-        """Whether the mask or a part of it is of this kind."""
-        return self.kind == kind or any(isinstance(part, Mask) and part.has(kind) for part in self.arrays)
 
     def spread(self, rank: int = 0) -> "Mask":
         """The mask with its arrays in the shape of scores, (..., N, T, S), an axis 1 where they do not vary.
@@ -113,6 +132,8 @@ class Mask:
         Raises:
             ValueError: they do not fit.
         """
+        if max(T, S) >= integers.LENGTH:
+            fail(ValueError, "masks", f"T={T} and S={S} must be below {integers.LENGTH}.")
         for part in self.arrays:
             if isinstance(part, Mask):
                 part.check(T, S)
@@ -139,41 +160,49 @@ def causal(offset: Any = 0) -> Mask:
         offset: an integer, part of the structure of the mask; or an array of integers, the leading axes of the scores
             without the head axis (a scalar for all), which may be traced: a cache that fills needs no new compilation.
     """
-    if hasattr(offset, "shape") and not isinstance(offset, np.generic):
-        return Mask("offsets", (_ids("causal", "offset", offset),))
-    return Mask("causal", (), (_whole("causal", "offset", offset),))
+    return _within("causal", None, 0, offset)
 
 
-def window(left: int | None, right: int | None) -> Mask:
-    """Query i may look at keys ``i - left`` to ``i + right``; None = no bound on that side."""
-    bounds = (("left", left), ("right", right))
-    settings = (
-        None if size is None else checks.integer("window", name, size, minimum=0, maximum=2**30)
-        for name, size in bounds
+def window(left: int | None, right: int | None, offset: Any = 0) -> Mask:
+    """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
+
+    Args:
+        left, right: how many keys back and ahead, integers that are not traced.
+        offset: as in ``causal``.
+    """
+    left, right = (
+        None if side is None else checks.integer("window", name, side, minimum=0, maximum=integers.SIDE)
+        for name, side in (("left", left), ("right", right))
     )
-    return Mask("window", (), tuple(settings))
+    return _within("window", left, right, offset)
 
 
 def padding(key_lengths: Any, query_lengths: Any = None) -> Mask:
     """The first ``key_lengths`` keys are real, the rest is padding; likewise for ``query_lengths`` queries.
 
     Args:
-        key_lengths: integers, the leading axes of the scores without the head axis, each from 0 to S.
+        key_lengths: integers, the leading axes of the scores without the head axis (a scalar for all), each from 0 to
+            S.
         query_lengths: the same for queries; a query beyond its length may look at nothing.
     """
-    return Mask(
-        "padding", (_ids("padding", "key_lengths", key_lengths), _ids("padding", "query_lengths", query_lengths))
-    )
+    of_keys = integers.lengths("padding", "key_lengths", key_lengths)
+    of_queries = None if query_lengths is None else integers.lengths("padding", "query_lengths", query_lengths)
+    return Mask("padding", (of_keys, of_queries))
 
 
 def segments(query_ids: Any, key_ids: Any) -> Mask:
     """Packed sequences: a query may look at the keys of its own segment. Integer ids (..., T) and (..., S)."""
-    return Mask("segments", (_ids("segments", "query_ids", query_ids, 1), _ids("segments", "key_ids", key_ids, 1)))
+    return Mask("segments", integers.ids("segments", query_ids, key_ids))
 
 
-def prefix(lengths: Any) -> Mask:
-    """Causal, but the first ``lengths`` keys are open to every query (prefix language model)."""
-    return Mask("prefix", (_ids("prefix", "lengths", lengths),))
+def prefix(lengths: Any, offset: Any = 0) -> Mask:
+    """Causal, but the first ``lengths`` keys are open to every query (prefix language model).
+
+    Args:
+        lengths: as in ``padding``.
+        offset: as in ``causal``.
+    """
+    return _within("prefix", None, 0, offset) | Mask("prefix", (integers.lengths("prefix", "lengths", lengths),))
 
 
 def dense(array: Any) -> Mask:
@@ -187,46 +216,43 @@ def from_function(f: Callable, *arrays: Any) -> Mask:
     """Any function ``f(i, j, *arrays) -> bool`` of the positions i (T, 1) and j (1, S), element by element.
 
     The positions of one tile at a time are asked for, so what varies with the position is looked up: ``ids[i]``.
+
+    Args:
+        f: of JAX operations, or of NumPy's for the functions of ``spec``.
+        arrays: arrays, numbers or pytrees of them, passed on to f; they may be traced. Where the queries begin among
+            the keys is one of them.
+
+    Example:
+        >>> every_second = from_function(lambda i, j, offset: (i + offset - j) % 2 == 0, 3)
+        >>> every_second.to_dense(2, 4).astype(int)
+        array([[0, 1, 0, 1],
+               [1, 0, 1, 0]])
     """
     if not callable(f):
         fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
-    return Mask("function", arrays, (f,))
+    return Mask("function", checks.function_arrays(arrays), (f,))
 
 
 def _combine(kind: str, one: Mask, other: Any) -> Mask:
     if not isinstance(other, Mask):
-        fail(
-            TypeError,
-            f"mask {kind} mask",
-            f"got {type(other).__name__}; an array becomes a mask by masks.dense(array).",
-        )
+        advice = "An array becomes a mask by masks.dense(array)." if hasattr(other, "dtype") else ""
+        advice = "A mask is made by a call: masks.causal()." if callable(other) else advice
+        fail(TypeError, f"mask {kind} mask", f"got {type(other).__name__}.", advice=advice)
     return Mask(kind, (one, other))
 
 
-def _whole(function: str, name: str, value: Any) -> int:
-    return checks.integer(function, name, value, minimum=-(2**30), maximum=2**30)
-
-
-def _ids(function: str, name: str, value: Any, rank: int = 0) -> Any:
-    if value is None and name == "query_lengths":
-        return None
-    if not str(getattr(value, "dtype", type(value).__name__)).startswith(("int", "uint")):
-        got = getattr(value, "dtype", type(value).__name__)
-        fail(TypeError, function, f"{name} must be an array of integers, got {got}.")
-    value = np.asarray(value) if isinstance(value, int) else value
-    if len(value.shape) < rank:
-        fail(ValueError, function, f"{name} has rank {len(value.shape)} but needs at least {rank}.")
-    return value
+def _within(function: str, left: int | None, right: int | None, offset: Any) -> Mask:
+    offset = integers.offset(function, offset)
+    known = isinstance(offset, int)
+    return Mask("window", () if known else (offset,), (offset, left, right) if known else (left, right))
 
 
 def _spread(part: Mask, rank: int) -> Mask:
     """The arrays of one kind in the shape of scores: lengths (..., 1, 1, 1), ids (..., 1, T, 1) and (..., 1, 1, S)."""
 
     def of_scores(number, array):
-        if part.kind == "offsets" and array.ndim == 0:
-            array = array.reshape(1, 1)
-        elif part.kind in ("padding", "prefix", "offsets"):
-            array = array[..., None, None, None]
+        if part.kind in ("window", "padding", "prefix"):
+            array = array.reshape(*array.shape, 1, 1, 1) if array.ndim else array.reshape(1, 1)
         if part.kind == "segments":
             array = array[..., None, :, None] if number == 0 else array[..., None, None, :]
         return array.reshape((1,) * (rank - array.ndim) + array.shape)
@@ -262,10 +288,13 @@ def _same_rank(one: Any, other: Any) -> tuple[Any, Any]:
 COMBINATIONS: dict[str, Callable] = {"and": lambda one, other: one & other, "or": lambda one, other: one | other}
 
 
-def _window(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> Any:
-    inside = xp.ones((i.shape[0], j.shape[1]), bool)
-    inside = inside if left is None else inside & (j >= i - left)
-    return inside if right is None else inside & (j <= i + right)
+def _window(i: Any, j: Any, xp: Any, offset: Any, left: int | None, right: int | None) -> Any:
+    if not isinstance(offset, int):
+        i, j = _like(i, offset), _like(j, offset)
+    place = i + offset  # no sum here leaves 32 bits: see ``integers``
+    inside = xp.ones((*place.shape[:-1], j.shape[-1]), bool) if left is None and right is None else True
+    inside = inside if left is None else inside & (j + left >= place)
+    return inside if right is None else inside & ((j - right if right else j) <= place)
 
 
 def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
@@ -274,11 +303,6 @@ def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> A
         return real
     real, of_query = _same_rank(real, _like(i, query_lengths) < query_lengths)
     return real & of_query
-
-
-def _prefix(i: Any, j: Any, xp: Any, lengths: Any) -> Any:
-    past, open_to_all = _same_rank(j <= i, _like(j, lengths) < lengths)
-    return past | open_to_all
 
 
 def _segments(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> Any:
@@ -298,28 +322,25 @@ def _function(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> Any:
 
 
 KINDS: dict[str, Callable] = {
-    "causal": lambda i, j, xp, offset: j <= i + offset,
-    "offsets": lambda i, j, xp, offset: _like(j, offset) <= _like(i, offset) + offset,
     "window": _window,
     "padding": _padding,
+    "prefix": lambda i, j, xp, lengths: _padding(i, j, xp, lengths, None),
     "segments": _segments,
-    "prefix": _prefix,
     "dense": lambda i, j, xp, array: array,
     "function": _function,
 }
 
 
-def _at_ends(kind: Callable, i: Any, j: Any, xp: Any, *parameters: Any) -> tuple[Any, Any]:
-    """For a kind that allows more, the later the query and the earlier the key: ask at the two extreme corners."""
+def _window_bounds(i: Any, j: Any, xp: Any, offset: Any, left: int | None, right: int | None) -> tuple[Any, Any]:
     (i_first, i_last), (j_first, j_last) = i, j
-    return kind(i_last, j_first, xp, *parameters), kind(i_first, j_last, xp, *parameters)
-
-
-def _window_bounds(i: Any, j: Any, xp: Any, left: int | None, right: int | None) -> tuple[Any, Any]:
-    (i_first, i_last), (j_first, j_last) = i, j
-    some = _window(i_first, j_last, xp, left, None) & _window(i_last, j_first, xp, None, right)
-    every = _window(i_last, j_first, xp, left, None) & _window(i_first, j_last, xp, None, right)
+    some = _window(i_first, j_last, xp, offset, left, None) & _window(i_last, j_first, xp, offset, None, right)
+    every = _window(i_last, j_first, xp, offset, left, None) & _window(i_first, j_last, xp, offset, None, right)
     return some, every
+
+
+def _padding_bounds(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any = None) -> tuple[Any, Any]:
+    first, last = (_padding(*ends, xp, key_lengths, query_lengths) for ends in zip(i, j, strict=True))
+    return first, last
 
 
 def _segments_bounds(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> tuple[Any, Any]:
@@ -334,12 +355,10 @@ def _function_bounds(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> tuple[Any, 
 
 
 BOUNDS: dict[str, Callable] = {
-    "causal": lambda *tile: _at_ends(KINDS["causal"], *tile),
-    "offsets": lambda *tile: _at_ends(KINDS["offsets"], *tile),
     "window": _window_bounds,
-    "padding": lambda i, j, xp, *lengths: (_padding(i[0], j[0], xp, *lengths), _padding(i[1], j[1], xp, *lengths)),
+    "padding": _padding_bounds,
+    "prefix": _padding_bounds,
     "segments": _segments_bounds,
-    "prefix": lambda *tile: _at_ends(_prefix, *tile),
     "dense": lambda i, j, xp, least_and_largest: (least_and_largest[1], least_and_largest[0]),
     "function": _function_bounds,
 }

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 
 class MultiHeadParams(NamedTuple):
-    """Weights of multi-head attention (Vaswani et al. 2017, section 3.2.2): ``W`` (M, M), ``b`` (M,) or None."""
+    """Weights of multi-head attention (Vaswani et al. 2017, section 3.2.2): ``W`` (M, M), ``b`` (M,) or None.
+
+    Keys of width M_k and values of width M_v have ``W_K`` (M_k, M) and ``W_V`` (M_v, M).
+    """
 
     W_Q: Any
     W_K: Any

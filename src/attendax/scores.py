@@ -1,7 +1,7 @@
 """Score modifiers as values: what changes a score before bias and mask (L2).
 
-A modifier is a pytree: its arrays (slopes, tables) are leaves, may be traced, and get their gradient; the rest is part
-of its structure. ``spec`` and ``ops`` say what each kind does.
+A modifier is a pytree: its arrays (slopes, tables, offsets) are leaves, may be traced, and get their gradient where
+they are floating; the rest is part of its structure. ``spec`` and ``ops`` say what each kind does.
 """
 
 import dataclasses
@@ -10,7 +10,14 @@ from typing import Any
 
 import jax
 
-from attendax.checks import FLOATING, fail, integer, number
+from attendax import integers
+from attendax.checks import fail, floating, function_arrays, number
+
+__all__ = ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "softcap"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @jax.tree_util.register_dataclass
@@ -26,6 +33,29 @@ class ScoreModifier:
         """The same modifier with other arrays."""
         return dataclasses.replace(self, arrays=arrays)
 
+    def spread(self, rank: int) -> "ScoreModifier":
+        """The modifier with its offsets in the rank of the scores, (..., 1, 1, 1); other arrays stay as they are."""
+        if self.kind == "compose":
+            return self.replace(tuple(part.spread(rank) for part in self.arrays))
+        if self.kind not in WITH_OFFSET or len(self.arrays) == 1:
+            return self
+        array, offset = self.arrays
+        return self.replace((array, offset.reshape((1,) * (rank - 3 - offset.ndim) + offset.shape + (1, 1, 1))))
+
+    def roles(self) -> list[str]:
+        """For each leaf of a modifier that is ``spread``: whether it lies along the scores, "pairs", or not, "own"."""
+        if self.kind == "compose":
+            return [role for part in self.arrays for role in part.roles()]
+        if self.kind in WITH_OFFSET:
+            return ["own", "pairs"][: len(self.arrays)]
+        return ["own" for _ in jax.tree.leaves(self.arrays)]
+
+    def __bool__(self) -> bool:
+        fail(TypeError, "score_mod", "a modifier has no truth value.", advice="Join modifiers by scores.compose(...).")
+
+
+WITH_OFFSET = ("alibi", "relative_bias")
+
 
 def softcap(cap: float) -> ScoreModifier:
     """Bound the scores smoothly: ``cap · tanh(s / cap)`` (Gemma 2).
@@ -39,38 +69,39 @@ def softcap(cap: float) -> ScoreModifier:
     return ScoreModifier("softcap", (), (number("softcap", "cap", cap, low=0, closed=False),))
 
 
-def alibi(slopes: Any, *, offset: int = 0) -> ScoreModifier:
+def alibi(slopes: Any, offset: Any = 0) -> ScoreModifier:
     """Lower the scores with distance: ``s - slope_n · |i + offset - j|`` (Press et al. 2022).
 
     Args:
         slopes: floating (N,), one for each query head.
-        offset: the position of query 0 among the keys (compare L4).
+        offset: the position of query 0 among the keys (L4): an integer, or an array of integers, the leading axes of
+            the scores without the head axis (a scalar for all), which may be traced.
 
     Raises:
-        TypeError, ValueError: slopes not a floating vector, or an offset that is not an integer.
+        TypeError: slopes that are not floating, or an offset that is not of integers.
+        ValueError: slopes that are no vector, or an offset beyond 32 bits.
     """
-    _floating("alibi", "slopes", slopes, rank=1)
-    return ScoreModifier("alibi", (slopes,), (integer("alibi", "offset", offset, minimum=-(2**30), maximum=2**30),))
+    floating("alibi", "slopes", slopes, rank=1)
+    return _with_offset("alibi", slopes, integers.exact_offset("alibi", offset))
 
 
-def relative_bias(table: Any, *, offset: int = 0) -> ScoreModifier:
+def relative_bias(table: Any, offset: Any = 0) -> ScoreModifier:
     """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]``.
 
     One number per distance is from Raffel et al. 2020, the clipping from Shaw et al. 2018.
 
     Args:
         table: floating (N, 2R + 1): a row for each query head; column R is distance 0, later keys to its right.
-        offset: the position of query 0 among the keys (compare L4).
+        offset: as in ``alibi``.
 
     Raises:
-        TypeError, ValueError: a table that is not floating, not of rank 2, or of an even number of columns.
+        TypeError: a table that is not floating, or an offset that is not of integers.
+        ValueError: a table not of rank 2, or of an even number of columns.
     """
-    _floating("relative_bias", "table", table, rank=2)
+    floating("relative_bias", "table", table, rank=2)
     if table.shape[1] % 2 == 0:
         fail(ValueError, "relative_bias", f"table has {table.shape[1]} columns but needs an odd number, 2R + 1.")
-    return ScoreModifier(
-        "relative_bias", (table,), (integer("relative_bias", "offset", offset, minimum=-(2**30), maximum=2**30),)
-    )
+    return _with_offset("relative_bias", table, integers.offset("relative_bias", offset))
 
 
 def from_function(f: Callable, *arrays: Any) -> ScoreModifier:
@@ -79,14 +110,15 @@ def from_function(f: Callable, *arrays: Any) -> ScoreModifier:
     Args:
         f: scores is (..., N, T, S); n (..., N, 1, 1), i (..., 1, T, 1) and j (..., 1, 1, S) are the integer positions
             of head, query and key, with 1 for every leading axis.
-        arrays: passed on to f; they get their gradient.
+        arrays: arrays, numbers or pytrees of them, passed on to f; what is floating gets its gradient. Where the
+            queries begin among the keys is one of them: ``lambda s, positions, offset: ...``.
 
     Raises:
-        TypeError: f is not callable.
+        TypeError: f is not callable, or something is neither array nor number.
     """
     if not callable(f):
         fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
-    return ScoreModifier("function", arrays, (f,))
+    return ScoreModifier("function", function_arrays(arrays), (f,))
 
 
 def compose(*modifiers: ScoreModifier) -> ScoreModifier:
@@ -104,9 +136,6 @@ def compose(*modifiers: ScoreModifier) -> ScoreModifier:
     return ScoreModifier("compose", modifiers)
 
 
-def _floating(function: str, name: str, array: Any, *, rank: int) -> None:
-    if str(getattr(array, "dtype", None)) not in FLOATING:
-        got = getattr(array, "dtype", type(array).__name__)
-        fail(TypeError, function, f"{name} must be a floating array, got {got}.")
-    if len(array.shape) != rank:
-        fail(ValueError, function, f"{name} has rank {len(array.shape)} but needs rank {rank}.")
+def _with_offset(kind: str, array: Any, offset: Any) -> ScoreModifier:
+    known = isinstance(offset, int)
+    return ScoreModifier(kind, (array,) if known else (array, offset), (offset,) if known else ())

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
-from .shapes import FLOATING, check, fail, is_wider
-from .values import boolean, heads, instance, integer, key_words, number, one_of
+from .shapes import FLOATING, check, fail, floating, is_wider, native
+from .values import boolean, heads, in_range, instance, integer, key_words, number, one_of
 
 NORMS = ("pre", "post")
-IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
+PLANNED = ("dense", "blockwise", "cudnn", "mosaic")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
 
 
@@ -43,13 +43,27 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
     rows = [("mask", f"{got} {getattr(value, 'dtype', '')}".rstrip(), wanted)]
     if str(getattr(value, "dtype", None)) != "bool":
         kind = getattr(value, "dtype", type(value).__name__)
-        fail(TypeError, function, f"mask must be boolean (True = this query may look at this key), got {kind}.", rows)
+        sentence = f"mask must be boolean (True = this query may look at this key), got {kind}."
+        fail(TypeError, function, sentence, rows, advice=_advice_on_mask(value))
     right_rank = broadcast or len(value.shape) in (2, len(scores))
     if not (right_rank and _fits(tuple(value.shape), scores)):
         sentence = f"mask has shape {got} but the scores have shape {scores}."
-        if len(value.shape) == len(scores) - 1 and len(scores) > 3:
-            sentence += " A mask without the head axis is given one by mask[:, None]."
-        fail(ValueError, function, sentence, rows)
+        headless = len(value.shape) == len(scores) - 1 and len(scores) > 3
+        advice = "A mask without the head axis is given one by mask[:, None]." if headless else ""
+        fail(ValueError, function, sentence, rows, advice=advice)
+
+
+def _advice_on_mask(value: Any) -> str:
+    """What to write in place of something that is no mask."""
+    if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
+        return f"Call it: mask=masks.{value.__name__}(...)."
+    if callable(value):
+        return "A function of positions becomes a mask by masks.from_function(f)."
+    if hasattr(value, "kind"):
+        return "What changes scores is passed as score_mod."
+    if str(getattr(value, "dtype", "")) in FLOATING:
+        return "What is added to the scores is passed as bias."
+    return "Of numbers that are 0 and 1: mask.astype(bool)." if hasattr(value, "dtype") else ""
 
 
 def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None:
@@ -60,8 +74,8 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
         fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.")
     rows = [("bias", f"{tuple(value.shape)} {value.dtype}", f"a floating array that broadcasts to {scores}")]
     if str(value.dtype) not in FLOATING:
-        advice = " A boolean array is a mask: pass it as mask." if str(value.dtype) == "bool" else ""
-        fail(TypeError, function, f"bias has dtype {value.dtype} but must be floating.{advice}", rows)
+        advice = "A boolean array is a mask: pass it as mask." if str(value.dtype) == "bool" else native("bias", value)
+        fail(TypeError, function, f"bias has dtype {value.dtype} but must be floating.", rows, advice=advice)
     if not is_wider(value.dtype, dtype):
         fail(
             TypeError,
@@ -80,15 +94,15 @@ def _fits(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
     return all(size in (1, full) for size, full in zip(shape[::-1], scores[::-1], strict=False))
 
 
-def groups(function: str, query_heads: int, key_heads: int) -> int:
-    """How many query heads share a key/value head (L1); ValueError where that is not whole."""
-    if query_heads != key_heads and (key_heads == 0 or query_heads % key_heads):
-        fail(
-            ValueError,
-            function,
-            f"query has N={query_heads} heads, which is not a multiple of the G={key_heads} of key.",
-        )
-    return query_heads // key_heads if key_heads else 1
+def groups(function: str, query: tuple[int, ...], key: tuple[int, ...]) -> int:
+    """How many query heads share a key/value head (L1), from the shapes; ValueError where that is not whole."""
+    N, G = query[-3], key[-3]
+    if N != G and (G == 0 or N % G):
+        swapped, axes = G and key[-2] and query[-2] % key[-2] == 0, f"{len(query) - 3}, {len(query) - 2}"
+        advice = f"Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes({axes})."
+        sentence = f"query has N={N} heads, which is not a multiple of the G={G} of key."
+        fail(ValueError, function, sentence, advice=advice if swapped else "")
+    return N // G if G else 1
 
 
 class Border(NamedTuple):
@@ -119,23 +133,25 @@ def attention(
     offered: tuple[str, ...] = ("dense",),
 ) -> Border:
     """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the random words."""
-    one_of(function, "implementation", implementation, (None, *IMPLEMENTATIONS))
-    if implementation not in (None, *offered):
+    if implementation in PLANNED and implementation not in offered:
         there = " and ".join(map(repr, offered))
         fail(NotImplementedError, function, f"implementation {implementation!r} is not here; offered: {there}.")
+    one_of(function, "implementation", implementation, (None, *offered))
     boolean(function, "return_lse", return_lse)
     arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
     one_head = len(getattr(query, "shape", ())) == 2
     sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
-    group = 1 if one_head else groups(function, sizes["N"], sizes["G"])
+    group = 1 if one_head else groups(function, query.shape, key.shape)
     shape = (*query.shape[:-1], sizes["S"])
     if grad_lse is not None:
         _grad_lse(function, grad_lse, shape[:-1])
     mask(function, mask_, shape, broadcast=False)
     bias(function, bias_, shape, query.dtype)
+    wide = query.dtype if bias_ is None else bias_.dtype  # float32, if that is less (L8)
     if score_mod is not None:
-        _score_mod(function, score_mod, 1 if one_head else sizes["N"], query.dtype)
+        _score_mod(function, score_mod, (1, *shape[-2:]) if one_head else shape, query.dtype, wide)
     scale = 1 / math.sqrt(sizes["D"]) if scale is None else number(function, "scale", scale)
+    in_range(function, "scale", scale, wide, "factor")
     rate = number(function, "dropout_rate", dropout_rate, low=0, high=1)
     return Border(group, scale, rate, key_words(function, dropout_rng) if rate else None)
 
@@ -150,32 +166,43 @@ def pairs_to_merge(function: str, one: Any, other: Any) -> None:
 
 def _grad_lse(function: str, value: Any, lse: tuple[int, ...]) -> None:
     """Refuse a gradient of lse that is not floating or has another shape than lse."""
-    dtype = getattr(value, "dtype", type(value).__name__)
-    if str(dtype) not in FLOATING:
-        fail(TypeError, function, f"grad_lse must be a floating array, got {dtype}.")
+    floating(function, "grad_lse", value)
     if tuple(value.shape) != lse:
         fail(ValueError, function, f"grad_lse has shape {tuple(value.shape)} but lse has {lse}.")
 
 
-def _score_mod(function: str, value: Any, num_heads: int, dtype: Any) -> None:
-    """Refuse a modifier that is not one, or whose slopes or table do not fit the heads or are too narrow."""
+def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, wide: Any) -> None:
+    """Refuse a modifier that is not one, or whose arrays or numbers do not fit the scores (..., N, T, S)."""
     if not (hasattr(value, "kind") and hasattr(value, "replace")):  # a mask has a kind, too
-        fail(TypeError, function, f"score_mod must be a value from attendax.scores, got {type(value).__name__}.")
+        sentence = f"score_mod must be a value from attendax.scores, got {type(value).__name__}."
+        fail(TypeError, function, sentence, advice=_advice_on_score_mod(value))
     if value.kind == "compose":
         for part in value.arrays:
-            _score_mod(function, part, num_heads, dtype)
-    elif value.kind in ("alibi", "relative_bias"):
-        (array,) = value.arrays
-        if array.shape[0] != num_heads:
-            fail(
-                ValueError,
-                function,
-                f"score_mod {value.kind} is for {array.shape[0]} heads but query has N={num_heads}.",
-            )
-        if not is_wider(array.dtype, dtype):
-            fail(
-                TypeError, function, f"score_mod {value.kind} has dtype {array.dtype}, narrower than {dtype} of query."
-            )
+            _score_mod(function, part, scores, dtype, wide)
+    if value.kind == "softcap":
+        in_range(function, "cap", value.settings[0], wide, "divisor")
+    if value.kind not in ("alibi", "relative_bias"):
+        return
+    array, *offset = value.arrays
+    num_heads, name = scores[-3], f"score_mod {value.kind}"
+    if array.shape[0] != num_heads:
+        fail(ValueError, function, f"{name} is for {array.shape[0]} heads but query has N={num_heads}.")
+    if not is_wider(array.dtype, dtype):
+        fail(TypeError, function, f"{name} has dtype {array.dtype}, narrower than {dtype} of query.")
+    for x in offset:
+        if x.shape and not (len(x.shape) == len(scores) - 3 and _fits(tuple(x.shape), scores[:-3])):
+            fail(ValueError, function, f"{name} has an offset of shape {tuple(x.shape)}, expected () or {scores[:-3]}.")
+
+
+def _advice_on_score_mod(value: Any) -> str:
+    """What to write in place of something that is no modifier."""
+    if getattr(value, "__module__", "") == "attendax.scores" and callable(value):
+        return f"Call it: score_mod=scores.{value.__name__}(...)."
+    if callable(value):
+        return "A function f(scores, (n, i, j)) becomes a modifier by scores.from_function(f)."
+    if hasattr(value, "to_dense"):
+        return "A mask is passed as mask."
+    return "What is added to the scores is passed as bias." if hasattr(value, "dtype") else ""
 
 
 def multi_head(

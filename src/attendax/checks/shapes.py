@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, NoReturn
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _MAY_BE_EMPTY = ("...", "B", "N", "G", "T", "S", "P")  # the widths of vectors may not (L11)
 
-_MULTI_HEAD_WEIGHTS = "W_Q (M M), W_K (M M), W_V (M M), W_O (M M), b_Q (M), b_K (M), b_V (M), b_O (M)"
+_BIASES = "b_Q (M), b_K (M), b_V (M), b_O (M)"
+_SELF_ATTENTION_WEIGHTS = f"W_Q (M M), W_K (M M), W_V (M M), W_O (M M), {_BIASES}"
+_MULTI_HEAD_WEIGHTS = f"W_Q (M M), W_K (M_k M), W_V (M_v M), W_O (M M), {_BIASES}"
 _SINGLE_HEAD_WEIGHTS = "query_weights (M M), key_weights (M M), value_weights (M M), output_weights (M M)"
 _NETWORK = "W1 (M F), b1 (F), W2 (F M), b2 (M)"
-_BLOCK = f"x (B T M) | {_MULTI_HEAD_WEIGHTS}, {_NETWORK}, gamma1 (M), beta1 (M), gamma2 (M), beta2 (M) -> B T M"
+_BLOCK = f"x (B T M) | {_SELF_ATTENTION_WEIGHTS}, {_NETWORK}, gamma1 (M), beta1 (M), gamma2 (M), beta2 (M) -> B T M"
 
 SHAPES = {
     "softmax": "x (...) -> ...",
@@ -29,8 +31,8 @@ SHAPES = {
     "merge": "out1 (... T V), out2 (... T V) | lse1 (... T), lse2 (... T) -> ... T V",
     "split_heads": "x (B T M) -> B N T d_k",
     "merge_heads": "x (B N T d_k) -> B T M",
-    "multi_head_attention_forward": f"Q (B T M), K (B S M), V (B S M) | {_MULTI_HEAD_WEIGHTS} -> B T M",
-    "multi_head_attention": f"query (B T M), key (B S M), value (B S M) | {_MULTI_HEAD_WEIGHTS} -> B T M",
+    "multi_head_attention_forward": f"Q (B T M), K (B S M_k), V (B S M_v) | {_MULTI_HEAD_WEIGHTS} -> B T M",
+    "multi_head_attention": f"query (B T M), key (B S M_k), value (B S M_v) | {_MULTI_HEAD_WEIGHTS} -> B T M",
     "add_positional_encoding": "x (B T M) | pe (P M) -> B T M",
     "layer_norm": "x (... M) | gamma (M), beta (M) -> ... M",
     "feed_forward": f"x (B T M) | {_NETWORK} -> B T M",
@@ -56,12 +58,18 @@ class _Row(NamedTuple):
 
 
 def fail(
-    error: type[Exception], function: str, sentence: str, rows: list[tuple[str, str, str]] | None = None
+    error: type[Exception],
+    function: str,
+    sentence: str,
+    rows: list[tuple[str, str, str]] | None = None,
+    *,
+    advice: str = "",
 ) -> NoReturn:
-    """Raise ``error``: the function and the facts that disagree, then a row per array, got and expected."""
+    """Raise ``error``: the function and the facts that disagree, a row per array, got and expected, the next step."""
     lines = [f"{function}: {sentence}"]
     widths = [max((len(row[column]) for row in rows or ()), default=0) for column in (0, 1)]
     lines += [f"  {name:<{widths[0]}}  got {got:<{widths[1]}}   expected {wanted}" for name, got, wanted in rows or ()]
+    lines += [advice] if advice else []
     raise error("\n".join(lines))
 
 
@@ -143,12 +151,8 @@ def _check_dtypes(function: str, rows: list[_Row], shown: list) -> None:
         if not (hasattr(row.array, "shape") and hasattr(row.array, "dtype")):
             fail(TypeError, function, f"{row.name} must be an array, got {type(row.array).__name__}.", shown)
         if str(row.array.dtype) not in FLOATING:
-            fail(
-                TypeError,
-                function,
-                f"{row.name} has dtype {row.array.dtype} but must be floating: {', '.join(FLOATING)}.",
-                shown,
-            )
+            sentence = f"{row.name} has dtype {row.array.dtype} but must be floating: {', '.join(FLOATING)}."
+            fail(TypeError, function, sentence, shown, advice=native(row.name, row.array))
     first = next((row for row in rows if not row.is_weight), None)
     for row in rows:
         if first is None or row.array.dtype == first.array.dtype:
@@ -158,6 +162,22 @@ def _check_dtypes(function: str, rows: list[_Row], shown: list) -> None:
             fail(TypeError, function, f"{facts}.", shown)
         if not is_wider(row.array.dtype, first.array.dtype):
             fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.", shown)
+
+
+def floating(function: str, name: str, array: Any, *, rank: int | None = None) -> None:
+    """Refuse what is no floating array, or one of another rank (None: any)."""
+    dtype = getattr(array, "dtype", type(array).__name__)
+    if str(dtype) not in FLOATING:
+        fail(TypeError, function, f"{name} must be a floating array, got {dtype}.", advice=native(name, array))
+    if rank is not None and len(array.shape) != rank:
+        fail(ValueError, function, f"{name} has rank {len(array.shape)} but needs rank {rank}.")
+
+
+def native(name: str, array: Any) -> str:
+    """What to do with floating numbers in another byte order than that of this machine; else nothing."""
+    dtype: Any = getattr(array, "dtype", None)
+    native = str(dtype.newbyteorder("=")) if getattr(dtype, "isnative", True) is False else ""
+    return f"They are in the byte order of another machine: {name}.astype({native!r})." if native in FLOATING else ""
 
 
 def is_wider(dtype: Any, other: Any) -> bool:

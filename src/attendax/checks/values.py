@@ -10,8 +10,13 @@ import numpy as np
 
 from .shapes import fail
 
+ADVICE_ON_NUMBERS = {  # what to do with a number that is an array
+    "scale": "Multiply the query by it: query * scale, with scale=1.0.",
+    "cap": "Write it as a function: scores.from_function(lambda s, positions, cap: cap * jnp.tanh(s / cap), cap).",
+}
 
-def integer(function: str, name: str, value: Any, *, minimum: int = 1, maximum: int | None = None) -> int:
+
+def integer(function: str, name: str, value: Any, *, minimum: int | None = 1, maximum: int | None = None) -> int:
     """``value`` as an int within the bounds; TypeError for another kind, ValueError for one that is out of them."""
     try:
         number = operator.index(value) if not isinstance(value, bool) else None
@@ -19,7 +24,7 @@ def integer(function: str, name: str, value: Any, *, minimum: int = 1, maximum: 
         number = None
     if number is None:
         fail(TypeError, function, f"{name} must be an integer, got {value!r} of type {type(value).__name__}.")
-    if number < minimum:
+    if minimum is not None and number < minimum:
         fail(ValueError, function, f"{name} must be at least {minimum}, got {number}.")
     if maximum is not None and number > maximum:
         fail(ValueError, function, f"{name} must be at most {maximum}, got {number}.")
@@ -38,7 +43,8 @@ def number(
 ) -> float:
     """``value`` as a float from ``low`` to ``high`` (ends included where ``closed``), finite unless told; never NaN."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        fail(TypeError, function, f"{name} must be a number known before tracing, got {_shown(value)}.")
+        advice = ADVICE_ON_NUMBERS.get(name, "") if hasattr(value, "shape") else ""
+        fail(TypeError, function, f"{name} must be a number known before tracing, got {_shown(value)}.", advice=advice)
     try:
         result = float(value)
     except OverflowError:
@@ -84,6 +90,14 @@ def heads(function: str, d_model: int, num_heads: Any) -> int:
     return d_model // num_heads
 
 
+def projections(function: str, d_model: int, kdim: Any, vdim: Any) -> tuple[int, int, int, int]:
+    """The widths that W_Q, W_K, W_V and W_O take."""
+    of_keys, of_values = (
+        d_model if width is None else integer(function, name, width) for name, width in (("kdim", kdim), ("vdim", vdim))
+    )
+    return d_model, of_keys, of_values, d_model
+
+
 def key_words(function: str, rng: Any) -> Any:
     """The two 32-bit words of a random key: a typed key, the array of an old one, or two uint32 as they are."""
     if rng is None:
@@ -107,6 +121,54 @@ def key_words(function: str, rng: Any) -> Any:
             [("dropout_rng", got, "jax.random.key(seed), or (2,) uint32")],
         )
     return rng
+
+
+def in_range(function: str, name: str, value: float, dtype: Any, role: str) -> None:
+    """Refuse a number that is another one in the dtype of the computation, float32 at least (L8).
+
+    None may overflow. A "factor" may flush to 0, for so do its products. A "summand" may not, unless it is 0. A
+    "divisor" must leave its reciprocal, and what is divided by it, their digits: tiny / eps to eps / tiny.
+    """
+    info = np.finfo(np.float64 if str(dtype) == "float64" else np.float32)
+    tiny, eps, most = float(info.tiny), float(info.eps), float(info.max)
+    ends = {"factor": (0.0, most), "summand": (tiny if value else 0.0, most), "divisor": (tiny / eps, eps / tiny)}
+    low, high = ends[role]
+    if not low <= abs(value) <= high:
+        bounds = f"from {low:.2g} to {high:.2g}" if low else f"at most {high:.2g}"
+        fail(ValueError, function, f"{name}={value!r} must be {bounds}: {info.dtype} is computed in.")
+
+
+def is_cut(x: np.ndarray) -> bool:
+    """Whether JAX, as it is set, would cut integers of 64 bits to others of 32, without a word."""
+    import jax.numpy as jnp  # this is asked at the border of JAX only
+
+    if x.dtype.kind not in "iu" or x.dtype.itemsize < 8 or jnp.result_type(int).itemsize == 8 or not x.size:
+        return False
+    info = np.iinfo(np.int32 if x.dtype.kind == "i" else np.uint32)
+    return bool(x.min() < info.min or x.max() > info.max)
+
+
+def function_arrays(arrays: Any) -> Any:
+    """The arrays that go with a function: numbers as arrays, all in the byte order of this machine.
+
+    Raises:
+        TypeError: something is neither.
+        ValueError: integers of more than 32 bits, where JAX is set to 32 bits.
+    """
+    import jax  # they are a pytree; both modules that call this have JAX loaded
+
+    def converted(x: Any) -> Any:
+        x = np.asarray(x) if isinstance(x, numbers.Number | np.generic) else x
+        dtype = getattr(x, "dtype", None)
+        if dtype is None or not hasattr(x, "shape") or dtype.kind == "O":
+            fail(TypeError, "from_function", f"arrays must be arrays, numbers, or pytrees of them, got {_shown(x)}.")
+        x = x.astype(dtype.newbyteorder("=")) if isinstance(x, np.ndarray) and not dtype.isnative else x
+        if isinstance(x, np.ndarray) and is_cut(x):
+            sentence = f"arrays hold {x.min()} to {x.max()}, but JAX is set to 32 bits."
+            fail(ValueError, "from_function", sentence, advice='jax.config.update("jax_enable_x64", True) allows 64.')
+        return x
+
+    return jax.tree.map(converted, arrays)
 
 
 def lengths(function: str, name: str, value: Any, longest: int, *, rank: int | None = 1) -> None:

@@ -95,19 +95,21 @@ def _by_jax(name: str) -> Callable[[Inputs], Leaves]:
 
 
 def _differentiated(name: str, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
-    def results(arrays: Any) -> Any:
-        return forward(inputs._replace(arrays=arrays), jax.numpy)
+    moving = {k: x for k, x in arrays.items() if k not in inputs.extra.get("constants", {})}
 
-    def pulled(arrays: Any) -> Any:
-        found, pull = jax.vjp(results, arrays)
+    def results(moving: Any) -> Any:
+        return forward(inputs._replace(arrays=arrays | moving), jax.numpy)
+
+    def pulled(moving: Any) -> Any:
+        found, pull = jax.vjp(results, moving)
         cotangents = {"out": given["cotangent"], "lse": given.get("lse_cotangent")}
         return pull({leaf: cotangents[leaf].astype(x.dtype) for leaf, x in found.items()})[0]
 
     if name == "jvp":
-        return jax.jvp(results, (arrays,), (given["tangents"],))[1]
+        return jax.jvp(results, (moving,), (given["tangents"],))[1]
     if name == "second":
-        return jax.jvp(pulled, (arrays,), (given["tangents"],))[1]
-    return pulled(arrays) if name == "gradient" else results(arrays)
+        return jax.jvp(pulled, (moving,), (given["tangents"],))[1]
+    return pulled(moving) if name == "gradient" else results(moving)
 
 
 def _to_shape(gradient: np.ndarray, array: np.ndarray, name: str) -> np.ndarray:

@@ -18,6 +18,8 @@ def dropped(trial: Trial) -> Finding:
     plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
     weights = expected.forward(trial.inputs._replace(options=plain))["out"]
     got = np.asarray(trial.run(direction="forward")["out"], np.float64)
+    if (bad := np.isnan(got)).any():
+        return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
     kept = got > weights / 2
     off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
     if off > 1e-4:
@@ -59,9 +61,23 @@ def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     return Finding(Verdict.OK)
 
 
+def _independent_in_blocks(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """No block of queries or keys, of any power of two, keeps the set of the one before it."""
+    chance = rate**2 + (1 - rate) ** 2
+    for axis, words in ((-2, "queries"), (-1, "keys")):
+        for step in (2**k for k in range(3, 13) if 2**k < kept.shape[axis]):
+            size = kept.shape[axis] - step
+            same = np.take(kept, range(size), axis) == np.take(kept, range(step, step + size), axis)
+            away = abs(same.mean() - chance) / np.sqrt(chance * (1 - chance) / same.size)
+            if away > SIGMAS:
+                message = f"{words} {step} apart keep the same set: {away:.0f} standard deviations"
+                return Finding(Verdict.WRONG, message, "out")
+    return Finding(Verdict.OK)
+
+
 def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """Other numbers, same random key: the same set."""
-    again = np.asarray(trial.run(direction="forward")["out"]) > 0
+    again = np.asarray(trial.run(direction="forward")["out"]) > 0  # NaN is not: it would be another set
     if (again != kept).any():
         return Finding(Verdict.WRONG, "the same random key gives another set", "out")
     arrays = trial.inputs.arrays
@@ -88,6 +104,7 @@ def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
 DROPOUT: dict[str, Callable[..., Finding]] = {
     "share": _share,
     "independent": _independent,
+    "independent in blocks": _independent_in_blocks,
     "position only": _position_only,
     "other key": _other_key,
     "gradient": _gradient_of_kept,

@@ -65,9 +65,9 @@ def second(inputs: Inputs, **conventions: Any) -> Leaves:
 
 def _along(inputs: Inputs, function: Callable[[Inputs], Leaves]) -> Leaves:
     def at(h: float) -> Leaves:
-        pairs = ((name, x, inputs.extra["tangents"][name]) for name, x in inputs.arrays.items())
+        pairs = ((name, inputs.arrays[name], t) for name, t in inputs.extra["tangents"].items())
         moved = {name: x.astype(np.float64) + h * t.astype(np.float64) for name, x, t in pairs}
-        return function(inputs._replace(arrays=moved))
+        return function(inputs._replace(arrays=inputs.arrays | moved))
 
     ends = [(w / STEP, at(k * STEP), at(-k * STEP)) for k, w in WEIGHTS.items()]
     with np.errstate(invalid="ignore"):  # an lse of -inf does not move
@@ -94,7 +94,42 @@ def mapped(inputs: Inputs, function: Callable[..., Leaves], **conventions: Any) 
     return {leaf: np.stack([x[leaf] for x in each]) for leaf in each[0]}
 
 
-BY_DIRECTION: dict[str, Callable[..., Leaves]] = {
+def in_context(function: Callable[..., Leaves]) -> Callable[..., Leaves]:
+    """The same with what a case does around the call.
+
+    ``changed`` arrays hold other numbers; constants have no gradient; ``weights`` project query, key and value.
+    """
+
+    def run(inputs: Inputs, **conventions: Any) -> Leaves:
+        inputs, weights = _as_called(inputs), inputs.extra.get("weights")
+        constants = inputs.extra.get("constants", {})
+        found = {k: x for k, x in function(inputs, **conventions).items() if _of(k) not in constants}
+        if weights is None:
+            return found
+        return {k: x @ weights.T if _of(k) in ("query", "key", "value") else x for k, x in found.items()}
+
+    return run
+
+
+def _as_called(inputs: Inputs) -> Inputs:
+    """What the function itself is given."""
+    changed, weights = inputs.extra.get("changed", {}), inputs.extra.get("weights")
+    arrays, options = ({k: changed.get(k, x) for k, x in some.items()} for some in (inputs.arrays, inputs.options))
+    if weights is None:
+        return Inputs(arrays, options, inputs.extra)
+
+    def projected(given: Leaves) -> Leaves:
+        return {k: x if k == "bias" else x @ weights for k, x in given.items()}
+
+    tangents = {"tangents": projected(inputs.extra["tangents"])} if "tangents" in inputs.extra else {}
+    return Inputs(projected(arrays), options, inputs.extra | tangents)
+
+
+def _of(leaf: str) -> str:
+    return leaf.partition(" ")[2]
+
+
+DIRECTIONS: dict[str, Callable[..., Leaves]] = {
     "forward": forward,
     "gradient": gradient,
     "jvp": jvp,
@@ -104,7 +139,10 @@ BY_DIRECTION: dict[str, Callable[..., Leaves]] = {
     "per example gradient": functools.partial(mapped, function=gradient),
     "gradient under checkpoint": gradient,
     "eager": forward,
+    "changed in place": forward,
+    **{f"gradient of a loss, {how}": gradient for how in ("sum", "mean", "a row")},
 }
+BY_DIRECTION = {direction: in_context(function) for direction, function in DIRECTIONS.items()}
 
 
 def _for_spec(inputs: Inputs, *, causal_to_the_end: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:

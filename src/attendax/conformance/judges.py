@@ -9,7 +9,7 @@ from . import expected
 from .cases.case import Inputs, Leaves
 from .dropout import dropped, dropped_all, dropped_none
 from .trial import Failed, Trial, first_line
-from .verdicts import Finding, Verdict, at, compare, unchanged
+from .verdicts import Finding, Verdict, at, compare, unchanged, unsound
 
 SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
 
@@ -110,12 +110,15 @@ def _by_convention(trial: Trial) -> list[tuple[str, Leaves]]:
 def same_bits(trial: Trial) -> Finding:
     """Two calls whose inputs differ where it may not matter give the same bits (L6, L15)."""
     other = trial.changed() if trial.case.changed else trial.inputs
-    return unchanged(trial.run(), trial.run(other), trial.case.where)
+    nan_rows = trial.implementation.empty_rows == "nan"
+    return unchanged(trial.run(), trial.run(other), trial.case.where, nan_rows=nan_rows)
 
 
 def close(trial: Trial) -> Finding:
     """Two calls agree up to rounding, where the case says (L15)."""
     one, other = trial.run(), trial.run(trial.changed())
+    if fault := unsound(one):
+        return fault
     wanted = {leaf: np.asarray(one[leaf], np.float64)[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
     got = {leaf: np.asarray(other[leaf])[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
     found = compare(got, wanted, trial.tolerances(wanted))

@@ -27,6 +27,7 @@ LAWS = {
     "L13": "gradients",
     "L14": "clear errors",
     "L15": "same inputs, same bits",
+    "L17": "any context",
 }
 
 

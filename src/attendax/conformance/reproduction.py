@@ -37,7 +37,7 @@ def _drivers(module: ModuleType, case: Case, implementation: Implementation) -> 
     """The functions of the driver that the direction uses, and what those use."""
     known = {name: inspect.unwrap(x) for name, x in vars(module).items() if callable(x)}
     known = {name: x for name, x in known.items() if inspect.isfunction(x) and x.__module__ == module.__name__}
-    wanted, sources = [_function(case, implementation)], {}
+    wanted, sources = [_function(case, implementation), *["closing_over"] * bool(case.constants)], {}
     while wanted:
         name = wanted.pop()
         sources[name] = (
@@ -61,7 +61,7 @@ def _function(case: Case, implementation: Implementation) -> str:
 
 def _call(case: Case, implementation: Implementation) -> str:
     """The call of the driver, as text, on ``arrays`` and ``options``."""
-    name, _, order = case.direction.partition(", ")
+    name, _, how = case.direction.partition(", ")
     given = ["attend", "arrays", "options"]
     if case.judge not in ("refused", "unwritten"):
         if "gradient" in name or name == "second":
@@ -69,7 +69,8 @@ def _call(case: Case, implementation: Implementation) -> str:
             given.append(f"cotangents=dict(out=cotangent{lse})")
         given += ["tangents=tangents"] * (name in ("jvp", "second"))
         given += ["mapped=mapped"] * (name in ("vmap", "per example gradient"))
-        given += [f"order={order!r}"] * bool(order)
+        given += ["changed=changed"] * (name == "changed in place")
+        given += [f"how={how!r}"] * bool(how)
     return f"{_function(case, implementation)}({', '.join(given)})"
 
 
@@ -77,6 +78,14 @@ def _collected(case: Case) -> str:
     lines = ["arrays = dict(query=query, key=key, value=value)", f"options = dict({case.call})"]
     if "bias=" in case.call:
         lines.append('if options["bias"].dtype.kind in "fV":\n    arrays["bias"] = options.pop("bias")')
+    if case.constants:
+        lines += [
+            f"kinds = {case.constants!r}",
+            "known = {k: x for k, x in globals().items() if k in kinds}",
+            "attend = closing_over(attend, kinds, known)",
+            "arrays = {k: x for k, x in arrays.items() if k not in kinds}",
+            "options = {k: x for k, x in options.items() if k not in kinds}",
+        ]
     return "\n".join(lines)
 
 

@@ -86,10 +86,13 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
     return found._replace(error=float(error), allowed=tolerance.allowed, dense_error=tolerance.dense)
 
 
-def unchanged(one: Leaves, other: Leaves, where: dict[str, str]) -> Finding:
-    """The same bits, but for the sign of 0: in the part of each leaf that ``where`` gives, or everywhere."""
-    if sound := _sound(one):
-        return sound
+def unchanged(one: Leaves, other: Leaves, where: dict[str, str], *, nan_rows: bool = False) -> Finding:
+    """The same bits, but for the sign of 0: in the part of each leaf that ``where`` gives, or everywhere.
+
+    ``one`` is of ordinary inputs, so nothing in it is NaN; with ``nan_rows`` something may be.
+    """
+    if fault := unsound(one, nan_rows=nan_rows):
+        return fault
     for leaf in one:
         if where and leaf not in where:
             continue
@@ -104,11 +107,13 @@ def unchanged(one: Leaves, other: Leaves, where: dict[str, str]) -> Finding:
     return Finding(Verdict.OK)
 
 
-def _sound(leaves: Leaves) -> Finding | None:
-    """Something must be there to compare: neither NaN nor, of the result, zeros everywhere."""
+def unsound(leaves: Leaves, *, nan_rows: bool = False) -> Finding | None:
+    """Something must be there to compare: neither NaN (everywhere) nor, of the result, zeros everywhere."""
     for leaf, x in leaves.items():
-        if x.size and np.isnan(np.asarray(x, np.float64)).all():
-            return Finding(Verdict.NAN, f"{leaf} is NaN everywhere, with ordinary inputs", leaf)
+        bad = np.isnan(np.asarray(x, np.float64))
+        if x.size and (bad.all() if nan_rows else bad.any()):
+            share = "everywhere" if bad.all() else f"at {int(bad.sum())} of {bad.size}"
+            return Finding(Verdict.NAN, f"{leaf} is NaN {share}, with ordinary inputs", leaf)
         if x.size and leaf == "out" and not np.any(x):
             return Finding(Verdict.WRONG, "out is 0 everywhere, with ordinary inputs", leaf)
     return None

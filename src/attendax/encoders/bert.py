@@ -6,8 +6,9 @@ and a key bias that was never read changes no output at all (softmax does not se
 
 import json
 import os
+import reprlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -51,6 +52,11 @@ UNUSED_PREFIXES = ("pooler.", "cls.", "classifier.", "qa_outputs.")
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 
+FLOATING = ("F16", "BF16", "F32", "F64")  # as safetensors names them
+LARGEST = 2**31 - 1  # of a size in config.json
+LONGEST_NAME = 80  # that an error shows whole
+JSON_BYTES = 2**24  # settings take a few thousand
+
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "max_positions": "max_position_embeddings",
@@ -85,10 +91,7 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
     if not directory.is_dir():
         raise FileNotFoundError(f"load_bert: there is no directory {directory}")
     config = _encoder_config(read_json(directory / "config.json", "load_bert"))
-    tensors = _read_tensors(directory / "model.safetensors")
-    leaves, structure = jax.tree_util.tree_flatten_with_path(encoder_shapes(config))
-    _check_names(wanted={_tensor_name(path) for path, _ in leaves}, found=set(tensors))
-    return jax.tree.unflatten(structure, [_leaf(path, leaf.shape, tensors) for path, leaf in leaves]), config
+    return _read_params(directory / "model.safetensors", config), config
 
 
 def read_json(path: Path, function: str, kind: type = dict) -> Any:
@@ -96,10 +99,12 @@ def read_json(path: Path, function: str, kind: type = dict) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is not JSON, or of another kind. Both messages name ``function`` and the file.
+        ValueError: it is not JSON, too large, or of another kind. All messages name ``function`` and the file.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{function}: {path} is missing")
+    if path.stat().st_size > JSON_BYTES:
+        raise ValueError(f"{function}: {path} has {path.stat().st_size} bytes, more than settings ever take")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or brackets without end
@@ -115,43 +120,67 @@ def _encoder_config(settings: dict[str, Any]) -> EncoderConfig:
     for key, wanted in supported.items():
         got = settings.get(key, None if key == "model_type" else wanted)
         if got != wanted:
-            raise NotImplementedError(f"load_bert: config.json has {key}={got!r}, supported is {wanted!r}")
+            raise NotImplementedError(f"load_bert: config.json has {key}={reprlib.repr(got)}, supported is {wanted!r}")
     missing = [key for key in CONFIG_KEYS.values() if key not in settings]
     if missing:
         raise ValueError(f"load_bert: config.json lacks {', '.join(missing)}")
-    for key in CONFIG_KEYS.values():
-        _check_type(key, settings[key], (int,), "an integer")
+    sizes: dict[str, Any] = {ours: _size(settings, theirs) for ours, theirs in CONFIG_KEYS.items()}
+    if sizes["d_model"] % sizes["num_heads"]:
+        facts = f"hidden_size={sizes['d_model']}, which num_attention_heads={sizes['num_heads']} does not divide"
+        raise ValueError(f"load_bert: config.json has {facts}")
     activation = settings.get("hidden_act", "gelu")
-    _check_type("hidden_act", activation, (str,), "a string")
-    eps = settings.get("layer_norm_eps", 1e-12)
-    _check_type("layer_norm_eps", eps, (int, float), "a number")
+    if not isinstance(activation, str):
+        _refuse("hidden_act", activation, "a string")
     if activation not in ACTIVATIONS:
-        choices = ", ".join(ACTIVATIONS)
-        raise NotImplementedError(f"load_bert: config.json has hidden_act={activation!r}, supported are {choices}")
-    sizes = {ours: settings[theirs] for ours, theirs in CONFIG_KEYS.items()}
-    return EncoderConfig(**sizes, activation=ACTIVATIONS[activation], eps=eps)
+        got, choices = reprlib.repr(activation), ", ".join(ACTIVATIONS)
+        raise NotImplementedError(f"load_bert: config.json has hidden_act={got}, supported are {choices}")
+    eps = settings.get("layer_norm_eps", 1e-12)
+    if type(eps) not in (int, float) or not 0 <= eps <= 1:
+        _refuse("layer_norm_eps", eps, "a number from 0 to 1")
+    return EncoderConfig(**sizes, activation=ACTIVATIONS[activation], eps=float(eps))
 
 
-def _check_type(key: str, value: Any, kinds: tuple[type, ...], wanted: str) -> None:
-    """Refuse a value of ``config.json`` that is of another type; exactly, since ``True`` is an ``int`` too."""
-    if type(value) not in kinds:
-        raise ValueError(f"load_bert: config.json has {key}={value!r}, expected {wanted}")
+def _size(settings: dict[str, Any], key: str) -> int:
+    value, least = settings[key], 0 if key == "num_hidden_layers" else 1
+    if type(value) is not int or not least <= value <= LARGEST:  # exactly an int: True is an instance, too
+        _refuse(key, value, f"an integer from {least} to {LARGEST}")
+    return value
 
 
-def _read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of the file that could belong to an encoder, by its name without the leading ``bert.``."""
+def _refuse(key: str, value: Any, wanted: str) -> NoReturn:
+    raise ValueError(f"load_bert: config.json has {key}={reprlib.repr(value)}, expected {wanted}")
+
+
+def _read_params(path: Path, config: EncoderConfig) -> EncoderParams:
+    """The weights that ``config`` asks for; of what else the file may hold, only the names are read."""
     safetensors = require("safetensors", "load_bert")
-    load_file = require("safetensors.numpy", "load_bert").load_file
+    require("safetensors.numpy", "load_bert")
     if not path.is_file():
         raise FileNotFoundError(f"load_bert: {path} is missing; only weights in a single safetensors file are read")
     try:
-        stored = load_file(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return _params(file, _stored_names(path, file.keys()), config)
     except safetensors.SafetensorError as error:
         raise ValueError(f"load_bert: {path} is corrupt ({error})") from None
-    tensors = {name.removeprefix("bert."): tensor for name, tensor in stored.items()}
-    if len(tensors) != len(stored):
+
+
+def _stored_names(path: Path, stored: list[str]) -> dict[str, str]:
+    """Name -> name in the file, which may begin with ``bert.``, of every tensor that could belong to an encoder."""
+    names = {name.removeprefix("bert."): name for name in stored}
+    if len(names) != len(stored):
         raise ValueError(f"load_bert: {path} holds a tensor twice, with and without the prefix 'bert.'")
-    return {name: tensor for name, tensor in tensors.items() if not _is_unused(name)}
+    return {name: full for name, full in names.items() if not _is_unused(name)}
+
+
+def _params(file: Any, stored: dict[str, str], config: EncoderConfig) -> EncoderParams:
+    """Every leaf from the open file. The layers are counted before a tree with as many as ``config`` says is built."""
+    layers = len({name.split(".")[2] for name in stored if name.startswith("encoder.layer.")})
+    if config.num_layers > layers:
+        facts = f"config.json has num_hidden_layers={config.num_layers}, but model.safetensors holds {layers} layers"
+        raise ValueError(f"load_bert: {facts}")
+    leaves, structure = jax.tree_util.tree_flatten_with_path(encoder_shapes(config))
+    _check_names(wanted={_tensor_name(path) for path, _ in leaves}, found=set(stored))
+    return jax.tree.unflatten(structure, [_leaf(path, leaf.shape, file, stored) for path, leaf in leaves])
 
 
 def _is_unused(name: str) -> bool:
@@ -169,18 +198,31 @@ def _tensor_name(path: tuple[Any, ...]) -> str:
 def _check_names(wanted: set[str], found: set[str]) -> None:
     for kind, names in (("lacks", wanted - found), ("holds, and an encoder has no place for,", found - wanted)):
         if names:
-            listed = ", ".join(sorted(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-            raise ValueError(f"load_bert: model.safetensors {kind} {listed}")
+            raise ValueError(f"load_bert: model.safetensors {kind} {listed(sorted(names))}")
 
 
-def _leaf(path: tuple[Any, ...], shape: tuple[int, ...], tensors: dict[str, np.ndarray]) -> np.ndarray:
+def listed(names: list[str]) -> str:
+    """The first names of a list that may be long; of what a file holds, a few words are enough.
+
+    Example:
+        >>> listed(["a", "b", "c", "d", "e", "f"])
+        'a, b, c, d and 2 more'
+    """
+    shown = ", ".join(name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..." for name in names[:4])
+    return shown + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _leaf(path: tuple[Any, ...], shape: tuple[int, ...], file: Any, stored: dict[str, str]) -> np.ndarray:
     """One weight in our orientation, contiguous: read (out, in), a matrix costs a quarter of the speed at batch 1."""
     name = _tensor_name(path)
-    tensor = tensors[name]
+    found = file.get_slice(stored[name])  # shape and dtype; the numbers are not read yet
     is_matrix = path[-1].name.startswith("W")
     stored_shape = shape[::-1] if is_matrix else shape
-    if tensor.shape != stored_shape:
-        raise ValueError(f"load_bert: tensor {name} has shape {tensor.shape}, config.json says {stored_shape}")
-    if str(tensor.dtype) not in ("float16", "bfloat16", "float32", "float64"):
-        raise ValueError(f"load_bert: tensor {name} has dtype {tensor.dtype}, expected a floating one")
+    if tuple(found.get_shape()) != stored_shape:
+        got = tuple(found.get_shape())
+        raise ValueError(f"load_bert: tensor {name} has shape {got}, config.json says {stored_shape}")
+    if found.get_dtype() not in FLOATING:
+        got = found.get_dtype()
+        raise ValueError(f"load_bert: tensor {name} has dtype {got}, supported are {', '.join(FLOATING)}")
+    tensor = file.get_tensor(stored[name])
     return np.ascontiguousarray(tensor.T if is_matrix else tensor, dtype=np.promote_types(tensor.dtype, np.float32))

@@ -93,17 +93,36 @@ def mean_pool(hidden: Any, mask: Any, *, normalize: bool = True) -> Any:
     Returns:
         (B, M), the kind of array that came in; zeros for a row without a real token.
 
+    Raises:
+        TypeError: ``hidden`` is no array, or ``mask`` no array of booleans.
+        ValueError: their shapes do not fit.
+
     Example:
         >>> hidden = np.array([[[3.0, 0.0], [3.0, 8.0], [np.nan, np.inf]]])
         >>> mean_pool(hidden, np.array([[True, True, False]]))
         array([[0.6, 0.8]])
     """
+    _check_pooling(hidden, mask)
     xp = hidden.__array_namespace__()
+    if xp is np and not checks.is_traced(mask):
+        mask = np.asarray(mask)  # a JAX array that jit closes over would be traced by its own operations
     count = xp.maximum(xp.sum(mask, axis=1, dtype=hidden.dtype), 1)
     mean = xp.sum(xp.where(mask[:, :, None], hidden, 0), axis=1) / count[:, None]
     if not normalize:
         return mean
     return mean / xp.maximum(xp.sqrt(xp.sum(mean * mean, axis=1, keepdims=True)), 1e-12)
+
+
+def _check_pooling(hidden: Any, mask: Any) -> None:
+    """Refuse what would be averaged with other weights than 0 and 1, or broadcast."""
+    if not hasattr(hidden, "__array_namespace__"):
+        checks.fail(TypeError, "mean_pool", f"hidden must be an array, got {type(hidden).__name__}.")
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    if not np.issubdtype(getattr(mask, "dtype", np.float32), np.bool_):
+        checks.fail(TypeError, "mean_pool", f"mask must be an array of boolean dtype, got {dtype}.")
+    if hidden.ndim != 3 or mask.shape != hidden.shape[:2]:
+        rows = [("hidden", str(hidden.shape), "(B, T, M)"), ("mask", str(mask.shape), "(B, T)")]
+        checks.fail(ValueError, "mean_pool", "hidden and mask do not fit each other.", rows)
 
 
 def plan_batches(lengths: list[int], *, limit: int, token_budget: int = TOKEN_BUDGET) -> list[Batch]:

@@ -144,6 +144,8 @@ def encode(
         checks.fail(TypeError, "encode", f"twin must be attendax.ops or attendax.spec, got {twin!r}.")
     _check_params(params, config)
     _check_inputs(x, mask, token_types, config)
+    if twin is spec:
+        params, x, mask, token_types = _in_numpy("encode with twin=spec", (params, x, mask, token_types))
     tables = params.embeddings
     types = tables.token_type[None, :1] if token_types is None else _rows(tables.token_type, token_types, twin)
     summed = _rows(tables.token, x, twin) + types + tables.position[None, : x.shape[1]]
@@ -174,6 +176,8 @@ def _in_pieces(through_blocks: Callable, hidden: Any, mask: Any) -> Any:
     last piece that are too many repeat the last row: as finite as it is, and with a cotangent of 0.
     """
     B, T = hidden.shape[:2]
+    if not isinstance(B, int):  # a symbolic size, in jax.export: how many pieces there are is not known
+        return through_blocks(hidden, mask)
     pieces = -(-B // max(1, PIECE // max(1, T)))
     if pieces <= 1:
         return through_blocks(hidden, mask)
@@ -207,12 +211,14 @@ def layer_attention(
         Weights (B, N, T, T), NumPy; each row sums to 1.
 
     Raises:
+        TypeError: an array is traced, or what ``encode`` refuses.
         ValueError: no such layer, or what ``encode`` refuses.
     """
     if checks.integer("layer_attention", "layer", layer, minimum=0) >= config.num_layers:
         facts = f"layer={layer} but the encoder has layers 0 to {config.num_layers - 1}."
         checks.fail(ValueError, "layer_attention", facts)
-    params, x, mask = jax.tree.map(np.asarray, (params, x, mask))
+    _check_params(params, config)
+    params, x, mask = _in_numpy("layer_attention", (params, x, mask))
     below = params._replace(blocks=params.blocks[:layer])
     hidden = encode(below, x, config=dataclasses.replace(config, num_layers=layer), mask=mask, twin=spec)
     block = params.blocks[layer]
@@ -230,16 +236,27 @@ def _rows(table: Any, ids: Any, twin: ModuleType) -> Any:
     """``table[ids]``. JAX would clamp an id that lies outside its table to the last row without a word: NaN instead."""
     if twin is spec:
         return table[ids]
+    if isinstance(ids, np.ndarray):  # of any width and byte order; in range, so 32 bits hold them
+        ids = ids.astype(np.int32)
     return jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+
+
+def _in_numpy(function: str, arrays: Any) -> Any:
+    """Every leaf as a NumPy array, so that no operation on it is traced; TypeError where one is traced already."""
+    if any(map(checks.is_traced, jax.tree.leaves(arrays))):
+        checks.fail(TypeError, function, "it computes in NumPy and got a traced array; call it outside jit and grad.")
+    return jax.tree.map(np.asarray, arrays)
 
 
 def _check_params(params: EncoderParams, config: EncoderConfig) -> None:
     """Refuse weights that are not those of ``config``; the blocks check their own shapes."""
+    checks.instance("encode", "params", params, EncoderParams)
+    checks.instance("encode", "config", config, EncoderConfig)
     if len(params.blocks) != config.num_layers:
         sentence = f"params has {len(params.blocks)} blocks but config has num_layers={config.num_layers}."
         checks.fail(ValueError, "encode", sentence)
     for name, wanted in encoder_shapes(config).embeddings._asdict().items():
-        got = tuple(getattr(params.embeddings, name).shape)
+        got = np.shape(getattr(params.embeddings, name))
         if got != wanted.shape:
             row = (name, str(got), f"{wanted.shape} from config")
             checks.fail(ValueError, "encode", f"the table {name} of params is not that of config.", [row])
@@ -270,7 +287,8 @@ def _check_range(name: str, ids: Any, rows: int) -> None:
     """Refuse ids outside 0 .. rows - 1, where they have values to look at."""
     if ids is None or checks.is_traced(ids) or ids.size == 0:
         return
-    low, high = int(ids.min()), int(ids.max())
+    known = np.asarray(ids)  # a JAX array that jit closes over would be traced by its own operations
+    low, high = int(known.min()), int(known.max())
     if low < 0 or high >= rows:
         outside = low if low < 0 else high
         checks.fail(ValueError, "encode", f"{name} holds {outside} but its table has rows 0 to {rows - 1}.")

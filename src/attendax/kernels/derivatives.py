@@ -20,13 +20,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from . import blockwise
-from .numerics import walled
+from .numerics import vary_alike, walled
 from .operands import Operands, Plan, Results
 
 BACKENDS: dict[str, Any] = {"blockwise": blockwise}
@@ -36,15 +35,7 @@ KEPT = 256
 def attend(backend: str, operands: Operands, plan: Plan) -> Results:
     """The results of a backend, differentiable in every direction."""
     leaves, tree = jax.tree.flatten(operands)
-    return Results(*forward_p.bind(*_vary_alike(leaves), backend=backend, tree=tree, plan=plan))
-
-
-def _vary_alike(arrays: list[Any]) -> list[Any]:
-    """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
-    axes = [jax.typeof(x).manual_axis_type.varying for x in arrays]
-    every = frozenset[Any]().union(*axes)
-    pairs = zip(arrays, axes, strict=True)
-    return [lax.pcast(x, tuple(every - own), to="varying") if every - own else x for x, own in pairs]
+    return Results(*forward_p.bind(*vary_alike(leaves), backend=backend, tree=tree, plan=plan))
 
 
 def _forward(*leaves: Any, backend: str, tree: Any, plan: Plan) -> tuple[Any, ...]:

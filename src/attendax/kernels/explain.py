@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendax.checks import is_traced
+from attendax.checks import is_traced, knows_keywords
 from attendax.masks import Mask
 from attendax.ops.weighted_sum import takes_arrays
 
@@ -66,6 +66,7 @@ class Explanation:
         return "\n".join(lines)
 
 
+@knows_keywords
 @takes_arrays
 def explain(
     query: Any,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attendax.checks import fail, is_traced
+from attendax.checks import fail, is_traced, knows_keywords
 from attendax.ops.weighted_sum import takes_arrays
 
 from . import blockwise
@@ -33,6 +33,7 @@ class AttentionStats(NamedTuple):
     received: Array
 
 
+@knows_keywords
 @takes_arrays
 def attention_stats(
     query: Array,
@@ -108,6 +109,7 @@ def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
     return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype))
 
 
+@knows_keywords
 @takes_arrays
 def weights_at(
     query: Array,

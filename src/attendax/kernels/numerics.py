@@ -30,11 +30,26 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
     if not isinstance(true, jax.core.Tracer):
         return function(*arrays)
 
+    arrays = vary_alike(arrays)
+
     def never(*arrays: Any) -> Any:
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+        return vary_alike((zeros, arrays))[0]
 
     # One barrier each: behind a common one, none would have the tangent 0.
     return lax.cond(true, function, never, *jax.tree.map(lax.optimization_barrier, arrays))
+
+
+def vary_alike(arrays: Tree) -> Tree:
+    """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
+    axes = [jax.typeof(x).manual_axis_type.varying for x in jax.tree.leaves(arrays)]
+    every = frozenset[Any]().union(*axes)
+
+    def vary(x: Any) -> Any:
+        missing = every - jax.typeof(x).manual_axis_type.varying
+        return lax.pcast(x, tuple(missing), to="varying") if missing else x
+
+    return jax.tree.map(vary, arrays)
 
 
 def in_memory(x: Array) -> Array:
@@ -49,6 +64,26 @@ def in_memory(x: Array) -> Array:
 def times(left: Array, right: Array) -> Array:
     """The matrix product, of full precision."""
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+
+
+def matmul(left: Array, right: Array) -> Array:
+    """``times`` for use anywhere, without a wall: operands, tangents and cotangents are in memory."""
+    return _with_cotangent_in_memory(times(in_memory(left), in_memory(right)))
+
+
+def matmul_transposed(left: Array, right: Array) -> Array:
+    """``product``, ``left rightᵀ``, likewise."""
+    return _with_cotangent_in_memory(product(in_memory(left), in_memory(right)))
+
+
+@jax.custom_jvp
+def _with_cotangent_in_memory(x: Array) -> Array:
+    return x
+
+
+@_with_cotangent_in_memory.defjvp
+def _with_cotangent_in_memory_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return _with_cotangent_in_memory(primals[0]), in_memory(tangents[0])
 
 
 @jax.custom_jvp

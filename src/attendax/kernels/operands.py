@@ -13,9 +13,9 @@ QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
 class Operands(NamedTuple):
     """The arrays of a call. Axes that vary with the pair are full or 1; the first ``len(plan.batch)`` come from vmap.
 
-    The first five are differentiable. Everything in ``mask`` and ``dropout``, and ``bias``, has the rank of the scores
-    (..., N, T, S); the arrays of ``score_mod``, and of masks from functions, have a shape of their own behind the axes
-    from vmap.
+    The first five are differentiable. Everything in ``mask`` and ``dropout``, ``bias``, and the offsets in
+    ``score_mod`` have the rank of the scores (..., N, T, S); the other arrays of ``score_mod``, and those of masks from
+    functions, have a shape of their own behind the axes from vmap.
     """
 
     query: Array  # (..., N, T, D)
@@ -33,7 +33,7 @@ class Operands(NamedTuple):
     def roles(self) -> list[str]:
         """How a tile cuts each differentiable leaf."""
         pairs = [] if self.bias is None else ["pairs"]
-        return ["queries", "keys", "keys", *pairs, *("own" for _ in jax.tree.leaves(self.score_mod))]
+        return ["queries", "keys", "keys", *pairs, *([] if self.score_mod is None else self.score_mod.roles())]
 
     def replaced(self, leaves: Any) -> "Operands":
         """The operands with other differentiable leaves."""

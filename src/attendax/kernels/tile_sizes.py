@@ -121,7 +121,8 @@ def _pieces(axes: tuple[int, ...], room: int) -> tuple[int, ...]:
     """How much of each axis to take, the last ones first, so that at most ``room`` entries are taken, at least one."""
     pieces: list[int] = []
     for size in reversed(axes):
-        piece = max(n for n in range(1, min(size, max(1, room)) + 1) if size % n == 0)
+        known = min(size, max(1, room)) if isinstance(size, int) else 1
+        piece = max(n for n in range(1, known + 1) if size % n == 0)
         room = room // piece if piece == size else 1
         pieces.insert(0, piece)
     return tuple(pieces)
@@ -139,7 +140,7 @@ def _band(mask: Any) -> int | None:
         return None
     if mask.kind == "and":
         return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
-    left, right = mask.settings
+    left, right = mask.settings[-2:]
     return None if left is None or right is None else left + right + 1
 
 

@@ -16,9 +16,9 @@ from attendax.ops import dropout
 from attendax.ops.attention_core import add_bias
 from attendax.ops.score_modifiers import modify
 
-from .numerics import all_below, in_memory, product, times
+from .numerics import all_below, in_memory, product, times, vary_alike
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .tiles import Tile
+from .tiles import Tile, once_more
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan, room: Array, is_open: bool) -> tuple[Array, ...]:
@@ -43,7 +43,8 @@ def headroom(values: Array, dtype: Any) -> Array:
         large = jnp.isfinite(values) & (jnp.abs(values.astype(dtype)) > limit)
         return jnp.where(jnp.any(large), jnp.asarray(2.0**bits, dtype), 1)
 
-    return lax.stop_gradient(lax.cond(all_below([values], limit), lambda: jnp.ones((), dtype), count_large))
+    one = vary_alike((jnp.ones((), dtype), values))[0]
+    return lax.stop_gradient(lax.cond(all_below([values], limit), lambda: one, count_large))
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
@@ -322,7 +323,7 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
         found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
         return found.reshape((1,) * (rank - tile.grid.batch - found.ndim) + found.shape)
 
-    arrays = tuple(tile.cut("own", x) for x in part.arrays)
+    arrays = jax.tree.map(lambda x: tile.cut("own", x), part.arrays)
     if not arrays:
         found = ask(())
         return Mask("dense", (found.reshape((1,) * (rank - found.ndim) + found.shape),))
@@ -385,13 +386,14 @@ def _average(weights: Array, values: Array, allowed: Any) -> Array:
 def _term_by_term(weights: Array, values: Array, allowed: Array) -> Array:
     """``Σ_j weights_ij values_j`` over the allowed j, one after the other: the definition, in O(T V) memory."""
 
-    def add(j, total):
+    def term(j):
         weight, value = (lax.dynamic_slice_in_dim(x, j, 1, a) for x, a in ((weights, -1), (values, -2)))
         within = lax.dynamic_slice_in_dim(jnp.broadcast_to(allowed, weights.shape), j, 1, -1)
-        return total + jnp.where(within, weight, 0) * jnp.where(within, value, 0)
+        return jnp.where(within, weight, 0) * jnp.where(within, value, 0)
 
     shape = (*jnp.broadcast_shapes(weights.shape[:-2], values.shape[:-2]), weights.shape[-2], values.shape[-1])
-    return lax.fori_loop(0, weights.shape[-1], add, jnp.zeros(shape, weights.dtype))
+    zeros = jnp.zeros(shape, weights.dtype)
+    return lax.fori_loop(0, weights.shape[-1], lambda j, total: total + once_more(term, j), zeros)
 
 
 def _finite(x: Array) -> Array:

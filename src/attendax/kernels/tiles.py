@@ -83,8 +83,8 @@ class Grid:
         starts: list[Any] = []
         rest = chunk
         for count, piece in zip(self.counts[::-1], self.pieces[::-1], strict=True):
-            starts.insert(0, rest % count * piece if count > 1 else 0)
-            rest = rest // count if count > 1 else rest
+            starts.insert(0, 0 if is_one(count) else rest % count * piece)
+            rest = rest if is_one(count) else rest // count
         i = _start(row, self.rows, self.row_blocks, self.T)
         j = _start(column, self.columns, self.column_blocks, self.S)
         return Tile(self, tuple(starts), i, j, row, column)
@@ -186,8 +186,15 @@ def once_more(function: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def repeat(count: int, body: Callable[[Any, Any], Any], carry: Any) -> Any:
-    """``carry = body(index, carry)``, so many times; a loop of one is no loop."""
-    return body(0, carry) if count == 1 else lax.fori_loop(0, count, body, carry)
+    """``carry = body(index, carry)``, ``count`` times; without a loop where that is once."""
+    if is_one(count):
+        return body(0, carry)
+    return lax.fori_loop(0, count if isinstance(count, int) else jnp.asarray(count, jnp.int32), body, carry)
+
+
+def is_one(size: Any) -> bool:
+    """Whether a size is 1; one that only an exported program will know is not (``jax.export``)."""
+    return isinstance(size, int) and size == 1
 
 
 def kinds_of_tiles(mask: Mask | None, grid: Grid, *, rows_count_once: bool = False) -> Any:

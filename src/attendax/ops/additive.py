@@ -7,7 +7,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import times
+from attendax.kernels.numerics import matmul
 
 from .weighted_sum import as_allowed, average, drop_unused, pull_back, takes_arrays, widen
 
@@ -53,8 +53,8 @@ def _attend(
     q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
     allowed = as_allowed(mask, shape)
     q, k = drop_unused(allowed, [q], [k])
-    pairs = times(q, w_q)[:, :, None, :] + times(k, w_k)[:, None, :, :]
-    scores = times(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
+    pairs = matmul(q, w_q)[:, :, None, :] + matmul(k, w_k)[:, None, :, :]
+    scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
     output, weights = average(scores, values, allowed)
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 

@@ -12,7 +12,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import product
+from attendax.kernels.numerics import matmul_transposed
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
@@ -43,7 +43,7 @@ def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
     checks.boolean("compute_attention_scores", "scale", scale)
     q, k = widen(Q, K)
     factor = 1 / math.sqrt(Q.shape[-1]) if scale else 1.0
-    return product(factor * q, k).astype(Q.dtype)
+    return matmul_transposed(factor * q, k).astype(Q.dtype)
 
 
 @takes_arrays

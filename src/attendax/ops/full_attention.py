@@ -1,13 +1,15 @@
 """The whole law in dense JAX: every option of ``attendax.attention``, one step of L2 after the other."""
 
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
-from attendax.kernels.numerics import product
+from attendax.checks import knows_keywords
+from attendax.kernels.numerics import matmul_transposed
+from attendax.options import Options
 from attendax.params import AttentionGradients
 
 from . import dropout
@@ -16,6 +18,19 @@ from .score_modifiers import all_positions, modify
 from .weighted_sum import as_allowed, masked_softmax, sum_over_allowed, takes_arrays, widen
 
 
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+) -> Array: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Unpack[Options]
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: bool, **options: Unpack[Options]
+) -> Array | tuple[Array, Array]: ...
+@knows_keywords
 @takes_arrays
 def attention(
     query: Array,
@@ -104,10 +119,10 @@ def _forward(
     k, v = (jnp.repeat(x, border.group, axis=-3) for x in (k, v))
     shape = (*q.shape[:-1], k.shape[-2])
     allowed = as_allowed(mask, shape)
-    scores = product(border.scale * q, k)
+    scores = matmul_transposed(border.scale * q, k)
     if score_mod is not None:  # a forbidden score, perhaps NaN, would come back as the derivative of the modifier
         open_pairs = allowed if b is None else add_bias(scores, b, allowed)[1]
-        scores = modify(score_mod, jnp.where(open_pairs, scores, 0), all_positions(shape))
+        scores = modify(score_mod.spread(len(shape)), jnp.where(open_pairs, scores, 0), all_positions(shape))
     if b is not None:
         scores, allowed = add_bias(scores, b, allowed)
     weights, lse = masked_softmax(scores, allowed)
@@ -121,6 +136,7 @@ def _forward(
     return out.reshape(*query.shape[:-1], value.shape[-1]), lse.reshape(query.shape[:-1]), weights
 
 
+@knows_keywords
 @takes_arrays
 def attention_with_weights(
     query: Array,
@@ -140,6 +156,7 @@ def attention_with_weights(
     return _forward("attention_with_weights", *inputs, implementation)
 
 
+@knows_keywords
 @takes_arrays
 def attention_backward(
     grad_output: Array,

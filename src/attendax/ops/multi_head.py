@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax import checks
-from attendax.checks import check, fail
+from attendax.checks import check, fail, knows_keywords
 from attendax.kernels.attention import attention
-from attendax.kernels.numerics import product, times
+from attendax.kernels.numerics import matmul_transposed, times, walled
 from attendax.kernels.reach import reach
 from attendax.params import MultiHeadParams
 
@@ -75,7 +75,14 @@ def merge_heads_backward(grad_output: Array, x: Array) -> Array:
 
 
 def init_multi_head_attention(
-    rng: Any, d_model: int, num_heads: int, *, bias: bool = False, dtype: Any = float
+    rng: Any,
+    d_model: int,
+    num_heads: int,
+    *,
+    kdim: int | None = None,
+    vdim: int | None = None,
+    bias: bool = False,
+    dtype: Any = float,
 ) -> MultiHeadParams:
     """Draw the weights of multi-head attention: Glorot-uniform projections, biases 0 or None.
 
@@ -83,6 +90,7 @@ def init_multi_head_attention(
         rng: a random key.
         d_model: M.
         num_heads: N, a divisor of M.
+        kdim, vdim: widths M_k of the keys and M_v of the values; None for M.
         bias: whether the projections have biases.
         dtype: of the weights; float is the default precision of JAX.
 
@@ -95,10 +103,13 @@ def init_multi_head_attention(
     d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
     checks.heads("MultiHeadAttention", d_model, num_heads)
     checks.boolean("MultiHeadAttention", "bias", bias)
-    projections = (glorot(key, d_model, d_model, dtype) for key in jax.random.split(rng, 4))
+    widths = checks.projections("MultiHeadAttention", d_model, kdim, vdim)
+    keys = jax.random.split(rng, 4)
+    projections = (glorot(key, width, d_model, dtype) for key, width in zip(keys, widths, strict=True))
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
 
 
+@knows_keywords
 @takes_arrays
 def multi_head_attention(
     params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Any = None
@@ -108,8 +119,8 @@ def multi_head_attention(
     Args:
         params: ``MultiHeadParams``.
         query: (B, T, M).
-        key: (B, S, M).
-        value: (B, S, M).
+        key: (B, S, M_k), of any width.
+        value: (B, S, M_v), of any width.
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
@@ -144,8 +155,8 @@ def in_tiles(params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Any, s
         queries = jnp.where(can_look[..., None], queries, 0)
         keys, values = (jnp.where(can_be_seen[..., None], x, 0) for x in (keys, values))
     projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = (split_heads(affine(*each), shape[1]) for each in projections)
-    return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
+    q, k, v = walled(lambda *each: [split_heads(affine(*one), shape[1]) for one in each], *projections)
+    return walled(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
 def _used(mask: Any, shape: tuple[int, ...], *inputs: Array) -> tuple[Array, Array]:
@@ -167,13 +178,12 @@ def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Arra
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     queries, keys, values = drop_unused(allowed, [queries], [keys, values])
-    q = split_heads(affine(queries, w_q, b_q), allowed.shape[1])
-    k = split_heads(affine(keys, w_k, b_k), allowed.shape[1])
-    v = split_heads(affine(values, w_v, b_v), allowed.shape[1])
-    heads, weights = average(product(q / math.sqrt(q.shape[-1]), k), v, allowed)
+    projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
+    q, k, v = (split_heads(walled(affine, *each), allowed.shape[1]) for each in projections)
+    heads, weights = average(matmul_transposed(q / math.sqrt(q.shape[-1]), k), v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    return affine(context, w_o, b_o).astype(Q.dtype), cache
+    return walled(affine, context, w_o, b_o).astype(Q.dtype), cache
 
 
 def affine(x: Array, W: Array, b: Array | None = None) -> Array:
@@ -203,9 +213,9 @@ def multi_head_attention_forward(
 
     Args:
         Q: queries (B, T, M).
-        K: keys (B, S, M).
-        V: values (B, S, M).
-        W_Q, W_K, W_V, W_O: projections (M, M); they may be of a wider dtype than ``Q``.
+        K: keys (B, S, M_k), of any width.
+        V: values (B, S, M_v), of any width.
+        W_Q, W_K, W_V, W_O: projections (M, M), (M_k, M), (M_v, M), (M, M); they may be of a wider dtype than ``Q``.
         num_heads: N, a divisor of M.
         mask: None, or boolean, broadcastable to (B, N, T, S); True = attend.
         b_Q, b_K, b_V, b_O: None, or biases (M,).
@@ -251,6 +261,7 @@ class MultiHeadAttention:
     Args:
         d_model: M, divisible by ``num_heads``.
         num_heads: N.
+        kdim, vdim: widths M_k of the keys and M_v of the values; None for M.
         bias: whether the projections have biases.
 
     Raises:
@@ -266,11 +277,14 @@ class MultiHeadAttention:
     d_model: int
     num_heads: int
     _: dataclasses.KW_ONLY
+    kdim: int | None = None
+    vdim: int | None = None
     bias: bool = False
 
     def __post_init__(self) -> None:
         checks.integer("MultiHeadAttention", "d_model", self.d_model)
         checks.heads("MultiHeadAttention", self.d_model, self.num_heads)
+        checks.projections("MultiHeadAttention", self.d_model, self.kdim, self.vdim)
         checks.boolean("MultiHeadAttention", "bias", self.bias)
 
     @property
@@ -280,7 +294,8 @@ class MultiHeadAttention:
 
     def init(self, rng: Any, dtype: Any = float) -> Any:
         """Weights; see ``init_multi_head_attention``."""
-        return init_multi_head_attention(rng, self.d_model, self.num_heads, bias=self.bias, dtype=dtype)
+        widths: Any = {"kdim": self.kdim, "vdim": self.vdim}
+        return init_multi_head_attention(rng, self.d_model, self.num_heads, **widths, bias=self.bias, dtype=dtype)
 
     @takes_arrays
     def forward(self, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None) -> Any:

@@ -18,26 +18,33 @@ def softcap(scores: Array, positions: Any, cap: float) -> Array:
     return cap * jnp.tanh(scores / cap)
 
 
-def alibi(scores: Array, positions: Any, slopes: Array, offset: int) -> Array:
-    """``s - slope_n · |i + offset - j|`` for slopes (N,)."""
+def alibi(scores: Array, positions: Any, slopes: Array, offset: Any) -> Array:
+    """``s - slope_n · |i + offset - j|`` for slopes (N,) and an offset, a number or (..., 1, 1, 1).
+
+    The sum is one of floating numbers: it does not wrap around (L4).
+    """
     n, i, j = positions
-    return scores - slopes[n] * jnp.abs(i + offset - j).astype(scores.dtype)
+    offset = offset if isinstance(offset, int) else offset.astype(scores.dtype)
+    return scores - slopes[n] * jnp.abs((i - j).astype(scores.dtype) + offset)
 
 
-def relative_bias(scores: Array, positions: Any, table: Array, offset: int) -> Array:
-    """``s + table[n, R + clip(j - i - offset, -R, R)]`` for table (N, 2R + 1).
+def relative_bias(scores: Array, positions: Any, table: Array, offset: Any) -> Array:
+    """``s + table[n, R + clip(j - i - offset, -R, R)]`` for table (N, 2R + 1) and an offset as in ``alibi``.
 
     A diagonal of the scores has one distance. So one number for each diagonal is looked up, and laid out along it: as
     rows that are one entry longer than they are read, each row starts one diagonal later.
     """
     n, i, j = positions
     rows, columns, radius = i.shape[-2], j.shape[-1], table.shape[1] // 2
-    distance = j.reshape(-1)[0] - i.reshape(-1)[0] - offset + jnp.arange(-rows, columns)  # of each diagonal
-    diagonals = table[n.reshape(-1)][:, jnp.clip(distance, -radius, radius) + radius]  # (N, rows + columns)
-    width = rows + columns
-    skewed = jnp.broadcast_to(diagonals[:, None], (n.size, rows, width)).reshape(n.size, -1)
-    skewed = skewed[:, rows : rows + rows * (width - 1)].reshape(n.size, rows, width - 1)[..., :columns]
-    return scores + skewed.reshape((1,) * (scores.ndim - 3) + skewed.shape)
+    distance = j.reshape(-1)[0] - i.reshape(-1)[0] + jnp.arange(-rows, columns)  # of each diagonal
+    if not isinstance(offset, int):
+        distance, offset = distance.reshape((1,) * (offset.ndim - 3) + distance.shape), offset[..., 0, 0]
+    column = jnp.clip(distance - offset, -radius, radius) + radius  # (..., rows + columns)
+    diagonals = jnp.moveaxis(table[n.reshape(-1)][:, column], 0, -2)  # (..., N, rows + columns)
+    *lead, heads, width = diagonals.shape
+    skewed = jnp.broadcast_to(diagonals[..., None, :], (*lead, heads, rows, width)).reshape(*lead, heads, -1)
+    skewed = skewed[..., rows : rows + rows * (width - 1)].reshape(*lead, heads, rows, width - 1)[..., :columns]
+    return scores + skewed.reshape((1,) * (scores.ndim - skewed.ndim) + skewed.shape)
 
 
 FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
@@ -52,7 +59,7 @@ def all_positions(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def modify(score_mod: Any, scores: Array, positions: Any) -> Array:
-    """Apply a value from ``attendax.scores`` to scores (..., N, T, S)."""
+    """Apply a value from ``attendax.scores``, one that is ``spread``, to scores (..., N, T, S)."""
     if score_mod.kind == "compose":
         for part in score_mod.arrays:
             scores = modify(part, scores, positions)
@@ -61,5 +68,5 @@ def modify(score_mod: Any, scores: Array, positions: Any) -> Array:
         result = score_mod.settings[0](scores, positions, *score_mod.arrays)
         checks.modified(scores, result)
         return result.astype(scores.dtype)
-    arrays = (x.astype(scores.dtype) for x in score_mod.arrays)
-    return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.settings)
+    arrays = [x.astype(scores.dtype) for x in score_mod.arrays[:1]]  # slopes or a table; an offset stays an integer
+    return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.arrays[1:], *score_mod.settings)

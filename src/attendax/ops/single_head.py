@@ -9,7 +9,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check, fail
-from attendax.kernels.numerics import times
+from attendax.kernels.numerics import matmul
 from attendax.params import SingleHeadParams
 
 from .attention_core import scaled_dot_product_attention
@@ -62,8 +62,8 @@ class Attention:
         wide, w_q, w_k, w_v, w_o = widen(x, *params)
         causal = self.causal if causal is None else checks.boolean("Attention", "causal", causal)
         mask = create_causal_mask(x.shape[1]) if causal else None
-        mixed, weights = scaled_dot_product_attention(*(times(wide, w) for w in (w_q, w_k, w_v)), mask)
-        return times(mixed, w_o).astype(x.dtype), weights.astype(x.dtype)
+        mixed, weights = scaled_dot_product_attention(*(matmul(wide, w) for w in (w_q, w_k, w_v)), mask)
+        return matmul(mixed, w_o).astype(x.dtype), weights.astype(x.dtype)
 
     @takes_arrays
     def backward(self, grad_output: Array, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:

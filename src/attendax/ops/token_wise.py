@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import times
+from attendax.kernels.numerics import times, walled
 
 from .weighted_sum import pull_back, takes_arrays, widen
 
@@ -42,6 +42,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
 
 def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) -> Any:
     eps = checks.number(function, "eps", eps, low=0)
+    checks.in_range(function, "eps", eps, x.dtype, "summand")
     centred = x - x.mean(axis=-1, keepdims=True)
     centred = centred - centred.mean(axis=-1, keepdims=True)
     normalised = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
@@ -109,9 +110,12 @@ def _feed_forward(
 ) -> Any:
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2})
     checks.one_of(function, "activation", activation, checks.ACTIVATIONS)
-    wide, w1, c1, w2, c2 = widen(x, W1, b1, W2, b2)
-    hidden = _ACTIVATIONS[activation](times(wide, w1) + c1[None, None])
-    return (times(hidden, w2) + c2[None, None]).astype(x.dtype)
+
+    def network(x, W1, b1, W2, b2):
+        hidden = _ACTIVATIONS[activation](times(x, W1) + b1[None, None])
+        return times(hidden, W2) + b2[None, None]
+
+    return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
 
 
 @takes_arrays

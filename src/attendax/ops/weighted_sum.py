@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from attendax import checks
-from attendax.kernels.numerics import finite, times
+from attendax.kernels.numerics import finite, matmul
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,10 +24,12 @@ def takes_arrays(function: Function) -> Function:
     """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
 
     So float64 from NumPy is float32 where 64 bits are not enabled, as everywhere in JAX, before any dtype is compared.
+    What JAX has no number or dtype for stays as it is, for the checks to see and to refuse.
     """
 
     def convert(x):
-        return jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" else x
+        known = isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" and x.dtype.isnative
+        return jnp.asarray(x) if known and not checks.is_cut(x) else x
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -94,7 +96,9 @@ def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
     rest = lax.stop_gradient(jnp.max(below, axis=axis, keepdims=True, initial=-jnp.inf))
     rest = jnp.where(empty, 0, rest)
     exponentials = jnp.exp(below - rest)
-    total = jnp.where(empty, 1, jnp.sum(exponentials, axis=axis, keepdims=True))
+    total = jnp.sum(exponentials, axis=axis, keepdims=True)
+    empty &= ~jnp.isnan(lax.stop_gradient(total))  # a maximum may have dropped a NaN; a sum does not
+    total = jnp.where(empty, 1, total)
     lse = jnp.where(empty, -jnp.inf, largest + rest + jnp.log(total))
     return exponentials / total, jnp.squeeze(lse, axis)
 
@@ -120,7 +124,7 @@ def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
     Returns:
         (..., T, V).
     """
-    clean = times(jnp.where(jnp.isfinite(weights), weights, 0), finite(values))
+    clean = matmul(jnp.where(jnp.isfinite(weights), weights, 0), finite(values))
 
     @jax.checkpoint
     def terms_of_key(weight, value, seen):  # (..., T), (..., V), (..., T): all T x S x V terms at once would not fit

@@ -3,11 +3,13 @@
 This is the judge. It builds all T x S scores and weights, one step of L2 after the other.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
 from attendax import checks
+from attendax.checks import knows_keywords
+from attendax.options import Options
 from attendax.params import AttentionGradients
 
 from . import dropout
@@ -26,6 +28,19 @@ from .weighted_sum import (
 )
 
 
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+) -> Array: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Unpack[Options]
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, return_lse: bool, **options: Unpack[Options]
+) -> Array | tuple[Array, Array]: ...
+@knows_keywords
 def attention(
     query: Array,
     key: Array,
@@ -78,6 +93,7 @@ def attention(
     return (out, steps.lse.reshape(query.shape[:-1])) if return_lse else out
 
 
+@knows_keywords
 def attention_with_weights(
     query: Array,
     key: Array,
@@ -182,6 +198,7 @@ def log_sum_exp(scores: Array) -> Array:
     return shift + np.log(np.exp(scores - shift[..., None]).sum(axis=-1))
 
 
+@knows_keywords
 @quiet
 def attention_backward(
     grad_output: Array,

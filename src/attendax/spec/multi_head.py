@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from attendax import checks
-from attendax.checks import check, fail
+from attendax.checks import check, fail, knows_keywords
 from attendax.params import MultiHeadParams
 
 from .layer import Layer, generator, glorot
@@ -114,9 +114,9 @@ def multi_head_attention_forward(
 
     Args:
         Q: queries (B, T, M).
-        K: keys (B, S, M).
-        V: values (B, S, M).
-        W_Q, W_K, W_V, W_O: projections (M, M); they may be of a wider dtype than ``Q``.
+        K: keys (B, S, M_k), of any width.
+        V: values (B, S, M_v), of any width.
+        W_Q, W_K, W_V, W_O: projections (M, M), (M_k, M), (M_v, M), (M, M); they may be of a wider dtype than ``Q``.
         num_heads: N, a divisor of M.
         mask: None, or boolean, broadcastable to (B, N, T, S); True = attend. A padding mask (B, S) is given as
             ``mask[:, None, None, :]``.
@@ -180,7 +180,9 @@ def multi_head_attention_backward(
         dv   = pᵀ do,  dp = do vᵀ
         ds   = p (dp - Σ dp p)                               softmax, row by row; 0 where forbidden
         dq   = c ds k,  dk = c dsᵀ q
-        dW_Q = Qᵀ dq,  db_Q = Σ dq,  dQ = dq W_Qᵀ            q = Q W_Q + b_Q; and the same for K and V
+        dW_Q = Qᵀ dq,  db_Q = Σ dq,  dQ = dq W_Qᵀ            q = Q W_Q + b_Q
+        dW_K = Kᵀ dk,  db_K = Σ dk,  dK = dk W_Kᵀ            (M_k, M), (M,), (B, S, M_k)
+        dW_V = Vᵀ dv,  db_V = Σ dv,  dV = dv W_Vᵀ            (M_v, M), (M,), (B, S, M_v)
 
     db_K is 0 but for rounding: a bias on all keys shifts a row of scores by one number, which softmax does not see.
 
@@ -189,8 +191,8 @@ def multi_head_attention_backward(
         cache: from ``multi_head_attention_forward``.
 
     Returns:
-        grad_Q (B, T, M), grad_K (B, S, M), grad_V (B, S, M), and a dict with the gradients of W_Q, W_K, W_V, W_O and of
-        those biases that are not None; each in the dtype of its input.
+        grad_Q (B, T, M), grad_K (B, S, M_k), grad_V (B, S, M_v), and a dict with the gradients of W_Q, W_K, W_V, W_O
+        and of those biases that are not None; each in the dtype of its input.
 
     Raises:
         TypeError, ValueError: ``grad_output`` has another dtype or shape than the output.
@@ -216,6 +218,7 @@ def multi_head_attention_backward(
     return gradients.pop("Q"), gradients.pop("K"), gradients.pop("V"), gradients
 
 
+@knows_keywords
 def multi_head_attention(
     params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Array | None = None
 ) -> Array:
@@ -224,8 +227,8 @@ def multi_head_attention(
     Args:
         params: ``MultiHeadParams``.
         query: (B, T, M).
-        key: (B, S, M).
-        value: (B, S, M).
+        key: (B, S, M_k), of any width.
+        value: (B, S, M_v), of any width.
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
@@ -242,8 +245,9 @@ def multi_head_attention(
 class MultiHeadAttention(Layer):
     """Multi-head attention with its weights.
 
-    The weights are the attributes ``W_Q, W_K, W_V, W_O`` (M, M) and, with ``bias=True``, ``b_Q, b_K, b_V, b_O`` (M,);
-    otherwise these are None. They are float64; an input of a narrower dtype gets its output in that dtype.
+    The weights are the attributes ``W_Q`` (M, M), ``W_K`` (M_k, M), ``W_V`` (M_v, M), ``W_O`` (M, M) and, with
+    ``bias=True``, ``b_Q, b_K, b_V, b_O`` (M,); otherwise these are None. They are float64; an input of a narrower dtype
+    gets its output in that dtype.
 
     Attributes:
         d_model: M.
@@ -254,6 +258,7 @@ class MultiHeadAttention(Layer):
     Args:
         d_model: M, divisible by ``num_heads``.
         num_heads: N.
+        kdim, vdim: widths M_k of the keys and M_v of the values; None for M.
         bias: whether the projections have biases (0 at the start).
         rng: ``numpy.random.Generator``, or a seed for one; None draws a fresh one.
 
@@ -272,13 +277,23 @@ class MultiHeadAttention(Layer):
 
     Params = MultiHeadParams
 
-    def __init__(self, d_model: int, num_heads: int, *, bias: bool = False, rng: Any = None) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        bias: bool = False,
+        rng: Any = None,
+    ) -> None:
         self.d_model = checks.integer("MultiHeadAttention", "d_model", d_model)
         self.d_k = checks.heads("MultiHeadAttention", self.d_model, num_heads)
         self.num_heads = int(num_heads)
         checks.boolean("MultiHeadAttention", "bias", bias)
         rng = generator("MultiHeadAttention", rng)
-        self.W_Q, self.W_K, self.W_V, self.W_O = (glorot(rng, self.d_model, self.d_model) for _ in range(4))
+        widths = checks.projections("MultiHeadAttention", self.d_model, kdim, vdim)
+        self.W_Q, self.W_K, self.W_V, self.W_O = (glorot(rng, width, self.d_model) for width in widths)
         self.b_Q, self.b_K, self.b_V, self.b_O = (np.zeros(self.d_model) if bias else None for _ in range(4))
         self._cache: dict[str, Any] | None = None
 

@@ -25,24 +25,24 @@ def softcap_backward(grad_output: Array, scores: Array, cap: float) -> Array:
     return grad_output * (1 - np.tanh(scores / cap) ** 2)
 
 
-def alibi(scores: Array, slopes: Array, offset: int) -> Array:
+def alibi(scores: Array, slopes: Array, offset: Any) -> Array:
     """Lower the scores with distance: ``s - slope_n · |i + offset - j|`` for head n (Press et al. 2022).
 
     Args:
         scores: (..., N, T, S).
         slopes: (N,).
-        offset: the position of query 0 among the keys.
+        offset: the position of query 0 among the keys: an integer, or one for each entry of the leading axes.
     """
     return scores - slopes[:, None, None] * np.abs(_distance(scores, offset)).astype(scores.dtype)
 
 
-def alibi_backward(grad_output: Array, slopes: Array, offset: int) -> Array:
+def alibi_backward(grad_output: Array, slopes: Array, offset: Any) -> Array:
     """``dslope_n = -Σ dout |i + offset - j|`` over the pairs of head n; the scores pass their gradient on."""
     per_pair = -grad_output * np.abs(_distance(grad_output, offset)).astype(grad_output.dtype)
     return sum_to_shape(per_pair, (*slopes.shape, 1, 1)).reshape(slopes.shape)
 
 
-def relative_bias(scores: Array, table: Array, offset: int) -> Array:
+def relative_bias(scores: Array, table: Array, offset: Any) -> Array:
     """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]``.
 
     One number per distance is from Raffel et al. 2020, the clipping from Shaw et al. 2018.
@@ -50,33 +50,32 @@ def relative_bias(scores: Array, table: Array, offset: int) -> Array:
     Args:
         scores: (..., N, T, S).
         table: (N, 2R + 1); column R is distance 0, later keys to its right.
-        offset: the position of query 0 among the keys.
+        offset: as in ``alibi``.
     """
-    return scores + table[:, _column(scores, table, offset)]
+    return scores + np.moveaxis(table[:, _column(scores, table, offset)[..., 0, :, :]], 0, -3)
 
 
-def relative_bias_backward(grad_output: Array, table: Array, offset: int) -> Array:
+def relative_bias_backward(grad_output: Array, table: Array, offset: Any) -> Array:
     """``dtable[n, c] = Σ dout`` over the pairs of head n that read column c; the scores pass their gradient on."""
     column = _column(grad_output, table, offset)
-    per_head = sum_to_shape(grad_output, grad_output.shape[-3:])
-    columns = [np.where(column == c, per_head, 0).sum(axis=(-2, -1)) for c in range(table.shape[1])]
-    return np.stack(columns, axis=-1)
+    columns = [np.where(column == c, grad_output, 0) for c in range(table.shape[1])]
+    return np.stack([sum_to_shape(x, (len(table), 1, 1)).reshape(len(table)) for x in columns], axis=-1)
 
 
-def _distance(scores: Array, offset: int) -> Array:
-    """j - i - offset for every pair (T, S)."""
+def _distance(scores: Array, offset: Any) -> Array:
+    """j - i - offset for every pair, (1, T, S) or (..., 1, T, S)."""
     T, S = scores.shape[-2:]
-    return np.arange(S) - np.arange(T)[:, None] - offset
+    return np.arange(S) - np.arange(T)[:, None] - np.asarray(offset)[..., None, None, None]
 
 
-def _column(scores: Array, table: Array, offset: int) -> Array:
+def _column(scores: Array, table: Array, offset: Any) -> Array:
     radius = table.shape[1] // 2
     return np.clip(_distance(scores, offset), -radius, radius) + radius
 
 
 def modify(score_mod: Any, scores: Array) -> Array:
     """Apply a value from ``attendax.scores`` to scores (..., N, T, S)."""
-    kind, arrays, settings = score_mod.kind, _in_dtype(score_mod.arrays, scores), score_mod.settings
+    kind, arrays, settings = score_mod.kind, score_mod.arrays, score_mod.settings
     if kind == "compose":
         for part in score_mod.arrays:
             scores = modify(part, scores)
@@ -89,7 +88,8 @@ def modify(score_mod: Any, scores: Array) -> Array:
         result = settings[0](scores, positions, *arrays)
         checks.modified(scores, result)
         return np.asarray(result, scores.dtype)
-    return FORWARD[kind](scores, *arrays, *settings)
+    first = [x.astype(scores.dtype, copy=False) for x in arrays[:1]]  # slopes or a table; an offset stays an integer
+    return FORWARD[kind](scores, *first, *arrays[1:], *settings)
 
 
 def modify_backward(grad_output: Array, score_mod: Any, scores: Array) -> tuple[Array, Any]:
@@ -112,14 +112,12 @@ def modify_backward(grad_output: Array, score_mod: Any, scores: Array) -> tuple[
         return grad_output, score_mod.replace(tuple(grads))
     if kind == "softcap":
         return softcap_backward(grad_output, scores, *settings), score_mod
-    (array,) = score_mod.arrays
-    grad = ARRAY_BACKWARD[kind](grad_output, array.astype(grad_output.dtype, copy=False), *settings)
-    return grad_output, score_mod.replace((grad.astype(array.dtype),))
-
-
-def _in_dtype(arrays: Array, scores: Array) -> list[Any]:
-    return [x.astype(scores.dtype, copy=False) if hasattr(x, "astype") else x for x in arrays]
+    array, *offset = score_mod.arrays
+    grad = ARRAY_BACKWARD[kind](grad_output, array.astype(grad_output.dtype, copy=False), *offset, *settings)
+    return grad_output, score_mod.replace((grad.astype(array.dtype), *(np.zeros(x.shape, NOTHING) for x in offset)))
 
 
 FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
+NOTHING = np.dtype([("float0", np.void, 0)])
+"""The dtype of what has no gradient, because it is an integer; JAX has the same."""
 ARRAY_BACKWARD: dict[str, Callable] = {"alibi": alibi_backward, "relative_bias": relative_bias_backward}

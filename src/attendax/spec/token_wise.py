@@ -48,7 +48,9 @@ def _normalise(function: str, x: Array, eps: float) -> tuple[Array, Array]:
     The mean is subtracted twice: what the rounding of the first leaves over, half a unit in the last place of a large
     mean, the second takes away.
     """
-    eps = x.dtype.type(checks.number(function, "eps", eps, low=0))
+    eps = checks.number(function, "eps", eps, low=0)
+    checks.in_range(function, "eps", eps, x.dtype, "summand")
+    eps = x.dtype.type(eps)
     centred = x - x.mean(axis=-1, keepdims=True)
     centred = centred - centred.mean(axis=-1, keepdims=True)
     deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from . import biases, conduct, gradients, leaks, masks, values
+from . import biases, blocks, conduct, contexts, gradients, leaks, masks, values
 from .case import LEVELS, Case, Inputs, Leaves
 
 CASES: tuple[Case, ...] = (
@@ -12,6 +12,8 @@ CASES: tuple[Case, ...] = (
     *gradients.CASES,
     *leaks.CASES,
     *conduct.CASES,
+    *blocks.CASES,
+    *contexts.CASES,
 )
 __all__ = ["CASES", "LEVELS", "Case", "Inputs", "Leaves", "choose"]
 

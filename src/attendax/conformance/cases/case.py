@@ -12,6 +12,12 @@ FORWARD, GRADIENT, EVERYTHING = "forward", "gradient", "everything"
 LEVELS = (FORWARD, GRADIENT, EVERYTHING)  # each includes those before it
 SIZES = {"B": 2, "N": 3, "G": 3, "T": 5, "S": 7, "D": 4, "V": 4}
 ARRAYS = ("query", "key", "value", "bias")  # what has a gradient
+CONSTANTS = {  # what a compiler may know, as NumPy has it; the drivers make the same by JAX and torch
+    "ones": "np.ones_like({0})",
+    "positions": "((np.arange({0}.shape[-2])[:, None] + np.arange({0}.shape[-1])) / 64 + 0 * {0}).astype(dtype)",
+    "identity": "(np.eye(*{0}.shape[-2:]) + 0 * {0}).astype(dtype)",
+    "as given": "",
+}
 
 Leaves = dict[str, np.ndarray]
 
@@ -40,15 +46,17 @@ class Case(NamedTuple):
     changed: str = ""  # Python that changes the inputs, for judges that compare two calls
     where: dict[str, str] = {}  # the part of each leaf that is compared, as an index; all of it unless given
     tolerance: float | None = None  # where the law names one
+    slack: float = 1.0  # times what L8 allows below float64, where a case asks for something else than precision
     needs: tuple[str, ...] = ()  # traits that no keyword shows, which an adapter may declare to lack
     frameworks: tuple[str, ...] = ("jax", "torch", "numpy")
+    constants: dict[str, str] = {}  # what a compiler knows, each of a kind of ``CONSTANTS``
 
     @property
     def level(self) -> str:
         """The least level that includes the case."""
-        if self.direction in ("forward", "eager"):
+        if self.direction in ("forward", "eager", "changed in place"):
             return FORWARD
-        return GRADIENT if self.direction == "gradient" else EVERYTHING
+        return GRADIENT if self.direction.partition(",")[0] in ("gradient", "gradient of a loss") else EVERYTHING
 
     def text(self, seed: int, dtype: str) -> str:
         """The lines that make the inputs."""
@@ -65,6 +73,7 @@ class Case(NamedTuple):
             f"key = rng.standard_normal(({lead}{head[1]}S, D)).astype(dtype)",
             f"value = rng.standard_normal(({lead}{head[1]}S, V)).astype(dtype)",
             *self.lines.splitlines(),
+            *(f"{name} = {CONSTANTS[kind].format(name)}" for name, kind in self.constants.items() if CONSTANTS[kind]),
         ]
         if self.direction != "forward":
             lines += self._directions()
@@ -73,6 +82,7 @@ class Case(NamedTuple):
     def _directions(self) -> list[str]:
         """Lines that draw cotangents and tangents, unless the case does."""
         arrays = [name for name in ARRAYS if name != "bias" or "bias=" in self.call]
+        arrays = [name for name in arrays if name not in self.constants]
         second, lines = self.direction.startswith("second"), []
         if second or "gradient" in self.direction:
             if "cotangent =" not in self.lines:
@@ -99,7 +109,8 @@ class Case(NamedTuple):
         if isinstance(bias, np.ndarray) and bias.dtype.kind in "fV":
             arrays["bias"] = options.pop("bias")
         hidden = {"np", "ml_dtypes", "rng", "dtype", "__builtins__", *ARRAYS, *options}
-        return Inputs(arrays, options, {k: x for k, x in space.items() if k not in hidden})
+        extra = {k: x for k, x in space.items() if k not in hidden}
+        return Inputs(arrays, options, extra | ({"constants": self.constants} if self.constants else {}))
 
     def traits(self, inputs: Inputs) -> list[str]:
         """What an implementation must offer: keywords, and what no keyword shows."""

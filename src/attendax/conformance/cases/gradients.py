@@ -64,6 +64,14 @@ MASKED = [
         'k_ids = np.array([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2]], "int32")',
     ),
     gradient(
+        "segments, T = S",
+        "ids of queries and of keys differ, as lengths do not",
+        sizes={"T": 7},
+        call="query_segment_ids=q_ids, key_segment_ids=k_ids",
+        lines='q_ids = np.array([[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]], "int32")\n'
+        'k_ids = np.array([[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]], "int32")',
+    ),
+    gradient(
         "empty row by a mask",
         "exactly 0 through it, and no NaN",
         "mask = np.ones((T, S), bool); mask[3] = False",

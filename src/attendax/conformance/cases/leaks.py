@@ -35,6 +35,15 @@ def put(array: str, where: str, what: str) -> str:
     return f"{array} = {array}.copy(); {array}[{where}] = {what}"
 
 
+MANY = {"B": 1, "N": 12, "G": 12, "T": 64, "S": 64, "D": 16, "V": 16}  # 12,288 numbers each
+MORE = {"B": 1, "N": 12, "G": 12, "T": 128, "S": 128, "D": 64, "V": 64}  # 98,304
+LAST = "mask = np.arange(S)[None] < S - 4"
+BEYOND = [  # where compilers go other ways
+    of(f"NaN in a masked {name}, {n} numbers", LAST, "mask=mask", put(name, "..., -1, :", "np.nan"), sizes=sizes)
+    for of in (leak, gradient_leak)
+    for n, sizes in ((12288, MANY), (98304, MORE))
+    for name in ("value", "key")
+]
 CASES = [
     leak("NaN in a masked value", PADDED, "mask=mask", put("value", ":, :, 5:", "np.nan")),
     leak("NaN in a masked key", PADDED, "mask=mask", put("key", ":, :, 5:", "np.nan")),
@@ -110,4 +119,5 @@ CASES = [
         "mask=mask",
         put("query", ":, :, 1", "np.nan"),
     ),
+    *BEYOND,
 ]

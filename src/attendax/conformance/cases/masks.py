@@ -153,6 +153,15 @@ PADDING = [
         'k_ids = np.array([[0, 2, 1, 0, 1, 2, 2], [1, 1, 0, 1, 0, 1, 0]], "int32")',
     ),
     Case(
+        "segments, T = S",
+        "L3",
+        "ids of queries and of keys differ, as lengths do not",
+        sizes={"T": 7},
+        call="query_segment_ids=q_ids, key_segment_ids=k_ids",
+        lines='q_ids = np.array([[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]], "int32")\n'
+        'k_ids = np.array([[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]], "int32")',
+    ),
+    Case(
         "segments, causal",
         "L4",
         "both count",

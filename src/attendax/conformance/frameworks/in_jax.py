@@ -25,7 +25,7 @@ def is_lack(error: Exception) -> bool:
 def call(attend, fixed, arrays, traced):
     """One call: the arrays by their names, the options that are arrays, and those that are not."""
     arrays = dict(arrays)
-    inputs = [arrays.pop(name) for name in ("query", "key", "value")]
+    inputs = [arrays.pop(name, None) for name in ("query", "key", "value")]
     found = attend(*inputs, **arrays, **traced, **dict(fixed))
     names = ("out", "lse") if "return_lse" in dict(fixed) else ("out",)
     return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
@@ -41,6 +41,32 @@ def split(options):
 def as_it_is(run):
     """No transformation."""
     return run
+
+
+def made(kind, x):
+    """An array of the shape and dtype of ``x`` as the compiler knows it; or ``x`` itself, known to it, too."""
+    if kind == "ones":
+        return jnp.ones(x.shape, x.dtype)
+    if kind == "positions":
+        rows, columns = (jax.lax.broadcasted_iota("float32", x.shape, x.ndim - k) for k in (2, 1))
+        return ((rows + columns) / 64).astype(x.dtype)
+    if kind == "identity":
+        return jnp.broadcast_to(jnp.eye(x.shape[-2], x.shape[-1], dtype=x.dtype), x.shape)
+    return jnp.asarray(x)
+
+
+def closing_over(attend, kinds, known):
+    """The function where some arrays are constants; ``weights`` among them project what is given."""
+
+    def closed(query, key, value, **given):
+        found = {"query": query, "key": key, "value": value, **given}
+        found |= {name: made(kind, known[name]) for name, kind in kinds.items()}
+        weights = found.pop("weights", None)
+        inputs = [found.pop(name) for name in ("query", "key", "value")]
+        inputs = inputs if weights is None else [x @ weights for x in inputs]
+        return attend(*inputs, **found)
+
+    return closed
 
 
 def pull(attend, fixed, arrays, traced, cotangents, transform=as_it_is):
@@ -92,6 +118,26 @@ def gradient_under_checkpoint(attend, arrays, options, cotangents):
     return gradient(attend, arrays, options, cotangents, jax.checkpoint)
 
 
+def loss_of(results, how):
+    """A loss as one writes it."""
+    out = results["out"]
+    if how == "a row":
+        return out[..., 0, :].sum()
+    return out.mean() if how == "mean" else out.sum()
+
+
+@compiled
+def run_gradient_of_a_loss(attend, fixed, how, arrays, traced):
+    """The gradient under jit, its loss inside."""
+    return jax.grad(lambda arrays: loss_of(call(attend, fixed, arrays, traced), how))(arrays)
+
+
+def gradient_of_a_loss(attend, arrays, options, cotangents, how):
+    """Gradients of a loss; its cotangents are for those who need them by hand."""
+    fixed, traced = split(options)
+    return to_numpy(run_gradient_of_a_loss(attend, fixed, how, arrays, traced), "grad ")
+
+
 @compiled
 def run_jvp(attend, fixed, how, arrays, tangents, traced):
     """The tangent of ``call`` under jit."""
@@ -105,21 +151,21 @@ def jvp(attend, arrays, options, tangents):
 
 
 @compiled
-def run_second(attend, fixed, order, arrays, tangents, traced, cotangents):
+def run_second(attend, fixed, how, arrays, tangents, traced, cotangents):
     """The derivative of ``pull`` along the tangents, under jit."""
 
     def pulled(arrays):
         return pull(attend, fixed, arrays, traced, cotangents)
 
-    if order == "forward over reverse":
+    if how == "forward over reverse":
         return jax.jvp(pulled, (arrays,), (tangents,))[1]
     return jax.grad(lambda a: sum(jnp.vdot(g, tangents[k]) for k, g in pulled(a).items()))(arrays)
 
 
-def second(attend, arrays, options, cotangents, tangents, order):
+def second(attend, arrays, options, cotangents, tangents, how):
     """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
     fixed, traced = split(options)
-    return to_numpy(run_second(attend, fixed, order, arrays, tangents, traced, cotangents), "second ")
+    return to_numpy(run_second(attend, fixed, how, arrays, tangents, traced, cotangents), "second ")
 
 
 def axes_of(given, mapped):
@@ -139,6 +185,17 @@ def per_example_gradient(attend, arrays, options, cotangents, mapped):
     fixed, traced = split(options)
     run = jax.vmap(partial(pull, attend, fixed), (axes_of(arrays, mapped), axes_of(traced, mapped), 0))
     return to_numpy(jax.jit(run)(arrays, traced, cotangents), "grad ")
+
+
+def changed_in_place(attend, arrays, options, changed):
+    """out (and lse) of a second call, after other numbers were written into NumPy arrays that the first was given."""
+    fixed, traced = split({k: x for k, x in options.items() if k not in changed})
+    own = {k: np.array(x) for k, x in (arrays | options).items() if k in changed}
+    arrays = {k: jnp.asarray(x) for k, x in arrays.items()} | own
+    call(attend, fixed, arrays, traced)
+    for name, x in changed.items():
+        own[name][...] = x
+    return to_numpy(call(attend, fixed, arrays, traced))
 
 
 def unwritten(attend, arrays, options):

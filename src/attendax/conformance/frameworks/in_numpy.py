@@ -22,7 +22,7 @@ def is_lack(error: Exception) -> bool:
 def forward(attend, arrays, options):
     """out (and lse)."""
     given = {k: x for k, x in arrays.items() if k == "bias"} | options
-    found = attend(arrays["query"], arrays["key"], arrays["value"], **given)
+    found = attend(*(arrays.get(k) for k in ("query", "key", "value")), **given)
     names = ("out", "lse") if "return_lse" in options else ("out",)
     return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
 
@@ -32,12 +32,52 @@ eager = forward
 
 def gradient(attend, arrays, options, cotangents):
     """Gradients by ``attend.backward(grad_output, query, key, value, ..., grad_lse=...)``, in this order."""
-    given = [arrays[k] for k in ("query", "key", "value")]
+    given = [arrays.get(k) for k in ("query", "key", "value")]
     extra = {"grad_lse": cotangents["lse"]} if "lse" in cotangents else {}
     extra |= {k: arrays[k] for k in arrays if k == "bias"}
     options = {k: x for k, x in options.items() if k != "return_lse"}
     found = attend.backward(cotangents["out"], *given, **extra, **options)
     return {f"grad {k}": x for k, x in zip(arrays, found, strict=False)}
+
+
+def gradient_of_a_loss(attend, arrays, options, cotangents, how):
+    """The same: the cotangents are those of the loss."""
+    return gradient(attend, arrays, options, cotangents)
+
+
+def closing_over(attend, kinds, known):
+    """The function where some arrays have no gradient; ``weights`` among them project what is given."""
+
+    def filled(query, key, value, given):
+        found = {"query": query, "key": key, "value": value, **given, **known}
+        weights = found.pop("weights", None)
+        inputs = [found.pop(name) for name in ("query", "key", "value")]
+        return inputs if weights is None else [x @ weights for x in inputs], found
+
+    def closed(query, key, value, **given):
+        inputs, given = filled(query, key, value, given)
+        return attend(*inputs, **given)
+
+    def backward(grad_output, query, key, value, **given):
+        inputs, given = filled(query, key, value, given)
+        names = ("query", "key", "value", "bias")
+        found = dict(zip(names, attend.backward(grad_output, *inputs, **given), strict=False))
+        if "weights" in known:
+            found |= {k: found[k] @ known["weights"].T for k in ("query", "key", "value")}
+        return [x for k, x in found.items() if k not in known]
+
+    closed.backward = backward  # type: ignore[attr-defined]
+    return closed
+
+
+def changed_in_place(attend, arrays, options, changed):
+    """out (and lse) of a second call, after other numbers were written into the arrays that the first was given."""
+    given = {k: x.copy() if hasattr(x, "shape") else x for k, x in (arrays | options).items()}
+    arrays = {k: given.pop(k) for k in ("query", "key", "value")}
+    forward(attend, arrays, given)
+    for name, x in changed.items():
+        (arrays if name in arrays else given)[name][...] = x
+    return forward(attend, arrays, given)
 
 
 def unwritten(attend, arrays, options):

@@ -48,12 +48,25 @@ def bind(attend, options):
 
     def call(arrays):
         arrays = dict(arrays)
-        inputs = [arrays.pop(name) for name in ("query", "key", "value")]
+        inputs = [arrays.pop(name, None) for name in ("query", "key", "value")]
         found = attend(*inputs, **arrays, **options)
         names = ("out", "lse") if "return_lse" in options else ("out",)
         return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
 
     return call
+
+
+def closing_over(attend, kinds, known):
+    """The function where some arrays have no gradient; ``weights`` among them project what is given."""
+
+    def closed(query, key, value, **given):
+        found = {"query": query, "key": key, "value": value, **given, **tensors(known)}
+        weights = found.pop("weights", None)
+        inputs = [found.pop(name) for name in ("query", "key", "value")]
+        inputs = inputs if weights is None else [x @ weights for x in inputs]
+        return attend(*inputs, **found)
+
+    return closed
 
 
 def tensors(arrays):
@@ -84,13 +97,29 @@ def gradient(attend, arrays, options, cotangents):
     return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
 
 
+def loss_of(results, how):
+    """A loss as one writes it."""
+    out = results["out"]
+    if how == "a row":
+        return out[..., 0, :].sum()
+    return out.mean() if how == "mean" else out.sum()
+
+
+def gradient_of_a_loss(attend, arrays, options, cotangents, how):
+    """Gradients of a loss; its cotangents are for those who need them by hand."""
+    leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
+    loss = loss_of(bind(attend, options)(leaves), how)
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
+
+
 def jvp(attend, arrays, options, tangents):
     """How the results move along the tangents."""
     moved = torch.func.jvp(bind(attend, options), (tensors(arrays),), (tensors(tangents),))[1]
     return {f"tangent {k}": to_numpy(x) for k, x in moved.items()}
 
 
-def second(attend, arrays, options, cotangents, tangents, order):
+def second(attend, arrays, options, cotangents, tangents, how):
     """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
     call = bind(attend, options)
 
@@ -98,7 +127,7 @@ def second(attend, arrays, options, cotangents, tangents, order):
         results, pull, *_ = torch.func.vjp(call, leaves)
         return pull({k: tensor(cotangents[k]).to(x.dtype) for k, x in results.items()})[0]
 
-    if order == "forward over reverse":
+    if how == "forward over reverse":
         found = torch.func.jvp(pulled, (tensors(arrays),), (tensors(tangents),))[1]
     else:
         given = tensors(tangents)
@@ -126,6 +155,17 @@ def per_example_gradient(attend, arrays, options, cotangents, mapped):
     axes = ({k: mapped.get(k) for k in arrays}, 0)
     found = torch.func.vmap(one, axes)(tensors(arrays), tensors(cotangents))
     return {f"grad {k}": to_numpy(x) for k, x in found.items()}
+
+
+def changed_in_place(attend, arrays, options, changed):
+    """out (and lse) of a second call, after other numbers were written into tensors that the first was given."""
+    given = tensors(arrays) | {k: tensor(x) if hasattr(x, "shape") else x for k, x in options.items()}
+    with torch.no_grad():
+        bind(attend, {})(given)
+        for name, x in changed.items():
+            given[name].copy_(tensor(x))
+        found = bind(attend, {})(given)
+    return {k: to_numpy(x) for k, x in found.items()}
 
 
 def unwritten(attend, arrays, options):

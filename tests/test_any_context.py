@@ -1,0 +1,168 @@
+"""L17: compiled as users compile, the numbers are those of the specification, whatever the compiler knows of a call.
+
+Everything here is under ``jax.jit`` at default optimisation, with losses as users write them: such a loss hands the
+backward a constant, and XLA's CPU compiler once made gradients of 1e15 of it. Sizes stand on both sides of every limit:
+whole heads (T S = 2^16, S = 512), bands (256 < T <= 1,024 under a known mask), tiles (512), and 4,096 numbers, from
+which on XLA reduces in other kernels. Factors are not multiplied out: sizes, losses, operands, directions and
+surroundings take turns.
+
+The tolerance is 1e-5 of the largest entry in float32: the plain dense formula errs by up to 3e-6, a fault of the
+compiler by 0.1 to 1e30.
+"""
+
+import itertools
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+import attendax
+from attendax import masks, ops, spec
+from attendax.params import EncoderBlockParams, MultiHeadParams
+from calls import DIRECTIONS, LOSSES, OPERANDS, OPTIONS, SIZES, Call, Reference, normal
+from judges import assert_same_bits
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-11, "bfloat16": 2.0**-6}  # of the largest entry
+FIRST = ["forward", "grad", "value_and_grad", "jvp"]
+SECOND = ["forward over reverse", "reverse over reverse"]
+
+
+def taking_turns():
+    """Each size with two losses; operands, directions and surroundings take turns."""
+    operands, directions = itertools.cycle(OPERANDS), itertools.cycle([*FIRST, "grad"])
+    for row, size in enumerate(SIZES):
+        for column, loss in enumerate(LOSSES):
+            if (row + column) % 4 == 1:
+                yield Call(size, loss, next(operands), row % 2 == column // 4, next(directions))
+
+
+PLAIN, BANDS = (
+    Call((12, 64, 16), "sum", "arguments", False, "grad"),
+    Call((1, 4, 300, 16), "sum", "arguments", False, "grad"),
+)
+KNOWN = Call((2, 12, 197, 64), "scaled", "value of ones", True, "value_and_grad")
+CALLS = [
+    *taking_turns(),
+    *(PLAIN._replace(size=size) for size in SIZES),
+    *(PLAIN._replace(loss="lse", direction=direction) for direction in SECOND),
+    *(BANDS._replace(operands="value of ones", between=True, direction=direction) for direction in SECOND),
+    *(PLAIN._replace(direction=direction) for direction in ("checkpoint", "scan", "vmap")),
+    *(call._replace(implementation=name) for call in (PLAIN, KNOWN) for name in ("dense", "blockwise")),
+    *(PLAIN._replace(dtype=dtype) for dtype in ("float64", "bfloat16")),
+    *(BANDS._replace(loss="mean", operands="value of ones", dtype=dtype) for dtype in ("float64", "bfloat16")),
+    *(BANDS._replace(options=options) for options in OPTIONS if options),
+]
+
+
+def assert_close(got, wanted, tolerance, scales):
+    """Every leaf to ``tolerance`` of its largest entry, or of its scale where that is larger."""
+    leaves = zip(jax.tree.leaves(got), jax.tree.leaves(wanted), scales, strict=True)
+    for index, (a, b, scale) in enumerate(leaves):
+        a, b = np.asarray(a, np.float64), np.asarray(b)
+        assert a.shape == b.shape
+        assert np.isfinite(a).all(), f"leaf {index}: not finite"
+        error, bound = np.abs(a - b).max(), tolerance * max(np.abs(b).max(), scale)
+        assert error <= bound, f"leaf {index}: error {error:.3g}, allowed {bound:.3g}"
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_a_call_gives_the_numbers_of_the_specification(call):
+    run, by_hand = DIRECTIONS[call.direction]
+    reference = Reference(call)
+    got, wanted = jax.jit(partial(run, call))(*call.arguments()), by_hand(reference)
+    assert_close(got, wanted, TOLERANCE[call.dtype], reference.scales(len(jax.tree.leaves(wanted))))
+
+
+# Layers, with weights that they close over
+
+
+M, F, HEADS = 64, 96, 4
+MULTI_HEAD = MultiHeadParams(*normal((4, M, M), 14) / 8)
+BLOCK = EncoderBlockParams(
+    MULTI_HEAD, normal((M, F), 15) / 8, np.zeros(F), normal((F, M), 16) / 8, np.zeros(M), *(np.ones(M), np.zeros(M)) * 2
+)
+
+
+def like(params, x):
+    return jax.tree.map(lambda w: np.asarray(w, x.dtype), params)
+
+
+def multi_head(twin, x):
+    return twin.multi_head_attention(like(MULTI_HEAD, x), x, x, x, num_heads=HEADS)
+
+
+def multi_head_backward(dout, x):
+    cache = spec.multi_head_attention_forward(x, x, x, *like(MULTI_HEAD, x)[:4], HEADS)[1]
+    return sum(spec.multi_head_attention_backward(dout, cache)[:3])
+
+
+def block(twin, x, norm):
+    return twin.encoder_block(like(BLOCK, x), x, num_heads=HEADS, norm=norm, mask=masks.causal())
+
+
+def block_backward(dout, x, norm):
+    return spec.encoder_block_backward(dout, like(BLOCK, x), x, num_heads=HEADS, norm=norm, mask=masks.causal())[0]
+
+
+def seed(twin, x):
+    return twin.scaled_dot_product_attention(x, x, x)[0]
+
+
+def seed_backward(dout, x):
+    return sum(spec.scaled_dot_product_attention_backward(dout, x, x, x)[:3])
+
+
+LAYERS = {
+    "multi-head": (multi_head, multi_head_backward),
+    "pre": (partial(block, norm="pre"), partial(block_backward, norm="pre")),
+    "post": (partial(block, norm="post"), partial(block_backward, norm="post")),
+    "scaled_dot_product_attention": (seed, seed_backward),
+}
+LAYER_LOSSES = {"sum": lambda y: y.sum(), "half": lambda y: y[..., ::2].mean()}
+
+
+@pytest.mark.parametrize(("layer", "loss", "tokens"), [
+    ("multi-head", "sum", 128), ("multi-head", "half", 300), ("pre", "sum", 64), ("post", "half", 128),
+    ("pre", "half", 300), ("scaled_dot_product_attention", "sum", 64), ("scaled_dot_product_attention", "half", 65),
+])  # fmt: skip
+def test_a_layer_that_closes_over_its_weights(layer, loss, tokens):
+    (layer, backward), loss = LAYERS[layer], LAYER_LOSSES[loss]
+    x = normal((2, tokens, M), 17)
+    total, gradient = jax.jit(jax.value_and_grad(lambda x: loss(layer(ops, x))))(x)
+    wide = x.astype(np.float64)
+    out = layer(spec, wide)
+    dout = np.asarray(jax.grad(loss)(out))
+    scales = np.abs(dout * out).sum(), np.abs(dout).max()
+    assert_close((total, gradient), (float(loss(out)), backward(dout, wide)), TOLERANCE["float32"], scales)
+
+
+def test_what_the_weights_look_like():
+    query, key = (normal((1, 4, 300, 16), k) for k in range(2))
+    got = jax.jit(partial(attendax.attention_stats, mask=masks.causal()))(query, key)
+    weights = spec.attention_with_weights(*(x.astype(np.float64) for x in (query, key, key)), mask=masks.causal())[2]
+    entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1)
+    wanted = entropy, weights.max(-1), weights.argmax(-1), weights.sum(-2)
+    assert_close(tuple(got), wanted, TOLERANCE["float32"], [1.0] * 4)
+
+
+# NaN under a mask, on both sides of 4,096 numbers
+
+
+@pytest.mark.parametrize("size", [(4, 63, 16), (4, 64, 16), (12, 64, 16), (2, 300, 16)], ids=str)
+def test_nan_under_a_mask_changes_no_bit(size):
+    """L6, where a compiler's maximum drops NaN."""
+    S = size[-2]
+    query, key, value = (normal(size, k) for k in range(3))
+    mask = np.arange(S)[None] < S - 4
+
+    @jax.jit
+    def everything(query, key, value):
+        def attend(*arrays):
+            return attendax.attention(*arrays, mask=mask)
+
+        return attend(query, key, value), jax.grad(lambda *a: attend(*a).sum(), (0, 1, 2))(query, key, value)
+
+    clean = everything(query, key, value)
+    key[:, S - 1], value[:, S - 1] = np.nan, np.nan
+    assert_same_bits(everything(query, key, value), clean, "NaN under the mask")

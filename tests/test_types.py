@@ -1,0 +1,65 @@
+"""What a user writes passes a strict type checker, and shows the public names and no others."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import attendax
+from attendax import masks, scores
+
+USER_CODE = Path(__file__).with_name("user_code.py")
+SETTINGS = """
+[mypy]
+strict = true
+mypy_path = {sources}
+[mypy-attendax.*]
+follow_imports = silent
+"""
+
+
+def test_a_users_file_passes_a_strict_type_checker(tmp_path):
+    """Only the user's file is judged; a mistake in it is seen: the types are those of the library, not Any."""
+    sources = Path(attendax.__file__).parent.parent
+    (tmp_path / "mypy.ini").write_text(SETTINGS.format(sources=sources))
+    mistaken = tmp_path / "mistaken.py"
+    mistaken.write_text(
+        USER_CODE.read_text()
+        + "attendax.attention(x, x, x, return_lse=True).sum()\nattendax.attention(x, x, x, is_causal=True)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-error-summary", USER_CODE, mistaken]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert all(line.startswith("mistaken.py:") for line in lines), done.stdout + done.stderr
+    last = len(mistaken.read_text().splitlines())
+    assert {int(line.split(":")[1]) for line in lines} == {last - 1, last}
+
+
+def test_what_a_user_may_write_runs():
+    done = subprocess.run([sys.executable, USER_CODE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_types_are_shipped():
+    assert (Path(attendax.__file__).parent / "py.typed").exists()
+
+
+def test_dir_shows_the_public_names():
+    """And every one of them is there."""
+    assert dir(masks) == ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
+    assert dir(scores) == ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "softcap"]
+    wanted = "attention attention_stats explain merge weights_at masks scores spec ops params encoders conformance"
+    assert {*wanted.split(), "AttentionStats", "Explanation", "__version__"} == set(dir(attendax))
+    for module in (attendax, masks, scores):
+        assert dir(module) == sorted(module.__all__)
+        assert all(hasattr(module, name) for name in dir(module))
+
+
+def test_the_version_is_said_once():
+    """In the package, from which the build reads it."""
+    numbers = attendax.__version__.split(".")
+    assert len(numbers) == 3
+    assert all(number.isdecimal() for number in numbers)
+    root = Path(__file__).parent.parent
+    settings = (root / "pyproject.toml").read_text()
+    assert 'dynamic = ["version"]' in settings
+    assert f'"{attendax.__version__}"' not in settings
