@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import ctypes
 import gc
 import importlib
 import resource
@@ -17,7 +18,7 @@ from .case import Case, random, siblings
 from .judge import Verdict, judge
 from .shrink import shrunk
 
-CLEAR_EVERY = 100  # cases: then what has been compiled is forgotten
+CLEAR_EVERY = 50  # cases: then what has been compiled is forgotten
 
 
 def features(case: Case) -> Iterator[str]:
@@ -51,6 +52,15 @@ def rss() -> int:
         return int(file.read().split()[1]) * resource.getpagesize() >> 20
 
 
+def forget() -> None:
+    """Give back what has been compiled: to JAX, to Python and, with glibc, which keeps what is freed, to the system."""
+    jax.clear_caches()
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class Driver:
     """Runs cases, tells of failures, counts."""
 
@@ -70,8 +80,7 @@ class Driver:
             verdict = self.run(others.pop(), name, verdict.program)
         if self.ran - self.cleared >= CLEAR_EVERY:
             self.cleared = self.ran
-            jax.clear_caches()
-            gc.collect()
+            forget()
 
     def run(self, case: Case, name: str = "", program: Any = None) -> Verdict:
         """Run one case."""

@@ -63,8 +63,9 @@ class Call:
         powers = np.where(self.allowed, np.exp(np.where(self.allowed, s - largest, 0)), 0)
         total = powers.sum(-1, keepdims=True)
         p = powers / np.where(self.empty, 1, total)
-        self.p = p = self.rounding.of(p, lambda: size_of_weights(p, s))
-        self.attended = self.rounding.of((p * self.kept) @ self.v, lambda: size_of(p * self.kept, self.v))
+        self.p_size = size_of_weights(p, s) if self.rounding.rng else p
+        self.p = p = self.rounding.of(p, lambda: 1j * self.p_size.imag)
+        self.attended = self.rounding.of((p * self.kept) @ self.v, lambda: size_of(self.p_size * self.kept, self.v))
         self.out = self.rounding.stored(self.attended)
         if self.case.layers:
             self.out, self.normed = layer_norm(self.out, self.rounding)
@@ -87,7 +88,9 @@ class Call:
         dp = dout @ self.v.swapaxes(-1, -2) * self.kept
         dp = rounding.of(dp, lambda: size_of(dout, self.v.swapaxes(-1, -2)) * self.kept)
         delta = (dp * self.p).sum(-1, keepdims=True) - dlse[..., None]
-        ds = np.where(allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p, dp, dlse)), 0)
+        ds = np.where(
+            allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p_size, dp, dlse)), 0
+        )
         dz, grads_mod = modified_backward(self.case.modifier, ds, self.modified, list(self.mod))
         found = {"query": self.scale * dz @ self.k}
         found["key"] = self.per_group(self.scale * dz.swapaxes(-1, -2) @ self.q)
@@ -198,7 +201,7 @@ def sum_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return x.sum(tuple(axis for axis, n in enumerate(shape) if n == 1), keepdims=True)
 
 
-def loss_backward(case: Case, outputs: Arrays, arrays: Arrays) -> tuple[Any, Any]:
+def loss_backward(case: Case, outputs: Arrays, arrays: Arrays, rounding: Rounding = EXACT) -> tuple[Any, Any]:
     """The gradients of the loss with respect to out and lse."""
     out, lse = outputs["out"], outputs["lse"]
     dout, dlse = np.zeros_like(out), np.zeros_like(lse)
@@ -209,7 +212,8 @@ def loss_backward(case: Case, outputs: Arrays, arrays: Arrays) -> tuple[Any, Any
         elif case.loss == "entropy":
             powers = np.exp(out - np.max(out.real, axis=-1, keepdims=True, initial=-np.inf))
             label = np.arange(out.shape[-1]) == 0
-            dout = (powers / powers.sum(-1, keepdims=True) - label) * (out.shape[-1] / count)
+            p = powers / powers.sum(-1, keepdims=True)
+            dout = rounding.of(p - label, lambda: size_of_weights(p, out) + label) * (out.shape[-1] / count)
         else:
             cotangent = arrays["cotangent_out"]
             each = {"sum": 1.0, "mean": 1 / count, "square": 2 * out / count, "weighted": cotangent}
@@ -249,9 +253,10 @@ def gradient(case: Case, arrays: Arrays, rounding: Rounding = EXACT) -> Arrays:
         per_call = {}
         for index, call in calls.items():
             own = {name: arrays[name][data.place(case, name, index)] for name in cotangents}
-            per_call[index] = call.backward(*loss_backward(case, call.outputs(), own))
+            per_call[index] = call.backward(*loss_backward(case, call.outputs(), own, rounding))
         return {name: x for name, x in _stacked(case, per_call).items() if name in data.wanted(case, arrays)}
-    dout, dlse = loss_backward(case, _stacked(case, {index: call.outputs() for index, call in calls.items()}), arrays)
+    outputs = _stacked(case, {index: call.outputs() for index, call in calls.items()})
+    dout, dlse = loss_backward(case, outputs, arrays, rounding)
     grads = {name: np.zeros_like(arrays[name], dtype=dout.dtype) for name in data.wanted(case, arrays)}
     for index, call in calls.items():
         found = call.backward(dout[index], dlse[index])

@@ -48,9 +48,9 @@ def size_of(one: Any, other: Any) -> Any:
 
 
 def size_of_weights(p: Any, s: Any) -> Any:
-    """The terms of the derivative of the weights, ``p (ds - Σ p ds)``, all positive."""
+    """The weights, and the terms of their derivative ``p (ds - Σ p ds)``, all positive."""
     p, ds = p.real, abs(s.imag)
-    return 1j * p * (ds + (p * ds).sum(-1, keepdims=True))
+    return p + 1j * p * (ds + (p * ds).sum(-1, keepdims=True))
 
 
 def size_of_grad_scores(p: Any, dp: Any, dlse: Any) -> Any:
