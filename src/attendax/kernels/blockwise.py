@@ -161,12 +161,14 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
 
 
 def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan) -> Rows:
-    """The rows, where scores are huge with maximum, sum and delta taken again from the products of the backward.
+    """The rows, where scores are large with maximum, sum and delta taken again from the products of the backward.
 
     Its products are of another shape than those of the forward, and round differently. That does not matter as long as
-    a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7).
+    a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7). In
+    float32 scores are large from 64 on: at 400, the weights of a row sum to 1 but for 1e-5, and a common part of the
+    keys, times that, stood in the gradient of the query (L8).
     """
-    limit = 2.0**-9 / jnp.finfo(rows.shift.dtype).eps
+    limit = 2.0**-17 / jnp.finfo(rows.shift.dtype).eps
     huge = (jnp.abs(rows.shift) > limit) & jnp.isfinite(rows.shift)
 
     def again():

@@ -1,0 +1,91 @@
+"""What shields from a compiler, each shield alone, on the smallest programs that were wrong (docs/xla-faults.md)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax.kernels.numerics import all_below, in_memory, matmul, matmul_transposed, product, times, walled
+
+OPERANDS = {
+    "ones": lambda s, shape: jnp.ones(shape),
+    "a number": lambda s, shape: jnp.full(shape, s),
+    "a column": lambda s, shape: jnp.broadcast_to(s * jnp.ones((shape[0], 1)), shape),
+    "an argument repeated": lambda s, shape: jnp.broadcast_to(jnp.reshape(s, (1, 1)), shape),
+}
+
+
+def total_behind_a_wall(x, y):
+    return walled(lambda x, y: times(x, y).sum(), x, y)
+
+
+TOTALS = {
+    "walled": total_behind_a_wall,
+    "in memory": lambda x, y: times(in_memory(x), in_memory(y)).sum(),
+    "matmul": lambda x, y: matmul(x, y).sum(),
+    "matmul transposed": lambda x, y: matmul_transposed(x, y.swapaxes(-1, -2)).sum(),
+}
+
+
+@pytest.mark.parametrize("total", TOTALS)
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_l17_a_product_with_an_operand_that_is_known(operand, total):
+    """Its sum, the sum of the squares of its gradient, and both as tangents."""
+    known, total = OPERANDS[operand], TOTALS[total]
+    x = np.random.default_rng(1).normal(size=(64, 2)).astype(np.float32)
+
+    def value(x, s):
+        return total(x, known(s, (2, 64)).astype(x.dtype))
+
+    wanted = 64.0 * x.sum()
+    np.testing.assert_allclose(jax.jit(value)(x, np.float32(1)), wanted, rtol=1e-5)
+    got, move = jax.jit(lambda x, s: jax.jvp(value, (x, s), (x, s)))(x, np.float32(1))
+    np.testing.assert_allclose(move, wanted if operand == "ones" else 2 * wanted, rtol=1e-5)
+    grad = jax.jit(jax.grad(value))(x, np.float32(1))
+    np.testing.assert_allclose(grad, np.full_like(x, 64), rtol=1e-6)
+
+    def squares(y):
+        return (jax.grad(lambda x: total(x, y))(x) ** 2).sum()
+
+    np.testing.assert_allclose(jax.jit(squares)(np.ones((2, 64), np.float32)), 128 * 64.0**2, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(squares))(np.ones((2, 64), np.float32)), 2 * 64 * 64.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_what_is_in_memory_keeps_its_bits(dtype, rng):
+    x = jnp.asarray(rng.normal(size=200) * 10.0 ** rng.integers(-4, 4, 200), dtype)
+    x = jnp.concatenate(
+        [x, jnp.array([0.0, -0.0, jnp.inf, -jnp.inf, jnp.finfo(dtype).max, jnp.finfo(dtype).tiny], dtype)]
+    )
+    assert np.asarray(jax.jit(in_memory)(x)).tobytes() == np.asarray(x).tobytes()
+    assert np.isnan(jax.jit(in_memory)(jnp.full(5000, jnp.nan, dtype))).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", [3, 1000, 4096, 5000, 70000])
+def test_l6_one_number_that_is_not_finite_is_found_at_every_size(size, dtype):
+    """A maximum would drop it from 4,096 numbers on."""
+    check = jax.jit(lambda x: all_below([x], 2.0**50))
+    assert check(np.full(size, 100, dtype))
+    for wild in (np.nan, np.inf, -np.inf):
+        for place in (0, size // 2, size - 1):
+            x = np.full(size, 100, dtype)
+            x[place] = wild
+            assert not check(x), (wild, place)
+    if dtype != "float16":
+        assert not check(np.append(np.zeros(size, dtype), np.asarray(-(2.0**51), dtype)))
+
+
+def test_products_have_the_tangents_of_products(rng):
+    """Where one operand alone moves, too; what is not finite counts as 0 in them."""
+    left, right = rng.normal(size=(5, 3)), rng.normal(size=(4, 3))
+    dleft, dright = rng.normal(size=left.shape), rng.normal(size=right.shape)
+    for name in (product, matmul_transposed):
+        got = jax.jvp(name, (left, right), (dleft, dright))[1]
+        np.testing.assert_allclose(got, dleft @ right.T + left @ dright.T, atol=1e-12)
+        got = jax.jvp(lambda left, name=name: name(left, right), (left,), (dleft,))[1]
+        np.testing.assert_allclose(got, dleft @ right.T, atol=1e-12)
+    right[0, 0] = np.nan
+    finite = np.where(np.isnan(right), 0, right)
+    got = jax.jvp(lambda left: product(left, right), (left,), (dleft,))[1]
+    np.testing.assert_allclose(got, dleft @ finite.T, atol=1e-12)
