@@ -39,7 +39,7 @@ def test_l17_a_product_with_an_operand_that_is_known(operand, total):
 
     wanted = 64.0 * x.sum()
     np.testing.assert_allclose(jax.jit(value)(x, np.float32(1)), wanted, rtol=1e-5)
-    got, move = jax.jit(lambda x, s: jax.jvp(value, (x, s), (x, s)))(x, np.float32(1))
+    move = jax.jit(lambda x, s: jax.jvp(value, (x, s), (x, s))[1])(x, np.float32(1))
     np.testing.assert_allclose(move, wanted if operand == "ones" else 2 * wanted, rtol=1e-5)
     grad = jax.jit(jax.grad(value))(x, np.float32(1))
     np.testing.assert_allclose(grad, np.full_like(x, 64), rtol=1e-6)

@@ -127,7 +127,7 @@ def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
         return jax.jit(functools.partial(primitive.bind, **dict(zip(names, values, strict=True))))
 
     def run(*arrays, **params):
-        if jax.config.jax_disable_jit:
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return list(function(*arrays, **params))
         return list(compiled(tuple(params), tuple(params.values()))(*arrays))
 

@@ -62,7 +62,8 @@ class Attention:
         wide, w_q, w_k, w_v, w_o = widen(x, *params)
         causal = self.causal if causal is None else checks.boolean("Attention", "causal", causal)
         mask = create_causal_mask(x.shape[1]) if causal else None
-        mixed, weights = scaled_dot_product_attention(*(matmul(wide, w) for w in (w_q, w_k, w_v)), mask)
+        q, k, v = (matmul(wide, w) for w in (w_q, w_k, w_v))
+        mixed, weights = scaled_dot_product_attention(q, k, v, mask)
         return matmul(mixed, w_o).astype(x.dtype), weights.astype(x.dtype)
 
     @takes_arrays
