@@ -151,3 +151,9 @@ def test_l11_a_function_is_not_asked_where_there_is_no_pair(sizes, rng):
     last = jnp.arange(sizes[0])
     mask = masks.from_function(lambda i, j, last: j <= last[i], last)
     assert attention(query, key, key, mask=mask).shape == query.shape
+
+
+def test_a_random_key_beside_a_function(arrays):
+    key = jax.random.key(3)
+    modifier = scores.from_function(lambda s, at, key: s + jax.random.normal(jax.random.fold_in(key, 1)), key)
+    np.testing.assert_allclose(attention(*arrays, score_mod=modifier), attention(*arrays), atol=1e-12)

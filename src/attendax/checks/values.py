@@ -160,7 +160,7 @@ def function_arrays(arrays: Any) -> Any:
     def converted(x: Any) -> Any:
         x = np.asarray(x) if isinstance(x, numbers.Number | np.generic) else x
         dtype = getattr(x, "dtype", None)
-        if dtype is None or not hasattr(x, "shape") or dtype.kind == "O":
+        if dtype is None or not hasattr(x, "shape") or getattr(dtype, "kind", "") == "O":  # random keys have no kind
             fail(TypeError, "from_function", f"arrays must be arrays, numbers, or pytrees of them, got {_shown(x)}.")
         x = x.astype(dtype.newbyteorder("=")) if isinstance(x, np.ndarray) and not dtype.isnative else x
         if isinstance(x, np.ndarray) and is_cut(x):

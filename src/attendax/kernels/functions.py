@@ -37,8 +37,8 @@ class Traced:
 
     def _on_pair(self, arrays: Any, *pair: Any) -> Any:
         count = len(self.jaxpr.constvars)
-        types = [v.aval.dtype for v in self.jaxpr.invars]
-        inputs = [x.astype(dtype) for x, dtype in zip((*pair, *arrays[count:]), types, strict=True)]
+        typed = zip((*pair, *arrays[count:]), (v.aval.dtype for v in self.jaxpr.invars), strict=True)
+        inputs = [x if x.dtype == dtype else x.astype(dtype) for x, dtype in typed]
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(arrays[:count])))(*inputs)[0]
 
 
