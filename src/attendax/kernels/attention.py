@@ -133,10 +133,11 @@ def settled(
         offered=("dense", "blockwise"),
     )
     query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
-    if 0 in (*query.shape[:-1], key.shape[-2]):  # no pair: nothing to ask a function for
+    shape = *query.shape[:-1], key.shape[-2]
+    if 0 in shape:  # no pair: nothing to ask a function for
         mask = score_mod = None
     if mask is not None:
-        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim))
+        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim), *shape[-2:])
     if bias is not None:
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
     if score_mod is not None:
@@ -147,7 +148,7 @@ def settled(
     plan = Plan(float(border.scale), float(border.rate), tile_sizes.LIMITS)
     operands = Operands(query, key, value, bias, score_mod, mask, words)
     if score_mod is not None:
-        modifier = trace_modifier(score_mod, query.shape[:-2], operands.wide())
+        modifier = trace_modifier(score_mod, shape, operands.wide())
         operands = operands._replace(score_mod=modifier)
     return Call(operands, plan.in_parts() if return_lse else plan)
 

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
+from attendax.ops.score_modifiers import modify
+
 
 class Traced:
     """What a function computes for one pair, from flat arguments; the first of them are what it closed over."""
@@ -42,22 +44,37 @@ class Traced:
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(arrays[:count])))(*inputs)[0]
 
 
-def trace_mask(mask: Any) -> Any:
-    """The mask with its functions traced."""
-    position = jax.ShapeDtypeStruct((1, 1), jnp.arange(1).dtype)
-    return mask.map(lambda part: _trace(part, _on_tile, position, position) if part.kind == "function" else part)
+def trace_mask(mask: Any, T: int, S: int) -> Any:
+    """The mask of T queries and S keys with its functions traced."""
+
+    def trace(part):
+        if part.kind != "function":
+            return part
+        jax.eval_shape(lambda i, j: part.allowed(i, j, jnp), _positions(T, 1), _positions(1, S))  # refuses other shapes
+        return _trace(part, _on_tile, _positions(1, 1), _positions(1, 1))
+
+    return mask.map(trace)
 
 
-def trace_modifier(score_mod: Any, leading: tuple[int, ...], dtype: Any) -> Any:
-    """The modifier of scores (..., N, T, S) with its functions traced; ``leading`` ends in N."""
+def trace_modifier(score_mod: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """The modifier of scores of a shape (..., N, T, S) with its functions traced."""
     if score_mod.kind == "compose":
-        return score_mod.replace(tuple(trace_modifier(part, leading, dtype) for part in score_mod.arrays))
+        return score_mod.replace(tuple(trace_modifier(part, shape, dtype) for part in score_mod.arrays))
     if score_mod.kind != "function":
         return score_mod
-    one = (1,) * (len(leading) - 1)
-    heads, position = ((*one, n, 1, 1) for n in (leading[-1], 1))
-    integers = (jax.ShapeDtypeStruct(shape, jnp.arange(1).dtype) for shape in (heads, position, position))
-    return _trace(score_mod, _on_scores, jax.ShapeDtypeStruct((*leading, 1, 1), dtype), tuple(integers))
+    *lead, N, T, S = shape
+    one = (1,) * len(lead)
+
+    def given(T, S):
+        positions = _positions(*one, N, 1, 1), _positions(*one, 1, T, 1), _positions(*one, 1, 1, S)
+        return jax.ShapeDtypeStruct((*lead, N, T, S), dtype), positions
+
+    jax.eval_shape(lambda scores, at: modify(score_mod, scores, at), *given(T, S))  # refuses other shapes
+    return _trace(score_mod, _on_scores, *given(1, 1))
+
+
+def _positions(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.arange(1).dtype)
 
 
 def _trace(part: Any, wrap: Callable, *pair: Any) -> Any:

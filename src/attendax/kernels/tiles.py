@@ -182,6 +182,8 @@ class Tile:
 
 def once_more(function: Callable[..., Any], *arrays: Any) -> Any:
     """``function(*arrays)``, of which reverse mode keeps nothing: it is computed again there, tile by tile (L16)."""
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return function(*arrays)  # a checkpoint would trace, and compile each of its loops
     return jax.checkpoint(function, prevent_cse=False)(*arrays)
 
 
