@@ -519,8 +519,8 @@ OPS = [
     Mistake(
         "values before their projection",
         "multi_head.py",
-        "affine(values, w_v, b_v)",
-        "affine(values, w_k, b_v)",
+        "(values, w_v, b_v)",
+        "(values, w_k, b_v)",
         "forward",
         "multi_head-open",
     ),

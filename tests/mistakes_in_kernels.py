@@ -171,8 +171,8 @@ TILES = in_file(
     ("truth values by their least alone", "(jnp.all, jnp.any)", "(jnp.all, jnp.all)", "forward", "dense"),
     (
         "chunks counted from the wrong end",
-        "rest % count * piece if count",
-        "rest // count * piece if count",
+        "else rest % count * piece",
+        "else rest // count * piece",
         "forward",
         "padding",
     ),
