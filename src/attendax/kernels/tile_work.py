@@ -16,7 +16,7 @@ from attendax.ops import dropout
 from attendax.ops.attention_core import add_bias
 from attendax.ops.score_modifiers import modify
 
-from .numerics import all_below, in_memory, product, times, vary_alike
+from .numerics import all_below, product, repeated, times, vary_alike
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .tiles import Tile, once_more
 
@@ -81,7 +81,9 @@ def part_of_tangent(
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, wide, roles = _cut(tile, operands), operands.wide(), operands.roles()
     moving = [k for k, dot in enumerate(dots) if dot is not None and k != VALUE]
-    pairs = [_repeated_alike(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
+    pairs = [(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
+    shapes = [jnp.broadcast_shapes(one.shape, dot.shape) for one, dot in pairs]
+    pairs = [(repeated(one, shape), repeated(dot, shape)) for (one, dot), shape in zip(pairs, shapes, strict=True)]
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
@@ -95,12 +97,6 @@ def part_of_tangent(
     if dots[VALUE] is not None:
         summed += _average(w, tile.cut("keys", dots[VALUE]).astype(wide), allowed)
     return summed, jnp.sum(p * ds, axis=-1, keepdims=True)
-
-
-def _repeated_alike(one: Array, other: Array) -> list[Array]:
-    """Two arrays in their common shape, each in memory: it may be an operand of a product."""
-    shape = jnp.broadcast_shapes(one.shape, other.shape)
-    return [x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape)) for x in (one, other)]
 
 
 class Rows(NamedTuple):

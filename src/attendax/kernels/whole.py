@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from attendax.masks import Mask
 
-from .numerics import all_below, in_memory, product, times
+from .numerics import all_below, in_memory, product, repeated, times
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .tile_work import allowed_pairs, headroom, mask_in_tile
 from .tiles import Grid, Tile, once_more, repeat
@@ -182,7 +182,7 @@ def _by_chunks(
     def chunk(index, buffers):
         tile = grid.tile(index, 0, 0)
         cuts = (tile.cut(role, x) for role, x in zip(roles, arrays, strict=True))
-        here = [_repeated(x, grid.pieces[:-2]) for x in cuts]
+        here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
         def run(here, room=1):
             found = work(*_heads_of(tile, operands, here, room))
@@ -207,12 +207,6 @@ def _by_chunks(
         )
 
     return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, wide) for _, shape in outputs))
-
-
-def _repeated(x: Array, leading: tuple[int, ...]) -> Array:
-    """``x`` along leading axes that vmap has given to other arrays only."""
-    shape = *leading, *x.shape[-3:]
-    return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 
 
 def _heads_of(tile: Tile, operands: Operands, arrays: list[Array], room: Any) -> tuple[Any, ...]:
