@@ -4,6 +4,7 @@ A call has sizes and a mask, a loss, operands of which the compiler may know mor
 surroundings, a direction of differentiation and a dtype. XLA does other things to it by each of them.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -85,15 +86,15 @@ OPERANDS: dict[str, dict] = {
 }
 
 
-OPTIONS: dict[str, dict] = {  # of the size (1, 4, 300, 16)
-    "": {},
-    "bias": {"bias": normal((1, 4, 300, 300), 13)},
-    "bias of zeros": {"bias": np.zeros((300, 300), np.float32)},
-    "softcap": {"score_mod": scores.softcap(2.0)},
-    "alibi": {"score_mod": scores.alibi(np.array([0.5, 0.25, 0.125, 0.0625], np.float32))},
-    "padding": {"mask": masks.padding(np.array([211]))},
-    "window": {"mask": masks.window(40, 0)},
-    "dropout": {"dropout_rate": 0.3, "dropout_rng": np.array([7, 11], np.uint32)},
+OPTIONS: dict[str, Callable] = {  # of the size (1, 4, 300, 16), for queries of a dtype
+    "": lambda dtype: {},
+    "bias": lambda dtype: {"bias": normal((1, 4, 300, 300), 13).astype(dtype)},
+    "bias of zeros": lambda dtype: {"bias": np.zeros((300, 300), dtype)},
+    "softcap": lambda dtype: {"score_mod": scores.softcap(2.0)},
+    "alibi": lambda dtype: {"score_mod": scores.alibi(np.array([0.5, 0.25, 0.125, 0.0625], dtype))},
+    "padding": lambda dtype: {"mask": masks.padding(np.array([211]))},
+    "window": lambda dtype: {"mask": masks.window(40, 0)},
+    "dropout": lambda dtype: {"dropout_rate": 0.3, "dropout_rng": np.array([7, 11], np.uint32)},
 }
 
 
@@ -123,9 +124,8 @@ class Call(NamedTuple):
         )
         return " ".join(str(part) for part in parts if part).replace(", ", "x")
 
-    @property
-    def keywords(self):
-        return {"mask": SIZES[self.size]} | OPTIONS[self.options]
+    def keywords(self, dtype):
+        return {"mask": SIZES[self.size]} | OPTIONS[self.options](dtype)
 
     @property
     def weights(self):
@@ -151,7 +151,7 @@ class Call(NamedTuple):
         if self.between:
             operands = [x @ w for x, w in zip(operands, projections, strict=True)]
         asked = {"implementation": self.implementation, "return_lse": self.loss == "lse"}
-        got = attendax.attention(*operands, **self.keywords, **asked)
+        got = attendax.attention(*operands, **self.keywords(s.dtype), **asked)
         out, lse = got if self.loss == "lse" else (got, None)
         return (ops.layer_norm(out, gamma, jnp.zeros_like(gamma)) if self.between else out), lse
 
@@ -176,7 +176,7 @@ class Reference:
         projections, gamma = self.call.weights
         if self.call.between:
             operands = [x @ w for x, w in zip(operands, projections, strict=True)]
-        averages, lse = spec.attention(*operands, **self.call.keywords, return_lse=True)
+        averages, lse = spec.attention(*operands, **self.call.keywords(np.float64), return_lse=True)
         out = spec.layer_norm(averages, gamma, np.zeros_like(gamma)) if self.call.between else averages
         return out, (lse if self.call.loss == "lse" else None), operands, averages
 
@@ -210,7 +210,7 @@ class Reference:
         projections, gamma = self.call.weights
         if self.call.between:
             dout = spec.layer_norm_backward(dout, averages, gamma)[0]
-        grads = spec.attention_backward(dout, *operands, **self.call.keywords, grad_lse=dlse)[:3]
+        grads = spec.attention_backward(dout, *operands, **self.call.keywords(np.float64), grad_lse=dlse)[:3]
         if self.call.between:
             grads = [g @ w.T for g, w in zip(grads, projections, strict=True)]
         return {k: grads[k] for k in arrays}

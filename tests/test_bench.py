@@ -390,8 +390,8 @@ class TestCommand:
         monkeypatch.setitem(sys.modules, "rich", None)
         status, _, err = run()
         assert status == cli.REFUSED
-        assert err.startswith("attendax bench: bench: the package rich is not installed; run: ")
-        assert err.endswith('pip install ".[bench]"\n')
+        assert err.startswith("attendax bench: bench: the package rich is not installed; run, in a clone of attendax: ")
+        assert err.endswith(' -m pip install ".[bench]"\n')
 
     def test_without_the_folder(self, run, monkeypatch, tmp_path):
         monkeypatch.setattr(cli, "__file__", str(tmp_path / "a" / "b" / "cli.py"))

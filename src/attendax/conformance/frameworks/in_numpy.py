@@ -52,7 +52,7 @@ def closing_over(attend, kinds, known):
         found = {"query": query, "key": key, "value": value, **given, **known}
         weights = found.pop("weights", None)
         inputs = [found.pop(name) for name in ("query", "key", "value")]
-        return inputs if weights is None else [x @ weights for x in inputs], found
+        return inputs if weights is None else [(x @ weights).astype(x.dtype) for x in inputs], found
 
     def closed(query, key, value, **given):
         inputs, given = filled(query, key, value, given)
@@ -63,7 +63,7 @@ def closing_over(attend, kinds, known):
         names = ("query", "key", "value", "bias")
         found = dict(zip(names, attend.backward(grad_output, *inputs, **given), strict=False))
         if "weights" in known:
-            found |= {k: found[k] @ known["weights"].T for k in ("query", "key", "value")}
+            found |= {k: (found[k] @ known["weights"].T).astype(found[k].dtype) for k in ("query", "key", "value")}
         return [x for k, x in found.items() if k not in known]
 
     closed.backward = backward  # type: ignore[attr-defined]
