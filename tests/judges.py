@@ -19,6 +19,7 @@ FLOAT32_TOLERANCE = {
     "feed_forward": 2e-6,
     "layer_norm": 2e-6,
     "attention": 2e-6,
+    "sdpa": 2e-6,
     "additive": 2e-6,
 }
 FLOAT32_DEFAULT = 1e-6

@@ -122,6 +122,17 @@ NUMERICS = in_file(
     ("finite cuts the gradient", "primals[0]), tangents[0]", "primals[0]), 0 * tangents[0]", "jvp of jvp", "open"),
 )
 
+MODIFIED = [
+    *in_file(
+        "score_modifiers.py",
+        ("bias without its tangent", "tangents[0] + tangents[1]", "tangents[0]", "gradient", "bias"),
+    ),
+    *in_file(
+        "dropout.py",
+        ("one round of threefry less", "for group in range(5)", "for group in range(4)", "forward", "dropout"),
+    ),
+]
+
 TILES = in_file(
     "tiles.py",
     ("keys of the overlap open, so twice", "once = (j0 % grid.columns == 0) & (", "once = (", "forward", "open"),
@@ -490,6 +501,6 @@ RESULTS = (
 
 KERNELS = [
     *(MERGING + WHOLE + HEADROOM + NUMERICS + TILES + SIZES + MASKS),
-    *(SCORES + BACKWARD + DIRECTIONS),
+    *(MODIFIED + SCORES + BACKWARD + DIRECTIONS),
     *(POISON + RESULTS),
 ]

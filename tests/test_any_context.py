@@ -168,3 +168,26 @@ def test_nan_under_a_mask_changes_no_bit(size, poisoned):
     for place in poisoned:
         bad[place][:, S - 1] = np.nan
     assert_same_bits(everything(*bad), everything(*arrays), "NaN under the mask")
+
+
+UNREAD = {
+    "chosen": attendax.attention,
+    "dense": partial(attendax.attention, implementation="dense"),
+    "ops": ops.attention,
+    "scaled_dot_product_attention": lambda *a, mask: ops.scaled_dot_product_attention(*a, mask.to_dense(64, 64))[0],
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
+    """L6: a causal call of which the loss reads the first 40 rows, and NaN in key and value 50."""
+    arrays = [normal((12, 64, 16), k) for k in range(3)]
+    bad = [x.copy() for x in arrays]
+    bad[1][:, 50], bad[2][:, 50] = np.nan, np.nan
+
+    @jax.jit
+    def gradient(*arrays):
+        return jax.grad(lambda *a: UNREAD[name](*a, mask=masks.causal())[:, :40].sum(), (0, 1, 2))(*arrays)
+
+    got, wanted = gradient(*bad), gradient(*arrays)
+    assert_same_bits([x[:, :50] for x in got], [x[:, :50] for x in wanted], name)

@@ -460,7 +460,7 @@ def test_l10_every_kind_of_key_gives_the_same_set(rng):
 
 
 def test_l10_the_words_are_those_of_jax_random():
-    from attendax.ops.dropout import threefry as in_jax
+    from attendax.kernels.dropout import threefry as in_jax
     from attendax.spec.dropout import threefry as in_numpy
 
     words = np.asarray(jax.random.key_data(jax.random.key(99)))

@@ -38,17 +38,17 @@ def judge_huge(case, twin):
 
 
 def judge_poison(case, twin):
-    """L6: NaN in the keys that are masked (case sdpa-keys) changes no bit."""
-    q, k, v = (x.copy() for x in arrays_of(case))
-    wanted = case.forward(twin, q, k, v)
+    """L6: NaN in the values of keys 4 and later, which are masked, changes no bit."""
+    q, k, v, *weights = (x.copy() for x in arrays_of(case))
+    wanted = case.forward(twin, q, k, v.copy(), *weights)
     v[..., 4:, :] = np.nan
-    assert_same_bits(case.forward(twin, q, k, v), wanted, case.name)
+    assert_same_bits(case.forward(twin, q, k, v, *weights), wanted, case.name)
 
 
 def judge_visible(case, twin):
-    q, k, v = (x.copy() for x in arrays_of(case))
+    q, k, v, *weights = (x.copy() for x in arrays_of(case))
     v[..., 0, 0] = np.nan
-    assert np.isnan(np.asarray(case.forward(twin, q, k, v))[..., 0]).all()
+    assert np.isnan(np.asarray(case.forward(twin, q, k, v, *weights))[..., 0]).all()
 
 
 def judge_minus_infinity(case, twin):

@@ -1,22 +1,18 @@
 """The door: attention by the whole law, by the fastest path that keeps it."""
 
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attendax import checks, ops
+from attendax import checks
 from attendax.checks import knows_keywords
-from attendax.masks import Mask
-from attendax.ops import dropout
-from attendax.ops.weighted_sum import takes_arrays
 from attendax.options import Options
 
-from . import tile_sizes
+from .call import Call, settled
 from .derivatives import attend
-from .functions import trace_mask, trace_modifier
-from .operands import Operands, Plan, Results
+from .operands import Results, takes_arrays
 
 
 @overload
@@ -86,76 +82,14 @@ def attention(
     """
     arrays, options = (query, key, value, mask, bias, score_mod), (scale, dropout_rate, dropout_rng)
     call = settled("attention", *arrays, *options, implementation, return_lse)
-    if implementation == "dense":
-        names = "mask", "bias", "score_mod", "scale", "dropout_rate", "dropout_rng"
-        given = dict(zip(names, (*arrays[3:], *options), strict=True))
-        return ops.attention(query, key, value, **given, return_lse=return_lse)
-    results = results_of(call)
+    return results_of(call, query, value, return_lse)
+
+
+def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
+    """out, or out and lse, of a call of this query and value, as its caller has shaped them."""
+    results = attend(*call)
     out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out
-
-
-class Call(NamedTuple):
-    """A call that has passed its checks: what a backend is given."""
-
-    operands: Operands
-    plan: Plan
-
-
-def settled(
-    function: str,
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Any,
-    bias: Any,
-    score_mod: Any,
-    scale: Any = None,
-    dropout_rate: Any = 0.0,
-    dropout_rng: Any = None,
-    implementation: Any = None,
-    return_lse: Any = False,
-) -> Call:
-    """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built."""
-    border = checks.attention(
-        function,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        score_mod,
-        scale,
-        dropout_rate,
-        dropout_rng,
-        implementation,
-        return_lse,
-        offered=("dense", "blockwise"),
-    )
-    query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
-    shape = *query.shape[:-1], key.shape[-2]
-    if 0 in shape:  # no pair: nothing to ask a function for
-        mask = score_mod = None
-    if mask is not None:
-        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim), *shape[-2:])
-    if bias is not None:
-        bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
-    if score_mod is not None:
-        score_mod = score_mod.spread(query.ndim)
-    words = None
-    if border.rate:
-        words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
-    plan = Plan(float(border.scale), float(border.rate), tile_sizes.LIMITS)
-    operands = Operands(query, key, value, bias, score_mod, mask, words)
-    if score_mod is not None:
-        modifier = trace_modifier(score_mod, shape, operands.wide())
-        operands = operands._replace(score_mod=modifier)
-    return Call(operands, plan.in_parts() if return_lse else plan)
-
-
-def results_of(call: Call) -> Results:
-    """The results of the fastest backend."""
-    return attend("blockwise", *call)
 
 
 @jax.custom_jvp

@@ -32,7 +32,7 @@ BACKENDS: dict[str, Any] = {"blockwise": blockwise}
 KEPT = 256
 
 
-def attend(backend: str, operands: Operands, plan: Plan) -> Results:
+def attend(operands: Operands, plan: Plan, backend: str = "blockwise") -> Results:
     """The results of a backend, differentiable in every direction."""
     leaves, tree = jax.tree.flatten(operands)
     return Results(*forward_p.bind(*vary_alike(leaves), backend=backend, tree=tree, plan=plan))

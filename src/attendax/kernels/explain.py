@@ -10,10 +10,10 @@ import numpy as np
 
 from attendax.checks import is_traced, knows_keywords
 from attendax.masks import Mask
-from attendax.ops.weighted_sum import takes_arrays
 
-from .attention import attention, settled
-from .operands import Operands, Plan
+from .attention import attention
+from .call import settled
+from .operands import Operands, Plan, takes_arrays
 from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
 

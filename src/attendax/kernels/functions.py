@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from attendax.ops.score_modifiers import modify
+from .score_modifiers import modify
 
 
 class Traced:

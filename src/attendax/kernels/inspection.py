@@ -8,12 +8,14 @@ import numpy as np
 from jax import Array, lax
 
 from attendax.checks import fail, is_traced, knows_keywords
-from attendax.ops.weighted_sum import takes_arrays
 
 from . import blockwise
-from .attention import Call, results_of, settled
+from .call import Call, settled
+from .derivatives import attend
+from .numerics import walled
+from .operands import takes_arrays
 from .tile_sizes import grid_of
-from .tile_work import scores_of_tile
+from .tile_work import scores_of_tile, weights_of_tile
 from .tiles import Grid, Tile
 
 
@@ -64,7 +66,7 @@ def attention_stats(
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:
         return _no_stats(call, shape)
-    results = results_of(call)
+    results = attend(*call)
     widths, neutral = (1, 1, 1), (0, -jnp.inf, -1)
     grid = grid_of(*call)
 
@@ -99,7 +101,7 @@ def _received(call: Call, shape: tuple[int, ...]) -> Array:
     ones = jnp.ones((*key.shape[:-1], 1), operands.wide())
 
     def total(values):
-        return results_of(Call(operands._replace(key=key, value=values), plan)).out.sum()
+        return attend(operands._replace(key=key, value=values), plan).out.sum()
 
     return jax.grad(total)(ones).reshape(*shape[:-2], shape[-1])
 
@@ -159,18 +161,27 @@ def _rows(call: Call, rows: Array) -> Array:
     grid = _one_tile(call, rows=1)
 
     def row(i):
-        scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), i, 0, i, 0), *call, False)
-        largest = jnp.max(scores, axis=-1, keepdims=True)
-        powers = jnp.exp(scores - lax.stop_gradient(jnp.where(largest == -jnp.inf, 0, largest)))
-        total = powers.sum(axis=-1, keepdims=True)
-        return jnp.squeeze(powers / jnp.where(total == 0, 1, total), -2)
+        return jnp.squeeze(weights_of_tile(Tile(grid, (0,) * len(grid.axes), i, 0, i, 0), *call), -2)
 
     return jnp.moveaxis(lax.map(row, rows), 0, -2)
 
 
+def all_weights(call: Call) -> Array:
+    """All weights (..., N, T, S), after dropout."""
+    leaves, tree = jax.tree.flatten(call.operands)
+    grid = _one_tile(call)
+    if 0 in grid.shape:
+        return jnp.zeros(grid.shape, call.operands.wide())
+
+    def weights(*leaves):
+        return weights_of_tile(grid.tile(0, 0, 0), jax.tree.unflatten(tree, leaves), call.plan)
+
+    return walled(weights, *leaves)
+
+
 def _columns(call: Call, columns: Array) -> Array:
     """Each weight from its score and from the maximum and sum of its whole row."""
-    grid, results = _one_tile(call, columns=1), results_of(call)
+    grid, results = _one_tile(call, columns=1), attend(*call)
     shift = jnp.where(results.shift == -jnp.inf, 0, results.shift)
     total = jnp.where(results.total == 0, 1, results.total)
 

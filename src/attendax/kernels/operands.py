@@ -1,11 +1,18 @@
 """What every backend is given: the arrays of one call of attention, and the plan, which holds no arrays."""
 
 import dataclasses
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+
+from attendax import checks
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
 
@@ -96,3 +103,28 @@ class Plan:
     def leading(self, operands: Operands) -> tuple[int, ...]:
         """The leading axes of the result, those from vmap included."""
         return *self.batch, *operands.query.shape[len(self.batch) : -3]
+
+
+def takes_arrays(function: Function) -> Function:
+    """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
+
+    So float64 from NumPy is float32 where 64 bits are not enabled, as everywhere in JAX, before any dtype is compared.
+    What JAX has no number or dtype for stays as it is, for the checks to see and to refuse.
+    """
+
+    def convert(x):
+        known = isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" and x.dtype.isnative
+        return jnp.asarray(x) if known and not checks.is_cut(x) else x
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        args, kwargs = jax.tree.map(convert, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def widen(*arrays: Any) -> tuple[Any, ...]:
+    """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
+    dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays if array is not None))
+    return tuple(None if array is None else array.astype(dtype) for array in arrays)

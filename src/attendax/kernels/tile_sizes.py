@@ -10,6 +10,7 @@ from .operands import Limits, Operands, Plan
 from .tiles import SKIPPED, Band, Grid, kinds_of_tiles
 
 LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
+ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
 BANDS, MOST_OF_ALL = 4, 0.8  # how many bands at most, and what share of all pairs they may still have
 FEW = 128  # queries
 LEAST = 32  # queries or keys, however many heads a tile must hold
@@ -17,6 +18,10 @@ LEAST = 32  # queries or keys, however many heads a tile must hold
 
 def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
     """The grid for the arrays of a call; see ``choose``."""
+    if plan.limits == ONE_TILE:
+        axes = _axes(operands, plan)
+        T, S = operands.query.shape[-2], operands.key.shape[-2]
+        return Grid(axes, axes, T, S, T, S, len(plan.batch))
     masked, band = operands.mask is not None, _band(operands.mask)
     sizes = operands.query.shape[-2], operands.key.shape[-2], operands.wide().itemsize
     whole, batch = _whole_axes(operands, plan), len(plan.batch)

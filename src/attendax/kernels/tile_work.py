@@ -12,12 +12,11 @@ import numpy as np
 from jax import Array, lax
 
 from attendax.masks import Mask
-from attendax.ops import dropout
-from attendax.ops.attention_core import add_bias
-from attendax.ops.score_modifiers import modify
 
+from . import dropout
 from .numerics import all_below, product, repeated, times, vary_alike
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
+from .score_modifiers import add_bias, modify
 from .tiles import Tile, once_more
 
 
@@ -50,6 +49,12 @@ def headroom(values: Array, dtype: Any) -> Array:
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
     """The scores (..., N, queries, keys) as softmaxed, -inf where forbidden."""
     return _flat_scores(_cut(tile, operands), tile, operands, plan, is_open)[0]
+
+
+def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
+    """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
+    powers, _, total = _powers(scores_of_tile(tile, operands, plan, False))
+    return _dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
 
 
 def part_of_sums(tile: Tile, dout: Array, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:

@@ -8,8 +8,9 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import matmul
+from attendax.kernels.operands import takes_arrays, widen
 
-from .weighted_sum import as_allowed, average, drop_unused, pull_back, takes_arrays, widen
+from .weighted_sum import as_allowed, average, drop_unused, pull_back
 
 
 @takes_arrays

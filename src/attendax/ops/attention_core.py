@@ -6,17 +6,18 @@ The formulas, and every gradient derived by hand, are in the module of the same 
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import matmul_transposed
+from attendax.kernels.operands import takes_arrays, widen
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward
-from .weighted_sum import as_allowed, average, pull_back, softmax, takes_arrays, widen
+from .full_attention import out_and_weights
+from .weighted_sum import as_allowed, pull_back, softmax
 
 
 @takes_arrays
@@ -154,30 +155,7 @@ def _attend(
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
     checks.bias(function, bias, shape, Q.dtype)
-    q, k, v, b = widen(Q, K, V, bias)
-    scores, allowed = compute_attention_scores(q, k), as_allowed(mask, shape)
-    if b is not None:
-        scores, allowed = add_bias(scores, b, allowed)
-    output, weights = average(scores, v, allowed)
-    return output.astype(Q.dtype), weights.astype(Q.dtype)
-
-
-def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
-    """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
-    bias = jnp.broadcast_to(bias.reshape((1,) * (scores.ndim - bias.ndim) + bias.shape), scores.shape)
-    return _bounded_sum(scores, bias), allowed & (bias != -jnp.inf)
-
-
-@jax.custom_jvp
-def _bounded_sum(scores: Array, bias: Array) -> Array:
-    total = scores + bias
-    overflow = jnp.isinf(total) & jnp.isfinite(scores) & jnp.isfinite(bias)
-    return jnp.where(overflow, jnp.copysign(jnp.finfo(total.dtype).max, total), total)
-
-
-@_bounded_sum.defjvp
-def _bounded_sum_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return _bounded_sum(*primals), tangents[0] + tangents[1]
+    return out_and_weights(Q, K, V, as_allowed(mask, shape), bias)
 
 
 @takes_arrays

@@ -1,4 +1,4 @@
-"""The whole law in dense JAX: every option of ``attendax.attention``, one step of L2 after the other."""
+"""``attendax.attention`` with all T x S scores at once: out, the weights, and the gradients as a function."""
 
 from typing import Any, Literal, Unpack, overload
 
@@ -6,16 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attendax import checks
 from attendax.checks import knows_keywords
-from attendax.kernels.numerics import matmul_transposed
+from attendax.kernels.attention import results_of
+from attendax.kernels.call import Call, settled
+from attendax.kernels.inspection import all_weights
+from attendax.kernels.operands import takes_arrays
 from attendax.options import Options
 from attendax.params import AttentionGradients
-
-from . import dropout
-from .attention_core import add_bias
-from .score_modifiers import all_positions, modify
-from .weighted_sum import as_allowed, masked_softmax, sum_over_allowed, takes_arrays, widen
 
 
 @overload
@@ -77,63 +74,25 @@ def attention(
         >>> attention(query, key, value).tolist()
         [[1.5]]
     """
-    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
-    out, lse, _ = _forward("attention", *inputs, implementation, return_lse)
-    return (out, lse) if return_lse else out
+    options = {"mask": mask, "bias": bias, "score_mod": score_mod, "scale": scale, "return_lse": return_lse}
+    options |= {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
+    return results_of(_dense("attention", query, key, value, implementation, **options), query, value, return_lse)
 
 
-def _forward(
-    function: str,
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Any,
-    bias: Array | None,
-    score_mod: Any,
-    scale: float | None,
-    dropout_rate: float,
-    dropout_rng: Any,
-    implementation: str | None,
-    return_lse: bool = False,
-    **gradients: Any,
-) -> tuple[Array, Array, Array]:
-    """out, lse, and the weights after dropout."""
-    border = checks.attention(
-        function,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        score_mod,
-        scale,
-        dropout_rate,
-        dropout_rng,
-        implementation,
-        return_lse,
-        **gradients,
-    )
-    q, k, v, b = widen(query, key, value, bias)
-    if query.ndim == 2:  # one head, no batch
-        q, k, v = q[None], k[None], v[None]
-    k, v = (jnp.repeat(x, border.group, axis=-3) for x in (k, v))
-    shape = (*q.shape[:-1], k.shape[-2])
-    allowed = as_allowed(mask, shape)
-    scores = matmul_transposed(border.scale * q, k)
-    if score_mod is not None:  # a forbidden score, perhaps NaN, would come back as the derivative of the modifier
-        open_pairs = allowed if b is None else add_bias(scores, b, allowed)[1]
-        scores = modify(score_mod.spread(len(shape)), jnp.where(open_pairs, scores, 0), all_positions(shape))
-    if b is not None:
-        scores, allowed = add_bias(scores, b, allowed)
-    weights, lse = masked_softmax(scores, allowed)
-    if border.rate:
-        _, row, column = all_positions(shape)
-        keys = tuple(word[..., None, None] for word in dropout.head_keys(border.words, shape[:-2]))
-        kept = dropout.keep(keys, row, column, border.rate)
-        weights = jnp.where(kept, weights / (1 - border.rate if border.rate < 1 else 1), 0)
-    out = sum_over_allowed(weights, v, allowed).astype(query.dtype)
-    weights = weights.astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
-    return out.reshape(*query.shape[:-1], value.shape[-1]), lse.reshape(query.shape[:-1]), weights
+def _dense(function: str, query: Array, key: Array, value: Array, implementation: Any = None, **options: Any) -> Call:
+    """The call in one tile."""
+    implementation = "dense" if implementation is None else implementation
+    return settled(function, query, key, value, implementation=implementation, offered=("dense",), **options)
+
+
+def out_and_weights(query: Array, key: Array, value: Array, allowed: Array, bias: Array | None = None) -> Any:
+    """out (..., T, V) and weights (..., T, S) of heads that share nothing, for boolean ``allowed`` of that shape."""
+    if bias is not None:
+        bias = bias.reshape((1,) * (allowed.ndim - bias.ndim) + bias.shape)[..., None, :, :]
+    q, k, v, mask = (x[..., None, :, :] for x in (query, key, value, allowed))  # one head of each
+    call = _dense("attention", q, k, v, mask=mask, bias=bias)
+    out, weights = results_of(call, q, v, False), all_weights(call).astype(query.dtype)
+    return out.reshape(*query.shape[:-1], value.shape[-1]), weights.reshape(allowed.shape)
 
 
 @knows_keywords
@@ -152,8 +111,11 @@ def attention_with_weights(
     implementation: str | None = None,
 ) -> tuple[Array, Array, Array]:
     """``attention`` for those who want to look inside: out, lse, and the weights (..., N, T, S) after dropout."""
-    inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
-    return _forward("attention_with_weights", *inputs, implementation)
+    options = {"mask": mask, "bias": bias, "score_mod": score_mod, "scale": scale, "return_lse": True}
+    options |= {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
+    call = _dense("attention_with_weights", query, key, value, implementation, **options)
+    weights = all_weights(call).astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
+    return *results_of(call, query, value, True), weights
 
 
 @knows_keywords
@@ -174,25 +136,12 @@ def attention_backward(
     implementation: str | None = None,
 ) -> AttentionGradients:
     """Gradients of every floating input as ``AttentionGradients``; derived by hand in ``spec``."""
-    name, rest = "attention_backward", (scale, dropout_rate, dropout_rng)
-    checks.attention(
-        name,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        score_mod,
-        *rest,
-        implementation,
-        grad_output=grad_output,
-        grad_lse=grad_lse,
-    )
+    rest = {"mask": mask, "scale": scale, "dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
+    options = rest | {"bias": bias, "score_mod": score_mod, "grad_output": grad_output, "grad_lse": grad_lse}
+    _dense("attention_backward", query, key, value, implementation, **options)
 
     def forward(query, key, value, bias, score_mod):
-        return _forward(
-            name.removesuffix("_backward"), query, key, value, mask, bias, score_mod, *rest, implementation
-        )[:2]
+        return attention(query, key, value, bias=bias, score_mod=score_mod, return_lse=True, **rest)
 
     (_, lse), pull = jax.vjp(forward, query, key, value, bias, score_mod)
     return AttentionGradients(

@@ -1,7 +1,6 @@
 """Multi-head attention: several attentions side by side, each in its own slice of the model width. Pure JAX."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -11,12 +10,14 @@ from jax import Array, lax
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.kernels.attention import attention
-from attendax.kernels.numerics import matmul_transposed, times, walled
+from attendax.kernels.numerics import times, walled
+from attendax.kernels.operands import takes_arrays, widen
 from attendax.kernels.reach import reach
 from attendax.params import MultiHeadParams
 
+from .full_attention import out_and_weights
 from .init import glorot
-from .weighted_sum import as_allowed, average, drop_unused, pull_back, takes_arrays, widen
+from .weighted_sum import as_allowed, drop_unused, pull_back
 
 
 @takes_arrays
@@ -180,7 +181,7 @@ def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Arra
     queries, keys, values = drop_unused(allowed, [queries], [keys, values])
     projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = (split_heads(walled(affine, *each), allowed.shape[1]) for each in projections)
-    heads, weights = average(matmul_transposed(q / math.sqrt(q.shape[-1]), k), v, allowed)
+    heads, weights = out_and_weights(q, k, v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
     return walled(affine, context, w_o, b_o).astype(Q.dtype), cache

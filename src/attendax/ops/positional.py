@@ -8,8 +8,9 @@ import numpy as np
 from jax import Array
 
 from attendax import checks
+from attendax.kernels.operands import takes_arrays, widen
 
-from .weighted_sum import pull_back, takes_arrays, widen
+from .weighted_sum import pull_back
 
 
 def sinusoidal_encoding(max_length: int, d_model: int, *, dtype: Any = float) -> Array:

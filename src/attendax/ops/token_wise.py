@@ -11,8 +11,9 @@ from jax import Array, lax
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import times, walled
+from attendax.kernels.operands import takes_arrays, widen
 
-from .weighted_sum import pull_back, takes_arrays, widen
+from .weighted_sum import pull_back
 
 
 @takes_arrays

@@ -10,6 +10,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.operands import takes_arrays, widen
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from .init import glorot
@@ -17,7 +18,7 @@ from .multi_head import in_tiles, init_multi_head_attention
 from .token_wise import feed_forward, layer_norm
 from .token_wise import feed_forward_backward as feed_forward_backward
 from .token_wise import layer_norm_backward as layer_norm_backward
-from .weighted_sum import pull_back, takes_arrays, widen
+from .weighted_sum import pull_back
 
 
 def init_encoder_block(

@@ -5,44 +5,16 @@ every product; and ``where`` differentiates both its branches. So what is not fi
 comes back, where a query may really see it, by a branch that touches no other query.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from attendax import checks
 from attendax.kernels.numerics import finite, matmul
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def takes_arrays(function: Function) -> Function:
-    """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
-
-    So float64 from NumPy is float32 where 64 bits are not enabled, as everywhere in JAX, before any dtype is compared.
-    What JAX has no number or dtype for stays as it is, for the checks to see and to refuse.
-    """
-
-    def convert(x):
-        known = isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" and x.dtype.isnative
-        return jnp.asarray(x) if known and not checks.is_cut(x) else x
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        args, kwargs = jax.tree.map(convert, (args, kwargs))
-        return function(*args, **kwargs)
-
-    return cast(Function, call)
-
-
-def widen(*arrays: Any) -> tuple[Any, ...]:
-    """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
-    dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays if array is not None))
-    return tuple(None if array is None else array.astype(dtype) for array in arrays)
+from attendax.kernels.operands import takes_arrays, widen
 
 
 def pull_back(function: Callable, grad_output: Array, *arrays: Any) -> tuple[Any, ...]:
@@ -71,7 +43,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
     """
     checks.softmax("softmax", {"x": x}, axis)
     (wide,) = widen(x)
-    return _normalised(wide, axis)[0].astype(x.dtype)
+    return _normalised(wide, axis).astype(x.dtype)
 
 
 @takes_arrays
@@ -81,8 +53,8 @@ def softmax_backward(grad_output: Array, x: Array, axis: int = -1) -> Array:
     return pull_back(lambda x: softmax(x, axis), grad_output, x)[0]
 
 
-def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
-    """Softmax and log-sum-exp along an axis; the empty set, all -inf, gives 0 and -inf, and gradient 0.
+def _normalised(scores: Array, axis: int = -1) -> Array:
+    """Softmax along an axis; the empty set, all -inf, gives 0, and gradient 0.
 
     The maximum is subtracted twice. Where a score ends in a multiplication (a scale, softcap, a width of 1), XLA may
     fuse it with the first subtraction into one multiply-add, which does not round the score as the maximum did: at
@@ -98,15 +70,7 @@ def _normalised(scores: Array, axis: int = -1) -> tuple[Array, Array]:
     exponentials = jnp.exp(below - rest)
     total = jnp.sum(exponentials, axis=axis, keepdims=True)
     empty &= ~jnp.isnan(lax.stop_gradient(total))  # a maximum may have dropped a NaN; a sum does not
-    total = jnp.where(empty, 1, total)
-    lse = jnp.where(empty, -jnp.inf, largest + rest + jnp.log(total))
-    return exponentials / total, jnp.squeeze(lse, axis)
-
-
-def masked_softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
-    """Weights (..., T, S), 0 where forbidden, and lse (..., T) of the allowed scores; the others are not read."""
-    weights, lse = _normalised(jnp.where(allowed, scores, -jnp.inf))
-    return jnp.where(allowed, weights, 0), lse
+    return exponentials / jnp.where(empty, 1, total)
 
 
 def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
@@ -152,8 +116,11 @@ def _any_not_finite_in_batch(axis_size, in_batched, x):
 
 
 def average(scores: Array, values: Array, allowed: Array) -> tuple[Array, Array]:
-    """Softmax over the allowed keys, then the weighted sum of their values: the average and the weights."""
-    weights, _ = masked_softmax(scores, allowed)
+    """Softmax over the allowed keys, then the weighted sum of their values: the average and the weights.
+
+    Forbidden scores are not read.
+    """
+    weights = jnp.where(allowed, _normalised(jnp.where(allowed, scores, -jnp.inf)), 0)
     return sum_over_allowed(weights, values, allowed), weights
 
 

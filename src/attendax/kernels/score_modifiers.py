@@ -7,6 +7,7 @@ Every modifier is a function of scores (..., N, T, S) and of the positions (n, i
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -70,3 +71,21 @@ def modify(score_mod: Any, scores: Array, positions: Any) -> Array:
         return result.astype(scores.dtype)
     arrays = [x.astype(scores.dtype) for x in score_mod.arrays[:1]]  # slopes or a table; an offset stays an integer
     return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.arrays[1:], *score_mod.settings)
+
+
+def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
+    """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
+    bias = jnp.broadcast_to(bias.reshape((1,) * (scores.ndim - bias.ndim) + bias.shape), scores.shape)
+    return _bounded_sum(scores, bias), allowed & (bias != -jnp.inf)
+
+
+@jax.custom_jvp
+def _bounded_sum(scores: Array, bias: Array) -> Array:
+    total = scores + bias
+    overflow = jnp.isinf(total) & jnp.isfinite(scores) & jnp.isfinite(bias)
+    return jnp.where(overflow, jnp.copysign(jnp.finfo(total.dtype).max, total), total)
+
+
+@_bounded_sum.defjvp
+def _bounded_sum_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return _bounded_sum(*primals), tangents[0] + tangents[1]

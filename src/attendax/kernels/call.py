@@ -1,0 +1,75 @@
+"""A call as one value: its arrays, checked and in the rank of the scores, and its plan; made once, at the door."""
+
+from typing import Any, NamedTuple
+
+from jax import Array
+
+from attendax import checks
+from attendax.masks import Mask
+
+from . import dropout, tile_sizes
+from .functions import trace_mask, trace_modifier
+from .operands import Operands, Plan
+
+
+class Call(NamedTuple):
+    """A call that has passed its checks: what a backend is given."""
+
+    operands: Operands
+    plan: Plan
+
+
+def settled(
+    function: str,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Any = None,
+    bias: Any = None,
+    score_mod: Any = None,
+    scale: Any = None,
+    dropout_rate: Any = 0.0,
+    dropout_rng: Any = None,
+    implementation: Any = None,
+    return_lse: Any = False,
+    *,
+    offered: tuple[str, ...] = ("dense", "blockwise"),
+    **gradients: Any,
+) -> Call:
+    """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built."""
+    border = checks.attention(
+        function,
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        score_mod,
+        scale,
+        dropout_rate,
+        dropout_rng,
+        implementation,
+        return_lse,
+        offered=offered,
+        **gradients,
+    )
+    query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
+    shape = *query.shape[:-1], key.shape[-2]
+    if 0 in shape:  # no pair: nothing to ask a function for
+        mask = score_mod = None
+    if mask is not None:
+        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim), *shape[-2:])
+    if bias is not None:
+        bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
+    if score_mod is not None:
+        score_mod = score_mod.spread(query.ndim)
+    words = None
+    if border.rate:
+        words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
+    limits = tile_sizes.ONE_TILE if implementation == "dense" else tile_sizes.LIMITS
+    plan = Plan(float(border.scale), float(border.rate), limits)
+    operands = Operands(query, key, value, bias, score_mod, mask, words)
+    if score_mod is not None:
+        modifier = trace_modifier(score_mod, shape, operands.wide())
+        operands = operands._replace(score_mod=modifier)
+    return Call(operands, plan.in_parts() if return_lse else plan)
