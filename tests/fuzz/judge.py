@@ -110,9 +110,11 @@ def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding
             units[name] = max(units.get(name, 0.0), _largest(x - wanted[name]))
     findings, worst = [], 0.0
     got = contracted(case, got, arrays, moves)
+    largest = {name: _largest(x) for name, x in wanted.items()}
     for name, x in got.items():
         eps = float(own.eps if name == "lse" else stored.eps)
-        unit = units[name] + eps * _largest(wanted[name]) + least
+        size = largest[name] or max(largest.values())  # what is 0 in truth is measured against all the rest
+        unit = units[name] + eps * size + least
         finding, error = compare_array(name, x, wanted[name], unit)
         findings += finding
         worst = max(worst, error)

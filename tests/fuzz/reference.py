@@ -91,7 +91,7 @@ class Call:
         ds = np.where(
             allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p_size, dp, dlse)), 0
         )
-        dz, grads_mod = modified_backward(self.case.modifier, ds, self.modified, list(self.mod))
+        dz, grads_mod = modified_backward(self.case.modifier, ds, self.modified, list(self.mod), self.rounding)
         found = {"query": self.scale * dz @ self.k}
         found["key"] = self.per_group(self.scale * dz.swapaxes(-1, -2) @ self.q)
         found["value"] = self.per_group(dv)
@@ -171,7 +171,9 @@ def modified(modifier: Any, z: Any, arrays: list[Any], rounding: Rounding = EXAC
     return rounding.of(z + array[:, None, None] * np.tanh(z)), [z]
 
 
-def modified_backward(modifier: Any, ds: Any, between: list[Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
+def modified_backward(
+    modifier: Any, ds: Any, between: list[Any], arrays: list[Any], rounding: Rounding
+) -> tuple[Any, list[Any]]:
     """The gradients of the scores and of the arrays; uses up ``between`` and ``arrays`` from their ends."""
     if modifier is None:
         return ds, []
@@ -179,12 +181,12 @@ def modified_backward(modifier: Any, ds: Any, between: list[Any], arrays: list[A
     if kind == "compose":
         grads: list[Any] = []
         for part in reversed(settings):
-            ds, found = modified_backward(part, ds, between, arrays)
+            ds, found = modified_backward(part, ds, between, arrays, rounding)
             grads = found + grads
         return ds, grads
     z = between.pop()
     if kind == "softcap":
-        return ds * (1 - np.tanh(z / settings[0]) ** 2), []
+        return ds * (1 - rounding.of(np.tanh(z / settings[0])) ** 2), []
     array = arrays.pop()
     if kind == "alibi":
         return ds, [-sum_to(ds * abs(_distance(z, settings[0])), (*array.shape, 1, 1))[:, 0, 0]]
@@ -192,7 +194,7 @@ def modified_backward(modifier: Any, ds: Any, between: list[Any], arrays: list[A
         per_head, column = sum_to(ds, ds.shape[-3:]), _column(z, *settings)
         return ds, [np.stack([per_head[:, column == c].sum(-1) for c in range(array.shape[1])], -1)]
     per_head = sum_to(ds * np.tanh(z), (*array.shape, 1, 1))[:, 0, 0]
-    return ds * (1 + array[:, None, None] * (1 - np.tanh(z) ** 2)), [per_head]
+    return ds * (1 + array[:, None, None] * (1 - rounding.of(np.tanh(z)) ** 2)), [per_head]
 
 
 def sum_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -26,7 +26,7 @@ from .tiles import Grid, Schedule, kinds_of_tiles, once_more, repeat
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
     if (heads := whole_grid_of(operands, plan, plan.limits.whole_bytes)) is not None:
-        return whole.forward(heads, operands, plan, forward)
+        return whole.forward(heads, operands, plan)
     widths, room = (operands.value.shape[-1], 1, 1), headroom(operands.value, operands.wide())
 
     def work(tile, is_open):
@@ -58,7 +58,7 @@ def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tupl
         dout_i = Σ_j w_ij (ds_ij v_j + dv_j) - dlse_i out_i
     """
     if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
-        return whole.tangent(heads, dots, operands, plan, lambda d, o, p: tangent(d, o, forward(o, p), p))
+        return whole.tangent(heads, dots, operands, plan)
     widths = operands.value.shape[-1], 1
 
     def work(tile, is_open):
@@ -118,8 +118,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     gradient is summed over the axes along which its shape is 1. The loop goes by columns of tiles.
     """
     if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
-        by_tiles = lambda g, o, p, w: cotangent(g, o, forward(o, p), p, w)  # noqa: E731
-        return whole.cotangent(heads, grads, operands, plan, wanted, by_tiles)
+        return whole.cotangent(heads, grads, operands, plan, wanted)
     grid, wide = grid_of(operands, plan, apart=True), operands.wide()
     kinds = kinds_of_tiles(operands.mask, grid, rows_count_once=True)
     schedule = Schedule(kinds.swapaxes(1, 2))

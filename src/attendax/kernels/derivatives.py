@@ -8,9 +8,14 @@ A backend is three functions, each of which builds nothing of size T x S::
 
 ``tangent`` is linear in ``dots`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other. Told
 so, JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
-front of the leading axes and calls the same primitive again, so that masks still skip their tiles. What the two depend
-on besides, the operands and results, is differentiated by running JAX's own jvp through them, tile by tile: second
-order in O(T + S), and any order beyond. (A ``custom_vjp`` would refuse jvp, and a second derivative with it.)
+front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
+
+The derivative of ``cotangent`` by the operands is a primitive, too, ``second``. With f the attention, it is the Hessian
+of ``dout · f``, which is symmetric, times dots. So it is its own transpose, and reverse over reverse runs what forward
+over reverse runs. (Transposed step by step, it would subtract what an operand does through the results from what it
+does directly: of keys with a large common part nothing would be left, L8.) Everything beyond is differentiated by
+running JAX's own jvp through these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp, and a
+second derivative with it.)
 """
 
 import dataclasses
@@ -25,7 +30,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from . import blockwise
-from .numerics import vary_alike, walled
+from .numerics import repeated, vary_alike, walled
 from .operands import Operands, Plan, Results
 
 BACKENDS: dict[str, Any] = {"blockwise": blockwise}
@@ -74,6 +79,38 @@ def _cotangent(*arrays: Any, backend: str, tree: Any, plan: Plan, wanted: tuple[
         return tuple(BACKENDS[backend].cotangent(given, operands, results, plan, wanted))
 
     return walled(cotangent, *arrays)
+
+
+def _second(
+    *arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...], wanted: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """How ``cotangent`` moves with the operands, and with the results through them.
+
+    arrays: the dots of the active leaves; dout, dlse; the operands; the results. wanted: as in ``_cotangent``.
+    """
+    if not _has_scores(_unpack(arrays, tree)[0], plan):
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in _cotangent_shapes(*arrays, tree=tree, wanted=wanted))
+    moving = [k for k, a in enumerate(active) if a]
+
+    def second(*arrays):
+        operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
+        leaves, dots = operands.differentiable(), dict(zip(moving, given, strict=True))
+        moves = BACKENDS[backend].tangent([dots.get(k) for k in range(len(leaves))], operands, results, plan)
+
+        def gradient(given, out, total):
+            filled = dict(zip(moving, given, strict=True))
+            replaced = operands.replaced([filled.get(k, x) for k, x in enumerate(leaves)])
+            shift = results.shift
+            return BACKENDS[backend].cotangent((dout, dlse), replaced, Results(out, shift, total), plan, wanted)
+
+        tangents = given, moves[0], results.moves() * moves[1]
+        primals = [leaves[k] for k in moving], results.out, results.total
+        stand = jax.tree.map(
+            lambda x, dot: repeated(x, dot.shape), primals, tangents
+        )  # vmap may give dots an axis alone
+        return tuple(jax.jvp(gradient, stand, tangents)[1])
+
+    return walled(second, *arrays)
 
 
 def _has_scores(operands: Operands, plan: Plan) -> bool:
@@ -140,6 +177,7 @@ def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
 forward_p = _primitive("attention", _forward, _forward_shapes)
 tangent_p = _primitive("attention_tangent", _tangent, _tangent_shapes)
 cotangent_p = _primitive("attention_cotangent", _cotangent, _cotangent_shapes)
+second_p = _primitive("attention_second", _second, _cotangent_shapes)
 
 
 def _zero(x: Any) -> Any:
@@ -155,16 +193,43 @@ def _forward_jvp(leaves: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
     out, shift, total = forward_p.bind(*leaves, **params)
     out = checkpoint_name(out, "attention_out")
     shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
-    size = len(jax.tree.unflatten(params["tree"], leaves).differentiable())
-    active = tuple(
-        not _is_zero(dot) and jnp.issubdtype(x.dtype, jnp.inexact)
-        for dot, x in zip(dots[:size], leaves[:size], strict=True)
-    )
-    if not any(active):
+    active, given = _moving(leaves, dots, params["tree"])
+    if not given:
         return [out, shift, total], [_zero(out), _zero(shift), _zero(total)]
-    given = [dot for dot, a in zip(dots[:size], active, strict=True) if a]
     dout, dlse = tangent_p.bind(*given, *leaves, out, shift, total, active=active, **params)
     return [out, shift, total], [dout, _zero(shift), Results(out, shift, total).moves() * dlse]
+
+
+def _moving(leaves: Any, dots: Any, tree: Any) -> tuple[tuple[bool, ...], list[Any]]:
+    """Which of the differentiable leaves move, and the dots of those."""
+    size = len(jax.tree.unflatten(tree, leaves).differentiable())
+    pairs = list(zip(leaves[:size], dots[:size], strict=True))
+    active = tuple(bool(jnp.issubdtype(x.dtype, jnp.inexact)) and not _is_zero(dot) for x, dot in pairs)
+    return active, [dot for (_, dot), a in zip(pairs, active, strict=True) if a]
+
+
+def _cotangent_jvp(primals: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
+    """Of the results it is known how they move: they are those of the operands."""
+    results, tree = cotangent_p.bind(*primals, **params), params["tree"]
+    terms = []
+    if not all(map(_is_zero, dots[:2])):
+        terms.append(cotangent_p.bind(*map(ad.instantiate_zeros, dots[:2]), *primals[2:], **params))
+    active, given = _moving(primals[2:-3], dots[2:-3], tree)
+    if given:
+        terms.append(second_p.bind(*given, *primals, active=active, **params))
+    if not terms:
+        return results, [_zero(x) for x in results]
+    return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
+
+
+def _second_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
+    size = sum(active)
+    shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays[:size]])
+    swapped = tuple(next(shapes) if a else None for a in active)
+    moving = tuple(shape is not None for shape in wanted)
+    given = map(ad.instantiate_zeros, grads)
+    results = second_p.bind(*given, *arrays[size:], active=moving, wanted=swapped, **params)
+    return [*results, *(None for _ in arrays[size:])]
 
 
 def _linear_jvp(
@@ -245,8 +310,10 @@ def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), **_: 
 
 ad.primitive_jvps[forward_p] = _forward_jvp
 ad.primitive_jvps[tangent_p] = functools.partial(_linear_jvp, tangent_p, _tangent, lambda active, **_: sum(active))
-ad.primitive_jvps[cotangent_p] = functools.partial(_linear_jvp, cotangent_p, _cotangent, lambda **_: 2)
+ad.primitive_jvps[cotangent_p] = _cotangent_jvp
+ad.primitive_jvps[second_p] = functools.partial(_linear_jvp, second_p, _second, lambda active, **_: sum(active))
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 ad.primitive_transposes[cotangent_p] = _cotangent_transpose
-for _each in (forward_p, tangent_p, cotangent_p):
+ad.primitive_transposes[second_p] = _second_transpose
+for _each in (forward_p, tangent_p, cotangent_p, second_p):
     batching.primitive_batchers[_each] = functools.partial(_batch, _each)

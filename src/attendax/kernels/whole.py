@@ -5,11 +5,10 @@ else is read or written on the way. So a forward keeps no maxima and sums for it
 from the very scores that they use, which makes forward and backward together 1.0 to 1.6 times as fast.
 
 Here everything is multiplied, by a weight of 0 where the mask forbids. A number that is not finite, or so large that a
-score could overflow, is therefore taken out of its chunk; what it really touches comes from tiles, and no bit of
+score could overflow, is therefore taken out of its chunk; what it really touches comes ``by_definition``, and no bit of
 anything else knows of it (L6).
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -18,49 +17,48 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attendax.masks import Mask
-
+from . import by_definition
 from .numerics import all_below, in_memory, product, repeated, times
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .tile_work import allowed_pairs, headroom, mask_in_tile
-from .tiles import Grid, Tile, once_more, repeat
+from .tile_work import allowed_pairs, headroom
+from .tiles import Grid, once_more, repeat
 
 ROLES = ["queries", "keys", "keys"]
 HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2**10 can overflow
 
 
-def forward(grid: Grid, operands: Operands, plan: Plan, by_tiles: Callable) -> Results:
-    """The results; ``by_tiles(operands, plan)`` gives them from tiles."""
+def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
+    """The results; see ``blockwise.forward``."""
     widths = operands.value.shape[-1], 1, 1
 
     def work(heads):
         return _forward(heads, plan)
 
+    def defined(arrays, allowed):
+        return by_definition.forward(arrays, allowed, plan.scale)
+
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in widths]
-    return Results(*_by_chunks(grid, operands, plan, [], [], outputs, work, by_tiles))
+    return Results(*_by_chunks(grid, operands, plan, [], [], outputs, work, defined))
 
 
-def tangent(grid: Grid, dots: Any, operands: Operands, plan: Plan, by_tiles: Callable) -> tuple[Array, ...]:
-    """How out and lse move; see ``blockwise.tangent``, which is ``by_tiles`` without the results."""
+def tangent(grid: Grid, dots: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """How out and lse move; see ``blockwise.tangent``."""
     moving = [k for k, dot in enumerate(dots) if dot is not None]
 
     def work(heads, *flat_dots):
         return _tangent(heads, dict(zip(moving, flat_dots, strict=True)), plan)
 
-    def exactly(operands, plan, *dots):
-        given = dict(zip(moving, dots, strict=True))
-        return by_tiles([given.get(k) for k in range(REST)], operands, plan)
+    def defined(arrays, allowed):
+        return by_definition.tangent(dict(zip(moving, arrays[REST:], strict=True)), arrays[:REST], allowed, plan.scale)
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
     others = [dots[k] for k in moving]
-    return _by_chunks(grid, operands, plan, [ROLES[k] for k in moving], others, outputs, work, exactly)
+    return _by_chunks(grid, operands, plan, [ROLES[k] for k in moving], others, outputs, work, defined)
 
 
-def cotangent(
-    grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: Any, by_tiles: Callable
-) -> tuple[Array, ...]:
+def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape; see ``blockwise.cotangent``."""
     used = [k for k, shape in enumerate(wanted) if shape is not None]
 
@@ -68,13 +66,13 @@ def cotangent(
         found = _cotangent(heads, dout, dlse, plan)
         return [found[k] for k in used]
 
-    def exactly(operands, plan, *grads):
-        leaves = operands.differentiable()
-        shapes = tuple(x.shape if k in used else None for k, x in enumerate(leaves))
-        return by_tiles(grads, operands, plan, shapes)
+    def defined(arrays, allowed):
+        *arrays, dout, dlse = arrays
+        found = by_definition.cotangent(dout, dlse, arrays, allowed, plan.scale)
+        return [found[k] for k in used]
 
     outputs = [(ROLES[k], wanted[k]) for k in used]
-    found = _by_chunks(grid, operands, plan, ["queries", "queries"], list(grads), outputs, work, exactly)
+    found = _by_chunks(grid, operands, plan, ["queries", "queries"], list(grads), outputs, work, defined)
     leaves = operands.differentiable()
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
 
@@ -92,16 +90,15 @@ class _Heads(NamedTuple):
     room: Any  # what the values are divided by in sums over the keys
 
 
-def _allowed_rows(tile: Tile, mask: Mask) -> Array:
+def _in_one_axis(grid: Grid, allowed: Array) -> Array:
     """Which pairs are allowed, for all leading axes as one and the queries of a group as rows; axes of 1 stay."""
-    allowed: Any = allowed_pairs(tile, mask)
-    group, (*lead, n, t, S) = tile.grid.group, allowed.shape
+    group, (*lead, n, t, S) = grid.group, allowed.shape
     if n > 1 or (t > 1 and group > 1):
         heads = max(n, group)
-        allowed = jnp.broadcast_to(allowed, (*lead, heads, tile.grid.rows, S))
+        allowed = jnp.broadcast_to(allowed, (*lead, heads, grid.rows, S))
         allowed = allowed.reshape(*lead, heads // group if n > 1 else 1, -1, S)
     if any(size > 1 for size in allowed.shape[:-2]):
-        allowed = jnp.broadcast_to(allowed, (*tile.grid.pieces[:-1], *allowed.shape[-2:]))
+        allowed = jnp.broadcast_to(allowed, (*grid.pieces[:-1], *allowed.shape[-2:]))
     return allowed.reshape(-1, *allowed.shape[-2:])
 
 
@@ -160,7 +157,7 @@ def _by_chunks(
     others: list[Array],
     outputs: Any,
     work: Callable,
-    exactly: Callable,
+    defined: Callable,
 ) -> tuple[Array, ...]:
     """The results of ``work`` for each chunk of heads, added up in arrays of the roles and shapes of ``outputs``.
 
@@ -170,7 +167,7 @@ def _by_chunks(
         roles, others: what else is read: dots, or the gradients of out and lse.
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
-        exactly: from operands and plan of a chunk, and the others in it, to the results where a number is not tame.
+        defined: from the arrays of a chunk, and which pairs are allowed, to the results where a number is not tame.
     """
     wide, roles = operands.wide(), [*ROLES, *roles]
     arrays = [operands.query, operands.key, operands.value, *others]
@@ -184,16 +181,24 @@ def _by_chunks(
         cuts = (tile.cut(role, x) for role, x in zip(roles, arrays, strict=True))
         here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
+        allowed: Any = jnp.ones((), bool) if operands.mask is None else allowed_pairs(tile, operands.mask)
+
         def run(here, room=1):
-            found = work(*_heads_of(tile, operands, here, room))
+            mask = None if operands.mask is None else _in_one_axis(grid, allowed)
+            found = work(*_heads_of(grid, operands, here, mask, room))
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         def with_care():
             clean = run([in_memory(jnp.where(_is_tame(x), x, 0)) for x in here])
-            exact = exactly(*_call_of(tile, operands, plan, here), *here[REST:])
-            touched = _touched(tile, operands.mask, roles, here, {role for role, _ in outputs})
+            pairs = jnp.broadcast_to(allowed, grid.shape)
+            touched = _touched(grid, pairs, roles, here, {role for role, _ in outputs})
+            exact = lax.cond(
+                functools.reduce(jnp.logical_or, map(jnp.any, touched.values())),
+                lambda: list(defined([x.astype(wide) for x in here], pairs)),
+                lambda: clean,
+            )
             each = zip(outputs, exact, clean, strict=True)
-            return [jnp.where(touched[role], one.astype(wide), other) for (role, _), one, other in each]
+            return [jnp.where(touched[role], one, other) for (role, _), one, other in each]
 
         def found_here():
             if operands.mask is None and not others:  # every query sees everything: only a sum of values may overflow
@@ -209,45 +214,32 @@ def _by_chunks(
     return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, wide) for _, shape in outputs))
 
 
-def _heads_of(tile: Tile, operands: Operands, arrays: list[Array], room: Any) -> tuple[Any, ...]:
+def _heads_of(grid: Grid, operands: Operands, arrays: list[Array], allowed: Array | None, room: Any) -> tuple[Any, ...]:
     """``_Heads`` of the arrays of a chunk, in the dtype to compute in, and the arrays after the value, flat, too."""
-    wide, heads = operands.wide(), math.prod(tile.grid.pieces[:-1])
+    wide, heads = operands.wide(), math.prod(grid.pieces[:-1])
     query, key, value, *rest = (x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in arrays)
-    mask = None
-    if operands.mask is not None:
-        mask = jnp.where(_allowed_rows(tile, operands.mask), 0, -jnp.inf).astype(wide)
+    mask = None if allowed is None else jnp.where(allowed, 0, -jnp.inf).astype(wide)
     return _Heads(query, key, value, mask, room), *rest
-
-
-def _call_of(tile: Tile, operands: Operands, plan: Plan, arrays: list[Array]) -> tuple[Operands, Plan]:
-    """A chunk as a call of its own, in tiles."""
-    mask = None if operands.mask is None else operands.mask.map(lambda part: mask_in_tile(part, tile))
-    part = Operands(arrays[QUERY], arrays[KEY], arrays[VALUE], None, None, mask, None)
-    return part, dataclasses.replace(plan.in_parts(), batch=tile.grid.pieces[: len(plan.batch)])
 
 
 def _is_tame(x: Array) -> Array:
     return jnp.abs(x) < HUGE
 
 
-def _touched(
-    tile: Tile, mask: Mask | None, roles: list[str], arrays: list[Array], wanted: set[str]
-) -> dict[str, Array]:
+def _touched(grid: Grid, allowed: Array, roles: list[str], arrays: list[Array], wanted: set[str]) -> dict[str, Array]:
     """Which queries are or see a number that is not tame, and which keys such a query may see: (..., 1) of each.
 
     Where keys are wanted, all arrays after the value are the gradients of out and lse: a query for which they are 0
     adds nothing to the gradient of a key.
     """
-    grid = tile.grid
     wild: dict[str, Array] = {}
     for role, x in zip(roles, arrays, strict=True):
         found = ~jnp.all(_is_tame(x), axis=-1, keepdims=True)
         wild[role] = wild[role] | found if role in wild else found
-    allowed: Any = True if mask is None else allowed_pairs(tile, mask)
     seen = jnp.repeat(wild["keys"], grid.group, axis=-3).swapaxes(-1, -2) & allowed
     queries = wild["queries"] | jnp.any(seen, axis=-1, keepdims=True)
     if "keys" not in wanted:
         return {"queries": queries}
     alive = functools.reduce(jnp.logical_or, (jnp.any(x != 0, axis=-1, keepdims=True) for x in arrays[REST:]))
-    pairs = jnp.broadcast_to(queries & alive & allowed, grid.shape).reshape(*grid.pieces, grid.T, grid.S)
+    pairs = (queries & alive & allowed).reshape(*grid.pieces, grid.T, grid.S)
     return {"queries": queries, "keys": jnp.any(pairs, axis=(-3, -2))[..., None]}
