@@ -84,7 +84,13 @@ WHOLE = in_file(
         "three key heads",
     ),
     ("a query that nothing depends on", "queries & alive & allowed", "queries & allowed", "whole derivatives", "keys"),
-    ("of what is touched all is NaN", "one.astype(wide)", "jnp.nan", "whole derivatives", "keys"),
+    ("of what is touched all is NaN", "role], one, other)", "role], jnp.nan, other)", "whole derivatives", "keys"),
+)
+
+DEFINED = in_file(
+    "by_definition.py",
+    ("a row that nothing reads", "jnp.where(live, x, 0)", "x", "whole derivatives", "keys"),
+    ("a NaN that is seen", "jnp.where(seen, value, 0)", "0 * jnp.where(seen, 0, value)", "whole", "keys"),
 )
 
 HEADROOM = in_file(
@@ -388,11 +394,14 @@ DIRECTIONS = (
             "total a constant",
             "Results(out, shift, total).moves() * dlse]",
             "jax.lax.stop_gradient(Results(out, shift, total).moves()) * dlse]",
-            "second order",
-            "small",
+            "jvp of jvp",
+            "open",
         ),
-        ("second order of the linear part alone", "if moving:", "if False:", "second order", "small"),
-        ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order", "small"),
+        ("second order of the linear part alone", "if given:", "if False:", "second order", "small"),
+        ("second tangent of the linear part alone", "if moving:", "if False:", "jvp of jvp", "open"),
+        ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order in reverse", "small"),
+        ("results stand still", "given, moves[0], results", "given, 0 * moves[0], results", "second order", "small"),
+        ("sums stand still", "results.moves() * moves[1]", "0 * moves[1]", "second order", "small"),
         (
             "dout and dlse swapped",
             "zip(dots, arrays, strict=False)",
@@ -500,7 +509,7 @@ RESULTS = (
 )
 
 KERNELS = [
-    *(MERGING + WHOLE + HEADROOM + NUMERICS + TILES + SIZES + MASKS),
+    *(MERGING + WHOLE + DEFINED + HEADROOM + NUMERICS + TILES + SIZES + MASKS),
     *(MODIFIED + SCORES + BACKWARD + DIRECTIONS),
     *(POISON + RESULTS),
 ]
