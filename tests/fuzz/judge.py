@@ -192,7 +192,7 @@ def unseen(case: Case, arrays: Any) -> dict[str, np.ndarray]:
     """Where in query, key, value and bias nothing can matter: boolean, broadcastable to each."""
     places = {name: np.ones((*arrays[name].shape[:-1], 1), bool) for name in ("query", "key", "value")}
     if case.bias is not None:
-        places["bias"] = arrays["bias"] != -np.inf
+        places["bias"] = np.asarray(arrays["bias"] != -np.inf)
     for index, pairs in _pairs(case, arrays).items():
         of_query, of_key = pairs.any(-1), pairs.any(-2)
         of_key = of_key.reshape(*of_key.shape[:-2], case.G, case.N // case.G, case.S).any(-2)
