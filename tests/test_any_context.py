@@ -6,8 +6,7 @@ whole heads (T S = 2^16, S = 512), bands (256 < T <= 1,024 under a known mask), 
 which on XLA reduces in other kernels. Factors are not multiplied out: sizes, losses, operands, directions and
 surroundings take turns.
 
-The tolerance is 1e-5 of the largest entry in float32: the plain dense formula errs by up to 3e-6, a fault of the
-compiler by 0.1 to 1e30.
+The tolerance is 1e-5 of the largest entry in float32; a fault of the compiler is an error of 0.1 to 1e30.
 """
 
 import itertools
