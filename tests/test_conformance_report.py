@@ -198,7 +198,7 @@ class TestTerminal:
         text = printed(matrix_terminal, reports, {"left [bold]": "[red]no[/red]"})
         lines = text.splitlines()
         assert max(map(len, lines)) <= 80
-        assert lines[1].split() == [f"L{k}" for k in range(1, 18) if k != 16]  # L16: of encoders
+        assert lines[1].split() == [f"L{k}" for k in range(1, 18) if k != 16]  # L16, what a call costs, has no case
         assert "ok~" in text
         assert "left [bold]: [red]no[/red]" in text
 

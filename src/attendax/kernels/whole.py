@@ -90,7 +90,7 @@ class _Heads(NamedTuple):
     room: Any  # what the values are divided by in sums over the keys
 
 
-def _in_one_axis(grid: Grid, allowed: Array) -> Array:
+def _in_one_axis(grid: Grid, allowed: Any) -> Array:
     """Which pairs are allowed, for all leading axes as one and the queries of a group as rows; axes of 1 stay."""
     group, (*lead, n, t, S) = grid.group, allowed.shape
     if n > 1 or (t > 1 and group > 1):
@@ -181,15 +181,14 @@ def _by_chunks(
         cuts = (tile.cut(role, x) for role, x in zip(roles, arrays, strict=True))
         here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
-        allowed: Any = jnp.ones((), bool) if operands.mask is None else allowed_pairs(tile, operands.mask)
-
-        def run(here, room=1):
-            mask = None if operands.mask is None else _in_one_axis(grid, allowed)
+        def run(here, room=1):  # the mask is asked for in here, so that it is part of the kernel
+            mask = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
             found = work(*_heads_of(grid, operands, here, mask, room))
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         def with_care():
             clean = run([in_memory(jnp.where(_is_tame(x), x, 0)) for x in here])
+            allowed: Any = True if operands.mask is None else allowed_pairs(tile, operands.mask)
             pairs = jnp.broadcast_to(allowed, grid.shape)
             touched = _touched(grid, pairs, roles, here, {role for role, _ in outputs})
             exact = lax.cond(
