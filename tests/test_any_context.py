@@ -199,7 +199,7 @@ def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
 def test_reverse_over_reverse_is_nearly_as_near_as_the_dense_formula():
     """L8: in tiles, no more than twice the error of the dense formula, for query and key.
 
-    It was 17 and 7 times that. The gradient of the value, 1,000 times smaller here, still has 7 times its error.
+    The gradient of the value still has 7 times its error.
     """
     query, key, value = normal((3, 512, 64), 20), 30 + normal((1, 23, 64), 21), 30 + normal((1, 23, 3), 22)
     arrays, along = (query, key, value), tuple(normal(x.shape, 23 + k) for k, x in enumerate((query, key, value)))
