@@ -196,36 +196,74 @@ def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
 # Keys and values with a large common part, which an exact second derivative does not see
 
 
-def test_reverse_over_reverse_is_nearly_as_near_as_the_dense_formula():
-    """L8: in tiles, no more than twice the error of the dense formula, for query and key.
+def dense_formula(query, key, value, scale):
+    scores = jnp.matmul(query * jnp.asarray(scale, query.dtype), key.swapaxes(-1, -2), precision="highest")
+    return jnp.matmul(jax.nn.softmax(scores), value, precision="highest"), jax.nn.logsumexp(scores, axis=-1)
 
-    The gradient of the value still has 7 times its error.
+
+def with_lse(query, key, value, scale):
+    return attendax.attention(query, key, value, scale=scale, return_lse=True)
+
+
+def without(query, key, value, scale):
+    return attendax.attention(query, key, value, scale=scale), jnp.zeros(())
+
+
+def gradients(attend, arrays):
+    def loss(*arrays):
+        out, lse = attend(*arrays)
+        return out.mean() + (lse.sum() if lse.ndim else 0)
+
+    return jax.grad(loss, (0, 1, 2))(*arrays), loss
+
+
+def reverse_over_reverse(attend, arrays, along):
+    def slope(*arrays):
+        return sum(jnp.vdot(g, a) for g, a in zip(gradients(attend, arrays)[0], along, strict=True))
+
+    return jax.grad(slope, (0, 1, 2))(*arrays)
+
+
+def reverse_over_forward(attend, arrays, along):
+    loss = gradients(attend, arrays)[1]
+    return jax.grad(lambda *a: jax.jvp(loss, a, along)[1], (0, 1, 2))(*arrays)
+
+
+def forward_over_reverse(attend, arrays, along):
+    return jax.jvp(lambda *a: gradients(attend, a)[0], arrays, along)[1]
+
+
+HARD = {  # heads, queries, keys, width, mean of keys and values, scale
+    "shifted": (with_lse, 3, 512, 23, 64, 30, 0.125),
+    "shifted, whole heads": (without, 3, 64, 23, 64, 30, 0.125),
+    "saturated": (with_lse, 1, 512, 300, 32, 0, 25.0),
+    "saturated, whole heads": (without, 1, 64, 23, 32, 0, 25.0),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("direction", [reverse_over_reverse, reverse_over_forward, forward_over_reverse])
+def test_second_order_is_nearly_as_near_as_the_dense_formula(direction, name):
+    """L8: at most twice the root mean square error of the dense formula, in the median of five draws.
+
+    At most three times where softmax is saturated: there all the error is that of the scores, and XLA's product of
+    (S, D) and (D, T), from which tiles take them in the backward, rounds 1.5 times as coarsely as that of (T, D).
     """
-    query, key, value = normal((3, 512, 64), 20), 30 + normal((1, 23, 64), 21), 30 + normal((1, 23, 3), 22)
-    arrays, along = (query, key, value), tuple(normal(x.shape, 23 + k) for k, x in enumerate((query, key, value)))
+    attend, N, T, S, D, mean, scale = HARD[name]
+    sizes = (N, T, D), (N, S, D), (N, S, 5)
 
-    def dense(query, key, value):
-        scores = jnp.matmul(query, key.swapaxes(-1, -2), precision="highest") / np.sqrt(query.shape[-1]).astype(
-            query.dtype
-        )
-        out = jnp.matmul(jax.nn.softmax(scores), value, precision="highest")
-        return out, jax.nn.logsumexp(scores, axis=-1)
+    def theirs(*arrays):
+        out, lse = dense_formula(*arrays, scale=scale)
+        return out, lse if attend is with_lse else jnp.zeros(())
 
-    def slopes(attend, arrays, along):
-        def total(*arrays):
-            out, lse = attend(*arrays)
-            return out.mean() + lse.sum()
-
-        def slope(*arrays):
-            grads = jax.grad(total, (0, 1, 2))(*arrays)
-            return sum(jnp.vdot(g, a) for g, a in zip(grads, along, strict=True))
-
-        return jax.jit(jax.grad(slope, (0, 1, 2)))(*arrays)
-
-    exact = slopes(dense, *jax.tree.map(lambda x: x.astype(np.float64), (arrays, along)))
-    found = {
-        "dense": slopes(dense, arrays, along),
-        "attendax": slopes(partial(attendax.attention, return_lse=True), arrays, along),
-    }
-    errors = {name: [float(np.abs(x - y).max()) for x, y in zip(g, exact, strict=True)] for name, g in found.items()}
-    assert all(errors["attendax"][k] <= 2 * errors["dense"][k] for k in (0, 1)), errors
+    dense, ours = (jax.jit(partial(direction, f)) for f in (theirs, partial(attend, scale=scale)))
+    ratios = []
+    for draw in range(0, 500, 100):
+        query, key, value, *along = (normal(size, draw + k) for k, size in enumerate((*sizes, *sizes)))
+        given = (query, key + mean, value + mean), tuple(along)
+        exact = dense(*jax.tree.map(lambda x: x.astype(np.float64), given))
+        errors = [
+            [np.sqrt(np.mean((x - y) ** 2)) for x, y in zip(f(*given), exact, strict=True)] for f in (ours, dense)
+        ]
+        ratios.append(np.divide(*errors))
+    assert np.all(np.median(ratios, axis=0) <= (3 if name == "saturated" else 2)), ratios

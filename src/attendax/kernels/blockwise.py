@@ -19,7 +19,7 @@ from jax import Array, lax
 from . import whole
 from .operands import Operands, Plan, Results
 from .tile_sizes import bands_of, grid_of, whole_grid_of
-from .tile_work import Rows, headroom, part_of_forward, part_of_sums, part_of_tangent, pulled_back
+from .tile_work import Rows, headroom, part_of_delta, part_of_forward, part_of_sums, part_of_tangent, pulled_back
 from .tiles import Grid, Schedule, kinds_of_tiles, once_more, repeat
 
 
@@ -41,12 +41,20 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def merged(one: Any, other: Any) -> tuple[Array, ...]:
-    """Two parts of a row as one: each rescaled from its own maximum to the common one. (0, -inf, 0) is neutral."""
-    largest = jnp.maximum(one[1], other[1])
+    """Two parts of a row as one: each rescaled from its own maximum to the common one. (0, -inf, 0) is neutral.
+
+    The last two of a part are its maximum and its sum of exponentials.
+    """
+    largest = jnp.maximum(one[-2], other[-2])
     shift = lax.stop_gradient(jnp.where(largest == -jnp.inf, 0, largest))
-    of_one, of_other = (jnp.exp(part[1] - shift) for part in (one, other))
-    average, total = (one[k] * of_one + other[k] * of_other for k in (0, 2))
-    return average, largest, total
+    of_one, of_other = (jnp.exp(part[-2] - shift) for part in (one, other))
+    *average, total = (one[k] * of_one + other[k] * of_other for k in (*range(len(one) - 2), -1))
+    return *average, largest, total
+
+
+def added(one: Any, other: Any) -> tuple[Array, ...]:
+    """Two parts of a row as one, where both are of the same maximum."""
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
@@ -68,10 +76,7 @@ def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tupl
         summed, dlse = parts
         return summed - dlse * tile.cut("queries", results.out), dlse
 
-    def add(one, other):
-        return tuple(a + b for a, b in zip(one, other, strict=True))
-
-    return by_rows(grid_of(operands, plan), operands, plan, widths, (0, 0), work, add, finish)
+    return by_rows(grid_of(operands, plan), operands, plan, widths, (0, 0), work, added, finish)
 
 
 def by_rows(
@@ -166,19 +171,29 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
     a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7). In
     float32 scores are large from 64 on: at 400, the weights of a row sum to 1 but for 1e-5, and a common part of the
     keys, times that, stood in the gradient of the query (L8).
+
+    Two passes, and not one with a running maximum: then delta moves by ``Σ p ((ds - dlse) dp + ddp)``, the difference
+    first. Where one weight is all but 1, that is all but 0, and ``Σ p ds dp - dlse Σ p dp`` would be noise.
     """
     limit = 2.0**-17 / jnp.finfo(rows.shift.dtype).eps
     huge = (jnp.abs(rows.shift) > limit) & jnp.isfinite(rows.shift)
 
     def again():
-        def work(tile, is_open):
-            return part_of_sums(tile, rows.dout, operands, plan, is_open)
+        def sums(tile, is_open):
+            return part_of_sums(tile, operands, plan, is_open)
 
         def finish(tile, parts):
-            summed, shift, total = parts
-            return summed / jnp.where(total == 0, 1, total), shift, total
+            shift, total = parts
+            share = jnp.log(jnp.where(total == 0, 1, total))
+            return shift + (share - lax.stop_gradient(share)), lax.stop_gradient(total)  # lse moves by its shift
 
-        delta, shift, total = by_rows(grid, operands, plan, (1, 1, 1), (0, -jnp.inf, 0), work, merged, finish)
+        shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, merged, finish)
+        again = rows._replace(shift=jnp.where(huge, shift, jnp.inf), total=jnp.where(huge, total, 1))
+
+        def products(tile, is_open):
+            return (part_of_delta(tile, again, operands, plan, is_open),)
+
+        (delta,) = by_rows(grid, operands, plan, (1,), (0,), products, added, lambda _, parts: parts)
         pairs = zip((delta - dlse, shift, total), as_they_are, strict=True)
         return tuple(jnp.where(huge, *pair) for pair in pairs)
 

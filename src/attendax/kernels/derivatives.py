@@ -10,12 +10,13 @@ A backend is three functions, each of which builds nothing of size T x S::
 so, JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
 front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
 
-The derivative of ``cotangent`` by the operands is a primitive, too, ``second``. With f the attention, it is the Hessian
-of ``dout · f``, which is symmetric, times dots. So it is its own transpose, and reverse over reverse runs what forward
-over reverse runs. (Transposed step by step, it would subtract what an operand does through the results from what it
-does directly: of keys with a large common part nothing would be left, L8.) Everything beyond is differentiated by
-running JAX's own jvp through these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp, and a
-second derivative with it.)
+The derivatives of the two by the operands are primitives, too. With f the attention, that of ``tangent`` is ``curve``,
+its second derivative along two directions, and that of ``cotangent`` is ``second``, the Hessian of ``dout · f`` times
+dots. The Hessian is symmetric, so ``second`` is its own transpose, and reverse over reverse runs what forward over
+reverse runs; so does reverse over forward, since ``second`` is also the transpose of ``curve``. (Transposed step by
+step, they would subtract what an operand does through the results from what it does directly: of keys with a large
+common part nothing would be left, L8.) Everything beyond is differentiated by running JAX's own jvp through these
+functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp, and a second derivative with it.)
 """
 
 import dataclasses
@@ -69,6 +70,29 @@ def _tangent(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bo
     return walled(tangent, *arrays)
 
 
+def _curve(
+    *arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]
+) -> tuple[Any, ...]:
+    """How ``tangent`` moves with the operands, and with the results through them: by both directions, linear in each.
+
+    arrays: the dots of the moving leaves; those of the active ones; the operands; the results.
+    """
+    if not _has_scores(_unpack(arrays, tree)[0], plan):
+        return tuple(jnp.zeros(x.shape, x.dtype) for x in _tangent_shapes(*arrays, tree=tree, plan=plan))
+
+    def curve(*arrays):
+        operands, results, given = _unpack(arrays, tree)
+        dots = iter(given[sum(moving) :])
+        dots = [next(dots) if a else None for a in active]
+
+        def tangent(operands, results):
+            return BACKENDS[backend].tangent(dots, operands, results, plan)
+
+        return _along(given[: sum(moving)], moving, tangent, operands, results, plan, backend)
+
+    return walled(curve, *arrays)
+
+
 def _cotangent(*arrays: Any, backend: str, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
     """arrays: dout, dlse; the operands; the results. wanted: a shape for each differentiable leaf, or None."""
     if not _has_scores(_unpack(arrays, tree)[0], plan):
@@ -90,27 +114,37 @@ def _second(
     """
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in _cotangent_shapes(*arrays, tree=tree, wanted=wanted))
-    moving = [k for k, a in enumerate(active) if a]
 
     def second(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
-        leaves, dots = operands.differentiable(), dict(zip(moving, given, strict=True))
-        moves = BACKENDS[backend].tangent([dots.get(k) for k in range(len(leaves))], operands, results, plan)
 
-        def gradient(given, out, total):
-            filled = dict(zip(moving, given, strict=True))
-            replaced = operands.replaced([filled.get(k, x) for k, x in enumerate(leaves)])
-            shift = results.shift
-            return BACKENDS[backend].cotangent((dout, dlse), replaced, Results(out, shift, total), plan, wanted)
+        def cotangent(operands, results):
+            return BACKENDS[backend].cotangent((dout, dlse), operands, results, plan, wanted)
 
-        tangents = given, moves[0], results.moves() * moves[1]
-        primals = [leaves[k] for k in moving], results.out, results.total
-        stand = jax.tree.map(
-            lambda x, dot: repeated(x, dot.shape), primals, tangents
-        )  # vmap may give dots an axis alone
-        return tuple(jax.jvp(gradient, stand, tangents)[1])
+        return _along(given, active, cotangent, operands, results, plan, backend)
 
     return walled(second, *arrays)
+
+
+def _along(
+    given: Any, moving: Any, function: Callable, operands: Operands, results: Results, plan: Plan, backend: str
+) -> tuple[Any, ...]:
+    """How ``function(operands, results)`` moves with ``given``, the dots of the moving leaves.
+
+    Of the results, lse moves by its shift: the weights then by ``p (ds - dlse)``, the difference first (L8).
+    """
+    leaves, dots = operands.differentiable(), iter(given)
+    moves = BACKENDS[backend].tangent([next(dots) if m else None for m in moving], operands, results, plan)
+
+    def of_moving(given, out, shift):
+        filled = iter(given)
+        replaced = operands.replaced([next(filled) if m else x for x, m in zip(leaves, moving, strict=True)])
+        return function(replaced, Results(out, shift, results.total))
+
+    tangents = list(given), *moves
+    primals = [x for x, m in zip(leaves, moving, strict=True) if m], results.out, results.shift
+    primals = jax.tree.map(lambda x, dot: repeated(x, dot.shape), primals, tangents)  # vmap: an axis of the dots alone
+    return tuple(jax.jvp(of_moving, primals, tangents)[1])
 
 
 def _has_scores(operands: Operands, plan: Plan) -> bool:
@@ -176,6 +210,7 @@ def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
 
 forward_p = _primitive("attention", _forward, _forward_shapes)
 tangent_p = _primitive("attention_tangent", _tangent, _tangent_shapes)
+curve_p = _primitive("attention_curve", _curve, _tangent_shapes)
 cotangent_p = _primitive("attention_cotangent", _cotangent, _cotangent_shapes)
 second_p = _primitive("attention_second", _second, _cotangent_shapes)
 
@@ -208,57 +243,53 @@ def _moving(leaves: Any, dots: Any, tree: Any) -> tuple[tuple[bool, ...], list[A
     return active, [dot for (_, dot), a in zip(pairs, active, strict=True) if a]
 
 
-def _cotangent_jvp(primals: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
-    """Of the results it is known how they move: they are those of the operands."""
-    results, tree = cotangent_p.bind(*primals, **params), params["tree"]
-    terms = []
-    if not all(map(_is_zero, dots[:2])):
-        terms.append(cotangent_p.bind(*map(ad.instantiate_zeros, dots[:2]), *primals[2:], **params))
-    active, given = _moving(primals[2:-3], dots[2:-3], tree)
-    if given:
-        terms.append(second_p.bind(*given, *primals, active=active, **params))
-    if not terms:
-        return results, [_zero(x) for x in results]
-    return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
-
-
-def _second_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
-    size = sum(active)
-    shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays[:size]])
-    swapped = tuple(next(shapes) if a else None for a in active)
-    moving = tuple(shape is not None for shape in wanted)
-    given = map(ad.instantiate_zeros, grads)
-    results = second_p.bind(*given, *arrays[size:], active=moving, wanted=swapped, **params)
-    return [*results, *(None for _ in arrays[size:])]
-
-
 def _linear_jvp(
-    primitive: Primitive, function: Callable, count: Callable, primals: Any, dots: Any, **params: Any
-) -> Any:
-    """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, JAX's jvp for all the rest."""
+    primitive: Primitive, count: Callable, beyond: Callable, primals: Any, dots: Any, **params: Any
+) -> tuple[Any, Any]:
+    """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, and ``beyond`` for the rest.
+
+    ``beyond`` gives the jvp by the arrays after the first, or None where none of them moves.
+    """
     first = count(**params)
     results = primitive.bind(*primals, **params)
     terms = []
     if not all(map(_is_zero, dots[:first])):
         terms.append(primitive.bind(*map(ad.instantiate_zeros, dots[:first]), *primals[first:], **params))
-    moving = [k for k, dot in enumerate(dots) if k >= first and not _is_zero(dot) and dot.dtype != jax.dtypes.float0]
-    if moving:
-
-        def of_moving(*arrays):
-            filled = dict(zip(moving, arrays, strict=True))
-            return function(*(filled.get(k, x) for k, x in enumerate(primals)), **params)
-
-        terms.append(jax.jvp(of_moving, [primals[k] for k in moving], [dots[k] for k in moving])[1])
+    rest = beyond(first, primals, dots, **params)
+    terms += [] if rest is None else [rest]
     if not terms:
         return results, [_zero(x) for x in results]
     return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
+def _by_curve(first: int, primals: Any, dots: Any, **params: Any) -> Any:
+    """Of the results it is known how they move: they are those of the operands."""
+    moving, given = _moving(primals[first:-3], dots[first:-3], params["tree"])
+    return curve_p.bind(*given, *primals, moving=moving, **params) if given else None
+
+
+def _by_second(first: int, primals: Any, dots: Any, **params: Any) -> Any:
+    active, given = _moving(primals[first:-3], dots[first:-3], params["tree"])
+    return second_p.bind(*given, *primals, active=active, **params) if given else None
+
+
+def _by_jax(function: Callable, first: int, primals: Any, dots: Any, **params: Any) -> Any:
+    """JAX's own jvp, through the function."""
+    moving = [k for k, dot in enumerate(dots) if k >= first and not _is_zero(dot) and dot.dtype != jax.dtypes.float0]
+    if not moving:
+        return None
+
+    def of_moving(*arrays):
+        filled = dict(zip(moving, arrays, strict=True))
+        return function(*(filled.get(k, x) for k, x in enumerate(primals)), **params)
+
+    return jax.jvp(of_moving, [primals[k] for k in moving], [dots[k] for k in moving])[1]
+
+
 def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **params: Any) -> list[Any]:
     size = sum(active)
-    shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays[:size]])
-    wanted = tuple(next(shapes) if a else None for a in active)
-    results = cotangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[size:], wanted=wanted, **params)
+    grads = map(ad.instantiate_zeros, grads)
+    results = cotangent_p.bind(*grads, *arrays[size:], wanted=_shapes_of(arrays[:size], active), **params)
     return [*results, *(None for _ in arrays[size:])]
 
 
@@ -267,6 +298,30 @@ def _cotangent_transpose(grads: Any, *arrays: Any, wanted: tuple[Any, ...], **pa
     dots = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
     given = (dot if ad.is_undefined_primal(x) else None for dot, x in zip(dots, arrays, strict=False))
     return [*given, *(None for _ in arrays[2:])]
+
+
+def _curve_transpose(grads: Any, *arrays: Any, moving: Any, **params: Any) -> list[Any]:
+    """By the dots of the moving leaves."""
+    size = sum(moving)
+    grads = map(ad.instantiate_zeros, grads)
+    wanted = _shapes_of(arrays[:size], moving)
+    dots, rest = arrays[size : size + sum(params["active"])], arrays[size + sum(params["active"]) :]
+    return [*second_p.bind(*dots, *grads, *rest, wanted=wanted, **params), *(None for _ in arrays[size:])]
+
+
+def _second_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
+    """By the dots: itself."""
+    size = sum(active)
+    moving = tuple(shape is not None for shape in wanted)
+    grads, swapped = map(ad.instantiate_zeros, grads), _shapes_of(arrays[:size], active)
+    results = second_p.bind(*grads, *arrays[size:], active=moving, wanted=swapped, **params)
+    return [*results, *(None for _ in arrays[size:])]
+
+
+def _shapes_of(arrays: Any, there: tuple[bool, ...]) -> tuple[Any, ...]:
+    """The shapes of arrays, some of which a transpose does not know, and None for those that are not there."""
+    shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays])
+    return tuple(next(shapes) if t else None for t in there)
 
 
 def _batch(primitive: Primitive, arrays: Any, axes: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, Any]:
@@ -290,7 +345,7 @@ def _batch(primitive: Primitive, arrays: Any, axes: Any, *, tree: Any, plan: Pla
     return results, [0] * len(results)
 
 
-def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), **_: Any) -> list[bool]:
+def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), moving: Any = (), **_: Any) -> list[bool]:
     """Which of the arrays belong to functions: those of the modifier and their dots, and those of function masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))
@@ -303,17 +358,22 @@ def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), **_: 
         operands.mask.map(collect)
     of_leaves = [k in own for k in range(tree.num_leaves)]
     results = 0 if primitive is forward_p else 3
-    of_first = [of_leaves[k] for k, a in enumerate(active) if a]
+    of_first = [of_leaves[k] for there in (moving, active) for k, a in enumerate(there) if a]
     of_first += [False] * (count - results - tree.num_leaves - len(of_first))
     return of_first + of_leaves + [False] * results
 
 
 ad.primitive_jvps[forward_p] = _forward_jvp
-ad.primitive_jvps[tangent_p] = functools.partial(_linear_jvp, tangent_p, _tangent, lambda active, **_: sum(active))
-ad.primitive_jvps[cotangent_p] = _cotangent_jvp
-ad.primitive_jvps[second_p] = functools.partial(_linear_jvp, second_p, _second, lambda active, **_: sum(active))
+for _each, _count, _beyond in (
+    (tangent_p, lambda active, **_: sum(active), _by_curve),
+    (cotangent_p, lambda **_: 2, _by_second),
+    (curve_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, _curve)),
+    (second_p, lambda active, **_: sum(active), functools.partial(_by_jax, _second)),
+):
+    ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _beyond)
 ad.primitive_transposes[tangent_p] = _tangent_transpose
+ad.primitive_transposes[curve_p] = _curve_transpose
 ad.primitive_transposes[cotangent_p] = _cotangent_transpose
 ad.primitive_transposes[second_p] = _second_transpose
-for _each in (forward_p, tangent_p, cotangent_p, second_p):
+for _each in (forward_p, tangent_p, curve_p, cotangent_p, second_p):
     batching.primitive_batchers[_each] = functools.partial(_batch, _each)

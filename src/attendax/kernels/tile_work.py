@@ -57,16 +57,23 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     return _dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
 
 
-def part_of_sums(tile: Tile, dout: Array, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
-    """``Σ p dout · v``, maximum and sum of exponentials, from the very products that the backward will form."""
+def part_of_sums(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
+    """Maximum and sum of exponentials, from the very products that the backward will form."""
+    query, key, _, *rest = _cut(tile, operands)
+    products = _tall_products(query, key, operands, plan)
+    scores, _ = _finished(products, rest, tile, operands, plan, is_open, tall=True)
+    return _powers(scores.swapaxes(-1, -2))[1:]
+
+
+def part_of_delta(tile: Tile, rows: "Rows", operands: Operands, plan: Plan, is_open: bool) -> Array:
+    """``Σ p dout · v``, from the very products that the backward will form."""
     query, key, value, *rest = _cut(tile, operands)
     products = _tall_products(query, key, operands, plan)
     scores, allowed = _finished(products, rest, tile, operands, plan, is_open, tall=True)
-    dw = _tall(value.astype(products.dtype), tile.cut("queries", dout))
-    dp = _dropped(dw, tile, operands, plan, tall=True).swapaxes(-1, -2)
-    dp = dp if allowed is None else jnp.where(allowed.swapaxes(-1, -2), dp, 0)
-    powers, largest, total = _powers(scores.swapaxes(-1, -2))
-    return (powers * dp).sum(-1, keepdims=True), largest, total
+    shift, total, dout = (tile.cut("queries", x) for x in (rows.shift, rows.total, rows.dout))
+    p = jnp.exp(scores - shift.swapaxes(-1, -2)) / total.swapaxes(-1, -2)
+    dp = _dropped(_tall(value.astype(products.dtype), dout), tile, operands, plan, tall=True)
+    return (p * (dp if allowed is None else jnp.where(allowed, dp, 0))).sum(-2)[..., None]
 
 
 def _powers(scores: Array) -> tuple[Array, Array, Array]:

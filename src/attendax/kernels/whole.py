@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -141,12 +142,19 @@ def _cotangent(heads: _Heads, dout: Array, dlse: Array, plan: Plan) -> tuple[Arr
     return dquery, times(dscores, query), times(weights, dout)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _softmax(scores: Array, axis: int) -> Array:
-    """Weights along an axis, 0 where all scores are -inf (L5)."""
+    """Weights p along an axis, 0 where all scores are -inf (L5). They move by ``p (ds - Σ p ds)``, difference first."""
     largest = jnp.maximum(scores.max(axis=axis, keepdims=True), jnp.finfo(scores.dtype).min)
-    powers = jnp.exp(scores - lax.stop_gradient(largest))
+    powers = jnp.exp(scores - largest)
     total = powers.sum(axis=axis, keepdims=True)
     return powers / jnp.where(total == 0, 1, total)
+
+
+@_softmax.defjvp
+def _softmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (weights, (moves,)) = _softmax(*primals, axis), tangents
+    return weights, weights * (moves - jnp.sum(weights * moves, axis=axis, keepdims=True))
 
 
 def _by_chunks(
