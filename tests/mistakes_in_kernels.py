@@ -21,11 +21,11 @@ def in_file(file, *rows):
 
 MERGING = in_file(
     "blockwise.py",
-    ("stale row maximum", "jnp.maximum(one[1], other[1])", "other[1]", "huge forward", "wide"),
-    ("row maximum of the first tile", "jnp.maximum(one[1], other[1])", "one[1]", "forward", "open"),
-    ("rescaled the wrong way", "jnp.exp(part[1] - shift)", "jnp.exp(shift - part[1])", "forward", "open"),
-    ("sum not rescaled", "for k in (0, 2))", "for k in (0, 2)); total = one[2] + other[2]", "forward", "open"),
-    ("average not rescaled", "for k in (0, 2))", "for k in (0, 2)); average = one[0] + other[0]", "forward", "open"),
+    ("stale row maximum", "jnp.maximum(one[-2], other[-2])", "other[-2]", "huge forward", "wide"),
+    ("row maximum of the first tile", "jnp.maximum(one[-2], other[-2])", "one[-2]", "forward", "open"),
+    ("rescaled the wrong way", "jnp.exp(part[-2] - shift)", "jnp.exp(shift - part[-2])", "forward", "open"),
+    ("sum not rescaled", "- 2), -1))", "- 2), -1)); total = one[-1] + other[-1]", "forward", "open"),
+    ("average not rescaled", "- 2), -1))", "- 2), -1)); average = [one[0] + other[0]]", "forward", "open"),
     ("empty row minus infinity", "jnp.where(largest == -jnp.inf, 0, largest)", "largest", "forward", "causal"),
     ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
     ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
@@ -36,7 +36,7 @@ WHOLE = in_file(
     "whole.py",
     ("not divided", "/ jnp.maximum(total, 1) * heads.room", "* heads.room", "whole", "open"),
     ("values stay divided", "/ jnp.maximum(total, 1) * heads.room", "/ jnp.maximum(total, 1)", "large values", "whole"),
-    ("sums of values overflow", "headroom(here[VALUE], wide)", "1", "large values", "whole"),
+    ("sums of values overflow", "headroom(here[VALUE], wide)[1]", "1", "large values", "whole"),
     ("shared by a batch, but written", "== alone[role] else", "is not None else", "a shared key", "as users do"),
     ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
     ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
@@ -51,8 +51,8 @@ WHOLE = in_file(
     ("masked numbers spoil the chunk", "if operands.mask is None and not others:", "if not others:", "whole", "keys"),
     ("infinity is tame", "all_below(here, HUGE)", "jnp.bool_(True)", "whole", "keys"),
     ("large numbers are tame", "HUGE = 2.0**50", "HUGE = jnp.inf", "whole", "keys"),
-    ("what is wild is not seen", "jnp.where(touched[role]", "jnp.where(False", "whole", "keys"),
-    ("a wild key is not seen", 'wild["queries"] | jnp.any(seen', 'wild["queries"] & jnp.any(seen', "whole", "keys"),
+    ("what is wild is not seen", "(defined(marked, run", "(defined(marked & False, run", "whole", "keys"),
+    ("a wild key is not seen", "queries | by_definition.that_see(keys, *call)", "queries", "whole", "keys"),
     ("empty row of weights", "jnp.where(total == 0, 1, total)", "total", "whole derivatives", "causal"),
     ("weights fixed", "moves - dlse", "moves", "whole derivatives", "open"),
     ("query moves too far", "dots[QUERY] * plan.scale", "dots[QUERY]", "whole derivatives", "open"),
@@ -83,14 +83,57 @@ WHOLE = in_file(
         "whole derivatives",
         "three key heads",
     ),
-    ("a query that nothing depends on", "queries & alive & allowed", "queries & allowed", "whole derivatives", "keys"),
-    ("of what is touched all is NaN", "role], one, other)", "role], jnp.nan, other)", "whole derivatives", "keys"),
+    (
+        "a query that nothing depends on",
+        "marked = marked & (jnp.any(",
+        "_ = marked & (jnp.any(",
+        "whole derivatives",
+        "keys",
+    ),
+    ("what sees large keys counts twice", "~marked & _is_tame(x)", "_is_tame(x)", "whole derivatives", "keys"),
 )
 
 DEFINED = in_file(
     "by_definition.py",
-    ("a row that nothing reads", "jnp.where(live, x, 0)", "x", "whole derivatives", "keys"),
-    ("a NaN that is seen", "jnp.where(seen, value, 0)", "0 * jnp.where(seen, 0, value)", "whole", "keys"),
+    (
+        "a NaN that nobody sees",
+        "jnp.where(seen, _each_head(x.astype(wide), tile), 0)",
+        "_each_head(x.astype(wide), tile)",
+        "visible forward",
+        "future",
+    ),
+    (
+        "behind a bias of -inf",
+        'allowed & (tile.cut("pairs", operands.bias) != -jnp.inf)',
+        "allowed",
+        "poison forward",
+        "bias forbids",
+    ),
+    (
+        "key heads in turn",
+        "jnp.repeat(x, group, axis=-3)",
+        "jnp.tile(x, (group, 1, 1))",
+        "visible forward",
+        "future, all heads",
+    ),
+    (
+        "rows that are not marked",
+        "_allowed(tile, operands) & mark",
+        "_allowed(tile, operands)",
+        "unread head",
+        "future of two heads",
+    ),
+    ("not scaled", "query * plan.scale * key", "query * key", "visible forward", "future"),
+    ("not divided", "powers / jnp.where(total == 0, 1, total), tile", "powers, tile", "visible forward", "future"),
+    ("without dropout", "dropped(powers", "(lambda weights, *_: weights)(powers", "visible forward", "future, dropout"),
+    ("all rows of an index", "jnp.where(mark, *pair)", "pair[0]", "visible forward", "future of one head"),
+    (
+        "tangent of another row",
+        "tile.cut(operands.roles()[k], dots[k])",
+        "jnp.flip(tile.cut(operands.roles()[k], dots[k]), -1)",
+        "whole derivatives",
+        "keys",
+    ),
 )
 
 HEADROOM = in_file(
@@ -273,13 +316,6 @@ SCORES = in_file(
     ("keys of the overlap twice", "j >= tile.column_block * grid.columns", "j >= tile.column", "forward", "open"),
     ("queries of the overlap twice", "i >= tile.row_block * grid.rows", "i >= tile.row", "gradient", "open"),
     (
-        "key heads in turn",
-        "jnp.repeat(x, group, axis=-3)",
-        "jnp.tile(x, (group, 1, 1))",
-        "visible forward",
-        "future, all heads",
-    ),
-    (
         "modifier local to the tile",
         "modify(score_mod, scores, positions)",
         "modify(score_mod, scores, (positions[0], positions[1] - tile.row, positions[2]))",
@@ -329,7 +365,6 @@ BACKWARD = in_file(
         "open",
     ),
     ("groups not side by side", "S, T), -3, -2)", "S, T), -3, -3)", "gradient", "open"),
-    ("NaN of one head of a group", ".sum(axis=-3)", "[..., 0, :, :]", "visible backward", "future of one head"),
     (
         "gradient of the bias lost",
         "return (*found, *drest)",
@@ -397,11 +432,30 @@ DIRECTIONS = (
             "jvp of jvp",
             "open",
         ),
-        ("second order of the linear part alone", "if given:", "if False:", "second order", "small"),
-        ("second tangent of the linear part alone", "if moving:", "if False:", "jvp of jvp", "open"),
+        (
+            "second order of the linear part alone",
+            "active=active, **params) if given",
+            "active=active, **params) if False",
+            "second order",
+            "small",
+        ),
+        (
+            "second tangent of the linear part alone",
+            "moving=moving, **params) if given",
+            "moving=moving, **params) if False",
+            "jvp of jvp",
+            "open",
+        ),
+        ("third order of the linear part alone", "if not moving:", "if True:", "third order", "small"),
         ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order in reverse", "small"),
-        ("results stand still", "given, moves[0], results", "given, 0 * moves[0], results", "second order", "small"),
-        ("sums stand still", "results.moves() * moves[1]", "0 * moves[1]", "second order", "small"),
+        (
+            "results stand still",
+            "list(given), *moves\n",
+            "list(given), 0 * moves[0], moves[1]\n",
+            "second order",
+            "small",
+        ),
+        ("sums stand still", "list(given), *moves\n", "list(given), moves[0], 0 * moves[1]\n", "second order", "small"),
         (
             "dout and dlse swapped",
             "zip(dots, arrays, strict=False)",
@@ -411,8 +465,8 @@ DIRECTIONS = (
         ),
         (
             "dots of the first leaves",
-            "[next(dots) if a else None for a in active]",
-            "[next(dots, None) for _ in active]",
+            "[next(rest) if t else None for t in there]",
+            "[next(rest, None) for _ in there]",
             "tangent of the keys",
             "all alike",
         ),
@@ -427,43 +481,75 @@ DIRECTIONS = (
     )
 )
 
-POISON = in_file(
-    "tile_work.py",
-    ("NaN of a masked value", "summed(_finite(values))", "summed(values)", "poison forward", "keys"),
-    ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
-    ("NaN of a masked key in the backward", "_finite(x) for k, x in", "x for k, x in", "poison backward", "keys"),
-    ("NaN of a cotangent", "Rows(_finite(self.dout),", "Rows(self.dout,", "cotangent", "future"),
-    ("NaN of delta", "_finite(self.delta)", "self.delta", "unread", "future"),
-    (
-        "query of an overflow",
-        "cleaned[QUERY] = jnp.where(rows.sums_are_finite(), cleaned[QUERY], 0)",
-        "pass",
-        "unread overflow",
-        "future",
-    ),
-    (
-        "masked pairs reach the modifier",
-        "scores if allowed is None else jnp.where(allowed, scores, 0)",
-        "scores",
-        "poison backward",
-        "cubed",
-    ),
-    ("live ignored", "((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & ", "", "unread", "future"),
-    ("live without dlse", " | (dlse != 0)", "", "visible lse", "future"),
-    (
-        "visible NaN swallowed",
-        "jnp.any(bad), by_definition",
-        "jnp.bool_(False), by_definition",
-        "visible forward",
-        "future",
-    ),
-    (
-        "visible NaN swallowed in the backward",
-        "jnp.any(rows.live & ~rows.are_finite())",
-        "jnp.bool_(False)",
-        "visible backward",
-        "future",
-    ),
+POISON = (
+    in_file(
+        "tile_work.py",
+        ("NaN of a masked value", "else _finite(values)", "else values", "poison forward", "keys"),
+        ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
+        ("NaN of a masked key in the backward", "_finite(x) for k, x in", "x for k, x in", "poison backward", "keys"),
+        ("NaN of a cotangent", "jnp.isfinite(self.delta) & ", "", "cotangent", "future"),
+        ("NaN of delta", "jnp.isfinite(self.delta) & ", "", "unread", "future"),
+        (
+            "query of an overflow",
+            "leaves[QUERY] = jnp.where(rows.shift == jnp.inf, 0, leaves[QUERY])",
+            "pass",
+            "unread overflow",
+            "future",
+        ),
+        (
+            "masked pairs reach the modifier",
+            "scores if allowed is None else jnp.where(allowed, scores, 0)",
+            "scores",
+            "poison backward",
+            "cubed",
+        ),
+        ("live ignored", "((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & ", "", "unread", "future"),
+        ("live without dlse", " | (dlse != 0)", "", "visible lse", "future"),
+    )
+    + in_file(
+        "blockwise.py",
+        (
+            "visible NaN swallowed",
+            "lax.cond(fine, lambda: results,",
+            "lax.cond(fine | True, lambda: results,",
+            "visible forward",
+            "future",
+        ),
+        (
+            "visible NaN swallowed in the backward",
+            "rows.live & ~rows",
+            "rows.live & False & ~rows",
+            "visible backward",
+            "future",
+        ),
+        ("visible NaN of a tangent swallowed", "marked = marked | seen", "pass", "visible tangent", "future"),
+        ("NaN of results in a tangent", "_not_finite(results.out)", "False", "visible tangent", "future"),
+    )
+    + in_file(
+        "derivatives.py",
+        (
+            "NaN of a tangent in second order",
+            "active, _tame(given), moves",
+            "active, given, moves",
+            "unread second",
+            "future",
+        ),
+        (
+            "NaN of a value in two tangents",
+            "moving, _tame(given), moves",
+            "moving, given, moves",
+            "jvp of jvp of NaN",
+            "future",
+        ),
+        (
+            "dead rows in second order",
+            "jnp.where(finite, operands.query, 0)",
+            "operands.query",
+            "unread second",
+            "future, whole",
+        ),
+        ("visible NaN of a second order", "alive & ~finite, found", "alive & False, found", "visible second", "future"),
+    )
 )
 
 RESULTS = (

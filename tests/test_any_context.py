@@ -193,6 +193,35 @@ def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
     assert_same_bits([x[:, :50] for x in got], [x[:, :50] for x in wanted], name)
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("size", [(12, 64, 16), (2, 300, 16)], ids=str)
+def test_what_only_unread_queries_see_changes_no_bit_of_second_derivatives(size, poison):
+    """L6: NaN or inf in key and value 50, in their directions, or in both."""
+    arrays, along = (tuple(normal(size, k + n) for k in range(3)) for n in (0, 3))
+
+    def attend(*arrays):
+        return attendax.attention(*arrays, mask=masks.causal())[:, :40]
+
+    @jax.jit
+    def everything(arrays, along):
+        def gradient(*arrays):
+            return jax.grad(lambda *a: (attend(*a) ** 2).sum(), (0, 1, 2))(*arrays)
+
+        def slope(*arrays):
+            return (jax.jvp(attend, arrays, along)[1] ** 2).sum()
+
+        return jax.jvp(gradient, arrays, along)[1], jax.grad(slope, (0, 1, 2))(*arrays)
+
+    def spoilt(arrays):
+        query, key, value = (x.copy() for x in arrays)
+        key[:, 50] = value[:, 50] = poison
+        return query, key, value
+
+    wanted = [x[:, :50] for x in jax.tree.leaves(everything(arrays, along))]
+    for given in ((spoilt(arrays), along), (arrays, spoilt(along)), (spoilt(arrays), spoilt(along))):
+        assert_same_bits([x[:, :50] for x in jax.tree.leaves(everything(*given))], wanted, str(poison))
+
+
 # Keys and values with a large common part, which an exact second derivative does not see
 
 

@@ -55,14 +55,10 @@ def test_right_is_what_the_specification_says_and_nothing_else():
             assert not any(word in name.split(".") for name in names for word in ("ops", "kernels")), path
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-def test_what_is_right_is_right_in_every_dtype(dtype):
-    assert [outcome.case.name for outcome in right(dtype=dtype).failures] == []
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_right_is_right_whatever_the_numbers(seed):
-    assert [outcome.case.name for outcome in right(seed=seed).failures] == []
+@pytest.mark.parametrize(("dtype", "seed"), [("float64", 1), ("bfloat16", 2), ("float16", 3)])
+def test_what_is_right_is_right_in_every_dtype_whatever_the_numbers(dtype, seed):
+    """In float32, with the numbers of seed 0, test_conformance_mistakes says it."""
+    assert [outcome.case.name for outcome in right(dtype=dtype, seed=seed).failures] == []
 
 
 def test_the_specification_is_right():

@@ -75,7 +75,10 @@ SETTINGS = {
     "all alike": setting((1, 2, 2, T, T, D, D)),
     "causal": setting(mask=masks.causal(-1)),
     "future": setting((1, 2, 1, T, T, D, V), mask=masks.causal()),
+    "future, whole": setting((1, 2, 1, T, T, D, V), WHOLE_HEADS, mask=masks.causal()),
+    "future of two heads": setting((1, 2, 2, T, T, D, V), ALL_HEADS, mask=masks.causal()),
     "future, all heads": setting((1, N, G, T, T, D, V), ALL_HEADS, mask=masks.causal()),
+    "future, dropout": setting((1, 2, 1, T, T, D, V), mask=masks.causal(), dropout_rate=0.4, dropout_rng=KEY),
     "future of one head": setting((1, 2, 1, T, T, D, V), mask=FUTURE_OF_ONE),
     "offset": setting(TWO, mask=masks.causal(np.array([3, -2]))),
     "window": setting(mask=masks.window(1, 1) & masks.causal(1)),
@@ -193,6 +196,8 @@ def judge_whole_derivatives(twin, case):
         large = 2.0**60 * key
         by_hand = spec.attention_backward(cotangent, query, large, value, **case.options)[:3]
         assert_tree_close(gradients(query, large, value), by_hand, 1e-10, "large keys")
+        moves = jax.jvp(attend, (query, large, value), dots)[1]
+        np.testing.assert_allclose(along([moves], [cotangent]), along(by_hand, dots), rtol=1e-10)
 
 
 def seen_and_unseen(case, query, key):
@@ -405,12 +410,17 @@ def judge_poison_backward(twin, case):
         assert_same_bits(got, wanted, str(poison))
 
 
-def gradients_before(twin, case, arrays):
-    """Of queries and keys 0 to 2, where nothing depends on queries 3 and later."""
-    out, pull = jax.vjp(lambda *arrays: case.forward(twin, *arrays)[0], *arrays)
+def gradients_of(twin, case, arrays, heads=slice(None)):
+    """Where nothing depends on queries 3 and later, of some heads."""
+    out, pull = jax.vjp(partial(twin.attention, **case.options), *arrays)
     cotangent = np.random.default_rng(4).normal(size=out.shape)
-    cotangent[..., 3:, :] = 0
-    return tuple(np.asarray(g)[..., :3, :] for g in pull(cotangent))
+    cotangent[..., heads, 3:, :] = 0
+    return pull(cotangent)
+
+
+def gradients_before(twin, case, arrays):
+    """Of queries and keys 0 to 2."""
+    return tuple(np.asarray(g)[..., :3, :] for g in gradients_of(twin, case, arrays))
 
 
 @judge("unread")
@@ -418,7 +428,109 @@ def judge_unread(twin, case):
     """L6: NaN that only these later queries see reaches no gradient of what is before."""
     arrays = arrays_of(case)
     wanted = gradients_before(twin, case, arrays)
-    assert_same_bits(gradients_before(twin, case, poisoned(arrays, 3, np.nan)), wanted, "gradients before")
+    bad = poisoned(arrays, 3, np.nan)
+    for spoilt in (bad, (*arrays[:2], bad[2])):
+        assert_same_bits(gradients_before(twin, case, spoilt), wanted, "gradients before")
+
+
+@judge("unread head")
+def judge_unread_head(twin, case):
+    """The same, where later queries of another head are read."""
+    arrays = arrays_of(case)
+
+    def of_one(arrays):
+        return tuple(np.asarray(g)[..., 1, :3, :] for g in gradients_of(twin, case, arrays, heads=1))
+
+    assert_same_bits(of_one(poisoned(arrays, 3, np.nan)), of_one(arrays), "gradients before")
+
+
+def second_before(twin, case, arrays, directions):
+    """How these gradients move along a direction."""
+    moved = jax.jvp(lambda *arrays: gradients_of(twin, case, arrays), arrays, directions)[1]
+    return tuple(np.asarray(g)[..., :3, :] for g in moved)
+
+
+@judge("unread second")
+def judge_unread_second(twin, case):
+    """L6: NaN in arrays or in the direction, that only unread queries see, reaches no second derivative before it.
+
+    Nor does an overflow, but for whole heads: there a finite direction that overflows under a mask still does.
+    """
+    arrays = arrays_of(case)
+    directions = directions_of(arrays)
+    wanted = second_before(twin, case, arrays, directions)
+    for poison in [np.nan] if case.limits.whole else [np.nan, 1e308]:
+        for spoilt in (
+            (poisoned(arrays, 3, poison), directions),
+            (arrays, poisoned(directions, 3, poison)),
+            (poisoned(arrays, 3, poison), poisoned(directions, 3, poison)),
+        ):
+            assert_same_bits(second_before(twin, case, *spoilt), wanted, str(poison))
+
+
+@judge("visible second")
+def judge_visible_second(twin, case):
+    """A NaN in the direction reaches the second derivatives of queries that see it, and no earlier one."""
+    arrays = arrays_of(case)
+    directions = directions_of(arrays)
+    cotangent = np.ones((*arrays[0].shape[:-1], V))
+
+    def gradients(*arrays):
+        return jax.vjp(lambda *a: case.forward(twin, *a)[0], *arrays)[1](cotangent)
+
+    query = jax.jvp(gradients, arrays, poisoned(directions, 3, np.nan))[1][0]
+    assert np.isfinite(query[..., :3, :]).all()
+    assert np.isnan(query[..., 3:, :]).all()
+
+
+@judge("visible tangent")
+def judge_visible_tangent(twin, case):
+    """What is not finite in a value, or in its direction, reaches the queries that see it, and no other."""
+    arrays = arrays_of(case)
+    directions = directions_of(arrays)
+    for number in (np.nan, np.inf):
+        bad, moves = (tuple(x.copy() for x in tree) for tree in (arrays, directions))
+        bad[2][..., 3, 0] = moves[2][..., 3, 0] = number
+        if number == np.inf:
+            large = (*bad[:2], np.nan_to_num(bad[2], posinf=1e12))
+            moved = [jax.jvp(partial(case.forward, twin), x, directions)[1][0] for x in (bad, large)]
+            np.testing.assert_array_equal(*(np.sign(x[..., 3:, 0]) for x in moved))
+        for pair in ((bad, directions), (arrays, moves)):
+            dout = np.asarray(jax.jvp(partial(case.forward, twin), *pair)[1][0])
+            assert np.isfinite(dout[..., :3, :]).all()
+            assert np.isfinite(dout[..., 1:]).all()
+            assert not np.isfinite(dout[..., 3:, 0]).any()
+
+
+@judge("jvp of jvp of NaN")
+def judge_jvp_of_jvp_of_nan(twin, case):
+    """A NaN in the direction of a value reaches no earlier query."""
+    arrays = arrays_of(case)
+    directions = directions_of(arrays)
+    attend = partial(case.forward, twin)
+    moves = (*directions[:2], poisoned(directions, 3, np.nan)[2])
+    for first, second in ((moves, directions), (directions, moves)):
+        got = jax.jvp(lambda *a: jax.jvp(attend, a, first)[1], arrays, second)[1][0]  # noqa: B023
+        assert np.isfinite(got[..., :3, :]).all()
+        assert np.isnan(got[..., 3:, :]).all()
+
+
+@judge("third order")
+def judge_third_order(twin, case):
+    """The second derivative of the gradients along a direction."""
+    arrays, cotangent = random_of(case)
+    directions = directions_of(arrays)
+
+    def slopes(*arrays):
+        return jax.jvp(lambda *a: results_and_gradients(case, twin, a, cotangent)[1], arrays, directions)[1]
+
+    got = jax.jvp(slopes, arrays, directions)[1]
+    wanted = slope_along(slopes_by_hand(case, cotangent, directions), arrays, directions)
+    assert_tree_close(got, wanted, 1e-6, "third order")
+
+
+def slopes_by_hand(case, cotangent, directions):
+    return lambda *arrays: slope_along(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
 
 
 @judge("unread overflow")
@@ -452,7 +564,7 @@ def judge_cotangent(twin, case):
 def judge_visible(twin, case):
     """A NaN that a query may see is seen, there and nowhere else."""
     arrays = tuple(x.copy() for x in arrays_of(case))
-    arrays[2][..., 0, 3, 0] = np.nan
+    arrays[2][..., 0, 3, 0] = arrays[2][..., 0, 4, 1] = np.nan
     np.testing.assert_allclose(case.forward(twin, *arrays)[0], case.forward(spec, *arrays)[0], atol=1e-12)
 
 

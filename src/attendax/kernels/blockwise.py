@@ -4,9 +4,8 @@ A tile is the scores of a block of queries with a block of keys. For each tile o
 its own, with its own maximum, and the parts are put together by the law of ``merge`` (L9). The backward computes the
 scores again. Nothing is kept but the average, the maximum and the sum of each row.
 
-L6 costs a check. ``0 * NaN`` is NaN, so what is not finite is taken out of a tile's arrays before its products. A query
-that may not look at it has then been spared. One that does look at it has a NaN among the few numbers kept for its row;
-only where that is so, the tile is summed once more, term by term over the allowed pairs.
+L6 costs a check. ``0 * NaN`` is NaN, so what is not finite is taken out of a tile's arrays before its products, and in
+the backward also the rows of the queries that see it. These rows, if there are any, are then taken ``by_definition``.
 """
 
 from collections.abc import Callable
@@ -16,18 +15,29 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from . import whole
-from .operands import Operands, Plan, Results
+from . import by_definition, whole
+from .numerics import all_below
+from .operands import VALUE, Operands, Plan, Results
 from .tile_sizes import bands_of, grid_of, whole_grid_of
-from .tile_work import Rows, headroom, part_of_delta, part_of_forward, part_of_sums, part_of_tangent, pulled_back
-from .tiles import Grid, Schedule, kinds_of_tiles, once_more, repeat
+from .tile_work import (
+    Rows,
+    all_is_seen,
+    headroom,
+    part_of_delta,
+    part_of_forward,
+    part_of_sums,
+    part_of_tangent,
+    pulled_back,
+)
+from .tiles import MASKED, SKIPPED, Grid, Schedule, kinds_of_tiles, once_more, repeat
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
     if (heads := whole_grid_of(operands, plan, plan.limits.whole_bytes)) is not None:
         return whole.forward(heads, operands, plan)
-    widths, room = (operands.value.shape[-1], 1, 1), headroom(operands.value, operands.wide())
+    grid, widths = grid_of(operands, plan), (operands.value.shape[-1], 1, 1)
+    fine, room = headroom(operands.value, operands.wide())
 
     def work(tile, is_open):
         return part_of_forward(tile, operands, plan, room, is_open)
@@ -36,8 +46,20 @@ def forward(operands: Operands, plan: Plan) -> Results:
         average, largest, total = parts
         return average / jnp.where(total == 0, 1, total) * room, largest, total
 
-    grid = grid_of(operands, plan)
-    return Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
+    results = Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
+    if all_is_seen(grid, operands):
+        return results
+
+    def with_care():
+        marked = by_definition.that_see(_not_finite(operands.value), operands, plan)
+        return by_definition.forward(marked & ~jnp.isnan(results.total), results, operands, plan)
+
+    return lax.cond(fine, lambda: results, with_care)
+
+
+def _not_finite(x: Array) -> Array:
+    """Which rows of an array hold a number that is not finite, (..., 1)."""
+    return ~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
 
 
 def merged(one: Any, other: Any) -> tuple[Array, ...]:
@@ -76,14 +98,37 @@ def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tupl
         summed, dlse = parts
         return summed - dlse * tile.cut("queries", results.out), dlse
 
-    return by_rows(grid_of(operands, plan), operands, plan, widths, (0, 0), work, added, finish)
+    grid = grid_of(operands, plan)
+    found = by_rows(grid, operands, plan, widths, (0, 0), work, added, finish)
+    if all_is_seen(grid, operands):
+        return found
+    marked = ~jnp.isfinite(results.total) | _not_finite(results.out)
+    if (dvalue := dots[VALUE]) is not None:
+        fine = all_below([dvalue], float(jnp.finfo(dvalue.dtype).max) / 2)
+        none = jnp.zeros((*found[0].shape[:-1], 1), bool)
+        seen = lax.cond(fine, lambda: none, lambda: by_definition.that_see(_not_finite(dvalue), operands, plan))
+        marked = marked | seen
+    return by_definition.tangent(marked, found, dots, operands, plan)
 
 
 def by_rows(
-    grid: Grid, operands: Operands, plan: Plan, widths: Any, neutral: Any, work: Callable, add: Callable, finish: Any
+    grid: Grid,
+    operands: Operands,
+    plan: Plan,
+    widths: Any,
+    neutral: Any,
+    work: Callable,
+    add: Callable,
+    finish: Any,
+    *,
+    often: bool = True,
 ) -> tuple[Array, ...]:
-    """For every row of tiles, put the parts of its tiles together; each row of the scores gives ``widths`` numbers."""
-    schedule, wide = Schedule(kinds_of_tiles(operands.mask, grid)), operands.wide()
+    """For every row of tiles, put the parts of its tiles together; each row of the scores gives ``widths`` numbers.
+
+    What does not run ``often`` has no program of its own for OPEN tiles.
+    """
+    kinds, wide = kinds_of_tiles(operands.mask, grid), operands.wide()
+    schedule = Schedule(kinds if often else kinds.clip(SKIPPED, MASKED))
 
     def nothing():
         return tuple(jnp.full((*grid.shape[:-1], n), x, wide) for n, x in zip(widths, neutral, strict=True))
@@ -129,6 +174,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     schedule = Schedule(kinds.swapaxes(1, 2))
     dout, dlse = grads
     rows = _steady(Rows.of(dout, dlse, results), dlse, grid, operands, plan)
+    marked, rows = rows.live & ~rows.are_finite(), rows.cleaned()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
 
@@ -161,6 +207,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         buffers = repeat(band.grid.chunks, chunk, buffers)
     if not bands:
         buffers = repeat(grid.chunks * grid.column_blocks, column_of_tiles, buffers)
+    buffers = by_definition.cotangent(marked, buffers, grads, operands, plan, wanted)
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
 
 
@@ -187,13 +234,13 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
             share = jnp.log(jnp.where(total == 0, 1, total))
             return shift + (share - lax.stop_gradient(share)), lax.stop_gradient(total)  # lse moves by its shift
 
-        shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, merged, finish)
+        shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, merged, finish, often=False)
         again = rows._replace(shift=jnp.where(huge, shift, jnp.inf), total=jnp.where(huge, total, 1))
 
         def products(tile, is_open):
             return (part_of_delta(tile, again, operands, plan, is_open),)
 
-        (delta,) = by_rows(grid, operands, plan, (1,), (0,), products, added, lambda _, parts: parts)
+        (delta,) = by_rows(grid, operands, plan, (1,), (0,), products, added, lambda _, parts: parts, often=False)
         pairs = zip((delta - dlse, shift, total), as_they_are, strict=True)
         return tuple(jnp.where(huge, *pair) for pair in pairs)
 

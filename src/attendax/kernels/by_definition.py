@@ -1,10 +1,11 @@
 """Attention by its definition, row after row: what a number that is not finite does to those that really see it (L6).
 
-Nothing forbidden is read: for a query that may not look at it, a key or value becomes 0 before it is multiplied. And
-there is no product of matrices, in which one row would meet another. That is slow. It runs only where something is not
-finite and is seen, and takes the memory of one row of scores.
+Tiles multiply whole blocks, so they leave out what is not finite, and the rows of queries that see it. These rows are
+taken here. Nothing forbidden is read: for a query that may not look at it, a key or value becomes 0 before it is
+multiplied. And there is no product of matrices, in which one row would meet another. That is slow, and runs for marked
+rows alone; it takes the memory of one row of scores.
 
-Query, key and value are (..., N, T, D), (..., G, S, D) and (..., G, S, V); ``allowed`` is boolean, (..., N, T, S).
+``marked`` says which rows, boolean, (..., N, T, 1).
 """
 
 from collections.abc import Callable
@@ -14,89 +15,137 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .tiles import once_more
+from .operands import Operands, Plan, Results
+from .tile_work import allowed_pairs, dropped, finished, leaves_in
+from .tiles import Grid, Tile, once_more, repeat
 
 
-def forward(arrays: Any, allowed: Array, scale: float) -> tuple[Array, ...]:
-    """out (..., N, T, V), and of each row the maximum and the sum of exponentials, (..., N, T, 1)."""
-    query, key, value = (_each_head(x, allowed) for x in arrays)
+def forward(marked: Array, found: Results, operands: Operands, plan: Plan) -> Results:
+    """The results found, and in their place those of the marked rows."""
 
-    def row(query, allowed):
-        return _row([query, key, value], allowed, scale)
+    def exact(tile, mark):
+        return _row(leaves_in(tile, operands), mark, tile, operands, plan)
 
-    return _by_rows(row, query, allowed)
+    return Results(*_replaced(marked, found, exact, operands, plan))
 
 
-def tangent(dots: dict[int, Array], arrays: Any, allowed: Array, scale: float) -> tuple[Array, ...]:
-    """How out and lse move with ``dots`` of query (0), key (1) and value (2)."""
-    query, key, value = (_each_head(x, allowed) for x in arrays)
-    moves = {k: _each_head(dot, allowed) for k, dot in dots.items()}
+def tangent(marked: Array, found: Any, dots: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """How out and lse move with ``dots`` of the differentiable leaves (None: not at all), in the marked rows."""
+    moving = [k for k, dot in enumerate(dots) if dot is not None]
 
-    def row(query, allowed, dquery):
-        arrays = {0: query, 1: key, 2: value}
-        moving = {k: dquery if k == 0 else dot for k, dot in moves.items()}
+    def exact(tile, mark):
+        leaves = leaves_in(tile, operands)
+        moves = [tile.cut(operands.roles()[k], dots[k]) for k in moving]
+        shapes = [jnp.broadcast_shapes(leaves[k].shape, x.shape) for k, x in zip(moving, moves, strict=True)]
+        given = [jnp.broadcast_to(leaves[k], shape) for k, shape in zip(moving, shapes, strict=True)]
+        moves = [jnp.broadcast_to(x, y.shape).astype(y.dtype) for x, y in zip(moves, given, strict=True)]
 
         def of_moving(given):
-            return _row(list((arrays | given).values()), allowed, scale)
+            return _row(_filled(leaves, moving, given), mark, tile, operands, plan)
 
-        (_, _, total), (dout, _, dtotal) = jax.jvp(of_moving, ({k: arrays[k] for k in moving},), (moving,))
+        (_, _, total), (dout, _, dtotal) = jax.jvp(of_moving, (given,), (moves,))
         return dout, dtotal / jnp.where(total == 0, 1, total)
 
-    return _by_rows(row, query, allowed, moves.get(0, query))
+    return _replaced(marked, found, exact, operands, plan)
 
 
-def cotangent(dout: Array, dlse: Array, arrays: Any, allowed: Array, scale: float) -> tuple[Array, ...]:
-    """Gradients of query, key and value. A row of which nothing is read, dout and dlse all 0, adds nothing."""
-    query, key, value = (_each_head(x, allowed) for x in arrays)
+def cotangent(marked: Array, found: Any, grads: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+    """Gradients ``found`` of the leaves for which ``wanted`` gives a shape, and what the marked rows add to them."""
+    used = [k for k, shape in enumerate(wanted) if shape is not None]
+    roles = [operands.roles()[k] for k in used]
 
-    def row(query, allowed, dout, dlse):
-        (_, shift, total), pull = jax.vjp(lambda *arrays: _row(arrays, allowed, scale), query, key, value)
-        live = jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0)
-        found = pull((dout, jnp.zeros_like(shift), dlse / jnp.where(total == 0, 1, total)))
-        dquery, *shared = (jnp.where(live, x, 0) for x in found)
-        return dquery, [_summed_over_groups(x, like) for x, like in zip(shared, arrays[1:], strict=True)]
+    def step(tile, mark, found):
+        leaves = leaves_in(tile, operands)
+        dout, dlse = (tile.cut("queries", x) for x in grads)
+        shapes = [tile.where(role, wanted[k])[1] for role, k in zip(roles, used, strict=True)]
+        shapes = [jnp.broadcast_shapes(leaves[k].shape, shape) for k, shape in zip(used, shapes, strict=True)]
+        given = [jnp.broadcast_to(leaves[k], shape) for k, shape in zip(used, shapes, strict=True)]
 
-    def step(sums, rows):
-        dquery, found = once_more(row, *rows)
-        return [x + y for x, y in zip(sums, found, strict=True)], dquery
+        def of_wanted(given):
+            return _row(_filled(leaves, used, given), mark, tile, operands, plan)
 
-    sums, dquery = lax.scan(step, [jnp.zeros_like(x) for x in arrays[1:]], _rows(query, allowed, dout, dlse))
-    return _stacked(dquery), *sums
+        (out, shift, total), pull = jax.vjp(of_wanted, given)
+        dtotal = dlse / jnp.where(total == 0, 1, total)
+        (parts,) = pull((jnp.broadcast_to(dout, out.shape), jnp.zeros_like(shift), dtotal))
+        each = zip(roles, found, parts, strict=True)
+        return tuple(tile.add(role, buffer, part.astype(buffer.dtype)) for role, buffer, part in each)
+
+    return _for_marked(marked, operands, plan, step, tuple(found))
 
 
-def _row(arrays: Any, allowed: Array, scale: float) -> tuple[Array, ...]:
-    """One query of each head, (..., N, 1, D), with keys and values of every head; ``allowed`` is (..., N, 1, S)."""
-    query, key, value = arrays
+def that_see(keys: Array, operands: Operands, plan: Plan) -> Array:
+    """The rows that may look at one of the marked keys, (..., G, S, 1)."""
+    grid = _rows(operands, plan)
+
+    def of_row(i):
+        tile = grid.tile(0, i, 0)
+        marks = _each_head(tile.cut("keys", keys), tile).swapaxes(-1, -2)
+        return jnp.any(marks & _allowed(tile, operands), axis=-1)
+
+    return jnp.moveaxis(lax.map(of_row, jnp.arange(grid.T)), 0, -2)
+
+
+def _row(leaves: Any, mark: Array, tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """out, maximum and sum of exponentials of one query of each head, that of the empty set where it is not marked."""
+    query, key, value, *rest = leaves
+    wide, allowed = operands.wide(), _allowed(tile, operands) & mark
     seen = allowed.swapaxes(-1, -2)
-    key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-    scores = jnp.sum(query * scale * key, axis=-1)[..., None, :]
+    query = jnp.where(mark, query.astype(wide), 0)
+    key, value = (jnp.where(seen, _each_head(x.astype(wide), tile), 0) for x in (key, value))
+    products = jnp.sum(query * plan.scale * key, axis=-1)[..., None, :]
+    scores, _ = finished(products, rest, tile, operands, plan, False)
     scores = jnp.where(allowed, scores, -jnp.inf)
     largest = lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     powers = jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))
     total = powers.sum(axis=-1, keepdims=True)
-    weights = powers / jnp.where(total == 0, 1, total)
+    weights = dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
     out = jnp.sum(weights.swapaxes(-1, -2) * value, axis=-2, keepdims=True)
     return out, jnp.where(jnp.isnan(lax.stop_gradient(total)), jnp.nan, largest), total
 
 
-def _by_rows(row: Callable, *arrays: Array) -> Any:
-    return jax.tree.map(_stacked, lax.map(lambda each: once_more(row, *each), _rows(*arrays)))
+def _allowed(tile: Tile, operands: Operands) -> Array:
+    """Which pairs are allowed, by the mask and by the bias, (..., N, 1, S)."""
+    allowed = allowed_pairs(tile, operands.mask)
+    allowed = jnp.bool_(True) if allowed is None else allowed
+    if operands.bias is not None:
+        allowed = allowed & (tile.cut("pairs", operands.bias) != -jnp.inf)
+    return jnp.broadcast_to(allowed, tile.grid.shape)
 
 
-def _rows(*arrays: Array) -> tuple[Array, ...]:
-    """Arrays (..., T, .) as (T, ..., 1, .)."""
-    return tuple(jnp.moveaxis(x, -2, 0)[..., None, :] for x in arrays)
+def _rows(operands: Operands, plan: Plan) -> Grid:
+    """The grid of which a tile is a query of every head, with all keys."""
+    (N, T), (G, S) = operands.query.shape[-3:-1], operands.key.shape[-3:-1]
+    axes = *plan.leading(operands), G, N // G
+    return Grid(axes, axes, T, S, 1, S, len(plan.batch))
 
 
-def _stacked(rows: Array) -> Array:
-    return jnp.moveaxis(jnp.squeeze(rows, -2), 0, -2)
+def _for_marked(marked: Array, operands: Operands, plan: Plan, step: Callable, carry: Any) -> Any:
+    """``carry = step(tile, mark, carry)`` for each query that is marked in some head."""
+    grid = _rows(operands, plan)
+
+    def row(i, carry):
+        tile = grid.tile(0, i, 0)
+        mark = tile.cut("queries", marked)
+        return lax.cond(jnp.any(mark), lambda: once_more(lambda *x: step(tile, *x), mark, carry), lambda: carry)
+
+    return lax.cond(jnp.any(marked), lambda: repeat(grid.T, row, carry), lambda: carry)
 
 
-def _each_head(x: Array, allowed: Array) -> Array:
-    group = allowed.shape[-3] // x.shape[-3]
+def _replaced(marked: Array, found: Any, exact: Callable, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    def step(tile, mark, found):
+        kept = [tile.cut("queries", x) for x in found]
+        rows = [jnp.where(mark, *pair) for pair in zip(exact(tile, mark), kept, strict=True)]
+        return tuple(tile.put("queries", *pair) for pair in zip(found, rows, strict=True))
+
+    return _for_marked(marked, operands, plan, step, tuple(found))
+
+
+def _filled(leaves: Any, places: Any, given: Any) -> list[Array]:
+    filled = dict(zip(places, given, strict=True))
+    return [filled.get(k, x) for k, x in enumerate(leaves)]
+
+
+def _each_head(x: Array, tile: Tile) -> Array:
+    """Keys or values (..., G, S, .) for every query head."""
+    group = tile.grid.group
     return x if group == 1 else jnp.repeat(x, group, axis=-3)
-
-
-def _summed_over_groups(x: Array, like: Array) -> Array:
-    """(..., N, S, .) summed over the query heads that share a key head."""
-    return x if x.shape == like.shape else x.reshape(*like.shape[:-2], -1, *like.shape[-2:]).sum(axis=-3)

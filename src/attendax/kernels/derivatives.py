@@ -30,7 +30,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from . import blockwise
+from . import blockwise, by_definition
 from .numerics import repeated, vary_alike, walled
 from .operands import Operands, Plan, Results
 
@@ -63,9 +63,7 @@ def _tangent(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bo
 
     def tangent(*arrays):
         operands, results, given = _unpack(arrays, tree)
-        dots = iter(given)
-        dots = [next(dots) if a else None for a in active]
-        return tuple(BACKENDS[backend].tangent(dots, operands, results, plan))
+        return tuple(BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan))
 
     return walled(tangent, *arrays)
 
@@ -82,13 +80,18 @@ def _curve(
 
     def curve(*arrays):
         operands, results, given = _unpack(arrays, tree)
-        dots = iter(given[sum(moving) :])
-        dots = [next(dots) if a else None for a in active]
+        given, dots = given[: sum(moving)], _spaced(given[sum(moving) :], active)
 
         def tangent(operands, results):
             return BACKENDS[backend].tangent(dots, operands, results, plan)
 
-        return _along(given[: sum(moving)], moving, tangent, operands, results, plan, backend)
+        def exact(marked, found, operands):
+            return by_definition.tangent(marked, found, dots, operands, plan)
+
+        moves = BACKENDS[backend].tangent(_spaced(given, moving), operands, results, plan)
+        one, found = _moved(tangent, operands, results, moving, _tame(given), moves)
+        marked = ~(_are_finite(*one) & _are_finite(*moves) & _are_finite(results.out))
+        return _with_exact(functools.partial(exact, marked), found, operands, moving, given)
 
     return walled(curve, *arrays)
 
@@ -117,34 +120,74 @@ def _second(
 
     def second(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
+        moves = BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan)
+        finite = _are_finite(results.out, results.total, *moves)
+        alive = jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0)
+        left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
 
         def cotangent(operands, results):
-            return BACKENDS[backend].cotangent((dout, dlse), operands, results, plan, wanted)
+            query = jnp.where(finite, operands.query, 0)
+            return BACKENDS[backend].cotangent(left, operands._replace(query=query), results, plan, wanted)
 
-        return _along(given, active, cotangent, operands, results, plan, backend)
+        def exact(found, operands):
+            return by_definition.cotangent(alive & ~finite, found, (dout, dlse), operands, plan, wanted)
+
+        rows = results._replace(shift=jnp.where(finite, results.shift, jnp.inf))
+        _, found = _moved(cotangent, operands, rows, active, _tame(given), moves)
+        return _with_exact(exact, found, operands, active, given)
 
     return walled(second, *arrays)
 
 
-def _along(
-    given: Any, moving: Any, function: Callable, operands: Operands, results: Results, plan: Plan, backend: str
-) -> tuple[Any, ...]:
-    """How ``function(operands, results)`` moves with ``given``, the dots of the moving leaves.
+def _moved(function: Callable, operands: Operands, results: Results, moving: Any, given: Any, moves: Any) -> Any:
+    """``function(operands, results)``, and how it moves with ``given``, the dots of the moving leaves.
 
     Of the results, lse moves by its shift: the weights then by ``p (ds - dlse)``, the difference first (L8).
     """
-    leaves, dots = operands.differentiable(), iter(given)
-    moves = BACKENDS[backend].tangent([next(dots) if m else None for m in moving], operands, results, plan)
 
     def of_moving(given, out, shift):
-        filled = iter(given)
-        replaced = operands.replaced([next(filled) if m else x for x, m in zip(leaves, moving, strict=True)])
-        return function(replaced, Results(out, shift, results.total))
+        return function(_refilled(operands, moving, given), Results(out, shift, results.total))
 
     tangents = list(given), *moves
-    primals = [x for x, m in zip(leaves, moving, strict=True) if m], results.out, results.shift
+    primals = _those_of(operands, moving), results.out, results.shift
     primals = jax.tree.map(lambda x, dot: repeated(x, dot.shape), primals, tangents)  # vmap: an axis of the dots alone
-    return tuple(jax.jvp(of_moving, primals, tangents)[1])
+    return jax.jvp(of_moving, primals, tangents)
+
+
+def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, given: Any) -> tuple[Any, ...]:
+    """How ``exact(., operands)`` moves, where the first moves by ``found``: what is not finite comes by definition."""
+
+    def of_moving(zeros, given):
+        return exact(zeros, _refilled(operands, moving, given))
+
+    primals = [repeated(x, dot.shape) for x, dot in zip(_those_of(operands, moving), given, strict=True)]
+    zeros = [jnp.zeros_like(x) for x in found]
+    return tuple(jax.jvp(of_moving, (zeros, primals), (list(found), list(given)))[1])
+
+
+def _spaced(given: Any, there: tuple[bool, ...]) -> list[Any]:
+    """One for each place, None where nothing is there."""
+    rest = iter(given)
+    return [next(rest) if t else None for t in there]
+
+
+def _those_of(operands: Operands, moving: tuple[bool, ...]) -> list[Any]:
+    return [x for x, m in zip(operands.differentiable(), moving, strict=True) if m]
+
+
+def _refilled(operands: Operands, moving: tuple[bool, ...], given: Any) -> Operands:
+    """The operands with others in place of the moving leaves."""
+    pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
+    return operands.replaced([x if other is None else other for x, other in pairs])
+
+
+def _are_finite(*arrays: Any) -> Any:
+    """Which rows are, in all arrays (..., T, .)."""
+    return functools.reduce(jnp.logical_and, (jnp.all(jnp.isfinite(x), axis=-1, keepdims=True) for x in arrays))
+
+
+def _tame(arrays: Any) -> list[Any]:
+    return [jnp.where(jnp.isfinite(x), x, 0) for x in arrays]
 
 
 def _has_scores(operands: Operands, plan: Plan) -> bool:

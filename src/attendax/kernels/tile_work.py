@@ -17,23 +17,33 @@ from . import dropout
 from .numerics import all_below, product, repeated, times, vary_alike
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .score_modifiers import add_bias, modify
-from .tiles import Tile, once_more
+from .tiles import Grid, Tile
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan, room: Array, is_open: bool) -> tuple[Array, ...]:
     """Over the keys of a tile: weighted sum of the values divided by ``room``, maximum, sum of exponentials."""
-    leaves = _cut(tile, operands)
-    scores, allowed = _flat_scores(leaves, tile, operands, plan, is_open)
+    leaves = leaves_in(tile, operands)
+    scores = _flat_scores(leaves, tile, operands, plan, is_open)
     powers, largest, total = _powers(scores)
-    value = leaves[VALUE].astype(scores.dtype) / room
-    return _average(_dropped(powers, tile, operands, plan), value, allowed), largest, total
+    value = _summable(leaves[VALUE], tile, operands).astype(scores.dtype) / room
+    return _average(dropped(powers, tile, operands, plan), value), largest, total
 
 
-def headroom(values: Array, dtype: Any) -> Array:
-    """What values are divided by, so that no sum over the keys overflows (L7): a power of two, at least their number S.
+def all_is_seen(grid: Grid, operands: Operands) -> bool:
+    """Whether every query of every tile sees every key of it: then a product is the definition, and NaN may spread."""
+    return operands.mask is None and operands.bias is None and grid.S % grid.columns == 0
 
-    Mostly it is 1: small values would lose digits below the range of the dtype. Only a finite value above
-    ``max / (4 S)`` makes it S.
+
+def _summable(values: Array, tile: Tile, operands: Operands) -> Array:
+    """The values, 0 for what is not finite; the rows that see it come by definition."""
+    return values if all_is_seen(tile.grid, operands) else _finite(values)
+
+
+def headroom(values: Array, dtype: Any) -> tuple[Array, Array]:
+    """Whether the values are finite and far from overflow; and what they are divided by, so that no sum of them is inf.
+
+    Mostly that is 1: small values would lose digits below the range of the dtype. Only a finite value above
+    ``max / (4 S)`` makes it a power of two, at least the number S of keys (L7).
     """
     bits = (values.shape[-2] - 1).bit_length()
     limit = np.ldexp(1.0, jnp.finfo(dtype).maxexp - 2 - bits)
@@ -43,36 +53,37 @@ def headroom(values: Array, dtype: Any) -> Array:
         return jnp.where(jnp.any(large), jnp.asarray(2.0**bits, dtype), 1)
 
     one = vary_alike((jnp.ones((), dtype), values))[0]
-    return lax.stop_gradient(lax.cond(all_below([values], limit), lambda: one, count_large))
+    fine = all_below([values], limit)
+    return fine, lax.stop_gradient(lax.cond(fine, lambda: one, count_large))
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
     """The scores (..., N, queries, keys) as softmaxed, -inf where forbidden."""
-    return _flat_scores(_cut(tile, operands), tile, operands, plan, is_open)[0]
+    return _flat_scores(leaves_in(tile, operands), tile, operands, plan, is_open)
 
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
     powers, _, total = _powers(scores_of_tile(tile, operands, plan, False))
-    return _dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
+    return dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
 
 
 def part_of_sums(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
     """Maximum and sum of exponentials, from the very products that the backward will form."""
-    query, key, _, *rest = _cut(tile, operands)
+    query, key, _, *rest = leaves_in(tile, operands)
     products = _tall_products(query, key, operands, plan)
-    scores, _ = _finished(products, rest, tile, operands, plan, is_open, tall=True)
+    scores, _ = finished(products, rest, tile, operands, plan, is_open, tall=True)
     return _powers(scores.swapaxes(-1, -2))[1:]
 
 
 def part_of_delta(tile: Tile, rows: "Rows", operands: Operands, plan: Plan, is_open: bool) -> Array:
     """``Σ p dout · v``, from the very products that the backward will form."""
-    query, key, value, *rest = _cut(tile, operands)
+    query, key, value, *rest = leaves_in(tile, operands)
     products = _tall_products(query, key, operands, plan)
-    scores, allowed = _finished(products, rest, tile, operands, plan, is_open, tall=True)
+    scores, allowed = finished(products, rest, tile, operands, plan, is_open, tall=True)
     shift, total, dout = (tile.cut("queries", x) for x in (rows.shift, rows.total, rows.dout))
     p = jnp.exp(scores - shift.swapaxes(-1, -2)) / total.swapaxes(-1, -2)
-    dp = _dropped(_tall(value.astype(products.dtype), dout), tile, operands, plan, tall=True)
+    dp = dropped(_tall(value.astype(products.dtype), dout), tile, operands, plan, tall=True)
     return (p * (dp if allowed is None else jnp.where(allowed, dp, 0))).sum(-2)[..., None]
 
 
@@ -91,7 +102,7 @@ def part_of_tangent(
     tile: Tile, dots: Any, operands: Operands, results: Results, plan: Plan, is_open: bool
 ) -> tuple[Array, ...]:
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
-    leaves, wide, roles = _cut(tile, operands), operands.wide(), operands.roles()
+    leaves, wide, roles = leaves_in(tile, operands), operands.wide(), operands.roles()
     moving = [k for k, dot in enumerate(dots) if dot is not None and k != VALUE]
     pairs = [(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
     shapes = [jnp.broadcast_shapes(one.shape, dot.shape) for one, dot in pairs]
@@ -101,13 +112,13 @@ def part_of_tangent(
         filled = dict(zip(moving, arrays, strict=True))
         return _flat_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan, is_open)
 
-    s, ds, allowed = jax.jvp(scores, ([one for one, _ in pairs],), ([dot for _, dot in pairs],), has_aux=True)
+    s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([dot for _, dot in pairs],))
     shift, total = tile.cut("queries", results.shift), tile.cut("queries", results.total)
     p = jnp.exp(s - jnp.where(shift == -jnp.inf, 0, shift)) / jnp.where(total == 0, 1, total)
-    w = _dropped(p, tile, operands, plan)
-    summed = _average(w * ds, leaves[VALUE].astype(wide), allowed)
+    w = dropped(p, tile, operands, plan)
+    summed = _average(w * ds, _summable(leaves[VALUE], tile, operands).astype(wide))
     if dots[VALUE] is not None:
-        summed += _average(w, tile.cut("keys", dots[VALUE]).astype(wide), allowed)
+        summed += _average(w, _summable(tile.cut("keys", dots[VALUE]), tile, operands).astype(wide))
     return summed, jnp.sum(p * ds, axis=-1, keepdims=True)
 
 
@@ -127,20 +138,14 @@ class Rows(NamedTuple):
         live = ((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & (results.shift != -jnp.inf)
         return cls(dout, delta, live, results.shift, results.total)
 
-    def sums_are_finite(self) -> Array:
-        """Whether the row sees some key, and only finite scores."""
-        return jnp.isfinite(self.shift) & jnp.isfinite(self.total)
-
     def are_finite(self) -> Array:
-        """Whether the row, and so everything that it sees, is finite."""
-        gradient = jnp.all(jnp.isfinite(self.dout), axis=-1, keepdims=True) & jnp.isfinite(self.delta)
-        return self.sums_are_finite() & gradient
+        """Whether the row, and so everything that it sees, is finite, and it sees some key. Delta knows of dout."""
+        return jnp.isfinite(self.delta) & jnp.isfinite(self.shift) & jnp.isfinite(self.total)
 
     def cleaned(self) -> "Rows":
-        """0 for what is not finite; a row without a finite maximum gets the weight exp(-inf) everywhere."""
-        sums = self.sums_are_finite()
-        shift, total = jnp.where(sums, self.shift, jnp.inf), jnp.where(sums, self.total, 1)
-        return Rows(_finite(self.dout), _finite(self.delta), self.live, shift, total)
+        """A row that is not finite gets the weight exp(-inf) everywhere, and the gradient 0: it adds nothing."""
+        pairs = zip(self, (0, 0, False, jnp.inf, 1), strict=True)
+        return Rows(*(jnp.where(self.are_finite(), x, neutral) for x, neutral in pairs))
 
 
 def pulled_back(
@@ -148,32 +153,15 @@ def pulled_back(
 ) -> tuple[Array, ...]:
     """What the pairs of a tile add to the gradients of the leaves that are wanted.
 
-    It is computed from what is finite, with 0 for the rest. Where a live row is not finite, because it sees something
-    that is not, what its pairs really add, NaN mostly, replaces the finite entries.
+    Rows are ``cleaned``, and arrays are: 0 for what is not finite, which only rows see that have been left out.
     """
-    leaves, rows = _cut(tile, operands), Rows(*(tile.cut("queries", x) for x in rows))
-    cleaned = [jnp.where(x == -jnp.inf, x, _finite(x)) if k == REST else _finite(x) for k, x in enumerate(leaves)]
-    cleaned[QUERY] = jnp.where(rows.sums_are_finite(), cleaned[QUERY], 0)
-    clean = _pull(cleaned, rows.cleaned(), tile, operands, plan, wanted, is_open, exactly=False)
-
-    def by_definition():
-        exact = _pull(leaves, rows, tile, operands, plan, wanted, False, exactly=True)
-        return tuple(jnp.where(jnp.isfinite(e), c, e) for c, e in zip(clean, exact, strict=True))
-
-    return lax.cond(jnp.any(rows.live & ~rows.are_finite()), by_definition, lambda: clean)
-
-
-def _pull(
-    leaves: Any, rows: Rows, tile: Tile, operands: Operands, plan: Plan, wanted: Any, is_open: bool, *, exactly: bool
-) -> tuple[Array, ...]:
-    """The gradients of a tile, from products; or ``exactly``, term by term over the allowed pairs of live rows."""
+    leaves, rows = leaves_in(tile, operands), Rows(*(tile.cut("queries", x) for x in rows))
+    leaves = [jnp.where(x == -jnp.inf, x, _finite(x)) if k == REST else _finite(x) for k, x in enumerate(leaves)]
+    leaves[QUERY] = jnp.where(rows.shift == jnp.inf, 0, leaves[QUERY])
     wide = operands.wide()
     query, key, value = (x.astype(wide) for x in leaves[:REST])
     *head, T, S = tile.grid.shape  # in full: the gradient of what is repeated inside would be a sum
     products = jnp.broadcast_to(_tall_products(query, key, operands, plan), (*head, S, T))
-    live = rows.live.swapaxes(-1, -2)
-    if exactly:
-        products = jnp.where(live, products, 0)
     rest, moving = list(leaves[REST:]), [k for k, shape in enumerate(wanted[REST:]) if shape is not None]
     for k in moving:
         _, shape = tile.where(operands.roles()[REST + k], wanted[REST + k])
@@ -182,49 +170,37 @@ def _pull(
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
         arrays = [filled.get(k, x) for k, x in enumerate(rest)]
-        finite = not exactly
-        return _finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True, finite=finite)
+        return finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True, finite=True)
 
-    s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
+    s, pull, _ = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
     shift, total, delta = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta))
     p, gradient = jnp.exp(s - shift), rows.dout / rows.total
     dw = _tall(value, gradient)
-    if exactly:
-        allowed = live if allowed is None else allowed & live
-        p, dw = jnp.where(allowed, p, 0), jnp.where(allowed, dw, 0)
-    w, dp = (_dropped(x, tile, operands, plan, tall=True) for x in (p, dw))
-    ds = p * (dp - delta / total)
-    dz, drest = pull(jnp.where(allowed, ds, 0) if exactly else ds)
+    w, dp = (dropped(x, tile, operands, plan, tall=True) for x in (p, dw))
+    dz, drest = pull(p * (dp - delta / total))
     found = []
-    if wanted[QUERY] is not None and exactly:
-        found.append(plan.scale * _term_by_term(dz.swapaxes(-1, -2), _each_head(key, dz), allowed.swapaxes(-1, -2)))
-    elif wanted[QUERY] is not None:
+    if wanted[QUERY] is not None:
         sums = times(key.swapaxes(-1, -2), _in_groups(dz, tile)).swapaxes(-1, -2)
         found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, gradient)):
-        if wanted[k] is not None and exactly:
-            found.append(_summed_over_groups(_term_by_term(weights, array, allowed), tile))
-        elif wanted[k] is not None:
+        if wanted[k] is not None:
             side_by_side = array.reshape(*array.shape[:-3], key.shape[-3], -1, array.shape[-1])
             found.append(times(_in_groups(weights, tile), side_by_side))
     return (*found, *drest)
 
 
-def _cut(tile: Tile, operands: Operands) -> list[Array]:
-    """The differentiable leaves, in the tile."""
+def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
+    """The differentiable leaves of a call, cut to a tile."""
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, Array | None]:
-    """Scores (..., N, queries, keys), -inf where forbidden, and which pairs are allowed, None for all.
-
-    Query heads that share a key head are rows of one product.
-    """
+def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
+    """Scores (..., N, queries, keys), -inf where forbidden. Query heads that share a key are rows of one product."""
     query, key = (x.astype(operands.wide()) for x in leaves[:VALUE])
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
     products = product(grouped, key)
     products = products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
-    return _finished(products, leaves[REST:], tile, operands, plan, is_open)
+    return finished(products, leaves[REST:], tile, operands, plan, is_open)[0]
 
 
 def _tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
@@ -251,7 +227,7 @@ def _in_groups(x: Array, tile: Tile) -> Array:
     return jnp.moveaxis(x.reshape(*lead, N // group, group, S, T), -3, -2).reshape(*lead, N // group, S, group * T)
 
 
-def _finished(
+def finished(
     scores: Array,
     rest: Any,
     tile: Tile,
@@ -352,7 +328,7 @@ def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
     return apply(jax.tree.map(lambda x: tile.cut("own", x), score_mod), scores)
 
 
-def _dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall: bool = False) -> Array:
+def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall: bool = False) -> Array:
     """Weights, or what becomes of them, after dropout: a function of the keys of the heads and the positions (L10)."""
     if not plan.rate:
         return weights
@@ -362,62 +338,15 @@ def _dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall
     return jnp.where(kept, weights / (1 - plan.rate if plan.rate < 1 else 1), 0)
 
 
-def _average(weights: Array, values: Array, allowed: Any) -> Array:
-    """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys), 0 where forbidden, and values (..., G, keys, V).
-
-    Where all is allowed, None, the product is the definition. Elsewhere it is its own check: a value that is not finite
-    leaves nothing finite in its column of the result. Then it is left out, and a query that may see it gets the sum by
-    definition.
-    """
-    N, T, S = weights.shape[-3:]
-
-    def summed(values):
-        grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, S)
-        result = product(grouped, values.swapaxes(-1, -2))
-        return result.reshape(*result.shape[:-3], N, T, values.shape[-1])
-
-    def carefully():
-        clean = summed(_finite(values))
-        bad_key = ~jnp.all(jnp.isfinite(values), axis=-1, keepdims=True)
-        bad = _each_head(bad_key, weights).swapaxes(-1, -2) & allowed
-
-        def by_definition():
-            exact = _term_by_term(weights, _each_head(values, weights), allowed)
-            return jnp.where(jnp.isfinite(exact), clean, exact)
-
-        return lax.cond(jnp.any(bad), by_definition, lambda: clean)
-
-    result = summed(values)
-    return result if allowed is None else lax.cond(jnp.all(jnp.isfinite(result)), lambda: result, carefully)
-
-
-def _term_by_term(weights: Array, values: Array, allowed: Array) -> Array:
-    """``Σ_j weights_ij values_j`` over the allowed j, one after the other: the definition, in O(T V) memory."""
-
-    def term(j):
-        weight, value = (lax.dynamic_slice_in_dim(x, j, 1, a) for x, a in ((weights, -1), (values, -2)))
-        within = lax.dynamic_slice_in_dim(jnp.broadcast_to(allowed, weights.shape), j, 1, -1)
-        return jnp.where(within, weight, 0) * jnp.where(within, value, 0)
-
-    shape = (*jnp.broadcast_shapes(weights.shape[:-2], values.shape[:-2]), weights.shape[-2], values.shape[-1])
-    zeros = jnp.zeros(shape, weights.dtype)
-    return lax.fori_loop(0, weights.shape[-1], lambda j, total: total + once_more(term, j), zeros)
+def _average(weights: Array, values: Array) -> Array:
+    """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys) and values (..., G, keys, V)."""
+    grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, weights.shape[-1])
+    result = product(grouped, values.swapaxes(-1, -2))
+    return result.reshape(*result.shape[:-3], *weights.shape[-3:-1], values.shape[-1])
 
 
 def _finite(x: Array) -> Array:
     return jnp.where(jnp.isfinite(x), x, 0)
-
-
-def _each_head(x: Array, like: Array) -> Array:
-    """Keys or values (..., G, S, .) for every query head, in the number of ``like`` (..., N, ., .)."""
-    group = like.shape[-3] // x.shape[-3]
-    return x if group == 1 else jnp.repeat(x, group, axis=-3)
-
-
-def _summed_over_groups(x: Array, tile: Tile) -> Array:
-    """(..., N, S, .) summed over the query heads that share a key head."""
-    group = tile.grid.group
-    return x if group == 1 else x.reshape(*x.shape[:-3], -1, group, *x.shape[-2:]).sum(axis=-3)
 
 
 def _times_transposed(left: Array, right: Array) -> Array:

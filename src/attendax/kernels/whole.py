@@ -5,13 +5,14 @@ else is read or written on the way. So a forward keeps no maxima and sums for it
 from the very scores that they use, which makes forward and backward together 1.0 to 1.6 times as fast.
 
 Here everything is multiplied, by a weight of 0 where the mask forbids. A number that is not finite, or so large that a
-score could overflow, is therefore taken out of its chunk; what it really touches comes ``by_definition``, and no bit of
-anything else knows of it (L6).
+score could overflow, is therefore taken out of its chunk, and with it the queries that see it. These come
+``by_definition``, and no bit of anything else knows of it (L6).
 """
 
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from jax import Array, lax
 from . import by_definition
 from .numerics import all_below, in_memory, product, repeated, times
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .tile_work import allowed_pairs, headroom
+from .tile_work import allowed_pairs, headroom, mask_in_tile
 from .tiles import Grid, once_more, repeat
 
 ROLES = ["queries", "keys", "keys"]
@@ -35,8 +36,8 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
     def work(heads):
         return _forward(heads, plan)
 
-    def defined(arrays, allowed):
-        return by_definition.forward(arrays, allowed, plan.scale)
+    def defined(marked, found, others, operands, plan):
+        return by_definition.forward(marked, Results(*found), operands, plan)
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in widths]
@@ -50,8 +51,9 @@ def tangent(grid: Grid, dots: Any, operands: Operands, plan: Plan) -> tuple[Arra
     def work(heads, *flat_dots):
         return _tangent(heads, dict(zip(moving, flat_dots, strict=True)), plan)
 
-    def defined(arrays, allowed):
-        return by_definition.tangent(dict(zip(moving, arrays[REST:], strict=True)), arrays[:REST], allowed, plan.scale)
+    def defined(marked, found, others, operands, plan):
+        given = dict(zip(moving, others, strict=True))
+        return by_definition.tangent(marked, found, [given.get(k) for k in range(REST)], operands, plan)
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
@@ -67,10 +69,11 @@ def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: An
         found = _cotangent(heads, dout, dlse, plan)
         return [found[k] for k in used]
 
-    def defined(arrays, allowed):
-        *arrays, dout, dlse = arrays
-        found = by_definition.cotangent(dout, dlse, arrays, allowed, plan.scale)
-        return [found[k] for k in used]
+    def defined(marked, found, grads, operands, plan):
+        dout, dlse = grads
+        marked = marked & (jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0))
+        shapes = [None if shape is None else x.shape for shape, x in zip(wanted, operands[:REST], strict=True)]
+        return by_definition.cotangent(marked, found, grads, operands, plan, shapes)
 
     outputs = [(ROLES[k], wanted[k]) for k in used]
     found = _by_chunks(grid, operands, plan, ["queries", "queries"], list(grads), outputs, work, defined)
@@ -175,7 +178,7 @@ def _by_chunks(
         roles, others: what else is read: dots, or the gradients of out and lse.
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
-        defined: from the arrays of a chunk, and which pairs are allowed, to the results where a number is not tame.
+        defined: from marked rows of a chunk, its results without them, the others, operands and plan, to its results.
     """
     wide, roles = operands.wide(), [*ROLES, *roles]
     arrays = [operands.query, operands.key, operands.value, *others]
@@ -195,21 +198,20 @@ def _by_chunks(
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         def with_care():
-            clean = run([in_memory(jnp.where(_is_tame(x), x, 0)) for x in here])
-            allowed: Any = True if operands.mask is None else allowed_pairs(tile, operands.mask)
-            pairs = jnp.broadcast_to(allowed, grid.shape)
-            touched = _touched(grid, pairs, roles, here, {role for role, _ in outputs})
-            exact = lax.cond(
-                functools.reduce(jnp.logical_or, map(jnp.any, touched.values())),
-                lambda: list(defined([x.astype(wide) for x in here], pairs)),
-                lambda: clean,
-            )
-            each = zip(outputs, exact, clean, strict=True)
-            return [jnp.where(touched[role], one, other) for (role, _), one, other in each]
+            mask = None if operands.mask is None else operands.mask.map(lambda part: mask_in_tile(part, tile))
+            call = Operands(here[QUERY], here[KEY], here[VALUE], None, None, mask, None), replace(plan, batch=())
+            wild: dict[str, list[Array]] = {"queries": [], "keys": []}
+            for role, x in zip(roles, here, strict=True):
+                wild[role].append(~jnp.all(_is_tame(x), axis=-1, keepdims=True))
+            queries, keys = (functools.reduce(jnp.logical_or, found) for found in wild.values())
+            marked = queries | by_definition.that_see(keys, *call)
+            left = {"queries": lambda x: ~marked & _is_tame(x), "keys": _is_tame}
+            clean = [in_memory(jnp.where(left[role](x), x, 0)) for role, x in zip(roles, here, strict=True)]
+            return list(defined(marked, run(clean), here[REST:], *call))
 
         def found_here():
             if operands.mask is None and not others:  # every query sees everything: only a sum of values may overflow
-                return run(here, headroom(here[VALUE], wide))
+                return run(here, headroom(here[VALUE], wide)[1])
             return lax.cond(all_below(here, HUGE), lambda: run(here), with_care)
 
         found = once_more(found_here)
@@ -231,22 +233,3 @@ def _heads_of(grid: Grid, operands: Operands, arrays: list[Array], allowed: Arra
 
 def _is_tame(x: Array) -> Array:
     return jnp.abs(x) < HUGE
-
-
-def _touched(grid: Grid, allowed: Array, roles: list[str], arrays: list[Array], wanted: set[str]) -> dict[str, Array]:
-    """Which queries are or see a number that is not tame, and which keys such a query may see: (..., 1) of each.
-
-    Where keys are wanted, all arrays after the value are the gradients of out and lse: a query for which they are 0
-    adds nothing to the gradient of a key.
-    """
-    wild: dict[str, Array] = {}
-    for role, x in zip(roles, arrays, strict=True):
-        found = ~jnp.all(_is_tame(x), axis=-1, keepdims=True)
-        wild[role] = wild[role] | found if role in wild else found
-    seen = jnp.repeat(wild["keys"], grid.group, axis=-3).swapaxes(-1, -2) & allowed
-    queries = wild["queries"] | jnp.any(seen, axis=-1, keepdims=True)
-    if "keys" not in wanted:
-        return {"queries": queries}
-    alive = functools.reduce(jnp.logical_or, (jnp.any(x != 0, axis=-1, keepdims=True) for x in arrays[REST:]))
-    pairs = (queries & alive & allowed).reshape(*grid.pieces, grid.T, grid.S)
-    return {"queries": queries, "keys": jnp.any(pairs, axis=(-3, -2))[..., None]}
