@@ -14,7 +14,16 @@ from attendax.spec import dropout
 
 from . import data
 from .case import Case
-from .rounding import EXACT, Rounding, size_of, size_of_backward, size_of_each, size_of_grad_scores, size_of_weights
+from .rounding import (
+    EXACT,
+    Rounding,
+    size_of,
+    size_of_backward,
+    size_of_delta,
+    size_of_each,
+    size_of_grad_scores,
+    size_of_weights,
+)
 
 STEP = 1e-60
 EPSILON = 1e-5  # of the layer norm
@@ -86,8 +95,15 @@ class Call:
             dout = layer_norm_backward(dout, *self.normed, rounding)
         dv = (self.p * self.kept).swapaxes(-1, -2) @ dout
         dp = dout @ self.v.swapaxes(-1, -2) * self.kept
-        dp = rounding.of(dp, lambda: size_of(dout, self.v.swapaxes(-1, -2)) * self.kept)
         delta = (dp * self.p).sum(-1, keepdims=True) - dlse[..., None]
+
+        def size_of_dp():
+            return size_of(dout, self.v.swapaxes(-1, -2)) * self.kept
+
+        dp = rounding.of(dp, size_of_dp)
+        delta = rounding.of(
+            delta, lambda: size_of_delta(self.p, size_of_dp(), dlse)
+        )  # one for the row: also dout · out
         ds = np.where(
             allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p_size, dp, dlse)), 0
         )

@@ -61,6 +61,13 @@ def size_of_grad_scores(p: Any, dp: Any, dlse: Any) -> Any:
     return p * sums + 1j * (mp * sums + p * moves)
 
 
+def size_of_delta(p: Any, dp: Any, dlse: Any) -> Any:
+    """The terms of ``Σ p dp - dlse``, where dp is itself the size of a sum, and of its derivative, all positive."""
+    (p, mp), (dp, mdp), (dlse, mdlse) = ((abs(x.real), abs(x.imag)) for x in (p, dp, dlse[..., None]))
+    total, moves = (x.sum(-1, keepdims=True) for x in (dp * p, mdp * p + dp * mp))
+    return total + dlse + 1j * (moves + mdlse)
+
+
 def size_of_backward(dy: Any, y: Any, inverse: Any) -> Any:
     """The terms of ``layer_norm_backward``, which are positive here."""
     return inverse * (dy + dy.mean(-1, keepdims=True) + y * (dy * y).mean(-1, keepdims=True))
