@@ -57,6 +57,17 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return lax.cond(fine, lambda: results, with_care)
 
 
+def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:
+    """Which rows are or see a query or key that is not finite; a score of -inf, or a softcap, may hide it."""
+    query, key = operands.query, operands.key
+    none = jnp.zeros((*plan.leading(operands), *query.shape[-3:-1], 1), bool)
+
+    def seen():
+        return _not_finite(query) | by_definition.that_see(_not_finite(key), operands, plan)
+
+    return lax.cond(all_below([query, key], float(jnp.finfo(query.dtype).max) / 2), lambda: none, seen)
+
+
 def _not_finite(x: Array) -> Array:
     """Which rows of an array hold a number that is not finite, (..., 1)."""
     return ~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
@@ -174,6 +185,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     schedule = Schedule(kinds.swapaxes(1, 2))
     dout, dlse = grads
     rows = _steady(Rows.of(dout, dlse, results), dlse, grid, operands, plan)
+    rows = rows._replace(shift=jnp.where(_see_what_is_not_finite(operands, plan), jnp.inf, rows.shift))
     marked, rows = rows.live & ~rows.are_finite(), rows.cleaned()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]

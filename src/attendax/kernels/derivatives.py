@@ -148,10 +148,8 @@ def _moved(function: Callable, operands: Operands, results: Results, moving: Any
     def of_moving(given, out, shift):
         return function(_refilled(operands, moving, given), Results(out, shift, results.total))
 
-    tangents = list(given), *moves
     primals = _those_of(operands, moving), results.out, results.shift
-    primals = jax.tree.map(lambda x, dot: repeated(x, dot.shape), primals, tangents)  # vmap: an axis of the dots alone
-    return jax.jvp(of_moving, primals, tangents)
+    return jax.jvp(of_moving, *_of_one_shape(primals, (list(given), *moves)))
 
 
 def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, given: Any) -> tuple[Any, ...]:
@@ -160,9 +158,18 @@ def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, gi
     def of_moving(zeros, given):
         return exact(zeros, _refilled(operands, moving, given))
 
-    primals = [repeated(x, dot.shape) for x, dot in zip(_those_of(operands, moving), given, strict=True)]
     zeros = [jnp.zeros_like(x) for x in found]
-    return tuple(jax.jvp(of_moving, (zeros, primals), (list(found), list(given)))[1])
+    return tuple(
+        jax.jvp(of_moving, *_of_one_shape((zeros, _those_of(operands, moving)), (list(found), list(given))))[1]
+    )
+
+
+def _of_one_shape(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Both trees, each pair of arrays in one shape: from vmap the two may have axes of 1 in different places."""
+    shapes = jax.tree.map(lambda x, dot: jnp.broadcast_shapes(x.shape, dot.shape), primals, tangents)
+    leaves, tree = jax.tree.flatten((primals, tangents))
+    shapes = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x))
+    return jax.tree.unflatten(tree, [repeated(x, shape) for x, shape in zip(leaves, shapes * 2, strict=True)])
 
 
 def _spaced(given: Any, there: tuple[bool, ...]) -> list[Any]:

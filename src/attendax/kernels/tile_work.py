@@ -139,7 +139,7 @@ class Rows(NamedTuple):
         return cls(dout, delta, live, results.shift, results.total)
 
     def are_finite(self) -> Array:
-        """Whether the row, and so everything that it sees, is finite, and it sees some key. Delta knows of dout."""
+        """Whether what is known of the row is finite, and it sees some key. Delta knows of dout."""
         return jnp.isfinite(self.delta) & jnp.isfinite(self.shift) & jnp.isfinite(self.total)
 
     def cleaned(self) -> "Rows":
@@ -153,11 +153,14 @@ def pulled_back(
 ) -> tuple[Array, ...]:
     """What the pairs of a tile add to the gradients of the leaves that are wanted.
 
-    Rows are ``cleaned``, and arrays are: 0 for what is not finite, which only rows see that have been left out.
+    Rows are ``cleaned``, and query, key, value and bias are: 0 for what is not finite, seen by rows left out alone.
     """
     leaves, rows = leaves_in(tile, operands), Rows(*(tile.cut("queries", x) for x in rows))
-    leaves = [jnp.where(x == -jnp.inf, x, _finite(x)) if k == REST else _finite(x) for k, x in enumerate(leaves)]
-    leaves[QUERY] = jnp.where(rows.shift == jnp.inf, 0, leaves[QUERY])
+    left_out = rows.shift == jnp.inf
+    leaves[:REST] = (_finite(x) for x in leaves[:REST])  # what a modifier reads stays: there, inf may be a parameter
+    leaves[QUERY] = jnp.where(left_out, 0, leaves[QUERY])
+    if operands.bias is not None:
+        leaves[REST] = jnp.where(leaves[REST] == -jnp.inf, -jnp.inf, _finite(leaves[REST]))
     wide = operands.wide()
     query, key, value = (x.astype(wide) for x in leaves[:REST])
     *head, T, S = tile.grid.shape  # in full: the gradient of what is repeated inside would be a sum
@@ -170,7 +173,10 @@ def pulled_back(
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
         arrays = [filled.get(k, x) for k, x in enumerate(rest)]
-        return finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True, finite=True)
+        scores, allowed = finished(products, arrays, tile, operands, plan, is_open, tall=True, rows_once=True)
+        if operands.score_mod is not None:
+            scores = jnp.where(left_out.swapaxes(-1, -2), -jnp.inf, scores)
+        return scores, allowed
 
     s, pull, _ = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
     shift, total, delta = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta))
@@ -178,6 +184,8 @@ def pulled_back(
     dw = _tall(value, gradient)
     w, dp = (dropped(x, tile, operands, plan, tall=True) for x in (p, dw))
     dz, drest = pull(p * (dp - delta / total))
+    if operands.score_mod is not None:
+        dz = jnp.where(left_out.swapaxes(-1, -2), 0, dz)
     found = []
     if wanted[QUERY] is not None:
         sums = times(key.swapaxes(-1, -2), _in_groups(dz, tile)).swapaxes(-1, -2)
@@ -237,13 +245,11 @@ def finished(
     *,
     tall: bool = False,
     rows_once: bool = False,
-    finite: bool = False,
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2): the modifier, the bias, the mask; and which pairs are allowed, None for all.
 
     ``rest`` are the differentiable leaves after the value. A forbidden product, perhaps NaN, must not reach a modifier,
-    whose derivative there would be NaN, too. Where all products are ``finite``, a bias of -inf forbids by being added,
-    without a choice for each pair (1.25 times as fast, with the gradient of the bias).
+    whose derivative there would be NaN, too.
     """
     turned = (lambda x: x.swapaxes(-1, -2)) if tall else (lambda x: x)
     *_, bias, score_mod, _, _ = operands.replaced([*operands.differentiable()[:REST], *rest])
@@ -251,8 +257,7 @@ def finished(
     scores = jnp.broadcast_to(scores, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
     allowed = None if is_open else allowed_pairs(tile, operands.mask, rows_once=rows_once)
     if bias is not None:
-        if not finite or score_mod is not None:
-            allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
+        allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
         bias = turned(bias.astype(scores.dtype))
     allowed = None if allowed is None else turned(allowed)
     if score_mod is not None:

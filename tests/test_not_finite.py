@@ -1,0 +1,120 @@
+"""L6, L7, L13: gradients where an array holds NaN, an infinity or the largest number, against those by hand.
+
+What a query really sees counts, also where the result does not show it: a score of -inf, or a softcap, hides an
+infinite key. What a bias of -inf forbids does not count, however large it is.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import attendax
+from attendax import masks, scores, spec
+
+N, T, S, D = 1, 3, 4, 2
+FORBIDS = np.zeros((1, 1, S), np.float32)
+FORBIDS[..., 1] = -np.inf
+ZEROS = np.zeros((1, T, S), np.float32)
+TABLE = np.array([[0.5, -0.25, -np.inf, 0.1, 0.3, -0.7, 0.2]], np.float32)  # relative positions -3 to 3
+
+
+def arrays():
+    rng = np.random.default_rng(5)
+    shapes = {"query": (N, T, D), "key": (N, S, D), "value": (N, S, D)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+CASES = {  # what is written where, and the options
+    "key -inf": ("key", (0, 1), [-np.inf, 0], {"bias": ZEROS}),
+    "key -inf, whole heads": ("key", (0, 1), [-np.inf, 0], {}),
+    "softcap, key inf": ("key", (0, 1), [np.inf, 0], {"score_mod": scores.softcap(2.0)}),
+    "softcap, query inf": ("query", (0, 1), [np.inf, 0], {"score_mod": scores.softcap(2.0)}),
+    "key forbidden by a bias": ("key", (0, 1), 3e38, {"bias": FORBIDS}),
+    "value forbidden by a bias": ("value", (0, 1), 3e38, {"bias": FORBIDS}),
+    "value forbidden by a mask": (
+        "value",
+        (0, 1),
+        3e38,
+        {"mask": np.isfinite(FORBIDS), "bias": ZEROS},
+    ),
+    "NaN under a window": ("key", (0, 3), np.nan, {"mask": masks.window(1, 1), "bias": ZEROS}),
+    "a table with -inf": ("value", (0, 0), 1.0, {"score_mod": scores.relative_bias(TABLE)}),
+    "a table with -inf and a bias": (
+        "value",
+        (0, 0),
+        1.0,
+        {"score_mod": scores.relative_bias(TABLE), "bias": ZEROS},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_by_hand(name):
+    place, index, number, options = CASES[name]
+    given = arrays()
+    if name.startswith("key -inf"):
+        given["query"] = abs(given["query"])  # its score is -inf
+    given[place][index] = number
+    dout = 1 + 4 * np.random.default_rng(6).random((N, T, D), np.float32)
+
+    def attend(*arrays):
+        return attendax.attention(*arrays, **options)
+
+    out, pull = jax.vjp(attend, *given.values())
+    np.testing.assert_allclose(out, spec.attention(**given, **options), rtol=1e-5, atol=1e-6)
+    wanted = spec.attention_backward(dout, **given, **options)[:3]
+    for got, right, which in zip(pull(jnp.asarray(dout)), wanted, given, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5, err_msg=which)
+
+
+@pytest.mark.parametrize("closed_over", [False, True])
+def test_infinity_is_a_parameter_like_any_other(closed_over):
+    """No cap for the first head: its gradients are those of plain attention, and its cap has the gradient 0."""
+    rng = np.random.default_rng(7)
+    query, key, value = (jnp.asarray(rng.normal(size=(2, n, D)), jnp.float32) for n in (T, S, S))
+    caps = jnp.array([jnp.inf, 0.5])
+
+    def modifier(caps):
+        if closed_over:
+            return scores.from_function(lambda score, at: jnp.minimum(score, caps[at[0]]))
+        return scores.from_function(lambda score, at, caps: jnp.minimum(score, caps[at[0]]), caps)
+
+    def loss(query, key, value, caps):
+        return jnp.sin(attendax.attention(query, key, value, score_mod=modifier(caps))).sum()
+
+    def plain(query, key, value, caps):
+        s = jnp.minimum(query @ key.swapaxes(-1, -2) / np.sqrt(D), caps[:, None, None])
+        return jnp.sin(jax.nn.softmax(s) @ value).sum()
+
+    for f in (jax.grad, jax.jacfwd):
+        got, wanted = (f(g, (0, 1, 2, 3))(query, key, value, caps) for g in (loss, plain))
+        for one, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_a_random_key_of_a_modifier_needs_no_gradient():
+    modifier = scores.from_function(lambda score, at, key: score + jax.random.uniform(key, ()), jax.random.key(0))
+    query, key, value = (jnp.asarray(x) for x in arrays().values())
+    got = jax.grad(lambda q: (attendax.attention(q, key, value, score_mod=modifier) ** 2).sum())(query)
+    wanted = jax.grad(lambda q: (attendax.attention(q, key, value) ** 2).sum())(query)
+    np.testing.assert_allclose(got, wanted, atol=1e-5)  # the same number for every score
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": np.ones((1, T, S), np.float32)}], ids=["whole heads", "tiles"])
+@pytest.mark.parametrize(
+    "second", [jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))]
+)
+def test_vmap_of_a_hessian(second, options):
+    given = arrays()
+    queries = jnp.stack([given["query"], -given["query"]])
+
+    def loss(query):
+        return jnp.sin(attendax.attention(query, given["key"], given["value"], **options)).sum()
+
+    got = jax.vmap(second(loss))(queries)
+    for one, query in zip(got, queries, strict=True):
+        np.testing.assert_allclose(one, second(loss)(query), atol=1e-5)
+    along = jnp.ones_like(queries[0])
+    moved = jax.vmap(lambda q: jax.jvp(jax.grad(loss), (q,), (along,))[1])(queries)
+    np.testing.assert_allclose(moved, np.tensordot(got, along, 3), atol=1e-5)
