@@ -65,7 +65,7 @@ def test_gradients_are_those_by_hand(name):
     np.testing.assert_allclose(out, spec.attention(**given, **options), rtol=1e-5, atol=1e-6)
     wanted = spec.attention_backward(dout, **given, **options)[:3]
     for got, right, which in zip(pull(jnp.asarray(dout)), wanted, given, strict=True):
-        np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5, err_msg=which)
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=2e-6, err_msg=which)
 
 
 @pytest.mark.parametrize("closed_over", [False, True])
