@@ -57,22 +57,6 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return lax.cond(fine, lambda: results, with_care)
 
 
-def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:
-    """Which rows are or see a query or key that is not finite; a score of -inf, or a softcap, may hide it."""
-    query, key = operands.query, operands.key
-    none = jnp.zeros((*plan.leading(operands), *query.shape[-3:-1], 1), bool)
-
-    def seen():
-        return _not_finite(query) | by_definition.that_see(_not_finite(key), operands, plan)
-
-    return lax.cond(all_below([query, key], float(jnp.finfo(query.dtype).max) / 2), lambda: none, seen)
-
-
-def _not_finite(x: Array) -> Array:
-    """Which rows of an array hold a number that is not finite, (..., 1)."""
-    return ~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
-
-
 def merged(one: Any, other: Any) -> tuple[Array, ...]:
     """Two parts of a row as one: each rescaled from its own maximum to the common one. (0, -inf, 0) is neutral.
 
@@ -223,6 +207,22 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
 
 
+def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:
+    """Which rows are or see a query or key that is not finite; a score of -inf, or a softcap, may hide it."""
+    query, key = operands.query, operands.key
+    none = jnp.zeros((*plan.leading(operands), *query.shape[-3:-1], 1), bool)
+
+    def seen():
+        return _not_finite(query) | by_definition.that_see(_not_finite(key), operands, plan)
+
+    return lax.cond(all_below([query, key], float(jnp.finfo(query.dtype).max) / 2), lambda: none, seen)
+
+
+def _not_finite(x: Array) -> Array:
+    """Which rows of an array hold a number that is not finite, (..., 1)."""
+    return ~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
+
+
 def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan) -> Rows:
     """The rows, where scores are large with maximum, sum and delta taken again from the products of the backward.
 
@@ -247,10 +247,10 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
             return shift + (share - lax.stop_gradient(share)), lax.stop_gradient(total)  # lse moves by its shift
 
         shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, merged, finish, often=False)
-        again = rows._replace(shift=jnp.where(huge, shift, jnp.inf), total=jnp.where(huge, total, 1))
+        large = rows._replace(shift=jnp.where(huge, shift, jnp.inf), total=jnp.where(huge, total, 1))
 
         def products(tile, is_open):
-            return (part_of_delta(tile, again, operands, plan, is_open),)
+            return (part_of_delta(tile, large, operands, plan, is_open),)
 
         (delta,) = by_rows(grid, operands, plan, (1,), (0,), products, added, lambda _, parts: parts, often=False)
         pairs = zip((delta - dlse, shift, total), as_they_are, strict=True)

@@ -121,6 +121,7 @@ def _second(
     def second(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
         moves = BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan)
+        # A row that is not finite, or moves so, is left out of the products, and added by definition if read (L6).
         finite = _are_finite(results.out, results.total, *moves)
         alive = jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0)
         left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
