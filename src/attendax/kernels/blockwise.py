@@ -11,7 +11,6 @@ the backward also the rows of the queries that see it. These rows, if there are 
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -29,7 +28,7 @@ from .tile_work import (
     part_of_tangent,
     pulled_back,
 )
-from .tiles import MASKED, SKIPPED, Grid, Schedule, kinds_of_tiles, once_more, repeat
+from .tiles import MASKED, SKIPPED, Grid, Schedule, folded, kinds_of_tiles, once_more, repeat
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
@@ -173,18 +172,20 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     marked, rows = rows.live & ~rows.are_finite(), rows.cleaned()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
+    shapes = [grid.tile(0, 0, 0).where(role, wanted[k])[1] for role, k in zip(roles, used, strict=True)]
 
     def column_of_tiles(index, buffers):
         chunk, column = index // grid.column_blocks, index % grid.column_blocks
 
         def work(row, is_open):
             def pull(*at):
-                return pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
+                parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
+                return tuple(folded(part, shape) for part, shape in zip(parts, shapes, strict=True))
 
             return once_more(pull, chunk, row, column)
 
         def nothing():
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: work(0, False)))
+            return tuple(jnp.zeros(shape, wide) for shape in shapes)
 
         def add(row, buffers, parts):
             tile = grid.tile(chunk, row, column)

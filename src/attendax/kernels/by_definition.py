@@ -77,12 +77,13 @@ def that_see(keys: Array, operands: Operands, plan: Plan) -> Array:
     """The rows that may look at one of the marked keys, (..., G, S, 1)."""
     grid = _rows(operands, plan)
 
-    def of_row(i):
+    def row(i, found):
         tile = grid.tile(0, i, 0)
         marks = _each_head(tile.cut("keys", keys), tile).swapaxes(-1, -2)
-        return jnp.any(marks & _allowed(tile, operands), axis=-1)
+        return tile.put("queries", found, jnp.any(marks & _allowed(tile, operands), axis=-1, keepdims=True))
 
-    return jnp.moveaxis(lax.map(of_row, jnp.arange(grid.T)), 0, -2)
+    none = jnp.zeros((*plan.leading(operands), *operands.query.shape[-3:-1], 1), bool)
+    return repeat(grid.T, row, none)
 
 
 def _row(leaves: Any, mark: Array, tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:

@@ -9,6 +9,7 @@ kernels are wrong; ``docs/xla-faults.md`` shows each fault in ten lines. Two of 
 - A maximum drops NaN from 4,096 numbers on. So no test of finiteness rests on a maximum; ``all_below`` takes a sum.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
         return function(*arrays)
 
     arrays = vary_alike(arrays)
+    function = jax.jit(function, inline=True)  # traced once, here and in the branch
 
     def never(*arrays: Any) -> Any:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
@@ -66,9 +68,19 @@ def repeated(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 
 
-def times(left: Array, right: Array) -> Array:
-    """The matrix product, of full precision."""
-    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+def times(left: Array, right: Array, *, transpose_left: bool = False, transpose_right: bool = False) -> Array:
+    """The matrix product, of full precision.
+
+    The leading axes become one before anything is transposed: with an axis of 1 among them, the compiler copies what is
+    transposed, and a copy costs it as much time as ten other operations.
+    """
+    lead = left.shape[:-2]
+    if flat := len(lead) > 1 and lead == right.shape[:-2]:
+        left, right = (lax.collapse(x, 0, len(lead)) for x in (left, right))
+    left = left.swapaxes(-1, -2) if transpose_left else left
+    right = right.swapaxes(-1, -2) if transpose_right else right
+    result = jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+    return result.reshape(*lead, *result.shape[1:]) if flat else result
 
 
 def matmul(left: Array, right: Array) -> Array:
@@ -77,8 +89,8 @@ def matmul(left: Array, right: Array) -> Array:
 
 
 def matmul_transposed(left: Array, right: Array) -> Array:
-    """``product``, ``left rightᵀ``, likewise."""
-    return _with_cotangent_in_memory(product(in_memory(left), in_memory(right)))
+    """``left rightᵀ``, the derivative of which takes what is not finite for 0, likewise."""
+    return _with_cotangent_in_memory(product(in_memory(left), in_memory(right), True))
 
 
 @jax.custom_jvp
@@ -102,20 +114,20 @@ def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return finite(primals[0]), tangents[0]
 
 
-@jax.custom_jvp
-def product(left: Array, right: Array) -> Array:
-    """``left rightᵀ``; in its derivative what is not finite counts as 0: there only 0 or NaN meet it."""
-    return times(left, right.swapaxes(-1, -2))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def product(left: Array, right: Array, transpose_right: bool) -> Array:
+    """``times``; in its derivative what is not finite counts as 0: there only 0 or NaN meet it."""
+    return times(left, right, transpose_right=transpose_right)
 
 
-def _product_jvp(primals: Any, tangents: Any) -> tuple[Array, Any]:
+def _product_jvp(transpose_right: bool, primals: Any, tangents: Any) -> tuple[Array, Any]:
     (left, right), (dleft, dright) = primals, tangents
     terms = []
     if not isinstance(dleft, jax.custom_derivatives.SymbolicZero):
-        terms.append(times(dleft, finite(right).swapaxes(-1, -2)))
+        terms.append(times(dleft, finite(right), transpose_right=transpose_right))
     if not isinstance(dright, jax.custom_derivatives.SymbolicZero):
-        terms.append(times(finite(left), dright.swapaxes(-1, -2)))
-    return product(left, right), sum(terms[1:], terms[0])
+        terms.append(times(finite(left), dright, transpose_right=transpose_right))
+    return product(left, right, transpose_right), sum(terms[1:], terms[0])
 
 
 product.defjvp(_product_jvp, symbolic_zeros=True)

@@ -73,7 +73,8 @@ def part_of_sums(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> t
     query, key, _, *rest = leaves_in(tile, operands)
     products = _tall_products(query, key, operands, plan)
     scores, _ = finished(products, rest, tile, operands, plan, is_open, tall=True)
-    return _powers(scores.swapaxes(-1, -2))[1:]
+    _, largest, total = _powers(scores, axis=-2)
+    return largest.swapaxes(-1, -2), total.swapaxes(-1, -2)
 
 
 def part_of_delta(tile: Tile, rows: "Rows", operands: Operands, plan: Plan, is_open: bool) -> Array:
@@ -87,14 +88,14 @@ def part_of_delta(tile: Tile, rows: "Rows", operands: Operands, plan: Plan, is_o
     return (p * (dp if allowed is None else jnp.where(allowed, dp, 0))).sum(-2)[..., None]
 
 
-def _powers(scores: Array) -> tuple[Array, Array, Array]:
+def _powers(scores: Array, axis: int = -1) -> tuple[Array, Array, Array]:
     """Exponentials of the scores below their maximum, the maximum, a constant to every derivative, and their sum.
 
     A maximum may have dropped a NaN; a sum does not, and the maximum of such a row is NaN by it.
     """
-    largest = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+    largest = lax.stop_gradient(jnp.max(scores, axis=axis, keepdims=True))
     powers = jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))
-    total = powers.sum(-1, keepdims=True)
+    total = powers.sum(axis, keepdims=True)
     return powers, jnp.where(jnp.isnan(lax.stop_gradient(total)), jnp.nan, largest), total
 
 
@@ -188,7 +189,7 @@ def pulled_back(
         dz = jnp.where(left_out.swapaxes(-1, -2), 0, dz)
     found = []
     if wanted[QUERY] is not None:
-        sums = times(key.swapaxes(-1, -2), _in_groups(dz, tile)).swapaxes(-1, -2)
+        sums = times(key, _in_groups(dz, tile), transpose_left=True).swapaxes(-1, -2)
         found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, gradient)):
         if wanted[k] is not None:
@@ -206,7 +207,7 @@ def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_ope
     """Scores (..., N, queries, keys), -inf where forbidden. Query heads that share a key are rows of one product."""
     query, key = (x.astype(operands.wide()) for x in leaves[:VALUE])
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
-    products = product(grouped, key)
+    products = product(grouped, key, True)
     products = products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
     return finished(products, leaves[REST:], tile, operands, plan, is_open)[0]
 
@@ -220,7 +221,8 @@ def _tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> 
 def _tall(keys: Array, queries: Array) -> Array:
     """``K Qᵀ``: of (..., G, S, .) and (..., N, T, .), (..., N, S, T). Queries of a group are columns of one product."""
     (N, T), (G, S) = queries.shape[-3:-1], keys.shape[-3:-1]
-    products = _times_transposed(keys, queries.reshape(*queries.shape[:-3], G, -1, queries.shape[-1]))
+    queries = queries.reshape(*queries.shape[:-3], G, -1, queries.shape[-1])
+    products = times(keys, queries, transpose_right=True)
     if N == G:
         return products
     lead = products.shape[:-3]
@@ -346,13 +348,9 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall:
 def _average(weights: Array, values: Array) -> Array:
     """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys) and values (..., G, keys, V)."""
     grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, weights.shape[-1])
-    result = product(grouped, values.swapaxes(-1, -2))
+    result = product(grouped, values, False)
     return result.reshape(*result.shape[:-3], *weights.shape[-3:-1], values.shape[-1])
 
 
 def _finite(x: Array) -> Array:
     return jnp.where(jnp.isfinite(x), x, 0)
-
-
-def _times_transposed(left: Array, right: Array) -> Array:
-    return times(left, right.swapaxes(-1, -2))

@@ -141,17 +141,18 @@ class Tile:
     def cut(self, role: str, x: Array) -> Array:
         """The part of an array that lies in the tile; see ``where``."""
         starts, sizes = self.where(role, x.shape)
-        return x if sizes == x.shape else lax.dynamic_slice(x, starts, sizes)
+        return x if sizes == x.shape else lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
 
     def put(self, role: str, buffer: Array, x: Array) -> Array:
         """Write x into that part."""
         starts, sizes = self.where(role, buffer.shape)
-        return x if sizes == buffer.shape else lax.dynamic_update_slice(buffer, x, starts)
+        if sizes == buffer.shape:
+            return x
+        return lax.dynamic_update_slice(buffer, x, starts, allow_negative_indices=False)
 
     def add(self, role: str, buffer: Array, x: Array) -> Array:
         """Add x to that part, summed over the axes along which the buffer is 1: the transpose of ``cut``."""
-        repeated = tuple(axis for axis in range(x.ndim) if buffer.shape[axis] == 1 and x.shape[axis] > 1)
-        return self.put(role, buffer, self.cut(role, buffer) + (x.sum(repeated, keepdims=True) if repeated else x))
+        return self.put(role, buffer, self.cut(role, buffer) + folded(x, buffer.shape))
 
     def where(self, role: str, shape: tuple[int, ...]) -> tuple[list[Any], tuple[int, ...]]:
         """Where an array starts to lie in the tile, and how much of it does; an axis of 1 is taken as it is.
@@ -174,10 +175,20 @@ class Tile:
         }
         sizes = tuple(1 if full == 1 else size for full, (_, size) in zip(shape, ends[role], strict=True))
         starts = [
-            jnp.int32(0) if size == full else jnp.asarray(start, jnp.int32)
+            np.int32(0) if size == full else _as_int32(start)
             for full, size, (start, _) in zip(shape, sizes, ends[role], strict=True)
         ]
         return starts, sizes
+
+
+def folded(x: Array, shape: tuple[int, ...]) -> Array:
+    """``x`` summed over the axes along which ``shape`` is 1."""
+    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
+    return x.sum(repeated, keepdims=True) if repeated else x
+
+
+def _as_int32(index: Any) -> Any:
+    return np.int32(index) if isinstance(index, int) else jnp.asarray(index, jnp.int32)
 
 
 def once_more(function: Callable[..., Any], *arrays: Any) -> Any:

@@ -108,26 +108,26 @@ def _in_one_axis(grid: Grid, allowed: Any) -> Array:
 
 def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """Average, maximum and sum of exponentials: products and sums and no choices, so that all is one kernel."""
-    scores = product(heads.query * plan.scale, heads.key)
+    scores = product(heads.query * plan.scale, heads.key, True)
     if heads.mask is not None:
         scores = scores + heads.mask
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    out = product(powers, (heads.value / heads.room).swapaxes(-1, -2)) / jnp.maximum(total, 1) * heads.room
+    out = product(powers, heads.value / heads.room, False) / jnp.maximum(total, 1) * heads.room
     return out, jnp.where(total == 0, -jnp.inf, largest), total
 
 
 def _tangent(heads: _Heads, dots: dict[int, Array], plan: Plan) -> tuple[Array, ...]:
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
-    query, key = heads.query * plan.scale, heads.key.swapaxes(-1, -2)
-    scores = times(query, key)
+    query, key = heads.query * plan.scale, heads.key
+    scores = times(query, key, transpose_right=True)
     weights = _softmax(scores if heads.mask is None else scores + heads.mask, axis=-1)
     moves = jnp.zeros_like(scores)
     if QUERY in dots:
-        moves += times(dots[QUERY] * plan.scale, key)
+        moves += times(dots[QUERY] * plan.scale, key, transpose_right=True)
     if KEY in dots:
-        moves += times(query, dots[KEY].swapaxes(-1, -2))
+        moves += times(query, dots[KEY], transpose_right=True)
     dlse = jnp.sum(weights * moves, axis=-1, keepdims=True)
     dout = times(weights * (moves - dlse), heads.value)
     return dout + times(weights, dots[VALUE]) if VALUE in dots else dout, dlse
@@ -136,12 +136,12 @@ def _tangent(heads: _Heads, dots: dict[int, Array], plan: Plan) -> tuple[Array, 
 def _cotangent(heads: _Heads, dout: Array, dlse: Array, plan: Plan) -> tuple[Array, ...]:
     """The formulas of ``spec.attention_backward``, on scores (heads, S, rows)."""
     query, key = heads.query * plan.scale, heads.key
-    scores = times(key, query.swapaxes(-1, -2))
+    scores = times(key, query, transpose_right=True)
     weights = _softmax(scores if heads.mask is None else scores + heads.mask.swapaxes(-1, -2), axis=-2)
-    dweights = times(heads.value, dout.swapaxes(-1, -2))
+    dweights = times(heads.value, dout, transpose_right=True)
     delta = jnp.sum(weights * dweights, axis=-2, keepdims=True) - dlse.swapaxes(-1, -2)
     dscores = weights * (dweights - delta)
-    dquery = times(key.swapaxes(-1, -2), dscores).swapaxes(-1, -2) * plan.scale
+    dquery = times(key, dscores, transpose_left=True).swapaxes(-1, -2) * plan.scale
     return dquery, times(dscores, query), times(weights, dout)
 
 
