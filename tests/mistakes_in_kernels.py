@@ -40,7 +40,7 @@ WHOLE = in_file(
     ("shared by a batch, but written", "== alone[role] else", "is not None else", "a shared key", "as users do"),
     ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
     ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
-    ("keys the other way round", "plan.scale, heads.key)", "plan.scale, heads.key[:, ::-1])", "whole", "open"),
+    ("keys the other way round", "plan.scale, heads.key, True)", "plan.scale, heads.key[:, ::-1], True)", "whole", "open"),
     (
         "mask of other queries",
         "return allowed.reshape(-1,",
@@ -199,7 +199,7 @@ TILES = in_file(
     ("band of the first queries", "starts, self.row, self.column", "starts, 0, self.column", "forward", "banded"),
     ("band of the first keys", "starts, self.row, self.column", "starts, self.row, 0", "gradient", "banded"),
     ("positions local to the tile", "(start + jnp.arange(size))", "jnp.arange(size)", "forward", "causal"),
-    ("gradients written, not added", "self.cut(role, buffer) + (", "(", "gradient", "open"),
+    ("gradients written, not added", "self.cut(role, buffer) + folded", "folded", "gradient", "open"),
     (
         "gradient of what vmap shares a mean",
         "x.sum(repeated,",
@@ -509,6 +509,13 @@ POISON = (
             "poison backward",
             "cubed",
         ),
+        (
+            "a modifier of rows left out",
+            "scores = jnp.where(left_out.swapaxes(-1, -2), -jnp.inf, scores)",
+            "pass",
+            "unread modifier",
+            "future",
+        ),
         ("live ignored", "((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & ", "", "unread", "future"),
         ("live without dlse", " | (dlse != 0)", "", "visible lse", "future"),
     )
@@ -527,6 +534,13 @@ POISON = (
             "rows.live & False & ~rows",
             "visible backward",
             "future",
+        ),
+        (
+            "an infinite key that its score hides",
+            "rows._replace(shift=jnp.where(_see_what_is_not_finite(operands, plan), jnp.inf, rows.shift))",
+            "rows",
+            "hidden infinity",
+            "open",
         ),
         ("visible NaN of a tangent swallowed", "marked = marked | seen", "pass", "visible tangent", "future"),
         ("NaN of results in a tangent", "_not_finite(results.out)", "False", "visible tangent", "future"),

@@ -433,6 +433,18 @@ def judge_unread(twin, case):
         assert_same_bits(gradients_before(twin, case, spoilt), wanted, "gradients before")
 
 
+@judge("unread modifier")
+def judge_unread_modifier(twin, case):
+    """The same where it is the modifier that makes them NaN."""
+    arrays = arrays_of(case)
+
+    def before(late):
+        score_mod = scores.from_function(lambda s, at: jnp.where(at[1] < 3, s, late))
+        return gradients_before(twin, case._replace(options=case.options | {"score_mod": score_mod}), arrays)
+
+    assert_same_bits(before(jnp.nan), before(0.0), "gradients before")
+
+
 @judge("unread head")
 def judge_unread_head(twin, case):
     """The same, where later queries of another head are read."""
@@ -459,6 +471,9 @@ def judge_unread_second(twin, case):
     arrays = arrays_of(case)
     directions = directions_of(arrays)
     wanted = second_before(twin, case, arrays, directions)
+    query = arrays[0].copy()
+    query[..., 3:, :] = np.nan
+    assert_same_bits(second_before(twin, case, (query, *arrays[1:]), directions), wanted, "unread queries")
     for poison in [np.nan] if case.limits.whole else [np.nan, 1e308]:
         for spoilt in (
             (poisoned(arrays, 3, poison), directions),
@@ -481,6 +496,17 @@ def judge_visible_second(twin, case):
     query = jax.jvp(gradients, arrays, poisoned(directions, 3, np.nan))[1][0]
     assert np.isfinite(query[..., :3, :]).all()
     assert np.isnan(query[..., 3:, :]).all()
+
+
+@judge("hidden infinity")
+def judge_hidden_infinity(twin, case):
+    """An infinite key, the scores of which are -inf, makes NaN of the gradients of the queries that see it."""
+    arrays, cotangent = random_of(case)
+    query, key, *rest = abs(arrays[0]), *(x.copy() for x in arrays[1:])
+    key[..., 1, :] = -np.inf, *(0,) * (D - 1)
+    got = results_and_gradients(case, twin, (query, key, *rest), cotangent)[1]
+    for a, b in zip(got, case.backward(spec, cotangent, query, key, *rest), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
 
 
 @judge("visible tangent")

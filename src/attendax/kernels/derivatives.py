@@ -127,8 +127,7 @@ def _second(
         left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
 
         def cotangent(operands, results):
-            query = jnp.where(finite, operands.query, 0)
-            return BACKENDS[backend].cotangent(left, operands._replace(query=query), results, plan, wanted)
+            return BACKENDS[backend].cotangent(left, operands, results, plan, wanted)
 
         def exact(found, operands):
             return by_definition.cotangent(alive & ~finite, found, (dout, dlse), operands, plan, wanted)
