@@ -40,7 +40,7 @@ WHOLE = in_file(
     ("shared by a batch, but written", "== alone[role] else", "is not None else", "a shared key", "as users do"),
     ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
     ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
-    ("keys the other way round", "plan.scale, heads.key, True)", "plan.scale, heads.key[:, ::-1], True)", "whole", "open"),
+    ("keys the other way round", "scale, heads.key, True)", "scale, heads.key[:, ::-1], True)", "whole", "open"),
     (
         "mask of other queries",
         "return allowed.reshape(-1,",
