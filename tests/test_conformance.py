@@ -55,7 +55,14 @@ def test_right_is_what_the_specification_says_and_nothing_else():
             assert not any(word in name.split(".") for name in names for word in ("ops", "kernels")), path
 
 
-@pytest.mark.parametrize(("dtype", "seed"), [("float64", 1), ("bfloat16", 2), ("float16", 3)])
+@pytest.mark.parametrize(
+    ("dtype", "seed"),
+    [
+        ("bfloat16", 1),
+        pytest.param("float16", 2, marks=pytest.mark.slow),
+        pytest.param("float64", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_right_is_right_in_every_dtype_whatever_the_numbers(dtype, seed):
     """In float32, with the numbers of seed 0, test_conformance_mistakes says it."""
     assert [outcome.case.name for outcome in right(dtype=dtype, seed=seed).failures] == []

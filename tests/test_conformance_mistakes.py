@@ -44,6 +44,7 @@ def test_what_is_right_in_jax_passes_every_direction():
     assert report.counts() == {Verdict.OK: len(IN_JAX)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.case)
 def test_a_mistake_is_caught_and_first_by_its_case(mistake):
     caught = first_to_catch(mistake)
@@ -53,11 +54,13 @@ def test_a_mistake_is_caught_and_first_by_its_case(mistake):
     compile(caught.reproduction, mistake.case, "exec")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", mistakes_in_blocks.SMALLER, ids=lambda mistake: mistake.case)
 def test_a_mistake_in_blocks_of_128_is_caught(mistake):
     assert first_to_catch(mistake) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mistakes_in_directions.MISTAKES)
 def test_a_mistake_in_a_direction_is_caught_there_first(name):
     """Forward and gradient of these are right by construction, the plain ones are looked at again."""

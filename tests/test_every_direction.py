@@ -5,6 +5,7 @@ of eighth order. Tiles are 3 x 2, so that every loop, skip and overlap is on the
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -158,27 +159,34 @@ def scan(f, ref):
     assert_close(quickly(jax.grad(total))(ref.x), wanted, 1e-10)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("how", DIRECTIONS)
+def thinned(combinations):
+    """All of them, two of three slow."""
+    return [pytest.param(*each, marks=[pytest.mark.slow] if k % 3 else []) for k, each in enumerate(combinations)]
+
+
+@pytest.mark.parametrize(("how", "name"), thinned(itertools.product(DIRECTIONS, SETTINGS)))
 def test_l12_every_direction(how, name):
     DIRECTIONS[how](functools.partial(loss, SETTINGS[name]), reference(name))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", thinned(zip(SETTINGS)))
 def test_l12_hessian_in_the_tiles_of_the_library(name):
     hessian(functools.partial(loss, SETTINGS[name], twin=Whole), reference(name))
 
 
-@pytest.mark.parametrize("twin", [Whole, Tiny])
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
+EACH_ARGUMENT = [
+    (which, name, twin)
+    for name, setting in SETTINGS.items()
+    for which in range(len(shapes_of(setting)))
+    for twin in (Whole, Tiny)
+]
+
+
+@pytest.mark.parametrize(("which", "name", "twin"), thinned(EACH_ARGUMENT))
 def test_l12_vmap_over_each_argument_alone(which, name, twin):
     """Value and gradient with respect to every argument, one of them batched and the others not."""
     setting, ref = SETTINGS[name], reference(name)
     arrays = split(setting, ref.x)
-    if which >= len(arrays):
-        assert not setting.bias
-        return
     factors = np.array([1.0, -0.5, 2.0])
     stacked = [x if k != which else factors.reshape(-1, *(1,) * x.ndim) * x for k, x in enumerate(arrays)]
 

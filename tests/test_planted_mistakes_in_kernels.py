@@ -753,6 +753,7 @@ def twin_with(tmp_path, monkeypatch, request):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", KERNELS, ids=[f"{m.file}: {m.name}" for m in KERNELS])
 def test_the_mistake_is_caught(mistake, twin_with):
     twin = twin_with(mistake.file, mistake.right, mistake.wrong)
@@ -760,6 +761,7 @@ def test_the_mistake_is_caught(mistake, twin_with):
         hold(mistake.judge, mistake.setting, twin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["blockwise.py", "masks.py"])
 def test_an_untouched_copy_passes_every_judge(file, twin_with):
     """So that it is the mistake that is caught, not the copying."""
