@@ -11,7 +11,7 @@ import numpy as np
 from attendax import checks
 
 Array = np.ndarray
-"""Of any floating dtype (L8); shapes are in the docstrings, with the axis letters of the README."""
+"""Of any floating dtype (L8); shapes are in the docstrings, with the axis letters of docs/laws.md."""
 
 quiet = np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore")
 """NaN and Inf are legal inputs here and go where the formulas send them; NumPy need not warn of each."""
