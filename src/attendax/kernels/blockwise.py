@@ -180,7 +180,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         def work(row, is_open):
             def pull(*at):
                 parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
-                return tuple(folded(part, shape) for part, shape in zip(parts, shapes, strict=True))
+                return tuple(folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
 
             return once_more(pull, chunk, row, column)
 

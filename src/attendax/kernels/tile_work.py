@@ -19,6 +19,8 @@ from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .score_modifiers import add_bias, modify
 from .tiles import Grid, Tile
 
+FEW_COLUMNS = 64  # of a product, below which XLA's CPU compiler (jaxlib 0.10.2 to 0.12) rounds otherwise
+
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan, room: Array, is_open: bool) -> tuple[Array, ...]:
     """Over the keys of a tile: weighted sum of the values divided by ``room``, maximum, sum of exponentials."""
@@ -205,15 +207,26 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
 
 def _flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
     """Scores (..., N, queries, keys), -inf where forbidden. Query heads that share a key are rows of one product."""
-    query, key = (x.astype(operands.wide()) for x in leaves[:VALUE])
-    grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
-    products = product(grouped, key, True)
-    products = products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
+    products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan)
     return finished(products, leaves[REST:], tile, operands, plan, is_open)[0]
 
 
+def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
+    """``scale · Q Kᵀ``, (..., N, queries, keys)."""
+    query, key = (x.astype(operands.wide()) for x in (query, key))
+    grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
+    products = product(grouped, key, True)
+    return products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
+
+
 def _tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
-    """``scale · K Qᵀ``, (..., N, keys, queries)."""
+    """``scale · K Qᵀ``, (..., N, keys, queries), rounded as in the forward.
+
+    Where the result has few columns XLA adds up in another order, so there the forward's own product is turned. Else a
+    weight near 1 would be off by as much as its score.
+    """
+    if min(query.shape[-2], key.shape[-2]) < FEW_COLUMNS:
+        return _flat_products(query, key, operands, plan).swapaxes(-1, -2)
     query, key = (x.astype(operands.wide()) for x in (query, key))
     return _tall(key, query * plan.scale)
 
