@@ -523,8 +523,8 @@ POISON = (
         "blockwise.py",
         (
             "visible NaN swallowed",
-            "lax.cond(fine, lambda: results,",
-            "lax.cond(fine | True, lambda: results,",
+            "seen & ~jnp.isnan(results.total)",
+            "seen & False",
             "visible forward",
             "future",
         ),

@@ -262,6 +262,32 @@ def forward_over_reverse(attend, arrays, along):
     return jax.jvp(lambda *a: gradients(attend, a)[0], arrays, along)[1]
 
 
+@pytest.mark.parametrize("alike", [False, True], ids=["saturated", "equal columns"])
+@pytest.mark.parametrize(("T", "S", "D"), [(8, 127, 80), (16, 300, 64), (64, 40, 64)])
+def test_gradients_of_few_queries_or_keys_are_as_near_as_the_dense_formula(T, S, D, alike):
+    """L8, as above. Equal columns make products of equal terms, which XLA rounds the coarsest."""
+
+    def gradient(attend):
+        def loss(*arrays):
+            out, lse = attend(*arrays, scale=D**-0.5)
+            return (out**2).sum() + (lse**2).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))
+
+    ours, dense = gradient(with_lse), gradient(dense_formula)
+    ratios = []
+    for draw in range(0, 500, 100):
+        query, key, value = (normal((6, *size), draw + k) for k, size in enumerate(((T, D), (S, D), (S, 3))))
+        given = [np.broadcast_to(x[..., :1], x.shape) for x in (query, key)] if alike else [4 * query, key]
+        exact = dense(*(x.astype(np.float64) for x in (*given, value)))
+        errors = [
+            [np.sqrt(np.mean((x - y) ** 2)) for x, y in zip(f(*given, value), exact, strict=True)]
+            for f in (ours, dense)
+        ]
+        ratios.append(np.divide(*errors))
+    assert np.all(np.median(ratios, axis=0) <= 2), ratios
+
+
 HARD = {  # heads, queries, keys, width, mean of keys and values, scale
     "shifted": (with_lse, 3, 512, 23, 64, 30, 0.125),
     "shifted, whole heads": (without, 3, 64, 23, 64, 30, 0.125),
@@ -273,11 +299,7 @@ HARD = {  # heads, queries, keys, width, mean of keys and values, scale
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("direction", [reverse_over_reverse, reverse_over_forward, forward_over_reverse])
 def test_second_order_is_nearly_as_near_as_the_dense_formula(direction, name):
-    """L8: at most twice the root mean square error of the dense formula, in the median of five draws.
-
-    At most three times where softmax is saturated: there all the error is that of the scores, and XLA's product of
-    (S, D) and (D, T), from which tiles take them in the backward, rounds 1.5 times as coarsely as that of (T, D).
-    """
+    """L8: at most twice the root mean square error of the dense formula, in the median of five draws."""
     attend, N, T, S, D, mean, scale = HARD[name]
     sizes = (N, T, D), (N, S, D), (N, S, 5)
 
@@ -295,4 +317,4 @@ def test_second_order_is_nearly_as_near_as_the_dense_formula(direction, name):
             [np.sqrt(np.mean((x - y) ** 2)) for x, y in zip(f(*given), exact, strict=True)] for f in (ours, dense)
         ]
         ratios.append(np.divide(*errors))
-    assert np.all(np.median(ratios, axis=0) <= (3 if name == "saturated" else 2)), ratios
+    assert np.all(np.median(ratios, axis=0) <= 2), ratios

@@ -258,6 +258,22 @@ def test_masks_and_modifiers_from_functions(batched, twin, rng):
         assert_tree_close(jax.tree.map(lambda x, k=k: x[k], got), wanted, 1e-10, f"function {k}")
 
 
+def test_l13_a_modifier_narrower_than_what_is_computed(rng):
+    """The gradient of a table in bfloat16, where some tiles are skipped."""
+    query, key, value = (jnp.asarray(rng.normal(size=(2, n, 4)), jnp.bfloat16) for n in (T, S, S))
+    table = jnp.asarray(rng.normal(size=(2, T + S - 1)), jnp.bfloat16)
+
+    def loss(query, key, value, table):
+        out = Tiny.attention(query, key, value, mask=masks.causal(-1), score_mod=scores.relative_bias(table))
+        return (out.astype(jnp.float32) ** 2).sum()
+
+    arrays = query, key, value, table
+    got = quickly(jax.grad(loss, (0, 1, 2, 3)))(*arrays)
+    wanted = quickly(jax.grad(loss, (0, 1, 2, 3)))(*(x.astype(np.float64) for x in arrays))
+    assert all(x.dtype == jnp.bfloat16 for x in got)
+    assert_tree_close(jax.tree.map(lambda x: np.asarray(x, float), got), wanted, 0.02, "bfloat16")
+
+
 @pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):

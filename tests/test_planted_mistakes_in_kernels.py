@@ -79,7 +79,7 @@ SETTINGS = {
     "future of two heads": setting((1, 2, 2, T, T, D, V), ALL_HEADS, mask=masks.causal()),
     "future, all heads": setting((1, N, G, T, T, D, V), ALL_HEADS, mask=masks.causal()),
     "future, dropout": setting((1, 2, 1, T, T, D, V), mask=masks.causal(), dropout_rate=0.4, dropout_rng=KEY),
-    "future of one head": setting((1, 2, 1, T, T, D, V), mask=FUTURE_OF_ONE),
+    "future of one head": setting((1, 2, 1, T, T, D, V), ALL_HEADS, mask=FUTURE_OF_ONE),
     "offset": setting(TWO, mask=masks.causal(np.array([3, -2]))),
     "window": setting(mask=masks.window(1, 1) & masks.causal(1)),
     "wide window": setting(mask=masks.window(2, 2)),
@@ -101,9 +101,7 @@ SETTINGS = {
     "bias forbids": setting(mask=masks.causal(1), bias=FORBIDDING),
     "cubed": setting(mask=masks.padding(np.array([3])), score_mod=scores.from_function(lambda s, at: s + s**3 / 9)),
     "wide": setting(TWO),
-    "rounds otherwise": setting(
-        (1, 2, 2, 1, 70, 17, V), Limits(512, 512, 2**21)
-    ),  # one row, and one column: other bits
+    "rounds otherwise": setting((8, 4, 1, 1, 8, 17, V), Limits(512, 512, 72)),  # forward two heads, backward one
     "narrow": setting((2, N, G, T, S, 1, V)),
 }
 

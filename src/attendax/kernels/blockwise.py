@@ -48,12 +48,9 @@ def forward(operands: Operands, plan: Plan) -> Results:
     results = Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
     if all_is_seen(grid, operands):
         return results
-
-    def with_care():
-        marked = by_definition.that_see(_not_finite(operands.value), operands, plan)
-        return by_definition.forward(marked & ~jnp.isnan(results.total), results, operands, plan)
-
-    return lax.cond(fine, lambda: results, with_care)
+    none = jnp.zeros(results.total.shape, bool)
+    seen = lax.cond(fine, lambda: none, lambda: by_definition.that_see(_not_finite(operands.value), operands, plan))
+    return by_definition.forward(seen & ~jnp.isnan(results.total), results, operands, plan)
 
 
 def merged(one: Any, other: Any) -> tuple[Array, ...]:
@@ -227,8 +224,8 @@ def _not_finite(x: Array) -> Array:
 def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan) -> Rows:
     """The rows, where scores are large with maximum, sum and delta taken again from the products of the backward.
 
-    Its products are of another shape than those of the forward, and round differently. That does not matter as long as
-    a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7). In
+    Its products may be of another shape than those of the forward, and round differently. That does not matter as long
+    as a unit in the last place of a score is small; at scores of 1e30 it is 1e23, and no weight would be right (L7). In
     float32 scores are large from 64 on: at 400, the weights of a row sum to 1 but for 1e-5, and a common part of the
     keys, times that, stood in the gradient of the query (L8).
 

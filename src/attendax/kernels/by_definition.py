@@ -3,7 +3,7 @@
 Tiles multiply whole blocks, so they leave out what is not finite, and the rows of queries that see it. These rows are
 taken here. Nothing forbidden is read: for a query that may not look at it, a key or value becomes 0 before it is
 multiplied. And there is no product of matrices, in which one row would meet another. That is slow, and runs for marked
-rows alone; it takes the memory of one row of scores.
+rows alone; it takes the memory of the keys and values of a few heads.
 
 ``marked`` says which rows, boolean, (..., N, T, 1).
 """
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .operands import Operands, Plan, Results
+from .tile_sizes import rows_of
 from .tile_work import allowed_pairs, dropped, finished, leaves_in
 from .tiles import Grid, Tile, once_more, repeat
 
@@ -75,15 +76,16 @@ def cotangent(marked: Array, found: Any, grads: Any, operands: Operands, plan: P
 
 def that_see(keys: Array, operands: Operands, plan: Plan) -> Array:
     """The rows that may look at one of the marked keys, (..., G, S, 1)."""
-    grid = _rows(operands, plan)
+    (N, T), (G, S) = operands.query.shape[-3:-1], operands.key.shape[-3:-1]
+    axes = *plan.leading(operands), G, N // G
+    grid = Grid(axes, axes, T, S, 1, S, len(plan.batch))
 
     def row(i, found):
         tile = grid.tile(0, i, 0)
         marks = _each_head(tile.cut("keys", keys), tile).swapaxes(-1, -2)
         return tile.put("queries", found, jnp.any(marks & _allowed(tile, operands), axis=-1, keepdims=True))
 
-    none = jnp.zeros((*plan.leading(operands), *operands.query.shape[-3:-1], 1), bool)
-    return repeat(grid.T, row, none)
+    return repeat(T, row, jnp.zeros((*plan.leading(operands), N, T, 1), bool))
 
 
 def _row(leaves: Any, mark: Array, tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
@@ -113,23 +115,43 @@ def _allowed(tile: Tile, operands: Operands) -> Array:
     return jnp.broadcast_to(allowed, tile.grid.shape)
 
 
-def _rows(operands: Operands, plan: Plan) -> Grid:
-    """The grid of which a tile is a query of every head, with all keys."""
-    (N, T), (G, S) = operands.query.shape[-3:-1], operands.key.shape[-3:-1]
-    axes = *plan.leading(operands), G, N // G
-    return Grid(axes, axes, T, S, 1, S, len(plan.batch))
-
-
 def _for_marked(marked: Array, operands: Operands, plan: Plan, step: Callable, carry: Any) -> Any:
-    """``carry = step(tile, mark, carry)`` for each query that is marked in some head."""
-    grid = _rows(operands, plan)
+    """``carry = step(tile, mark, carry)`` for each query of a few heads that is marked in one of them.
 
-    def row(i, carry):
-        tile = grid.tile(0, i, 0)
-        mark = tile.cut("queries", marked)
-        return lax.cond(jnp.any(mark), lambda: once_more(lambda *x: step(tile, *x), mark, carry), lambda: carry)
+    A loop over the marked rows alone writes where it reads; a condition would copy the carry. Reverse mode cannot go
+    through a loop whose length is not known, so there it goes over all rows.
+    """
+    grid = rows_of(operands, plan, plan.limits.bytes)
+    count = grid.chunks * grid.T
 
-    return lax.cond(jnp.any(marked), lambda: repeat(grid.T, row, carry), lambda: carry)
+    def row(k, carry):
+        tile = grid.tile(k // grid.T, k % grid.T, 0)
+        return step(tile, tile.cut("queries", marked), carry)
+
+    some = _in_pieces(marked, grid)
+    if plan.reversible:
+
+        def row_if_marked(i, carry):
+            return lax.cond(some[i], lambda: once_more(row, i, carry), lambda: carry)
+
+        return lax.cond(jnp.any(some), lambda: repeat(count, row_if_marked, carry), lambda: carry)
+    numbers, end = jnp.arange(count, dtype=jnp.int32), jnp.asarray(count, jnp.int32)
+
+    def from_on(k):
+        return jnp.min(jnp.where(some & (numbers >= k), numbers, end))
+
+    def of_marked(state):
+        k, carry = state
+        return from_on(k + 1), row(k, carry)
+
+    return lax.while_loop(lambda state: state[0] < end, of_marked, (from_on(0), carry))[1]
+
+
+def _in_pieces(marked: Array, grid: Grid) -> Array:
+    """For each chunk and query whether it is marked in some head, (chunks * T,)."""
+    sizes = [n for pair in zip(grid.counts, grid.pieces, strict=True) for n in pair]
+    each_head = jnp.broadcast_to(marked, (*grid.axes[:-2], grid.axes[-2] * grid.axes[-1], grid.T, 1))
+    return jnp.any(each_head.reshape(*sizes, grid.T), axis=tuple(range(1, len(sizes), 2))).reshape(-1)
 
 
 def _replaced(marked: Array, found: Any, exact: Callable, operands: Operands, plan: Plan) -> tuple[Array, ...]:

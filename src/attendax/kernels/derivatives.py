@@ -324,7 +324,8 @@ def _by_second(first: int, primals: Any, dots: Any, **params: Any) -> Any:
 
 
 def _by_jax(function: Callable, first: int, primals: Any, dots: Any, **params: Any) -> Any:
-    """JAX's own jvp, through the function."""
+    """JAX's own jvp, through the function; reverse mode may transpose what comes of it."""
+    params["plan"] = dataclasses.replace(params["plan"], reversible=True)
     moving = [k for k, dot in enumerate(dots) if k >= first and not _is_zero(dot) and dot.dtype != jax.dtypes.float0]
     if not moving:
         return None

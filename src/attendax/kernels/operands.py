@@ -95,6 +95,7 @@ class Plan:
     rate: float
     limits: Limits
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
+    reversible: bool = False  # whether reverse mode may go through the program itself
 
     def in_parts(self) -> "Plan":
         """The plan of a call that wants maximum and sum, too, or must not multiply what the mask forbids."""

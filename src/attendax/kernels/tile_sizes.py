@@ -92,6 +92,15 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     return Grid(axes, pieces, T, S, T, S, len(plan.batch))
 
 
+def rows_of(operands: Operands, plan: Plan, bytes: int) -> Grid:
+    """A grid whose tiles are one query with all keys, of heads that have at most so many bytes of keys or of values."""
+    T, S = operands.query.shape[-2], operands.key.shape[-2]
+    axes, widest = _axes(operands, plan), max(operands.key.shape[-1], operands.value.shape[-1])
+    outside = len(axes) - _whole_axes(operands, plan)
+    pieces = *_pieces(axes[:outside], bytes // (operands.wide().itemsize * S * widest)), *axes[outside:]
+    return Grid(axes, pieces, T, S, 1, S, len(plan.batch))
+
+
 def bands_of(operands: Operands, plan: Plan) -> list[Band]:
     """The bands of a call whose mask is known, no window, and leaves out much of not very many pairs; else none.
 
