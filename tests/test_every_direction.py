@@ -169,6 +169,25 @@ def test_l12_every_direction(how, name):
     DIRECTIONS[how](functools.partial(loss, SETTINGS[name]), reference(name))
 
 
+@pytest.mark.parametrize("poison", [0.0, np.nan])
+def test_l12_third_derivatives_in_reverse(poison):
+    """Reverse mode through the program itself (``Plan.reversible``), with masked keys that are finite, and NaN (L6)."""
+    rng = np.random.default_rng(12)
+    query, key, value, *along = (rng.normal(size=(N, n, 3)) for n in (T, S, S, T, T))
+    bad = [np.where(np.arange(S)[:, None] < 3, x, poison) for x in (key, value)]
+    mask = np.arange(S)[None] < 3
+
+    def third(attend):
+        first = jax.grad(lambda q: jnp.sum(attend(q) ** 2))
+        second = jax.grad(lambda q: jnp.vdot(first(q), along[0]))
+        return quickly(jax.grad(lambda q: jnp.vdot(second(q), along[1])))(query)
+
+    def plain(q):
+        return jax.nn.softmax(q @ key[:, :3].swapaxes(-1, -2) / np.sqrt(3)) @ value[:, :3]
+
+    assert_close(third(lambda q: Tiny.attention(q, *bad, mask=mask)), third(plain), 1e-10)
+
+
 @pytest.mark.parametrize("name", thinned(zip(SETTINGS)))
 def test_l12_hessian_in_the_tiles_of_the_library(name):
     hessian(functools.partial(loss, SETTINGS[name], twin=Whole), reference(name))
