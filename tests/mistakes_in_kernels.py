@@ -48,11 +48,17 @@ WHOLE = in_file(
         "whole",
         "dense",
     ),
-    ("masked numbers spoil the chunk", "if operands.mask is None and not others:", "if not others:", "whole", "keys"),
-    ("infinity is tame", "all_below(here, HUGE)", "jnp.bool_(True)", "whole", "keys"),
+    ("masked numbers spoil the chunk", "if operands.mask is None:", "if True:", "whole", "keys"),
+    ("infinity is tame", "all_below(arrays, HUGE)", "jnp.bool_(True)", "whole", "keys"),
     ("large numbers are tame", "HUGE = 2.0**50", "HUGE = jnp.inf", "whole", "keys"),
-    ("what is wild is not seen", "(defined(marked, run", "(defined(marked & False, run", "whole", "keys"),
-    ("a wild key is not seen", "queries | by_definition.that_see(keys, *call)", "queries", "whole", "keys"),
+    ("what is wild is not seen", "forward(left_out.rows", "forward(left_out.rows & False", "whole", "keys"),
+    (
+        "a wild key is not seen",
+        'wild("queries") | by_definition.that_see(wild("keys"), operands, plan)',
+        'wild("queries")',
+        "whole",
+        "keys",
+    ),
     ("empty row of weights", "jnp.where(total == 0, 1, total)", "total", "whole derivatives", "causal"),
     ("weights fixed", "moves - dlse", "moves", "whole derivatives", "open"),
     ("query moves too far", "dots[QUERY] * plan.scale", "dots[QUERY]", "whole derivatives", "open"),
@@ -85,12 +91,12 @@ WHOLE = in_file(
     ),
     (
         "a query that nothing depends on",
-        "marked = marked & (jnp.any(",
-        "_ = marked & (jnp.any(",
+        "marked = left_out.rows & (jnp.any(",
+        "marked, _ = left_out.rows, (jnp.any(",
         "whole derivatives",
         "keys",
     ),
-    ("what sees large keys counts twice", "~marked & _is_tame(x)", "_is_tame(x)", "whole derivatives", "keys"),
+    ("what sees large keys counts twice", "kept[role] & _is_tame(x)", "_is_tame(x)", "whole derivatives", "keys"),
 )
 
 DEFINED = in_file(

@@ -11,8 +11,7 @@ score could overflow, is therefore taken out of its chunk, and with it the queri
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +19,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import by_definition
-from .numerics import all_below, in_memory, product, repeated, times
-from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .tile_work import allowed_pairs, headroom, mask_in_tile
+from .numerics import all_below, product, repeated, times
+from .operands import KEY, QUERY, VALUE, Operands, Plan, Results
+from .tile_work import allowed_pairs, headroom
 from .tiles import Grid, once_more, repeat
 
 ROLES = ["queries", "keys", "keys"]
@@ -36,12 +35,13 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
     def work(heads):
         return _forward(heads, plan)
 
-    def defined(marked, found, others, operands, plan):
-        return by_definition.forward(marked, Results(*found), operands, plan)
-
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in widths]
-    return Results(*_by_chunks(grid, operands, plan, [], [], outputs, work, defined))
+    if operands.mask is None:  # every query sees everything: only a sum of values may overflow
+        return Results(*_by_chunks(grid, operands, [], [], outputs, work))
+    left_out = _left_out(operands, plan, [], [])
+    found = _by_chunks(grid, operands, [], [], outputs, work, left_out)
+    return by_definition.forward(left_out.rows, Results(*found), operands, plan)
 
 
 def tangent(grid: Grid, dots: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
@@ -51,14 +51,12 @@ def tangent(grid: Grid, dots: Any, operands: Operands, plan: Plan) -> tuple[Arra
     def work(heads, *flat_dots):
         return _tangent(heads, dict(zip(moving, flat_dots, strict=True)), plan)
 
-    def defined(marked, found, others, operands, plan):
-        given = dict(zip(moving, others, strict=True))
-        return by_definition.tangent(marked, found, [given.get(k) for k in range(REST)], operands, plan)
-
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
-    others = [dots[k] for k in moving]
-    return _by_chunks(grid, operands, plan, [ROLES[k] for k in moving], others, outputs, work, defined)
+    roles, others = [ROLES[k] for k in moving], [dots[k] for k in moving]
+    left_out = _left_out(operands, plan, roles, others)
+    found = _by_chunks(grid, operands, roles, others, outputs, work, left_out)
+    return by_definition.tangent(left_out.rows, found, dots, operands, plan)
 
 
 def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
@@ -69,14 +67,11 @@ def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: An
         found = _cotangent(heads, dout, dlse, plan)
         return [found[k] for k in used]
 
-    def defined(marked, found, grads, operands, plan):
-        dout, dlse = grads
-        marked = marked & (jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0))
-        shapes = [None if shape is None else x.shape for shape, x in zip(wanted, operands[:REST], strict=True)]
-        return by_definition.cotangent(marked, found, grads, operands, plan, shapes)
-
-    outputs = [(ROLES[k], wanted[k]) for k in used]
-    found = _by_chunks(grid, operands, plan, ["queries", "queries"], list(grads), outputs, work, defined)
+    outputs, roles, (dout, dlse) = [(ROLES[k], wanted[k]) for k in used], ["queries", "queries"], grads
+    left_out = _left_out(operands, plan, roles, grads)
+    found = _by_chunks(grid, operands, roles, grads, outputs, work, left_out)
+    marked = left_out.rows & (jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0))
+    found = by_definition.cotangent(marked, found, grads, operands, plan, wanted)
     leaves = operands.differentiable()
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
 
@@ -160,25 +155,48 @@ def _softmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return weights, weights * (moves - jnp.sum(weights * moves, axis=axis, keepdims=True))
 
 
+class _LeftOut(NamedTuple):
+    """What is not multiplied: numbers that are not tame, and rows of queries that are or see one of them."""
+
+    any: Array  # whether there is anything
+    rows: Array  # boolean, (..., N, T, 1)
+
+
+def _left_out(operands: Operands, plan: Plan, roles: Sequence[str], others: Sequence[Array]) -> _LeftOut:
+    arrays, roles = [operands.query, operands.key, operands.value, *others], [*ROLES, *roles]
+    shape = *plan.leading(operands), *operands.query.shape[-3:-1], 1
+
+    def wild(role):
+        rows = (
+            ~jnp.all(_is_tame(x), axis=-1, keepdims=True) for x, its in zip(arrays, roles, strict=True) if its == role
+        )
+        return functools.reduce(jnp.logical_or, rows)
+
+    def seen():
+        return wild("queries") | by_definition.that_see(wild("keys"), operands, plan)
+
+    tame = all_below(arrays, HUGE)
+    return _LeftOut(~tame, lax.cond(tame, lambda: jnp.zeros(shape, bool), seen))
+
+
 def _by_chunks(
     grid: Grid,
     operands: Operands,
-    plan: Plan,
-    roles: list[str],
-    others: list[Array],
+    roles: Sequence[str],
+    others: Sequence[Array],
     outputs: Any,
     work: Callable,
-    defined: Callable,
+    left_out: _LeftOut | None = None,
 ) -> tuple[Array, ...]:
     """The results of ``work`` for each chunk of heads, added up in arrays of the roles and shapes of ``outputs``.
 
     Args:
         grid: one tile for a chunk.
-        operands, plan: of the call.
+        operands: of the call.
         roles, others: what else is read: dots, or the gradients of out and lse.
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
-        defined: from marked rows of a chunk, its results without them, the others, operands and plan, to its results.
+        left_out: None: nothing, and sums of values have their headroom.
     """
     wide, roles = operands.wide(), [*ROLES, *roles]
     arrays = [operands.query, operands.key, operands.value, *others]
@@ -192,27 +210,19 @@ def _by_chunks(
         cuts = (tile.cut(role, x) for role, x in zip(roles, arrays, strict=True))
         here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
-        def run(here, room=1):  # the mask is asked for in here, so that it is part of the kernel
+        def without(left_out):
+            kept = {"queries": ~tile.cut("queries", left_out.rows), "keys": True}
+            return [jnp.where(kept[role] & _is_tame(x), x, 0) for role, x in zip(roles, here, strict=True)]
+
+        def found_here():  # one program for all numbers: two would round differently (L6)
+            if left_out is None:
+                given, room = here, headroom(here[VALUE], wide)[1]
+            else:
+                given, room = lax.cond(left_out.any, lambda: without(left_out), lambda: here), 1
+            # The mask is asked for in here, so that it is part of the kernel.
             mask = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
-            found = work(*_heads_of(grid, operands, here, mask, room))
+            found = work(*_heads_of(grid, operands, given, mask, room))
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
-
-        def with_care():
-            mask = None if operands.mask is None else operands.mask.map(lambda part: mask_in_tile(part, tile))
-            call = Operands(here[QUERY], here[KEY], here[VALUE], None, None, mask, None), replace(plan, batch=())
-            wild: dict[str, list[Array]] = {"queries": [], "keys": []}
-            for role, x in zip(roles, here, strict=True):
-                wild[role].append(~jnp.all(_is_tame(x), axis=-1, keepdims=True))
-            queries, keys = (functools.reduce(jnp.logical_or, found) for found in wild.values())
-            marked = queries | by_definition.that_see(keys, *call)
-            left = {"queries": lambda x: ~marked & _is_tame(x), "keys": _is_tame}
-            clean = [in_memory(jnp.where(left[role](x), x, 0)) for role, x in zip(roles, here, strict=True)]
-            return list(defined(marked, run(clean), here[REST:], *call))
-
-        def found_here():
-            if operands.mask is None and not others:  # every query sees everything: only a sum of values may overflow
-                return run(here, headroom(here[VALUE], wide)[1])
-            return lax.cond(all_below(here, HUGE), lambda: run(here), with_care)
 
         found = once_more(found_here)
         each = zip(outputs, buffers, found, strict=True)
