@@ -211,14 +211,15 @@ def _by_chunks(
         here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
         def without(left_out):
-            kept = {"queries": ~tile.cut("queries", left_out.rows), "keys": True}
+            kept = {"queries": ~tile.cut("queries", left_out.rows), "keys": jnp.bool_(True)}
             return [jnp.where(kept[role] & _is_tame(x), x, 0) for role, x in zip(roles, here, strict=True)]
 
         def found_here():  # one program for all numbers: two would round differently (L6)
+            given, room = here, jnp.ones((), wide)
             if left_out is None:
-                given, room = here, headroom(here[VALUE], wide)[1]
+                room = headroom(here[VALUE], wide)[1]
             else:
-                given, room = lax.cond(left_out.any, lambda: without(left_out), lambda: here), 1
+                given = lax.cond(left_out.any, lambda: without(left_out), lambda: here)
             # The mask is asked for in here, so that it is part of the kernel.
             mask = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
             found = work(*_heads_of(grid, operands, given, mask, room))
