@@ -29,14 +29,20 @@ MERGING = in_file(
     ("empty row minus infinity", "jnp.where(largest == -jnp.inf, 0, largest)", "largest", "forward", "causal"),
     ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
     ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
-    ("values stay divided", "* room, largest", ", largest", "large values", "open"),
+    ("values stay divided", "* divisor, largest", ", largest", "large values", "open"),
 )
 
 WHOLE = in_file(
     "whole.py",
-    ("not divided", "/ jnp.maximum(total, 1) * heads.room", "* heads.room", "whole", "open"),
-    ("values stay divided", "/ jnp.maximum(total, 1) * heads.room", "/ jnp.maximum(total, 1)", "large values", "whole"),
-    ("sums of values overflow", "headroom(here[VALUE], wide)[1]", "1", "large values", "whole"),
+    ("not divided", "/ jnp.maximum(total, 1) * heads.divisor", "* heads.divisor", "whole", "open"),
+    (
+        "values stay divided",
+        "/ jnp.maximum(total, 1) * heads.divisor",
+        "/ jnp.maximum(total, 1)",
+        "large values",
+        "whole",
+    ),
+    ("sums of values overflow", "value_divisor(here[VALUE], wide)[1]", "1", "large values", "whole"),
     ("shared by a batch, but written", "== alone[role] else", "is not None else", "a shared key", "as users do"),
     ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
     ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
@@ -54,16 +60,22 @@ WHOLE = in_file(
     ("what is wild is not seen", "forward(left_out.rows", "forward(left_out.rows & False", "whole", "keys"),
     (
         "a wild key is not seen",
-        'wild("queries") | by_definition.that_see(wild("keys"), operands, plan)',
-        'wild("queries")',
+        'large_rows("queries") | by_definition.that_see(large_rows("keys"), operands, plan)',
+        'large_rows("queries")',
         "whole",
         "keys",
     ),
     ("empty row of weights", "jnp.where(total == 0, 1, total)", "total", "whole derivatives", "causal"),
-    ("weights fixed", "moves - dlse", "moves", "whole derivatives", "open"),
-    ("query moves too far", "dots[QUERY] * plan.scale", "dots[QUERY]", "whole derivatives", "open"),
-    ("key moves too far", "times(query, dots[KEY]", "times(heads.query, dots[KEY]", "whole derivatives", "open"),
-    ("value stands still", "dout + times(weights, dots[VALUE])", "dout", "whole derivatives", "open"),
+    ("weights fixed", "score_tangents - dlse", "score_tangents", "whole derivatives", "open"),
+    ("query moves too far", "tangents[QUERY] * plan.scale", "tangents[QUERY]", "whole derivatives", "open"),
+    (
+        "key moves too far",
+        "times(query, tangents[KEY]",
+        "times(heads.query, tangents[KEY]",
+        "whole derivatives",
+        "open",
+    ),
+    ("value stands still", "dout + times(weights, tangents[VALUE])", "dout", "whole derivatives", "open"),
     ("tangent unmasked", "scores + heads.mask, axis=-1", "scores, axis=-1", "whole derivatives", "causal"),
     ("delta left out", "(dweights - delta)", "dweights", "whole derivatives", "open"),
     (
@@ -96,7 +108,7 @@ WHOLE = in_file(
         "whole derivatives",
         "keys",
     ),
-    ("what sees large keys counts twice", "kept[role] & _is_tame(x)", "_is_tame(x)", "whole derivatives", "keys"),
+    ("what sees large keys counts twice", "kept[role] & _is_small(x)", "_is_small(x)", "whole derivatives", "keys"),
 )
 
 DEFINED = in_file(
@@ -135,8 +147,8 @@ DEFINED = in_file(
     ("all rows of an index", "jnp.where(mark, *pair)", "pair[0]", "visible forward", "future of one head"),
     (
         "tangent of another row",
-        "tile.cut(operands.roles()[k], dots[k])",
-        "jnp.flip(tile.cut(operands.roles()[k], dots[k]), -1)",
+        "tile.cut(operands.roles()[k], tangents[k])",
+        "jnp.flip(tile.cut(operands.roles()[k], tangents[k]), -1)",
         "whole derivatives",
         "keys",
     ),
@@ -144,8 +156,8 @@ DEFINED = in_file(
 
 HEADROOM = in_file(
     "tile_work.py",
-    ("no headroom", "jnp.asarray(2.0**bits, dtype), 1)", "1, 1)", "large values", "open"),
-    ("always headroom", "jnp.ones((), dtype)", "jnp.asarray(2.0**bits, dtype)", "small values", "open"),
+    ("values not divided", "jnp.asarray(2.0**bits, dtype), 1)", "1, 1)", "large values", "open"),
+    ("values always divided", "jnp.ones((), dtype)", "jnp.asarray(2.0**bits, dtype)", "small values", "open"),
     ("a NaN among many scores", "jnp.isnan(lax.stop_gradient(total))", "False", "a seen NaN", "as users do"),
 )
 
@@ -430,11 +442,11 @@ DIRECTIONS = (
     )
     + in_file(
         "derivatives.py",
-        ("total moves as lse", ".moves() * dlse]", ".moves() ** 0 * dlse]", "tangent", "open"),
+        ("total moves as lse", ".dtotal_dlse() * dlse]", ".dtotal_dlse() ** 0 * dlse]", "tangent", "open"),
         (
             "total a constant",
-            "Results(out, shift, total).moves() * dlse]",
-            "jax.lax.stop_gradient(Results(out, shift, total).moves()) * dlse]",
+            "Results(out, shift, total).dtotal_dlse() * dlse]",
+            "jax.lax.stop_gradient(Results(out, shift, total).dtotal_dlse()) * dlse]",
             "jvp of jvp",
             "open",
         ),
@@ -456,21 +468,27 @@ DIRECTIONS = (
         ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order in reverse", "small"),
         (
             "results stand still",
-            "(list(given), *moves)",
-            "(list(given), 0 * moves[0], moves[1])",
+            "(list(given), *result_tangents)",
+            "(list(given), 0 * result_tangents[0], result_tangents[1])",
             "second order",
             "small",
         ),
-        ("sums stand still", "(list(given), *moves)", "(list(given), moves[0], 0 * moves[1])", "second order", "small"),
+        (
+            "sums stand still",
+            "(list(given), *result_tangents)",
+            "(list(given), result_tangents[0], 0 * result_tangents[1])",
+            "second order",
+            "small",
+        ),
         (
             "dout and dlse swapped",
-            "zip(dots, arrays, strict=False)",
-            "zip(dots[::-1], arrays, strict=False)",
+            "zip(tangents, arrays, strict=False)",
+            "zip(tangents[::-1], arrays, strict=False)",
             "second order in reverse",
             "one value",
         ),
         (
-            "dots of the first leaves",
+            "tangents of the first leaves",
             "[next(rest) if t else None for t in there]",
             "[next(rest, None) for _ in there]",
             "tangent of the keys",
@@ -555,15 +573,15 @@ POISON = (
         "derivatives.py",
         (
             "NaN of a tangent in second order",
-            "active, _tame(given), moves",
-            "active, given, moves",
+            "active, _finite_or_zero(given), result_tangents",
+            "active, given, result_tangents",
             "unread second",
             "future",
         ),
         (
             "NaN of a value in two tangents",
-            "moving, _tame(given), moves",
-            "moving, given, moves",
+            "moving, _finite_or_zero(given), result_tangents",
+            "moving, given, result_tangents",
             "jvp of jvp of NaN",
             "future",
         ),
@@ -607,9 +625,9 @@ RESULTS = (
         ("columns not divided", "jnp.exp(scores - shift) / total", "jnp.exp(scores - shift)", "some weights", "causal"),
     )
     + in_file(
-        "reach.py",
-        ("reach of the first head", ".any(axis=-3, keepdims=True)", "[..., :1, :, :]", "reach", "few"),
-        ("reach of the last block", "keys | pairs.any(", "pairs.any(", "reach", "few"),
+        "any_allowed.py",
+        ("heads after the first", ".any(axis=-3, keepdims=True)", "[..., :1, :, :]", "any allowed", "few"),
+        ("blocks before the last", "keys | pairs.any(", "pairs.any(", "any allowed", "few"),
     )
 )
 

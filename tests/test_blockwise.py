@@ -22,6 +22,7 @@ from judges import assert_same_bits, assert_tree_close, judge_forward, judge_gra
 ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("name", ATTENTION_CASES)
 def test_every_case_of_attention(name, twin):
@@ -35,6 +36,7 @@ def test_every_case_of_attention(name, twin):
 sizes = st.integers(1, 9)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(sizes, sizes, sizes, sizes, st.sampled_from([1, 2, 3]), st.sampled_from(list(range(7))), st.integers(0, 2**31))
 def test_any_sizes_in_any_tiles(T, S, rows, columns, group, kind, seed):
@@ -90,6 +92,7 @@ BANDED = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mask", BANDED.values(), ids=list(BANDED))
 def test_bands_of_queries_and_the_keys_that_they_see(mask, rng):
     """Bands whose last is shorter, of all heads at once and of some, with heads that share a key head."""
@@ -98,6 +101,7 @@ def test_bands_of_queries_and_the_keys_that_they_see(mask, rng):
         assert_as_by_hand(Limits(5, 4, most, band=4), arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, 11)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("most", [8 * 20, 8 * 40, 8 * 60])
 def test_a_tile_may_take_some_of_the_heads_that_share_a_key_head(most, rng):
     """Of 6 heads on one key head and 20 scores each: 1, 2 and 3 of them."""
@@ -127,6 +131,7 @@ def test_the_table_of_tiles(sizes, pieces, rows, columns):
     assert apart == ((1, 1, 1) if pieces[-1] not in (1, sizes[0][-1]) else pieces)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 1, 3)])
 def test_l1_any_leading_axes(leading, rng):
     arrays = [rng.normal(size=(*leading, *s)) for s in ((4, T, D), (2, S, D), (2, S, V))]
@@ -144,7 +149,7 @@ def scheduled(mask, T=12, S=16, rows=4, columns=4):
     from attendax.kernels.tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
 
     grid = Grid((1, 1, 1), (1, 1, 1), T, S, rows, columns)
-    kinds = np.asarray(kinds_of_tiles(mask.spread(4), grid))[0]
+    kinds = np.asarray(kinds_of_tiles(mask.of_rank(4), grid))[0]
     dense = np.broadcast_to(mask.to_dense(T, S), (1, 1, T, S))[0, 0].reshape(T // rows, rows, S // columns, columns)
     assert not dense.any(axis=(1, 3))[kinds == SKIPPED].any()
     assert dense.all(axis=(1, 3))[kinds == OPEN].all()
@@ -227,6 +232,7 @@ def test_skipped_tiles_are_not_computed():
         assert count_work(masks.padding(jnp.array([lengths])), 12, 12) == tiles
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("batched", [False, True])
 def test_masks_and_modifiers_from_functions(batched, twin, rng):
@@ -274,6 +280,7 @@ def test_l13_a_modifier_narrower_than_what_is_computed(rng):
     assert_tree_close(jax.tree.map(lambda x: np.asarray(x, float), got), wanted, 2**-7, "bfloat16")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
@@ -316,6 +323,7 @@ def test_masks_pass_through_jit_scan_and_vmap_as_values(rng):
 # L6 in every direction
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e300])
 def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
@@ -340,6 +348,7 @@ def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
         assert_same_bits(got, wanted, which)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("order", ["reverse over forward", "forward over reverse", "reverse over reverse"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_l6_holds_in_the_second_derivative(poison, order, rng):
@@ -365,6 +374,7 @@ def test_l6_holds_in_the_second_derivative(poison, order, rng):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(wanted))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l6_future_keys_inside_one_tile(twin, rng):
     """Any poison at key 3 and later, in key, value and bias: queries 0 to 2 keep every bit, forward and backward."""
@@ -387,6 +397,7 @@ def test_l6_future_keys_inside_one_tile(twin, rng):
 # L8, L15: precision and repeatability
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("width", [3, 64, 128])
 def test_l8_long_rows(dtype, width, rng):
@@ -434,6 +445,7 @@ MEMORY = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MEMORY)
 def test_l12_memory_is_linear(name):
     """Gradient, jvp and forward-over-reverse at N = 4, D = 64; the bounds are those of the benchmark of memory."""
@@ -454,6 +466,7 @@ def test_l12_memory_is_linear(name):
             assert used(f, 16384) <= 4.5 * used(f, 4096)
 
 
+@pytest.mark.slow
 def test_whole_blocks_need_memory_linear_in_their_length():
     params = attendax.ops.init_encoder_block(jax.random.key(0), 64, 4, dtype=jnp.float32)
 

@@ -55,19 +55,17 @@ def test_right_is_what_the_specification_says_and_nothing_else():
             assert not any(word in name.split(".") for name in names for word in ("ops", "kernels")), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "seed"),
-    [
-        ("bfloat16", 1),
-        pytest.param("float16", 2, marks=pytest.mark.slow),
-        pytest.param("float64", 3, marks=pytest.mark.slow),
-    ],
+    [("bfloat16", 1), ("float16", 2), ("float64", 3)],
 )
 def test_what_is_right_is_right_in_every_dtype_whatever_the_numbers(dtype, seed):
     """In float32, with the numbers of seed 0, test_conformance_mistakes says it."""
     assert [outcome.case.name for outcome in right(dtype=dtype, seed=seed).failures] == []
 
 
+@pytest.mark.slow
 def test_the_specification_is_right():
     report = check("attendax-spec")
     assert report.ok
@@ -82,6 +80,7 @@ def test_the_function_of_this_package_is_right():
     assert report.counts().keys() == {"ok"}
 
 
+@pytest.mark.slow
 def test_tolerances_are_those_of_the_dense_formula():
     """No leaf may be so far off that nothing could fail, one that is 0 in truth least of all."""
     for case in CASES:
@@ -115,6 +114,7 @@ LAYOUTS = {
 MASKED = ["mask (T, S)", "mask (B, N", "mask (1, N", "mask (1, S)", "plain"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_other_layouts(layout):
     report = check(LAYOUTS[layout], layout=layout, only=MASKED)
@@ -122,6 +122,7 @@ def test_other_layouts(layout):
     assert report.counts()["ok"] >= 10
 
 
+@pytest.mark.slow
 def test_other_names_and_the_other_meaning_of_true():
     given = {"layout": "TND", "names": {"mask": "attn_mask"}}
     assert check(tnd, mask_true="drop", only=MASKED, **given).ok
@@ -252,6 +253,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_reproduction_fails_alone_in_a_fresh_python(kind, tmp_path):
     """It is pasted into a file, knows nothing of attendax, and ends in an error."""
@@ -340,6 +342,7 @@ def test_the_cotangents_that_a_case_gives_are_those_of_its_loss(how):
 # Adapters
 
 
+@pytest.mark.slow
 def test_an_adapter_of_ones_own_is_a_function():
     def adapter(fn, query, key, value, *, mask=None):
         return fn(key=key, query=query, values=value, visible=mask)
@@ -354,6 +357,7 @@ def test_an_adapter_of_ones_own_is_a_function():
     assert [outcome.finding.message for outcome in report.cases] == ["one for each"] * 2
 
 
+@pytest.mark.slow
 def test_a_layout_and_an_adapter_of_ones_own():
     """The adapter is given the layout that is said, the other meaning of True, too."""
 
@@ -376,6 +380,7 @@ def test_adapters_offer_only_keywords_of_the_protocol():
         assert adapter.function.count(":") == 1, name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["attendax", "attendax-spec"])
 @pytest.mark.parametrize("more", [{}, {"is_causal": True, "window": (3, None), "key_lengths": np.array([5, 6])}])
 def test_all_that_forbids_counts_at_once(name, more, rng):

@@ -30,6 +30,7 @@ def as_users_have_it():
         yield
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("right", [right_attention, right_blockwise], ids=lambda module: module.__name__)
 def test_what_is_right_passes_every_case(right):
     report = check(right.attend, arrays="numpy", backward=right.backward)
@@ -39,6 +40,7 @@ def test_what_is_right_passes_every_case(right):
     )
 
 
+@pytest.mark.slow
 def test_what_is_right_in_jax_passes_every_direction():
     report = check(mistakes_in_directions.right, arrays="jax", only=[case.name for case in IN_JAX])
     assert report.counts() == {Verdict.OK: len(IN_JAX)}

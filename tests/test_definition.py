@@ -15,6 +15,7 @@ def assert_close(got, wanted):
     np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.sample(4)
 @TWINS
 @pytest.mark.parametrize("name", MASKS)
 def test_scaled_dot_product_attention(twin, name, rng):
@@ -29,6 +30,7 @@ def test_scaled_dot_product_attention(twin, name, rng):
             assert_close(weights[b, n], share)
 
 
+@pytest.mark.sample(1)
 @TWINS
 def test_additive_attention(twin, rng):
     Q, K, X = rng.normal(size=(B, T, D)), rng.normal(size=(B, S, 4)), rng.normal(size=(B, S, V))
@@ -49,6 +51,7 @@ def test_additive_attention(twin, rng):
         assert_close(weights[b], share)
 
 
+@pytest.mark.sample(4)
 @TWINS
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
@@ -87,6 +90,7 @@ MASK_VALUES = {
 }
 
 
+@pytest.mark.sample(8)
 @TWINS
 @pytest.mark.parametrize("name", MASK_VALUES)
 def test_attention_under_every_mask(twin, name, rng):
@@ -122,6 +126,7 @@ MODIFIERS = {
 }
 
 
+@pytest.mark.sample(4)
 @TWINS
 @pytest.mark.parametrize("name", MODIFIERS)
 def test_attention_under_every_score_modifier(twin, name, rng):

@@ -79,6 +79,7 @@ class TestInitEncoder:
         table = init_encoder(jax.random.key(0), large).embeddings.token
         np.testing.assert_allclose(np.std(table), 0.02, rtol=0.02)
 
+    @pytest.mark.slow
     def test_no_two_leaves_are_alike(self):
         first, second = init_encoder(jax.random.key(0), CONFIG).blocks
         matrices = [first.attention.W_Q, first.attention.W_K, second.attention.W_Q, second.attention.W_K]
@@ -120,6 +121,7 @@ class TestEncode:
         found = encode(params, IDS, config=config, mask=MASK, twin=twin)
         np.testing.assert_allclose(found, hidden, rtol=1e-6, atol=1e-6)
 
+    @pytest.mark.sample(5)
     @pytest.mark.parametrize("norm", ["pre", "post"])
     @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
     @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float64, 1e-12)])
@@ -164,6 +166,7 @@ class TestEncode:
             after = encode(turned, IDS, config=CONFIG, mask=MASK, token_types=TYPES, twin=spec)
             assert np.abs(after - before)[MASK].max() > 1e-4
 
+    @pytest.mark.sample(2)
     @BOTH_TWINS
     @pytest.mark.parametrize("shape", [(0, 5), (2, 0), (2, 13)])
     def test_any_size(self, twin, shape):
@@ -271,6 +274,7 @@ class TestLayerAttention:
 class TestPieces:
     """Rows that go through the blocks a few at a time come out as they do all at once, with all their gradients."""
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("piece", [5, 10, 15], ids=["a row each", "two, and one over", "three, and two over"])
     @pytest.mark.parametrize("masked", [False, True])
     def test_equal_one_piece(self, monkeypatch, piece, masked):

@@ -44,6 +44,7 @@ def assert_close(found, wanted):
 
 
 class TestClosedOver:
+    @pytest.mark.sample(1)
     @KINDS
     def test_jit(self, params, kind):
         ids, given = kind(IDS), {name: kind(array) for name, array in GIVEN.items()}
@@ -51,6 +52,7 @@ class TestClosedOver:
         mask = GIVEN["mask"]
         np.testing.assert_allclose(found[mask], by_specification(params)[mask], rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.sample(1)
     @KINDS
     def test_gradient(self, params, kind):
         """Equal to that of a loss which is given its ids and mask, traced, as arguments."""
@@ -60,6 +62,7 @@ class TestClosedOver:
         assert_close(jax.jit(jax.grad(loss))(params), traced)
         assert_close(jax.jit(jax.grad(jax.checkpoint(loss)))(params), traced)
 
+    @pytest.mark.sample(1)
     @KINDS
     def test_vmap_over_weights(self, params, kind):
         loss = loss_over(kind)
@@ -67,6 +70,7 @@ class TestClosedOver:
         both = jax.tree.map(lambda a, b: jnp.stack([a, b]), params, other)
         assert_close(jax.vmap(loss)(both), jnp.stack([loss(params), loss(other)]))
 
+    @pytest.mark.slow
     @KINDS
     def test_training_in_a_scan(self, params, kind):
         loss = loss_over(kind)
@@ -83,6 +87,7 @@ class TestClosedOver:
             params = one_step(params)
         assert_close(trained, params)
 
+    @pytest.mark.slow
     def test_rows_of_ids_in_vmap_and_scan(self, params):
         """There the ids are traced."""
         ids = jnp.asarray(IDS)
@@ -117,6 +122,7 @@ class TestClosedOver:
 
 
 class TestIds:
+    @pytest.mark.sample(5)
     @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64", "uint64", ">i2", ">i4", ">u8"])
     @pytest.mark.parametrize("call", [lambda f: f, jax.jit], ids=["eager", "jit"])
     def test_any_integers(self, params, dtype, call):

@@ -5,7 +5,6 @@ of eighth order. Tiles are 3 x 2, so that every loop, skip and overlap is on the
 """
 
 import functools
-import itertools
 from typing import NamedTuple
 
 import jax
@@ -159,16 +158,14 @@ def scan(f, ref):
     assert_close(quickly(jax.grad(total))(ref.x), wanted, 1e-10)
 
 
-def thinned(combinations):
-    """All of them, two of three slow."""
-    return [pytest.param(*each, marks=[pytest.mark.slow] if k % 3 else []) for k, each in enumerate(combinations)]
-
-
-@pytest.mark.parametrize(("how", "name"), thinned(itertools.product(DIRECTIONS, SETTINGS)))
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("how", DIRECTIONS)
 def test_l12_every_direction(how, name):
     DIRECTIONS[how](functools.partial(loss, SETTINGS[name]), reference(name))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", [0.0, np.nan])
 def test_l12_third_derivatives_in_reverse(poison):
     """Reverse mode through the program itself (``Plan.reversible``), with masked keys that are finite, and NaN (L6)."""
@@ -188,7 +185,8 @@ def test_l12_third_derivatives_in_reverse(poison):
     assert_close(third(lambda q: Tiny.attention(q, *bad, mask=mask)), third(plain), 1e-10)
 
 
-@pytest.mark.parametrize("name", thinned(zip(SETTINGS)))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_l12_hessian_in_the_tiles_of_the_library(name):
     hessian(functools.partial(loss, SETTINGS[name], twin=Whole), reference(name))
 
@@ -201,7 +199,8 @@ EACH_ARGUMENT = [
 ]
 
 
-@pytest.mark.parametrize(("which", "name", "twin"), thinned(EACH_ARGUMENT))
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("which", "name", "twin"), EACH_ARGUMENT)
 def test_l12_vmap_over_each_argument_alone(which, name, twin):
     """Value and gradient with respect to every argument, one of them batched and the others not."""
     setting, ref = SETTINGS[name], reference(name)

@@ -39,6 +39,7 @@ def arrays_and_weights(rng, options):
     return query, key, weights
 
 
+@pytest.mark.sample(4)
 @both
 def test_stats_are_those_of_the_weights(size, name, rng):
     query, key, weights = arrays_and_weights(rng, OPTIONS[name])
@@ -50,6 +51,7 @@ def test_stats_are_those_of_the_weights(size, name, rng):
     np.testing.assert_array_equal(stats.where, np.where(weights.any(-1), weights.argmax(-1), -1))
 
 
+@pytest.mark.sample(4)
 @both
 def test_some_weights_are_those_of_all(size, name, rng):
     query, key, weights = arrays_and_weights(rng, OPTIONS[name])
@@ -60,6 +62,7 @@ def test_some_weights_are_those_of_all(size, name, rng):
     np.testing.assert_allclose(at(queries=rows, keys=columns), weights[..., rows, :][..., columns], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_head_and_nothing_at_all(rng):
     query, key = rng.normal(size=(T, D)), rng.normal(size=(S, D))
     weights = spec.attention_with_weights(query, key, key)[2]
@@ -73,6 +76,7 @@ def test_one_head_and_nothing_at_all(rng):
     assert attendax.weights_at(query, key, keys=np.array([], int)).shape == (T, 0)
 
 
+@pytest.mark.slow
 def test_stats_build_nothing_of_size_t_x_s():
     def temporaries(f, S):
         x = jax.ShapeDtypeStruct((1, 2, S, 16), np.float32)
@@ -87,6 +91,7 @@ def test_stats_build_nothing_of_size_t_x_s():
         assert temporaries(f, 16384) < 5 * temporaries(f, 4096) < 4096 * 4096 * 4
 
 
+@pytest.mark.slow
 def test_chosen_weights_have_their_gradient(rng):
     query, key = rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D))
     direction, step = rng.normal(size=query.shape), 1e-5
@@ -100,6 +105,7 @@ def test_chosen_weights_have_their_gradient(rng):
         np.testing.assert_allclose((grad * direction).sum(), slope, rtol=1e-7)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["entropy", "largest", "received"])
 def test_stats_have_their_gradient(name, rng):
     """In both directions of differentiation, along a random direction of query and key."""

@@ -63,6 +63,7 @@ def changed(array, where, value):
 # L5: the empty set
 
 
+@pytest.mark.sample(4)
 @every_implementation
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
@@ -79,6 +80,7 @@ def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
     np.testing.assert_allclose(out[:, :, [0, 2, 4]], full[:, :, [0, 2, 4]], rtol=1e-12)
 
 
+@pytest.mark.sample(3)
 @every_gradient
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
@@ -114,6 +116,7 @@ POISONS = {
 }
 
 
+@pytest.mark.sample(12)
 @every_implementation
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -126,6 +129,7 @@ def test_l6_masked_poison_changes_no_bit_forward(attention, name, poison, rng):
         assert_same_bits(attention(**poisoned, mask=mask, return_lse=True, **options), wanted, name)
 
 
+@pytest.mark.sample(8)
 @every_gradient
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -139,6 +143,7 @@ def test_l6_masked_poison_changes_no_bit_backward(gradients, name, poison, rng):
         assert_same_bits(gradients(**poisoned, cotangent=cotangent, mask=mask, **options), wanted, name)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("poison", NOT_FINITE[:2])
 @pytest.mark.parametrize("twin", [ops, Whole, Tiny])
 def test_l6_masked_bias(twin, poison, rng):
@@ -159,6 +164,7 @@ def test_l6_masked_bias(twin, poison, rng):
     assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_the_future_cannot_matter(which, twin, rng):
@@ -188,6 +194,7 @@ def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
     assert_same_bits([np.asarray(g)[:, :, :4] for g in bad_grads], [np.asarray(g)[:, :, :4] for g in grads], which)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng):
@@ -205,6 +212,7 @@ def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng)
     assert_same_bits(gradients(poisoned), gradients(arrays), which)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
@@ -223,6 +231,7 @@ def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
     assert np.isnan(np.asarray(bad_grads[0])[:, :, 1]).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", NOT_FINITE)
 def test_l6_in_multi_head_attention_the_weights_stay_clean(poison, rng):
     """Padded tokens meet the projections before they meet the mask; the gradients of the weights must not see them."""
@@ -299,6 +308,7 @@ HUGE_MODIFIERS = {
 }
 
 
+@pytest.mark.sample(24)
 @every_implementation
 @pytest.mark.parametrize("name", HUGE_MODIFIERS)
 @pytest.mark.parametrize("width", [1, 3, 8])
@@ -319,6 +329,7 @@ def test_l7_huge_scores(attention, size, dtype, width, name, rng):
     np.testing.assert_allclose(out, exact.astype(np.float64), atol=tolerance)
 
 
+@pytest.mark.sample(4)
 @every_gradient
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("mod", ["plain", "softcap"])
@@ -332,6 +343,7 @@ def test_l7_huge_scores_have_finite_gradients_whatever_ends_the_score(gradients,
     assert_tree_close(grads, exact, 1e-5, mod)
 
 
+@pytest.mark.sample(2)
 @every_gradient
 def test_l7_huge_scores_have_finite_gradients(gradients, rng):
     query, key, value = qkv(rng, np.float32)
@@ -373,6 +385,7 @@ def test_l7_rows_of_65536_sum_to_one(attention, rng):
 # L8: precision
 
 
+@pytest.mark.sample(6)
 @every_implementation
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
 def test_l8_dtypes(attention, dtype, rng):
@@ -412,6 +425,7 @@ def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(
     assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("attention", [IMPLEMENTATIONS[name] for name in ("spec", "ops", "blockwise")])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32])
 @pytest.mark.parametrize("width", [3, 64, 128])
@@ -484,6 +498,7 @@ def test_l10_the_mean_over_many_keys_is_the_plain_result(rng):
 # L12: every direction (the dense path; a fast one has its own grid)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, {"mask": per_batch_mask(1, 1, T, S)}], ids=["plain", "mask"])
 def test_l12_jvp_and_second_order(options, rng):
     arrays = rng.normal(size=(1, 1, T, D)), rng.normal(size=(1, 1, S, D)), rng.normal(size=(1, 1, S, 2))

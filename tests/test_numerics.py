@@ -30,6 +30,7 @@ TOTALS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("total", TOTALS)
 @pytest.mark.parametrize("operand", OPERANDS)
 def test_l17_a_product_with_an_operand_that_is_known(operand, total):

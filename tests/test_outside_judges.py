@@ -105,6 +105,7 @@ def test_grouped_heads_in_torch(torch, rng, causal):
     assert_all_close(spec.attention_backward(grad, query, key, value, **mine)[:3], gradients)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_in_jax_nn(rng, masked, is_causal):
@@ -219,6 +220,7 @@ def judged_module(torch, module, run, grad_output, *arrays):
     return output.detach().numpy(), gradients[: len(arrays)], named, named_gradients
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}])
 @pytest.mark.parametrize("bias", [False, True])
 def test_multi_head_attention_in_torch(torch, rng, bias, widths):

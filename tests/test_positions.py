@@ -71,6 +71,7 @@ def test_traced_offsets_of_any_width(dtype):
     np.testing.assert_array_equal(np.ravel(window), [j >= i + offset - 3 for offset, i, j in pairs])
 
 
+@pytest.mark.slow
 def test_a_wide_window_that_begins_far_away():
     """Offset and side cancel, each of them almost too large for the sum of both."""
     for left, offset in ((2**30, 2**30 + 3), (2**30, 2**31), (2**30 - 1, 2**30)):
@@ -100,6 +101,7 @@ def test_one_length_is_one_for_all():
         assert_allowed(masks.prefix(length, 1), lambda b, i, j: j < 3 or j <= i + 1, 2)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("key_dtype", DTYPES)
 @pytest.mark.parametrize("query_dtype", DTYPES)
 def test_ids_of_any_width(query_dtype, key_dtype):
@@ -162,6 +164,7 @@ with pytest.raises(ValueError, match="arrays hold 4294967297 to 4294967297, but 
 """
 
 
+@pytest.mark.slow
 def test_where_jax_has_32_bits():
     path = os.pathsep.join(sys.path)
     run = [sys.executable, "-W", "error", "-c", WITH_32_BITS]
@@ -189,6 +192,7 @@ def modifiers(rng):
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["alibi", "relative bias", "both", "function"])
 def test_modifiers_that_begin_elsewhere(name, rng):
     """A row of a longer call is the same call with its number as the offset: static, one for all, one per entry."""
@@ -210,6 +214,7 @@ def test_modifiers_that_begin_elsewhere(name, rng):
         np.testing.assert_allclose(each(query, key, value, offsets), wanted, rtol=1e-12)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["alibi", "relative bias", "both"])
 def test_gradients_of_modifiers_that_begin_elsewhere(name, rng):
     """By hand, by JAX densely and in tiles: the offset, an integer, has none."""
@@ -243,6 +248,7 @@ MASKS = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_that_begin_elsewhere(name, rng):
     """Static, traced, one per entry, through vmap: the results of the dense array that they mean."""
@@ -261,6 +267,7 @@ def test_masks_that_begin_elsewhere(name, rng):
     np.testing.assert_allclose(one[2], one[0], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("offset", [3, np.array(3), np.array([3, -2])])
 def test_tiles_outside_a_window_that_begins_elsewhere_are_skipped(offset):
     """Exactly those of which the dense array allows no pair."""
@@ -288,6 +295,7 @@ def test_a_traced_offset_needs_no_new_compilation():
     assert len(traces) == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("per_entry", [False, True])
 def test_prefill_and_decode_with_a_cache(per_entry):
     """A prompt, then 32 tokens one by one in a scan over a cache of fixed size: the rows of the call with all of them.
@@ -335,6 +343,7 @@ def test_prefill_and_decode_with_a_cache(per_entry):
 # --- Functions with arrays -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("given", [3, 3.0, np.float32(3), np.array(3, ">i4"), {"by": 3}, {"by": [np.array(3), 2]}])
 def test_what_goes_with_a_function(given, rng):
     """Numbers, arrays in any byte order, and pytrees of them; eagerly, under jit and vmap, in both twins."""

@@ -23,6 +23,7 @@ def float32(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("size", [40, 300, 700])
 def test_a_program_exported_for_any_batch(size, mask, rng):
@@ -86,6 +87,7 @@ def test_the_gradient_through_shard_map_with_its_defaults():
     assert done.stdout == "right\n", done.stderr
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
 def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):

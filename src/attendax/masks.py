@@ -67,7 +67,7 @@ class Mask:
         """
         self.check(T, S)
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
-        full = xp.asarray(self._askable(T, S).spread().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
+        full = xp.asarray(self._askable(T, S).of_rank().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
 
     def shape(self, T: int, S: int) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class Mask:
         """
         self.check(T, S)
         first = np.zeros((1, 1), np.int32)
-        one = self._askable(T, S).spread().map(_first_pair).allowed(first, first, np)
+        one = self._askable(T, S).of_rank().map(_first_pair).allowed(first, first, np)
         return *one.shape[:-2], T, S
 
     def _askable(self, T: int, S: int) -> "Mask":
@@ -92,15 +92,15 @@ class Mask:
             return dataclasses.replace(self, arrays=tuple(part.map(f) for part in self.arrays))
         return f(self)
 
-    def spread(self, rank: int = 0) -> "Mask":
+    def of_rank(self, rank: int = 0) -> "Mask":
         """The mask with its arrays in the shape of scores, (..., N, T, S), an axis 1 where they do not vary.
 
         The arrays of a function are its own affair and stay. With ``rank``, axes of 1 are put in front.
         """
-        return self.map(lambda part: _spread(part, rank))
+        return self.map(lambda part: _of_rank(part, rank))
 
     def allowed(self, i: Any, j: Any, xp: Any) -> Any:
-        """Whether query i may look at key j, for positions i (T, 1) and j (1, S), of a mask that is ``spread``.
+        """Whether query i may look at key j, for positions i (T, 1) and j (1, S), of a mask ``of_rank``.
 
         For some of the positions, its arrays are cut to the same. ``xp`` is numpy or jax.numpy.
         """
@@ -113,8 +113,9 @@ class Mask:
     def bounds(self, i: Any, j: Any, xp: Any) -> tuple[Any, Any]:
         """Whether a tile may hold an allowed pair, and whether all its pairs are allowed.
 
-        i: first and last query of each tile, (nq, 1) each; j: first and last key, (1, nk) each. Arrays are spread; ids
-        and truth values are given as their least and largest for each tile, a pair of (..., nq or 1, nk or 1).
+        i: first and last query of each tile, (nq, 1) each; j: first and last key, (1, nk) each. Arrays have the rank of
+        the scores; ids and truth values are given as their least and largest for each tile, a pair of
+        (..., nq or 1, nk or 1).
         """
         if self.kind == "not":
             some, every = self.arrays[0].bounds(i, j, xp)
@@ -247,7 +248,7 @@ def _within(function: str, left: int | None, right: int | None, offset: Any) -> 
     return Mask("window", () if known else (offset,), (offset, left, right) if known else (left, right))
 
 
-def _spread(part: Mask, rank: int) -> Mask:
+def _of_rank(part: Mask, rank: int) -> Mask:
     """The arrays of one kind in the shape of scores: lengths (..., 1, 1, 1), ids (..., 1, T, 1) and (..., 1, 1, S)."""
 
     def of_scores(number, array):

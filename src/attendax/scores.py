@@ -33,17 +33,17 @@ class ScoreModifier:
         """The same modifier with other arrays."""
         return dataclasses.replace(self, arrays=arrays)
 
-    def spread(self, rank: int) -> "ScoreModifier":
+    def of_rank(self, rank: int) -> "ScoreModifier":
         """The modifier with its offsets in the rank of the scores, (..., 1, 1, 1); other arrays stay as they are."""
         if self.kind == "compose":
-            return self.replace(tuple(part.spread(rank) for part in self.arrays))
+            return self.replace(tuple(part.of_rank(rank) for part in self.arrays))
         if self.kind not in WITH_OFFSET or len(self.arrays) == 1:
             return self
         array, offset = self.arrays
         return self.replace((array, offset.reshape((1,) * (rank - 3 - offset.ndim) + offset.shape + (1, 1, 1))))
 
     def roles(self) -> list[str]:
-        """For each leaf of a modifier that is ``spread``: whether it lies along the scores, "pairs", or not, "own"."""
+        """For each leaf of a modifier ``of_rank``: whether it lies along the scores, "pairs", or not, "own"."""
         if self.kind == "compose":
             return [role for part in self.arrays for role in part.roles()]
         if self.kind in WITH_OFFSET:
@@ -112,6 +112,9 @@ def from_function(f: Callable, *arrays: Any) -> ScoreModifier:
             of head, query and key, with 1 for every leading axis.
         arrays: arrays, numbers or pytrees of them, passed on to f; what is floating gets its gradient. Where the
             queries begin among the keys is one of them: ``lambda s, positions, offset: ...``.
+
+    f is also asked for pairs that the mask forbids, of which it gets the score 0. Its derivative should be finite
+    there: the gradient of ``log(w)`` at a padded ``w = 0`` is 0 times infinity, NaN, as everywhere in JAX.
 
     Raises:
         TypeError: f is not callable, or something is neither array nor number.

@@ -10,7 +10,7 @@ from attendax import checks
 from attendax.checks import knows_keywords
 from attendax.options import Options
 
-from .call import Call, settled
+from .call import Call, checked_call
 from .derivatives import attend
 from .operands import Results, takes_arrays
 
@@ -81,7 +81,7 @@ def attention(
         [[0.5]]
     """
     arrays, options = (query, key, value, mask, bias, score_mod), (scale, dropout_rate, dropout_rng)
-    call = settled("attention", *arrays, *options, implementation, return_lse)
+    call = checked_call("attention", *arrays, *options, implementation, return_lse)
     return results_of(call, query, value, return_lse)
 
 
@@ -94,15 +94,15 @@ def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
 
 @jax.custom_jvp
 def log_sum_exp(results: Results) -> Array:
-    """``shift + log total``, -inf for the empty set, (..., N, T, 1); its derivative is that of ``results.moves``."""
+    """``shift + log total``, -inf for the empty set, (..., N, T, 1); see ``results.dtotal_dlse`` for its derivative."""
     empty = results.total == 0
     return jnp.where(empty, -jnp.inf, results.shift + jnp.log(jnp.where(empty, 1, results.total)))
 
 
 @log_sum_exp.defjvp
 def _log_sum_exp_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (results,), (dots,) = primals, tangents
-    return log_sum_exp(results), dots.total / results.moves()
+    (results,), (moved,) = primals, tangents
+    return log_sum_exp(results), moved.total / results.dtotal_dlse()
 
 
 @takes_arrays

@@ -21,12 +21,12 @@ from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tile_work import (
     Rows,
     all_is_seen,
-    headroom,
     part_of_delta,
     part_of_forward,
     part_of_sums,
     part_of_tangent,
     pulled_back,
+    value_divisor,
 )
 from .tiles import MASKED, SKIPPED, Grid, Schedule, folded, kinds_of_tiles, once_more, repeat
 
@@ -36,14 +36,14 @@ def forward(operands: Operands, plan: Plan) -> Results:
     if (heads := whole_grid_of(operands, plan, plan.limits.whole_bytes)) is not None:
         return whole.forward(heads, operands, plan)
     grid, widths = grid_of(operands, plan), (operands.value.shape[-1], 1, 1)
-    fine, room = headroom(operands.value, operands.wide())
+    fine, divisor = value_divisor(operands.value, operands.wide())
 
     def work(tile, is_open):
-        return part_of_forward(tile, operands, plan, room, is_open)
+        return part_of_forward(tile, operands, plan, divisor, is_open)
 
     def finish(tile, parts):
         average, largest, total = parts
-        return average / jnp.where(total == 0, 1, total) * room, largest, total
+        return average / jnp.where(total == 0, 1, total) * divisor, largest, total
 
     results = Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
     if all_is_seen(grid, operands):
@@ -70,8 +70,8 @@ def added(one: Any, other: Any) -> tuple[Array, ...]:
     return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
-def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move when the differentiable operands move by ``dots`` (None: not at all).
+def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+    """How out and lse move when the differentiable operands move by ``tangents`` (None: not at all).
 
     With p the weights before dropout and w those after it::
 
@@ -79,11 +79,11 @@ def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tupl
         dout_i = Σ_j w_ij (ds_ij v_j + dv_j) - dlse_i out_i
     """
     if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
-        return whole.tangent(heads, dots, operands, plan)
+        return whole.tangent(heads, tangents, operands, plan)
     widths = operands.value.shape[-1], 1
 
     def work(tile, is_open):
-        return part_of_tangent(tile, dots, operands, results, plan, is_open)
+        return part_of_tangent(tile, tangents, operands, results, plan, is_open)
 
     def finish(tile, parts):
         summed, dlse = parts
@@ -94,12 +94,12 @@ def tangent(dots: Any, operands: Operands, results: Results, plan: Plan) -> tupl
     if all_is_seen(grid, operands):
         return found
     marked = ~jnp.isfinite(results.total) | _not_finite(results.out)
-    if (dvalue := dots[VALUE]) is not None:
+    if (dvalue := tangents[VALUE]) is not None:
         fine = all_below([dvalue], float(jnp.finfo(dvalue.dtype).max) / 2)
         none = jnp.zeros((*found[0].shape[:-1], 1), bool)
         seen = lax.cond(fine, lambda: none, lambda: by_definition.that_see(_not_finite(dvalue), operands, plan))
         marked = marked | seen
-    return by_definition.tangent(marked, found, dots, operands, plan)
+    return by_definition.tangent(marked, found, tangents, operands, plan)
 
 
 def by_rows(

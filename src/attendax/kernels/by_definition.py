@@ -30,21 +30,23 @@ def forward(marked: Array, found: Results, operands: Operands, plan: Plan) -> Re
     return Results(*_replaced(marked, found, exact, operands, plan))
 
 
-def tangent(marked: Array, found: Any, dots: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move with ``dots`` of the differentiable leaves (None: not at all), in the marked rows."""
-    moving = [k for k, dot in enumerate(dots) if dot is not None]
+def tangent(marked: Array, found: Any, tangents: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """How out and lse move with ``tangents`` of the differentiable leaves (None: not at all), in the marked rows."""
+    moving = [k for k, t in enumerate(tangents) if t is not None]
 
     def exact(tile, mark):
         leaves = leaves_in(tile, operands)
-        moves = [tile.cut(operands.roles()[k], dots[k]) for k in moving]
-        shapes = [jnp.broadcast_shapes(leaves[k].shape, x.shape) for k, x in zip(moving, moves, strict=True)]
+        given_tangents = [tile.cut(operands.roles()[k], tangents[k]) for k in moving]
+        shapes = [jnp.broadcast_shapes(leaves[k].shape, x.shape) for k, x in zip(moving, given_tangents, strict=True)]
         given = [jnp.broadcast_to(leaves[k], shape) for k, shape in zip(moving, shapes, strict=True)]
-        moves = [jnp.broadcast_to(x, y.shape).astype(y.dtype) for x, y in zip(moves, given, strict=True)]
+        given_tangents = [
+            jnp.broadcast_to(x, y.shape).astype(y.dtype) for x, y in zip(given_tangents, given, strict=True)
+        ]
 
         def of_moving(given):
             return _row(_filled(leaves, moving, given), mark, tile, operands, plan)
 
-        (_, _, total), (dout, _, dtotal) = jax.jvp(of_moving, (given,), (moves,))
+        (_, _, total), (dout, _, dtotal) = jax.jvp(of_moving, (given,), (given_tangents,))
         return dout, dtotal / jnp.where(total == 0, 1, total)
 
     return _replaced(marked, found, exact, operands, plan)

@@ -19,7 +19,7 @@ class Call(NamedTuple):
     plan: Plan
 
 
-def settled(
+def checked_call(
     function: str,
     query: Array,
     key: Array,
@@ -58,11 +58,11 @@ def settled(
     if 0 in shape:  # no pair: nothing to ask a function for
         mask = score_mod = None
     if mask is not None:
-        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(query.ndim), *shape[-2:])
+        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(query.ndim), *shape[-2:])
     if bias is not None:
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
     if score_mod is not None:
-        score_mod = score_mod.spread(query.ndim)
+        score_mod = score_mod.of_rank(query.ndim)
     words = None
     if border.rate:
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))

@@ -3,16 +3,16 @@
 A backend is three functions, each of which builds nothing of size T x S::
 
     forward(operands, plan)                                  -> Results
-    tangent(dots, operands, results, plan)                   -> (dout, dlse)
+    tangent(tangents, operands, results, plan)               -> (dout, dlse)
     cotangent((dout, dlse), operands, results, plan, wanted) -> a gradient for each leaf wanted
 
-``tangent`` is linear in ``dots`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other. Told
-so, JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
+``tangent`` is linear in ``tangents`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other.
+JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
 front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
 
 The derivatives of the two by the operands are primitives, too. With f the attention, that of ``tangent`` is ``curve``,
 its second derivative along two directions, and that of ``cotangent`` is ``second``, the Hessian of ``dout · f`` times
-dots. The Hessian is symmetric, so ``second`` is its own transpose, and reverse over reverse runs what forward over
+tangents. The Hessian is symmetric, so ``second`` is its own transpose, and reverse over reverse runs what forward over
 reverse runs; so does reverse over forward, since ``second`` is also the transpose of ``curve``. (Transposed step by
 step, they would subtract what an operand does through the results from what it does directly: of keys with a large
 common part nothing would be left, L8.) Everything beyond is differentiated by running JAX's own jvp through these
@@ -57,7 +57,7 @@ def _forward(*leaves: Any, backend: str, tree: Any, plan: Plan) -> tuple[Any, ..
 
 
 def _tangent(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
-    """arrays: the dots of the active leaves; the operands; the results."""
+    """arrays: the tangents of the active leaves; the operands; the results."""
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in _tangent_shapes(*arrays, tree=tree, plan=plan))
 
@@ -73,24 +73,24 @@ def _curve(
 ) -> tuple[Any, ...]:
     """How ``tangent`` moves with the operands, and with the results through them: by both directions, linear in each.
 
-    arrays: the dots of the moving leaves; those of the active ones; the operands; the results.
+    arrays: the tangents of the moving leaves; those of the active ones; the operands; the results.
     """
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in _tangent_shapes(*arrays, tree=tree, plan=plan))
 
     def curve(*arrays):
         operands, results, given = _unpack(arrays, tree)
-        given, dots = given[: sum(moving)], _spaced(given[sum(moving) :], active)
+        given, tangents = given[: sum(moving)], _spaced(given[sum(moving) :], active)
 
         def tangent(operands, results):
-            return BACKENDS[backend].tangent(dots, operands, results, plan)
+            return BACKENDS[backend].tangent(tangents, operands, results, plan)
 
         def exact(marked, found, operands):
-            return by_definition.tangent(marked, found, dots, operands, plan)
+            return by_definition.tangent(marked, found, tangents, operands, plan)
 
-        moves = BACKENDS[backend].tangent(_spaced(given, moving), operands, results, plan)
-        one, found = _moved(tangent, operands, results, moving, _tame(given), moves)
-        marked = ~(_are_finite(*one) & _are_finite(*moves) & _are_finite(results.out))
+        result_tangents = BACKENDS[backend].tangent(_spaced(given, moving), operands, results, plan)
+        one, found = _moved(tangent, operands, results, moving, _finite_or_zero(given), result_tangents)
+        marked = ~(_are_finite(*one) & _are_finite(*result_tangents) & _are_finite(results.out))
         return _with_exact(functools.partial(exact, marked), found, operands, moving, given)
 
     return walled(curve, *arrays)
@@ -113,16 +113,16 @@ def _second(
 ) -> tuple[Any, ...]:
     """How ``cotangent`` moves with the operands, and with the results through them.
 
-    arrays: the dots of the active leaves; dout, dlse; the operands; the results. wanted: as in ``_cotangent``.
+    arrays: the tangents of the active leaves; dout, dlse; the operands; the results. wanted: as in ``_cotangent``.
     """
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in _cotangent_shapes(*arrays, tree=tree, wanted=wanted))
 
     def second(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
-        moves = BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan)
+        result_tangents = BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan)
         # A row that is not finite, or moves so, is left out of the products, and added by definition if read (L6).
-        finite = _are_finite(results.out, results.total, *moves)
+        finite = _are_finite(results.out, results.total, *result_tangents)
         alive = jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0)
         left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
 
@@ -133,14 +133,16 @@ def _second(
             return by_definition.cotangent(alive & ~finite, found, (dout, dlse), operands, plan, wanted)
 
         rows = results._replace(shift=jnp.where(finite, results.shift, jnp.inf))
-        _, found = _moved(cotangent, operands, rows, active, _tame(given), moves)
+        _, found = _moved(cotangent, operands, rows, active, _finite_or_zero(given), result_tangents)
         return _with_exact(exact, found, operands, active, given)
 
     return walled(second, *arrays)
 
 
-def _moved(function: Callable, operands: Operands, results: Results, moving: Any, given: Any, moves: Any) -> Any:
-    """``function(operands, results)``, and how it moves with ``given``, the dots of the moving leaves.
+def _moved(
+    function: Callable, operands: Operands, results: Results, moving: Any, given: Any, result_tangents: Any
+) -> Any:
+    """``function(operands, results)``, and how it moves with ``given``, the tangents of the moving leaves.
 
     Of the results, lse moves by its shift: the weights then by ``p (ds - dlse)``, the difference first (L8).
     """
@@ -149,7 +151,7 @@ def _moved(function: Callable, operands: Operands, results: Results, moving: Any
         return function(_refilled(operands, moving, given), Results(out, shift, results.total))
 
     primals = _those_of(operands, moving), results.out, results.shift
-    return jax.jvp(of_moving, *_of_one_shape(primals, (list(given), *moves)))
+    return jax.jvp(of_moving, *_of_one_shape(primals, (list(given), *result_tangents)))
 
 
 def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, given: Any) -> tuple[Any, ...]:
@@ -166,7 +168,7 @@ def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, gi
 
 def _of_one_shape(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """Both trees, each pair of arrays in one shape: from vmap the two may have axes of 1 in different places."""
-    shapes = jax.tree.map(lambda x, dot: jnp.broadcast_shapes(x.shape, dot.shape), primals, tangents)
+    shapes = jax.tree.map(lambda x, t: jnp.broadcast_shapes(x.shape, t.shape), primals, tangents)
     leaves, tree = jax.tree.flatten((primals, tangents))
     shapes = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x))
     return jax.tree.unflatten(tree, [repeated(x, shape) for x, shape in zip(leaves, shapes * 2, strict=True)])
@@ -193,7 +195,7 @@ def _are_finite(*arrays: Any) -> Any:
     return functools.reduce(jnp.logical_and, (jnp.all(jnp.isfinite(x), axis=-1, keepdims=True) for x in arrays))
 
 
-def _tame(arrays: Any) -> list[Any]:
+def _finite_or_zero(arrays: Any) -> list[Any]:
     return [jnp.where(jnp.isfinite(x), x, 0) for x in arrays]
 
 
@@ -273,28 +275,28 @@ def _is_zero(tangent: Any) -> bool:
     return type(tangent) is ad.Zero
 
 
-def _forward_jvp(leaves: Any, dots: Any, **params: Any) -> tuple[Any, Any]:
-    """Of the results, ``shift`` is a constant, and ``total`` moves with lse: see ``Results.moves``."""
+def _forward_jvp(leaves: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    """Of the results, ``shift`` is a constant, and ``total`` moves with lse: see ``Results.dtotal_dlse``."""
     out, shift, total = forward_p.bind(*leaves, **params)
     out = checkpoint_name(out, "attention_out")
     shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
-    active, given = _moving(leaves, dots, params["tree"])
+    active, given = _moving(leaves, tangents, params["tree"])
     if not given:
         return [out, shift, total], [_zero(out), _zero(shift), _zero(total)]
     dout, dlse = tangent_p.bind(*given, *leaves, out, shift, total, active=active, **params)
-    return [out, shift, total], [dout, _zero(shift), Results(out, shift, total).moves() * dlse]
+    return [out, shift, total], [dout, _zero(shift), Results(out, shift, total).dtotal_dlse() * dlse]
 
 
-def _moving(leaves: Any, dots: Any, tree: Any) -> tuple[tuple[bool, ...], list[Any]]:
-    """Which of the differentiable leaves move, and the dots of those."""
+def _moving(leaves: Any, tangents: Any, tree: Any) -> tuple[tuple[bool, ...], list[Any]]:
+    """Which of the differentiable leaves move, and the tangents of those."""
     size = len(jax.tree.unflatten(tree, leaves).differentiable())
-    pairs = list(zip(leaves[:size], dots[:size], strict=True))
-    active = tuple(bool(jnp.issubdtype(x.dtype, jnp.inexact)) and not _is_zero(dot) for x, dot in pairs)
-    return active, [dot for (_, dot), a in zip(pairs, active, strict=True) if a]
+    pairs = list(zip(leaves[:size], tangents[:size], strict=True))
+    active = tuple(bool(jnp.issubdtype(x.dtype, jnp.inexact)) and not _is_zero(t) for x, t in pairs)
+    return active, [t for (_, t), a in zip(pairs, active, strict=True) if a]
 
 
 def _linear_jvp(
-    primitive: Primitive, count: Callable, beyond: Callable, primals: Any, dots: Any, **params: Any
+    primitive: Primitive, count: Callable, beyond: Callable, primals: Any, tangents: Any, **params: Any
 ) -> tuple[Any, Any]:
     """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, and ``beyond`` for the rest.
 
@@ -303,30 +305,30 @@ def _linear_jvp(
     first = count(**params)
     results = primitive.bind(*primals, **params)
     terms = []
-    if not all(map(_is_zero, dots[:first])):
-        terms.append(primitive.bind(*map(ad.instantiate_zeros, dots[:first]), *primals[first:], **params))
-    rest = beyond(first, primals, dots, **params)
+    if not all(map(_is_zero, tangents[:first])):
+        terms.append(primitive.bind(*map(ad.instantiate_zeros, tangents[:first]), *primals[first:], **params))
+    rest = beyond(first, primals, tangents, **params)
     terms += [] if rest is None else [rest]
     if not terms:
         return results, [_zero(x) for x in results]
     return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
-def _by_curve(first: int, primals: Any, dots: Any, **params: Any) -> Any:
+def _by_curve(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     """Of the results it is known how they move: they are those of the operands."""
-    moving, given = _moving(primals[first:-3], dots[first:-3], params["tree"])
+    moving, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
     return curve_p.bind(*given, *primals, moving=moving, **params) if given else None
 
 
-def _by_second(first: int, primals: Any, dots: Any, **params: Any) -> Any:
-    active, given = _moving(primals[first:-3], dots[first:-3], params["tree"])
+def _by_second(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
+    active, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
     return second_p.bind(*given, *primals, active=active, **params) if given else None
 
 
-def _by_jax(function: Callable, first: int, primals: Any, dots: Any, **params: Any) -> Any:
+def _by_jax(function: Callable, first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     """JAX's own jvp, through the function; reverse mode may transpose what comes of it."""
     params["plan"] = dataclasses.replace(params["plan"], reversible=True)
-    moving = [k for k, dot in enumerate(dots) if k >= first and not _is_zero(dot) and dot.dtype != jax.dtypes.float0]
+    moving = [k for k, t in enumerate(tangents) if k >= first and not _is_zero(t) and t.dtype != jax.dtypes.float0]
     if not moving:
         return None
 
@@ -334,7 +336,7 @@ def _by_jax(function: Callable, first: int, primals: Any, dots: Any, **params: A
         filled = dict(zip(moving, arrays, strict=True))
         return function(*(filled.get(k, x) for k, x in enumerate(primals)), **params)
 
-    return jax.jvp(of_moving, [primals[k] for k in moving], [dots[k] for k in moving])[1]
+    return jax.jvp(of_moving, [primals[k] for k in moving], [tangents[k] for k in moving])[1]
 
 
 def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **params: Any) -> list[Any]:
@@ -346,22 +348,22 @@ def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **par
 
 def _cotangent_transpose(grads: Any, *arrays: Any, wanted: tuple[Any, ...], **params: Any) -> list[Any]:
     active = tuple(shape is not None for shape in wanted)
-    dots = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
-    given = (dot if ad.is_undefined_primal(x) else None for dot, x in zip(dots, arrays, strict=False))
+    tangents = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
+    given = (t if ad.is_undefined_primal(x) else None for t, x in zip(tangents, arrays, strict=False))
     return [*given, *(None for _ in arrays[2:])]
 
 
 def _curve_transpose(grads: Any, *arrays: Any, moving: Any, **params: Any) -> list[Any]:
-    """By the dots of the moving leaves."""
+    """By the tangents of the moving leaves."""
     size = sum(moving)
     grads = map(ad.instantiate_zeros, grads)
     wanted = _shapes_of(arrays[:size], moving)
-    dots, rest = arrays[size : size + sum(params["active"])], arrays[size + sum(params["active"]) :]
-    return [*second_p.bind(*dots, *grads, *rest, wanted=wanted, **params), *(None for _ in arrays[size:])]
+    tangents, rest = arrays[size : size + sum(params["active"])], arrays[size + sum(params["active"]) :]
+    return [*second_p.bind(*tangents, *grads, *rest, wanted=wanted, **params), *(None for _ in arrays[size:])]
 
 
 def _second_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
-    """By the dots: itself."""
+    """By the tangents: itself."""
     size = sum(active)
     moving = tuple(shape is not None for shape in wanted)
     grads, swapped = map(ad.instantiate_zeros, grads), _shapes_of(arrays[:size], active)
@@ -397,7 +399,7 @@ def _batch(primitive: Primitive, arrays: Any, axes: Any, *, tree: Any, plan: Pla
 
 
 def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), moving: Any = (), **_: Any) -> list[bool]:
-    """Which of the arrays belong to functions: those of the modifier and their dots, and those of function masks."""
+    """Which of the arrays belong to functions: those of modifiers, their tangents, and those of function masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))
 

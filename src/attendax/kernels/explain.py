@@ -12,7 +12,7 @@ from attendax.checks import is_traced, knows_keywords
 from attendax.masks import Mask
 
 from .attention import attention
-from .call import settled
+from .call import checked_call
 from .operands import Operands, Plan, takes_arrays
 from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
@@ -115,7 +115,7 @@ def explain(
     def settle(arrays):
         *first, rng = filled(arrays)
         options: Any = scale, dropout_rate, rng, implementation, return_lse
-        call = settled("attention", *first, *options)
+        call = checked_call("attention", *first, *options)
         plans.append(call.plan)
         return call.operands
 
@@ -158,7 +158,7 @@ def _tiles(mask: Any, grid: Grid) -> dict[str, int] | None:
     if mask is not None and not _is_known(mask):
         return None
     if mask is not None:
-        mask = (mask if isinstance(mask, Mask) else Mask("dense", (jnp.asarray(mask),))).spread(grid.rank)
+        mask = (mask if isinstance(mask, Mask) else Mask("dense", (jnp.asarray(mask),))).of_rank(grid.rank)
     kinds = np.asarray(kinds_of_tiles(mask, grid))
     repeated = grid.chunks // kinds.shape[0]
     names = {"open": OPEN, "masked": MASKED, "skipped": SKIPPED}

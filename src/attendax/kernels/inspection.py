@@ -10,7 +10,7 @@ from jax import Array, lax
 from attendax.checks import fail, is_traced, knows_keywords
 
 from . import blockwise
-from .call import Call, settled
+from .call import Call, checked_call
 from .derivatives import attend
 from .numerics import walled
 from .operands import takes_arrays
@@ -62,7 +62,7 @@ def attention_stats(
         >>> [f"{entropy:.3f}" for entropy in stats.entropy], stats.received.tolist()
         (['1.386', '1.386'], [0.5, 0.5, 0.5, 0.5])
     """
-    call = settled("attention_stats", query, key, key, mask, bias, score_mod, scale)
+    call = checked_call("attention_stats", query, key, key, mask, bias, score_mod, scale)
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:
         return _no_stats(call, shape)
@@ -141,7 +141,7 @@ def weights_at(
         >>> weights_at(jnp.zeros((3, 2)), jnp.zeros((4, 2)), queries=jnp.array([1])).tolist()
         [[0.25, 0.25, 0.25, 0.25]]
     """
-    call = settled("weights_at", query, key, key, mask, bias, score_mod, scale)
+    call = checked_call("weights_at", query, key, key, mask, bias, score_mod, scale)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:
         fail(ValueError, "weights_at", "neither queries nor keys are given: all T x S weights are what this avoids.")

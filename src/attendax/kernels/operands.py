@@ -30,7 +30,7 @@ class Operands(NamedTuple):
     value: Array  # (..., G, S, V)
     bias: Array | None
     score_mod: Any
-    mask: Any  # None, or a Mask that is spread
+    mask: Any  # None, or a Mask of the rank of the scores
     dropout: Any  # None, or the key of each head, two words of (..., N, 1, 1)
 
     def differentiable(self) -> list[Array]:
@@ -63,7 +63,7 @@ class Results(NamedTuple):
     shift: Array  # (..., N, T, 1), -inf for the empty set
     total: Array  # (..., N, T, 1), 0 for the empty set
 
-    def moves(self) -> Array:
+    def dtotal_dlse(self) -> Array:
         """How total moves with lse: ``dtotal = total · dlse``; 1 where total is 0 or not finite.
 
         So a gradient of 0 with respect to lse stays 0 on its way through total, in a row that is not finite, too.

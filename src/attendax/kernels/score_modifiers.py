@@ -60,7 +60,7 @@ def all_positions(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def modify(score_mod: Any, scores: Array, positions: Any) -> Array:
-    """Apply a value from ``attendax.scores``, one that is ``spread``, to scores (..., N, T, S)."""
+    """Apply a value from ``attendax.scores``, one ``of_rank``, to scores (..., N, T, S)."""
     if score_mod.kind == "compose":
         for part in score_mod.arrays:
             scores = modify(part, scores, positions)

@@ -20,12 +20,12 @@ from .score_modifiers import add_bias, modify
 from .tiles import Grid, Tile
 
 
-def part_of_forward(tile: Tile, operands: Operands, plan: Plan, room: Array, is_open: bool) -> tuple[Array, ...]:
-    """Over the keys of a tile: weighted sum of the values divided by ``room``, maximum, sum of exponentials."""
+def part_of_forward(tile: Tile, operands: Operands, plan: Plan, divisor: Array, is_open: bool) -> tuple[Array, ...]:
+    """Over the keys of a tile: weighted sum of the values divided by ``divisor``, maximum, sum of exponentials."""
     leaves = leaves_in(tile, operands)
     scores = _flat_scores(leaves, tile, operands, plan, is_open)
     powers, largest, total = _powers(scores)
-    value = _summable(leaves[VALUE], tile, operands).astype(scores.dtype) / room
+    value = _summable(leaves[VALUE], tile, operands).astype(scores.dtype) / divisor
     return _average(dropped(powers, tile, operands, plan), value), largest, total
 
 
@@ -39,7 +39,7 @@ def _summable(values: Array, tile: Tile, operands: Operands) -> Array:
     return values if all_is_seen(tile.grid, operands) else _finite(values)
 
 
-def headroom(values: Array, dtype: Any) -> tuple[Array, Array]:
+def value_divisor(values: Array, dtype: Any) -> tuple[Array, Array]:
     """Whether the values are finite and far from overflow; and what they are divided by, so that no sum of them is inf.
 
     Mostly that is 1: small values would lose digits below the range of the dtype. Only a finite value above
@@ -100,26 +100,26 @@ def _powers(scores: Array, axis: int = -1) -> tuple[Array, Array, Array]:
 
 
 def part_of_tangent(
-    tile: Tile, dots: Any, operands: Operands, results: Results, plan: Plan, is_open: bool
+    tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan, is_open: bool
 ) -> tuple[Array, ...]:
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, wide, roles = leaves_in(tile, operands), operands.wide(), operands.roles()
-    moving = [k for k, dot in enumerate(dots) if dot is not None and k != VALUE]
-    pairs = [(leaves[k], tile.cut(roles[k], dots[k])) for k in moving]
-    shapes = [jnp.broadcast_shapes(one.shape, dot.shape) for one, dot in pairs]
-    pairs = [(repeated(one, shape), repeated(dot, shape)) for (one, dot), shape in zip(pairs, shapes, strict=True)]
+    moving = [k for k, t in enumerate(tangents) if t is not None and k != VALUE]
+    pairs = [(leaves[k], tile.cut(roles[k], tangents[k])) for k in moving]
+    shapes = [jnp.broadcast_shapes(one.shape, t.shape) for one, t in pairs]
+    pairs = [(repeated(one, shape), repeated(t, shape)) for (one, t), shape in zip(pairs, shapes, strict=True)]
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
         return _flat_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan, is_open)
 
-    s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([dot for _, dot in pairs],))
+    s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],))
     shift, total = tile.cut("queries", results.shift), tile.cut("queries", results.total)
     p = jnp.exp(s - jnp.where(shift == -jnp.inf, 0, shift)) / jnp.where(total == 0, 1, total)
     w = dropped(p, tile, operands, plan)
     summed = _average(w * ds, _summable(leaves[VALUE], tile, operands).astype(wide))
-    if dots[VALUE] is not None:
-        summed += _average(w, _summable(tile.cut("keys", dots[VALUE]), tile, operands).astype(wide))
+    if tangents[VALUE] is not None:
+        summed += _average(w, _summable(tile.cut("keys", tangents[VALUE]), tile, operands).astype(wide))
     return summed, jnp.sum(p * ds, axis=-1, keepdims=True)
 
 

@@ -21,7 +21,7 @@ from jax import Array, lax
 from . import by_definition
 from .numerics import all_below, product, repeated, times
 from .operands import KEY, QUERY, VALUE, Operands, Plan, Results
-from .tile_work import allowed_pairs, headroom
+from .tile_work import allowed_pairs, value_divisor
 from .tiles import Grid, once_more, repeat
 
 ROLES = ["queries", "keys", "keys"]
@@ -44,19 +44,19 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
     return by_definition.forward(left_out.rows, Results(*found), operands, plan)
 
 
-def tangent(grid: Grid, dots: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
     """How out and lse move; see ``blockwise.tangent``."""
-    moving = [k for k, dot in enumerate(dots) if dot is not None]
+    moving = [k for k, t in enumerate(tangents) if t is not None]
 
     def work(heads, *flat_dots):
         return _tangent(heads, dict(zip(moving, flat_dots, strict=True)), plan)
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
-    roles, others = [ROLES[k] for k in moving], [dots[k] for k in moving]
+    roles, others = [ROLES[k] for k in moving], [tangents[k] for k in moving]
     left_out = _left_out(operands, plan, roles, others)
     found = _by_chunks(grid, operands, roles, others, outputs, work, left_out)
-    return by_definition.tangent(left_out.rows, found, dots, operands, plan)
+    return by_definition.tangent(left_out.rows, found, tangents, operands, plan)
 
 
 def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
@@ -86,7 +86,7 @@ class _Heads(NamedTuple):
     key: Array  # (heads, S, D)
     value: Array  # (heads, S, V)
     mask: Array | None  # what is added to the scores, 0 or -inf, (heads or 1, rows or 1, S)
-    room: Any  # what the values are divided by in sums over the keys
+    divisor: Any  # what the values are divided by in sums over the keys
 
 
 def _in_one_axis(grid: Grid, allowed: Any) -> Array:
@@ -109,23 +109,23 @@ def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    out = product(powers, heads.value / heads.room, False) / jnp.maximum(total, 1) * heads.room
+    out = product(powers, heads.value / heads.divisor, False) / jnp.maximum(total, 1) * heads.divisor
     return out, jnp.where(total == 0, -jnp.inf, largest), total
 
 
-def _tangent(heads: _Heads, dots: dict[int, Array], plan: Plan) -> tuple[Array, ...]:
+def _tangent(heads: _Heads, tangents: dict[int, Array], plan: Plan) -> tuple[Array, ...]:
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
     query, key = heads.query * plan.scale, heads.key
     scores = times(query, key, transpose_right=True)
     weights = _softmax(scores if heads.mask is None else scores + heads.mask, axis=-1)
-    moves = jnp.zeros_like(scores)
-    if QUERY in dots:
-        moves += times(dots[QUERY] * plan.scale, key, transpose_right=True)
-    if KEY in dots:
-        moves += times(query, dots[KEY], transpose_right=True)
-    dlse = jnp.sum(weights * moves, axis=-1, keepdims=True)
-    dout = times(weights * (moves - dlse), heads.value)
-    return dout + times(weights, dots[VALUE]) if VALUE in dots else dout, dlse
+    score_tangents = jnp.zeros_like(scores)
+    if QUERY in tangents:
+        score_tangents += times(tangents[QUERY] * plan.scale, key, transpose_right=True)
+    if KEY in tangents:
+        score_tangents += times(query, tangents[KEY], transpose_right=True)
+    dlse = jnp.sum(weights * score_tangents, axis=-1, keepdims=True)
+    dout = times(weights * (score_tangents - dlse), heads.value)
+    return dout + times(weights, tangents[VALUE]) if VALUE in tangents else dout, dlse
 
 
 def _cotangent(heads: _Heads, dout: Array, dlse: Array, plan: Plan) -> tuple[Array, ...]:
@@ -151,12 +151,12 @@ def _softmax(scores: Array, axis: int) -> Array:
 
 @_softmax.defjvp
 def _softmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (weights, (moves,)) = _softmax(*primals, axis), tangents
-    return weights, weights * (moves - jnp.sum(weights * moves, axis=axis, keepdims=True))
+    (weights, (score_tangents,)) = _softmax(*primals, axis), tangents
+    return weights, weights * (score_tangents - jnp.sum(weights * score_tangents, axis=axis, keepdims=True))
 
 
 class _LeftOut(NamedTuple):
-    """What is not multiplied: numbers that are not tame, and rows of queries that are or see one of them."""
+    """What is not multiplied: numbers that are not small, and rows of queries that are or see one of them."""
 
     any: Array  # whether there is anything
     rows: Array  # boolean, (..., N, T, 1)
@@ -166,17 +166,17 @@ def _left_out(operands: Operands, plan: Plan, roles: Sequence[str], others: Sequ
     arrays, roles = [operands.query, operands.key, operands.value, *others], [*ROLES, *roles]
     shape = *plan.leading(operands), *operands.query.shape[-3:-1], 1
 
-    def wild(role):
+    def large_rows(role):
         rows = (
-            ~jnp.all(_is_tame(x), axis=-1, keepdims=True) for x, its in zip(arrays, roles, strict=True) if its == role
+            ~jnp.all(_is_small(x), axis=-1, keepdims=True) for x, its in zip(arrays, roles, strict=True) if its == role
         )
         return functools.reduce(jnp.logical_or, rows)
 
     def seen():
-        return wild("queries") | by_definition.that_see(wild("keys"), operands, plan)
+        return large_rows("queries") | by_definition.that_see(large_rows("keys"), operands, plan)
 
-    tame = all_below(arrays, HUGE)
-    return _LeftOut(~tame, lax.cond(tame, lambda: jnp.zeros(shape, bool), seen))
+    all_small = all_below(arrays, HUGE)
+    return _LeftOut(~all_small, lax.cond(all_small, lambda: jnp.zeros(shape, bool), seen))
 
 
 def _by_chunks(
@@ -193,7 +193,7 @@ def _by_chunks(
     Args:
         grid: one tile for a chunk.
         operands: of the call.
-        roles, others: what else is read: dots, or the gradients of out and lse.
+        roles, others: what else is read: tangents, or the gradients of out and lse.
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
         left_out: None: nothing, and sums of values have their headroom.
@@ -212,17 +212,17 @@ def _by_chunks(
 
         def without(left_out):
             kept = {"queries": ~tile.cut("queries", left_out.rows), "keys": jnp.bool_(True)}
-            return [jnp.where(kept[role] & _is_tame(x), x, 0) for role, x in zip(roles, here, strict=True)]
+            return [jnp.where(kept[role] & _is_small(x), x, 0) for role, x in zip(roles, here, strict=True)]
 
         def found_here():  # one program for all numbers: two would round differently (L6)
-            given, room = here, jnp.ones((), wide)
+            given, divisor = here, jnp.ones((), wide)
             if left_out is None:
-                room = headroom(here[VALUE], wide)[1]
+                divisor = value_divisor(here[VALUE], wide)[1]
             else:
                 given = lax.cond(left_out.any, lambda: without(left_out), lambda: here)
             # The mask is asked for in here, so that it is part of the kernel.
             mask = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
-            found = work(*_heads_of(grid, operands, given, mask, room))
+            found = work(*_heads_of(grid, operands, given, mask, divisor))
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         found = once_more(found_here)
@@ -234,13 +234,15 @@ def _by_chunks(
     return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, wide) for _, shape in outputs))
 
 
-def _heads_of(grid: Grid, operands: Operands, arrays: list[Array], allowed: Array | None, room: Any) -> tuple[Any, ...]:
+def _heads_of(
+    grid: Grid, operands: Operands, arrays: list[Array], allowed: Array | None, divisor: Any
+) -> tuple[Any, ...]:
     """``_Heads`` of the arrays of a chunk, in the dtype to compute in, and the arrays after the value, flat, too."""
     wide, heads = operands.wide(), math.prod(grid.pieces[:-1])
     query, key, value, *rest = (x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in arrays)
     mask = None if allowed is None else jnp.where(allowed, 0, -jnp.inf).astype(wide)
-    return _Heads(query, key, value, mask, room), *rest
+    return _Heads(query, key, value, mask, divisor), *rest
 
 
-def _is_tame(x: Array) -> Array:
-    return jnp.abs(x) < HUGE
+def _is_small(x: Array) -> Array:
+    return jnp.abs(x.astype(jnp.result_type(x.dtype, jnp.float32))) < HUGE  # float16 has no such number

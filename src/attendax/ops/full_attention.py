@@ -8,7 +8,7 @@ from jax import Array
 
 from attendax.checks import knows_keywords
 from attendax.kernels.attention import results_of
-from attendax.kernels.call import Call, settled
+from attendax.kernels.call import Call, checked_call
 from attendax.kernels.inspection import all_weights
 from attendax.kernels.operands import takes_arrays
 from attendax.options import Options
@@ -82,7 +82,7 @@ def attention(
 def _dense(function: str, query: Array, key: Array, value: Array, implementation: Any = None, **options: Any) -> Call:
     """The call in one tile."""
     implementation = "dense" if implementation is None else implementation
-    return settled(function, query, key, value, implementation=implementation, offered=("dense",), **options)
+    return checked_call(function, query, key, value, implementation=implementation, offered=("dense",), **options)
 
 
 def out_and_weights(query: Array, key: Array, value: Array, allowed: Array, bias: Array | None = None) -> Any:

@@ -9,10 +9,10 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
+from attendax.kernels.any_allowed import any_allowed
 from attendax.kernels.attention import attention
 from attendax.kernels.numerics import times, walled
 from attendax.kernels.operands import takes_arrays, widen
-from attendax.kernels.reach import reach
 from attendax.params import MultiHeadParams
 
 from .full_attention import out_and_weights
@@ -172,7 +172,7 @@ def _used(mask: Any, shape: tuple[int, ...], *inputs: Array) -> tuple[Array, Arr
         return jnp.broadcast_to(seen.any(axis=1, keepdims=True), (B, T)), seen
     every = jnp.ones((B, T), bool), jnp.ones((B, S), bool)
     finite = jnp.all(jnp.stack([jnp.isfinite(x).all() for x in inputs]))
-    return lax.cond(finite, lambda: every, lambda: reach(mask, shape))
+    return lax.cond(finite, lambda: every, lambda: any_allowed(mask, shape))
 
 
 def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:

@@ -13,7 +13,7 @@ from .tiles import Grid, repeat
 ROWS = 128
 
 
-def reach(mask: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def any_allowed(mask: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Whether a query may look at any key, and a key be looked at by any query, in any head.
 
     Args:
@@ -25,7 +25,7 @@ def reach(mask: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """
     *leading, T, S = shape
     rank = len(shape)
-    mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).spread(rank)
+    mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(rank)
     axes = *leading, 1
     grid = Grid(axes, axes, T, S, min(ROWS, T), S)
 
