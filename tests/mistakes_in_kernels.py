@@ -20,15 +20,22 @@ def in_file(file, *rows):
 
 
 MERGING = in_file(
-    "blockwise.py",
+    "online_softmax.py",
     ("stale row maximum", "jnp.maximum(one[-2], other[-2])", "other[-2]", "huge forward", "wide"),
     ("row maximum of the first tile", "jnp.maximum(one[-2], other[-2])", "one[-2]", "forward", "open"),
-    ("rescaled the wrong way", "jnp.exp(part[-2] - shift)", "jnp.exp(shift - part[-2])", "forward", "open"),
-    ("sum not rescaled", "- 2), -1))", "- 2), -1)); total = one[-1] + other[-1]", "forward", "open"),
-    ("average not rescaled", "- 2), -1))", "- 2), -1)); average = [one[0] + other[0]]", "forward", "open"),
-    ("empty row minus infinity", "jnp.where(largest == -jnp.inf, 0, largest)", "largest", "forward", "causal"),
-    ("empty row divided by 0", "average / jnp.where(total == 0, 1, total)", "average / total", "forward", "causal"),
-    ("average not divided", "average / jnp.where(total == 0, 1, total)", "average", "forward", "open"),
+    ("rescaled the wrong way", "jnp.exp(part[-2] - common)", "jnp.exp(common - part[-2])", "forward", "open"),
+    ("sum not rescaled", "- 2), -1))", "- 2), -1)); row_sum = one[-1] + other[-1]", "forward", "open"),
+    ("average not rescaled", "- 2), -1))", "- 2), -1)); summed = [one[0] + other[0]]", "forward", "open"),
+    ("empty row minus infinity", "jnp.where(row_max == -jnp.inf, 0, row_max)", "row_max", "forward", "causal"),
+    ("empty row divided by 0", "jnp.where(row_sum == 0, 1, row_sum)", "row_sum", "forward", "causal"),
+    ("powers not below the maximum", "jnp.exp(scores - max_or_zero(row_max))", "jnp.exp(scores)", "forward", "open"),
+    ("a NaN among many scores", "jnp.isnan(lax.stop_gradient(row_sum))", "False", "a seen NaN", "as users do"),
+    ("lse without shift", "results.shift + jnp.log(", "jnp.log(", "forward", "open"),
+    ("merged lse without shift", ", shift + jnp.log(total))", ", jnp.log(total))", "merge", "open"),
+    ("merged without its weights", "* share / total", "/ total", "merge", "open"),
+) + in_file(
+    "blockwise.py",
+    ("average not divided", "average / sum_or_one(total)", "average", "forward", "open"),
     ("values stay divided", "* divisor, largest", ", largest", "large values", "open"),
 )
 
@@ -142,8 +149,8 @@ DEFINED = in_file(
         "future of two heads",
     ),
     ("not scaled", "query * plan.scale * key", "query * key", "visible forward", "future"),
-    ("not divided", "powers / jnp.where(total == 0, 1, total), tile", "powers, tile", "visible forward", "future"),
-    ("without dropout", "dropped(powers", "(lambda weights, *_: weights)(powers", "visible forward", "future, dropout"),
+    ("not divided", "exps / sum_or_one(total), tile", "exps, tile", "visible forward", "future"),
+    ("without dropout", "dropped(exps", "(lambda weights, *_: weights)(exps", "visible forward", "future, dropout"),
     ("all rows of an index", "jnp.where(mark, *pair)", "pair[0]", "visible forward", "future of one head"),
     (
         "tangent of another row",
@@ -158,7 +165,6 @@ HEADROOM = in_file(
     "tile_work.py",
     ("values not divided", "jnp.asarray(2.0**bits, dtype), 1)", "1, 1)", "large values", "open"),
     ("values always divided", "jnp.ones((), dtype)", "jnp.asarray(2.0**bits, dtype)", "small values", "open"),
-    ("a NaN among many scores", "jnp.isnan(lax.stop_gradient(total))", "False", "a seen NaN", "as users do"),
 )
 
 NUMERICS = in_file(
@@ -356,13 +362,6 @@ SCORES = in_file(
     ),
     ("dropout of the key head", 'tile.cut("pairs", word)', 'tile.cut("keys", word)', "forward", "dropout"),
     ("dropout not rescaled", "weights / (1 - plan.rate if plan.rate < 1 else 1)", "weights", "forward", "dropout"),
-    (
-        "powers not below the maximum",
-        "jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))",
-        "jnp.exp(scores)",
-        "forward",
-        "open",
-    ),
     ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge forward", "narrow"),
 )
 
@@ -589,46 +588,43 @@ POISON = (
     )
 )
 
-RESULTS = (
-    in_file(
-        "attention.py",
-        ("lse without shift", "results.shift + jnp.log(", "jnp.log(", "forward", "open"),
-        ("merged lse without shift", ", shift + jnp.log(total))", ", jnp.log(total))", "merge", "open"),
-        ("merged without its weights", "* share / total", "/ total", "merge", "open"),
-    )
-    + in_file(
-        "inspection.py",
-        ("best key within its tile", "tile.column + best", "best", "stats", "causal"),
-        ("last of equals", "one[1] >= other[1]", "one[1] > other[1]", "stats of equals", "open"),
-        ("entropy without the sum", "jnp.log(jnp.where(total == 0, 1, total)) - below", "-below", "stats", "open"),
-        (
-            "received by heads in turn",
-            "jnp.repeat(operands.key, N // G, axis=-3)",
-            "jnp.tile(operands.key, (N // G, 1, 1))",
-            "stats",
-            "open",
-        ),
-        (
-            "always the first row",
-            "(0,) * len(grid.axes), i, 0, i, 0)",
-            "(0,) * len(grid.axes), 0, 0, i, 0)",
-            "some weights",
-            "causal",
-        ),
-        (
-            "always the first column",
-            "(0,) * len(grid.axes), 0, j, 0, j)",
-            "(0,) * len(grid.axes), 0, 0, 0, j)",
-            "some weights",
-            "causal",
-        ),
-        ("columns not divided", "jnp.exp(scores - shift) / total", "jnp.exp(scores - shift)", "some weights", "causal"),
-    )
-    + in_file(
-        "any_allowed.py",
-        ("heads after the first", ".any(axis=-3, keepdims=True)", "[..., :1, :, :]", "any allowed", "few"),
-        ("blocks before the last", "keys | pairs.any(", "pairs.any(", "any allowed", "few"),
-    )
+RESULTS = in_file(
+    "inspection.py",
+    ("best key within its tile", "tile.column + best", "best", "stats", "causal"),
+    ("last of equals", "one[1] >= other[1]", "one[1] > other[1]", "stats of equals", "open"),
+    ("entropy without the sum", "jnp.log(sum_or_one(total)) - below", "-below", "stats", "open"),
+    (
+        "received by heads in turn",
+        "jnp.repeat(operands.key, N // G, axis=-3)",
+        "jnp.tile(operands.key, (N // G, 1, 1))",
+        "stats",
+        "open",
+    ),
+    (
+        "always the first row",
+        "(0,) * len(grid.axes), i, 0, i, 0)",
+        "(0,) * len(grid.axes), 0, 0, i, 0)",
+        "some weights",
+        "causal",
+    ),
+    (
+        "always the first column",
+        "(0,) * len(grid.axes), 0, j, 0, j)",
+        "(0,) * len(grid.axes), 0, 0, 0, j)",
+        "some weights",
+        "causal",
+    ),
+    (
+        "columns not divided",
+        "weights_of(scores, results.shift, results.total)",
+        "jnp.exp(scores - results.shift)",
+        "some weights",
+        "causal",
+    ),
+) + in_file(
+    "any_allowed.py",
+    ("heads after the first", ".any(axis=-3, keepdims=True)", "[..., :1, :, :]", "any allowed", "few"),
+    ("blocks before the last", "keys | pairs.any(", "pairs.any(", "any allowed", "few"),
 )
 
 KERNELS = [

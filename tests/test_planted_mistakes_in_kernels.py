@@ -701,11 +701,11 @@ class Twin:
     """What a copy of the kernels offers, in tiny tiles."""
 
     def __init__(self):
-        attention, inspection, any_allowed, self.tile_sizes = (
+        attention, online_softmax, inspection, any_allowed, self.tile_sizes = (
             importlib.import_module(f"{NAME}.{part}")
-            for part in ("attention", "inspection", "any_allowed", "tile_sizes")
+            for part in ("attention", "online_softmax", "inspection", "any_allowed", "tile_sizes")
         )
-        self.attention, self.merge = attention.attention, attention.merge
+        self.attention, self.merge = attention.attention, online_softmax.merge
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
         self.any_allowed, any_allowed.ROWS = any_allowed.any_allowed, 3
 

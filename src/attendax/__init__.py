@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from . import scores as scores
     from . import spec as spec
     from .kernels.attention import attention as attention
-    from .kernels.attention import merge as merge
     from .kernels.explain import Explanation as Explanation
     from .kernels.explain import explain as explain
     from .kernels.inspection import AttentionStats as AttentionStats
     from .kernels.inspection import attention_stats as attention_stats
     from .kernels.inspection import weights_at as weights_at
+    from .kernels.online_softmax import merge as merge
 
 _IN_KERNELS = {
     "attention": "attention",
-    "merge": "attention",
+    "merge": "online_softmax",
     "Explanation": "explain",
     "explain": "explain",
     "AttentionStats": "inspection",

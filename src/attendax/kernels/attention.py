@@ -2,17 +2,15 @@
 
 from typing import Any, Literal, Unpack, overload
 
-import jax
-import jax.numpy as jnp
 from jax import Array
 
-from attendax import checks
 from attendax.checks import knows_keywords
 from attendax.options import Options
 
 from .call import Call, checked_call
 from .derivatives import attend
-from .operands import Results, takes_arrays
+from .online_softmax import log_sum_exp
+from .operands import takes_arrays
 
 
 @overload
@@ -90,59 +88,3 @@ def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
     results = attend(*call)
     out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out
-
-
-@jax.custom_jvp
-def log_sum_exp(results: Results) -> Array:
-    """``shift + log total``, -inf for the empty set, (..., N, T, 1); see ``results.dtotal_dlse`` for its derivative."""
-    empty = results.total == 0
-    return jnp.where(empty, -jnp.inf, results.shift + jnp.log(jnp.where(empty, 1, results.total)))
-
-
-@log_sum_exp.defjvp
-def _log_sum_exp_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (results,), (moved,) = primals, tangents
-    return log_sum_exp(results), moved.total / results.dtotal_dlse()
-
-
-@takes_arrays
-def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Attention over the union of two disjoint sets of keys, from the attention over each (L9).
-
-    With ``lse = log(exp(lse₁) + exp(lse₂))``: ``out = exp(lse₁ - lse) out₁ + exp(lse₂ - lse) out₂``. Associative and
-    commutative; an out of 0 with an lse of -inf is neutral. Gradients flow through all four (Liu et al. 2023).
-
-    Args:
-        one: out (..., T, V) and lse (..., T), as ``attention`` gives them with ``return_lse``.
-        other: the same of other keys.
-
-    Returns:
-        out in the dtype of the first, and lse.
-
-    Raises:
-        TypeError: not pairs of floating arrays, or outs of different dtypes.
-        ValueError: the shapes disagree.
-
-    Example:
-        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; in gpt-oss a learned number per head).
-        It is a key with the score of the sink and the value 0:
-
-        >>> out, lse = jnp.ones((1, 2, 3)), jnp.zeros((1, 2))
-        >>> sink = jnp.zeros_like(out), jnp.full_like(lse, jnp.log(3.0))
-        >>> merge((out, lse), sink)[0][0, 0].round(6).tolist()
-        [0.25, 0.25, 0.25]
-    """
-    checks.pairs_to_merge("merge", one, other)
-    (out1, lse1), (out2, lse2) = one, other
-    wide = jnp.result_type(lse1.dtype, lse2.dtype, jnp.float32)
-    lse1, lse2 = lse1.astype(wide), lse2.astype(wide)
-    largest = jax.lax.stop_gradient(jnp.maximum(lse1, lse2))
-    empty = largest == -jnp.inf
-    shift = jnp.where(empty, 0, largest)
-    share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
-    total = jnp.where(empty, 1, share1 + share2)
-    shares = (share[..., None] for share in (share1, share2))
-    pairs = zip((out1, out2), shares, strict=True)
-    terms = (jnp.where(share == 0, 0, out.astype(wide)) * share / total[..., None] for out, share in pairs)
-    out = sum(terms, jnp.zeros(out1.shape, wide))
-    return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))

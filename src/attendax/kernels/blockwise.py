@@ -1,7 +1,7 @@
 """Attention tile by tile, in pure JAX: memory O(T + S), on any device (Rabe & Staats 2021; Dao et al. 2022).
 
 A tile is the scores of a block of queries with a block of keys. For each tile of a row of tiles, softmax is taken on
-its own, with its own maximum, and the parts are put together by the law of ``merge`` (L9). The backward computes the
+its own, with its own maximum, and the parts are put together as ``online_softmax`` says (L9). The backward computes the
 scores again. Nothing is kept but the average, the maximum and the sum of each row.
 
 L6 costs a check. ``0 * NaN`` is NaN, so what is not finite is taken out of a tile's arrays before its products, and in
@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from . import by_definition, whole
 from .numerics import all_below
+from .online_softmax import combined, sum_or_one
 from .operands import VALUE, Operands, Plan, Results
 from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tile_work import (
@@ -43,26 +44,14 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
     def finish(tile, parts):
         average, largest, total = parts
-        return average / jnp.where(total == 0, 1, total) * divisor, largest, total
+        return average / sum_or_one(total) * divisor, largest, total
 
-    results = Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, merged, finish))
+    results = Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, combined, finish))
     if all_is_seen(grid, operands):
         return results
     none = jnp.zeros(results.total.shape, bool)
     seen = lax.cond(fine, lambda: none, lambda: by_definition.that_see(_not_finite(operands.value), operands, plan))
     return by_definition.forward(seen & ~jnp.isnan(results.total), results, operands, plan)
-
-
-def merged(one: Any, other: Any) -> tuple[Array, ...]:
-    """Two parts of a row as one: each rescaled from its own maximum to the common one. (0, -inf, 0) is neutral.
-
-    The last two of a part are its maximum and its sum of exponentials.
-    """
-    largest = jnp.maximum(one[-2], other[-2])
-    shift = lax.stop_gradient(jnp.where(largest == -jnp.inf, 0, largest))
-    of_one, of_other = (jnp.exp(part[-2] - shift) for part in (one, other))
-    *average, total = (one[k] * of_one + other[k] * of_other for k in (*range(len(one) - 2), -1))
-    return *average, largest, total
 
 
 def added(one: Any, other: Any) -> tuple[Array, ...]:
@@ -241,10 +230,10 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
 
         def finish(tile, parts):
             shift, total = parts
-            share = jnp.log(jnp.where(total == 0, 1, total))
+            share = jnp.log(sum_or_one(total))
             return shift + (share - lax.stop_gradient(share)), lax.stop_gradient(total)  # lse moves by its shift
 
-        shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, merged, finish, often=False)
+        shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, combined, finish, often=False)
         large = rows._replace(shift=jnp.where(huge, shift, jnp.inf), total=jnp.where(huge, total, 1))
 
         def products(tile, is_open):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .online_softmax import exp_scores, sum_or_one
 from .operands import Operands, Plan, Results
 from .tile_sizes import rows_of
 from .tile_work import allowed_pairs, dropped, finished, leaves_in
@@ -47,7 +48,7 @@ def tangent(marked: Array, found: Any, tangents: Any, operands: Operands, plan: 
             return _row(_filled(leaves, moving, given), mark, tile, operands, plan)
 
         (_, _, total), (dout, _, dtotal) = jax.jvp(of_moving, (given,), (given_tangents,))
-        return dout, dtotal / jnp.where(total == 0, 1, total)
+        return dout, dtotal / sum_or_one(total)
 
     return _replaced(marked, found, exact, operands, plan)
 
@@ -68,7 +69,7 @@ def cotangent(marked: Array, found: Any, grads: Any, operands: Operands, plan: P
             return _row(_filled(leaves, used, given), mark, tile, operands, plan)
 
         (out, shift, total), pull = jax.vjp(of_wanted, given)
-        dtotal = dlse / jnp.where(total == 0, 1, total)
+        dtotal = dlse / sum_or_one(total)
         (parts,) = pull((jnp.broadcast_to(dout, out.shape), jnp.zeros_like(shift), dtotal))
         each = zip(roles, found, parts, strict=True)
         return tuple(tile.add(role, buffer, part.astype(buffer.dtype)) for role, buffer, part in each)
@@ -100,12 +101,10 @@ def _row(leaves: Any, mark: Array, tile: Tile, operands: Operands, plan: Plan) -
     products = jnp.sum(query * plan.scale * key, axis=-1)[..., None, :]
     scores, _ = finished(products, rest, tile, operands, plan, False)
     scores = jnp.where(allowed, scores, -jnp.inf)
-    largest = lax.stop_gradient(scores.max(axis=-1, keepdims=True))
-    powers = jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))
-    total = powers.sum(axis=-1, keepdims=True)
-    weights = dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
+    exps, largest, total = exp_scores(scores)
+    weights = dropped(exps / sum_or_one(total), tile, operands, plan)
     out = jnp.sum(weights.swapaxes(-1, -2) * value, axis=-2, keepdims=True)
-    return out, jnp.where(jnp.isnan(lax.stop_gradient(total)), jnp.nan, largest), total
+    return out, largest, total
 
 
 def _allowed(tile: Tile, operands: Operands) -> Array:

@@ -13,6 +13,7 @@ from . import blockwise
 from .call import Call, checked_call
 from .derivatives import attend
 from .numerics import walled
+from .online_softmax import max_or_zero, sum_or_one, weights_of
 from .operands import takes_arrays
 from .tile_sizes import grid_of
 from .tile_work import scores_of_tile, weights_of_tile
@@ -73,10 +74,10 @@ def attention_stats(
     def work(tile, is_open):
         scores = scores_of_tile(tile, *call, is_open)
         shift, total = (tile.cut("queries", x) for x in (results.shift, results.total))
-        below = jnp.where(scores == -jnp.inf, 0, scores - jnp.where(shift == -jnp.inf, 0, shift))
-        p = jnp.where(scores == -jnp.inf, 0, jnp.exp(below)) / jnp.where(total == 0, 1, total)
+        below = jnp.where(scores == -jnp.inf, 0, scores - max_or_zero(shift))
+        p = jnp.where(scores == -jnp.inf, 0, jnp.exp(below)) / sum_or_one(total)
         best = jnp.argmax(scores, axis=-1, keepdims=True)
-        surprise = jnp.log(jnp.where(total == 0, 1, total)) - below
+        surprise = jnp.log(sum_or_one(total)) - below
         largest = jnp.max(scores, axis=-1, keepdims=True)
         where = jnp.where(largest == -jnp.inf, -1, tile.column + best)
         return jnp.sum(p * surprise, axis=-1, keepdims=True), largest, where.astype(p.dtype)
@@ -88,8 +89,8 @@ def attention_stats(
     parts = blockwise.by_rows(grid, *call, widths, neutral, work, add, lambda _, parts: parts)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     total = results.total.reshape(shape[:-1])
-    top = jnp.where(top == -jnp.inf, 0, top)
-    largest = jnp.exp(top - lax.stop_gradient(top)) / jnp.where(total == 0, 1, total)  # its score moves, too
+    top = max_or_zero(top)
+    largest = jnp.exp(top - lax.stop_gradient(top)) / sum_or_one(total)  # its score moves, too
     return AttentionStats(entropy, jnp.where(total == 0, 0, largest), where.astype(jnp.int32), _received(call, shape))
 
 
@@ -182,12 +183,10 @@ def all_weights(call: Call) -> Array:
 def _columns(call: Call, columns: Array) -> Array:
     """Each weight from its score and from the maximum and sum of its whole row."""
     grid, results = _one_tile(call, columns=1), attend(*call)
-    shift = jnp.where(results.shift == -jnp.inf, 0, results.shift)
-    total = jnp.where(results.total == 0, 1, results.total)
 
     def column(j):
         scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), 0, j, 0, j), *call, False)
-        return jnp.squeeze(jnp.exp(scores - shift) / total, -1)
+        return jnp.squeeze(weights_of(scores, results.shift, results.total), -1)
 
     return jnp.moveaxis(lax.map(column, columns), 0, -1)
 

@@ -15,6 +15,7 @@ from attendax.masks import Mask
 
 from . import dropout
 from .numerics import all_below, product, repeated, times, vary_alike
+from .online_softmax import exp_scores, sum_or_one, weights_of
 from .operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .score_modifiers import add_bias, modify
 from .tiles import Grid, Tile
@@ -24,9 +25,9 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan, divisor: Array, 
     """Over the keys of a tile: weighted sum of the values divided by ``divisor``, maximum, sum of exponentials."""
     leaves = leaves_in(tile, operands)
     scores = _flat_scores(leaves, tile, operands, plan, is_open)
-    powers, largest, total = _powers(scores)
+    exps, largest, total = exp_scores(scores)
     value = _summable(leaves[VALUE], tile, operands).astype(scores.dtype) / divisor
-    return _average(dropped(powers, tile, operands, plan), value), largest, total
+    return _average(dropped(exps, tile, operands, plan), value), largest, total
 
 
 def all_is_seen(grid: Grid, operands: Operands) -> bool:
@@ -64,8 +65,8 @@ def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) ->
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
-    powers, _, total = _powers(scores_of_tile(tile, operands, plan, False))
-    return dropped(powers / jnp.where(total == 0, 1, total), tile, operands, plan)
+    exps, _, total = exp_scores(scores_of_tile(tile, operands, plan, False))
+    return dropped(exps / sum_or_one(total), tile, operands, plan)
 
 
 def part_of_sums(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> tuple[Array, ...]:
@@ -73,7 +74,7 @@ def part_of_sums(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> t
     query, key, _, *rest = leaves_in(tile, operands)
     products = _tall_products(query, key, operands, plan)
     scores, _ = finished(products, rest, tile, operands, plan, is_open, tall=True)
-    _, largest, total = _powers(scores, axis=-2)
+    _, largest, total = exp_scores(scores, axis=-2)
     return largest.swapaxes(-1, -2), total.swapaxes(-1, -2)
 
 
@@ -86,17 +87,6 @@ def part_of_delta(tile: Tile, rows: "Rows", operands: Operands, plan: Plan, is_o
     p = jnp.exp(scores - shift.swapaxes(-1, -2)) / total.swapaxes(-1, -2)
     dp = dropped(_tall(value.astype(products.dtype), dout), tile, operands, plan, tall=True)
     return (p * (dp if allowed is None else jnp.where(allowed, dp, 0))).sum(-2)[..., None]
-
-
-def _powers(scores: Array, axis: int = -1) -> tuple[Array, Array, Array]:
-    """Exponentials of the scores below their maximum, the maximum, a constant to every derivative, and their sum.
-
-    A maximum may have dropped a NaN; a sum does not, and the maximum of such a row is NaN by it.
-    """
-    largest = lax.stop_gradient(jnp.max(scores, axis=axis, keepdims=True))
-    powers = jnp.exp(scores - jnp.where(largest == -jnp.inf, 0, largest))
-    total = powers.sum(axis, keepdims=True)
-    return powers, jnp.where(jnp.isnan(lax.stop_gradient(total)), jnp.nan, largest), total
 
 
 def part_of_tangent(
@@ -115,7 +105,7 @@ def part_of_tangent(
 
     s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],))
     shift, total = tile.cut("queries", results.shift), tile.cut("queries", results.total)
-    p = jnp.exp(s - jnp.where(shift == -jnp.inf, 0, shift)) / jnp.where(total == 0, 1, total)
+    p = weights_of(s, shift, total)
     w = dropped(p, tile, operands, plan)
     summed = _average(w * ds, _summable(leaves[VALUE], tile, operands).astype(wide))
     if tangents[VALUE] is not None:

@@ -1,0 +1,109 @@
+"""Softmax of a row in parts, and how two parts become one (Milakov & Gimelshein 2018; L9).
+
+With some of the keys, a row has a maximum and a sum: ``row_max = max_j s_j``, ``row_sum = Σ_j exp(s_j - row_max)``. Its
+weights are ``exp(s_j - row_max) / row_sum``, and ``lse = row_max + log row_sum``. The two are kept apart because at
+scores of 1e30 their sum would lose the second. A row without any key has the maximum -inf and the sum 0; what that
+needs stands here, in ``max_or_zero`` and ``sum_or_one``.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from attendax import checks
+
+from .operands import Results, takes_arrays
+
+
+def max_or_zero(row_max: Array) -> Array:
+    """The maximum, 0 for a row without any key: -inf less -inf would be NaN."""
+    return jnp.where(row_max == -jnp.inf, 0, row_max)
+
+
+def sum_or_one(row_sum: Array) -> Array:
+    """The sum, 1 for a row without any key, to divide by."""
+    return jnp.where(row_sum == 0, 1, row_sum)
+
+
+def exp_scores(scores: Array, axis: int = -1) -> tuple[Array, Array, Array]:
+    """``exp(s - row_max)``, row_max, a constant to every derivative, and row_sum, along an axis.
+
+    A maximum may have dropped a NaN; a sum does not, and the maximum of such a row is NaN by it.
+    """
+    row_max = lax.stop_gradient(jnp.max(scores, axis=axis, keepdims=True))
+    exps = jnp.exp(scores - max_or_zero(row_max))
+    row_sum = exps.sum(axis, keepdims=True)
+    return exps, jnp.where(jnp.isnan(lax.stop_gradient(row_sum)), jnp.nan, row_max), row_sum
+
+
+def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:
+    """The weights of scores in a row of which maximum and sum are known."""
+    return jnp.exp(scores - max_or_zero(row_max)) / sum_or_one(row_sum)
+
+
+def combined(one: Any, other: Any) -> tuple[Array, ...]:
+    """Two parts of a row as one: each is rescaled from its own maximum to the common one.
+
+    A part is what was summed with the weights ``exp(s - row_max)``, row_max and row_sum. (0, -inf, 0) is neutral.
+    """
+    largest = jnp.maximum(one[-2], other[-2])
+    common = lax.stop_gradient(max_or_zero(largest))
+    of_one, of_other = (jnp.exp(part[-2] - common) for part in (one, other))
+    *summed, row_sum = (one[k] * of_one + other[k] * of_other for k in (*range(len(one) - 2), -1))
+    return *summed, largest, row_sum
+
+
+@jax.custom_jvp
+def log_sum_exp(results: Results) -> Array:
+    """``shift + log total``, -inf for the empty set, (..., N, T, 1); see ``results.dtotal_dlse`` for its derivative."""
+    return jnp.where(results.total == 0, -jnp.inf, results.shift + jnp.log(sum_or_one(results.total)))
+
+
+@log_sum_exp.defjvp
+def _log_sum_exp_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (results,), (moved,) = primals, tangents
+    return log_sum_exp(results), moved.total / results.dtotal_dlse()
+
+
+@takes_arrays
+def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Attention over the union of two disjoint sets of keys, from the attention over each (L9).
+
+    With ``lse = log(exp(lse₁) + exp(lse₂))``: ``out = exp(lse₁ - lse) out₁ + exp(lse₂ - lse) out₂``. Associative and
+    commutative; an out of 0 with an lse of -inf is neutral. Gradients flow through all four (Liu et al. 2023).
+
+    Args:
+        one: out (..., T, V) and lse (..., T), as ``attention`` gives them with ``return_lse``.
+        other: the same of other keys.
+
+    Returns:
+        out in the dtype of the first, and lse.
+
+    Raises:
+        TypeError: not pairs of floating arrays, or outs of different dtypes.
+        ValueError: the shapes disagree.
+
+    Example:
+        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; in gpt-oss a learned number per head).
+        It is a key with the score of the sink and the value 0:
+
+        >>> out, lse = jnp.ones((1, 2, 3)), jnp.zeros((1, 2))
+        >>> sink = jnp.zeros_like(out), jnp.full_like(lse, jnp.log(3.0))
+        >>> merge((out, lse), sink)[0][0, 0].round(6).tolist()
+        [0.25, 0.25, 0.25]
+    """
+    checks.pairs_to_merge("merge", one, other)
+    (out1, lse1), (out2, lse2) = one, other
+    wide = jnp.result_type(lse1.dtype, lse2.dtype, jnp.float32)
+    lse1, lse2 = lse1.astype(wide), lse2.astype(wide)
+    largest = lax.stop_gradient(jnp.maximum(lse1, lse2))
+    empty, shift = largest == -jnp.inf, max_or_zero(largest)
+    share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
+    total = jnp.where(empty, 1, share1 + share2)
+    shares = (share[..., None] for share in (share1, share2))
+    pairs = zip((out1, out2), shares, strict=True)
+    terms = (jnp.where(share == 0, 0, out.astype(wide)) * share / total[..., None] for out, share in pairs)
+    out = sum(terms, jnp.zeros(out1.shape, wide))
+    return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))
