@@ -17,25 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import attention, spec
-from harness import Contestant, Unable
+from harness import Unable
+from program import Program, fits, refuse
 from workload import CAP, WINDOW, Case
-
-MOST_BYTES = 6 * 2**30  # by XLA's count, which leaves out what its libraries take: up to twice as much more
-GIB = 2**30
-
-
-class Program(NamedTuple):
-    """A case, ready to run. ``run(arrays)`` takes query, key, value (and bias) as JAX, torch, NumPy want them."""
-
-    run: Callable[[Any], Any]
-    arrays: Any  # in the contestant's own layout
-    to_numpy: Callable[[Any], list[np.ndarray]]  # results: out, gradients or tangents, in the layout of the case
-    own_layout: Callable[[tuple[np.ndarray, ...]], Any]
-    temporary_bytes: int | None = None
-    note: str = ""
-
-    def contestant(self, name: str, first_call_s: float) -> Contestant:
-        return Contestant(name, lambda: self.run(self.arrays), first_call_s, self.temporary_bytes)
 
 
 class Peer(NamedTuple):
@@ -64,20 +48,6 @@ def build(name: str, case: Case, measure: str) -> tuple[Program, float, float, l
     results = program.run(program.arrays)
     end = time.perf_counter()
     return program, end - start, end - ready, program.to_numpy(results)
-
-
-def fits(temporary_bytes: float, source: str) -> None:
-    """Refuse what would not fit into memory, by XLA's analysis or by a formula."""
-    if temporary_bytes > MOST_BYTES:
-        raise Unable(f"would need {temporary_bytes / GIB:.0f} GiB ({source}); the limit is {MOST_BYTES // GIB} GiB")
-
-
-def refuse(case: Case, reasons: dict[str, str]) -> None:
-    """Say why not, for a variant (or "grouped" heads) that is named in ``reasons``."""
-    kinds = [case.shape.variant] + ["grouped"] * (case.shape.N != case.shape.G)
-    for kind in kinds:
-        if kind in reasons and (kind != "dropout" or case.rate):
-            raise Unable(reasons[kind])
 
 
 # JAX: ``prepare(case)`` gives ``attend(arrays, extras)`` and the extras: arguments, not constants, of the program

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attendax import interrupts
+from attendax.exits import FAILED, PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import one_line
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 LABEL = 60  # columns for a text
-FAILED, REFUSED, PIPE_CLOSED = 1, 2, 141  # exit statuses; the last is what a shell gives
-
-
-class Refusal(Exception):
-    """What the user has to change: printed on one line, no traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

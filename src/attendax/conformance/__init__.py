@@ -7,7 +7,7 @@ from .cases import Case as Case
 from .checking import assert_conforms as assert_conforms
 from .checking import check as check
 from .implementation import Implementation as Implementation
-from .report import Outcome as Outcome
+from .outcomes import Outcome as Outcome
 from .report import Report as Report
 from .verdicts import Finding as Finding
 from .verdicts import Verdict as Verdict
