@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from typing import Any
 
+import compiling
 from contestants import OURS, REFERENCES
 from harness import Spread, spread
 from judge import TOLERANCE
@@ -113,6 +114,7 @@ def markdown(results: dict[str, Any]) -> str:
         import encoders
 
         parts.append(encoders.markdown(results["encoders"]))
+    parts += [compiling.markdown(results["compile"])] if results.get("compile") else []
     parts += comparison(results["against"]) if results.get("against") else []
     return "\n".join(parts)
 

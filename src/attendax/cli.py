@@ -101,6 +101,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     bench.add_argument("--rounds", type=int, metavar="R", help="how often everyone has a turn, where time allows")
     bench.add_argument("--lengths", action="store_true", help="also the cost against the length (part of --full)")
     bench.add_argument("--encoders", action="store_true", help="also encoder blocks and sentences (part of --full)")
+    about = "seconds to compile every shape instead, beside jax.nn; rounds: 3 unless given"
+    bench.add_argument("--compile", action="store_true", help=about)
     bench.add_argument("--output", metavar="DIR", help="write results.json, results.md and the plots there")
     bench.add_argument("--against", metavar="REV", help="compare attendax with that of a commit instead")
     return parser
