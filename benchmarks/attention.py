@@ -7,9 +7,10 @@ The result is a record for each contestant, whatever became of it: "timed", "wro
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from contestants import OURS, PEERS, REFERENCES, Program, build
+from contestants import OURS, PEERS, REFERENCES, build
 from harness import Contestant, Unable, measure
 from judge import SIGMAS, Judge, mean_of_dropped
+from program import Program
 from workload import Case
 
 SLOW_S, SLOW_REFERENCE_S, TIMES_SLOWER = 0.5, 8.0, 3.0

@@ -1,19 +1,19 @@
 """``attendax bench``: what is measured, in which order, for how long; and where the results go."""
 
 import argparse
-import contextlib
 import gc
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import against
 import attention
+import compiling
 import machine
 import report
 from contestants import OURS, PEERS, SAME_ON_CPU, SLOW_TO_COMPILE
+from screen import terminal
 from shapes import EVERY_DIRECTION, LENGTHS, SHAPES, SHORT, Shape
 from workload import MEASURES, Case
 
@@ -42,6 +42,7 @@ class Plan(NamedTuple):
     names: list[str]  # contestants that are installed
     left_out: list[str]
     against: tuple[str, str] | None = None  # as it was named, and the commit that it is
+    compiles: bool = False  # what is measured is not how the cases run but how they compile
 
 
 def main(options: argparse.Namespace) -> int:
@@ -62,6 +63,7 @@ def main(options: argparse.Namespace) -> int:
         return INTERRUPTED
     ours = [r for r in results["records"] if r["contestant"].startswith(OURS)]
     ours += results["against"]["records"] if "against" in results else []
+    ours += [r for r in results.get("compile", ()) if r["contestant"] == OURS]
     return WRONG if any(r["status"] in ("wrong", "failed") for r in ours) else 0
 
 
@@ -86,6 +88,8 @@ def planned(options: argparse.Namespace) -> Plan:
         todo += [(shape, measure) for measure in (MEASURES if every else measures)]
     if (options.full and not options.shapes) or options.lengths:
         todo += [(shape, "forward") for shape in LENGTHS if shape not in shapes]
+    if options.compile:
+        return planned_to_compile(options, grid)
     todo.sort(key=lambda one: one[0].startswith("long-"))  # what takes longest comes last, where the time may be up
     if options.against:
         if options.contestants or options.encoders:
@@ -97,6 +101,17 @@ def planned(options: argparse.Namespace) -> Plan:
         return Plan(grid, todo, [OURS], [], (options.against, commit))
     names, left_out = contestants(options)
     return Plan(grid, todo, names, left_out)
+
+
+def planned_to_compile(options: argparse.Namespace, grid: Grid) -> Plan:
+    """Every shape unless some are named, forward and with the gradient."""
+    if options.contestants or options.encoders or options.lengths or options.against:
+        said = "no --contestants, --encoders, --lengths, --against"
+        raise BadRequest(f"--compile compares {' with '.join(compiling.CONTESTANTS)}: {said}")
+    grid = Grid(options.rounds or compiling.ROUNDS, grid.budget_s, None)
+    measures = options.measures or ["forward", "backward"]
+    todo = [(shape, measure) for shape in options.shapes or SHAPES for measure in measures]
+    return Plan(grid, todo, list(compiling.CONTESTANTS), [], compiles=True)
 
 
 def check_names(option: str, given: list[str] | None, known: Any) -> None:
@@ -158,6 +173,9 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
         if options.against:
             against_commit(plan, options.dtype, results, screen)
             return False
+        if plan.compiles:
+            compile_times(plan, options.dtype, results, screen, folder)
+            return False
         cases(plan, options.dtype, results, screen, start, folder)
         if options.encoders or (options.full and not options.shapes):
             encoder_level(plan.grid, results, screen)
@@ -181,6 +199,21 @@ def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any)
             found["records"].append(against.compare(sides, name, direction, dtype, **options))
             row = report.against_row(found["records"][-1])
             screen.print_table(f"this tree / {revision}", report.AGAINST_HEADER, [row], [])
+
+
+def compile_times(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
+    """Seconds to trace, lower and compile every case."""
+    known: dict[str, Shape] = SHAPES | LENGTHS
+    results["compile"] = []
+    with compiling.from_cold():
+        for number, (name, direction) in enumerate(plan.todo):
+            screen.at(number, len(plan.todo), f"{name} {direction}")
+            found = compiling.run(Case(name, known[name], dtype), direction, plan.grid.rounds, screen.doing)
+            results["compile"] += found
+            if folder:
+                write_json(results, folder)
+            screen.print_table("", compiling.HEADER, compiling.rows(found), compiling.remarks(found))
+    screen.print_table(compiling.ABOVE_1, compiling.MEANS_HEADER, compiling.means(results["compile"]), [])
 
 
 def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float, folder: Path | None) -> None:
@@ -242,53 +275,3 @@ def write(results: dict[str, Any], folder: Path) -> None:
     for name, figure in plots.figures(results).items():
         for kind in ("png", "svg"):
             figure.savefig(folder / f"{name}.{kind}")
-
-
-class Screen:
-    """Progress on standard error, a table for each case on standard output as soon as it is measured."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self.out = Console(width=None if Console().is_terminal else 140, highlight=False)
-        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.progress.add_task("", total=None)
-        self.where = ""
-
-    def at(self, number: int, total: int, where: str) -> None:
-        self.where = where
-        self.progress.update(self.task, completed=number, total=total, description=where)
-
-    def doing(self, what: str) -> None:
-        self.progress.update(self.task, description=f"{self.where}: {what}")
-
-    def print_table(self, title: str, header: Any, rows: list[list[str]], remarks: list[str]) -> None:
-        from rich.table import Table
-
-        table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, box=None)
-        for column, name in enumerate(header):
-            table.add_column(name, justify="right" if column else "left")
-        for cells in rows:
-            table.add_row(*cells)
-        self.out.print(table)
-        for remark in remarks:
-            self.out.print(f"  {remark}", markup=False)
-        self.out.print()
-
-    def show(self, case: str, measure: str, records: list[dict[str, Any]], results: dict[str, Any]) -> None:
-        rows = [report.row(record) for record in records if record["status"] == "timed"]
-        self.print_table(report.title(case, measure, results), report.HEADER, rows, report.remarks(records))
-
-    def summary(self, results: dict[str, Any]) -> None:
-        self.print_table("this run", ("", ""), report.about_rows(results), results["left_out"])
-        if report.means(results):
-            self.print_table("above 1: attendax is faster", report.MEANS_HEADER, report.means(results), [])
-
-
-@contextlib.contextmanager
-def terminal() -> Iterator[Screen]:
-    screen = Screen()
-    with screen.progress:
-        yield screen

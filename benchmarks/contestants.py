@@ -17,33 +17,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import attention, spec
-from harness import Contestant, Unable
+from harness import Unable
+from program import Program, fits, refuse
 from workload import CAP, WINDOW, Case
-
-MOST_BYTES = 6 * 2**30  # by XLA's count, which leaves out what its libraries take: up to twice as much more
-GIB = 2**30
-
-
-class Program(NamedTuple):
-    """A case, ready to run. ``run(arrays)`` takes query, key, value (and bias) as JAX, torch, NumPy want them."""
-
-    run: Callable[[Any], Any]
-    arrays: Any  # in the contestant's own layout
-    to_numpy: Callable[[Any], list[np.ndarray]]  # results: out, gradients or tangents, in the layout of the case
-    own_layout: Callable[[tuple[np.ndarray, ...]], Any]
-    temporary_bytes: int | None = None
-    note: str = ""
-
-    def contestant(self, name: str, first_call_s: float) -> Contestant:
-        return Contestant(name, lambda: self.run(self.arrays), first_call_s, self.temporary_bytes)
 
 
 class Peer(NamedTuple):
-    """A contestant: what it is called, the package it needs, how it is built, and whether it is for a GPU only."""
+    """A contestant: the package it needs, how it is built, and whether it is for a GPU only.
+
+    ``stage(case, measure)`` gives the function that JAX compiles, its arguments, and the layout of its arrays.
+    """
 
     package: str
     build: Callable[[Case, str], Program]
     gpu_only: bool = False
+    stage: Callable[[Case, str], tuple[Callable, tuple, Callable]] | None = None  # of JAX only
 
     def is_installed(self) -> bool:
         return find_spec(self.package) is not None and not (self.gpu_only and jax.default_backend() == "cpu")
@@ -66,39 +54,33 @@ def build(name: str, case: Case, measure: str) -> tuple[Program, float, float, l
     return program, end - start, end - ready, program.to_numpy(results)
 
 
-def fits(temporary_bytes: float, source: str) -> None:
-    """Refuse what would not fit into memory, by XLA's analysis or by a formula."""
-    if temporary_bytes > MOST_BYTES:
-        raise Unable(f"would need {temporary_bytes / GIB:.0f} GiB ({source}); the limit is {MOST_BYTES // GIB} GiB")
-
-
-def refuse(case: Case, reasons: dict[str, str]) -> None:
-    """Say why not, for a variant (or "grouped" heads) that is named in ``reasons``."""
-    kinds = [case.shape.variant] + ["grouped"] * (case.shape.N != case.shape.G)
-    for kind in kinds:
-        if kind in reasons and (kind != "dropout" or case.rate):
-            raise Unable(reasons[kind])
-
-
 # JAX: ``prepare(case)`` gives ``attend(arrays, extras)`` and the extras: arguments, not constants, of the program
 
 
-def of_jax(prepare: Callable[[Case], tuple[Callable, Any]], case: Case, measure: str, *, swapped: bool) -> Program:
+def staged(
+    prepare: Callable[[Case], tuple[Callable, Any]], case: Case, measure: str, *, swapped: bool
+) -> tuple[Callable, tuple, Callable]:
+    """What JAX compiles: a function, its arguments; and the layout of the arrays among them."""
     attend, extras = prepare(case)
 
     def own_layout(arrays: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
         # some keep the heads behind the sequence; a bias has the layout of the scores everywhere
         return tuple(jnp.asarray(np.swapaxes(x, 1, 2) if swapped and k < 3 else x) for k, x in enumerate(arrays))
 
+    given = () if measure in ("forward", "jvp") else own_layout((case.cotangent,))
+    given += own_layout(case.tangents) if measure in ("jvp", "hvp") else ()
+    return in_direction(attend, measure), (own_layout(case.arrays), given, extras), own_layout
+
+
+def of_jax(prepare: Callable[[Case], tuple[Callable, Any]], case: Case, measure: str, *, swapped: bool) -> Program:
+    function, (arrays, given, extras), own_layout = staged(prepare, case, measure, swapped=swapped)
+
     def to_numpy(results: Any) -> list[np.ndarray]:
         flat = [np.asarray(x) for x in jax.tree.leaves(results)]
         bias = {"backward": 4, "hvp": 3}.get(measure)  # the place of its gradient
         return [np.swapaxes(x, 1, 2) if swapped and k != bias else x for k, x in enumerate(flat)]
 
-    given = () if measure in ("forward", "jvp") else own_layout((case.cotangent,))
-    given += own_layout(case.tangents) if measure in ("jvp", "hvp") else ()
-    arrays = own_layout(case.arrays)
-    compiled = jax.jit(in_direction(attend, measure)).lower(arrays, given, extras).compile()
+    compiled = jax.jit(function).lower(arrays, given, extras).compile()
     used = compiled.memory_analysis().temp_size_in_bytes
     fits(used, "temporaries, by XLA's own analysis")
     run = lambda arrays: jax.block_until_ready(compiled(arrays, given, extras))  # noqa: E731
@@ -124,7 +106,8 @@ def in_direction(attend: Callable, measure: str) -> Callable:
 
 
 def jax_peer(package: str, prepare: Callable, *, swapped: bool = True, gpu_only: bool = False) -> Peer:
-    return Peer(package, functools.partial(of_jax, prepare, swapped=swapped), gpu_only)
+    build, stage = (functools.partial(f, prepare, swapped=swapped) for f in (of_jax, staged))
+    return Peer(package, build, gpu_only, stage)
 
 
 def ours(case: Case, implementation: str | None = None) -> tuple[Callable, Any]:

@@ -13,13 +13,13 @@ import jax
 import numpy as np
 
 import encoder_contestants as contestants
-import report
 from attendax import spec
 from attendax.encoders import encode
 from attendax.encoders.embedding import embed_by_specification
 from attendax.encoders.sentences import packaged_weights, tokenize
 from attendax.params import EncoderBlockParams, MultiHeadParams
 from harness import Contestant, Unable, measure
+from tables import remarks, table
 
 OURS = "attendax"
 TOLERANCE = 1e-4  # of the largest entry of an array, or of 1
@@ -224,8 +224,8 @@ def markdown(results: dict[str, Any]) -> str:
     parts = ["## Encoders\n", "".join(f"- left out: {what}\n" for what in results["left_out"])]
     for name, records in results["cases"].items():
         rows = [_row(record) for record in records if record["status"] == "timed"]
-        parts += [f"### {name}\n", report.table(HEADER, rows)]
-        parts.append("".join(f"- {remark}\n" for remark in report.remarks(records)))
+        parts += [f"### {name}\n", table(HEADER, rows)]
+        parts.append("".join(f"- {remark}\n" for remark in remarks(records)))
     return "\n".join(part for part in parts if part)
 
 

@@ -4,9 +4,11 @@ import math
 from collections import Counter
 from typing import Any
 
+import compiling
 from contestants import OURS, REFERENCES
 from harness import Spread, spread
 from judge import TOLERANCE
+from tables import remarks, table
 
 HEADER = ("contestant", "ms", "quartiles", f"x {OURS}", "GFLOP/s", "of matmul", "first call s", "temporaries MiB")
 HEADER += ("page faults", "error")
@@ -47,22 +49,6 @@ def row(record: dict[str, Any]) -> list[str]:
         f"{record['page_faults']:.0f}",
         f"{record['error']:.0e}",
     ]
-
-
-def remarks(records: list[dict[str, Any]]) -> list[str]:
-    """Who was not timed and why, what a note says, who judged, which rounds were disturbed."""
-    said = [f"{r['contestant']}: {r['status']}: {r['reason']}" for r in records if r["status"] != "timed"]
-    said += [f"{r['contestant']}: {r['note']}" for r in records if r.get("note")]
-    for judge in dict.fromkeys(r["judged_by"] for r in records if "judged_by" in r):
-        names = [r["contestant"] for r in records if r.get("judged_by") == judge]
-        whose = "" if len(names) == sum("judged_by" in r for r in records) else f" ({', '.join(names)})"
-        said.append(f"judged by: {judge}{whose}")
-    timed = [r for r in records if r["status"] == "timed"]
-    if timed:
-        counts = f"{len(timed[0]['seconds'])} rounds kept, {timed[0]['rounds_thrown_away']} thrown away"
-        kept = timed[0]["rounds_disturbed"]
-        said.append(counts + (f"; {kept} of those kept were disturbed, too" if kept else ""))
-    return said
 
 
 def means(results: dict[str, Any]) -> list[list[str]]:
@@ -128,13 +114,9 @@ def markdown(results: dict[str, Any]) -> str:
         import encoders
 
         parts.append(encoders.markdown(results["encoders"]))
+    parts += [compiling.markdown(results["compile"])] if results.get("compile") else []
     parts += comparison(results["against"]) if results.get("against") else []
     return "\n".join(parts)
-
-
-def table(header: tuple[str, ...], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 AGAINST_HEADER = ("case", "measure", "this tree, ms", "the other, ms", "this / other", "quartiles", "remark")

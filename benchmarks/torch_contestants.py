@@ -11,8 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from contestants import Program, fits, refuse
 from harness import Unable, threads
+from program import Program, fits, refuse
 from workload import CAP, WINDOW, Case
 
 torch.set_num_threads(threads())

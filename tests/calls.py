@@ -13,6 +13,7 @@ import numpy as np
 
 import attendax
 from attendax import masks, ops, scores, spec
+from attendax.conformance import directional_difference
 
 CAUSAL = masks.causal()
 SIZES: dict[tuple[int, ...], Any] = {  # and the mask
@@ -216,14 +217,8 @@ class Reference:
         return {k: grads[k] for k in arrays}
 
     def moved(self, function):
-        """How the results of a function of the arrays move along the direction: differences of sixth order."""
-        weights, step = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}, 1e-3
-
-        def at(h):
-            return function({k: x + h * self.along[k] for k, x in self.arrays.items()})
-
-        terms = [jax.tree.map(lambda a, b, w=w: w * (a - b), at(n * step), at(-n * step)) for n, w in weights.items()]
-        return jax.tree.map(lambda *x: sum(x) / step, *terms)
+        """How the results of a function of the arrays move along the direction."""
+        return directional_difference(function, [self.arrays], [self.along])
 
 
 # Directions: what is compiled, of (arrays, along, s), and what it is held against

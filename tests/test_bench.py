@@ -1,11 +1,14 @@
 """``attendax bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
 
+import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ sys.path.insert(0, str(FOLDER))
 import against  # noqa: E402
 import attention  # noqa: E402
 import bench  # noqa: E402
+import compiling  # noqa: E402
 import contestants  # noqa: E402
 import harness  # noqa: E402
 import judge  # noqa: E402
@@ -402,6 +406,77 @@ class TestCommand:
         monkeypatch.delenv(cli.BLAS_REST[0])
         assert main(["bench", "--rounds", "0"]) == cli.REFUSED
         assert capfd.readouterr().err == "attendax bench: --rounds 0: at least 1\n"
+
+
+class TestCompile:
+    def test_every_shape_forward_and_with_the_gradient(self, run, tmp_path):
+        status, out, err = run("--compile", "--rounds", "1", "--output", str(tmp_path))
+        assert status == 0, err
+        records = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["compile"]
+        names = [(r["case"], r["measure"], r["contestant"]) for r in records]
+        assert names == list(itertools.product(TINY, ("forward", "backward"), compiling.CONTESTANTS))
+        for record in records:
+            assert record["status"] == "timed"
+            (one,) = record["rounds"]
+            assert [len(one[clock]) for clock in ("wall_s", "cpu_s")] == [3, 3]
+            assert min(one["wall_s"]) > 0 < sum(one["cpu_s"])
+            assert one["wall_s"][2] > 2e-3, "no cache holds it"
+        written = (tmp_path / "results.md").read_text(encoding="utf-8")
+        assert compiling.markdown(records) in written
+        for row in (*compiling.rows(records[:2]), *compiling.means(records)):
+            assert f"| {' | '.join(row)} |" in written
+        assert compiling.ABOVE_1 in out
+
+    def test_ratios_and_means(self):
+        def record(case, name, *seconds):
+            rounds = [{"wall_s": [x, x, x], "cpu_s": [x, x, 2 * x]} for x in seconds]
+            found = {"case": case, "measure": "forward", "contestant": name, "status": "timed", "rounds": rounds}
+            return found | compiling.medians(rounds)
+
+        records = [
+            *(record("a", "attendax", 1, 2, 3), record("a", "jax.nn", 2, 6, 9)),  # 2, 3, 3 times as long
+            *(record("b", "attendax", 4, 4, 4), record("b", "jax.nn", 3, 3, 3)),
+            record("c", "attendax", 1, 1, 1),
+            {"case": "c", "measure": "forward", "contestant": "jax.nn", "status": "unable", "reason": "no softcap"},
+        ]
+        assert [compiling.ratio(group, "cpu_s") for group in compiling.groups(records)] == [3, 0.75, None]
+        assert (records[0]["wall_s"], records[0]["cpu_s"], records[0]["trace_s"]) == (6, 8, 2)
+        assert compiling.means(records)[0] == ["forward", "CPU", "1.50", "0.75 to 3.00", "2"]
+        assert compiling.rows(records[4:]) == [["c", "forward", "attendax", "4.000", "3.000", *["1.000"] * 3, "", ""]]
+        assert "- c, forward: jax.nn: unable: no softcap\n" in compiling.markdown(records)
+
+    def test_who_cannot_or_fails_is_reported(self, monkeypatch):
+        case = Case("softcap", shapes.Shape(1, 2, 2, 5, 7, 3, True, "no model", "softcap"))
+        ours, other = compiling.run(case, "forward", 1, lambda name: None)
+        assert (ours["status"], other["status"]) == ("timed", "unable")
+        assert "no score modifier" in other["reason"]
+        broken = contestants.PEERS["jax.nn"]._replace(stage=lambda case, measure: 1 / 0)
+        monkeypatch.setitem(contestants.PEERS, "jax.nn", broken)
+        assert (
+            compiling.run(case, "forward", 2, lambda name: None)[1]["reason"] == "ZeroDivisionError: division by zero"
+        )
+
+    def test_a_failure_of_ours_fails(self, run, monkeypatch):
+        monkeypatch.setattr(compiling, "from_cold", contextlib.nullcontext)
+        broken = contestants.PEERS["attendax"]._replace(stage=lambda case, measure: 1 / 0)
+        monkeypatch.setitem(contestants.PEERS, "attendax", broken)
+        status, out, _ = run("--compile", "--shapes", "tiny", "--measures", "forward", "--rounds", "1")
+        assert status == cli.FAILED
+        assert "attendax: failed: ZeroDivisionError" in out
+
+    def test_the_cache_on_disk_is_off_and_comes_back(self):
+        before = jax.config.jax_enable_compilation_cache
+        with compiling.from_cold():
+            assert not jax.config.jax_enable_compilation_cache
+        assert jax.config.jax_enable_compilation_cache == before
+
+    @pytest.mark.parametrize(
+        "other", [["--contestants", "numpy"], ["--lengths"], ["--encoders"], ["--against", "HEAD"]]
+    )
+    def test_other_options_are_refused(self, run, other):
+        status, _, err = run("--compile", *other)
+        assert status == cli.REFUSED
+        assert "--compile compares attendax with jax.nn: no " in err
 
 
 class TestAgainst:

@@ -11,6 +11,7 @@ import pytest
 
 import loops
 from attendax import attention, scores, spec
+from attendax.conformance import directional_difference
 from fuzz import __main__ as command
 from fuzz import data, reference
 from fuzz.case import DIRECTIONS, LOSSES, Case, random
@@ -120,14 +121,10 @@ def test_the_derivatives_of_the_reference_are_differences(case):
     case = dataclasses.replace(case, dtype="float64", x64=True, scale=None, inside=False, lse="")
     arrays = data.leaves(case)
     moves = data.directions(case, arrays)
-    step = 1e-5
-
-    def moved(h, function):
-        return function(case, {name: x + h * moves[name] if name in moves else x for name, x in arrays.items()})
 
     def along(function):
-        plus, minus = moved(step, function), moved(-step, function)
-        return {name: (plus[name] - minus[name]) / (2 * step) for name in plus}
+        still = {name: arrays[name] for name in moves}
+        return directional_difference(lambda moved: function(case, arrays | moved), [still], [moves], step=1e-5)
 
     with np.errstate(all="ignore"):
         for function in (reference.forward, reference.gradient):

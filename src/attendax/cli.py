@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attendax import interrupts
+from attendax.exits import FAILED, PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import one_line
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 LABEL = 60  # columns for a text
-FAILED, REFUSED, PIPE_CLOSED = 1, 2, 141  # exit statuses; the last is what a shell gives
-
-
-class Refusal(Exception):
-    """What the user has to change: printed on one line, no traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,6 +101,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     bench.add_argument("--rounds", type=int, metavar="R", help="how often everyone has a turn, where time allows")
     bench.add_argument("--lengths", action="store_true", help="also the cost against the length (part of --full)")
     bench.add_argument("--encoders", action="store_true", help="also encoder blocks and sentences (part of --full)")
+    about = "seconds to compile every shape instead, beside jax.nn; rounds: 3 unless given"
+    bench.add_argument("--compile", action="store_true", help=about)
     bench.add_argument("--output", metavar="DIR", help="write results.json, results.md and the plots there")
     bench.add_argument("--against", metavar="REV", help="compare attendax with that of a commit instead")
     return parser

@@ -6,8 +6,10 @@ from .cases import CASES as CASES
 from .cases import Case as Case
 from .checking import assert_conforms as assert_conforms
 from .checking import check as check
+from .differences import directional_difference as directional_difference
+from .gradients import assert_gradients as assert_gradients
 from .implementation import Implementation as Implementation
-from .report import Outcome as Outcome
+from .outcomes import Outcome as Outcome
 from .report import Report as Report
 from .verdicts import Finding as Finding
 from .verdicts import Verdict as Verdict

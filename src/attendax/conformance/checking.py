@@ -18,7 +18,8 @@ from .cases import CASES, Case, choose
 from .frameworks import framework
 from .implementation import Implementation, resolve
 from .judges import JUDGES
-from .report import Outcome, Report, versions
+from .outcomes import Outcome, versions
+from .report import Report
 from .reproduction import reproduction
 from .trial import Failed, NoNumbers, Trial, first_line, run
 from .verdicts import Finding, Verdict

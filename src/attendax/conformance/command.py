@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .output import Refusal, console, progress, write
+from attendax.exits import FAILED, REFUSED, Refusal
+
+from .output import console, progress, write
 
 if TYPE_CHECKING:
     from .implementation import Implementation
     from .report import Report
 
-FAULT, REFUSED = 1, 2  # exit statuses
 SAID = """\
 The function takes (query, key, value, *, mask, bias, is_causal, scale, ...) on arrays (B, N, T, D); what its signature
 does not name is not offered. Exit status: 0 nothing is wrong, 1 something is, 2 refused. With --all-installed: 1 if
@@ -237,7 +238,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         outcome = judge(implementation(args), cases[0], args.seed, args.dtype)
     if outcome.verdict.fails:
         print(outcome.reproduction, end="")
-        return FAULT
+        return FAILED
     print(f"attendax check: {outcome.case.law}, {outcome.case.name}: {outcome.told()}", file=sys.stderr)
     return 0
 
@@ -272,4 +273,4 @@ def _show(report: "Report", args: argparse.Namespace) -> int:
             write(file, contents[kind]())
     if "-" not in files.values():
         terminal(report, console())
-    return 0 if report.ok else FAULT
+    return 0 if report.ok else FAILED

@@ -9,9 +9,7 @@ import numpy as np
 from attendax import scores, spec
 
 from .cases.case import Inputs, Leaves
-
-STEP = 1e-3  # of the central difference of eighth order along a direction: its error, step⁸, is below rounding
-WEIGHTS = {1: 4 / 5, 2: -1 / 5, 3: 4 / 105, 4: -1 / 280}
+from .differences import directional_difference
 
 
 def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndarray:
@@ -64,14 +62,16 @@ def second(inputs: Inputs, **conventions: Any) -> Leaves:
 
 
 def _along(inputs: Inputs, function: Callable[[Inputs], Leaves]) -> Leaves:
-    def at(h: float) -> Leaves:
-        pairs = ((name, inputs.arrays[name], t) for name, t in inputs.extra["tangents"].items())
-        moved = {name: x.astype(np.float64) + h * t.astype(np.float64) for name, x, t in pairs}
-        return function(inputs._replace(arrays=inputs.arrays | moved))
+    tangents: Leaves = inputs.extra["tangents"]
+    leaves: list[str] = []
 
-    ends = [(w / STEP, at(k * STEP), at(-k * STEP)) for k, w in WEIGHTS.items()]
-    with np.errstate(invalid="ignore"):  # an lse of -inf does not move
-        return {leaf: np.nan_to_num(sum(w * (a[leaf] - b[leaf]) for w, a, b in ends)) for leaf in ends[0][1]}
+    def at(*moved: np.ndarray) -> list[np.ndarray]:
+        found = function(inputs._replace(arrays=inputs.arrays | dict(zip(tangents, moved, strict=True))))
+        leaves[:] = found  # in this order, which a dict would lose
+        return list(found.values())
+
+    moves = directional_difference(at, [inputs.arrays[name] for name in tangents], list(tangents.values()))
+    return dict(zip(leaves, moves, strict=True))
 
 
 def mapped(inputs: Inputs, function: Callable[..., Leaves], **conventions: Any) -> Leaves:

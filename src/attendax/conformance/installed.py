@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attendax.exits import FAILED, Refusal
+
 from .adapters import ADAPTERS
 from .adapters.adapter import Adapter
-from .command import FAULT
-from .output import Refusal, console, took, write
+from .outcomes import to_json, versions
+from .output import console, took, write
 from .page import page
-from .report import Report, to_json, versions
+from .report import Report
 from .tables import matrix_markdown, matrix_terminal
 
 OWN = "attendax"
@@ -56,7 +58,7 @@ def all_installed(args: argparse.Namespace) -> int:
         raise Refusal("--all-installed: no implementation could be judged")
     save(folder, reports, left_out)
     matrix_terminal(reports, console(), left_out)
-    return FAULT if failed else 0
+    return FAILED if failed else 0
 
 
 def missing(adapter: Adapter) -> str:

@@ -1,4 +1,4 @@
-"""Where the command writes: progress, files, and the console for tables; and how it says no."""
+"""Where the command writes: progress, files, and the console for tables."""
 
 import sys
 import time
@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from attendax.exits import Refusal
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from .cases import Case
-
-
-class Refusal(Exception):
-    """What the user has to change."""
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import importlib.resources
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from .report import LAWS, Outcome, Report, Tally
+from .outcomes import LAWS, Outcome, Outcomes, Tally
 from .tables import clean, laws_of, summary, times
 from .verdicts import Verdict
 
@@ -36,7 +36,7 @@ document.addEventListener("click", event => {
 """
 
 
-def page(reports: Sequence[Report], left_out: Mapping[str, str] | None = None) -> str:
+def page(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
     """The page as HTML.
 
     Args:
@@ -64,7 +64,7 @@ def text(words: object) -> str:
     return escape(clean(str(words)))
 
 
-def _lead(reports: Sequence[Report]) -> str:
+def _lead(reports: Sequence[Outcomes]) -> str:
     if len(reports) == 1:
         return f"<p>{text(summary(reports[0]))}</p>"
     cases = max((len(report.cases) for report in reports), default=0)
@@ -81,7 +81,7 @@ def badge(verdict: Verdict) -> str:
     return f'<span class="badge {STYLES.get(verdict, "bad")}">{SIGNS.get(verdict, "✕")} {verdict.value}</span>'
 
 
-def _matrix(reports: Sequence[Report], laws: Sequence[str]) -> str:
+def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     head = "".join(f'<th scope="col" title="{text(LAWS.get(law, ""))}">{law}</th>' for law in laws)
     rows = []
     for k, report in enumerate(reports):
@@ -122,7 +122,7 @@ def _cell(k: int, law: str, tally: Tally | None) -> str:
     return f"{link}{result(tally)}{note}</a>"
 
 
-def _legend(reports: Sequence[Report]) -> str:
+def _legend(reports: Sequence[Outcomes]) -> str:
     used = {outcome.verdict for report in reports for outcome in report.cases}
     items = "".join(f"<li>{badge(v)} <span>{text(MEANINGS[v])}</span></li>" for v in Verdict if v in used)
     cells = (
@@ -134,7 +134,7 @@ def _legend(reports: Sequence[Report]) -> str:
     return f'{legend}<ul class="line" aria-label="Laws">{laws}</ul>'
 
 
-def _versions(reports: Sequence[Report]) -> str:
+def _versions(reports: Sequence[Outcomes]) -> str:
     versions = {name: version for report in reports for name, version in report.versions.items()}
     if not versions:
         return ""
@@ -147,7 +147,7 @@ def _left_out(left_out: Mapping[str, str]) -> str:
     return f"<h2>Left out</h2>{items}" if items else ""
 
 
-def _section(k: int, report: Report) -> str:
+def _section(k: int, report: Outcomes) -> str:
     """An implementation: its laws, each to be opened."""
     how = f"{report.arrays} arrays, {report.dtype}, seed {report.seed}, level {report.level}"
     laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())

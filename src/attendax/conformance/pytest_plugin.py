@@ -10,7 +10,7 @@ import pytest
 from .cases import Case
 from .checking import choose, implement, judge
 from .implementation import Implementation
-from .report import Outcome
+from .outcomes import Outcome
 from .verdicts import Verdict
 
 

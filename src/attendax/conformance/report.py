@@ -1,175 +1,14 @@
-"""What was found: counts, each law's worst error, and the same report as JSON, Markdown and a page."""
+"""A report: the outcomes of an implementation, written as JSON, as Markdown and as a page."""
 
-import collections
-import importlib.metadata
-import json
-import math
-import platform
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-from .cases import CASES, Case
-from .verdicts import Finding, Verdict
-
-LAWS = {
-    "L1": "axes, grouped heads",
-    "L2": "the formula",
-    "L3": "masks",
-    "L4": "causal, windows",
-    "L5": "queries without keys",
-    "L6": "the masked cannot matter",
-    "L7": "finite in, finite out",
-    "L8": "precision, dtypes",
-    "L9": "log-sum-exp",
-    "L10": "dropout",
-    "L11": "any sizes",
-    "L12": "transformations",
-    "L13": "gradients",
-    "L14": "clear errors",
-    "L15": "same inputs, same bits",
-    "L17": "any context",
-}
+from .outcomes import Outcomes, to_json
+from .page import page
+from .tables import markdown
 
 
-class Outcome(NamedTuple):
-    """One case of one implementation."""
+class Report(Outcomes):
+    """All cases of one implementation: the ``Outcomes``, with their attributes, and how they are written."""
 
-    case: Case
-    finding: Finding
-    seconds: float
-    reproduction: str  # empty where nothing is wrong
-
-    @property
-    def verdict(self) -> Verdict:
-        """How it ended."""
-        return self.finding.verdict
-
-    @property
-    def multiple(self) -> float | None:
-        """The measured error over the allowed one; None where nothing was measured."""
-        error, allowed = self.finding.error, self.finding.allowed
-        if error is None or allowed is None or math.isnan(error):
-            return None
-        return error / allowed if allowed else math.inf if error else 0.0
-
-    def facts(self) -> dict[str, str]:
-        """Where it is worst, what is expected there and what came; the error beside the allowed one."""
-        found, texts = self.finding, {}
-        if found.leaf and found.index is not None:
-            texts["where"] = f"{found.leaf}{list(found.index)}"
-        if found.expected is not None and found.got is not None:
-            digits = 7 if abs(found.expected - found.got) > 1e-6 * abs(found.expected) else 17
-            texts |= {"expected": f"{found.expected:.{digits}g}", "got": f"{found.got:.{digits}g}"}
-        unit = " standard deviations" if self.case.judge == "dropped" and (found.allowed or 0) > 1 else ""
-        for name, x in (("error", found.error), ("allowed", found.allowed), ("dense formula", found.dense_error)):
-            texts |= {name: f"{x:.2g}{unit}"} if x is not None else {}
-        return texts
-
-    def told(self) -> str:
-        """The verdict, the message and the facts, on one line."""
-        facts = self.facts()
-        place = "; ".join(f"{k} {facts[k]}" for k in ("where", "expected", "got") if k in facts)
-        error = f"error {facts['error']}, allowed {facts['allowed']}" if {"error", "allowed"} <= facts.keys() else ""
-        return f"{self.verdict}: " + "; ".join(
-            filter(None, (self.finding.message, place.replace("where ", "at "), error))
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in the types of JSON."""
-        finding = {k: x for k, x in self.finding._asdict().items() if x not in (None, "")}
-        case = {"name": self.case.name, "law": self.case.law, "about": self.case.about}
-        return case | finding | {"seconds": round(self.seconds, 3), "reproduction": self.reproduction}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "Outcome":
-        """What ``to_dict`` gave, after JSON."""
-        case = next((case for case in CASES if case.name == found["name"]), None)
-        case = case or Case(found["name"], found["law"], found["about"])
-        given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
-        numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
-        index = {"index": tuple(given["index"])} if "index" in given else {}
-        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found["reproduction"])
-
-
-class Tally(NamedTuple):
-    """The cases of one law: how many ended how, and the one that came nearest to what is allowed, or beyond."""
-
-    outcomes: tuple[Outcome, ...]
-
-    def number(self, verdict: Verdict) -> int:
-        """How many ended so."""
-        return sum(outcome.verdict is verdict for outcome in self.outcomes)
-
-    @property
-    def failed(self) -> int:
-        """How many are wrong in some way."""
-        return sum(outcome.verdict.fails for outcome in self.outcomes)
-
-    @property
-    def judged(self) -> int:
-        """How many were offered."""
-        return len(self.outcomes) - self.number(Verdict.NOT_OFFERED)
-
-    @property
-    def worst(self) -> Outcome | None:
-        """The case whose error is the largest multiple of the allowed one; None where none was measured."""
-        measured = [outcome for outcome in self.outcomes if outcome.multiple is not None]
-        return max(measured, key=lambda outcome: outcome.multiple or 0.0, default=None)
-
-
-class Report(NamedTuple):
-    """All cases of one implementation.
-
-    Attributes:
-        name, version, arrays: what was judged, and the framework of its arrays.
-        cases: an ``Outcome`` for each case, in order.
-        dtype, seed, level: how.
-        versions: of Python, attendax, NumPy and the framework.
-    """
-
-    name: str
-    version: str
-    arrays: str
-    cases: tuple[Outcome, ...]
-    dtype: str = "float32"
-    seed: int = 0
-    level: str = "everything"
-    versions: Mapping[str, str] = {}
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong and something was judged."""
-        judged = any(outcome.verdict in (Verdict.OK, Verdict.CONVENTION) for outcome in self.cases)
-        return judged and not self.failures
-
-    @property
-    def failures(self) -> tuple[Outcome, ...]:
-        """The cases with a fault."""
-        return tuple(outcome for outcome in self.cases if outcome.verdict.fails)
-
-    def counts(self) -> dict[str, int]:
-        """How many cases ended how, in the order of ``Verdict``."""
-        found = collections.Counter(outcome.verdict for outcome in self.cases)
-        return {verdict.value: found[verdict] for verdict in Verdict if found[verdict]}
-
-    def laws(self) -> dict[str, Tally]:
-        """The cases by law, in the order of the laws."""
-        by_law = collections.defaultdict(list)
-        for outcome in self.cases:
-            by_law[outcome.case.law].append(outcome)
-        return {law: Tally(tuple(by_law[law])) for law in sorted(by_law, key=lambda law: (len(law), law))}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in the types of JSON."""
-        about = {k: x for k, x in self._asdict().items() if k != "cases"}
-        about |= {"versions": dict(self.versions), "ok": self.ok, "counts": self.counts()}
-        return about | {"cases": [outcome.to_dict() for outcome in self.cases]}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "Report":
-        """What ``to_dict`` gave, after JSON."""
-        about = {k: found[k] for k in cls._fields if k in found and k != "cases"}
-        return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about)
+    __slots__ = ()
 
     def to_json(self) -> str:
         """The report as JSON; a number that is not finite is a string."""
@@ -177,36 +16,8 @@ class Report(NamedTuple):
 
     def to_markdown(self) -> str:
         """Counts, a table of laws, and each failure with its reproduction."""
-        from .tables import markdown
-
         return markdown(self)
 
     def to_html(self) -> str:
         """A page of its own, without anything from elsewhere."""
-        from .page import page
-
         return page([self])
-
-
-def versions(arrays: str) -> dict[str, str]:
-    """Of Python, attendax, NumPy and the framework, as far as they are installed."""
-    found = {"python": platform.python_version()}
-    for name in dict.fromkeys(("attendax", "numpy", arrays)):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def to_json(x: Any) -> str:
-    """As ``json.dumps``; a number that is not finite is the string "nan", "inf" or "-inf"."""
-    return json.dumps(_finite(x), indent=1, allow_nan=False)
-
-
-def _finite(x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return {k: _finite(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_finite(v) for v in x]
-    return str(x) if isinstance(x, float) and not math.isfinite(x) else x

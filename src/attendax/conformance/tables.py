@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .report import LAWS, Outcome, Report, Tally
+from .outcomes import LAWS, Outcome, Outcomes, Tally
 from .verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def times(multiple: float | None) -> str:
     return f"{multiple:.2f} x" if multiple < 99.995 else f"{multiple:.0e} x".replace("e+0", "e").replace("e+", "e")
 
 
-def by_reason(report: Report) -> dict[str, list[Outcome]]:
+def by_reason(report: Outcomes) -> dict[str, list[Outcome]]:
     """The cases that are not offered, by the reason."""
     found = collections.defaultdict(list)
     for outcome in report.cases:
@@ -41,7 +41,7 @@ def by_reason(report: Report) -> dict[str, list[Outcome]]:
     return dict(found)
 
 
-def about(report: Report) -> list[tuple[str, str]]:
+def about(report: Outcomes) -> list[tuple[str, str]]:
     """What was judged, and how."""
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed)), ("level", report.level)]
@@ -49,7 +49,7 @@ def about(report: Report) -> list[tuple[str, str]]:
     return [*rows, ("versions", versions)] if versions else rows
 
 
-def summary(report: Report) -> str:
+def summary(report: Outcomes) -> str:
     """The result in a sentence."""
     counts = ", ".join(f"{number} {verdict}" for verdict, number in report.counts().items())
     counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
@@ -61,7 +61,7 @@ def summary(report: Report) -> str:
     return f"Nothing is wrong in {len(report.cases)} cases: {counts}."
 
 
-def law_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of the table of laws: verdicts that occur, and the worst error of each law."""
     kinds = [v for v in Verdict if v is Verdict.OK or any(outcome.verdict is v for outcome in report.cases)]
     header = ["law", "", *(verdict.value for verdict in kinds), "worst error", "allowed", "of allowed", "in case"]
@@ -96,7 +96,7 @@ def fenced(script: str) -> str:
     return f"{fence}python\n{clean(script).rstrip()}\n{fence}\n"
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Outcomes) -> str:
     """The whole report: counts, laws with their measured errors, faults with reproductions, what is not offered."""
     parts = [f"# attendax check: {escaped(f'{report.name} {report.version}'.strip())}\n"]
     parts += [
@@ -143,18 +143,18 @@ def cell(tally: Tally | None) -> str:
     return f"{told} ~{differing}".strip() if differing else told
 
 
-def laws_of(reports: Sequence[Report]) -> list[str]:
+def laws_of(reports: Sequence[Outcomes]) -> list[str]:
     """The laws that any of the reports has cases of, in order."""
     return sorted({law for report in reports for law in report.laws()}, key=lambda law: (len(law), law))
 
 
-def all_versions(reports: Sequence[Report]) -> str:
+def all_versions(reports: Sequence[Outcomes]) -> str:
     """Of everything that was run, in a line."""
     versions = {name: version for report in reports for name, version in report.versions.items()}
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def matrix_markdown(reports: Sequence[Report], left_out: Mapping[str, str] | None = None) -> str:
+def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
     """Implementations by laws, then the faults of each, and who was left out with the reason."""
     laws = laws_of(reports)
     rows = []
@@ -179,7 +179,7 @@ def _reason(outcome: Outcome) -> str:
 # The terminal
 
 
-def terminal(report: Report, console: "Console") -> None:
+def terminal(report: Outcomes, console: "Console") -> None:
     """Print the result, the laws, each fault in two lines, and a few reproductions."""
     from rich.text import Text
 
@@ -207,11 +207,11 @@ def terminal(report: Report, console: "Console") -> None:
     console.print(Text(clean(summary(report)), "bold green" if report.ok else "bold red"))
 
 
-def _how(report: Report) -> str:
+def _how(report: Outcomes) -> str:
     return f"{report.arrays}, {report.dtype}, seed {report.seed}, level {report.level}"
 
 
-def _law_table(report: Report, *, wide: bool) -> "Table":
+def _law_table(report: Outcomes, *, wide: bool) -> "Table":
     """At most 80 columns, of which those without a number are left out; wide, also the case of the worst error."""
     found = _table(
         ("law", "", "ok", "faults", "conven-\ntion", "not\noffered", "worst\nerror", "allowed", "times\nthat")
@@ -264,7 +264,7 @@ def _print_fault(outcome: Outcome, console: "Console") -> None:
     console.print(Padding(told, (0, 0, 0, 4)))
 
 
-def matrix_terminal(reports: Sequence[Report], console: "Console", left_out: Mapping[str, str] | None = None) -> None:
+def matrix_terminal(reports: Sequence[Outcomes], console: "Console", left_out: Mapping[str, str] | None = None) -> None:
     """Print implementations by laws; four characters a law, so that fifteen and a name fit 80 columns."""
     from rich.text import Text
 

@@ -1,0 +1,155 @@
+"""How long a case takes until it can run: to trace, to lower and to compile, beside jax.nn.
+
+Every time is from cold: JAX's caches are cleared, and none is kept on disk. CPU seconds are those of all threads.
+attendax traces its kernels while it lowers, so the stages compare by their sum only.
+"""
+
+import contextlib
+import gc
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+import tables
+from contestants import OURS, PEERS
+from harness import Unable, spread
+from shapes import Shape
+from workload import Case
+
+CONTESTANTS = (OURS, "jax.nn")
+ROUNDS = 3
+STAGES = ("trace", "lower", "compile")
+SMALL = Shape(1, 1, 1, 2, 2, 2, False, "no model: so that no round is the first to need XLA")
+
+
+@contextlib.contextmanager
+def from_cold() -> Iterator[None]:
+    """Without a cache on disk; everyone has compiled once."""
+    kept = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # or what was in use stays so
+    try:
+        for name in CONTESTANTS:
+            compiled(name, Case("small", SMALL), "backward")
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", kept)
+        compilation_cache.reset_cache()
+
+
+def compiled(name: str, case: Case, measure: str) -> dict[str, list[float]]:
+    """Wall and CPU seconds of each stage.
+
+    Raises:
+        Unable: the contestant cannot do the case.
+    """
+    function, arguments, _ = PEERS[name].stage(case, measure)
+    jax.clear_caches()
+    gc.collect()
+    clocks, staged = [now()], jax.jit(function)
+    for step in (lambda x: x.trace(*arguments), lambda x: x.lower(), lambda x: x.compile()):
+        staged = step(staged)
+        clocks.append(now())
+    wall, cpu = ([b - a for a, b in itertools.pairwise(clock)] for clock in zip(*clocks, strict=True))
+    return {"wall_s": wall, "cpu_s": cpu}
+
+
+def now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def run(case: Case, measure: str, rounds: int, progress: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """A record for each contestant; they take turns, and who is first changes from round to round."""
+    records = {name: {"case": case.name, "measure": measure, "contestant": name} for name in CONTESTANTS}
+    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in CONTESTANTS}
+    for number in range(rounds):
+        for name in CONTESTANTS[number % 2 :] + CONTESTANTS[: number % 2]:
+            if "status" in records[name]:
+                continue
+            progress(name)
+            try:
+                found[name].append(compiled(name, case, measure))
+            except Unable as reason:
+                records[name] |= {"status": "unable", "reason": str(reason)}
+            except Exception as error:
+                records[name] |= {"status": "failed", "reason": f"{type(error).__name__}: {str(error)[:300]}"}
+    for name, record in records.items():
+        if "status" not in record:
+            record |= {"status": "timed", "rounds": found[name], **medians(found[name])}
+    return list(records.values())
+
+
+def medians(rounds: list[dict[str, list[float]]]) -> dict[str, float]:
+    """Of the sums over the stages, and of each stage by the wall clock."""
+    sums = {clock: statistics.median(sum(one[clock]) for one in rounds) for clock in ("wall_s", "cpu_s")}
+    return sums | {f"{x}_s": statistics.median(one["wall_s"][k] for one in rounds) for k, x in enumerate(STAGES)}
+
+
+def ratio(records: list[dict[str, Any]], clock: str) -> float | None:
+    """The seconds of jax.nn over those of attendax, the median of the ratios within rounds."""
+    ours, other = sorted(records, key=lambda record: CONTESTANTS.index(record["contestant"]))
+    if "rounds" not in ours or "rounds" not in other:
+        return None
+    pairs = zip(other["rounds"], ours["rounds"], strict=True)
+    return spread([sum(b[clock]) / sum(a[clock]) for b, a in pairs]).median
+
+
+HEADER = ("case", "measure", "contestant", "CPU s", "wall s", *STAGES, "x attendax, CPU", "wall")
+ABOVE_1 = "above 1: attendax compiles faster"
+
+
+def rows(records: list[dict[str, Any]]) -> list[list[str]]:
+    """Of one case and measure."""
+    found = []
+    for record in records:
+        if record["status"] != "timed":
+            continue
+        seconds = [f"{record[name]:.3f}" for name in ("cpu_s", "wall_s", *(f"{stage}_s" for stage in STAGES))]
+        ratios = ["" if x is None else f"{x:.2f}" for x in (ratio(records, clock) for clock in ("cpu_s", "wall_s"))]
+        ratios = ["", ""] if record["contestant"] == OURS else ratios
+        found.append([record["case"], record["measure"], record["contestant"], *seconds, *ratios])
+    return found
+
+
+def remarks(records: list[dict[str, Any]]) -> list[str]:
+    """Who was not timed, and why."""
+    return [f"{r['contestant']}: {r['status']}: {r['reason']}" for r in records if r["status"] != "timed"]
+
+
+def groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """By case and measure."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for record in records:
+        found.setdefault((record["case"], record["measure"]), []).append(record)
+    return list(found.values())
+
+
+MEANS_HEADER = ("measure", "clock", "jax.nn over attendax, geometric mean", "from, to", "cases")
+
+
+def means(records: list[dict[str, Any]]) -> list[list[str]]:
+    """Geometric means of the ratios, of the cases that both can do."""
+    found = []
+    for measure in dict.fromkeys(record["measure"] for record in records):
+        for clock, words in (("cpu_s", "CPU"), ("wall_s", "wall")):
+            every = (ratio(group, clock) for group in groups(records) if group[0]["measure"] == measure)
+            ratios = [x for x in every if x is not None]
+            if ratios:
+                mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+                spans = f"{min(ratios):.2f} to {max(ratios):.2f}"
+                found.append([measure, words, f"{mean:.2f}", spans, str(len(ratios))])
+    return found
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """The means, every case, and who was not timed."""
+    every = [row for group in groups(records) for row in rows(group)]
+    said = [f"- {g[0]['case']}, {g[0]['measure']}: {remark}\n" for g in groups(records) for remark in remarks(g)]
+    head = f"## Seconds to compile\n\nMedians; trace, lower and compile by the wall clock; {ABOVE_1}.\n"
+    return "\n".join([head, tables.table(MEANS_HEADER, means(records)), tables.table(HEADER, every), "".join(said)])

@@ -1,0 +1,24 @@
+"""Tables in Markdown, and the remarks below them."""
+
+from typing import Any
+
+
+def remarks(records: list[dict[str, Any]]) -> list[str]:
+    """Who was not timed and why, what a note says, who judged, which rounds were disturbed."""
+    said = [f"{r['contestant']}: {r['status']}: {r['reason']}" for r in records if r["status"] != "timed"]
+    said += [f"{r['contestant']}: {r['note']}" for r in records if r.get("note")]
+    for judge in dict.fromkeys(r["judged_by"] for r in records if "judged_by" in r):
+        names = [r["contestant"] for r in records if r.get("judged_by") == judge]
+        whose = "" if len(names) == sum("judged_by" in r for r in records) else f" ({', '.join(names)})"
+        said.append(f"judged by: {judge}{whose}")
+    timed = [r for r in records if r["status"] == "timed"]
+    if timed:
+        counts = f"{len(timed[0]['seconds'])} rounds kept, {timed[0]['rounds_thrown_away']} thrown away"
+        kept = timed[0]["rounds_disturbed"]
+        said.append(counts + (f"; {kept} of those kept were disturbed, too" if kept else ""))
+    return said
+
+
+def table(header: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

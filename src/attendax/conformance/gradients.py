@@ -1,0 +1,298 @@
+"""Derivatives held against finite differences: by hand, by JAX, and by the values of the function itself."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .differences import ORDER, STEP, WEIGHTS, differences, weighed
+
+LOWER = 6  # the order beside which the other is held
+ROUNDINGS = 8  # so many are granted to each number of a result; 65 functions of attendax.spec need 0.2 at most
+BEND = 1e-6  # share of the movement by which two orders may differ before the function counts as not smooth
+
+
+def assert_gradients(
+    fn: Callable[..., Any],
+    *arrays: Any,
+    backward: Callable[..., Any] | None = None,
+    seed: int = 0,
+    directions: int = 1,
+    step: float = STEP,
+) -> None:
+    """Assert that derivatives agree with finite differences, argument by argument, in float64.
+
+    Take a random cotangent c and, for each array in turn, a random direction d: normal numbers, times the size of those
+    of the array where that is above 1. Then ``Σ grad · d`` has to be the slope of ``Σ c · fn(x + h d)`` at ``h = 0``.
+    Of a function of JAX its vjp and its jvp are judged, and ``backward`` where it is given; of one of NumPy
+    ``backward``.
+
+    The tolerance is that of the difference. It is the central one of eighth order; how far the one of sixth order lies
+    from it bounds what it leaves out. To this come ``ROUNDINGS`` roundings of each term of ``Σ c · fn``, over the step.
+
+    Args:
+        fn: of ``arrays``; gives a floating array or a pytree of them. NaN may not be in it; infinities do not move.
+        *arrays: arrays or pytrees. What is not floating (ids, masks, random keys) stays as it is, without a gradient.
+        backward: ``backward(grad_output, *arrays)`` gives the gradients in the order of ``arrays``; of a single one
+            also the bare array. ``grad_output`` has the form of what ``fn`` gives.
+        seed: of the cotangent and of the directions.
+        directions: how many for each array.
+        step: h. A function with kinks, such as a ReLU, asks for one so short that no step crosses a kink: 1e-5.
+
+    Raises:
+        AssertionError: a derivative is off: which argument, by how much, and the seed. Or its shape is not that of the
+            argument; or ``fn`` is not smooth enough for the step, gives NaN, or moves along none of the directions.
+        TypeError: there is nothing to differentiate, or ``fn`` is not of JAX and has no ``backward``.
+
+    Example:
+        >>> from attendax import spec
+        >>> scores = np.array([[0.5, -1.0, 2.0]])
+        >>> assert_gradients(spec.attention_weights, scores, backward=spec.attention_weights_backward)
+        >>> def twice(grad_output, x):
+        ...     return 2 * grad_output * np.cos(x)
+        >>> assert_gradients(np.sin, scores, backward=twice)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        AssertionError: assert_gradients: sin disagrees with its finite differences (seed 0, step 0.001)
+          x by hand: -0.0931..., by differences -0.0465..., allowed ± 2...e-12: off by 0.0466, 2 times as large
+    """
+    import jax
+
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(seed)
+        problem = _Problem.of(fn, arrays, rng, in_jax=backward is None)
+        found, push = _gradients(problem, backward), _linear(problem)
+        wrong, moved = [], False
+        for _ in range(directions):
+            for k, (name, x) in enumerate(zip(problem.names, problem.moving, strict=True)):
+                direction = _size(x) * np.asarray(rng.standard_normal(x.shape))
+                slope = _slope(problem, k, direction, step)
+                moved |= abs(slope.value) > slope.allowed
+                numbers = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
+                numbers |= {"by jvp": _pushed(problem, push, k, direction)} if push else {}
+                wrong += [slope.told(f"{name} {how}", got) for how, got in numbers.items() if slope.is_off(got)]
+    if wrong:
+        head = f"{problem.said} disagrees with its finite differences (seed {seed}, step {step:g})"
+        raise AssertionError("\n  ".join([head, *wrong]))
+    if not moved:
+        raise AssertionError(f"{problem.said} moves along none of the directions (seed {seed}): nothing was shown")
+
+
+class _Problem(NamedTuple):
+    """A function of the floating leaves of its arguments, and a weight for each number of its result."""
+
+    fn: Callable[..., Any]
+    leaves: list[Any]  # of all arguments, None included
+    tree: Any
+    places: list[int]  # of the leaves that move
+    names: list[str]
+    result: Any
+    cotangent: Any
+
+    @classmethod
+    def of(
+        cls, fn: Callable[..., Any], arrays: tuple[Any, ...], rng: np.random.Generator, *, in_jax: bool
+    ) -> "_Problem":
+        import jax
+
+        paths, tree = jax.tree_util.tree_flatten_with_path(arrays, is_leaf=_is_none)
+        leaves = [_own(x, in_jax or isinstance(x, jax.Array)) if _is_floating(x) else x for _, x in paths]
+        places = [k for k, x in enumerate(leaves) if _is_floating(x)]
+        if not places:
+            raise TypeError(f"assert_gradients: {_name_of(fn)} is given no floating array")
+        problem = cls(fn, leaves, tree, places, [_label(fn, paths[k][0]) for k in places], None, None)
+        result = problem.at(*problem.moving)
+        if any(np.isnan(np.asarray(y, np.float64)).any() for y in jax.tree.leaves(result)):
+            raise AssertionError(f"{problem.said} gives NaN")
+        cotangent = jax.tree.map(lambda y: np.asarray(rng.standard_normal(np.shape(y))), result)
+        return problem._replace(result=result, cotangent=cotangent)
+
+    @property
+    def moving(self) -> list[np.ndarray]:
+        return [self.leaves[k] for k in self.places]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return self.tree.unflatten(self.leaves)
+
+    @property
+    def said(self) -> str:
+        return f"assert_gradients: {_name_of(self.fn)}"
+
+    @property
+    def is_of_jax(self) -> bool:
+        import jax
+
+        return any(isinstance(y, jax.Array) for y in jax.tree.leaves(self.result))
+
+    def at(self, *moving: Any) -> Any:
+        """The function of what moves."""
+        leaves = list(self.leaves)
+        for k, x in zip(self.places, moving, strict=True):
+            leaves[k] = x
+        return self.fn(*self.tree.unflatten(leaves))
+
+
+class _Slope(NamedTuple):
+    """The slope of Σ cotangent · result along a direction, and how far off it may be."""
+
+    value: float
+    allowed: float
+
+    def is_off(self, got: float) -> bool:
+        return not abs(got - self.value) <= self.allowed  # NaN is off
+
+    def told(self, what: str, got: float) -> str:
+        ratio = f", {got / self.value:.4g} times as large" if abs(self.value) > self.allowed else ""
+        numbers = f"{got:.12g}, by differences {self.value:.12g}, allowed ± {self.allowed:.1e}"
+        return f"{what}: {numbers}: off by {abs(got - self.value):.3g}{ratio}"
+
+
+def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> _Slope:
+    """Along a direction of the k-th leaf that moves.
+
+    Raises:
+        AssertionError: orders 6 and 8 differ by more than rounding and a share of the movement explain.
+    """
+    import jax
+
+    def along(x: Any) -> Any:
+        return problem.at(*problem.moving[:k], x, *problem.moving[k + 1 :])
+
+    parts = [
+        jax.tree.leaves(x) for x in differences(along, [problem.moving[k]], [direction], step, len(WEIGHTS[ORDER]))
+    ]
+    weights = [np.asarray(c) for c in jax.tree.leaves(problem.cotangent)]
+    values = [np.asarray(y, np.float64) for y in jax.tree.leaves(problem.result)]
+    high, low = (
+        [c * weighed(WEIGHTS[order], x, step) for c, *x in zip(weights, *parts[: len(WEIGHTS[order])], strict=True)]
+        for order in (ORDER, LOWER)
+    )
+    size = sum(np.sum(np.abs(c * y), where=np.isfinite(y)) for c, y in zip(weights, values, strict=True))
+    movement = sum(float(np.abs(x).sum()) for x in high)
+    rounding = ROUNDINGS * np.finfo(np.float64).eps * float(2 * sum(map(abs, WEIGHTS[ORDER])) * size / step + movement)
+    value = sum(float(x.sum()) for x in high)
+    bend = abs(value - sum(float(x.sum()) for x in low))
+    if not bend <= rounding + BEND * movement:
+        raise AssertionError(
+            f"{problem.said}: along {problem.names[k]} the differences of order 8 and 6 are {bend:.1e} apart, of a "
+            f"movement of {movement:.1e}: a kink, a jump or too little precision within steps of {step:g}"
+        )
+    return _Slope(value, bend + rounding)
+
+
+def _gradients(problem: _Problem, backward: Callable[..., Any] | None) -> dict[str, list[np.ndarray]]:
+    """By hand and by JAX, as far as there are: a gradient for each leaf that moves."""
+    import jax
+
+    found = {}
+    if backward is not None:
+        found["by hand"] = _by_hand(problem, backward(problem.cotangent, *problem.arguments))
+    if problem.is_of_jax:
+        cotangent = jax.tree.map(lambda c, y: np.asarray(c, np.asarray(y).dtype), problem.cotangent, problem.result)
+        found["by vjp"] = jax.vjp(problem.at, *problem.moving)[1](cotangent)
+    if not found:
+        raise TypeError(f"{problem.said} gives arrays of NumPy: its backward is missing")
+    return {how: [_shaped(problem, k, how, grad) for k, grad in enumerate(all_)] for how, all_ in found.items()}
+
+
+def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
+    """The gradients of the leaves that move, from those of the arguments."""
+    import jax
+
+    given = problem.arguments
+    leaves = functools.partial(jax.tree.leaves, is_leaf=_is_none)
+    structure: Callable[[Any], Any] = functools.partial(jax.tree.structure, is_leaf=_is_none)
+    bare = len(given) == 1 and structure(grads) == structure(given[0])
+    grads = (grads,) if bare else tuple(grads)
+    if len(grads) < len(given) or any(x is not None for x in grads[len(given) :]):
+        raise AssertionError(f"{problem.said}: {len(grads)} gradients by hand of {len(given)} arguments")
+    found: list[Any] = []
+    for k, (x, grad) in enumerate(zip(given, grads, strict=False)):
+        parts = leaves(grad) if any(map(_is_floating, leaves(x))) else leaves(x)
+        if len(parts) != len(leaves(x)):
+            raise AssertionError(
+                f"{problem.said}: argument {k} by hand: {len(parts)} gradients of {len(leaves(x))} arrays"
+            )
+        found += parts
+    return [found[k] for k in problem.places]
+
+
+def _shaped(problem: _Problem, k: int, how: str, grad: Any) -> np.ndarray:
+    shape = None if grad is None else np.shape(grad)
+    if shape != problem.moving[k].shape:
+        said = "missing" if grad is None else f"of shape {shape}, expected {problem.moving[k].shape}"
+        raise AssertionError(f"{problem.said}: {problem.names[k]} {how}: the gradient is {said}")
+    return np.asarray(grad, np.float64)
+
+
+def _linear(problem: _Problem) -> Callable[..., Any] | None:
+    """Its jvp at the arrays; None where it is not of JAX, or has a vjp of its own and no jvp."""
+    import jax
+
+    from .frameworks.in_jax import is_lack
+
+    if not problem.is_of_jax:
+        return None
+    try:
+        push = jax.linearize(problem.at, *problem.moving)[1]
+        push(*map(np.zeros_like, problem.moving))  # without a jvp, this fails at the latest
+    except TypeError as error:
+        if is_lack(error):
+            return None
+        raise
+    return push
+
+
+def _pushed(problem: _Problem, push: Callable[..., Any], k: int, direction: np.ndarray) -> float:
+    import jax
+
+    moves = push(*(direction if j == k else np.zeros_like(x) for j, x in enumerate(problem.moving)))
+    pairs = zip(jax.tree.leaves(problem.cotangent), jax.tree.leaves(moves), strict=True)
+    return sum(float(np.sum(c * np.asarray(move))) for c, move in pairs)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _is_floating(x: Any) -> bool:
+    """Whether it moves; random keys and NumPy's objects are not."""
+    import jax.numpy as jnp
+
+    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def _own(x: Any, in_jax: bool) -> Any:
+    """A copy in float64 that nobody can write to: the differences are taken of the same numbers."""
+    import jax.numpy as jnp
+
+    copied = np.array(x, np.float64)
+    copied.flags.writeable = False
+    return jnp.asarray(copied) if in_jax else copied
+
+
+def _size(x: Any) -> float:
+    """Of the numbers of an array, where it is above 1."""
+    sizes = np.abs(np.asarray(x))
+    return max(1.0, float(np.median(sizes[np.isfinite(sizes)]))) if np.isfinite(sizes).any() else 1.0
+
+
+def _name_of(fn: Any) -> str:
+    fn = getattr(fn, "func", fn)
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _label(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:
+    """The name of an argument, as far as the signature has it, and the place within it."""
+    import jax
+
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    given = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    index = path[0].idx
+    return (given[index] if index < len(given) else f"argument {index}") + jax.tree_util.keystr(path[1:])

@@ -1,0 +1,199 @@
+"""Who imports whom: no circle of files, layers that import downward only, and a specification without JAX.
+
+Every import counts, those inside functions and those for type checkers, too.
+"""
+
+import ast
+import graphlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+VALUES = {"params", "checks", "masks", "scores", "options", "integers"}  # below everything
+MAY_IMPORT = {  # part of attendax -> the other parts it may import
+    "params": set(),
+    "options": set(),
+    "checks": {"params"},
+    "integers": {"checks"},
+    "masks": {"checks", "integers"},
+    "scores": {"checks", "integers"},
+    "exits": set(),
+    "extras": set(),
+    "interrupts": set(),
+    "legible": set(),
+    "spec": VALUES,
+    "kernels": VALUES,
+    "ops": VALUES | {"kernels"},
+    "sharding": VALUES | {"kernels", "ops"},
+    "compat": VALUES | {"kernels", "ops"},
+    "encoders": VALUES | {"kernels", "ops", "spec", "extras"},
+    "conformance": VALUES | {"spec", "extras", "exits"},
+    "figures": {"checks", "extras"},
+    "": VALUES | {"spec", "kernels", "ops", "encoders", "conformance", "sharding", "compat"},  # attendax itself
+    "cli": {"spec", "encoders", "conformance", "figures", "exits", "extras", "interrupts", "legible"},
+    "__main__": {"cli", "interrupts"},
+}
+SPEC_NEEDS = {"numpy", "scipy.special"}
+
+
+def files(folder, package=""):
+    """The Python files below a folder, by the name under which they are imported."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = [*filter(None, [package]), *path.relative_to(folder).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name, path, known):
+    """What a file imports: the name of a known file where it is one, else the name as it is written."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name("." * node.level + base, package)
+            inside = (f"{base}.{alias.name}" for alias in node.names)
+            found |= {module if module in known else base for module in inside}
+    return found - {name}
+
+
+def graph_of(folder, package=""):
+    known = files(folder, package)
+    return {name: imports(name, path, known) for name, path in known.items()}
+
+
+def circle(graph):
+    """The files of a circle, in order; empty where there is none."""
+    within = {name: found & graph.keys() for name, found in graph.items()}
+    try:
+        graphlib.TopologicalSorter(within).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
+def part_of(name):
+    """Of attendax.kernels.tiles it is kernels; of attendax itself nothing."""
+    return name.partition(".")[2].partition(".")[0]
+
+
+def upward(graph):
+    """The imports that the layers forbid, in words."""
+    return [
+        f"{name} imports {found}"
+        for name, every in graph.items()
+        for found in sorted(every)
+        if found.partition(".")[0] == "attendax" and part_of(found) not in MAY_IMPORT[part_of(name)] | {part_of(name)}
+    ]
+
+
+def foreign(graph, allowed):
+    """What is imported from neither the standard library nor attendax nor the allowed."""
+    every = {found for all_ in graph.values() for found in all_}
+    return sorted(x for x in every - allowed if x.partition(".")[0] not in sys.stdlib_module_names | {"attendax"})
+
+
+@pytest.fixture(scope="module")
+def attendax():
+    return graph_of(ROOT / "src/attendax", "attendax")
+
+
+def test_no_circle_in_the_package(attendax):
+    assert len(attendax) > 80
+    assert circle(attendax) == []
+
+
+def test_no_circle_in_the_benchmarks():
+    graph = graph_of(ROOT / "benchmarks")
+    assert {"shapes", "workload"} <= graph["bench"]
+    assert circle(graph) == []
+
+
+def test_every_part_has_its_place(attendax):
+    assert {part_of(name) for name in attendax} <= MAY_IMPORT.keys()
+
+
+def test_layers_import_downward_only(attendax):
+    assert upward(attendax) == []
+
+
+def test_the_layers_themselves_are_no_circle():
+    assert circle(MAY_IMPORT) == []
+
+
+def test_the_specification_needs_numpy_only(attendax):
+    spec = {name: found for name, found in attendax.items() if part_of(name) == "spec"}
+    assert len(spec) > 10
+    assert foreign(spec, SPEC_NEEDS) == []
+
+
+def test_the_specification_loads_neither_jax_nor_the_kit():
+    code = "import sys, attendax.spec; print(sorted({'jax', 'attendax.conformance'} & sys.modules.keys()))"
+    path = {"PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
+
+
+# --- The checker, on trees with a fault ------------------------------------------------------------------------------
+
+
+def planted(folder, **sources):
+    """A tree in which ``kernels__tiles`` is the file kernels/tiles.py."""
+    for name, source in sources.items():
+        path = folder.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+        (path.parent / "__init__.py").touch()
+    return graph_of(folder, "attendax")
+
+
+HIDDEN = {
+    "at the top": "from .{} import x",
+    "in a function": "def f():\n    from . import {}",
+    "in full": "import attendax.kernels.{}",
+    "for type checkers": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from attendax.kernels import {}",
+}
+
+
+@pytest.mark.parametrize("back", HIDDEN.values(), ids=list(HIDDEN))
+def test_a_planted_circle_is_found(tmp_path, back):
+    there = {"kernels__a": "from .b import x", "kernels__b": "from . import c"}
+    graph = planted(tmp_path, **there, kernels__c="import numpy")
+    assert circle(graph) == []
+    graph = planted(tmp_path, **there, kernels__c=back.format("a"))
+    found = [name.removeprefix("attendax.kernels.") for name in circle(graph)]
+    assert found[0] == found[-1]
+    assert "".join(found[1:]) in ("abc", "bca", "cab")
+
+
+UPWARD = {
+    "kernels__a": ["from ..ops import x", "def f():\n    from .. import ops", "import attendax.spec.b"],
+    "ops__a": ["from attendax import encoders", "from ..conformance import x"],
+    "conformance__a": ["from ..kernels.b import x", "from attendax.ops.b import x"],
+    "encoders__a": ["from attendax import cli", "from attendax import figures", "from attendax import attention"],
+    "spec__a": ["from .. import cli", "from ..kernels import b"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "source"), [(name, x) for name, sources in UPWARD.items() for x in sources])
+def test_a_planted_import_upward_is_found(tmp_path, name, source):
+    names = ("kernels__b", "ops__b", "spec__b", "encoders__b", "conformance__b", "cli", "figures", "checks")
+    there = dict.fromkeys(names, "import numpy")
+    assert upward(planted(tmp_path, **there, **{name: "from attendax.checks import x"})) == []
+    (found,) = upward(planted(tmp_path, **there, **{name: source}))
+    assert found.startswith(f"attendax.{name.replace('__', '.')} imports attendax")
+
+
+def test_a_planted_import_of_jax_is_found(tmp_path):
+    source = "import math\nimport numpy as np\nfrom scipy.special import erf\nfrom attendax import checks\n"
+    assert foreign(planted(tmp_path, spec__a=source), SPEC_NEEDS) == []
+    graph = planted(tmp_path, spec__a=f"{source}def f():\n    import jax.numpy as jnp\n    from scipy import linalg")
+    assert foreign(graph, SPEC_NEEDS) == ["jax.numpy", "scipy"]
