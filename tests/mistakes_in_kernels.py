@@ -466,32 +466,11 @@ DIRECTIONS = (
         ("third order of the linear part alone", "if not moving:", "if True:", "third order", "small"),
         ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order in reverse", "small"),
         (
-            "results stand still",
-            "(list(given), *result_tangents)",
-            "(list(given), 0 * result_tangents[0], result_tangents[1])",
-            "second order",
-            "small",
-        ),
-        (
-            "sums stand still",
-            "(list(given), *result_tangents)",
-            "(list(given), result_tangents[0], 0 * result_tangents[1])",
-            "second order",
-            "small",
-        ),
-        (
             "dout and dlse swapped",
             "zip(tangents, arrays, strict=False)",
             "zip(tangents[::-1], arrays, strict=False)",
             "second order in reverse",
             "one value",
-        ),
-        (
-            "tangents of the first leaves",
-            "[next(rest) if t else None for t in there]",
-            "[next(rest, None) for _ in there]",
-            "tangent of the keys",
-            "all alike",
         ),
         (
             "batch axis reshaped, not moved",
@@ -569,7 +548,28 @@ POISON = (
         ("NaN of results in a tangent", "_not_finite(results.out)", "False", "visible tangent", "future"),
     )
     + in_file(
-        "derivatives.py",
+        "programs.py",
+        (
+            "results stand still",
+            "(list(given), *result_tangents)",
+            "(list(given), 0 * result_tangents[0], result_tangents[1])",
+            "second order",
+            "small",
+        ),
+        (
+            "sums stand still",
+            "(list(given), *result_tangents)",
+            "(list(given), result_tangents[0], 0 * result_tangents[1])",
+            "second order",
+            "small",
+        ),
+        (
+            "tangents of the first leaves",
+            "[next(rest) if t else None for t in there]",
+            "[next(rest, None) for _ in there]",
+            "tangent of the keys",
+            "all alike",
+        ),
         (
             "NaN of a tangent in second order",
             "active, _finite_or_zero(given), result_tangents",

@@ -28,6 +28,7 @@ def workload(encoders, tmp_path):
     return encoders.Workload(weights, encoders=((2, 5),), layers=((2, 3, 6, 3, 7),), texts=3)
 
 
+@pytest.mark.slow
 def test_every_case_times_attendax_and_says_who_is_missing(encoders, workload, monkeypatch):
     monkeypatch.setattr(encoders.contestants, "find_spec", lambda package: None)
     said = []

@@ -61,6 +61,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_right_however_it_comes(name):
     only = ["plain", "lengths that no block", "merge", "bfloat16"]
@@ -103,6 +104,7 @@ ODD = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ODD)
 def test_what_gives_something_else_is_wrong_and_breaks_nothing(name):
     report = check(

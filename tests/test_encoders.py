@@ -61,6 +61,7 @@ class TestEncoderConfig:
 
 
 class TestInitEncoder:
+    @pytest.mark.slow
     def test_leaves(self):
         params = jax.jit(init_encoder, static_argnums=1)(jax.random.key(0), CONFIG)
         assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(

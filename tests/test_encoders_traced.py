@@ -52,7 +52,7 @@ class TestClosedOver:
         mask = GIVEN["mask"]
         np.testing.assert_allclose(found[mask], by_specification(params)[mask], rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.sample(1)
+    @pytest.mark.slow
     @KINDS
     def test_gradient(self, params, kind):
         """Equal to that of a loss which is given its ids and mask, traced, as arguments."""

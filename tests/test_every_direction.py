@@ -163,7 +163,7 @@ def test_l12_every_direction(how, name):
     DIRECTIONS[how](functools.partial(loss, SETTINGS[name]), reference(name))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("poison", [0.0, np.nan])
 def test_l12_third_derivatives_in_reverse(poison):
     """Reverse mode through the program itself (``Plan.reversible``), with masked keys that are finite, and NaN (L6)."""

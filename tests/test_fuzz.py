@@ -227,6 +227,7 @@ def test_a_planted_mistake_is_found(mistake):
     assert any(finding.law == law for finding in findings)
 
 
+@pytest.mark.slow
 def test_the_mistakes_start_from_what_is_right():
     """Else anything would be found."""
     for case in some(4, lambda c: c.work < 500 and c.jit == "outer", seed=2):

@@ -99,7 +99,7 @@ def test_chosen_weights_have_their_gradient(rng):
         assert_gradients(jax.jit(functools.partial(attendax.weights_at, mask=masks.causal(2), **where)), *arrays)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["entropy", "largest", "received"])
 def test_stats_have_their_gradient(name, rng):
     """In both directions of differentiation."""

@@ -117,7 +117,7 @@ POISONS = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @every_implementation
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -130,7 +130,7 @@ def test_l6_masked_poison_changes_no_bit_forward(attention, name, poison, rng):
         assert_same_bits(attention(**poisoned, mask=mask, return_lse=True, **options), wanted, name)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @every_gradient
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -213,7 +213,7 @@ def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng)
     assert_same_bits(gradients(poisoned), gradients(arrays), which)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
@@ -309,7 +309,7 @@ HUGE_MODIFIERS = {
 }
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 @every_implementation
 @pytest.mark.parametrize("name", HUGE_MODIFIERS)
 @pytest.mark.parametrize("width", [1, 3, 8])

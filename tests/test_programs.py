@@ -23,7 +23,7 @@ def float32(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("size", [40, 300, 700])
 def test_a_program_exported_for_any_batch(size, mask, rng):
@@ -80,6 +80,7 @@ print("right")
 """
 
 
+@pytest.mark.slow
 def test_the_gradient_through_shard_map_with_its_defaults():
     """On four CPU devices: attention, keys that all devices share, an encoder block; eager and under jit."""
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
@@ -87,7 +88,7 @@ def test_the_gradient_through_shard_map_with_its_defaults():
     assert done.stdout == "right\n", done.stderr
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
 def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):

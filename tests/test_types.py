@@ -34,6 +34,7 @@ def test_a_users_file_passes_a_strict_type_checker(tmp_path):
     assert {int(line.split(":")[1]) for line in lines} == {last - 1, last}
 
 
+@pytest.mark.slow
 def test_what_a_user_may_write_runs():
     done = subprocess.run([sys.executable, USER_CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

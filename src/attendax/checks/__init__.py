@@ -1,6 +1,7 @@
 """The one border check: named axes in, one clear error out (L14). Shared by NumPy and JAX, so both say the same."""
 
 from .attention import ACTIVATIONS as ACTIVATIONS
+from .attention import IMPLEMENTATIONS as IMPLEMENTATIONS
 from .attention import NORMS as NORMS
 from .attention import attention as attention
 from .attention import bias as bias

@@ -9,7 +9,7 @@ from .shapes import FLOATING, check, fail, floating, is_wider, native
 from .values import boolean, heads, in_range, instance, integer, key_words, number, one_of
 
 NORMS = ("pre", "post")
-PLANNED = ("dense", "blockwise", "cudnn", "mosaic")
+IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
 
 
@@ -133,7 +133,7 @@ def attention(
     offered: tuple[str, ...] = ("dense",),
 ) -> Border:
     """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the random words."""
-    if implementation in PLANNED and implementation not in offered:
+    if implementation in IMPLEMENTATIONS and implementation not in offered:
         there = " and ".join(map(repr, offered))
         fail(NotImplementedError, function, f"implementation {implementation!r} is not here; offered: {there}.")
     one_of(function, "implementation", implementation, (None, *offered))

@@ -7,7 +7,8 @@ from jax import Array
 from attendax import checks
 from attendax.masks import Mask
 
-from . import dropout, tile_sizes
+from . import dropout
+from .backends import BACKENDS, DEFAULT
 from .functions import trace_mask, trace_modifier
 from .operands import Operands, Plan
 
@@ -33,7 +34,7 @@ def checked_call(
     implementation: Any = None,
     return_lse: Any = False,
     *,
-    offered: tuple[str, ...] = ("dense", "blockwise"),
+    offered: tuple[str, ...] = tuple(BACKENDS),
     **gradients: Any,
 ) -> Call:
     """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built."""
@@ -66,8 +67,8 @@ def checked_call(
     words = None
     if border.rate:
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
-    limits = tile_sizes.ONE_TILE if implementation == "dense" else tile_sizes.LIMITS
-    plan = Plan(float(border.scale), float(border.rate), limits)
+    backend = implementation or DEFAULT
+    plan = Plan(float(border.scale), float(border.rate), BACKENDS[backend].limits(), backend)
     operands = Operands(query, key, value, bias, score_mod, mask, words)
     if score_mod is not None:
         modifier = trace_modifier(score_mod, shape, operands.wide())

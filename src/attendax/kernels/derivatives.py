@@ -1,12 +1,6 @@
 """Every direction of differentiation, once, for every backend (L12).
 
-A backend is three functions, each of which builds nothing of size T x S::
-
-    forward(operands, plan)                                  -> Results
-    tangent(tangents, operands, results, plan)               -> (dout, dlse)
-    cotangent((dout, dlse), operands, results, plan, wanted) -> a gradient for each leaf wanted
-
-``tangent`` is linear in ``tangents`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other.
+A backend (see ``backends``) brings two linear functions, each the transpose of the other: ``tangent``, ``cotangent``.
 JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
 front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
 
@@ -30,208 +24,17 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from . import blockwise, by_definition
-from .numerics import repeated, vary_alike, walled
+from . import programs
+from .numerics import vary_alike
 from .operands import Operands, Plan, Results
 
-BACKENDS: dict[str, Any] = {"blockwise": blockwise}
 KEPT = 256
 
 
-def attend(operands: Operands, plan: Plan, backend: str = "blockwise") -> Results:
-    """The results of a backend, differentiable in every direction."""
+def attend(operands: Operands, plan: Plan) -> Results:
+    """The results of the backend of the plan, differentiable in every direction."""
     leaves, tree = jax.tree.flatten(operands)
-    return Results(*forward_p.bind(*vary_alike(leaves), backend=backend, tree=tree, plan=plan))
-
-
-def _forward(*leaves: Any, backend: str, tree: Any, plan: Plan) -> tuple[Any, ...]:
-    operands = jax.tree.unflatten(tree, leaves)
-    if not _has_scores(operands, plan):
-        shapes = _forward_shapes(*leaves, tree=tree, plan=plan)
-        return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0), strict=True))
-
-    def forward(*leaves):
-        return tuple(BACKENDS[backend].forward(jax.tree.unflatten(tree, leaves), plan))
-
-    return walled(forward, *leaves)
-
-
-def _tangent(*arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
-    """arrays: the tangents of the active leaves; the operands; the results."""
-    if not _has_scores(_unpack(arrays, tree)[0], plan):
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in _tangent_shapes(*arrays, tree=tree, plan=plan))
-
-    def tangent(*arrays):
-        operands, results, given = _unpack(arrays, tree)
-        return tuple(BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan))
-
-    return walled(tangent, *arrays)
-
-
-def _curve(
-    *arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]
-) -> tuple[Any, ...]:
-    """How ``tangent`` moves with the operands, and with the results through them: by both directions, linear in each.
-
-    arrays: the tangents of the moving leaves; those of the active ones; the operands; the results.
-    """
-    if not _has_scores(_unpack(arrays, tree)[0], plan):
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in _tangent_shapes(*arrays, tree=tree, plan=plan))
-
-    def curve(*arrays):
-        operands, results, given = _unpack(arrays, tree)
-        given, tangents = given[: sum(moving)], _spaced(given[sum(moving) :], active)
-
-        def tangent(operands, results):
-            return BACKENDS[backend].tangent(tangents, operands, results, plan)
-
-        def exact(marked, found, operands):
-            return by_definition.tangent(marked, found, tangents, operands, plan)
-
-        result_tangents = BACKENDS[backend].tangent(_spaced(given, moving), operands, results, plan)
-        one, found = _moved(tangent, operands, results, moving, _finite_or_zero(given), result_tangents)
-        marked = ~(_are_finite(*one) & _are_finite(*result_tangents) & _are_finite(results.out))
-        return _with_exact(functools.partial(exact, marked), found, operands, moving, given)
-
-    return walled(curve, *arrays)
-
-
-def _cotangent(*arrays: Any, backend: str, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
-    """arrays: dout, dlse; the operands; the results. wanted: a shape for each differentiable leaf, or None."""
-    if not _has_scores(_unpack(arrays, tree)[0], plan):
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in _cotangent_shapes(*arrays, tree=tree, wanted=wanted))
-
-    def cotangent(*arrays):
-        operands, results, given = _unpack(arrays, tree)
-        return tuple(BACKENDS[backend].cotangent(given, operands, results, plan, wanted))
-
-    return walled(cotangent, *arrays)
-
-
-def _second(
-    *arrays: Any, backend: str, tree: Any, plan: Plan, active: tuple[bool, ...], wanted: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """How ``cotangent`` moves with the operands, and with the results through them.
-
-    arrays: the tangents of the active leaves; dout, dlse; the operands; the results. wanted: as in ``_cotangent``.
-    """
-    if not _has_scores(_unpack(arrays, tree)[0], plan):
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in _cotangent_shapes(*arrays, tree=tree, wanted=wanted))
-
-    def second(*arrays):
-        operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
-        result_tangents = BACKENDS[backend].tangent(_spaced(given, active), operands, results, plan)
-        # A row that is not finite, or moves so, is left out of the products, and added by definition if read (L6).
-        finite = _are_finite(results.out, results.total, *result_tangents)
-        alive = jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0)
-        left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
-
-        def cotangent(operands, results):
-            return BACKENDS[backend].cotangent(left, operands, results, plan, wanted)
-
-        def exact(found, operands):
-            return by_definition.cotangent(alive & ~finite, found, (dout, dlse), operands, plan, wanted)
-
-        rows = results._replace(shift=jnp.where(finite, results.shift, jnp.inf))
-        _, found = _moved(cotangent, operands, rows, active, _finite_or_zero(given), result_tangents)
-        return _with_exact(exact, found, operands, active, given)
-
-    return walled(second, *arrays)
-
-
-def _moved(
-    function: Callable, operands: Operands, results: Results, moving: Any, given: Any, result_tangents: Any
-) -> Any:
-    """``function(operands, results)``, and how it moves with ``given``, the tangents of the moving leaves.
-
-    Of the results, lse moves by its shift: the weights then by ``p (ds - dlse)``, the difference first (L8).
-    """
-
-    def of_moving(given, out, shift):
-        return function(_refilled(operands, moving, given), Results(out, shift, results.total))
-
-    primals = _those_of(operands, moving), results.out, results.shift
-    return jax.jvp(of_moving, *_of_one_shape(primals, (list(given), *result_tangents)))
-
-
-def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, given: Any) -> tuple[Any, ...]:
-    """How ``exact(., operands)`` moves, where the first moves by ``found``: what is not finite comes by definition."""
-
-    def of_moving(zeros, given):
-        return exact(zeros, _refilled(operands, moving, given))
-
-    zeros = [jnp.zeros_like(x) for x in found]
-    return tuple(
-        jax.jvp(of_moving, *_of_one_shape((zeros, _those_of(operands, moving)), (list(found), list(given))))[1]
-    )
-
-
-def _of_one_shape(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """Both trees, each pair of arrays in one shape: from vmap the two may have axes of 1 in different places."""
-    shapes = jax.tree.map(lambda x, t: jnp.broadcast_shapes(x.shape, t.shape), primals, tangents)
-    leaves, tree = jax.tree.flatten((primals, tangents))
-    shapes = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x))
-    return jax.tree.unflatten(tree, [repeated(x, shape) for x, shape in zip(leaves, shapes * 2, strict=True)])
-
-
-def _spaced(given: Any, there: tuple[bool, ...]) -> list[Any]:
-    """One for each place, None where nothing is there."""
-    rest = iter(given)
-    return [next(rest) if t else None for t in there]
-
-
-def _those_of(operands: Operands, moving: tuple[bool, ...]) -> list[Any]:
-    return [x for x, m in zip(operands.differentiable(), moving, strict=True) if m]
-
-
-def _refilled(operands: Operands, moving: tuple[bool, ...], given: Any) -> Operands:
-    """The operands with others in place of the moving leaves."""
-    pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
-    return operands.replaced([x if other is None else other for x, other in pairs])
-
-
-def _are_finite(*arrays: Any) -> Any:
-    """Which rows are, in all arrays (..., T, .)."""
-    return functools.reduce(jnp.logical_and, (jnp.all(jnp.isfinite(x), axis=-1, keepdims=True) for x in arrays))
-
-
-def _finite_or_zero(arrays: Any) -> list[Any]:
-    return [jnp.where(jnp.isfinite(x), x, 0) for x in arrays]
-
-
-def _has_scores(operands: Operands, plan: Plan) -> bool:
-    return 0 not in (*plan.leading(operands), *operands.query.shape[-3:-1], operands.key.shape[-2])
-
-
-def _unpack(arrays: Any, tree: Any) -> tuple[Operands, Results, Any]:
-    first = len(arrays) - tree.num_leaves - 3
-    return jax.tree.unflatten(tree, arrays[first:-3]), Results(*arrays[-3:]), arrays[:first]
-
-
-def _forward_shapes(*leaves: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
-    operands = jax.tree.unflatten(tree, leaves)
-    return _shapes(operands, plan, (operands.value.shape[-1], 1, 1))
-
-
-def _tangent_shapes(*arrays: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
-    operands = _unpack(arrays, tree)[0]
-    return _shapes(operands, plan, (operands.value.shape[-1], 1))
-
-
-def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any]:
-    rows = *plan.leading(operands), *operands.query.shape[-3:-1]
-    like = _type_of(operands.query)
-    return [like.update(shape=(*rows, width), dtype=operands.wide(), weak_type=False) for width in widths]
-
-
-def _cotangent_shapes(*arrays: Any, tree: Any, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
-    leaves = _unpack(arrays, tree)[0].differentiable()
-    pairs = zip(wanted, leaves, strict=True)
-    return [_type_of(leaf).update(shape=shape, weak_type=False) for shape, leaf in pairs if shape is not None]
-
-
-def _type_of(x: Any) -> Any:
-    return x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    return Results(*forward_p.bind(*vary_alike(leaves), tree=tree, plan=plan))
 
 
 def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
@@ -260,11 +63,11 @@ def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
     return primitive
 
 
-forward_p = _primitive("attention", _forward, _forward_shapes)
-tangent_p = _primitive("attention_tangent", _tangent, _tangent_shapes)
-curve_p = _primitive("attention_curve", _curve, _tangent_shapes)
-cotangent_p = _primitive("attention_cotangent", _cotangent, _cotangent_shapes)
-second_p = _primitive("attention_second", _second, _cotangent_shapes)
+forward_p = _primitive("attention", programs.forward, programs.forward_shapes)
+tangent_p = _primitive("attention_tangent", programs.tangent, programs.tangent_shapes)
+curve_p = _primitive("attention_curve", programs.curve, programs.tangent_shapes)
+cotangent_p = _primitive("attention_cotangent", programs.cotangent, programs.cotangent_shapes)
+second_p = _primitive("attention_second", programs.second, programs.cotangent_shapes)
 
 
 def _zero(x: Any) -> Any:
@@ -420,8 +223,8 @@ ad.primitive_jvps[forward_p] = _forward_jvp
 for _each, _count, _beyond in (
     (tangent_p, lambda active, **_: sum(active), _by_curve),
     (cotangent_p, lambda **_: 2, _by_second),
-    (curve_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, _curve)),
-    (second_p, lambda active, **_: sum(active), functools.partial(_by_jax, _second)),
+    (curve_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, programs.curve)),
+    (second_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.second)),
 ):
     ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _beyond)
 ad.primitive_transposes[tangent_p] = _tangent_transpose

@@ -12,15 +12,11 @@ from attendax.checks import is_traced, knows_keywords
 from attendax.masks import Mask
 
 from .attention import attention
+from .backends import DEFAULT, NOT_HERE
 from .call import checked_call
 from .operands import Operands, Plan, takes_arrays
 from .tile_sizes import bands_of, grid_of, whole_grid_of
 from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
-
-IMPOSSIBLE = {
-    "cudnn": "not part of this version: no GPU backend is",
-    "mosaic": "not part of this version: no GPU backend is",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,10 +125,10 @@ def explain(
     memory: Any = jax.jit(attend).lower(shapes).compile().memory_analysis()
     wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
     pairs = math.prod(operands.query.shape[:-1]) * key.shape[-2]
-    rest = memory.temp_size_in_bytes, IMPOSSIBLE
+    rest = memory.temp_size_in_bytes, NOT_HERE
     if implementation == "dense" or pairs == 0:
         reason = "asked for; it builds all T x S scores" if pairs else "there are no scores"
-        return Explanation(implementation or "blockwise", reason, None, None, wide * pairs, 0, *rest)
+        return Explanation(implementation or DEFAULT, reason, None, None, wide * pairs, 0, *rest)
     tile, tiles, done = _work(mask, operands, plans[0])
     reason = "asked for" if implementation else "the fastest path for this device that keeps the law; memory O(T + S)"
     return Explanation("blockwise", reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest)

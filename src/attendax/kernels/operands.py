@@ -94,6 +94,7 @@ class Plan:
     scale: float
     rate: float
     limits: Limits
+    backend: str = "blockwise"
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
     reversible: bool = False  # whether reverse mode may go through the program itself
 

@@ -1,0 +1,33 @@
+"""Which backends there are, by the names that ``implementation`` takes.
+
+A backend is three functions, and how large the tiles are that they work in::
+
+    forward(operands, plan)                                  -> Results
+    tangent(tangents, operands, results, plan)               -> (dout, dlse)
+    cotangent((dout, dlse), operands, results, plan, wanted) -> a gradient for each leaf wanted
+
+``tangent`` is linear in ``tangents`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from attendax.checks import IMPLEMENTATIONS
+
+from . import blockwise, tile_sizes
+from .operands import Limits
+
+
+class Backend(NamedTuple):
+    """One way to compute attention."""
+
+    functions: Any  # a module with the three
+    limits: Callable[[], Limits]
+
+
+BACKENDS = {
+    "dense": Backend(blockwise, lambda: tile_sizes.ONE_TILE),
+    "blockwise": Backend(blockwise, lambda: tile_sizes.LIMITS),
+}
+DEFAULT = "blockwise"
+NOT_HERE = {name: "not part of this version: no GPU backend is" for name in IMPLEMENTATIONS if name not in BACKENDS}
