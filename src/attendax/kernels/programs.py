@@ -74,7 +74,10 @@ def curve(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving:
 
 
 def cotangent(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Gradients. arrays: dout, dlse; the operands; the results. wanted: a shape for each differentiable leaf or None."""
+    """Gradients.
+
+    arrays: dout, dlse; the operands; the results. wanted: for each differentiable leaf a shape, or None.
+    """
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in cotangent_shapes(*arrays, tree=tree, wanted=wanted))
 
