@@ -14,6 +14,15 @@ from attendax import interrupts
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to another process there")
 
+
+@pytest.fixture(autouse=True)
+def interrupts_are_heard():
+    """What a shell runs in the background ignores SIGINT, and so does whatever that starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 # Loaded by the interpreter before anything else: interrupts it at the first import of a module.
 SITE = """
 import importlib.abc, os, signal, sys
