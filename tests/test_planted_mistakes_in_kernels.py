@@ -21,6 +21,7 @@ import pytest
 
 import attendax.kernels
 from attendax import masks, scores, spec
+from attendax.conformance import directional_difference
 from attendax.kernels.operands import Limits
 from attendax.kernels.tile_sizes import LIMITS
 from cases import KEY, attention_case
@@ -225,7 +226,7 @@ def judge_jvp_of_jvp(twin, case):
     arrays, directions = arrays_of(case), directions_of(arrays_of(case))
     attend, defined = partial(case.forward, twin), partial(case.forward, spec)
     _, got = jax.jvp(lambda *a: jax.jvp(attend, a, directions)[1], arrays, directions)
-    wanted = slope_along(lambda *a: slope_along(defined, a, directions), arrays, directions)
+    wanted = directional_difference(lambda *a: directional_difference(defined, a, directions), arrays, directions)
     assert_tree_close(got, wanted, 1e-6, "jvp of jvp")
 
 
@@ -317,24 +318,13 @@ def judge_tangent_of_the_keys(twin, case):
     judge_tangent(twin, case, moving=[1])
 
 
-def slope_along(function, arrays, directions):
-    """The central difference of eighth order of a function along a direction."""
-    weights, step = {1: 4 / 5, 2: -1 / 5, 3: 4 / 105, 4: -1 / 280}, 1e-3
-
-    def at(h):
-        return function(*(x + h * d for x, d in zip(arrays, directions, strict=True)))
-
-    parts = [(w / step, at(k * step), at(-k * step)) for k, w in weights.items()]
-    return tuple(sum(w * (up[n] - down[n]) for w, up, down in parts) for n in range(len(parts[0][1])))
-
-
 @judge("second order")
 def judge_second_order(twin, case):
     """The gradients along a direction, forward over reverse."""
     arrays, cotangent = random_of(case)
     directions = directions_of(arrays)
     _, got = jax.jvp(lambda *a: results_and_gradients(case, twin, a, cotangent)[1], arrays, directions)
-    wanted = slope_along(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
+    wanted = directional_difference(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
     assert_tree_close(got, wanted, 1e-9, "second order")
 
 
@@ -349,9 +339,9 @@ def judge_second_order_in_reverse(twin, case):
         return sum(jnp.sum(g * d) for g, d in zip(grads, directions, strict=True))
 
     got, of_cotangent = jax.grad(slope, (0, 1))(arrays, cotangent)
-    wanted = slope_along(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
+    wanted = directional_difference(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
     assert_tree_close(got, wanted, 1e-9, "reverse over reverse")
-    tangent = slope_along(partial(case.forward, spec), arrays, directions)
+    tangent = directional_difference(partial(case.forward, spec), arrays, directions)
     assert_tree_close(of_cotangent, tangent, 1e-9, "with respect to the cotangent")
 
 
@@ -549,12 +539,12 @@ def judge_third_order(twin, case):
         return jax.jvp(lambda *a: results_and_gradients(case, twin, a, cotangent)[1], arrays, directions)[1]
 
     got = jax.jvp(slopes, arrays, directions)[1]
-    wanted = slope_along(slopes_by_hand(case, cotangent, directions), arrays, directions)
+    wanted = directional_difference(slopes_by_hand(case, cotangent, directions), arrays, directions)
     assert_tree_close(got, wanted, 1e-6, "third order")
 
 
 def slopes_by_hand(case, cotangent, directions):
-    return lambda *arrays: slope_along(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
+    return lambda *arrays: directional_difference(lambda *a: case.backward(spec, cotangent, *a), arrays, directions)
 
 
 @judge("unread overflow")
