@@ -18,7 +18,7 @@ from . import by_definition, whole
 from .numerics import all_below
 from .online_softmax import combined, sum_or_one
 from .operands import VALUE, Operands, Plan, Results
-from .tile_sizes import bands_of, grid_of, whole_grid_of
+from .tile_sizes import Partition, partition_of
 from .tile_work import (
     Rows,
     all_is_seen,
@@ -29,14 +29,14 @@ from .tile_work import (
     pulled_back,
     value_divisor,
 )
-from .tiles import MASKED, SKIPPED, Grid, Schedule, folded, kinds_of_tiles, once_more, repeat
+from .tiles import MASKED, SKIPPED, Schedule, folded, kinds_of_tiles, once_more, repeat
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
-    if (heads := whole_grid_of(operands, plan, plan.limits.whole_bytes)) is not None:
-        return whole.forward(heads, operands, plan)
-    grid, widths = grid_of(operands, plan), (operands.value.shape[-1], 1, 1)
+    partition, widths = partition_of(operands, plan, "forward"), (operands.value.shape[-1], 1, 1)
+    if partition.heads is not None:
+        return whole.forward(partition.heads, operands, plan)
     fine, divisor = value_divisor(operands.value, operands.wide())
 
     def work(tile, is_open):
@@ -46,8 +46,8 @@ def forward(operands: Operands, plan: Plan) -> Results:
         average, largest, total = parts
         return average / sum_or_one(total) * divisor, largest, total
 
-    results = Results(*by_rows(grid, operands, plan, widths, (0, -jnp.inf, 0), work, combined, finish))
-    if all_is_seen(grid, operands):
+    results = Results(*by_rows(partition, operands, plan, widths, (0, -jnp.inf, 0), work, combined, finish))
+    if all_is_seen(partition.grid, operands):
         return results
     none = jnp.zeros(results.total.shape, bool)
     seen = lax.cond(fine, lambda: none, lambda: by_definition.that_see(_not_finite(operands.value), operands, plan))
@@ -67,9 +67,9 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
         dlse_i = Σ_j p_ij ds_ij
         dout_i = Σ_j w_ij (ds_ij v_j + dv_j) - dlse_i out_i
     """
-    if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
-        return whole.tangent(heads, tangents, operands, plan)
-    widths = operands.value.shape[-1], 1
+    partition, widths = partition_of(operands, plan, "tangent"), (operands.value.shape[-1], 1)
+    if partition.heads is not None:
+        return whole.tangent(partition.heads, tangents, operands, plan)
 
     def work(tile, is_open):
         return part_of_tangent(tile, tangents, operands, results, plan, is_open)
@@ -78,9 +78,8 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
         summed, dlse = parts
         return summed - dlse * tile.cut("queries", results.out), dlse
 
-    grid = grid_of(operands, plan)
-    found = by_rows(grid, operands, plan, widths, (0, 0), work, added, finish)
-    if all_is_seen(grid, operands):
+    found = by_rows(partition, operands, plan, widths, (0, 0), work, added, finish)
+    if all_is_seen(partition.grid, operands):
         return found
     marked = ~jnp.isfinite(results.total) | _not_finite(results.out)
     if (dvalue := tangents[VALUE]) is not None:
@@ -92,7 +91,7 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
 
 
 def by_rows(
-    grid: Grid,
+    partition: Partition,
     operands: Operands,
     plan: Plan,
     widths: Any,
@@ -107,7 +106,8 @@ def by_rows(
 
     What does not run ``often`` has no program of its own for OPEN tiles.
     """
-    kinds, wide = kinds_of_tiles(operands.mask, grid), operands.wide()
+    grid, wide = partition.grid, operands.wide()
+    kinds = kinds_of_tiles(operands.mask, grid)
     schedule = Schedule(kinds if often else kinds.clip(SKIPPED, MASKED))
 
     def nothing():
@@ -128,7 +128,7 @@ def by_rows(
 
     lead, (N, T) = plan.leading(operands), operands.query.shape[-3:-1]
     buffers = tuple(jnp.zeros((*lead, N, T, n), wide) for n in widths)
-    for band in (bands := bands_of(operands, plan)):
+    for band in partition.bands:
 
         def chunk(index, buffers, band=band):
             tile = band.tile(index)
@@ -136,7 +136,7 @@ def by_rows(
             return tuple(tile.put("queries", *pair) for pair in zip(buffers, finish(tile, parts), strict=True))
 
         buffers = repeat(band.grid.chunks, chunk, buffers)
-    if bands:
+    if partition.bands:
         return buffers
     return repeat(grid.chunks * grid.row_blocks, row_of_tiles, buffers)
 
@@ -147,13 +147,14 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i`` is its sum over k. A
     gradient is summed over the axes along which its shape is 1. The loop goes by columns of tiles.
     """
-    if (heads := whole_grid_of(operands, plan, plan.limits.bytes)) is not None:
-        return whole.cotangent(heads, grads, operands, plan, wanted)
-    grid, wide = grid_of(operands, plan, apart=True), operands.wide()
+    partition = partition_of(operands, plan, "cotangent")
+    if partition.heads is not None:
+        return whole.cotangent(partition.heads, grads, operands, plan, wanted)
+    grid, wide = partition.grid, operands.wide()
     kinds = kinds_of_tiles(operands.mask, grid, rows_count_once=True)
     schedule = Schedule(kinds.swapaxes(1, 2))
     dout, dlse = grads
-    rows = _steady(Rows.of(dout, dlse, results), dlse, grid, operands, plan)
+    rows = _steady(Rows.of(dout, dlse, results), dlse, partition, operands, plan)
     rows = rows._replace(shift=jnp.where(_see_what_is_not_finite(operands, plan), jnp.inf, rows.shift))
     marked, rows = rows.live & ~rows.are_finite(), rows.cleaned()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
@@ -180,7 +181,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         return schedule.visit(chunk, column, work, add, buffers, nothing)
 
     buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)
-    for band in (bands := bands_of(operands, plan)):
+    for band in partition.bands:
 
         def chunk(index, buffers, band=band):
             tile = band.tile(index)
@@ -188,7 +189,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
             return tuple(tile.add(*each) for each in zip(roles, buffers, parts, strict=True))
 
         buffers = repeat(band.grid.chunks, chunk, buffers)
-    if not bands:
+    if not partition.bands:
         buffers = repeat(grid.chunks * grid.column_blocks, column_of_tiles, buffers)
     buffers = by_definition.cotangent(marked, buffers, grads, operands, plan, wanted)
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
@@ -210,7 +211,7 @@ def _not_finite(x: Array) -> Array:
     return ~jnp.all(jnp.isfinite(x), axis=-1, keepdims=True)
 
 
-def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan) -> Rows:
+def _steady(rows: Rows, dlse: Array, partition: Partition, operands: Operands, plan: Plan) -> Rows:
     """The rows, where scores are large with maximum, sum and delta taken again from the products of the backward.
 
     Its products may be of another shape than those of the forward, and round differently. That does not matter as long
@@ -233,13 +234,13 @@ def _steady(rows: Rows, dlse: Array, grid: Grid, operands: Operands, plan: Plan)
             share = jnp.log(sum_or_one(total))
             return shift + (share - lax.stop_gradient(share)), lax.stop_gradient(total)  # lse moves by its shift
 
-        shift, total = by_rows(grid, operands, plan, (1, 1), (-jnp.inf, 0), sums, combined, finish, often=False)
+        shift, total = by_rows(partition, operands, plan, (1, 1), (-jnp.inf, 0), sums, combined, finish, often=False)
         large = rows._replace(shift=jnp.where(huge, shift, jnp.inf), total=jnp.where(huge, total, 1))
 
         def products(tile, is_open):
             return (part_of_delta(tile, large, operands, plan, is_open),)
 
-        (delta,) = by_rows(grid, operands, plan, (1,), (0,), products, added, lambda _, parts: parts, often=False)
+        (delta,) = by_rows(partition, operands, plan, (1,), (0,), products, added, lambda _, parts: parts, often=False)
         pairs = zip((delta - dlse, shift, total), as_they_are, strict=True)
         return tuple(jnp.where(huge, *pair) for pair in pairs)
 

@@ -15,7 +15,7 @@ from .attention import attention
 from .backends import DEFAULT, NOT_HERE
 from .call import checked_call
 from .operands import Operands, Plan, takes_arrays
-from .tile_sizes import bands_of, grid_of, whole_grid_of
+from .tile_sizes import partition_of
 from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
 
 
@@ -136,9 +136,9 @@ def explain(
 
 def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
     """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
-    heads = whole_grid_of(operands, plan, plan.limits.whole_bytes)
-    whole = [heads] if heads else [band.grid for band in bands_of(operands, plan)]
-    grid = max(whole, key=lambda grid: grid.columns) if whole else grid_of(operands, plan)
+    partition = partition_of(operands, plan)
+    whole = [partition.heads] if partition.heads else [band.grid for band in partition.bands]
+    grid = max(whole, key=lambda grid: grid.columns) if whole else partition.grid
     tile = math.prod(grid.shape[:-2]), grid.rows, grid.columns
     if whole:
         kind, count = "open" if mask is None else "masked", sum(grid.chunks for grid in whole)

@@ -15,7 +15,7 @@ from .derivatives import attend
 from .numerics import walled
 from .online_softmax import max_or_zero, sum_or_one, weights_of
 from .operands import takes_arrays
-from .tile_sizes import grid_of
+from .tile_sizes import grid_of, partition_of
 from .tile_work import scores_of_tile, weights_of_tile
 from .tiles import Grid, Tile
 
@@ -69,7 +69,6 @@ def attention_stats(
         return _no_stats(call, shape)
     results = attend(*call)
     widths, neutral = (1, 1, 1), (0, -jnp.inf, -1)
-    grid = grid_of(*call)
 
     def work(tile, is_open):
         scores = scores_of_tile(tile, *call, is_open)
@@ -86,7 +85,8 @@ def attention_stats(
         first = one[1] >= other[1]
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
-    parts = blockwise.by_rows(grid, *call, widths, neutral, work, add, lambda _, parts: parts)
+    partition = partition_of(call.operands, call.plan.in_parts())
+    parts = blockwise.by_rows(partition, *call, widths, neutral, work, add, lambda _, parts: parts)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     total = results.total.reshape(shape[:-1])
     top = max_or_zero(top)

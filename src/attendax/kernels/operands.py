@@ -96,11 +96,12 @@ class Plan:
     limits: Limits
     backend: str = "blockwise"
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
+    heads_whole: bool = True  # whether heads that are small enough may stay whole
     reversible: bool = False  # whether reverse mode may go through the program itself
 
     def in_parts(self) -> "Plan":
         """The plan of a call that wants maximum and sum, too, or must not multiply what the mask forbids."""
-        return dataclasses.replace(self, limits=self.limits._replace(whole=0))
+        return dataclasses.replace(self, heads_whole=False)
 
     def leading(self, operands: Operands) -> tuple[int, ...]:
         """The leading axes of the result, those from vmap included."""

@@ -1,7 +1,7 @@
 """How large tiles are: a pure function of the sizes of a call."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,25 @@ ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": al
 BANDS, MOST_OF_ALL = 4, 0.8  # how many bands at most, and what share of all pairs they may still have
 FEW = 128  # queries
 LEAST = 32  # queries or keys, however many heads a tile must hold
+
+
+class Partition(NamedTuple):
+    """How the scores of a call are cut: into heads that stay whole, or bands, or else the tiles of a grid."""
+
+    heads: Grid | None
+    bands: list[Band]
+    grid: Grid
+
+
+def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> Partition:
+    """The partition for the "forward", the "tangent" or the "cotangent" of a call.
+
+    A forward fuses scores and softmax in one kernel, and takes more heads at once than derivatives do.
+    """
+    most = plan.limits.whole_bytes if direction == "forward" else plan.limits.bytes
+    if (heads := whole_grid_of(operands, plan, most)) is not None:
+        return Partition(heads, [], heads)
+    return Partition(None, bands_of(operands, plan), grid_of(operands, plan, apart=direction == "cotangent"))
 
 
 def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
@@ -84,7 +103,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.whole
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
-    if modified or D == 1 or abs(plan.scale) > 2**10 or _whole_axes(operands, plan):
+    if modified or not plan.heads_whole or D == 1 or abs(plan.scale) > 2**10 or _whole_axes(operands, plan):
         return None
     if most < max(T * S, S * S // 4):
         return None
