@@ -161,7 +161,7 @@ class TestMeasure:
         one, other = (Timing(seconds, 0, 1, 0, 0) for seconds in ([1.0, 4.0, 9.0, 8.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5.0]))
         assert one.ratio_to(other) == (2.0, 1.0, 2.0)
         assert (one.median, one.quartiles) == (5.0, (4.0, 8.0))
-        assert harness.of_rank([7.0]) == (7.0, 7.0, 7.0)
+        assert harness.spread([7.0]) == (7.0, 7.0, 7.0)
 
     def test_the_real_clock(self):
         (timing,) = harness.measure([Contestant("sum", lambda: sum(range(1000)))], rounds=3).values()

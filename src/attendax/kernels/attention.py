@@ -71,6 +71,7 @@ def attention(
         NotImplementedError: an implementation that is not there yet.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> query, key, value = jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.arange(4.0)[:, None]
         >>> attention(query, key, value).tolist()
         [[1.5]]
