@@ -66,7 +66,7 @@ def assert_close(got, wanted, tolerance, scales):
         assert error <= bound, f"leaf {index}: error {error:.3g}, allowed {bound:.3g}"
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_a_call_gives_the_numbers_of_the_specification(call):
     run, by_hand = DIRECTIONS[call.direction]
@@ -123,7 +123,7 @@ LAYERS = {
 LAYER_LOSSES = {"sum": lambda y: y.sum(), "half": lambda y: y[..., ::2].mean()}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("layer", "loss", "tokens"), [
     ("multi-head", "sum", 128), ("multi-head", "half", 300), ("pre", "sum", 64), ("post", "half", 128),
     ("pre", "half", 300), ("scaled_dot_product_attention", "sum", 64), ("scaled_dot_product_attention", "half", 65),
@@ -151,7 +151,7 @@ def test_what_the_weights_look_like():
 # NaN under a mask, on both sides of 4,096 numbers
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("poisoned", [(1,), (2,), (1, 2)], ids=["key", "value", "both"])
 @pytest.mark.parametrize("size", [(4, 63, 16), (12, 64, 16), (2, 300, 16)], ids=str)
 def test_nan_under_a_mask_changes_no_bit(size, poisoned):
@@ -181,7 +181,7 @@ UNREAD = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", UNREAD)
 def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
     """L6: a causal call of which the loss reads the first 40 rows, and NaN in key and value 50."""
@@ -197,7 +197,7 @@ def test_a_key_that_only_unread_queries_see_changes_no_bit(name):
     assert_same_bits([x[:, :50] for x in got], [x[:, :50] for x in wanted], name)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("size", [(1, 5, 8), (12, 64, 16), (2, 300, 16)], ids=str)
 def test_what_only_unread_queries_see_changes_no_bit_of_second_derivatives(size, poison):
@@ -307,7 +307,7 @@ HARD = {  # heads, queries, keys, width, mean of keys and values, scale
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("direction", [reverse_over_reverse, reverse_over_forward, forward_over_reverse])
 def test_second_order_is_nearly_as_near_as_the_dense_formula(direction, name):

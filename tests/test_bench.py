@@ -227,7 +227,7 @@ class TestJudge:
 
 
 class TestContestants:
-    @pytest.mark.sample(1)
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch warns of itself
     @pytest.mark.parametrize("direction", MEASURES)
     def test_whoever_is_installed_is_right(self, direction):
@@ -485,6 +485,7 @@ class TestAgainst:
         if subprocess.run(["git", "-C", str(FOLDER), "rev-parse", "HEAD"], capture_output=True).returncode:
             pytest.skip("not in a clone: there are no commits")
 
+    @pytest.mark.slow
     def test_two_sides_take_turns(self, clone, run, tmp_path):
         argv = ["--shapes", "ragged", "--measures", "forward", "--rounds", "3", "--against", "HEAD"]
         bench.SHAPES["ragged"] = shapes.SHAPES["ragged"]

@@ -63,6 +63,7 @@ def test_texts_are_of_mixed_length_and_the_same_every_time(encoders):
     assert encoders.mixed_texts(3) == encoders.mixed_texts(3)
 
 
+@pytest.mark.slow
 def test_torch_agrees(encoders, workload):
     pytest.importorskip("torch")
     for training in (False, True):

@@ -22,7 +22,7 @@ from judges import assert_same_bits, assert_tree_close, judge_forward, judge_gra
 ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("name", ATTENTION_CASES)
 def test_every_case_of_attention(name, twin):
@@ -323,7 +323,7 @@ def test_masks_pass_through_jit_scan_and_vmap_as_values(rng):
 # L6 in every direction
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e300])
 def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
@@ -348,7 +348,7 @@ def test_l6_the_tangent_does_not_see_what_is_masked(which, poison, rng):
         assert_same_bits(got, wanted, which)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["reverse over forward", "forward over reverse", "reverse over reverse"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_l6_holds_in_the_second_derivative(poison, order, rng):
@@ -374,7 +374,7 @@ def test_l6_holds_in_the_second_derivative(poison, order, rng):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(wanted))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l6_future_keys_inside_one_tile(twin, rng):
     """Any poison at key 3 and later, in key, value and bias: queries 0 to 2 keep every bit, forward and backward."""
@@ -445,7 +445,7 @@ MEMORY = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
 def test_l12_memory_is_linear(name):
     """Gradient, jvp and forward-over-reverse at N = 4, D = 64; the bounds are those of the benchmark of memory."""

@@ -250,6 +250,7 @@ class TestReproduction:
         assert err.startswith("attendax check: L2, scale given: ok")
 
 
+@pytest.mark.slow
 def test_closed_pipe_ends_quietly(here):
     command = [sys.executable, "-m", "attendax", "check", "mine:wrong", *FAST, "--quiet"]
     env = environment() | {"PYTHONPATH": SOURCE}

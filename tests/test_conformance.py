@@ -72,6 +72,7 @@ def test_the_specification_is_right():
     assert report.counts().keys() == {"ok", "not offered"}
 
 
+@pytest.mark.slow
 def test_the_function_of_this_package_is_right():
     """What no other test asks of it; all cases are in benchmarks/results."""
     only = ["refused", "dropout", "merge", "second order: lse", "bias of finfo.min", "inputs are not", "apart"]
@@ -114,7 +115,7 @@ LAYOUTS = {
 MASKED = ["mask (T, S)", "mask (B, N", "mask (1, N", "mask (1, S)", "plain"]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_other_layouts(layout):
     report = check(LAYOUTS[layout], layout=layout, only=MASKED)
@@ -253,7 +254,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_reproduction_fails_alone_in_a_fresh_python(kind, tmp_path):
     """It is pasted into a file, knows nothing of attendax, and ends in an error."""

@@ -30,7 +30,7 @@ def as_users_have_it():
         yield
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [right_attention, right_blockwise], ids=lambda module: module.__name__)
 def test_what_is_right_passes_every_case(right):
     report = check(right.attend, arrays="numpy", backward=right.backward)

@@ -199,6 +199,7 @@ class TestPublishedModel:
         with open(minilm / "model.safetensors", "rb") as file:
             assert hashlib.file_digest(file, "sha256").hexdigest().startswith("53aa5117")
 
+    @pytest.mark.slow
     def test_agrees_with_the_published_embeddings(self, minilm):
         """The stored embeddings of sentence-transformers, same weights: unicode, nothing, 392 tokens cut at 256."""
         path = Path(__file__).parent / "data" / "minilm_reference.json"

@@ -87,6 +87,7 @@ class TestInitEncoder:
         matrices = [first.attention.W_Q, first.attention.W_K, second.attention.W_Q, second.attention.W_K]
         assert len({bytes(np.asarray(matrix)) for matrix in matrices}) == 4
 
+    @pytest.mark.slow
     def test_same_key_same_weights(self):
         chex.assert_trees_all_equal(init_encoder(jax.random.key(3), CONFIG), init_encoder(jax.random.key(3), CONFIG))
 
@@ -268,7 +269,7 @@ class TestLayerAttention:
 class TestPieces:
     """Rows that go through the blocks a few at a time come out as they do all at once, with all their gradients."""
 
-    @pytest.mark.sample(1)
+    @pytest.mark.slow
     @pytest.mark.parametrize("piece", [5, 10, 15], ids=["a row each", "two, and one over", "three, and two over"])
     @pytest.mark.parametrize("masked", [False, True])
     def test_equal_one_piece(self, monkeypatch, piece, masked):

@@ -44,7 +44,7 @@ def assert_close(found, wanted):
 
 
 class TestClosedOver:
-    @pytest.mark.sample(1)
+    @pytest.mark.slow
     @KINDS
     def test_jit(self, params, kind):
         ids, given = kind(IDS), {name: kind(array) for name, array in GIVEN.items()}
@@ -62,7 +62,7 @@ class TestClosedOver:
         assert_close(jax.jit(jax.grad(loss))(params), traced)
         assert_close(jax.jit(jax.grad(jax.checkpoint(loss)))(params), traced)
 
-    @pytest.mark.sample(1)
+    @pytest.mark.slow
     @KINDS
     def test_vmap_over_weights(self, params, kind):
         loss = loss_over(kind)

@@ -156,7 +156,7 @@ def scan(f, ref):
     assert_close(quickly(jax.grad(total))(ref.x), wanted, 1e-10)
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("how", DIRECTIONS)
 def test_l12_every_direction(how, name):
@@ -183,7 +183,7 @@ def test_l12_third_derivatives_in_reverse(poison):
     assert_close(third(lambda q: Tiny.attention(q, *bad, mask=mask)), third(plain), 1e-10)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_l12_hessian_in_the_tiles_of_the_library(name):
     hessian(functools.partial(loss, SETTINGS[name], twin=Whole), reference(name))
@@ -197,7 +197,7 @@ EACH_ARGUMENT = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("which", "name", "twin"), EACH_ARGUMENT)
 def test_l12_vmap_over_each_argument_alone(which, name, twin):
     """Value and gradient with respect to every argument, one of them batched and the others not."""

@@ -28,6 +28,7 @@ def test_full_attention():
     assert set(explanation.impossible) == {"cudnn", "mosaic"}
 
 
+@pytest.mark.slow
 def test_causal_is_half_and_a_window_of_256_at_most_six_percent():
     causal = explain(LONG, LONG, LONG, mask=masks.causal())
     assert 0.5 < causal.flops / FULL < 0.56
@@ -36,6 +37,7 @@ def test_causal_is_half_and_a_window_of_256_at_most_six_percent():
         assert explain(LONG, LONG, LONG, mask=window).flops <= 0.06 * FULL
 
 
+@pytest.mark.slow
 def test_lengths_that_are_known_count_and_others_are_said_to_be_unknown():
     known = explain(LONG, LONG, LONG, mask=masks.padding(np.array([4096])))
     assert known.flops == FULL // 4

@@ -41,7 +41,7 @@ def scanned(function):
     return lambda slopes: jax.lax.scan(lambda carry, slope: (carry, function(slope)), 0, slopes)[1]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "wrap",
     [

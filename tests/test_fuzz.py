@@ -217,7 +217,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda f: f.__name__)
 def test_a_planted_mistake_is_found(mistake):
     """Among the first few cases that concern it, which are of moderate size to save time."""

@@ -77,6 +77,7 @@ class TestEmbed:
         time.sleep(0.2)  # back in the read
         assert interrupted(process) == (130, b"", b"")
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("delay", [0.2, 0.6])
     def test_while_xla_compiles(self, start, delay):
         """Four lines more are a batch of another shape; the threads that compile it outlive an exception."""

@@ -64,7 +64,7 @@ def changed(array, where, value):
 # L5: the empty set
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @every_implementation
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
@@ -81,7 +81,7 @@ def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
     np.testing.assert_allclose(out[:, :, [0, 2, 4]], full[:, :, [0, 2, 4]], rtol=1e-12)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @every_gradient
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_no_gradient_goes_through_an_empty_row(gradients, forbid, rng):
@@ -117,7 +117,7 @@ POISONS = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @every_implementation
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -130,7 +130,7 @@ def test_l6_masked_poison_changes_no_bit_forward(attention, name, poison, rng):
         assert_same_bits(attention(**poisoned, mask=mask, return_lse=True, **options), wanted, name)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @every_gradient
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -144,7 +144,7 @@ def test_l6_masked_poison_changes_no_bit_backward(gradients, name, poison, rng):
         assert_same_bits(gradients(**poisoned, cotangent=cotangent, mask=mask, **options), wanted, name)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", NOT_FINITE[:2])
 @pytest.mark.parametrize("twin", [ops, Whole, Tiny])
 def test_l6_masked_bias(twin, poison, rng):
@@ -165,7 +165,7 @@ def test_l6_masked_bias(twin, poison, rng):
     assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_the_future_cannot_matter(which, twin, rng):
@@ -330,7 +330,7 @@ def test_l7_huge_scores(attention, size, dtype, width, name, rng):
     np.testing.assert_allclose(out, exact.astype(np.float64), atol=tolerance)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @every_gradient
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("mod", ["plain", "softcap"])
@@ -499,7 +499,7 @@ def test_l10_the_mean_over_many_keys_is_the_plain_result(rng):
 # L12: every direction (the dense path; a fast one has its own grid)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"mask": per_batch_mask(1, 1, T, S)}], ids=["plain", "mask"])
 def test_l12_jvp_and_second_order(options, rng):
     arrays = rng.normal(size=(1, 1, T, D)), rng.normal(size=(1, 1, S, D)), rng.normal(size=(1, 1, S, 2))

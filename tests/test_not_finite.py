@@ -49,7 +49,7 @@ CASES = {  # what is written where, and the options
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_by_hand(name):
     place, index, number, options = CASES[name]
@@ -69,7 +69,7 @@ def test_gradients_are_those_by_hand(name):
         np.testing.assert_allclose(got, right, rtol=1e-5, atol=2e-6, err_msg=which)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("closed_over", [False, True])
 def test_infinity_is_a_parameter_like_any_other(closed_over):
     """No cap for the first head: its gradients are those of plain attention, and its cap has the gradient 0."""
@@ -103,7 +103,7 @@ def test_a_random_key_of_a_modifier_needs_no_gradient():
     np.testing.assert_allclose(got, wanted, atol=1e-5)  # the same number for every score
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"bias": np.ones((1, T, S), np.float32)}], ids=["whole heads", "tiles"])
 @pytest.mark.parametrize(
     "second", [jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))]

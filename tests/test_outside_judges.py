@@ -220,7 +220,7 @@ def judged_module(torch, module, run, grad_output, *arrays):
     return output.detach().numpy(), gradients[: len(arrays)], named, named_gradients
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}])
 @pytest.mark.parametrize("bias", [False, True])
 def test_multi_head_attention_in_torch(torch, rng, bias, widths):

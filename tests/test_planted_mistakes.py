@@ -119,6 +119,7 @@ def copy_with(tmp_path, monkeypatch, request):
 TABLE = [(m, spec) for m in SPEC] + [(m, ops) for m in OPS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mistake", "package"), TABLE, ids=[f"{p.__name__[9:]}: {m.name}" for m, p in TABLE])
 def test_the_mistake_is_caught(mistake, package, copy_with):
     twin = copy_with(package, mistake.file, mistake.right, mistake.wrong)
@@ -126,6 +127,7 @@ def test_the_mistake_is_caught(mistake, package, copy_with):
         judge(mistake.judge, mistake.case, twin, package is ops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", [spec, ops], ids=["spec", "ops"])
 def test_an_untouched_copy_passes_every_judge(package, copy_with):
     """So that it is the mistake that is caught, not the copying."""

@@ -88,7 +88,7 @@ def test_the_gradient_through_shard_map_with_its_defaults():
     assert done.stdout == "right\n", done.stderr
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
 def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
@@ -120,6 +120,7 @@ def test_vmap_over_an_axis_of_nothing(rng):
     assert jax.jvp(loss, arrays, arrays)[1] == 0
 
 
+@pytest.mark.slow
 def test_l16_reverse_over_reverse_keeps_no_tile():
     """Its memory at S = 2,048 is at most twice that at 1,024, and less than two arrays of S x S."""
 
