@@ -95,7 +95,7 @@ class Mask:
     def of_rank(self, rank: int = 0) -> "Mask":
         """The mask with its arrays in the shape of scores, (..., N, T, S), an axis 1 where they do not vary.
 
-        The arrays of a function are its own affair and stay. With ``rank``, axes of 1 are put in front.
+        The arrays of a function stay as they are. With ``rank``, axes of 1 are put in front.
         """
         return self.map(lambda part: _of_rank(part, rank))
 

@@ -80,7 +80,7 @@ def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
 
 
 def _judged(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
-    """What is got, without the lse of empty rows: a convention of its own for them has one of its own for that."""
+    """What is got, without the lse of empty rows: who has another convention for these rows has another lse there."""
     if "lse" not in got or trial.implementation.empty_rows == "zero":
         return got
     return got | {"lse": np.where(expected.empty_rows(trial.inputs), wanted["lse"], got["lse"])}

@@ -70,12 +70,12 @@ class Grid:
 
     @property
     def rank(self) -> int:
-        """Of the scores."""
+        """How many axes the scores have."""
         return len(self.axes) + 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the scores of a tile."""
+        """The shape of the scores of a tile."""
         return *self.heads, self.rows, self.columns
 
     def tile(self, chunk: Any, row: Any, column: Any) -> "Tile":
