@@ -252,6 +252,8 @@ def judge_losses(twin, case):
     query, key = normal(2, 12, 197, 64), 1 + normal(2, 12, 197, 64)
     got = jax.jit(lambda q, k, x: twin.attention(q, k, jnp.full(k.shape, x)))(query, key, np.float32(2))
     np.testing.assert_allclose(got, np.full(query.shape, 2.0), atol=1e-5)
+    got = jax.jit(lambda q, k: twin.attention(q, k, jnp.ones(k.shape, k.dtype)))(query, key)
+    np.testing.assert_allclose(got, np.ones(query.shape), atol=1e-5)
 
 
 @judge("a shared key")
