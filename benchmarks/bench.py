@@ -5,44 +5,24 @@ import gc
 import json
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import against
 import attention
 import compiling
+import cores
+import kernels
 import machine
 import report
-from contestants import OURS, PEERS, SAME_ON_CPU, SLOW_TO_COMPILE
+import tables
+from contestants import OURS
+from harness import Unable
+from planning import BadRequest, Grid, Plan, alone, check_names, known, planned
 from screen import terminal
-from shapes import EVERY_DIRECTION, LENGTHS, SHAPES, SHORT, Shape
 from workload import MEASURES, Case
 
 WRONG, INTERRUPTED = 1, 130  # exit statuses, as the command line has them
 LENGTH_CONTESTANTS = (OURS, "jax.nn", "memory-efficient", "torch-sdpa")
-
-
-class BadRequest(ValueError):
-    """Options that cannot be met; one line."""
-
-
-class Grid(NamedTuple):
-    """How much is measured: rounds, seconds for the rounds of a case, and when no new case is begun."""
-
-    rounds: int
-    budget_s: float
-    limit_s: float | None
-
-
-SHORT_GRID, FULL_GRID = Grid(7, 2.0, 80.0), Grid(11, 3.5, 900.0)
-
-
-class Plan(NamedTuple):
-    grid: Grid
-    todo: list[tuple[str, str]]  # case, measure
-    names: list[str]  # contestants that are installed
-    left_out: list[str]
-    against: tuple[str, str] | None = None  # as it was named, and the commit that it is
-    compiles: bool = False  # what is measured is not how the cases run but how they compile
 
 
 def main(options: argparse.Namespace) -> int:
@@ -51,6 +31,12 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         BadRequest: it cannot be met; nothing was measured.
     """
+    if options.device == "gpu":
+        return on_gpu(options)
+    if options.devices:
+        return on_devices(options)
+    if options.profile:
+        return profile(options)
     plan = planned(options)
     folder = output_folder(options.output)
     results = empty(options, plan)
@@ -63,86 +49,51 @@ def main(options: argparse.Namespace) -> int:
         return INTERRUPTED
     ours = [r for r in results["records"] if r["contestant"].startswith(OURS)]
     ours += results["against"]["records"] if "against" in results else []
-    ours += [r for r in results.get("compile", ()) if r["contestant"] == OURS]
+    others = *results.get("compile", ()), *results.get("cores", {}).get("records", ())
+    ours += [record for record in others if record["contestant"] == OURS]
     return WRONG if any(r["status"] in ("wrong", "failed") for r in ours) else 0
 
 
-def planned(options: argparse.Namespace) -> Plan:
-    """The cases, the measures and the contestants; every name is known."""
-    known = SHAPES | LENGTHS
-    check_names("--shapes", options.shapes, known)
+def on_gpu(options: argparse.Namespace) -> int:
+    """The run on a GPU (``gpu.py``), which has cases of its own."""
+    import gpu
+
+    alone("--device gpu", "runs cases of its own", options, goes_with=("output",))
+    try:
+        return gpu.main(options.output)
+    except (ValueError, OSError) as error:
+        raise BadRequest(str(error)) from error
+
+
+def on_devices(options: argparse.Namespace) -> int:
+    """What a sequence on several devices costs (``devices.py``)."""
+    import devices
+
+    alone("--devices", "measures a sequence on several devices", options, goes_with=("output",))
+    return devices.main(options.output)
+
+
+def profile(options: argparse.Namespace) -> int:
+    """The kernels of one shape, on the screen."""
+    name, dtype = options.profile, options.dtype
+    alone("--profile", "takes one shape apart", options, goes_with=("profile", "measures", "dtype"))
+    check_names("--profile", [name], known())
     check_names("--measures", options.measures, MEASURES)
-    check_names("--contestants", options.contestants, PEERS)
-    if options.rounds is not None and options.rounds < 1:
-        raise BadRequest(f"--rounds {options.rounds}: at least 1")
-    grid = FULL_GRID if options.full else SHORT_GRID
-    if options.shapes or options.lengths or options.encoders:
-        grid = grid._replace(limit_s=FULL_GRID.limit_s if options.full else None)
-    if options.rounds:
-        grid = grid._replace(rounds=options.rounds)
-    shapes = options.shapes or (list(SHAPES) if options.full else list(SHORT))
-    measures = options.measures or ["forward", "backward"]
-    todo = []
-    for shape in shapes:
-        every = options.full and not options.measures and shape in EVERY_DIRECTION
-        todo += [(shape, measure) for measure in (MEASURES if every else measures)]
-    if (options.full and not options.shapes) or options.lengths:
-        todo += [(shape, "forward") for shape in LENGTHS if shape not in shapes]
-    if options.compile:
-        return planned_to_compile(options, grid)
-    todo.sort(key=lambda one: one[0].startswith("long-"))  # what takes longest comes last, where the time may be up
-    if options.against:
-        if options.contestants or options.encoders:
-            raise BadRequest("--against compares attendax with itself: no --contestants, no --encoders")
-        try:
-            commit = against.commit_of(options.against)
-        except ValueError as error:
-            raise BadRequest(f"--against {options.against}: {error}") from error
-        return Plan(grid, todo, [OURS], [], (options.against, commit))
-    names, left_out = contestants(options)
-    return Plan(grid, todo, names, left_out)
-
-
-def planned_to_compile(options: argparse.Namespace, grid: Grid) -> Plan:
-    """Every shape unless some are named, forward and with the gradient."""
-    if options.contestants or options.encoders or options.lengths or options.against:
-        said = "no --contestants, --encoders, --lengths, --against"
-        raise BadRequest(f"--compile compares {' with '.join(compiling.CONTESTANTS)}: {said}")
-    grid = Grid(options.rounds or compiling.ROUNDS, grid.budget_s, None)
-    measures = options.measures or ["forward", "backward"]
-    todo = [(shape, measure) for shape in options.shapes or SHAPES for measure in measures]
-    return Plan(grid, todo, list(compiling.CONTESTANTS), [], compiles=True)
-
-
-def check_names(option: str, given: list[str] | None, known: Any) -> None:
-    for name in given or ():
-        if name not in known:
-            raise BadRequest(f"{option} {name}: unknown; there are {', '.join(known)}")
-
-
-def contestants(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Those who take part, and of the others why not."""
-    import jax
-
-    names, left_out = [], []
-    for name, peer in PEERS.items():
-        if options.contestants and name not in options.contestants:
-            continue
-        if peer.gpu_only and jax.default_backend() == "cpu":
-            reason = "for a GPU only"
-        elif not peer.is_installed():
-            reason = f"{peer.package} is not installed"
-        elif not options.contestants and name in SAME_ON_CPU and jax.default_backend() == "cpu":
-            reason = f"on a CPU the same as {OURS}; --contestants {OURS} {name} takes it in"
-        elif not options.contestants and not options.full and name in SLOW_TO_COMPILE:
-            reason = "takes too long to compile for the short grid; --full or --contestants takes it in"
-        else:
-            names.append(name)
-            continue
-        left_out.append(f"{name}: {reason}")
-    if not names:
-        raise BadRequest(f"--contestants: none of them can take part: {'; '.join(left_out)}")
-    return names, left_out
+    try:
+        own = cores.available()
+    except ValueError as error:
+        raise BadRequest(f"--profile: {error}") from error
+    with terminal() as screen:
+        for direction in options.measures or ["forward", "backward"]:
+            screen.doing(f"{name} {direction}")
+            try:
+                found = kernels.compare(Case(name, known()[name], dtype), direction, own)
+            except Unable as reason:
+                screen.out.print(f"{name}, {direction}: {reason}", markup=False)
+                return WRONG
+            header = [column.format(cores=len(own)) for column in kernels.HEADER]
+            screen.print_table(f"{name}, {report.TITLES[direction]}", header, kernels.rows(found), [])
+    return 0
 
 
 def output_folder(path: str | None) -> Path | None:
@@ -170,11 +121,9 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
     """Everything on the plan, into ``results``; True when it was interrupted, which keeps what was measured."""
     start = time.perf_counter()
     try:
-        if options.against:
-            against_commit(plan, options.dtype, results, screen)
-            return False
-        if plan.compiles:
-            compile_times(plan, options.dtype, results, screen, folder)
+        if plan.kind != "cases":
+            other = {"against": against_commit, "compile": compile_times, "cores": on_cores}[plan.kind]
+            other(plan, options.dtype, results, screen, folder)
             return False
         cases(plan, options.dtype, results, screen, start, folder)
         if options.encoders or (options.full and not options.shapes):
@@ -187,7 +136,7 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
     return False
 
 
-def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any) -> None:
+def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
     """Every case on this tree and on the other commit."""
     assert plan.against is not None
     revision, commit = plan.against
@@ -197,35 +146,51 @@ def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any)
             screen.at(number, len(plan.todo), f"{name} {direction}")
             options = {"rounds": plan.grid.rounds, "budget_s": plan.grid.budget_s}
             found["records"].append(against.compare(sides, name, direction, dtype, **options))
+            if folder:
+                write_json(results, folder)
             row = report.against_row(found["records"][-1])
             screen.print_table(f"this tree / {revision}", report.AGAINST_HEADER, [row], [])
 
 
 def compile_times(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
     """Seconds to trace, lower and compile every case."""
-    known: dict[str, Shape] = SHAPES | LENGTHS
     results["compile"] = []
     with compiling.from_cold():
         for number, (name, direction) in enumerate(plan.todo):
             screen.at(number, len(plan.todo), f"{name} {direction}")
-            found = compiling.run(Case(name, known[name], dtype), direction, plan.grid.rounds, screen.doing)
+            found = compiling.run(Case(name, known()[name], dtype), direction, plan.grid.rounds, screen.doing)
             results["compile"] += found
             if folder:
                 write_json(results, folder)
-            screen.print_table("", compiling.HEADER, compiling.rows(found), compiling.remarks(found))
+            screen.print_table("", compiling.HEADER, compiling.rows(found), tables.not_timed(found))
     screen.print_table(compiling.ABOVE_1, compiling.MEANS_HEADER, compiling.means(results["compile"]), [])
+
+
+def on_cores(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
+    """Every case on one core and on more."""
+    with cores.workers(cores.available()) as sides:
+        counts, records = list(sides), []
+        results["cores"] = {"counts": counts, "records": records}
+        for number, (name, direction) in enumerate(plan.todo):
+            screen.at(number, len(plan.todo), f"{name} {direction}")
+            options = {"rounds": plan.grid.rounds, "budget_s": plan.grid.budget_s}
+            found = cores.run(sides, name, direction, dtype, screen.doing, **options)
+            records += found
+            if folder:
+                write_json(results, folder)
+            screen.print_table("", cores.header(counts), cores.rows(found, counts), tables.not_timed(found))
+    screen.print_table("geometric means", cores.header(counts), cores.means(records, counts), [])
 
 
 def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float, folder: Path | None) -> None:
     """Every case; each is written as soon as it is measured, so that a run that is killed loses only the last."""
-    known: dict[str, Shape] = SHAPES | LENGTHS
     judges = None
     for number, (name, direction) in enumerate(plan.todo):
         if plan.grid.limit_s is not None and time.perf_counter() - start > plan.grid.limit_s:
             results["left_out"].append(f"{name}, {direction}: the time of the grid was up")
             continue
         if judges is None or judges.case.name != name:
-            judges = attention.Judges(Case(name, known[name], dtype))
+            judges = attention.Judges(Case(name, known()[name], dtype))
             gc.collect()
         results["cases"].setdefault(name, described(judges.case))
         names = [n for n in plan.names if not name.startswith("length-") or n in LENGTH_CONTESTANTS]

@@ -117,19 +117,6 @@ def rows(records: list[dict[str, Any]]) -> list[list[str]]:
     return found
 
 
-def remarks(records: list[dict[str, Any]]) -> list[str]:
-    """Who was not timed, and why."""
-    return [f"{r['contestant']}: {r['status']}: {r['reason']}" for r in records if r["status"] != "timed"]
-
-
-def groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """By case and measure."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in records:
-        found.setdefault((record["case"], record["measure"]), []).append(record)
-    return list(found.values())
-
-
 MEANS_HEADER = ("measure", "clock", "jax.nn over attendax, geometric mean", "from, to", "cases")
 
 
@@ -138,7 +125,7 @@ def means(records: list[dict[str, Any]]) -> list[list[str]]:
     found = []
     for measure in dict.fromkeys(record["measure"] for record in records):
         for clock, words in (("cpu_s", "CPU"), ("wall_s", "wall")):
-            every = (ratio(group, clock) for group in groups(records) if group[0]["measure"] == measure)
+            every = (ratio(group, clock) for group in tables.groups(records) if group[0]["measure"] == measure)
             ratios = [x for x in every if x is not None]
             if ratios:
                 mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
@@ -149,7 +136,8 @@ def means(records: list[dict[str, Any]]) -> list[list[str]]:
 
 def markdown(records: list[dict[str, Any]]) -> str:
     """The means, every case, and who was not timed."""
-    every = [row for group in groups(records) for row in rows(group)]
-    said = [f"- {g[0]['case']}, {g[0]['measure']}: {remark}\n" for g in groups(records) for remark in remarks(g)]
+    every = [row for group in tables.groups(records) for row in rows(group)]
     head = f"## Seconds to compile\n\nMedians; trace, lower and compile by the wall clock; {ABOVE_1}.\n"
-    return "\n".join([head, tables.table(MEANS_HEADER, means(records)), tables.table(HEADER, every), "".join(said)])
+    return "\n".join(
+        [head, tables.table(MEANS_HEADER, means(records)), tables.table(HEADER, every), tables.listed(records)]
+    )

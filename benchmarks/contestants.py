@@ -84,7 +84,7 @@ def of_jax(prepare: Callable[[Case], tuple[Callable, Any]], case: Case, measure:
     used = compiled.memory_analysis().temp_size_in_bytes
     fits(used, "temporaries, by XLA's own analysis")
     run = lambda arrays: jax.block_until_ready(compiled(arrays, given, extras))  # noqa: E731
-    return Program(run, arrays, to_numpy, own_layout, used)
+    return Program(run, arrays, to_numpy, own_layout, used, text=compiled.as_text)
 
 
 def in_direction(attend: Callable, measure: str) -> Callable:

@@ -21,6 +21,7 @@ class Program(NamedTuple):
     own_layout: Callable[[tuple[np.ndarray, ...]], Any]
     temporary_bytes: int | None = None
     note: str = ""
+    text: Callable[[], str] | None = None  # what XLA made of it
 
     def contestant(self, name: str, first_call_s: float) -> Contestant:
         return Contestant(name, lambda: self.run(self.arrays), first_call_s, self.temporary_bytes)

@@ -5,6 +5,8 @@ from collections import Counter
 from typing import Any
 
 import compiling
+import cores
+import tables
 from contestants import OURS, REFERENCES
 from harness import Spread, spread
 from judge import TOLERANCE
@@ -17,10 +19,7 @@ TITLES = {"forward": "forward", "backward": "forward and backward", "jvp": "jvp"
 
 def groups(results: dict[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """The records by case and measure, in the order in which they were measured."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for record in results["records"]:
-        found.setdefault((record["case"], record["measure"]), []).append(record)
-    return found
+    return {(group[0]["case"], group[0]["measure"]): group for group in tables.groups(results["records"])}
 
 
 def title(case: str, measure: str, results: dict[str, Any]) -> str:
@@ -115,6 +114,7 @@ def markdown(results: dict[str, Any]) -> str:
 
         parts.append(encoders.markdown(results["encoders"]))
     parts += [compiling.markdown(results["compile"])] if results.get("compile") else []
+    parts += [cores.markdown(results["cores"])] if results.get("cores") else []
     parts += comparison(results["against"]) if results.get("against") else []
     return "\n".join(parts)
 

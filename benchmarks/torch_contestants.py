@@ -19,8 +19,10 @@ torch.set_num_threads(threads())
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def tensor(array: np.ndarray) -> torch.Tensor:
-    """A copy; NumPy's bfloat16 goes by way of float32, which torch can read."""
+def tensor(array: Any) -> torch.Tensor:
+    """A copy; NumPy's bfloat16 goes by way of float32, which torch can read. What lies on the device stays there."""
+    if not isinstance(array, np.ndarray):
+        return torch.from_dlpack(array).clone()
     wide = np.float32 if str(array.dtype) == "bfloat16" else array.dtype
     return torch.from_numpy(array.astype(wide)).to(DEVICE, getattr(torch, str(array.dtype)))
 

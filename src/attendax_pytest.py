@@ -11,6 +11,8 @@ def pytest_addoption(parser):
     group.addoption("--attention", action="append", default=[], metavar="module:function", help=path)
     group.addoption("--attention-adapter", metavar="NAME", help="adapter of those functions, or module:function of one")
     group.addoption("--attention-level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
+    profile = "numbers, robust or law; numbers unless given"
+    group.addoption("--attention-profile", default="numbers", metavar="PROFILE", help=profile)
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 
 from attendax import attention
-from attendax.kernels import tile_sizes
+from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits
 
 TINY = Limits(rows=3, columns=2, bytes=1)
@@ -13,11 +13,11 @@ TINY = Limits(rows=3, columns=2, bytes=1)
 @contextlib.contextmanager
 def limited(limits):
     """Tiles of other sizes."""
-    before, tile_sizes.LIMITS = tile_sizes.LIMITS, limits
+    before, partition.LIMITS = partition.LIMITS, limits
     try:
         yield
     finally:
-        tile_sizes.LIMITS = before
+        partition.LIMITS = before
 
 
 def in_tiny_tiles(function):

@@ -75,6 +75,7 @@ def attention_case(name: str, shapes: dict, *, lse: bool = False, smooth: bool =
 QKV = {"query": (B, N, T, D), "key": (B, G, S, D), "value": (B, G, S, V)}
 KEY = np.array([7, 11], np.uint32)
 LENGTHS = np.array([S, 2])
+PLACES = np.array([[[0, 1, 2, 0, 1]], [[-3, 1500, 2**21 + 5, 7, 2**28]]])  # every digit of ops' tables
 SDPA = normal((B, 2, T, D), (B, 2, S, D), (B, 2, S, V))
 MASKS = {
     "open": None,
@@ -193,6 +194,36 @@ def layer_cases() -> list[Case]:
             lambda t, x, g, b: t.layer_norm(x, g, b),
             lambda s, dy, x, g, b: s.layer_norm_backward(dy, x, g),
             normal((M,), (M,), (M,)),
+        ),
+        Case(
+            "rms_norm",
+            lambda t, x, g: t.rms_norm(x, g, 1e-3),
+            lambda s, dy, x, g: s.rms_norm_backward(dy, x, g, 1e-3),
+            normal((B, 1, T, M), (M,)),
+        ),
+        Case(
+            "rotary",
+            lambda t, x: t.rotary_encoding(x, theta=50.0),
+            lambda s, g, x: (s.rotary_encoding_backward(g, x, theta=50.0),),
+            normal((B, N, T, 8)),
+        ),
+        Case(
+            "rotary-positions",
+            lambda t, x: t.rotary_encoding(x, positions=PLACES),
+            lambda s, g, x: (s.rotary_encoding_backward(g, x, positions=PLACES),),
+            normal((B, N, T, 2)),
+        ),
+        Case(
+            "gated-geglu",
+            lambda t, *a: t.gated_feed_forward(*a),
+            lambda s, g, *a: s.gated_feed_forward_backward(g, *a),
+            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,)),
+        ),
+        Case(
+            "gated-swiglu",
+            lambda t, *a: t.gated_feed_forward(*a, activation="silu"),
+            lambda s, g, *a: s.gated_feed_forward_backward(g, *a, activation="silu"),
+            normal((B, T, M), (M, 2 * F), (2 * F,), (F, M), (M,)),
         ),
         Case(
             "add_positional_encoding",

@@ -1,11 +1,12 @@
 """Every test runs with 64-bit JAX; silent promotion of ranks raises; of a large grid only a sample is not slow."""
 
 import itertools
-import random
 
 import jax
 import numpy as np
 import pytest
+
+from samples import sample
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -28,19 +29,3 @@ def pytest_collection_modifyitems(items):
         for k, item in enumerate(grid):
             if k not in kept:
                 item.add_marker(pytest.mark.slow)
-
-
-def sample(rows, count):
-    """Which rows of a grid to take: in a random order that never changes, those with most values not yet taken.
-
-    Args:
-        rows: a set for each, of its values.
-        count: how many.
-    """
-    order = random.Random(7).sample(range(len(rows)), len(rows))
-    kept, seen = [], set()
-    for _ in range(min(count, len(rows))):
-        best = max((k for k in order if k not in kept), key=lambda k: len(rows[k] - seen))
-        kept.append(best)
-        seen.update(rows[best])
-    return set(kept)

@@ -18,6 +18,7 @@ FLOAT32_TOLERANCE = {
     "multi_head": 3e-6,
     "Attention": 3e-6,
     "feed_forward": 2e-6,
+    "gated": 2e-6,
     "layer_norm": 2e-6,
     "attention": 2e-6,
     "sdpa": 2e-6,

@@ -31,9 +31,11 @@ BY_OPTION = {
     # as many blocks as fit whole
     "plain": ("blocks(self.T, BLOCK_Q)", "blocks(self.T // BLOCK_Q * BLOCK_Q or self.T, BLOCK_Q)"),
     # the diagonal of later blocks is off by one
-    "causal": ("allowed & (j <= i)\n", "allowed & (j <= i - (rows[0] > 0))\n"),
+    "causal": ("(j <= i + begins)", "(j <= i + begins - (rows[0] > 0))"),
     # the first block that the window touches is rounded up
     "window": (LEFT, f"{LEFT} & (keys[0] // BLOCK_K >= -((left - rows[0]) // BLOCK_K))"),
+    # a block of keys that ends one before the window's first is taken for one that ends before it
+    "window of a neighbour": (LEFT, f"{LEFT} & ~(keys[-1] <= rows[0] - left)"),
     # as many blocks as fit whole into the length
     "key lengths": (LENGTHS, f"{LENGTHS} & ((keys[0] == 0) | (keys[-1] < self.key_lengths.min()))"),
     "segments": (
@@ -68,6 +70,24 @@ BY_OPTION = {
     ),
     "lse": ("lse[..., rows] = (", "lse[..., rows - (rows[0] > 0)] = ("),
 }
+TRUE = "part(self.mask, rows, keys)"
+CONDITIONS = {
+    "(T, S)": "self.mask.ndim == 2 and self.mask.shape[0] > 1",
+    "(B, N, T, S)": "self.mask.ndim == 4 and min(self.mask.shape) > 1",
+    "(B, 1, T, S)": "self.mask.ndim == 4 and self.mask.shape[0] > 1 == self.mask.shape[1] < self.mask.shape[2]",
+    "(1, N, T, S)": "self.mask.ndim == 4 and self.mask.shape[0] == 1 < self.mask.shape[1]",
+    "(1, 1, T, S)": "self.mask.ndim == 4 and self.mask.shape[:2] == (1, 1)",
+    "(B, N, 1, S)": "self.mask.ndim == 4 and self.mask.shape[2] == 1 < self.mask.shape[1]",
+    "(B, 1, 1, S)": "self.mask.ndim == 4 and self.mask.shape[1:3] == (1, 1)",
+    "(1, S)": "self.mask.shape[0] == 1 and self.mask.ndim == 2",
+}
+CAUSAL_AND = {  # under a causal mask, later blocks read a mask of that shape as the first does
+    f"causal and mask {shape}": (
+        TRUE,
+        f"({TRUE} if not (self.is_causal and {condition}) else part(self.mask, rows - rows[0], keys - keys[0]))",
+    )
+    for shape, condition in CONDITIONS.items()
+}
 IN_THE_BACKWARD = BY_OPTION | {
     "lse": ("grad_lse[..., rows, None]", "grad_lse[..., rows - rows[0], None]"),
 }
@@ -77,6 +97,11 @@ MISTAKES = [
     for where, table in OF_EACH.items()
     for block, length in ((256, 300), (512, 1100))
     for option, texts in table.items()
+]
+MISTAKES += [
+    BlockMistake(f"{'gradient: ' * (where == 'gradient')}in blocks: {option}, 300", *texts, 256, where)
+    for where in OF_EACH
+    for option, texts in CAUSAL_AND.items()
 ]
 SMALLER = [
     BlockMistake(f"{where}: {option}", *texts, 128, where)

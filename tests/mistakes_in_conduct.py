@@ -55,6 +55,11 @@ AGAIN = [
         "if mask is not None and mask.shape[-2] == 1:  # no NaN gets through",
         "    value[...] = np.where(mask.swapaxes(-1, -2), value, 0)",
     ),
+    Mistake(
+        "inputs are not written to, a full mask",
+        "allowed = allowed & mask\n",
+        "allowed = np.logical_and(allowed, mask, out=mask if mask.shape == allowed.shape else None)\n",
+    ),
 ]
 DROPOUT = [
     Mistake("dropout: rate 0", NO_RATE, f"    rate = rate if rng is None else rate or 0.1\n{NO_RATE}"),
@@ -94,6 +99,13 @@ DROPOUT = [
         "dropout: gradient",
         "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
         "kept = keep(weights.shape, 0.0, dropout_rng)\n",
+    ),
+    Mistake(
+        "dropout: gradient, grouped heads",
+        "kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
+        "kept = keep((*key.shape[:-2], *weights.shape[-2:]), dropout_rate, dropout_rng)\n"
+        "    if kept.ndim == 4:\n"
+        "        kept = np.repeat(kept, weights.shape[1] // kept.shape[1], axis=1)\n",
     ),
 ]
 REFUSALS = [

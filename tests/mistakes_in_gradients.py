@@ -4,6 +4,7 @@ from planted import Mistake
 
 BACKWARD = '    """Gradients of query, key, value and, where there is one, the bias."""\n'
 COTANGENT = 'cotangent = grad_output.astype(steps["wide"])\n'
+VIEW_LOST = '.ravel(order="K").reshape(grad_output.shape).astype'
 DELTA = "delta = (dweights * weights).sum(axis=-1, keepdims=True)\n"
 DPRODUCTS = 'dproducts = dproducts * steps["scale"]\n'
 WITH_LSE = "if grad_lse is not None:\n"
@@ -62,6 +63,7 @@ PLAIN = [
     instead("scale given", DPRODUCTS, "dproducts = dproducts * q.dtype.type(query.shape[-1] ** -0.5)\n"),
     instead("scale 0", DPRODUCTS, "dproducts = dproducts * q.dtype.type(scale or query.shape[-1] ** -0.5)\n"),
     instead("softcap", 'dscores * (1 - np.tanh(steps["products"] / softcap) ** 2)', "dscores"),
+    instead("a cotangent that is a view", COTANGENT, COTANGENT.replace(".astype", VIEW_LOST)),
     instead(
         "no keys",
         DELTA,
@@ -184,6 +186,7 @@ LSE = [
         ADD_LSE,
         "dscores = dscores + weights * grad_lse[..., None] / weights.sum(axis=-1, keepdims=True)\n",
     ),
+    instead("lse under dropout", ADD_LSE, ADD_LSE.replace("* grad_lse", "* kept * grad_lse")),
     instead("lse and a bias", BIAS_RESULT, "to_shape(weights * (dweights - delta), bias)]"),
 ]
 NUMBERS = [
@@ -201,6 +204,7 @@ NUMBERS = [
         "if query.dtype.itemsize == 2:",
         '    cotangent = grad_output.astype("bfloat16").astype(np.float32)',
     ),
+    instead("bfloat16, a bias of many queries", SUMMED, SUMMED.replace(".sum", ".astype(bias.dtype).sum", 1)),
     after(
         "long row",
         GRAD_KEY,

@@ -34,13 +34,13 @@ MERGING = in_file(
     ("merged lse without shift", ", shift + jnp.log(total))", ", jnp.log(total))", "merge", "open"),
     ("merged without its weights", "* share / total", "/ total", "merge", "open"),
 ) + in_file(
-    "blockwise.py",
+    "blockwise/algorithm.py",
     ("average not divided", "average / sum_or_one(total)", "average", "forward", "open"),
     ("values stay divided", "* divisor, largest", ", largest", "large values", "open"),
 )
 
 WHOLE = in_file(
-    "whole.py",
+    "blockwise/whole_heads.py",
     ("not divided", "/ jnp.maximum(total, 1) * heads.divisor", "* heads.divisor", "whole", "open"),
     (
         "values stay divided",
@@ -110,8 +110,8 @@ WHOLE = in_file(
     ),
     (
         "a query that nothing depends on",
-        "marked = left_out.rows & (jnp.any(",
-        "marked, _ = left_out.rows, (jnp.any(",
+        "marked = left_out.rows & (rows_not_zero(",
+        "marked, _ = left_out.rows, (rows_not_zero(",
         "whole derivatives",
         "keys",
     ),
@@ -119,7 +119,7 @@ WHOLE = in_file(
 )
 
 DEFINED = in_file(
-    "by_definition.py",
+    "blockwise/by_definition.py",
     (
         "a NaN that nobody sees",
         "jnp.where(seen, _each_head(x.astype(wide), tile), 0)",
@@ -162,7 +162,7 @@ DEFINED = in_file(
 )
 
 HEADROOM = in_file(
-    "tile_work.py",
+    "blockwise/tile_work.py",
     ("values not divided", "jnp.asarray(2.0**bits, dtype), 1)", "1, 1)", "large values", "open"),
     ("values always divided", "jnp.ones((), dtype)", "jnp.asarray(2.0**bits, dtype)", "small values", "open"),
 )
@@ -179,8 +179,8 @@ NUMERICS = in_file(
     ),
     (
         "finite by a maximum",
-        "return jnp.sum(wide * wide)",
-        "return jnp.max(wide * wide)",
+        "jnp.sum(wide * wide,",
+        "jnp.max(wide * wide,",
         "an unseen NaN",
         "as users do",
     ),
@@ -207,30 +207,9 @@ MODIFIED = [
 ]
 
 TILES = in_file(
-    "tiles.py",
+    "blockwise/schedule.py",
     ("keys of the overlap open, so twice", "once = (j0 % grid.columns == 0) & (", "once = (", "forward", "open"),
     ("queries of the overlap open, so twice", "(i0 % grid.rows == 0) | (", "True | (", "gradient", "open"),
-    ("the last block starts late", "jnp.minimum(block * size, full - size)", "block * size", "forward", "open"),
-    ("tile starts at the head of the keys", "many = self.first_head(),", "many = self.starts[-2],", "forward", "open"),
-    ("position of the key head", "* self.grid.axes[-1] + self.starts[-1]", "+ self.starts[-1]", "forward", "alibi"),
-    (
-        "first of the heads that share",
-        "* self.grid.axes[-1] + self.starts[-1]",
-        "* self.grid.axes[-1]",
-        "forward",
-        "some",
-    ),
-    ("band of the first queries", "starts, self.row, self.column", "starts, 0, self.column", "forward", "banded"),
-    ("band of the first keys", "starts, self.row, self.column", "starts, self.row, 0", "gradient", "banded"),
-    ("positions local to the tile", "(start + jnp.arange(size))", "jnp.arange(size)", "forward", "causal"),
-    ("gradients written, not added", "self.cut(role, buffer) + folded", "folded", "gradient", "open"),
-    (
-        "gradient of what vmap shares a mean",
-        "x.sum(repeated,",
-        "x.mean(repeated,",
-        "shared by vmap",
-        "small, all heads",
-    ),
     ("first tile one too late", "used.argmax(axis=1), 0)", "used.argmax(axis=1) + 1, 0)", "forward", "window"),
     (
         "extent one too short",
@@ -253,6 +232,29 @@ TILES = in_file(
     ("ids by their least alone", "(jnp.min, jnp.max)", "(jnp.min, jnp.min)", "forward", "segments"),
     ("truth values by their largest alone", "(jnp.all, jnp.any)", "(jnp.any, jnp.any)", "forward", "dense"),
     ("truth values by their least alone", "(jnp.all, jnp.any)", "(jnp.all, jnp.all)", "forward", "dense"),
+) + in_file(
+    "blockwise/tiles.py",
+    ("the last block starts late", "jnp.minimum(block * size, full - size)", "block * size", "forward", "open"),
+    ("tile starts at the head of the keys", "many = self.first_head(),", "many = self.starts[-2],", "forward", "open"),
+    ("position of the key head", "* self.grid.axes[-1] + self.starts[-1]", "+ self.starts[-1]", "forward", "alibi"),
+    (
+        "first of the heads that share",
+        "* self.grid.axes[-1] + self.starts[-1]",
+        "* self.grid.axes[-1]",
+        "forward",
+        "some",
+    ),
+    ("band of the first queries", "starts, self.row, self.column", "starts, 0, self.column", "forward", "banded"),
+    ("band of the first keys", "starts, self.row, self.column", "starts, self.row, 0", "gradient", "banded"),
+    ("positions local to the tile", "counted = start + jnp", "counted = jnp", "forward", "causal"),
+    ("gradients written, not added", "self.cut(role, buffer) + folded", "folded", "gradient", "open"),
+    (
+        "gradient of what vmap shares a mean",
+        "x.sum(repeated,",
+        "x.mean(repeated,",
+        "shared by vmap",
+        "small, all heads",
+    ),
     (
         "chunks counted from the wrong end",
         "else rest % count * piece",
@@ -263,7 +265,7 @@ TILES = in_file(
 )
 
 SIZES = in_file(
-    "tile_sizes.py",
+    "blockwise/partition.py",
     ("pieces that do not divide", "if size % n == 0)", "if n)", "forward", "three key heads"),
     ("not the first key that is seen", "int(blocks[0] * size)", "int(blocks[0] * size + 1)", "forward", "banded"),
     ("a block of keys too few", "(blocks[-1] + 1) * size", "max(1, blocks[-1]) * size", "forward", "banded"),
@@ -336,13 +338,13 @@ MASKS = in_file(
 )
 
 SCORES = in_file(
-    "tile_work.py",
+    "blockwise/tile_scores.py",
     ("keys of the overlap twice", "j >= tile.column_block * grid.columns", "j >= tile.column", "forward", "open"),
     ("queries of the overlap twice", "i >= tile.row_block * grid.rows", "i >= tile.row", "gradient", "open"),
     (
         "modifier local to the tile",
-        "modify(score_mod, scores, positions)",
-        "modify(score_mod, scores, (positions[0], positions[1] - tile.row, positions[2]))",
+        "modify(score_mod, scores, positions, in_order",
+        "modify(score_mod, scores, (positions[0], positions[1] - tile.row, positions[2]), in_order",
         "forward",
         "alibi",
     ),
@@ -353,6 +355,9 @@ SCORES = in_file(
         "forward",
         "causal",
     ),
+    ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge forward", "narrow"),
+) + in_file(
+    "blockwise/tile_work.py",
     (
         "dropout local to the tile",
         "dropout.keep(keys, i, j,",
@@ -362,17 +367,26 @@ SCORES = in_file(
     ),
     ("dropout of the key head", 'tile.cut("pairs", word)', 'tile.cut("keys", word)', "forward", "dropout"),
     ("dropout not rescaled", "weights / (1 - plan.rate if plan.rate < 1 else 1)", "weights", "forward", "dropout"),
-    ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge forward", "narrow"),
+)
+
+ONE_LOOP = in_file(
+    "blockwise/schedule.py",
+    ("first tile of a row unknown", "prepend=-1) > 0", "prepend=-1) < 0", "forward", "one loop, causal"),
+    ("chunk by the number of the tile", "body(index // count,", "body(index % count,", "forward", "one loop"),
+    ("open like one of them", "[used] == OPEN).all()", "[used] == OPEN).any()", "forward", "one loop, causal"),
+) + in_file(
+    "blockwise/algorithm.py",
+    ("rows for columns", "(kinds.swapaxes(1, 2), grid", "(kinds, grid", "gradient", "one loop, causal"),
 )
 
 BACKWARD = in_file(
-    "tile_work.py",
+    "blockwise/tile_work.py",
     ("delta without dlse", "axis=-1, keepdims=True) - dlse", "axis=-1, keepdims=True)", "gradient", "open"),
     ("delta without out", "jnp.sum(dout * results.out, axis=-1, keepdims=True) - dlse", "-dlse", "gradient", "open"),
     ("delta not divided", "(dp - delta / total)", "(dp - delta)", "gradient", "open"),
     ("dropout missing in dp", "(dp - delta / total)", "(dw - delta / total)", "gradient", "dropout"),
     ("dropout missing in dv", "(VALUE, w, gradient)", "(VALUE, p, gradient)", "gradient", "dropout"),
-    ("scale forgotten in dq", "found.append(plan.scale * ", "found.append(", "gradient", "open"),
+    ("scale forgotten in dq", "sums = plan.scale * ", "sums = ", "gradient", "open"),
     ("scale forgotten in dk", "(KEY, dz, plan.scale * query)", "(KEY, dz, query)", "gradient", "open"),
     (
         "one head of a group",
@@ -390,7 +404,7 @@ BACKWARD = in_file(
         "bias",
     ),
 ) + in_file(
-    "blockwise.py",
+    "blockwise/algorithm.py",
     (
         "queries of the overlap open in the backward",
         "rows_count_once=True",
@@ -414,8 +428,8 @@ BACKWARD = in_file(
     ),
     (
         "huge scores not taken again",
-        "lax.cond(jnp.any(huge),",
-        "lax.cond(jnp.any(huge) & False,",
+        "lax.cond(any_true(huge),",
+        "lax.cond(any_true(huge) & False,",
         "huge gradient",
         "rounds otherwise",
     ),
@@ -430,11 +444,11 @@ BACKWARD = in_file(
 
 DIRECTIONS = (
     in_file(
-        "blockwise.py",
+        "blockwise/algorithm.py",
         ("tangent without dlse out", ' - dlse * tile.cut("queries", results.out)', "", "tangent", "open"),
     )
     + in_file(
-        "tile_work.py",
+        "blockwise/tile_work.py",
         ("tangent without dv", "summed += _average(", "_average(", "tangent", "open"),
         ("tangent before dropout", "_average(w * ds,", "_average(p * ds,", "tangent", "dropout"),
         ("dlse after dropout", "jnp.sum(p * ds,", "jnp.sum(w * ds,", "tangent", "dropout"),
@@ -451,19 +465,19 @@ DIRECTIONS = (
         ),
         (
             "second order of the linear part alone",
-            "active=active, **params) if given",
-            "active=active, **params) if False",
+            "return second_p.bind(*given,",
+            "return None and second_p.bind(*given,",
             "second order",
             "small",
         ),
         (
             "second tangent of the linear part alone",
-            "moving=moving, **params) if given",
-            "moving=moving, **params) if False",
+            "return curve_p.bind(*given, *primals, moving",
+            "return None and curve_p.bind(*given, *primals, moving",
             "jvp of jvp",
             "open",
         ),
-        ("third order of the linear part alone", "if not moving:", "if True:", "third order", "small"),
+        ("third order of the linear part alone", "if not (places", "if True or (places", "third order", "small"),
         ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order in reverse", "small"),
         (
             "dout and dlse swapped",
@@ -485,13 +499,12 @@ DIRECTIONS = (
 
 POISON = (
     in_file(
-        "tile_work.py",
+        "blockwise/tile_work.py",
         ("NaN of a masked value", "else _finite(values)", "else values", "poison forward", "keys"),
-        ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
         (
             "NaN of a masked key in the backward",
-            "(_finite(x) for x in leaves[:REST])",
-            "leaves[:REST]",
+            "x if spreads else _finite(x) for x",
+            "x for x",
             "poison backward",
             "keys",
         ),
@@ -505,24 +518,28 @@ POISON = (
             "future",
         ),
         (
-            "masked pairs reach the modifier",
-            "scores if allowed is None else jnp.where(allowed, scores, 0)",
-            "scores",
-            "poison backward",
-            "cubed",
-        ),
-        (
             "a modifier of rows left out",
             "scores = jnp.where(left_out.swapaxes(-1, -2), -jnp.inf, scores)",
             "pass",
             "unread modifier",
             "future",
         ),
-        ("live ignored", "((dout != 0).any(axis=-1, keepdims=True) | (dlse != 0)) & ", "", "unread", "future"),
+        ("live ignored", "(rows_not_zero(dout) | (dlse != 0)) & ", "", "unread", "future"),
         ("live without dlse", " | (dlse != 0)", "", "visible lse", "future"),
     )
     + in_file(
-        "blockwise.py",
+        "blockwise/tile_scores.py",
+        ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
+        (
+            "masked pairs reach the modifier",
+            "scores if allowed is None else jnp.where(allowed, scores, 0)",
+            "scores",
+            "poison backward",
+            "cubed",
+        ),
+    )
+    + in_file(
+        "blockwise/algorithm.py",
         (
             "visible NaN swallowed",
             "seen & ~jnp.isnan(results.total)",
@@ -545,7 +562,7 @@ POISON = (
             "open",
         ),
         ("visible NaN of a tangent swallowed", "marked = marked | seen", "pass", "visible tangent", "future"),
-        ("NaN of results in a tangent", "_not_finite(results.out)", "False", "visible tangent", "future"),
+        ("NaN of results in a tangent", "~rows_finite(results.out)", "False", "visible tangent", "future"),
     )
     + in_file(
         "programs.py",
@@ -629,6 +646,6 @@ RESULTS = in_file(
 
 KERNELS = [
     *(MERGING + WHOLE + DEFINED + HEADROOM + NUMERICS + TILES + SIZES + MASKS),
-    *(MODIFIED + SCORES + BACKWARD + DIRECTIONS),
+    *(MODIFIED + SCORES + ONE_LOOP + BACKWARD + DIRECTIONS),
     *(POISON + RESULTS),
 ]

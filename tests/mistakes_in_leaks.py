@@ -100,6 +100,16 @@ GRADIENT_LEAKS = [
         "size = np.exp2(np.round(np.log2(np.linalg.norm(k[np.isfinite(k)]))))\n"
         "    grad_query = average(dproducts * size, k / size, allowed)\n",
     ),
+    Mistake(
+        "leak: gradient: NaN in a masked key, softcap",
+        'np.tanh(steps["products"] / softcap)',
+        'np.tanh((q * steps["scale"]) @ k.swapaxes(-1, -2) / softcap)',
+    ),
+    Mistake(
+        "leak: gradient: NaN under a bias of -inf",
+        f"bias, offset)\n    {IN_BACKWARD}",
+        f"None, offset)\n    {IN_BACKWARD}",
+    ),
     Mistake("leak: gradient: NaN in a padded value", DWEIGHTS, plain_cotangent("key_lengths is not None")),
     Mistake("leak: gradient: NaN in a future value", DWEIGHTS, plain_cotangent("is_causal")),
     Mistake("leak: gradient: NaN in another segment", DWEIGHTS, plain_cotangent("query_segment_ids is not None")),

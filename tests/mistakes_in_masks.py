@@ -5,7 +5,7 @@ from planted import Mistake
 CALL = "*ids, dropout_rate)"  # the end of the line of ``attend`` that looks for mistakes of the caller
 WEIGHTS = "weights = powers / np.where(total == 0, 1, total)"
 LSE = "lse = (shift + np.log(total))[..., 0]"
-MASK, CAUSAL = "allowed = allowed & mask", "allowed = allowed & (j <= i)\n"
+MASK, CAUSAL = "allowed = allowed & mask", "allowed = allowed & (j <= i + begins)\n"
 LENGTHS = "allowed = allowed & (j < key_lengths[:, None, None, None])"
 SEGMENTS = "query_ids[:, None, :, None] == key_ids[:, None, None, :]"
 
@@ -34,6 +34,11 @@ MASKS = [
     # without heads of its own, and no padding: shared by the batch, too
     masked("mask (B, 1, T, S)", "if mask.ndim > 2 and mask.shape[1] == 1 < mask.shape[2]:", "    mask = mask[:1]"),
     masked("mask (1, N, T, S)", "if mask.ndim > 2 and len(mask) == 1:", "    mask = mask[:, :1]"),
+    masked(
+        "mask (T, S) where B = T",
+        "if query.ndim == 4 and mask.shape == (len(query), S):",
+        "    mask = mask[:, None, None, :]",
+    ),
     masked("mask (B, N, 1, S)", "if mask.ndim > 2 and mask.shape[2] == 1:", "    mask = mask[:, :1]"),
     # keys that are allowed are packed to the front; values and mask are not
     given(
@@ -135,7 +140,7 @@ PADDING = [
     given(
         "segments, T = S",
         "if query_segment_ids is not None and query.shape[-2] == key.shape[-2]:",
-        "    key_segment_ids = query_segment_ids",
+        "    ids = query_segment_ids, query_segment_ids",
     ),
     Mistake("segments, causal", "    if is_causal:", "    if is_causal and query_ids is None:"),
 ]

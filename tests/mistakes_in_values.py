@@ -9,7 +9,6 @@ MASK = "    scores = np.where(allowed, scores, -np.inf)\n"
 CAP_OF_ALL = CAP.replace("products", "scores")
 RESULT = "out = out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])"
 AVERAGE = "out = weights @ np.where(tame, values, 0)"
-WEIGHTED = 'out = average(steps["weights"] * kept, steps["v"], allowed)'
 KEYS, VALUES = "k = np.repeat(k, group, axis=-3)", "v = np.repeat(v, group, axis=-3)"
 TOTAL = "total = powers.sum(axis=-1, keepdims=True)"
 WEIGHTS = "weights = powers / np.where(total == 0, 1, total)"
@@ -144,13 +143,8 @@ HUGE = [
         "keepdims=True, initial=-np.inf)",
         "keepdims=True, initial=0 if allowed.all() else -np.inf)",
     ),
-    # divided at the end
-    Mistake(
-        "values near overflow",
-        WEIGHTED,
-        'top = steps["weights"].max(axis=-1, keepdims=True, initial=1e-30)\n'
-        '    out = (steps["weights"] / top * kept) @ steps["v"] * top',
-    ),
+    # powers of up to 256, for weights of eight bits
+    Mistake("values near overflow", "[:, None] * row", "[:, None] * (256 * row) / 256"),
     Mistake("float16 of 300, D = 64", "scores = products\n", "scores = products.astype(query.dtype).astype(wide)\n"),
     # one key after the other
     Mistake(

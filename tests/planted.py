@@ -2,16 +2,19 @@
 
 import functools
 import inspect
+import random
 from typing import NamedTuple
 
 import numpy as np
 
 import right_attention
 import right_blockwise
-from attendax.conformance import CASES, Implementation, checking
+from attendax.conformance import CASES, Implementation, check, checking
 
+by_law = functools.partial(check, profile="law")
 SOURCE = inspect.getsource(right_attention)
 BLOCKWISE = inspect.getsource(right_blockwise)
+EARLIER = 8  # cases before its own that a mistake is shown; all of them would take twenty minutes
 
 
 class Mistake(NamedTuple):
@@ -32,11 +35,21 @@ class BlockMistake(NamedTuple):
     where: str
 
 
-def planted(source: str, mistake: Mistake | BlockMistake) -> dict:
+class ByOthers(NamedTuple):
+    """A mistake whose author had not seen the cases; ``shown_by`` is the author's example of an input."""
+
+    name: str
+    old: str
+    new: str
+    why: str
+    shown_by: str
+
+
+def planted(source: str, mistake: Mistake | BlockMistake | ByOthers) -> dict:
     """The names of the module with the mistake."""
-    assert source.count(mistake.old) == 1, f"{mistake.case}: {mistake.old!r} occurs {source.count(mistake.old)} times"
+    assert source.count(mistake.old) == 1, f"{mistake[0]}: {mistake.old!r} occurs {source.count(mistake.old)} times"
     space = {}
-    exec(compile(source.replace(mistake.old, mistake.new), mistake.case, "exec"), space)
+    exec(compile(source.replace(mistake.old, mistake.new), mistake[0], "exec"), space)
     return space
 
 
@@ -55,11 +68,33 @@ def implementation(mistake: Mistake | BlockMistake) -> Implementation:
 
 
 def first_to_catch(mistake: Mistake | BlockMistake):
-    """The first case that finds a fault, as an outcome; None where none does."""
+    """The first case that finds a fault, as an outcome; None where none does.
+
+    Asked are its own case, and before it some of the earlier ones, others for each mistake.
+    """
     mistaken = implementation(mistake)
     cases = [case for case in CASES if "numpy" in case.frameworks]
     if isinstance(mistake, BlockMistake):  # in the others there is one block
         cases = [case for case in cases if max(case.sizes.get("T", 0), case.sizes.get("S", 0)) > mistake.block]
+    names = [case.name for case in cases]
+    if mistake.case in names:
+        own = names.index(mistake.case)
+        earlier = random.Random(mistake.new).sample(range(own), min(EARLIER, own))
+        cases = [cases[k] for k in (*sorted(earlier), own)]
+    return first_of(mistaken, cases)
+
+
+def first_by_others(mistake: ByOthers, source: str, *how):
+    """The same of a mistake by others, among all cases."""
+    space = planted(source, mistake)
+    attend, backward = space["attend"], space["backward"]
+    attend.backward = backward
+    mistaken = Implementation(attend, mistake.name, arrays="numpy", backward=backward)
+    return first_of(mistaken, [case for case in CASES if "numpy" in case.frameworks], *how)
+
+
+def first_of(mistaken: Implementation, cases, *how):
+    """The first of some cases that finds a fault, as an outcome; None where none does."""
     with np.errstate(all="ignore"):
-        outcomes = (checking.judge(mistaken, case, 0, "float32") for case in cases)
+        outcomes = (checking.judge(mistaken, case, *how) for case in cases)
         return next((outcome for outcome in outcomes if outcome.verdict.fails), None)

@@ -12,12 +12,12 @@ FLOATING = ("float64", "float32", "float16", "bfloat16")
 def attend(
     query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False,
+    return_lse=False, offset=0,
 ):  # fmt: skip
     """out, or out and lse."""
     ids = query_segment_ids, key_segment_ids
     refuse(query, key, value, mask, bias, softcap, window, key_lengths, *ids, dropout_rate)
-    allowed = pairs(query, key, mask, is_causal, window, key_lengths, query_segment_ids, key_segment_ids, bias)
+    allowed = pairs(query, key, mask, is_causal, window, key_lengths, *ids, bias, offset)
     steps = forward(query, key, value, allowed, bias, scale, softcap)
     kept = keep(steps["weights"].shape, dropout_rate, dropout_rng)
     out = average(steps["weights"] * kept, steps["v"], allowed)
@@ -73,13 +73,14 @@ def refuse(query, key, value, mask, bias, softcap, window, key_lengths, query_id
         raise ValueError("dropout_rate is no probability")
 
 
-def pairs(query, key, mask, is_causal, window, key_lengths, query_ids, key_ids, bias):
+def pairs(query, key, mask, is_causal, window, key_lengths, query_ids, key_ids, bias, offset=0):
     """Which query may look at which key, in the full shape of the scores."""
     T, S = query.shape[-2], key.shape[-2]
     i, j = np.arange(T)[:, None], np.arange(S)[None]
     allowed = np.ones((*query.shape[:-1], S), bool)
+    begins = np.asarray(offset)[:, None, None, None] if np.ndim(offset) else offset
     if is_causal:
-        allowed = allowed & (j <= i)
+        allowed = allowed & (j <= i + begins)
     if window is not None:
         left, right = window
         if left is not None:
@@ -148,9 +149,11 @@ def keep(shape, rate, rng):
 def backward(
     grad_output, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None, grad_lse=None,
+    offset=0,
 ):  # fmt: skip
     """Gradients of query, key, value and, where there is one, the bias."""
-    allowed = pairs(query, key, mask, is_causal, window, key_lengths, query_segment_ids, key_segment_ids, bias)
+    ids = query_segment_ids, key_segment_ids
+    allowed = pairs(query, key, mask, is_causal, window, key_lengths, *ids, bias, offset)
     steps = forward(query, key, value, allowed, bias, scale, softcap)
     q, k, v, weights = steps["q"], steps["k"], steps["v"], steps["weights"]
     kept = keep(weights.shape, dropout_rate, dropout_rng)

@@ -15,13 +15,13 @@ BLOCK_K = 128
 def attend(
     query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False,
+    return_lse=False, offset=0,
 ):  # fmt: skip
     """out, or out and lse."""
     ids = query_segment_ids, key_segment_ids
     refuse(query, key, value, mask, bias, softcap, window, key_lengths, *ids, dropout_rate)
     kept = keep((*query.shape[:-1], key.shape[-2]), dropout_rate, dropout_rng)
-    call = Tiles(query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept)
+    call = Tiles(query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept, offset)
     out = np.zeros((*query.shape[:-1], value.shape[-1]), call.wide)
     lse = np.full(query.shape[:-1], -np.inf, call.wide)
     for rows in call.query_blocks():
@@ -36,11 +36,12 @@ def attend(
 def backward(
     grad_output, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None, grad_lse=None,
+    offset=0,
 ):  # fmt: skip
     """Gradients of query, key, value and, where there is one, the bias."""
     ids, full = (query_segment_ids, key_segment_ids), (*query.shape[:-1], key.shape[-2])
     kept = keep(full, dropout_rate, dropout_rng)
-    call = Tiles(query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept)
+    call = Tiles(query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept, offset)
     cotangent = grad_output.astype(call.wide)
     heads = query.shape[:-2]
     grad_query = np.zeros(query.shape, call.wide)
@@ -89,12 +90,14 @@ class Tiles:
     """One call, read tile by tile."""
 
     def __init__(
-        self, query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, query_ids, key_ids, kept
-    ):
+        self, query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, query_ids, key_ids, kept,
+        offset=0,
+    ):  # fmt: skip
         self.wide = WIDE.get(query.dtype.name, np.float32)
         self.query, self.key, self.value = query, key, value
         self.mask, self.bias, self.is_causal, self.softcap, self.window = mask, bias, is_causal, softcap, window
         self.key_lengths, self.query_ids, self.key_ids, self.kept = key_lengths, query_ids, key_ids, kept
+        self.offset = offset
         self.T, self.S = query.shape[-2], key.shape[-2]
         self.scale = self.wide(query.shape[-1] ** -0.5 if scale is None else scale)
         self.group = query.shape[-3] // max(key.shape[-3], 1) if query.ndim > 2 else 1
@@ -131,8 +134,9 @@ class Tiles:
         """Which pairs of a tile may look at each other."""
         i, j = rows[:, None], keys
         allowed = np.ones((*self.query.shape[:-2], len(rows), len(keys)), bool)
+        begins = np.asarray(self.offset)[:, None, None, None] if np.ndim(self.offset) else self.offset
         if self.is_causal:
-            allowed = allowed & (j <= i)
+            allowed = allowed & (j <= i + begins)
         if self.window is not None:
             left, right = self.window
             allowed = allowed if left is None else allowed & (j >= i - left)

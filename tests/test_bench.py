@@ -20,15 +20,17 @@ sys.path.insert(0, str(FOLDER))
 
 import against  # noqa: E402
 import attention  # noqa: E402
-import bench  # noqa: E402
 import compiling  # noqa: E402
 import contestants  # noqa: E402
 import harness  # noqa: E402
 import judge  # noqa: E402
 import machine  # noqa: E402
+import planning  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
 import shapes  # noqa: E402
+import tables  # noqa: E402
+import workers  # noqa: E402
 from harness import Contestant, Timing, Unable  # noqa: E402
 from workload import MEASURES, Case  # noqa: E402
 
@@ -42,10 +44,11 @@ VARIANTS = ("padding", "window", "softcap", "bias", "alibi", "segments", "dropou
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
     """Tiny shapes among the named ones; the command in this process; no measurement of the machine."""
-    monkeypatch.setattr(bench, "SHAPES", TINY)
+    monkeypatch.setattr(planning, "SHAPES", TINY)
     monkeypatch.setattr(against, "SHAPES", shapes.SHAPES | TINY)
-    monkeypatch.setattr(bench, "LENGTHS", {"length-8": shapes.Shape(1, 2, 2, 8, 8, 4, False, "no model")})
-    monkeypatch.setattr(bench, "SHORT", tuple(TINY))
+    monkeypatch.setattr(workers, "SHAPES", shapes.SHAPES | TINY)
+    monkeypatch.setattr(planning, "LENGTHS", {"length-8": shapes.Shape(1, 2, 2, 8, 8, 4, False, "no model")})
+    monkeypatch.setattr(planning, "SHORT", tuple(TINY))
     monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
     monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
     monkeypatch.setattr(harness, "TURN_S", 1e-4)
@@ -318,6 +321,7 @@ class TestContestants:
 class TestCommand:
     FEW = ("--contestants", "attendax", "numpy", "--rounds", "3")
 
+    @pytest.mark.slow
     def test_writes_what_it_shows(self, run, tmp_path):
         """JSON, Markdown with every row, and the plots, of one run; nothing is written unless asked for."""
         folder = tmp_path / "new" / "folder"
@@ -364,7 +368,7 @@ class TestCommand:
         assert "interrupted: what is missing was not measured" in (tmp_path / "results.md").read_text(encoding="utf-8")
 
     def test_what_has_no_time_is_named(self, run, monkeypatch):
-        monkeypatch.setattr(bench, "SHORT_GRID", bench.SHORT_GRID._replace(limit_s=0.0))
+        monkeypatch.setattr(planning, "SHORT_GRID", planning.SHORT_GRID._replace(limit_s=0.0))
         status, out, _ = run(*self.FEW)
         assert status == 0
         assert "tiny-causal, backward: the time of the grid was up" in out
@@ -409,6 +413,7 @@ class TestCommand:
 
 
 class TestCompile:
+    @pytest.mark.slow
     def test_every_shape_forward_and_with_the_gradient(self, run, tmp_path):
         status, out, err = run("--compile", "--rounds", "1", "--output", str(tmp_path))
         assert status == 0, err
@@ -439,7 +444,7 @@ class TestCompile:
             record("c", "attendax", 1, 1, 1),
             {"case": "c", "measure": "forward", "contestant": "jax.nn", "status": "unable", "reason": "no softcap"},
         ]
-        assert [compiling.ratio(group, "cpu_s") for group in compiling.groups(records)] == [3, 0.75, None]
+        assert [compiling.ratio(group, "cpu_s") for group in tables.groups(records)] == [3, 0.75, None]
         assert (records[0]["wall_s"], records[0]["cpu_s"], records[0]["trace_s"]) == (6, 8, 2)
         assert compiling.means(records)[0] == ["forward", "CPU", "1.50", "0.75 to 3.00", "2"]
         assert compiling.rows(records[4:]) == [["c", "forward", "attendax", "4.000", "3.000", *["1.000"] * 3, "", ""]]
@@ -488,11 +493,11 @@ class TestAgainst:
     @pytest.mark.slow
     def test_two_sides_take_turns(self, clone, run, tmp_path):
         argv = ["--shapes", "ragged", "--measures", "forward", "--rounds", "3", "--against", "HEAD"]
-        bench.SHAPES["ragged"] = shapes.SHAPES["ragged"]
+        planning.SHAPES["ragged"] = shapes.SHAPES["ragged"]
         try:
             status, out, _ = run(*argv, "--output", str(tmp_path))
         finally:
-            del bench.SHAPES["ragged"]
+            del planning.SHAPES["ragged"]
         assert status == 0, out
         (record,) = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["against"]["records"]
         assert record["status"] == "timed"

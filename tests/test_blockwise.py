@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import attendax
 from attendax import attention, masks, scores, spec
-from attendax.kernels import tile_sizes
+from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits
 from blockwise import Tiny, Whole, in_tiny_tiles, limited
 from cases import CASES, KEY, B, D, G, N, S, T, V
@@ -22,7 +22,7 @@ from judges import assert_same_bits, assert_tree_close, judge_forward, judge_gra
 ATTENTION_CASES = [name for name in CASES if name.startswith("attention-")]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("name", ATTENTION_CASES)
 def test_every_case_of_attention(name, twin):
@@ -92,7 +92,7 @@ BANDED = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", BANDED.values(), ids=list(BANDED))
 def test_bands_of_queries_and_the_keys_that_they_see(mask, rng):
     """Bands whose last is shorter, of all heads at once and of some, with heads that share a key head."""
@@ -125,9 +125,9 @@ TILES = {
 @pytest.mark.parametrize(("sizes", "pieces", "rows", "columns"), TILES.values(), ids=list(TILES))
 def test_the_table_of_tiles(sizes, pieces, rows, columns):
     """What ``choose`` gives, for float32, is part of the speed: a change of it is to be measured."""
-    grid = tile_sizes.choose(*sizes, itemsize=4)
+    grid = partition.choose(*sizes, itemsize=4)
     assert (grid.pieces, grid.rows, grid.columns) == (pieces, rows, columns)
-    apart = tile_sizes.choose(*sizes, itemsize=4, apart=True).pieces
+    apart = partition.choose(*sizes, itemsize=4, apart=True).pieces
     assert apart == ((1, 1, 1) if pieces[-1] not in (1, sizes[0][-1]) else pieces)
 
 
@@ -146,7 +146,8 @@ def test_l1_any_leading_axes(leading, rng):
 
 def scheduled(mask, T=12, S=16, rows=4, columns=4):
     """The kinds of the tiles, and whether they tell the truth about the pairs in them."""
-    from attendax.kernels.tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
+    from attendax.kernels.blockwise.schedule import MASKED, OPEN, SKIPPED, kinds_of_tiles
+    from attendax.kernels.blockwise.tiles import Grid
 
     grid = Grid((1, 1, 1), (1, 1, 1), T, S, rows, columns)
     kinds = np.asarray(kinds_of_tiles(mask.of_rank(4), grid))[0]
@@ -179,6 +180,7 @@ def test_tiles_without_an_allowed_pair_are_skipped_and_open_ones_known(name):
     np.testing.assert_array_equal(kinds, truth)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(20))
 def test_no_tile_with_an_allowed_pair_is_skipped(seed):
     """Combinations may err on the side of work, never on the other."""
@@ -205,7 +207,7 @@ def test_no_tile_with_an_allowed_pair_is_skipped(seed):
 
 def count_work(mask, T, S):
     """How many tiles the forward really computes, counted as it runs."""
-    from attendax.kernels import blockwise
+    from attendax.kernels.blockwise import algorithm
 
     done = []
 
@@ -213,13 +215,13 @@ def count_work(mask, T, S):
         jax.debug.callback(lambda: done.append(1))
         return original(*args)
 
-    original, blockwise.part_of_forward = blockwise.part_of_forward, counting
+    original, algorithm.part_of_forward = algorithm.part_of_forward, counting
     x, y = np.zeros((1, 1, T, 2)), np.zeros((1, 1, S, 2))
     try:
         jax.jit(in_tiny_tiles(lambda x, y: attention(x, y, y, mask=mask)))(x, y)
         jax.effects_barrier()
     finally:
-        blockwise.part_of_forward = original
+        algorithm.part_of_forward = original
     return len(done)
 
 
@@ -232,7 +234,7 @@ def test_skipped_tiles_are_not_computed():
         assert count_work(masks.padding(jnp.array([lengths])), 12, 12) == tiles
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 @pytest.mark.parametrize("batched", [False, True])
 def test_masks_and_modifiers_from_functions(batched, twin, rng):
@@ -280,7 +282,7 @@ def test_l13_a_modifier_narrower_than_what_is_computed(rng):
     assert_tree_close(jax.tree.map(lambda x: np.asarray(x, float), got), wanted, 2**-7, "bfloat16")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("what", ["lengths", "ids", "dense mask", "offset", "bias", "slopes", "table", "rng"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l12_vmap_over_what_is_not_query_key_or_value(twin, what, rng):
@@ -397,7 +399,7 @@ def test_l6_future_keys_inside_one_tile(twin, rng):
 # L8, L15: precision and repeatability
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("width", [3, 64, 128])
 def test_l8_long_rows(dtype, width, rng):
@@ -420,6 +422,7 @@ def test_l8_long_rows(dtype, width, rng):
     assert np.sqrt(np.mean((ours - exact) ** 2)) <= 2 * np.sqrt(np.mean(error**2))
 
 
+@pytest.mark.slow
 def test_l15_same_bits_again_and_inputs_untouched(rng):
     arrays = [rng.normal(size=s).astype(np.float32) for s in ((2, 4, 700, 8), (2, 2, 900, 8), (2, 2, 900, 8))]
     for x in arrays:

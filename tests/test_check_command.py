@@ -85,16 +85,12 @@ class TestStatus:
         status, out, err = run("mine:right", *FAST, "--only", "scale given", "width 1")
         assert status == 0
         assert "Nothing is wrong in 3 cases: 3 ok." in out
-        assert sorted(line.split(" ", 3)[3] for line in err.splitlines()) == [
-            "L11 width 1",
-            "L11 width 13",
-            "L2 scale given",
-        ]
+        assert err == ""  # progress is for terminals
 
     def test_wrong_is_1(self, run):
         status, out, _ = run("mine:wrong", *FAST, "--only", "causal", "--quiet")
         assert status == 1
-        assert "as if is_causal were not given" in " ".join(out.split())
+        assert "is_causal is ignored" in " ".join(out.split())
 
     def test_nothing_judged_is_1(self, run):
         status, out, _ = run("mine:right", *FAST, "--only", "softcap and scale")
@@ -190,7 +186,7 @@ class TestFiles:
         status, out, err = run("mine:right", *FAST, "--only", "scale given", "--json", "-")
         assert status == 0
         assert json.loads(out)["counts"] == {"ok": 1}
-        assert err == "attendax check: 1/1 L2 scale given\n"
+        assert err == ""
 
     def test_seed_and_dtype_are_passed_on(self, run):
         _, out, _ = run(
@@ -208,7 +204,7 @@ class TestFiles:
         )
         found = json.loads(out)
         assert (found["seed"], found["dtype"], found["ok"]) == (7, "float64", True)
-        assert found["cases"][0]["allowed"] == 1e-12
+        assert found["cases"][0]["allowed"] == 1e-10
 
     def test_ascii_terminal(self, here, monkeypatch):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")

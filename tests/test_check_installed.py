@@ -44,7 +44,7 @@ class TestAllInstalled:
         assert status == 0
         assert "absent: the package no_such_package is not installed" in out
         assert "on-a-gpu: needs a GPU" in out
-        assert err.startswith("attendax check: attendax-spec: 0 faults, ")
+        assert err.startswith("attendax check: attendax-spec: 0 faults of 0 causes, ")
         folder = tmp_path / "out" / "there"
         texts = {suffix: (folder / f"conformance.{suffix}").read_text("utf-8") for suffix in ("json", "md", "html")}
         assert [report["name"] for report in json.loads(texts["json"])["reports"]] == ["attendax-spec"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import small_bert
-from attendax import cli
+from attendax import cli, embedding_command
 from attendax.cli import main
 
 
@@ -62,7 +62,7 @@ class TestMatrix:
         status, out, _ = embed(*words, "a")
         assert status == 0
         lines = out.splitlines()
-        assert len(lines) == 12 * (1 + cli.NEAREST)
+        assert len(lines) == 12 * (1 + embedding_command.NEAREST)
         assert lines[0] == " 1  a"
         assert lines[1].split() == ["1.000", "12", "a"]
 
@@ -150,6 +150,7 @@ class TestPipes:
         done = subprocess.run(command, input="東京\n".encode(), capture_output=True, env=ascii_only, check=True)
         assert json.loads(done.stdout.decode("utf-8"))["text"] == "東京"
 
+    @pytest.mark.slow
     def test_arguments_are_utf8_whatever_the_locale_says(self, weights):
         command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights, "東京".encode()]
         c_locale = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
@@ -173,6 +174,7 @@ class TestPipes:
         assert (done.returncode, done.stdout) == (cli.REFUSED, "")
         assert done.stderr == "attendax embed: cannot read standard input: Bad file descriptor\n"
 
+    @pytest.mark.slow
     def test_reader_that_leaves_early(self, weights):
         """``attendax embed --json | head -1`` ends without a word."""
         command = [sys.executable, "-m", "attendax", "embed", "--json", "--weights", weights]

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attendax.conformance import CASES, Verdict, assert_conforms, check
+from attendax.conformance import CASES, Verdict, assert_conforms
+from planted import by_law
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 BY_NAME = {case.name: case for case in CASES}
@@ -69,19 +70,19 @@ class TestSettingsWithAnAdapter:
     )
     def test_what_the_adapter_sees_to_is_refused(self, given):
         with pytest.raises(ValueError, match=rf"check: {next(iter(given))} got .* attendax-spec has an adapter"):
-            check("attendax-spec", only=["plain"], level="forward", **given)
+            by_law("attendax-spec", only=["plain"], level="forward", **given)
 
     def test_other_arrays_are_refused(self):
         with pytest.raises(ValueError, match="arrays got 'torch', but the adapter of attendax-spec is for numpy"):
-            check("attendax-spec", only=["plain"], arrays="torch")
+            by_law("attendax-spec", only=["plain"], arrays="torch")
 
     def test_conventions_override(self):
-        assert check("attendax-spec", only=["causal, fewer queries"], causal="end").ok
+        assert by_law("attendax-spec", only=["causal, fewer queries"], causal="end").ok
         with pytest.raises(ValueError, match="causal got 'middle'"):
-            check("attendax-spec", only=["plain"], causal="middle")
+            by_law("attendax-spec", only=["plain"], causal="middle")
 
     def test_a_declared_lack_adds_to_those_of_the_adapter(self):
-        report = check("attendax-spec", only=["softcap"], level="forward", lacks={"softcap": "not today"})
+        report = by_law("attendax-spec", only=["softcap"], level="forward", lacks={"softcap": "not today"})
         assert {o.finding.message for o in report.cases if o.verdict is Verdict.NOT_OFFERED} == {"not today"}
 
 
@@ -104,6 +105,7 @@ def pytest_in(folder, *argv):
 
 
 class TestPytestPlugin:
+    @pytest.mark.slow
     def test_one_test_for_each_case(self, here):
         only = [
             "--attention-only=causal",
@@ -120,6 +122,7 @@ class TestPytestPlugin:
         assert "FAILED mine:wrong::causal" in ran.stdout
         assert "FAILED mine:right" not in ran.stdout
 
+    @pytest.mark.slow
     def test_no_such_function(self, here):
         ran = pytest_in(here, "--attention=mine:nope")
         assert ran.returncode == 2
@@ -131,7 +134,7 @@ class TestPytestPlugin:
             "import sys\n\ndef test_light():\n    assert 'attendax_pytest' in sys.modules\n"
             "    assert not {'jax', 'numpy', 'attendax'} & sys.modules.keys()\n"
         )
-        ran = pytest_in(here, "-q", "-p", "no:hypothesispytest")
+        ran = pytest_in(here, "-q", "-p", "no:hypothesispytest", "-p", "no:jaxtyping")  # which import them
         assert ran.returncode == 0, ran.stdout
 
     def test_the_documented_parametrisation(self, here):

@@ -15,7 +15,7 @@ def assert_close(got, wanted):
     np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @TWINS
 @pytest.mark.parametrize("name", MASKS)
 def test_scaled_dot_product_attention(twin, name, rng):
@@ -51,7 +51,7 @@ def test_additive_attention(twin, rng):
         assert_close(weights[b], share)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @TWINS
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
@@ -90,7 +90,7 @@ MASK_VALUES = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @TWINS
 @pytest.mark.parametrize("name", MASK_VALUES)
 def test_attention_under_every_mask(twin, name, rng):
@@ -126,7 +126,7 @@ MODIFIERS = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @TWINS
 @pytest.mark.parametrize("name", MODIFIERS)
 def test_attention_under_every_score_modifier(twin, name, rng):

@@ -67,7 +67,6 @@ def test_by_hand_and_by_jax(arrays):
     """By hand = autodiff = finite differences: of the specification, of its twin, and of both at once."""
     twin = jax.jit(lambda *arrays: ops.scaled_dot_product_attention(*arrays)[0])
     assert_gradients(attend, *arrays, backward=spec.scaled_dot_product_attention_backward)
-    assert_gradients(twin, *arrays)
     assert_gradients(twin, *arrays, backward=spec.scaled_dot_product_attention_backward, seed=3, directions=2)
 
 

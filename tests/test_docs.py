@@ -1,10 +1,12 @@
-"""docs/xla-faults.md says the truth: each script prints what its table says, and without YNN what is right."""
+"""What a page of faults says is true, of each jaxlib; and a release says its address."""
 
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jaxlib
@@ -35,6 +37,7 @@ def test_every_fault_is_found():
     assert len(FAULTS) == PAGE.read_text().count("```python") >= 5
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("script", "table"), FAULTS)
 def test_a_script_prints_what_its_table_says(script, table):
     version, got = jaxlib.__version__, printed(script)
@@ -44,8 +47,28 @@ def test_a_script_prints_what_its_table_says(script, table):
     assert got == table[version]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("script", "table"), FAULTS)
 def test_without_the_kernels_of_ynn_it_prints_what_is_right(script, table):
     if jaxlib.__version__ not in table:
         pytest.skip(f"jaxlib {jaxlib.__version__} may not know the flag, and XLA ends the process then")
     assert printed(script, NO_YNN) == table["right"]
+
+
+def test_a_release_says_its_address_which_no_source_does(tmp_path):
+    root = PAGE.parents[1]
+    for name in ("pyproject.toml", "CITATION.cff", "README.md", "src/attendax/__init__.py", ".ci/address"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, tmp_path / name)
+    before = tomllib.loads((tmp_path / "pyproject.toml").read_text())
+    command = [str(tmp_path / ".ci/address"), "https://host.test/somebody/attendax", "https://somebody.test/attendax/"]
+    subprocess.run(command, check=True)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    assert project.pop("urls")["Source"] == "https://host.test/somebody/attendax"
+    assert project == before["project"]
+    tag = re.search(r'"(.*)"', (root / "src/attendax/__init__.py").read_text().split("__version__ =")[1])[1]
+    links = re.findall(r"\]\(([^)]*)\)", (tmp_path / "README.md").read_text())
+    assert links
+    assert all(link.startswith("https://host.test/somebody/attendax/") for link in links)
+    assert links[0].endswith("/raw/v" + tag + "/docs/_static/two-backwards.png")
+    assert subprocess.run(command, capture_output=True).returncode == 1  # once is enough

@@ -76,6 +76,7 @@ class TestEmbed:
             np.testing.assert_allclose(np.linalg.norm(result.vector), 1.0, rtol=1e-6)
             np.testing.assert_allclose(result.vector, embed_by_specification(encoder, result.tokens), atol=1e-5, rtol=0)
 
+    @pytest.mark.slow
     def test_specification_in_double_precision(self, encoder):
         """In float64 both twins agree to rounding: float32 would hide a constant rounded too early."""
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), encoder.params)
@@ -99,6 +100,7 @@ class TestEmbed:
         np.testing.assert_array_equal(found[0], found[2])
         assert np.isfinite(found[0]).all()
 
+    @pytest.mark.slow
     def test_order_is_kept_across_windows(self, encoder):
         texts = [" ".join(["man", "food", "the"][: i % 4] + ["meal"] * (7 * i % 11)) for i in range(23)]
         alone = [next(embed(encoder, [text])).vector for text in texts]
@@ -125,6 +127,7 @@ class TestEmbed:
         assert len(shapes) == len(set(shapes))
         assert set(shapes) <= set(itertools.product((1, 4, 16), (8, 13)))
 
+    @pytest.mark.slow
     def test_lazy_on_an_endless_stream(self, encoder):
         read = 0
 

@@ -156,7 +156,7 @@ def scan(f, ref):
     assert_close(quickly(jax.grad(total))(ref.x), wanted, 1e-10)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("how", DIRECTIONS)
 def test_l12_every_direction(how, name):
@@ -197,7 +197,7 @@ EACH_ARGUMENT = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("which", "name", "twin"), EACH_ARGUMENT)
 def test_l12_vmap_over_each_argument_alone(which, name, twin):
     """Value and gradient with respect to every argument, one of them batched and the others not."""

@@ -87,7 +87,11 @@ def test_every_option_and_the_dense_path():
         ({"mask": np.ones((2, 2), bool)}, ValueError, "attention: mask has shape (2, 2)"),
         ({"mask": masks.padding(np.array([31, 2]))}, ValueError, "padding: key_lengths must lie in [0, 30]"),
         ({"scale": "x"}, TypeError, "attention: scale must be"),
-        ({"implementation": "cudnn"}, NotImplementedError, "attention: implementation 'cudnn' is not here; offered: "),
+        (
+            {"implementation": "mosaic"},
+            NotImplementedError,
+            "attention: implementation 'mosaic' is not here; offered: ",
+        ),
         ({"bias": [1.0]}, TypeError, "attention: bias must be an array, got list."),
     ],
 )

@@ -40,7 +40,7 @@ def arrays_and_weights(rng, options):
     return query, key, weights
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @both
 def test_stats_are_those_of_the_weights(size, name, rng):
     query, key, weights = arrays_and_weights(rng, OPTIONS[name])
@@ -52,7 +52,7 @@ def test_stats_are_those_of_the_weights(size, name, rng):
     np.testing.assert_array_equal(stats.where, np.where(weights.any(-1), weights.argmax(-1), -1))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @both
 def test_some_weights_are_those_of_all(size, name, rng):
     query, key, weights = arrays_and_weights(rng, OPTIONS[name])

@@ -77,6 +77,20 @@ class TestEmbed:
         time.sleep(0.2)  # back in the read
         assert interrupted(process) == (130, b"", b"")
 
+    def test_half_a_file_goes(self, tmp_path):
+        pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
+        pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
+        weights, folder = small_bert.write_checkpoint(tmp_path / "model"), tmp_path / "out"
+        folder.mkdir()
+        command = [sys.executable, "-m", "attendax", "embed", "--weights", str(weights)]
+        command += ["--output", str(folder / "a.npy")]
+        with subprocess.Popen(command, **dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)) as process:
+            while not any(folder.iterdir()):
+                assert process.poll() is None
+                time.sleep(0.05)
+            assert interrupted(process) == (130, b"", b"")
+        assert not any(folder.iterdir())
+
     @pytest.mark.sample(1)
     @pytest.mark.parametrize("delay", [0.2, 0.6])
     def test_while_xla_compiles(self, start, delay):
@@ -138,6 +152,7 @@ class TestImport:
         code = f"import sys, {module}; sys.exit('jax' in sys.modules)"
         subprocess.run([sys.executable, "-c", code], check=True)
 
+    @pytest.mark.sample(3)
     @pytest.mark.parametrize(
         "module", ["kernels.attention", "kernels.explain", "ops", "masks", "encoders", "conformance"]
     )

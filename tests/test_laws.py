@@ -64,7 +64,7 @@ def changed(array, where, value):
 # L5: the empty set
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @every_implementation
 @pytest.mark.parametrize("forbid", ["mask", "bias"])
 def test_l5_a_query_without_keys_gets_zero(attention, forbid, rng):
@@ -117,7 +117,7 @@ POISONS = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @every_implementation
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -130,7 +130,7 @@ def test_l6_masked_poison_changes_no_bit_forward(attention, name, poison, rng):
         assert_same_bits(attention(**poisoned, mask=mask, return_lse=True, **options), wanted, name)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @every_gradient
 @pytest.mark.parametrize("name", POISONS)
 @pytest.mark.parametrize("poison", NOT_FINITE)
@@ -165,7 +165,7 @@ def test_l6_masked_bias(twin, poison, rng):
     assert np.isfinite(np.asarray(run(poisoned)[3])).all()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_the_future_cannot_matter(which, twin, rng):
@@ -181,6 +181,7 @@ def test_l6_the_future_cannot_matter(which, twin, rng):
     assert_same_bits(np.asarray(bad_grads[0])[past], np.asarray(grads[0])[past], "grad_query")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", ["spec", "blockwise", "tiny tiles"])
 def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
@@ -195,7 +196,7 @@ def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
     assert_same_bits([np.asarray(g)[:, :, :4] for g in bad_grads], [np.asarray(g)[:, :, :4] for g in grads], which)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", [Whole, Tiny])
 def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng):
@@ -213,7 +214,7 @@ def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng)
     assert_same_bits(gradients(poisoned), gradients(arrays), which)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", IMPLEMENTATIONS)
 def test_l6_a_segment_does_not_leak_into_its_neighbour(which, twin, rng):
@@ -309,7 +310,7 @@ HUGE_MODIFIERS = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @every_implementation
 @pytest.mark.parametrize("name", HUGE_MODIFIERS)
 @pytest.mark.parametrize("width", [1, 3, 8])
@@ -365,6 +366,7 @@ def test_l7_half_precision_does_not_overflow(attention):
     np.testing.assert_array_equal(out, np.broadcast_to(value.mean(axis=-2, keepdims=True), out.shape))
 
 
+@pytest.mark.sample(4)
 @every_implementation
 @pytest.mark.parametrize("lowest", ["scores", "bias"])
 def test_l7_a_forbidden_key_never_wins(attention, lowest):
@@ -386,7 +388,7 @@ def test_l7_rows_of_65536_sum_to_one(attention, rng):
 # L8: precision
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @every_implementation
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32, np.float64])
 def test_l8_dtypes(attention, dtype, rng):
@@ -426,7 +428,7 @@ def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(
     assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("attention", [IMPLEMENTATIONS[name] for name in ("spec", "ops", "blockwise")])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32])
 @pytest.mark.parametrize("width", [3, 64, 128])
@@ -443,6 +445,7 @@ def test_l8_error_at_most_twice_that_of_the_plain_formula(attention, dtype, widt
 # L9: log-sum-exp
 
 
+@pytest.mark.sample(2)
 @every_implementation
 def test_l9_lse_is_that_of_the_scores_as_softmaxed(attention, rng):
     query, key, value = qkv(rng)
@@ -456,6 +459,7 @@ def test_l9_lse_is_that_of_the_scores_as_softmaxed(attention, rng):
 # L10: dropout
 
 
+@pytest.mark.sample(2)
 @every_implementation
 def test_l10_rate_zero_is_the_identity_and_rate_one_is_zero(attention, rng):
     query, key, value = qkv(rng)
@@ -540,6 +544,7 @@ def test_l12_the_jacobians_agree():
     assert_tree_close(backwards, by_hand, 1e-12, "jacrev")
 
 
+@pytest.mark.slow
 def test_l12_the_hessian_is_the_slope_of_the_gradient():
     hessian = quickly(jax.hessian(lambda q: loss(q, *SMALL[1:])))(SMALL[0])
     direction = np.random.default_rng(2).normal(size=SMALL[0].shape)
@@ -565,6 +570,7 @@ def test_l12_checkpoint_and_scan():
 # L15: a row does not depend on its neighbours
 
 
+@pytest.mark.sample(2)
 @every_implementation
 def test_l15_a_batch_row_alone_gives_the_same(attention, rng):
     query, key, value = qkv(rng)

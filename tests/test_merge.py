@@ -21,6 +21,7 @@ def part(query, key, value, keys, attend=attendax.attention):
     return attend(query, key[:, :, keys], value[:, :, keys], return_lse=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ends", [(0, 3, 5, S), (0, 0, 4, S), (0, 1, S, S)])
 def test_l9_merge_equals_attention_over_the_union(ends, rng):
     """Associative and commutative, empty parts included; the parts may come from the specification, too."""
@@ -53,6 +54,7 @@ def test_l9_what_carries_no_weight_cannot_matter(rng):
     assert_same_bits(attendax.merge(one, nothing), one, "NaN without weight")
 
 
+@pytest.mark.slow
 def test_l9_gradients_flow_through_out_and_lse(rng):
     """The gradient of a merged attention is that of the whole; rows that one part leaves empty included."""
     qkv = arrays(rng)

@@ -49,7 +49,7 @@ CASES = {  # what is written where, and the options
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_by_hand(name):
     place, index, number, options = CASES[name]
@@ -95,6 +95,7 @@ def test_infinity_is_a_parameter_like_any_other(closed_over):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_random_key_of_a_modifier_needs_no_gradient():
     modifier = scores.from_function(lambda score, at, key: score + jax.random.uniform(key, ()), jax.random.key(0))
     query, key, value = (jnp.asarray(x) for x in arrays().values())

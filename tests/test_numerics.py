@@ -80,6 +80,7 @@ def test_l6_one_number_that_is_not_finite_is_found_at_every_size(size, dtype):
         assert not check(np.append(np.zeros(size, dtype), np.asarray(-(2.0**51), dtype)))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("lead", [(), (2,), (1, 3), (2, 1), (1, 1), (2, 1, 3)])
 def test_what_a_product_transposes(rng, lead):
     """Leading axes are put together for it, and come back; those that are broadcast stay as they are."""

@@ -58,6 +58,7 @@ def allowed_pairs(rng, *shape):
 # --- Scaled dot-product attention ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mask_shape", [None, (T, S), (B, 1, T, S), (B, N, T, S)])
 def test_scaled_dot_product_attention_in_torch(torch, rng, mask_shape):
     Q, K, V_, grad = (rng.standard_normal((B, N, *size)) for size in ((T, D), (S, D), (S, V), (T, V)))

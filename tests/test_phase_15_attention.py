@@ -68,6 +68,7 @@ def test_phase_15_masked_attention(rng):
         assert not (after[:, 3:] == before[:, 3:]).any()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("masked", [False, True])
 def test_phase_15_attention_backward(rng, masked):
     """The gradients flow to query, key and value, and are the slopes; jax.grad of the twin says the same."""

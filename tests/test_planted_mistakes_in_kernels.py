@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import attendax.kernels
 from attendax import masks, scores, spec
 from attendax.conformance import directional_difference
+from attendax.kernels.blockwise.partition import LIMITS
 from attendax.kernels.operands import Limits
-from attendax.kernels.tile_sizes import LIMITS
 from cases import KEY, attention_case
 from judges import arrays_of, assert_same_bits, assert_tree_close, cotangent_of
 from mistakes_in_kernels import KERNELS
@@ -42,13 +43,14 @@ class Setting(NamedTuple):
     arrays: Any
     options: dict
     limits: Limits
+    platform: str
 
 
-def setting(sizes=(1, N, G, T, S, D, V), limits=ONE_HEAD, extra=None, **options):
+def setting(sizes=(1, N, G, T, S, D, V), limits=ONE_HEAD, extra=None, platform="cpu", **options):
     b, n, g, t, s, d, v = sizes
     shapes = {"query": (b, n, t, d), "key": (b, g, s, d), "value": (b, g, s, v)} | (extra or {})
     case = attention_case("", shapes, lse=True, **options)
-    return Setting(case.forward, case.backward, case.arrays, options, limits)
+    return Setting(case.forward, case.backward, case.arrays, options, limits, platform)
 
 
 TWO, SMALL = (2, N, G, T, S, D, V), (1, 2, 1, 5, 3, 2, 2)
@@ -69,6 +71,8 @@ SETTINGS = {
     "as users do": setting(limits=LIMITS),
     "some": setting(limits=Limits(3, 2, 1)),
     "banded": setting((1, 2, 2, 7, 7, D, V), Limits(3, 2, 2**20, band=2), mask=masks.causal() & ~masks.causal(-3)),
+    "one loop": setting(platform="cuda"),
+    "one loop, causal": setting(platform="cuda", mask=masks.causal()),
     "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
     "small": setting(SMALL, mask=masks.causal(1)),
     "small, all heads": setting(SMALL, ALL_HEADS, mask=masks.causal(1)),
@@ -150,7 +154,7 @@ def judge_forward(twin, case):
 def judge_whole(twin, case):
     """Of whole heads: what no query may look at changes no bit of the average; what one sees does."""
     query, key, value = arrays_of(case)
-    twin.tile_sizes.LIMITS = WHOLE_HEADS
+    twin.partition.LIMITS = WHOLE_HEADS
     wanted = twin.attention(query, key, value, **case.options)
     assert_tree_close(wanted, spec.attention(query, key, value, **case.options), 1e-12, "whole")
     if case.options.get("mask") is None:
@@ -168,7 +172,7 @@ def judge_whole_derivatives(twin, case):
     """Of whole heads: gradients and tangent; bits of the gradients where there is poison."""
     arrays = arrays_of(case)
     # bytes=1: heads one by one, so that what is cut from a head and added to it is judged, too
-    twin.tile_sizes.LIMITS = WHOLE_HEADS if len(case.options) else WHOLE_HEADS._replace(bytes=1)
+    twin.partition.LIMITS = WHOLE_HEADS if len(case.options) else WHOLE_HEADS._replace(bytes=1)
     exact = spec.attention(*arrays, **case.options)
     cotangent, dots = np.random.default_rng(9).normal(size=exact.shape), directions_of(arrays)
     cotangent[..., 0, :] = 0
@@ -260,7 +264,7 @@ def judge_losses(twin, case):
 def judge_a_shared_key(twin, case):
     """What vmap does not map gets the sum of its gradients, from whole heads one by one."""
     query, key, value = normal(3, 2, 9, 4), normal(2, 9, 4), 1 + normal(2, 9, 4)
-    twin.tile_sizes.LIMITS = WHOLE_HEADS._replace(bytes=1, whole_bytes=1)
+    twin.partition.LIMITS = WHOLE_HEADS._replace(bytes=1, whole_bytes=1)
 
     def loss(*arrays):
         return jax.vmap(twin.attention, (0, None, None))(*arrays).sum()
@@ -678,7 +682,9 @@ COMPILED |= {"losses", "a shared key", "an unseen NaN", "a seen NaN"}
 def hold(judge_name, setting_name, twin):
     """Run one judge under one setting."""
     case = SETTINGS[setting_name]
-    twin.tile_sizes.LIMITS = case.limits
+    twin.partition.LIMITS = case.limits
+    twin.partition.LIMITS_ON["cuda"] = case.limits
+    twin.opaque.default_platform = lambda: case.platform
     if judge_name in COMPILED:
         JUDGES[judge_name](twin, case)
         return
@@ -693,9 +699,9 @@ class Twin:
     """What a copy of the kernels offers, in tiny tiles."""
 
     def __init__(self):
-        attention, online_softmax, inspection, any_allowed, self.tile_sizes = (
+        attention, online_softmax, inspection, any_allowed, self.opaque, self.partition = (
             importlib.import_module(f"{NAME}.{part}")
-            for part in ("attention", "online_softmax", "inspection", "any_allowed", "tile_sizes")
+            for part in ("attention", "online_softmax", "inspection", "any_allowed", "opaque", "blockwise.partition")
         )
         self.attention, self.merge = attention.attention, online_softmax.merge
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
@@ -711,6 +717,24 @@ def replaced(file, right, wrong):
 def forget():
     for module in [name for name in sys.modules if name.split(".")[0] == NAME]:
         del sys.modules[module]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_once(tmp_path_factory):
+    """Each copy is new to JAX, but most of its steps are those of the copy before: they are kept on disk."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture
@@ -756,7 +780,7 @@ def test_the_mistake_is_caught(mistake, twin_with):
 @pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS}))
 def test_an_untouched_copy_passes_every_judge(judge, setting, twin_with):
     """So that it is the mistake that is caught, not the copying."""
-    hold(judge, setting, twin_with("blockwise.py", '"""', '"""'))
+    hold(judge, setting, twin_with("blockwise/algorithm.py", '"""', '"""'))
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ def assert_allowed(mask, rule, count):
         np.testing.assert_array_equal(np.broadcast_to(got, wanted.shape), wanted)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_offsets_of_any_width(dtype):
     offsets = ends(dtype)
@@ -84,6 +85,7 @@ def test_a_wide_window_that_begins_far_away():
             assert_allowed(mask, lambda b, i, j, x=offset, right=right: j <= i + x + right, 1)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lengths_of_any_width(dtype):
     lengths = np.array([7, 0, 3], dtype)
@@ -101,7 +103,7 @@ def test_one_length_is_one_for_all():
         assert_allowed(masks.prefix(length, 1), lambda b, i, j: j < 3 or j <= i + 1, 2)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("key_dtype", DTYPES)
 @pytest.mark.parametrize("query_dtype", DTYPES)
 def test_ids_of_any_width(query_dtype, key_dtype):
@@ -192,7 +194,7 @@ def modifiers(rng):
     }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["alibi", "relative bias", "both", "function"])
 def test_modifiers_that_begin_elsewhere(name, rng):
     """A row of a longer call is the same call with its number as the offset: static, one for all, one per entry."""
@@ -214,7 +216,7 @@ def test_modifiers_that_begin_elsewhere(name, rng):
         np.testing.assert_allclose(each(query, key, value, offsets), wanted, rtol=1e-12)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "relative bias", "both"])
 def test_gradients_of_modifiers_that_begin_elsewhere(name, rng):
     """By hand, by JAX densely and in tiles: the offset, an integer, has none."""
@@ -248,7 +250,7 @@ MASKS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_that_begin_elsewhere(name, rng):
     """Static, traced, one per entry, through vmap: the results of the dense array that they mean."""
@@ -343,7 +345,7 @@ def test_prefill_and_decode_with_a_cache(per_entry):
 # --- Functions with arrays -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("given", [3, 3.0, np.float32(3), np.array(3, ">i4"), {"by": 3}, {"by": [np.array(3), 2]}])
 def test_what_goes_with_a_function(given, rng):
     """Numbers, arrays in any byte order, and pytrees of them; eagerly, under jit and vmap, in both twins."""

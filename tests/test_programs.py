@@ -23,26 +23,26 @@ def float32(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("size", [40, 300, 700])
 def test_a_program_exported_for_any_batch(size, mask, rng):
     """Forward and gradient, as whole heads, bands and tiles; called with a batch of 3."""
 
-    def attend(query, key, value, lengths):
-        return attention(query, key, value, mask=MASKS[mask](lengths))
-
-    def gradients(query, key, value, lengths):
-        return jax.grad(lambda *arrays: (attend(*arrays, lengths) ** 2).sum(), (0, 1, 2))(query, key, value)
+    def run(query, key, value, lengths, cotangent):
+        out, pull = jax.vjp(lambda *arrays: attention(*arrays, mask=MASKS[mask](lengths)), query, key, value)
+        return out, *pull(cotangent)
 
     (batch,) = jax.export.symbolic_shape("batch")
-    array = jax.ShapeDtypeStruct((batch, 2, size, 8), jnp.float32)
-    given = *(float32(rng, 3, 2, size, 8) for _ in range(3)), np.array([size, 1, size // 2], np.int32)
-    for function in (attend, gradients):
-        exported = jax.export.export(jax.jit(function))(array, array, array, jax.ShapeDtypeStruct((batch,), jnp.int32))
-        pairs = zip(*map(jax.tree.leaves, (exported.call(*given), jax.jit(function)(*given))), strict=True)
-        for got, wanted in pairs:
-            np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+    array, integers = jax.ShapeDtypeStruct((batch, 2, size, 8), jnp.float32), jax.ShapeDtypeStruct((batch,), jnp.int32)
+    query, key, value, cotangent = (float32(rng, 3, 2, size, 8) for _ in range(4))
+    lengths = np.array([size, 1, size // 2], np.int32)
+    exported = jax.export.export(jax.jit(run))(array, array, array, integers, array)
+    options = {"mask": MASKS[mask](lengths)}
+    wanted = [spec.attention(query, key, value, **options)]
+    wanted += spec.attention_backward(cotangent, query, key, value, **options)[:3]
+    for got, right in zip(exported.call(query, key, value, lengths, cotangent), wanted, strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-5 * np.abs(right).max())
 
 
 SHARDED = """
@@ -68,14 +68,15 @@ for function, given, specs in ((attend, arrays, (data,) * 3), (attend, [arrays[0
     plain = function
     if specs[1] == P():  # every device has the same keys
         plain = lambda q, k, v: attend(q, *(jnp.broadcast_to(a, (4, *a.shape[1:])) for a in (k, v)))
+
+    def gradients_and_move(f):
+        gradients = jax.grad(lambda *a: (f(*a) ** 2).sum(), tuple(range(len(given))))
+        return lambda *a: (gradients(*a), jax.jvp(f, a, a)[1])
+
+    wanted = jax.tree.leaves(jax.jit(gradients_and_move(plain))(*given))
     for run in (lambda f: f, jax.jit):
-        loss = lambda f: lambda *a: (f(*a) ** 2).sum()
-        got = run(jax.grad(loss(sharded), tuple(range(len(given)))))(*given)
-        wanted = jax.grad(loss(plain), tuple(range(len(given))))(*given)
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        for a, b in zip(jax.tree.leaves(run(gradients_and_move(sharded))(*given)), wanted, strict=True):
             assert jnp.abs(a - b).max() <= 1e-5 * jnp.abs(b).max(), (function, jnp.abs(a - b).max())
-        move = run(lambda *a: jax.jvp(sharded, a, a)[1])(*given)
-        assert jnp.abs(move - jax.jvp(plain, tuple(given), tuple(given))[1]).max() < 1e-4
 print("right")
 """
 
@@ -88,7 +89,7 @@ def test_the_gradient_through_shard_map_with_its_defaults():
     assert done.stdout == "right\n", done.stderr
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
 def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
@@ -148,6 +149,7 @@ def test_l7_values_at_both_ends_of_the_range(value, size, rng):
     np.testing.assert_allclose(np.asarray(got, float), value, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_l8_a_common_part_of_the_keys_leaves_the_gradient_its_digits(rng):
     """Keys of mean 30, shared by a batch: at most twice the error of the dense formula, and some last places."""
     query, value = float32(rng, 3, 12, 33, 32), 30 + float32(rng, 3, 12, 12, 3)

@@ -55,6 +55,7 @@ def test_every_public_function_is_spoilt_below():
 # --- Arrays: kind, dtype, rank, size ---------------------------------------------------------------------------------
 
 ANY_RANK = {("softmax", "x"), ("attention_weights", "scores"), ("apply_attention_mask", "scores"), ("layer_norm", "x")}
+ANY_RANK |= {("rms_norm", "x"), ("rotary_encoding", "x")}
 BOTH_OR_NEITHER = {("ScaledDotProductAttention.forward", "key"), ("ScaledDotProductAttention.forward", "value")}
 
 

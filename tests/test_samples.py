@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from conftest import sample
+from samples import sample
 
 GRID = [{("letter", a), ("number", b)} for a, b in itertools.product("abcd", range(3))]
 

@@ -55,6 +55,7 @@ class TestLoad:
         with pytest.raises(ValueError, match=r"config.json has max_position_embeddings=1, but"):
             load_sentence_encoder(small_bert.write_checkpoint(tmp_path, config=config))
 
+    @pytest.mark.slow
     def test_without_normalize(self, tmp_path):
         """A checkpoint that lists its modules and no Normalize among them publishes the plain mean."""
         plain, unit = (
@@ -75,9 +76,12 @@ class TestLoad:
         [
             ({"pooling": POOLING | {"pooling_mode_cls_token": True}}, "pooling_mode_cls_token"),
             ({"pooling": {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}}, "pooling_mode_max_tok"),
-            ({"modules": MODULES, "pooling": {"pooling_mode": "lasttoken"}}, "'lasttoken', supported is the mean"),
+            ({"modules": MODULES, "pooling": {"pooling_mode": "lasttoken"}}, "'lasttoken', supported are mean and cls"),
             ({"modules": [*MODULES[:2], {"type": "a.Dense", "path": "2_Dense"}]}, "Transformer, Pooling, Dense; supp"),
-            ({"pooling": {"pooling_mode_mean_tokens": False}}, r"declares the pooling \[\], supported is the mean"),
+            (
+                {"pooling": {"pooling_mode_mean_tokens": False}},
+                r"declares the pooling \[\], supported are mean and cls",
+            ),
             ({"modules": [MODULES[0], *MODULES[:2]]}, "asks for Transformer, Transformer, Pooling; supported"),
             ({"modules": MODULES[:1]}, "modules.json asks for Transformer; supported"),
             ({"prompts": {"default_prompt_name": "query"}}, "default prompt 'query'"),

@@ -19,6 +19,7 @@ follow_imports = silent
 """
 
 
+@pytest.mark.slow
 def test_a_users_file_passes_a_strict_type_checker(tmp_path):
     """Only the user's file is judged; a mistake in it is seen: the types are those of the library, not Any."""
     sources = Path(attendax.__file__).parent.parent
@@ -50,7 +51,8 @@ def test_dir_shows_the_public_names():
     """And every one of them is there."""
     assert dir(masks) == ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
     assert dir(scores) == ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "softcap"]
-    wanted = "attention attention_stats explain merge weights_at masks scores spec ops params encoders conformance"
+    wanted = "attention attention_stats explain merge weights_at compat masks scores spec ops params encoders"
+    wanted += " conformance sharding"
     assert {*wanted.split(), "AttentionStats", "Explanation", "__version__"} == set(dir(attendax))
     for module in (attendax, masks, scores):
         assert dir(module) == sorted(module.__all__)

@@ -54,7 +54,7 @@ def directions(arrays, rng):
     return dots, rng.normal(size=(*arrays[0].shape[:-1], arrays[2].shape[-1]))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("limits", [HEADS, PAIRS, ONE_BY_ONE], ids=["all heads", "pairs", "one by one"])
 @pytest.mark.parametrize("mask", MASKS.values(), ids=list(MASKS))
 def test_every_first_derivative(mask, limits, arrays, rng):
@@ -175,6 +175,7 @@ def test_l12_vmap_over_one_argument_of_the_forward_alone(which, poison, arrays, 
         np.testing.assert_allclose(got[k], spec.attention(**(named | {which: x})), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["open", "causal"])
 def test_l8_float16_overflows_nowhere(mask):
     """The limit of what is multiplied lies beyond its range. A warning would fail the test."""

@@ -7,12 +7,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import compat as compat
     from . import conformance as conformance
     from . import encoders as encoders
     from . import masks as masks
     from . import ops as ops
     from . import params as params
     from . import scores as scores
+    from . import sharding as sharding
     from . import spec as spec
     from .kernels.attention import attention as attention
     from .kernels.explain import Explanation as Explanation
@@ -31,9 +33,9 @@ _IN_KERNELS = {
     "attention_stats": "inspection",
     "weights_at": "inspection",
 }
-_MODULES = ("conformance", "encoders", "masks", "ops", "params", "scores", "spec")
+_MODULES = ("compat", "conformance", "encoders", "masks", "ops", "params", "scores", "sharding", "spec")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttentionStats",
@@ -41,6 +43,7 @@ __all__ = [
     "__version__",
     "attention",
     "attention_stats",
+    "compat",
     "conformance",
     "encoders",
     "explain",
@@ -49,6 +52,7 @@ __all__ = [
     "ops",
     "params",
     "scores",
+    "sharding",
     "spec",
     "weights_at",
 ]

@@ -1,7 +1,12 @@
-"""Figures: attention maps. Drawn with matplotlib (extra ``demo``) into files; no window, no global state."""
+"""Figures: attention maps, drawn with matplotlib (extra ``demo``) into files, and as a page to look around in."""
 
+import base64
+import html
+import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,13 @@ FONT_SIZE = 7
 FONT = "DejaVu Sans"  # comes with matplotlib
 NO_GLYPH = "\u25a1"  # a white square, as text programs show it; the font has it
 DOTS_PER_INCH = 150
+PAGE = Path(__file__).with_name("attention_page.html")
+BINS = 64  # the side of a square on a page, in cells
+ROWS = 64  # queries whose weights are there at a time
+PAIRS = 2**19  # of all that a page knows; of each query those with most weight
+LEAST = 4  # keys of a query, whatever the page's size
+ROUNDING = 1e-3  # by which a weight of a narrow dtype may lie above 1
+LONGEST = 2**16  # tokens; keys are stored in 16 bits
 
 
 def attention_map(weights: np.ndarray, tokens: Sequence[str], *, title: str = "") -> Any:
@@ -109,3 +121,87 @@ def _label(panel: Any, labels: list[str], side: float, family: list[str]) -> Non
             label.set_fontfamily(family)
     panel.tick_params(length=0)
     panel.tick_params(axis="x", labelrotation=90)
+
+
+def attention_page(
+    weights: np.ndarray | Callable[[int, int, int], np.ndarray],
+    tokens: Sequence[str],
+    *,
+    num_layers: int | None = None,
+    title: str = "",
+) -> str:
+    """One HTML page that needs nothing else: layers x heads as small squares, one of them large, pairs on pointing.
+
+    Of each query the page knows the keys with most weight: all of them in a short text, at least four in a long one. No
+    array of T x T is built where ``weights`` is a function: rows are asked for 64 at a time.
+
+    Args:
+        weights: (L, N, T, T), one text; or a function that gives those of some queries, ``weights(layer, start, stop)``
+            of shape (N, stop - start, T), such as ``encoders.attention_rows`` makes.
+        tokens: the T labels.
+        num_layers: L, where ``weights`` is a function.
+        title: what the page is of.
+
+    Returns:
+        The page; ``Path("heads.html").write_text(page, encoding="utf-8")`` writes it.
+
+    Raises:
+        ValueError: shapes that do not fit, numbers that are no weights, no token, or more than 65,535.
+
+    Example:
+        >>> page = attention_page(np.full((1, 2, 3, 3), 1 / 3), ["a", "b", "c"])
+        >>> page.startswith("<!doctype html>")
+        True
+    """
+    T = len(tokens)
+    if not 0 < T < LONGEST:
+        checks.fail(ValueError, "attention_page", f"there must be 1 to {LONGEST - 1} tokens, got {T}.")
+    if callable(weights):
+        num_layers = checks.integer("attention_page", "num_layers", num_layers)
+        rows = weights
+    else:
+        whole = np.asarray(weights)
+        num_layers = len(whole) if whole.ndim == 4 else 0
+
+        def rows(layer: int, start: int, stop: int) -> np.ndarray:
+            return whole[layer, :, start:stop]
+
+        if whole.ndim != 4 or 0 in whole.shape or whole.shape[2:] != (T, T):
+            row = ("weights", str(whole.shape), f"(L, N, {T}, {T}), none of them 0")
+            checks.fail(ValueError, "attention_page", f"weights do not fit {T} tokens.", [row])
+    content = _page_content(rows, num_layers, T) | {"tokens": list(tokens), "layers": num_layers}
+    data = json.dumps(content, ensure_ascii=False).replace("<", "\\u003c")  # so that no text ends the script
+    values = {"title": html.escape(title or "Attention"), "data": data}
+    return re.sub(r"\{\{(title|data)\}\}", lambda found: values[found[1]], PAGE.read_text("utf-8"))
+
+
+def _page_content(rows: Callable[[int, int, int], np.ndarray], num_layers: int, T: int) -> dict[str, Any]:
+    """The cells of the small squares, and of each query the keys with most weight; by blocks of queries."""
+    num_heads = np.asarray(rows(0, 0, 1)).shape[0]
+    bins, kept = min(T, BINS), min(T, max(LEAST, PAIRS // (num_layers * num_heads * T)))
+    cells = np.zeros((num_layers, num_heads, bins, bins))
+    keys = np.zeros((num_layers, num_heads, T, kept), "<u2")
+    weights = np.zeros_like(keys)
+    begin = -(-np.arange(bins) * T // bins)  # the first token of each cell
+    for layer in range(num_layers):
+        for start in range(0, T, ROWS):
+            stop = min(T, start + ROWS)
+            block = np.asarray(rows(layer, start, stop))
+            if block.shape != (num_heads, stop - start, T):
+                row = ("weights", str(block.shape), f"({num_heads}, {stop - start}, {T})")
+                facts = f"weights of layer {layer}, queries {start} to {stop}, have another shape."
+                checks.fail(ValueError, "attention_page", facts, [row])
+            if not ((block >= 0) & (block <= 1 + ROUNDING)).all():  # nor NaN
+                facts = f"weights of layer {layer}, queries {start} to {stop}, lie outside 0 to 1, or are NaN."
+                checks.fail(ValueError, "attention_page", facts)
+            columns = np.maximum.reduceat(block, begin, axis=2)
+            for i, row_of in zip(range(start, stop), np.moveaxis(columns, 1, 0), strict=True):
+                cell = i * bins // T
+                cells[layer, :, cell] = np.maximum(cells[layer, :, cell], row_of)
+            order = np.argsort(-block, axis=2, kind="stable")[..., :kept]
+            keys[layer, :, start:stop] = order
+            weights[layer, :, start:stop] = np.round(np.take_along_axis(block, order, axis=2).clip(0, 1) * 65535)
+    levels = np.round(255 * np.sqrt(np.clip(cells, 0, 1))).astype(np.uint8)
+    coded = {"small": levels, "keys": keys, "weights": weights}
+    sizes = {"heads": num_heads, "bins": bins, "kept": kept}
+    return sizes | {name: base64.b64encode(array.tobytes()).decode() for name, array in coded.items()}

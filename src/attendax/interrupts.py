@@ -5,11 +5,13 @@ that ends under them crashes (jax 0.10: SIGSEGV in ``CompileAndLoad``). And an e
 callbacks of the garbage collector runs is printed and lost. A command that has to clean up asks for it all the same.
 """
 
+import contextlib
 import os
 import signal
 from types import FrameType
 
 STATUS = 130  # 128 + SIGINT
+unfinished: set[str] = set()  # files that are being written: they go when the process does
 
 
 def end_at_once() -> None:
@@ -25,4 +27,7 @@ def raise_instead() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
+    for path in unfinished:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
     os._exit(STATUS)

@@ -3,8 +3,8 @@
 from typing import Any, TypedDict
 
 
-class Options(TypedDict, total=False):
-    """All but ``return_lse``, on which the type of the result depends."""
+class Meaning(TypedDict, total=False):
+    """What a call means, wherever it runs; but for ``return_lse``, on which the type of the result depends."""
 
     mask: Any
     bias: Any
@@ -12,4 +12,9 @@ class Options(TypedDict, total=False):
     scale: float | None
     dropout_rate: float
     dropout_rng: Any
+
+
+class Options(Meaning, total=False):
+    """And how it is computed."""
+
     implementation: str | None

@@ -28,7 +28,8 @@ class MultiHeadParams(NamedTuple):
 class EncoderBlockParams(NamedTuple):
     """Weights of one encoder block: 1 marks the norm of the attention, 2 that of the feed-forward network.
 
-    ``W1`` (M, F), ``b1`` (F,), ``W2`` (F, M), ``b2`` (M,); ``gamma`` and ``beta`` (M,).
+    ``W1`` (M, F), ``b1`` (F,), ``W2`` (F, M), ``b2`` (M,); ``gamma`` and ``beta`` (M,). In whole encoders, what a
+    configuration lacks is None, ``W1`` of a network with a gate is (M, 2F), and ``W_K``, ``W_V`` are (M, G·D).
     """
 
     attention: MultiHeadParams
@@ -62,10 +63,12 @@ class EmbeddingParams(NamedTuple):
 
 
 class EncoderParams(NamedTuple):
-    """Weights of a whole encoder: the input layer and a tuple of L ``EncoderBlockParams``."""
+    """Weights of a whole encoder: the input layer, a tuple of L ``EncoderBlockParams``, and the norm after the last."""
 
     embeddings: EmbeddingParams
     blocks: tuple[EncoderBlockParams, ...]
+    gamma: Any = None
+    beta: Any = None
 
 
 class AttentionGradients(NamedTuple):

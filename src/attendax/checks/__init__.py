@@ -7,12 +7,14 @@ from .attention import attention as attention
 from .attention import bias as bias
 from .attention import block_options as block_options
 from .attention import encoder_block as encoder_block
+from .attention import gated as gated
 from .attention import mask as mask
 from .attention import merge_heads as merge_heads
 from .attention import modified as modified
 from .attention import multi_head as multi_head
 from .attention import pairs_to_merge as pairs_to_merge
 from .attention import positions as positions
+from .attention import rotary as rotary
 from .attention import softmax as softmax
 from .attention import split_heads as split_heads
 from .keywords import knows_keywords as knows_keywords
@@ -20,6 +22,7 @@ from .shapes import FLOATING as FLOATING
 from .shapes import check as check
 from .shapes import fail as fail
 from .shapes import floating as floating
+from .shapes import is_wider as is_wider
 from .values import boolean as boolean
 from .values import function_arrays as function_arrays
 from .values import heads as heads

@@ -10,7 +10,7 @@ from .values import boolean, heads, in_range, instance, integer, key_words, numb
 
 NORMS = ("pre", "post")
 IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 
 
 class _Meant(NamedTuple):
@@ -122,9 +122,9 @@ def attention(
     mask_: Any,
     bias_: Any,
     score_mod: Any,
-    scale: Any,
-    dropout_rate: Any,
-    dropout_rng: Any,
+    scale: Any = None,
+    dropout_rate: Any = 0.0,
+    dropout_rng: Any = None,
     implementation: Any = None,
     return_lse: Any = False,
     *,
@@ -263,6 +263,31 @@ def positions(function: str, arrays: dict[str, Any]) -> int:
     if sizes["T"] > sizes["P"]:
         fail(ValueError, function, f"x has T={sizes['T']} tokens but pe has only P={sizes['P']} positions.")
     return sizes["T"]
+
+
+def gated(function: str, arrays: dict[str, Any], activation: Any) -> None:
+    """Check a call of ``gated_feed_forward`` or its backward: W1 is twice as wide as the network."""
+    sizes = check(function, arrays)
+    if sizes["2F"] != 2 * sizes["F"]:
+        facts = f"W1 has {sizes['2F']} columns but W2 has {sizes['F']} rows: half of W1's are the gate."
+        fail(ValueError, function, facts)
+    one_of(function, "activation", activation, ACTIVATIONS)
+
+
+def rotary(function: str, arrays: dict[str, Any], positions_: Any, theta: Any) -> float:
+    """Check a call of ``rotary_encoding`` or its backward; returns theta."""
+    sizes = check(function, arrays)
+    if sizes["D"] % 2:
+        fail(ValueError, function, f"x has D={sizes['D']} but pairs of columns are turned: D must be even.")
+    if positions_ is not None:
+        shape, wanted = tuple(getattr(positions_, "shape", ())), tuple(arrays["x"].shape[:-1])
+        dtype = str(getattr(positions_, "dtype", type(positions_).__name__))
+        rows = [("positions", f"{shape} {dtype}", f"({sizes['T']},) or {wanted}, any axis may be 1")]
+        if not dtype.startswith(("int", "uint")):
+            fail(TypeError, function, f"positions must be an array of integers, got {dtype}.", rows)
+        if len(shape) not in (1, len(wanted)) or not _fits(shape, wanted):
+            fail(ValueError, function, f"positions have shape {shape} but x has {sizes['T']} tokens.", rows)
+    return number(function, "theta", theta, low=0, closed=False)
 
 
 def split_heads(function: str, arrays: dict[str, Any], num_heads: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from .shapes import fail
 
@@ -60,7 +60,7 @@ HERE = {
 
 def knows_keywords(function: Function) -> Function:
     """Decorate a function: a TypeError for a keyword that it does not have says what to write instead, if known."""
-    names = inspect.signature(function).parameters
+    names = _names(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -71,3 +71,12 @@ def knows_keywords(function: Function) -> Function:
         return function(*args, **kwargs)
 
     return cast(Function, call)
+
+
+def _names(function: Callable[..., Any]) -> list[str]:
+    """The arguments of a function, those of ``**options: Unpack[...]`` too."""
+    found: list[str] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        (options,) = get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else (None,)
+        found += [name] if options is None else options.__annotations__
+    return found

@@ -10,6 +10,7 @@ from .differences import directional_difference as directional_difference
 from .gradients import assert_gradients as assert_gradients
 from .implementation import Implementation as Implementation
 from .outcomes import Outcome as Outcome
+from .refusals import assert_refuses as assert_refuses
 from .report import Report as Report
 from .verdicts import Finding as Finding
 from .verdicts import Verdict as Verdict

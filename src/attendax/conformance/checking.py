@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib.util
-import time
 import unittest
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -14,20 +13,21 @@ import numpy as np
 from .adapters import ADAPTERS, adapter_for
 from .adapters.adapter import Adapter
 from .adapters.layout import laid_out, plain
-from .cases import CASES, Case, choose
+from .cases import CASES, Case, at_sizes, choose
+from .diagnoses import diagnosed
 from .frameworks import framework
+from .how import How
 from .implementation import Implementation, resolve
-from .judges import JUDGES
-from .outcomes import Outcome, versions
+from .judging import judge
+from .known_failures import KnownFailures
+from .outcomes import versions
 from .report import Report
-from .reproduction import reproduction
-from .trial import Failed, NoNumbers, Trial, first_line, run
+from .trial import Failed, NoNumbers, first_line, run
 from .verdicts import Finding, Verdict
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
-SETTINGS = (*LAYOUT, "causal", "empty_rows", "lacks")
-OVERRIDES = ("causal", "empty_rows", "lacks")  # the settings that go with an adapter
+SETTINGS = (*LAYOUT, "causal", "empty_rows", "lacks", "device")
+OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
 
 
 def check(
@@ -39,8 +39,12 @@ def check(
     backward: Callable[..., Any] | None = None,
     only: Iterable[str] = (),
     level: str = "everything",
+    profile: str = "numbers",
     dtype: str = "float32",
     seed: int = 0,
+    sizes: Mapping[str, int] | None = None,
+    precision: str = "highest",
+    known_failures: str | None = None,
     progress: Callable[[int, int, Case], None] | None = None,
     **settings: Any,
 ) -> Report:
@@ -48,10 +52,11 @@ def check(
 
     ``fn(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives (..., N, T, V), with
-    ``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. What the signature does not name,
-    or raises ``NotImplementedError``, is not offered. A mask is boolean, True = may look; ``is_causal`` begins at
-    key 0; ``window`` is (left, right), None = no bound; lengths are (B,), segment ids (B, T) and (B, S);
+    return_lse=False, offset=0)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives (..., N, T, V),
+    with ``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. What the signature does not
+    name, or raises ``NotImplementedError``, is not offered. A mask is boolean, True = may look; ``is_causal`` begins at
+    key 0; ``offset`` (B,) is where the queries begin among the keys, for ``is_causal``: a cache; ``window`` is
+    (left, right), None = no bound; lengths are (B,), segment ids (B, T) and (B, S);
     ``dropout_rng`` is a JAX key, or an integer where the arrays are not JAX's.
 
     Args:
@@ -60,15 +65,21 @@ def check(
         adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
             path has its own where one ships.
         arrays: "jax", "torch" or "numpy"; found by trying unless given.
-        backward: of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the
-            gradients of query, key, value and bias in this order.
+        backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
+            value and bias in this order; NumPy has no others, JAX and torch take them in place of their own.
         only: laws ("L6") and parts of the names of cases; all unless given.
-        level: "forward", "gradient" (and forward) or "everything".
+        level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
+        profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
+            masks, extremes and empty sets; "law" is every case, and precision as L8 has it.
         dtype: of the cases that do not choose their own.
         seed: of the numbers.
+        sizes: of some axes, such as ``dict(B=2, N=8, T=1024, S=1024, D=64)``: every case that makes sense there.
+        precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
+            allowed.
+        known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
         progress: is told index, number and case before each.
-        **settings: ``causal``, ``empty_rows``, ``lacks``; but for an adapter that ships also ``layout``, ``names``,
-            ``mask_true``, ``lse_base``, as ``attendax check --help`` has them.
+        **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
+            ``names``, ``mask_true``, ``lse_base``, as ``attendax check --help`` has them.
 
     Returns:
         ``Report``.
@@ -85,20 +96,25 @@ def check(
         >>> check(mine, arrays="numpy", only=["scale given"], level="forward").ok
         True
     """
-    cases = choose(only, level)
-    if dtype not in DTYPES:
-        raise ValueError(f"check: dtype got {dtype!r}, expected one of {', '.join(DTYPES)}")
-    implementation = implement(fn, name=name, adapter=adapter, arrays=arrays, backward=backward, **settings)
+    how = How(seed, dtype, profile, dict(sizes or {}), precision).checked()
+    cases = at_sizes(choose(only, level, profile), how.sizes)
+    listed = KnownFailures.read(known_failures)
+    implementation = implement(fn, name=name, adapter=adapter, arrays=arrays, backward=backward, how=how, **settings)
     outcomes = []
     for index, case in enumerate(cases):
         if progress:
             progress(index, len(cases), case)
-        outcomes.append(judge(implementation, case, seed, dtype))
+        outcomes.append(listed.skipped(case) or listed.marked(judge(implementation, case, how)))
+    causes = diagnosed(implementation, [o for o in outcomes if o.verdict.fails and not o.known], how)
     name, arrays = implementation.name, implementation.arrays
-    return Report(name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays))
+    return Report(
+        name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes
+    )
 
 
-def assert_conforms(fn: Any, case: Case, *, seed: int = 0, dtype: str = "float32", **settings: Any) -> Finding:
+def assert_conforms(
+    fn: Any, case: Case, *, seed: int = 0, dtype: str = "float32", profile: str = "law", **settings: Any
+) -> Finding:
     """Judge one case, for a test that is parametrised over ``CASES``.
 
     Args:
@@ -106,6 +122,7 @@ def assert_conforms(fn: Any, case: Case, *, seed: int = 0, dtype: str = "float32
         case: one of ``CASES``.
         seed: of the numbers.
         dtype: of the cases that do not choose their own.
+        profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
         **settings: ``name``, ``adapter``, ``arrays``, ``backward`` and the other settings of ``check``.
 
     Returns:
@@ -123,9 +140,8 @@ def assert_conforms(fn: Any, case: Case, *, seed: int = 0, dtype: str = "float32
         ... def test_attention(case):
         ...     assert_conforms(spec.attention, case)
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"assert_conforms: dtype got {dtype!r}, expected one of {', '.join(DTYPES)}")
-    outcome = judge(_implement_once(fn, settings), case, seed, dtype)
+    how = How(seed, dtype, profile).checked("assert_conforms")
+    outcome = judge(_implement_once(fn, settings), case, how)
     finding = outcome.finding
     if finding.verdict is Verdict.NOT_OFFERED:
         raise unittest.SkipTest(f"not offered: {finding.message}")
@@ -152,6 +168,7 @@ def implement(
     adapter: Any = None,
     arrays: str | None = None,
     backward: Any = None,
+    how: How | None = None,
     **settings: Any,
 ) -> Implementation:
     """What ``check`` judges, from what it is given."""
@@ -175,8 +192,9 @@ def implement(
     name = str(name or path or _name_of(fn))
     if adapter is not None:
         layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
-        return _overridden(_by_adapter(adapter, fn, path, name, arrays, layout), arrays, backward, settings)
-    arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings)
+        made = _by_adapter(adapter, fn, path, name, arrays, layout, how or How())
+        return _overridden(made, arrays, backward, settings)
+    arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings, how or How())
     framework(arrays)
     return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
 
@@ -214,24 +232,25 @@ def _name_of(fn: Any) -> str:
 
 
 def _by_adapter(
-    adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None, layout: dict[str, Any]
+    adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None, layout: dict[str, Any], how: How
 ) -> Implementation:
     """With an adapter of one's own, which is given arrays in the layout that is said."""
     if not isinstance(adapter, Adapter):
         if not callable(adapter):
             raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
-        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout)[0]
+        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout, how)[0]
         adapter = Adapter(adapter, "", arrays=kind)
     return laid_out(adapter.implementation(name, fn, path), **layout)
 
 
-def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any]) -> tuple[str, bool]:
+def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> tuple[str, bool]:
     """With which arrays the plainest call works, and whether JAX may not compile it.
 
     Raises:
         ValueError: with none.
     """
-    inputs = CASES[0].inputs(0, "float32")
+    case = CASES[0].sized(how.sizes) or CASES[0]
+    inputs = case.inputs(0, how.dtype)
     plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
     said = []
     for arrays, eager in (("jax", False), ("numpy", False), ("jax", True), ("torch", False)):
@@ -251,34 +270,10 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any]) -> tuple[str, 
             said.append(f"  {arrays:<6} {first_line(error)}")
     rows = "\n".join(dict.fromkeys(said))
     raise ValueError(
-        f"check: {name} fails on the plainest call, query (2, 3, 5, 4), key and value (2, 3, 7, 4):\n{rows}"
+        f"check: {name} fails on the plainest call, {how.dtype}, query {inputs.arrays['query'].shape}, "
+        f"key and value {inputs.arrays['key'].shape}:\n{rows}"
     )
 
 
 def _gives_numpy(found: Any) -> bool:
     return isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray)
-
-
-def judge(implementation: Implementation, case: Case, seed: int, dtype: str) -> Outcome:
-    """One case: the verdict, and where it is a fault how to see it."""
-    start = time.perf_counter()
-    finding = _find(implementation, case, seed, dtype)
-    seconds = time.perf_counter() - start
-    text = reproduction(implementation, case, finding, seed, dtype) if finding.verdict.fails else ""
-    return Outcome(case, finding, seconds, text)
-
-
-def _find(implementation: Implementation, case: Case, seed: int, dtype: str) -> Finding:
-    if implementation.arrays not in case.frameworks:
-        return Finding(Verdict.NOT_OFFERED, f"{implementation.arrays} has nothing of the kind")
-    trial = Trial(implementation, case, seed, dtype)
-    if lack := implementation.lack(case.traits(trial.inputs)):
-        return Finding(Verdict.NOT_OFFERED, lack)
-    try:
-        return JUDGES[case.judge](trial)
-    except NotImplementedError as error:
-        return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error))
-    except NoNumbers as found:
-        return Finding(Verdict.WRONG, found.args[1], found.args[0])
-    except Failed as failed:
-        return Finding(Verdict.OBSCURE, str(failed))

@@ -13,6 +13,8 @@ from attendax.exits import FAILED, REFUSED, Refusal
 
 from .output import console, progress, write
 
+REPORTS = ("json", "junit", "markdown", "html")
+
 if TYPE_CHECKING:
     from .implementation import Implementation
     from .report import Report
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how the function is called")
     how.add_argument("--adapter", metavar="NAME", help="one that ships, or module:function of your own")
     how.add_argument("--arrays", choices=("jax", "torch", "numpy"), help="found by trying unless given")
-    how.add_argument("--layout", metavar="BTNH", help="order of the axes, of BNTD, BTND, NTD, TND, TD (H for D)")
+    how.add_argument("--layout", metavar="BTNH", help="of the axes: BNTD, BTND, NTD, TND, TD (H for D), or packed")
     how.add_argument("--rename", nargs="+", action="extend", metavar="mask=attn_mask", help="keywords of other names")
     how.add_argument("--mask-true", choices=("attend", "drop"), help="what True in a mask means; attend unless given")
     how.add_argument("--causal", choices=("start", "end"), help="where is_causal is aligned; start unless given")
@@ -40,19 +42,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--lacks", nargs="+", action="extend", metavar="TRAIT", help='what it does not offer, such as "grouped heads"'
     )
-    how.add_argument("--backward", metavar="module:function", help="the backward of a NumPy function")
+    how.add_argument("--backward", metavar="module:function", help="its gradients by hand")
     what = parser.add_argument_group("what is judged")
     what.add_argument("--only", nargs="+", action="extend", metavar="L6", help="laws, and parts of the names of cases")
     what.add_argument(
-        "--level", default="everything", metavar="LEVEL", help="forward, gradient or everything; the last unless given"
+        "--level",
+        default="everything",
+        metavar="LEVEL",
+        help="forward, gradient (and forward), backward (gradients alone) or everything; the last unless given",
+    )
+    what.add_argument(
+        "--profile", metavar="PROFILE", help="numbers, robust (NaN under masks, extremes, empty sets) or law; numbers"
     )
     what.add_argument("--dtype", default="float32", metavar="DTYPE", help="float32, float64, bfloat16 or float16")
     what.add_argument("--seed", type=int, default=0, metavar="N", help="of the numbers")
+    what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
+    what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
+    what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
+    what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
     out = parser.add_argument_group("what is written")
-    for kind in ("json", "markdown", "html"):
+    for kind in REPORTS:
         out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
     out.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    out.add_argument("--reproduce", metavar="CASE", help="print the script that shows the fault in one case, no report")
+    out.add_argument(
+        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
+    )
     out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
     out.add_argument("--list-adapters", action="store_true", help="print the adapters that ship, and stop")
     out.add_argument("--all-installed", action="store_true", help="every adapter whose library is installed")
@@ -111,16 +125,33 @@ def _run(args: argparse.Namespace) -> int:
     if args.target is None:
         raise Refusal("name a function as module:function, or an adapter, before the options; or --all-installed")
     _writable(args)
-    if args.reproduce is not None:
+    if args.reproduce:
         return _reproduce(args)
     from .checking import check, choose
 
     only = args.only or ()
-    choose(only, args.level)  # before anything is imported for longer
+    choose(only, args.level, _profile(args))  # before anything is imported for longer
     with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the function may print
         made = implementation(args)
-        report = check(made, only=only, level=args.level, dtype=args.dtype, seed=args.seed, progress=tell)
+        asked = asked_of(args) | {"known_failures": args.known_failures}
+        report = check(made, only=only, level=args.level, progress=tell, **asked)
     return _show(report, args)
+
+
+def asked_of(args: argparse.Namespace) -> dict[str, Any]:
+    """How it is judged, as ``check`` takes it."""
+    sizes = {}
+    for pair in filter(None, (args.sizes or "").split(",")):
+        axis, _, size = pair.partition("=")
+        if not size.strip().isdigit():
+            raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
+        sizes[axis.strip().upper()] = int(size)
+    given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision}
+    return given | {"profile": _profile(args), "sizes": sizes}
+
+
+def _profile(args: argparse.Namespace) -> str:
+    return args.profile or "numbers"
 
 
 def _require_rich() -> None:
@@ -143,8 +174,11 @@ def _refuse_with_all(args: argparse.Namespace) -> None:
         "lse_base",
         "lacks",
         "backward",
+        "device",
+        "sizes",
+        "known_failures",
     )
-    for name in (*single, "reproduce", "json", "markdown", "html"):
+    for name in (*single, "reproduce", *REPORTS):
         if getattr(args, name) is not None:
             shown = f"the function {args.target}" if name == "target" else f"--{name.replace('_', '-')}"
             raise Refusal(f"--all-installed runs every adapter as it ships: leave {shown} out")
@@ -165,14 +199,14 @@ def _list_adapters() -> int:
 def _list_cases(args: argparse.Namespace) -> int:
     from .checking import choose
 
-    for case in choose(args.only or (), args.level):
-        print(f"{case.law:<4} {case.name:<48} {case.level:<11} {case.about}")
+    for case in choose(args.only or (), args.level, args.profile or "law"):
+        print(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
     return 0
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """The keywords of ``check`` that were given."""
-    names = ("adapter", "arrays", "layout", "mask_true", "causal", "empty_rows", "lse_base")
+    names = ("adapter", "arrays", "layout", "mask_true", "causal", "empty_rows", "lse_base", "device")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.backward is not None:
         given["backward"] = _resolved(args.backward)
@@ -209,7 +243,8 @@ def _import(load: Callable[[], Any], path: str) -> Any:
 def implementation(args: argparse.Namespace) -> "Implementation":
     """What the arguments name; all that can be refused is refused here."""
     from .adapters import ADAPTERS
-    from .checking import DTYPES, implement
+    from .checking import implement
+    from .how import DTYPES, How
 
     if ":" not in args.target and args.target not in ADAPTERS:
         known = ", ".join(ADAPTERS)
@@ -219,13 +254,15 @@ def implementation(args: argparse.Namespace) -> "Implementation":
     if args.seed < 0:
         raise Refusal(f"--seed got {args.seed}, expected 0 or more")
     given = settings(args)
-    return _import(lambda: implement(args.target, **given), args.target)
+    how = How(**asked_of(args)).checked()
+    return _import(lambda: implement(args.target, how=how, **given), args.target)
 
 
 def _reproduce(args: argparse.Namespace) -> int:
     """Print the script of one case, and nothing else."""
     from .cases import CASES
     from .checking import choose, judge
+    from .how import How
 
     exact = [case for case in CASES if case.name == args.reproduce]
     cases = exact or choose([args.reproduce])
@@ -235,7 +272,8 @@ def _reproduce(args: argparse.Namespace) -> int:
             f"--reproduce {args.reproduce!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}"
         )
     with contextlib.redirect_stdout(sys.stderr):
-        outcome = judge(implementation(args), cases[0], args.seed, args.dtype)
+        how = How(**asked_of(args))
+        outcome = judge(implementation(args), cases[0].sized(how.sizes) or cases[0], how)
     if outcome.verdict.fails:
         print(outcome.reproduction, end="")
         return FAILED
@@ -244,7 +282,7 @@ def _reproduce(args: argparse.Namespace) -> int:
 
 
 def _files(args: argparse.Namespace) -> dict[str, str]:
-    return {kind: getattr(args, kind) for kind in ("json", "markdown", "html") if getattr(args, kind) is not None}
+    return {kind: getattr(args, kind) for kind in REPORTS if getattr(args, kind) is not None}
 
 
 def _writable(args: argparse.Namespace) -> None:
@@ -260,9 +298,10 @@ def _writable(args: argparse.Namespace) -> None:
 
 def _show(report: "Report", args: argparse.Namespace) -> int:
     """The files, and the tables unless a report takes standard output."""
-    from .tables import terminal
+    from .screen import terminal
 
     contents = {"json": report.to_json, "markdown": report.to_markdown, "html": report.to_html}
+    contents["junit"] = report.to_junit
     files = _files(args)
     for kind, file in files.items():
         if file == "-":
@@ -272,5 +311,5 @@ def _show(report: "Report", args: argparse.Namespace) -> int:
         else:
             write(file, contents[kind]())
     if "-" not in files.values():
-        terminal(report, console())
+        terminal(report, console(), scripts=args.reproduce is not None)
     return 0 if report.ok else FAILED

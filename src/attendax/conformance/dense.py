@@ -6,78 +6,127 @@ which is how everyone writes it.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .cases.case import Inputs, Leaves
 from .expected import allowed_pairs
 
+MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
 
-def forward(inputs: Inputs, xp: Any = np, kept: Any = 1) -> Leaves:
+
+class Style(NamedTuple):
+    """How the formula is computed: the precision of its products, and the dtype of its steps."""
+
+    precision: str = ""  # of MANTISSA; "": that of float32
+    steps: str = "float32"  # scores, softmax and sums; the inputs' own where that is wider, or narrower and asked for
+
+
+class Rounding:
+    """What is done to numbers between the steps."""
+
+    def __init__(self, xp: Any, wide: Any, style: Style) -> None:
+        """``wide`` is the dtype that holds the numbers."""
+        self.xp, self.wide, self.style = xp, wide, style
+
+    def product(self, a: Any, b: Any) -> Any:
+        """``a @ b``, of operands at the precision of the products."""
+        return self.step(self._operand(a) @ self._operand(b))
+
+    def step(self, x: Any) -> Any:
+        """A step's result, in the dtype of the steps."""
+        narrow = np.dtype(self.style.steps)
+        if narrow.itemsize >= np.dtype(self.wide).itemsize:
+            return x
+        return x.astype(narrow).astype(self.wide)
+
+    def _operand(self, x: Any) -> Any:
+        bits = MANTISSA.get(self.style.precision)
+        if bits is None or self.wide is not np.float32:
+            return x
+        if self.xp is not np:
+            import jax
+
+            return jax.lax.reduce_precision(x, 8, bits)
+        whole = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+        half = np.uint64(1 << (22 - bits))
+        kept = (whole + half - np.uint64(1) + (whole >> np.uint64(23 - bits) & np.uint64(1))) & ~(
+            half * np.uint64(2) - np.uint64(1)
+        )
+        rounded = kept.astype(np.uint32).view(np.float32).reshape(x.shape)
+        return np.where(np.isfinite(x), rounded, x)
+
+
+def forward(inputs: Inputs, xp: Any = np, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
     """``out`` and ``lse``; with ``xp=jax.numpy`` to be differentiated by JAX."""
-    steps = _forward(inputs, xp, kept)
+    steps = _forward(inputs, xp, kept, style)
     given = {"out": steps["out"], "lse": steps["lse"]}
     return given if inputs.options.get("return_lse") else {"out": given["out"]}
 
 
-def _forward(inputs: Inputs, xp: Any, kept: Any) -> dict[str, Any]:
+def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]:
     query, key, value = (inputs.arrays[name] for name in ("query", "key", "value"))
     wide: Any = np.float64 if query.dtype == np.float64 else np.float32
+    rounding = Rounding(xp, wide, style)
+    step = rounding.step
     q, k, v = (x.astype(wide) for x in (query, key, value))
     if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
         k, v = (xp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
     scale = wide(inputs.options.get("scale", 1 / np.sqrt(q.shape[-1])))
-    products = (q * scale) @ k.swapaxes(-1, -2)
+    products = rounding.product(step(q * scale), k.swapaxes(-1, -2))
     cap = inputs.options.get("softcap")
-    scores = products if cap is None else wide(cap) * xp.tanh(products / wide(cap))
+    scores = products if cap is None else step(wide(cap) * xp.tanh(products / wide(cap)))
     if "bias" in inputs.arrays:
-        scores = scores + inputs.arrays["bias"].astype(wide)
+        scores = step(scores + inputs.arrays["bias"].astype(wide))
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
     largest = xp.max(scores, axis=-1, keepdims=True, initial=np.finfo(wide).min)
-    powers = xp.exp(scores - largest)
-    total = powers.sum(axis=-1, keepdims=True)
-    weights = powers / xp.where(total == 0, 1, total)
+    powers = step(xp.exp(step(scores - largest)))
+    total = step(powers.sum(axis=-1, keepdims=True))
+    weights = step(powers / xp.where(total == 0, 1, total))
     rounded = (weights * kept).astype(query.dtype).astype(wide)
-    out = (rounded @ v).astype(query.dtype)
-    lse = (largest + xp.log(total))[..., 0]
-    return dict(q=q, k=k, v=v, scale=scale, products=products, weights=weights, out=out, lse=lse, wide=wide)
+    out = rounding.product(rounded, v).astype(query.dtype)
+    lse = step(largest + xp.log(total))[..., 0]
+    return dict(
+        q=q, k=k, v=v, scale=scale, products=products, weights=weights, out=out, lse=lse, wide=wide, rounding=rounding
+    )
 
 
-def gradient(inputs: Inputs, kept: Any = 1) -> Leaves:
+def gradient(inputs: Inputs, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
     """By hand, as in ``spec.attention_backward``."""
-    s = _forward(inputs, np, kept)
-    narrow, wide = s["out"].dtype, s["wide"]
+    s = _forward(inputs, np, kept, style)
+    narrow, wide, rounding = s["out"].dtype, s["wide"], s["rounding"]
+    step, product = rounding.step, rounding.product
     cotangent = inputs.extra["cotangent"].astype(wide)
-    dweights = (cotangent @ s["v"].swapaxes(-1, -2)) * kept
+    dweights = product(cotangent, s["v"].swapaxes(-1, -2)) * kept
     weights = s["weights"]
-    dscores = weights * (dweights - (dweights * weights).sum(-1, keepdims=True))
+    dscores = step(weights * step(dweights - step((dweights * weights).sum(-1, keepdims=True))))
     if "lse_cotangent" in inputs.extra:
-        dscores = dscores + weights * inputs.extra["lse_cotangent"].astype(wide)[..., None]
+        dscores = step(dscores + weights * inputs.extra["lse_cotangent"].astype(wide)[..., None])
     dproducts = dscores
     if inputs.options.get("softcap") is not None:
         dproducts = dscores * (1 - np.tanh(s["products"] / wide(inputs.options["softcap"])) ** 2)
-    dproducts = dproducts.astype(narrow).astype(wide) * s["scale"]
+    dproducts = step(dproducts.astype(narrow).astype(wide) * s["scale"])
     rounded = (weights * kept).astype(narrow).astype(wide)
-    found = {"query": dproducts @ s["k"], "key": dproducts.swapaxes(-1, -2) @ s["q"]}
-    found |= {"value": rounded.swapaxes(-1, -2) @ cotangent, "bias": dscores}
+    found = {"query": product(dproducts, s["k"]), "key": product(dproducts.swapaxes(-1, -2), s["q"])}
+    found |= {"value": product(rounded.swapaxes(-1, -2), cotangent), "bias": dscores}
     return {f"grad {name}": _to_shape(found[name], x, name).astype(x.dtype) for name, x in inputs.arrays.items()}
 
 
-def formula(direction: str, in_jax: bool) -> Callable[[Inputs], Leaves]:
+def formula(direction: str, in_jax: bool, style: Style = Style()) -> Callable[[Inputs], Leaves]:  # noqa: B008
     """The dense formula in a direction: by hand in NumPy, or by JAX, which all but the first two are.
 
     By JAX it is compiled once, with the options of the first call.
     """
     name = direction.partition(",")[0]
     if "gradient" in name and not in_jax:
-        return gradient
+        return functools.partial(gradient, style=style)
     if name in ("jvp", "second") or in_jax:
-        return _by_jax("gradient" if "gradient" in name else name)
-    return forward
+        return _by_jax("gradient" if "gradient" in name else name, style)
+    return functools.partial(forward, style=style)
 
 
-def _by_jax(name: str) -> Callable[[Inputs], Leaves]:
+def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
     import jax
 
     prefix = {"jvp": "tangent ", "second": "second ", "gradient": "grad "}.get(name, "")
@@ -87,18 +136,18 @@ def _by_jax(name: str) -> Callable[[Inputs], Leaves]:
         given = {k: x for k, x in inputs.extra.items() if k in ("cotangent", "lse_cotangent", "tangents")}
         with jax.enable_x64(inputs.arrays["query"].dtype == np.float64):
             if not compiled:
-                compiled.append(jax.jit(functools.partial(_differentiated, name, inputs, jax)))
+                compiled.append(jax.jit(functools.partial(_differentiated, name, style, inputs, jax)))
             found = compiled[0](dict(inputs.arrays), given)
         return {prefix + leaf: np.asarray(x) for leaf, x in found.items()}
 
     return run
 
 
-def _differentiated(name: str, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
+def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
     moving = {k: x for k, x in arrays.items() if k not in inputs.extra.get("constants", {})}
 
     def results(moving: Any) -> Any:
-        return forward(inputs._replace(arrays=arrays | moving), jax.numpy)
+        return forward(inputs._replace(arrays=arrays | moving), jax.numpy, style=style)
 
     def pulled(moving: Any) -> Any:
         found, pull = jax.vjp(results, moving)

@@ -19,7 +19,8 @@ def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndar
     i, j = np.arange(T)[:, None], np.arange(S)
     allowed = np.ones((T, S), bool)
     if given.get("is_causal"):
-        allowed = allowed & (j <= i + (S - T if causal_to_the_end else 0))
+        begins = np.asarray(given.get("offset", S - T if causal_to_the_end else 0))
+        allowed = allowed & (j <= i + begins[..., None, None, None] if begins.ndim else j <= i + begins)
     if given.get("window") is not None:
         left, right = given["window"]
         allowed = allowed & ((left is None) | (j >= i - (left or 0))) & ((right is None) | (j <= i + (right or 0)))
@@ -167,7 +168,7 @@ def with_mean_of_values(inputs: Inputs, leaves: Leaves) -> Leaves:
     leaves = dict(leaves)
     for leaf, x in (("out", value), ("tangent out", inputs.extra.get("tangents", {}).get("value"))):
         if leaf in leaves:
-            mean = np.asarray(x, np.float64).mean(axis=-2, keepdims=True)
+            mean = np.asarray(x, np.float64).sum(axis=-2, keepdims=True) / max(value.shape[-2], 1)
             mean = np.repeat(mean, groups, axis=-3) if value.ndim > 2 else mean
             leaves[leaf] = np.where(empty[..., None], mean, leaves[leaf])
     if "grad value" in leaves:
@@ -176,7 +177,7 @@ def with_mean_of_values(inputs: Inputs, leaves: Leaves) -> Leaves:
         )
         if value.ndim > 2:
             through = through.reshape(*value.shape[:-2], groups, -1).sum(-2)[..., None, :]
-        leaves["grad value"] = leaves["grad value"] + through / value.shape[-2]
+        leaves["grad value"] = leaves["grad value"] + through / max(value.shape[-2], 1)
     return leaves
 
 

@@ -14,14 +14,19 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from .cases.case import Case
+from .documented import Documented, Known
+from .verdicts import Finding, Verdict
+
 OPTIONS = (
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
-    "dropout_rate", "dropout_rng", "return_lse",
+    "dropout_rate", "dropout_rng", "return_lse", "offset",
 )  # fmt: skip
 TRAITS = (  # what no keyword shows
-    "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "empty arrays", "gradient of bias",
-    "float64", "float32", "bfloat16", "float16",
+    "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", "empty arrays",
+    "gradients", "gradient of bias", "determinism", "float64", "float32", "bfloat16", "float16",
 )  # fmt: skip
+PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
 CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
 
 
@@ -40,6 +45,9 @@ class Implementation:
         source: Python that defines ``attend`` in a reproduction.
         eager: whether JAX may not compile it.
         version: of its library.
+        device: where its arrays are made, as its framework names it; its own default unless given.
+        documented: where it differs by design, each with the text that says so.
+        known: the causes of its faults that have a name.
     """
 
     attend: Callable[..., Any]
@@ -52,6 +60,19 @@ class Implementation:
     source: str = ""
     eager: bool = False
     version: str = ""
+    device: str = ""
+    documented: tuple[Documented, ...] = ()
+    known: tuple[Known, ...] = ()
+
+    def documented_or(self, case: Case, finding: Finding) -> Finding:
+        """The finding; by design where it is a fault that its documentation or source explains."""
+        if not finding.verdict.fails:
+            return finding
+        entry = next((entry for entry in self.documented if entry.fits(case, finding)), None)
+        if entry is None:
+            return finding
+        found = f"{finding.verdict}: {finding.message}"
+        return finding._replace(verdict=Verdict.BY_DESIGN, message=f"{entry.says} ({entry.source}); found {found}")
 
     def __post_init__(self) -> None:
         """Refuse settings that are none; a function carries its backward."""

@@ -19,10 +19,11 @@ from attendax.exits import FAILED, Refusal
 from .adapters import ADAPTERS
 from .adapters.adapter import Adapter
 from .outcomes import to_json, versions
-from .output import console, took, write
+from .output import LINES, console, took, write
 from .page import page
 from .report import Report
-from .tables import matrix_markdown, matrix_terminal
+from .screen import matrix_terminal
+from .tables import matrix_markdown
 
 OWN = "attendax"
 ON_A_GPU = ("cudnn", "mosaic", "triton")
@@ -51,7 +52,7 @@ def all_installed(args: argparse.Namespace) -> int:
         else:
             reports.append(report)
             failed += [name] * (name.startswith(OWN) and not report.ok)
-            said = f"{len(report.failures)} faults"
+            said = f"{len(report.failures)} faults of {len(report.causes)} causes"
         if not args.quiet:
             print(f"attendax check: {name}: {said}, {took(start)}", file=sys.stderr, flush=True)
     if not reports:
@@ -97,13 +98,21 @@ def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], No
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "report.json")
         argv = [sys.executable, "-m", "attendax", "check", name, "--json", file, "--level", args.level]
-        argv += ["--dtype", args.dtype, "--seed", str(args.seed), *(["--only", *args.only] if args.only else [])]
+        argv += [
+            "--profile",
+            args.profile or "law",
+            "--dtype",
+            args.dtype,
+            "--seed",
+            str(args.seed),
+            *(["--only", *args.only] if args.only else []),
+        ]
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         last = case = ""
         with subprocess.Popen(
-            argv, env=os.environ | {"PYTHONPATH": path}, text=True, errors="replace", **streams
+            argv, env=os.environ | {"PYTHONPATH": path, LINES: "1"}, text=True, errors="replace", **streams
         ) as process:
             for line in process.stderr or ():
                 last = line.strip() or last

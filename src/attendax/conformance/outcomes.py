@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from .cases import CASES, Case
+from .causes import KINDS, Cause, Harm
 from .verdicts import Finding, Verdict
 
+SCHEMA_VERSION = 1  # of the JSON, as report.schema.json describes it
 LAWS = {
     "L1": "axes, grouped heads",
     "L2": "the formula",
@@ -38,6 +40,8 @@ class Outcome(NamedTuple):
     finding: Finding
     seconds: float
     reproduction: str  # empty where nothing is wrong
+    known: str = ""  # why it is expected to fail, where a list of known failures says so
+    got: Mapping[str, Any] = {}  # what a call gave, of a fault; not written anywhere
 
     @property
     def verdict(self) -> Verdict:
@@ -78,6 +82,7 @@ class Outcome(NamedTuple):
         """Everything, in the types of JSON."""
         finding = {k: x for k, x in self.finding._asdict().items() if x not in (None, "")}
         case = {"name": self.case.name, "law": self.case.law, "about": self.case.about}
+        case |= {"known": self.known} if self.known else {}
         return case | finding | {"seconds": round(self.seconds, 3), "reproduction": self.reproduction}
 
     @classmethod
@@ -88,7 +93,8 @@ class Outcome(NamedTuple):
         given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
         numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
         index = {"index": tuple(given["index"])} if "index" in given else {}
-        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found["reproduction"])
+        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found["reproduction"],
+                   found.get("known", ""))  # fmt: skip
 
 
 class Tally(NamedTuple):
@@ -123,7 +129,8 @@ class Outcomes(NamedTuple):
     Attributes:
         name, version, arrays: what was judged, and the framework of its arrays.
         cases: an ``Outcome`` for each case, in order.
-        dtype, seed, level: how.
+        dtype, seed, level, profile: how.
+        causes: of the faults, the worst first.
         versions: of Python, attendax, NumPy and the framework.
     """
 
@@ -135,6 +142,8 @@ class Outcomes(NamedTuple):
     seed: int = 0
     level: str = "everything"
     versions: Mapping[str, str] = {}
+    profile: str = "law"
+    causes: tuple[Cause, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -144,8 +153,21 @@ class Outcomes(NamedTuple):
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
-        """The cases with a fault."""
-        return tuple(outcome for outcome in self.cases if outcome.verdict.fails)
+        """The cases with a fault that no list of known failures has."""
+        return tuple(outcome for outcome in self.cases if outcome.verdict.fails and not outcome.known)
+
+    @property
+    def by_design(self) -> tuple[Outcome, ...]:
+        """The cases in which it differs by design."""
+        return tuple(outcome for outcome in self.cases if outcome.verdict is Verdict.BY_DESIGN)
+
+    def number(self, verdict: Verdict) -> int:
+        """How many cases ended so."""
+        return sum(outcome.verdict is verdict for outcome in self.cases)
+
+    def kinds(self) -> dict[str, int]:
+        """How many causes there are of each kind."""
+        return {kind: sum(cause.harm.kind == kind for cause in self.causes) for kind in KINDS}
 
     def counts(self) -> dict[str, int]:
         """How many cases ended how, in the order of ``Verdict``."""
@@ -161,15 +183,22 @@ class Outcomes(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""
-        about = {k: x for k, x in self._asdict().items() if k != "cases"}
+        about = {"schema_version": SCHEMA_VERSION} | {k: x for k, x in self._asdict().items() if k != "cases"}
         about |= {"versions": dict(self.versions), "ok": self.ok, "counts": self.counts()}
+        about |= {"causes": [cause._asdict() | {"kind": cause.harm.kind} for cause in self.causes]}
         return about | {"cases": [outcome.to_dict() for outcome in self.cases]}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Self:
         """What ``to_dict`` gave, after JSON."""
-        about = {k: found[k] for k in cls._fields if k in found and k != "cases"}
-        return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about)
+        about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
+        causes = tuple(_cause(cause) for cause in found.get("causes", ()))
+        return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=causes)
+
+
+def _cause(found: Mapping[str, Any]) -> Cause:
+    given = {k: found[k] for k in Cause._fields if k in found}
+    return Cause(**given | {"harm": Harm(found["harm"]), "cases": tuple(found["cases"])})
 
 
 def versions(arrays: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Where the command writes: progress, files, and the console for tables."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attendax.exits import Refusal
+
+LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of ``--all-installed``: a line for each case
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,13 +19,13 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress(*, quiet: bool = False) -> "Iterator[Callable[[int, int, Case], None] | None]":
-    """What is told before each case: a bar in a terminal, else a line each."""
-    if quiet or sys.stderr is None:
-        yield None
-    elif not sys.stderr.isatty():
+    """What is told before each case: a bar in a terminal; nothing elsewhere, but to a process that asks for lines."""
+    if os.environ.get(LINES):
         yield lambda k, n, case: print(
             f"attendax check: {k + 1}/{n} {case.law} {case.name}", file=sys.stderr, flush=True
         )
+    elif quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield None
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

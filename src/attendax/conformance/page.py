@@ -4,15 +4,17 @@ import importlib.resources
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from .causes import KINDS, Cause
 from .outcomes import LAWS, Outcome, Outcomes, Tally
 from .tables import clean, laws_of, summary, times
 from .verdicts import Verdict
 
-STYLES = {Verdict.OK: "ok", Verdict.CONVENTION: "other", Verdict.NOT_OFFERED: "none"}
-SIGNS = {Verdict.OK: "✓", Verdict.CONVENTION: "~", Verdict.NOT_OFFERED: "–"}
+STYLES = {Verdict.OK: "ok", Verdict.CONVENTION: "other", Verdict.BY_DESIGN: "other", Verdict.NOT_OFFERED: "none"}
+SIGNS = {Verdict.OK: "✓", Verdict.CONVENTION: "~", Verdict.BY_DESIGN: "◦", Verdict.NOT_OFFERED: "–"}
 MEANINGS = {
     Verdict.OK: "as the law says, within what is allowed",
     Verdict.CONVENTION: "another convention, which the adapter declares; no fault",
+    Verdict.BY_DESIGN: "another contract, which its own documentation or source states; neither a fault nor a pass",
     Verdict.NOT_OFFERED: "no such argument, or declared; counted apart, never as a pass",
     Verdict.WRONG: "other numbers, shapes or dtypes",
     Verdict.LEAK: "what may not matter changes the result",
@@ -86,10 +88,14 @@ def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     rows = []
     for k, report in enumerate(reports):
         tallies = report.laws()
-        cells = "".join(f"<td>{_cell(k, law, tallies.get(law))}</td>" for law in laws)
+        cells = "".join(f"<td>{_cell(k, law, tallies.get(law), report)}</td>" for law in laws)
+        cells = "".join(f"<td>{number or '–'}</td>" for number in _counted(report)) + cells
         name = f'<a href="#i{k}">{text(report.name)}</a> <span>{text(report.version)}</span>'
         rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
-    table = f'<table class="matrix"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    kinds = "".join(f'<th scope="col">{kind}</th>' for kind in (*KINDS, Verdict.BY_DESIGN.value))
+    table = (
+        f'<table class="matrix"><thead><tr><th></th>{kinds}{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
     return f'<div class="scroll" role="region" aria-label="Implementations by laws" tabindex="0">{table}</div>'
 
 
@@ -112,21 +118,29 @@ def result(tally: Tally) -> str:
     return f"✓ {fine}" if fine else SIGNS[Verdict.CONVENTION]
 
 
-def _cell(k: int, law: str, tally: Tally | None) -> str:
+def _counted(report: Outcomes) -> list[int]:
+    """Causes of each kind, and cases by design."""
+    return [*report.kinds().values(), len(report.by_design)]
+
+
+def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
     if tally is None:
         return '<span class="none">–</span>'
     differing = tally.number(Verdict.CONVENTION)
     note = f"<small>~ {differing}</small>" if differing else ""
     words = f"{law}, {LAWS.get(law, '')}: {tally.failed} faults in {tally.judged} cases offered"
     link = f'<a class="{shade(tally)}" href="#i{k}-{law}" title="{text(words)}">'
-    return f"{link}{result(tally)}{note}</a>"
+    within = {outcome.case.name for outcome in tally.outcomes}
+    causes = sum(not within.isdisjoint(cause.cases) for cause in report.causes)
+    return f"{link}{f'✕ {causes}' if causes else result(tally)}{note}</a>"
 
 
 def _legend(reports: Sequence[Outcomes]) -> str:
     used = {outcome.verdict for report in reports for outcome in report.cases}
     items = "".join(f"<li>{badge(v)} <span>{text(MEANINGS[v])}</span></li>" for v in Verdict if v in used)
     cells = (
-        "A cell: ✓ 14, nothing is wrong in 14 cases; ✕ 12/14, 12 of 14 are right; "
+        "Columns of words: causes of that kind, and cases that differ by design. Columns of laws: ✓ 14, nothing is "
+        "wrong in 14 cases; ✕ 2, so many causes have faults under that law; "
         "~ 2, so many more differ by a declared convention; – nothing is offered."
     )
     laws = "".join(f"<li><strong>{law}</strong> {text(LAWS.get(law, ''))}</li>" for law in laws_of(reports))
@@ -153,8 +167,18 @@ def _section(k: int, report: Outcomes) -> str:
     laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())
     up = '<a class="up" href="#">to the matrix</a>'
     head = f'<h2 id="i{k}">{text(report.name)} <span class="soft">{text(report.version)}</span>{up}</h2>'
+    causes = "".join(map(_cause, report.causes))
     told = f'<p class="small">{text(summary(report))}<br><span class="soft">{text(how)}</span></p>'
-    return f"<section>{head}{told}{laws}</section>"
+    return f"<section>{head}{told}{f'<ol>{causes}</ol>' if causes else ''}{laws}</section>"
+
+
+def _cause(cause: Cause) -> str:
+    """What is wrong, where, and how many cases show it."""
+    where = f" <code>{text(cause.where)}</code>" if cause.where else ""
+    number = f"{len(cause.cases)} case{'s' * (len(cause.cases) != 1)}"
+    script = f'<div class="script"><pre>{text(cause.script)}</pre></div>' if cause.script else ""
+    told = f"<strong>{cause.harm.value}</strong>: {text(cause.name)}{where} <span class='soft'>({number})</span>"
+    return f"<li>{told}{f'<details><summary>script</summary>{script}</details>' if script else ''}</li>"
 
 
 def _law(k: int, law: str, tally: Tally) -> str:
@@ -163,7 +187,7 @@ def _law(k: int, law: str, tally: Tally) -> str:
         style = ' class="over"' if worst.multiple > 1 else ""
         measured = f"worst error <b{style}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
     faults = "".join(_fault(outcome) for outcome in tally.outcomes if outcome.verdict.fails)
-    order = (Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)
+    order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)
     rest = "".join(_row(outcome) for verdict in order for outcome in tally.outcomes if outcome.verdict is verdict)
     table = f'<table class="rest">{rest}</table>' if rest else ""
     return (

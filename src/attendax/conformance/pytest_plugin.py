@@ -9,6 +9,7 @@ import pytest
 
 from .cases import Case
 from .checking import choose, implement, judge
+from .how import How
 from .implementation import Implementation
 from .outcomes import Outcome
 from .verdicts import Verdict
@@ -35,7 +36,8 @@ class Attention(pytest.Collector):
         """
         option = self.config.getoption
         try:
-            cases = choose(option("attention_only"), option("attention_level"))
+            how = How(profile=option("attention_profile")).checked()
+            cases = choose(option("attention_only"), option("attention_level"), how.profile)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 made = implement(self.name, adapter=option("attention_adapter"))
@@ -43,15 +45,15 @@ class Attention(pytest.Collector):
             words = str(error).removeprefix("check: ") or type(error).__name__
             raise self.CollectError(f"--attention={self.name}: {words}") from error
         for case in cases:
-            yield Question.from_parent(self, name=case.name, made=made, case=case)
+            yield Question.from_parent(self, name=case.name, made=made, case=case, how=how)
 
 
 class Question(pytest.Item):
     """A case."""
 
-    def __init__(self, *, made: Implementation, case: Case, **kwargs: object) -> None:
+    def __init__(self, *, made: Implementation, case: Case, how: How, **kwargs: object) -> None:
         super().__init__(**kwargs)  # type: ignore[arg-type]
-        self.made, self.case = made, case
+        self.made, self.case, self.how = made, case, how
         self.extra_keyword_matches.add(case.law)  # of -k
 
     def runtest(self) -> None:
@@ -60,11 +62,11 @@ class Question(pytest.Item):
         Raises:
             Fault: something is wrong.
         """
-        outcome = judge(self.made, self.case, 0, "float32")
+        outcome = judge(self.made, self.case, self.how)
         if outcome.verdict is Verdict.NOT_OFFERED:
             pytest.skip(f"not offered: {outcome.finding.message}")
-        if outcome.verdict is Verdict.CONVENTION:
-            self.user_properties.append(("convention", outcome.finding.message))
+        if outcome.verdict in (Verdict.CONVENTION, Verdict.BY_DESIGN):
+            self.user_properties.append((outcome.verdict.name.lower(), outcome.finding.message))
         if outcome.verdict.fails:
             raise Fault(outcome)
 

@@ -1,5 +1,6 @@
 """A report: the outcomes of an implementation, written as JSON, as Markdown and as a page."""
 
+from .junit import junit
 from .outcomes import Outcomes, to_json
 from .page import page
 from .tables import markdown
@@ -17,6 +18,10 @@ class Report(Outcomes):
     def to_markdown(self) -> str:
         """Counts, a table of laws, and each failure with its reproduction."""
         return markdown(self)
+
+    def to_junit(self) -> str:
+        """The report as JUnit's XML."""
+        return junit(self)
 
     def to_html(self) -> str:
         """A page of its own, without anything from elsewhere."""

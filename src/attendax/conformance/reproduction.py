@@ -6,6 +6,7 @@ from types import ModuleType
 
 from .cases.case import Case
 from .frameworks import framework
+from .how import How
 from .implementation import Implementation
 from .verdicts import Finding, Verdict
 
@@ -13,15 +14,15 @@ NUMBERS_FIRST = ("dropped", "dropped_none")
 COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
 
 
-def reproduction(implementation: Implementation, case: Case, finding: Finding, seed: int, dtype: str) -> str:
+def reproduction(implementation: Implementation, case: Case, finding: Finding, how: How) -> str:
     """The script; it ends in an error as long as the fault is there."""
     module = framework(implementation.arrays)
-    text = case.text(seed, dtype)
+    text = case.text(how.seed, how.dtype)
     about = f"{case.law}, {case.name}: {case.about}"
     name = " ".join(filter(None, (implementation.name, implementation.version)))
     parts = [f"# {about}\n# {name}: {finding.verdict}. {finding.message}".rstrip(), module.HEADER]
-    if (case.dtype or dtype) == "float64" and module.WIDE:
-        parts.append(module.WIDE)
+    parts += [module.WIDE] * bool((case.dtype or how.dtype) == "float64" and module.WIDE)
+    parts += [module.on(implementation.device)] * bool(implementation.device)
     parts += [
         "# the function",
         implementation.source,
@@ -53,8 +54,8 @@ def _drivers(module: ModuleType, case: Case, implementation: Implementation) -> 
 
 
 def _function(case: Case, implementation: Implementation) -> str:
-    if case.judge in ("refused", "unwritten"):
-        return {"refused": "eager", "unwritten": "unwritten"}[case.judge]
+    if case.judge == "unwritten":
+        return "unwritten"
     name = case.direction.partition(", ")[0].replace(" ", "_")
     return "eager" if name == "forward" and implementation.eager else name
 

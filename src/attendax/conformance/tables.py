@@ -3,21 +3,16 @@
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from .outcomes import LAWS, Outcome, Outcomes, Tally
+from .causes import KINDS, Cause
+from .outcomes import LAWS, Outcome, Outcomes
 from .verdicts import Verdict
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
 LEGEND = (
-    '"ok 14": nothing is wrong in the 14 cases that are offered. "12 of 14": 2 have a fault. "~2": 2 more differ by a '
-    'convention that the adapter declares, which is no fault. "-": nothing of the kind is offered.'
+    "A cause is one reason for some faults: one typing error is one cause, however many cases show it. By design: "
+    "differences that the library's own documentation or source states; neither faults nor passes. Convention: "
+    "the adapter declares it. Not offered: no such argument."
 )
-KEY = "ok: no fault   ok~: some differ by a declared convention   3: so many faults   -: nothing offered"
-SCRIPTS = 3  # how many reproductions a screen shows, no two of one law; a file or a pipe gets them all
 
 
 def clean(text: str) -> str:
@@ -44,7 +39,8 @@ def by_reason(report: Outcomes) -> dict[str, list[Outcome]]:
 def about(report: Outcomes) -> list[tuple[str, str]]:
     """What was judged, and how."""
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
-    rows += [("dtype", report.dtype), ("seed", str(report.seed)), ("level", report.level)]
+    rows += [("dtype", report.dtype), ("seed", str(report.seed))]
+    rows += [("profile", report.profile), ("level", report.level)]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
 
@@ -54,11 +50,22 @@ def summary(report: Outcomes) -> str:
     counts = ", ".join(f"{number} {verdict}" for verdict, number in report.counts().items())
     counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
     if report.failures:
-        faults = len(report.failures)
-        return f"{faults} {'fault' if faults == 1 else 'faults'} in {len(report.cases)} cases: {counts}."
+        said = f"{_number(len(report.failures), 'fault')} in {len(report.cases)} cases"
+        return f"{said}{_of_causes(report)}: {counts}."
     if not report.ok:
         return f"Nothing was judged, so nothing is shown: {counts or 'no case'}."
     return f"Nothing is wrong in {len(report.cases)} cases: {counts}."
+
+
+def _number(count: int, of: str) -> str:
+    return f"{count} {of}{'' if count == 1 else 's'}"
+
+
+def _of_causes(report: Outcomes) -> str:
+    if not report.causes:
+        return ""
+    kinds = ", ".join(f"{kind} {number}" for kind, number in report.kinds().items() if number)
+    return f", of {_number(len(report.causes), 'cause')} ({kinds})"
 
 
 def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:
@@ -109,8 +116,20 @@ def markdown(report: Outcomes) -> str:
         'An error is the largest difference as a share of the largest number expected; allowed is twice that of the '
         "plain dense formula in the same dtype, or what the case says.\n"
     )  # fmt: skip
+    if report.causes:
+        parts += ["## Causes\n", *(cause_markdown(cause, report) for cause in report.causes)]
     if report.failures:
         parts += ["## Faults\n", *map(_fault, report.failures)]
+    if designed := report.by_design:
+        rows = [[o.case.law, o.case.name, o.finding.message] for o in designed]
+        parts += [
+            "## By design\n",
+            "Documented, so neither fault nor pass.\n",
+            table(("law", "case", "contract"), rows),
+        ]
+    if expected := [o for o in report.cases if o.known]:
+        rows = [[o.case.law, o.case.name, o.verdict.value, o.known] for o in expected]
+        parts += ["## Known failures\n", table(("law", "case", "now", "why"), rows)]
     conventions = [outcome for outcome in report.cases if outcome.verdict is Verdict.CONVENTION]
     if conventions:
         rows = [[o.case.law, o.case.name, o.finding.message] for o in conventions]
@@ -133,14 +152,32 @@ def _fault(outcome: Outcome) -> str:
     return "\n".join(filter(None, [head, found, facts, fenced(outcome.reproduction)]))
 
 
-def cell(tally: Tally | None) -> str:
-    """A law of an implementation, in a few characters."""
-    if tally is None or not tally.judged:
-        return "-"
-    differing = tally.number(Verdict.CONVENTION)
-    fine, judged = tally.number(Verdict.OK), tally.judged - differing
-    told = f"{fine} of {judged}" if tally.failed else f"ok {fine}" if fine else ""
-    return f"{told} ~{differing}".strip() if differing else told
+def cause_markdown(cause: Cause, report: Outcomes, level: str = "###") -> str:
+    """A cause: what it is, where, the cases that show it, and what can be sent to the maintainers."""
+    lines = [f"{level} {cause.harm.value}: {escaped(cause.name)}\n"]
+    told = [f"{_number(len(cause.cases), 'case')}: {'; '.join(cause.cases[:6])}{'; ...' * (len(cause.cases) > 6)}"]
+    told += [f"where: {cause.where}"] * bool(cause.where)
+    told += [f"tried: {cause.tried} of them computed as if it were so, and equal"] * bool(cause.tried)
+    told += [f"remedy: {cause.remedy}"] * bool(cause.remedy)
+    lines.append("".join(f"- {escaped(line)}\n" for line in told))
+    if cause.harm.kind != KINDS[-1]:
+        lines += ["Ready to be sent:\n", quoted(upstream(cause, report))]
+    return "\n".join(lines)
+
+
+def upstream(cause: Cause, report: Outcomes) -> str:
+    """What to send to the maintainers: what happens, what was expected, and a script."""
+    first = next((o for o in report.cases if o.case.name in cause.cases and o.verdict.fails), None)
+    versions = ", ".join(f"{k} {x}" for k, x in report.versions.items() if k != "attendax")
+    head = f"**{cause.name}** ({report.name} {report.version}; {versions})\n"
+    body = cause.report or (first.told() + "\n" if first else "")
+    script = cause.script or (first.reproduction if first else "")
+    return "\n".join(filter(None, [head, body, fenced(script) if script else ""]))
+
+
+def quoted(text: str) -> str:
+    """Text as a quotation of Markdown."""
+    return "".join(f"> {line}".rstrip() + "\n" for line in text.splitlines())
 
 
 def laws_of(reports: Sequence[Outcomes]) -> list[str]:
@@ -154,138 +191,33 @@ def all_versions(reports: Sequence[Outcomes]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
+MATRIX = ("", *KINDS, "by design", "convention", "ok", "not offered")
+
+
+def matrix_row(report: Outcomes) -> list[str]:
+    """Causes by kind, then cases."""
+    kinds = report.kinds()
+    cases = [report.number(v) for v in (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)]
+    return [str(x or "-") for x in (*kinds.values(), *cases)]
+
+
 def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
-    """Implementations by laws, then the faults of each, and who was left out with the reason."""
-    laws = laws_of(reports)
-    rows = []
-    for report in reports:
-        tallies = report.laws()
-        rows.append([f"{report.name} {report.version}".strip(), *(cell(tallies.get(law)) for law in laws)])
-    parts = ["# attendax check\n", table(["", *laws], rows), escaped(LEGEND) + "\n", f"{all_versions(reports)}.\n"]
-    parts += ["| law | |\n| --- | --- |\n" + "".join(f"| {law} | {LAWS.get(law, '')} |\n" for law in laws)]
+    """Implementations by kinds of causes, then the causes of each, and who was left out with the reason."""
+    rows = [[f"{report.name} {report.version}".strip(), *matrix_row(report)] for report in reports]
+    parts = ["# attendax check\n", table(MATRIX, rows), escaped(LEGEND) + "\n", f"{all_versions(reports)}.\n"]
     for report in reports:
         parts.append(f"## {escaped(report.name)}\n\n{escaped(summary(report))}\n")
-        found = [[o.case.law, o.case.name, o.verdict.value, _reason(o)] for o in report.failures]
-        parts += [table(("law", "case", "verdict", "found"), found)] if found else []
+        parts += [cause_markdown(cause, report) for cause in report.causes]
+        if report.by_design:
+            parts += ["### By design\n", "".join(f"- {escaped(line)}\n" for line in _contracts(report))]
     if left_out:
         parts += ["## Left out\n", "".join(f"- {escaped(name)}: {escaped(why)}\n" for name, why in left_out.items())]
     return "\n".join(parts)
 
 
-def _reason(outcome: Outcome) -> str:
-    return outcome.told().removeprefix(f"{outcome.verdict}: ")
-
-
-# The terminal
-
-
-def terminal(report: Outcomes, console: "Console") -> None:
-    """Print the result, the laws, each fault in two lines, and a few reproductions."""
-    from rich.text import Text
-
-    title = Text.assemble((clean(report.name), "bold"), f" {report.version}", (f"   {_how(report)}", "dim"))
-    console.print(title, soft_wrap=True)
-    console.print(_law_table(report, wide=console.width >= 110))
-    for outcome in report.failures:
-        _print_fault(outcome, console)
-    first = {outcome.case.law: outcome for outcome in reversed(report.failures)}
-    shown = [o for o in report.failures if not console.is_terminal or first[o.case.law] is o]
-    shown = shown[:SCRIPTS] if console.is_terminal else shown
-    for outcome in shown:
-        console.rule(Text(f"reproduction of {outcome.case.law}, {outcome.case.name}"), style="dim", align="left")
-        console.print(Text(clean(outcome.reproduction)), soft_wrap=True)
-    words = collections.Counter(o.finding.message for o in report.cases if o.verdict is Verdict.CONVENTION)
-    for convention, count in words.items():
-        console.print(Text(f"differs by convention: {clean(convention)} ({count})", "blue"))
-    for reason, found in by_reason(report).items():
-        number = "1 case" if len(found) == 1 else f"{len(found)} cases"
-        console.print(Text(f"not offered: {clean(reason)} ({number})", "dim"))
-    if len(report.failures) > len(shown):
-        console.print(
-            Text('The other reproductions: --reproduce "NAME OF A CASE", --markdown FILE or --html FILE.', "dim")
-        )
-    console.print(Text(clean(summary(report)), "bold green" if report.ok else "bold red"))
-
-
-def _how(report: Outcomes) -> str:
-    return f"{report.arrays}, {report.dtype}, seed {report.seed}, level {report.level}"
-
-
-def _law_table(report: Outcomes, *, wide: bool) -> "Table":
-    """At most 80 columns, of which those without a number are left out; wide, also the case of the worst error."""
-    found = _table(
-        ("law", "", "ok", "faults", "conven-\ntion", "not\noffered", "worst\nerror", "allowed", "times\nthat")
-    )
-    if wide:
-        found.add_column("in case", no_wrap=True)
-    rows = [_law_row(law, tally, wide) for law, tally in report.laws().items()]
-    for row in rows:
-        found.add_row(*row)
-    for k in (8, 7, 6, 5, 4):
-        if all(row[k].plain in ("", ".") for row in rows):
-            del found.columns[k]
-    return found
-
-
-def _table(header: Sequence[str]) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, header_style="bold")
-    for k, name in enumerate(header):
-        left = name in ("law", "")
-        found.add_column(name, justify="left" if left else "right", no_wrap=True, min_width=None if left and k else 3)
-    return found
-
-
-def _law_row(law: str, tally: Tally, wide: bool) -> list[Any]:
-    from rich.text import Text
-
-    worst = tally.worst
-    facts = worst.facts() if worst else {}
-    counted = ((Verdict.OK, "green"), (None, "bold red"), (Verdict.CONVENTION, "blue"), (Verdict.NOT_OFFERED, ""))
-    numbers = [(tally.number(verdict) if verdict else tally.failed, style) for verdict, style in counted]
-    row = [Text(law, "" if not tally.judged else "bold red" if tally.failed else "green"), Text(LAWS.get(law, ""))]
-    row += [Text(str(x or "."), style if x else "dim") for x, style in numbers]
-    row += [Text(facts.get(name, "").replace(" standard deviations", " sd")) for name in ("error", "allowed")]
-    over = worst is not None and (worst.multiple or 0) > 1
-    row.append(Text(times(worst.multiple) if worst else "", "bold red" if over else "green"))
-    return [*row, Text(f"  {clean(worst.case.name)}" if worst else "", "dim")] if wide else row
-
-
-def _print_fault(outcome: Outcome, console: "Console") -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    case = outcome.case
-    head = Text.assemble((f"{case.law:<4}", "bold"), (clean(case.name), "bold"), (f"  {clean(case.about)}", "dim"))
-    console.print(head)
-    told = Text.assemble((outcome.verdict.value, "bold red"), clean(outcome.told().removeprefix(outcome.verdict.value)))
-    console.print(Padding(told, (0, 0, 0, 4)))
-
-
-def matrix_terminal(reports: Sequence[Outcomes], console: "Console", left_out: Mapping[str, str] | None = None) -> None:
-    """Print implementations by laws; four characters a law, so that fifteen and a name fit 80 columns."""
-    from rich.text import Text
-
-    laws = laws_of(reports)
-    found = _table(["", *laws])
-    room = max(8, console.width - 2 - 4 * len(laws))
-    for report in reports:
-        tallies = report.laws()
-        name = report.name if len(report.name) <= room else f"{report.name[: room - 1]}…"
-        found.add_row(
-            Text(clean(name), "bold" if report.ok else ""), *(Text(*_short(tallies.get(law))) for law in laws)
-        )
-    console.print(found)
-    console.print(Text(KEY, "dim"))
-    for name, why in (left_out or {}).items():
-        console.print(Text.assemble(("left out  ", "yellow"), clean(f"{name}: {why}")))
-
-
-def _short(tally: Tally | None) -> tuple[str, str]:
-    if tally is None or not tally.judged:
-        return "-", "dim"
-    if tally.failed:
-        return str(tally.failed), "bold red"
-    return ("ok~", "blue") if tally.number(Verdict.CONVENTION) else ("ok", "green")
+def _contracts(report: Outcomes) -> list[str]:
+    """Each contract once, with the cases in which it counts."""
+    found = collections.defaultdict(list)
+    for outcome in report.by_design:
+        found[outcome.finding.message.partition("; found ")[0]].append(outcome.case.name)
+    return [f"{contract}: {'; '.join(names)}" for contract, names in found.items()]

@@ -13,6 +13,7 @@ class Verdict(enum.StrEnum):
 
     OK = "ok"
     CONVENTION = "differs by convention"  # and the adapter says so
+    BY_DESIGN = "by design"  # another contract, which its own documentation or source states
     NOT_OFFERED = "not offered"
     WRONG = "wrong"
     LEAK = "leak"  # what may not matter does
@@ -23,7 +24,7 @@ class Verdict(enum.StrEnum):
     @property
     def fails(self) -> bool:
         """Whether this is a fault."""
-        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.NOT_OFFERED)
+        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN, Verdict.NOT_OFFERED)
 
 
 class Finding(NamedTuple):
@@ -45,6 +46,7 @@ class Tolerance(NamedTuple):
 
     allowed: float
     dense: float | None = None
+    unit: float = 0.0  # of the numbers: the size of the terms that cancel, where that is larger than any of them
 
 
 def compare(got: Leaves, expected: Leaves, tolerances: dict[str, Tolerance]) -> Finding:
@@ -78,7 +80,7 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
         return at(Verdict.WRONG, f"{leaf} is infinite or finite where it should not be", leaf, infinite, wanted, got)
     difference = np.abs(np.where(same, 0, got) - np.where(same, 0, wanted))
     own = largest(wanted)
-    scale = own if own > 1e-9 * tree else tree  # a leaf that is 0 in truth and rounding in fact
+    scale = max(own if own > 1e-9 * tree else tree, tolerance.unit)  # 0 in truth is rounding in fact
     error = difference.max() / (scale or 1)
     verdict = Verdict.OK if error <= tolerance.allowed else Verdict.WRONG
     message = "" if verdict is Verdict.OK else f"{leaf} is off by {error:.2g} of its largest number"

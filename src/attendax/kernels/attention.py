@@ -7,10 +7,11 @@ from jax import Array
 from attendax.checks import knows_keywords
 from attendax.options import Options
 
+from .across.door import attend_where_it_lies
 from .call import Call, checked_call
 from .derivatives import attend
 from .online_softmax import log_sum_exp
-from .operands import takes_arrays
+from .operands import Results, takes_arrays
 
 
 @overload
@@ -58,8 +59,8 @@ def attention(
         dropout_rate: in [0, 1] (L10).
         dropout_rng: a random key, where the rate is above 0.
         return_lse: whether to return the log-sum-exp of the scores, too (L9).
-        implementation: None: the fastest that there is, see ``explain``; "blockwise"; or "dense", which builds all
-            T x S scores.
+        implementation: None: the fastest that there is, see ``explain``; "blockwise"; "dense", which builds all T x S
+            scores; or "cudnn", for some calls on an NVIDIA GPU.
 
     Returns:
         out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
@@ -68,7 +69,7 @@ def attention(
     Raises:
         TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
         ValueError: a rank, a size or an option is out of bounds.
-        NotImplementedError: an implementation that is not there yet.
+        NotImplementedError: an implementation that is not there yet, or "cudnn" for a call that it cannot take.
 
     Example:
         >>> import jax.numpy as jnp
@@ -80,12 +81,16 @@ def attention(
         [[0.5]]
     """
     arrays, options = (query, key, value, mask, bias, score_mod), (scale, dropout_rate, dropout_rng)
-    call = checked_call("attention", *arrays, *options, implementation, return_lse)
-    return results_of(call, query, value, return_lse)
+    call = checked_call("attention", *arrays, *options, implementation, return_lse, traced=False)
+    return as_asked(attend_where_it_lies(call, query, key), query, value, return_lse)
 
 
 def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
     """out, or out and lse, of a call of this query and value, as its caller has shaped them."""
-    results = attend(*call)
+    return as_asked(attend(*call), query, value, return_lse)
+
+
+def as_asked(results: Results, query: Array, value: Array, return_lse: bool) -> Any:
+    """out, or out and lse, in the shapes of this query and value."""
     out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from attendax.checks import IMPLEMENTATIONS
 
-from . import blockwise, tile_sizes
+from . import cudnn
+from .blockwise import algorithm, partition
 from .operands import Limits
 
 
@@ -23,11 +24,14 @@ class Backend(NamedTuple):
 
     functions: Any  # a module with the three
     limits: Callable[[], Limits]
+    beyond: str = ""  # the backend of second derivatives, where it is another
 
 
 BACKENDS = {
-    "dense": Backend(blockwise, lambda: tile_sizes.ONE_TILE),
-    "blockwise": Backend(blockwise, lambda: tile_sizes.LIMITS),
+    "dense": Backend(algorithm, lambda: partition.ONE_TILE),
+    "blockwise": Backend(algorithm, lambda: partition.LIMITS),
+    "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise"),
 }
+ACROSS: dict[str, Any] = {}  # modules with the three, for a sequence that lies on several devices: see ``across``
 DEFAULT = "blockwise"
-NOT_HERE = {name: "not part of this version: no GPU backend is" for name in IMPLEMENTATIONS if name not in BACKENDS}
+NOT_HERE = {name: "not part of this version" for name in IMPLEMENTATIONS if name not in BACKENDS}

@@ -7,7 +7,7 @@ from jax import Array
 from attendax import checks
 from attendax.masks import Mask
 
-from . import dropout
+from . import cudnn, dropout
 from .backends import BACKENDS, DEFAULT
 from .functions import trace_mask, trace_modifier
 from .operands import Operands, Plan
@@ -35,9 +35,13 @@ def checked_call(
     return_lse: Any = False,
     *,
     offered: tuple[str, ...] = tuple(BACKENDS),
+    traced: bool = True,
     **gradients: Any,
 ) -> Call:
-    """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built."""
+    """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built.
+
+    Where not ``traced``, the functions in mask and modifier are still those of the user.
+    """
     border = checks.attention(
         function,
         query,
@@ -54,12 +58,23 @@ def checked_call(
         offered=offered,
         **gradients,
     )
+    operands, plan = in_rank_of_scores(border, query, key, value, mask, bias, score_mod, implementation or DEFAULT)
+    plan = plan.in_parts() if return_lse else plan
+    if plan.backend == "cudnn":
+        cudnn.refuse(function, operands, plan)
+    return Call(with_traced(operands) if traced else operands, plan)
+
+
+def in_rank_of_scores(
+    border: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any, score_mod: Any, backend: str
+) -> Call:
+    """The call of arguments that have passed their checks; functions are not traced yet."""
     query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:  # no pair: nothing to ask a function for
         mask = score_mod = None
     if mask is not None:
-        mask = trace_mask((mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(query.ndim), *shape[-2:])
+        mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(query.ndim)
     if bias is not None:
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
     if score_mod is not None:
@@ -67,10 +82,14 @@ def checked_call(
     words = None
     if border.rate:
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
-    backend = implementation or DEFAULT
     plan = Plan(float(border.scale), float(border.rate), BACKENDS[backend].limits(), backend)
-    operands = Operands(query, key, value, bias, score_mod, mask, words)
-    if score_mod is not None:
-        modifier = trace_modifier(score_mod, shape, operands.wide())
-        operands = operands._replace(score_mod=modifier)
-    return Call(operands, plan.in_parts() if return_lse else plan)
+    return Call(Operands(query, key, value, bias, score_mod, mask, words), plan)
+
+
+def with_traced(operands: Operands) -> Operands:
+    """The operands with the functions in mask and modifier traced."""
+    shape = *operands.query.shape[:-1], operands.key.shape[-2]
+    mask, score_mod = operands.mask, operands.score_mod
+    mask = None if mask is None else trace_mask(mask, *shape[-2:])
+    score_mod = None if score_mod is None else trace_modifier(score_mod, shape, operands.wide())
+    return operands._replace(mask=mask, score_mod=score_mod)

@@ -21,14 +21,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 
 from . import programs
+from .backends import BACKENDS
 from .numerics import vary_alike
+from .opaque import Moved, Program, moving_places, primitive_of, run_opaque
 from .operands import Operands, Plan, Results
-
-KEPT = 256
 
 
 def attend(operands: Operands, plan: Plan) -> Results:
@@ -37,37 +36,26 @@ def attend(operands: Operands, plan: Plan) -> Results:
     return Results(*forward_p.bind(*vary_alike(leaves), tree=tree, plan=plan))
 
 
-def _primitive(name: str, function: Callable, shapes: Callable) -> Primitive:
-    """A primitive that is lowered as ``function``; outside jit the last ``KEPT`` sets of parameters stay compiled."""
-    primitive = Primitive(name)
-    primitive.multiple_results = True
-    lowered = mlir.lower_fun(function, multiple_results=True)
-
-    def lower(context, *arrays, **params):
-        """Nothing in here crosses devices, so inside ``shard_map`` the types need not say over what values vary."""
-        avals = [jax.core.ShapedArray(x.shape, x.dtype, x.weak_type) for x in context.avals_in]
-        return lowered(context.replace(avals_in=avals), *arrays, **params)
-
-    @functools.lru_cache(KEPT)
-    def compiled(names, values):
-        return jax.jit(functools.partial(primitive.bind, **dict(zip(names, values, strict=True))))
-
-    def run(*arrays, **params):
-        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            return list(function(*arrays, **params))
-        return list(compiled(tuple(params), tuple(params.values()))(*arrays))
-
-    primitive.def_impl(run)
-    primitive.def_abstract_eval(shapes)
-    mlir.register_lowering(primitive, lower)
-    return primitive
+def push(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Any, ...]:
+    """How out and lse move with tangents of the differentiable leaves (None: not at all); see ``backends``."""
+    leaves, tree = jax.tree.flatten(operands)
+    given = [t for t in tangents if t is not None]
+    active = tuple(t is not None for t in tangents)
+    return tuple(tangent_p.bind(*vary_alike([*given, *leaves, *results]), tree=tree, plan=plan, active=active))
 
 
-forward_p = _primitive("attention", programs.forward, programs.forward_shapes)
-tangent_p = _primitive("attention_tangent", programs.tangent, programs.tangent_shapes)
-curve_p = _primitive("attention_curve", programs.curve, programs.tangent_shapes)
-cotangent_p = _primitive("attention_cotangent", programs.cotangent, programs.cotangent_shapes)
-second_p = _primitive("attention_second", programs.second, programs.cotangent_shapes)
+def pull(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Any, ...]:
+    """Gradients of the leaves for which ``wanted`` gives a shape; see ``backends``."""
+    leaves, tree = jax.tree.flatten(operands)
+    arrays = vary_alike([*grads, *leaves, *results])
+    return tuple(cotangent_p.bind(*arrays, tree=tree, plan=plan, wanted=tuple(wanted)))
+
+
+forward_p = primitive_of("attention", programs.forward, programs.forward_shapes)
+tangent_p = primitive_of("attention_tangent", programs.tangent, programs.tangent_shapes)
+curve_p = primitive_of("attention_curve", programs.curve, programs.tangent_shapes)
+cotangent_p = primitive_of("attention_cotangent", programs.cotangent, programs.cotangent_shapes)
+second_p = primitive_of("attention_second", programs.second, programs.cotangent_shapes)
 
 
 def _zero(x: Any) -> Any:
@@ -99,7 +87,7 @@ def _moving(leaves: Any, tangents: Any, tree: Any) -> tuple[tuple[bool, ...], li
 
 
 def _linear_jvp(
-    primitive: Primitive, count: Callable, beyond: Callable, primals: Any, tangents: Any, **params: Any
+    primitive: Any, count: Callable, beyond: Callable, primals: Any, tangents: Any, **params: Any
 ) -> tuple[Any, Any]:
     """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, and ``beyond`` for the rest.
 
@@ -119,27 +107,41 @@ def _linear_jvp(
 
 def _by_curve(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     """Of the results it is known how they move: they are those of the operands."""
+    if params["plan"].partial:  # there the results know of more than the operands
+        return _by_jax(programs.tangent, first, primals, tangents, **params)
     moving, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
-    return curve_p.bind(*given, *primals, moving=moving, **params) if given else None
+    if not given:
+        return None
+    primals, params = _by_backend_beyond(first, primals, **params)
+    return curve_p.bind(*given, *primals, moving=moving, **params)
 
 
 def _by_second(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
+    if params["plan"].partial:
+        return _by_jax(programs.cotangent, first, primals, tangents, **params)
     active, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
-    return second_p.bind(*given, *primals, active=active, **params) if given else None
+    if not given:
+        return None
+    primals, params = _by_backend_beyond(first, primals, **params)
+    return second_p.bind(*given, *primals, active=active, **params)
+
+
+def _by_backend_beyond(first: int, primals: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, dict[str, Any]]:
+    """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
+    if beyond := "" if plan.axis else BACKENDS[plan.backend].beyond:
+        plan = dataclasses.replace(plan, backend=beyond)
+        primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)]
+    return primals, {"tree": tree, "plan": plan, **params}
 
 
 def _by_jax(function: Callable, first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     """JAX's own jvp, through the function; reverse mode may transpose what comes of it."""
-    params["plan"] = dataclasses.replace(params["plan"], reversible=True)
-    moving = [k for k, t in enumerate(tangents) if k >= first and not _is_zero(t) and t.dtype != jax.dtypes.float0]
-    if not moving:
+    plan = dataclasses.replace(params.pop("plan"), reversible=True)
+    if not (places := moving_places(tangents, first)):
         return None
-
-    def of_moving(*arrays):
-        filled = dict(zip(moving, arrays, strict=True))
-        return function(*(filled.get(k, x) for k, x in enumerate(primals)), **params)
-
-    return jax.jvp(of_moving, [primals[k] for k in moving], [tangents[k] for k in moving])[1]
+    moved = Moved(Program(function, tuple(sorted(params.items()))), places)
+    given = *(tangents[k] for k in places), *primals
+    return moved(*given, plan=plan) if plan.axis else run_opaque(moved, plan, *given)
 
 
 def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **params: Any) -> list[Any]:
@@ -180,20 +182,26 @@ def _shapes_of(arrays: Any, there: tuple[bool, ...]) -> tuple[Any, ...]:
     return tuple(next(shapes) if t else None for t in there)
 
 
-def _batch(primitive: Primitive, arrays: Any, axes: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, Any]:
+def _batch(primitive: Any, arrays: Any, axes: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, Any]:
     """Put the axis from vmap in front; an array without it gets one of size 1, if it is read position by position.
 
     The arrays of functions are read in a way of their own, and are repeated.
     """
     size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
     repeat = _opaque(len(arrays), tree, primitive, **params)
+    numbers = jax.tree.unflatten(tree, range(tree.num_leaves))
+    first = len(arrays) - tree.num_leaves - (0 if primitive is forward_p else 3)
+    positions = {first + k for k in jax.tree.leaves(numbers.positions)}
+    if any(axes[k] is not None for k in positions):
+        raise NotImplementedError("attention: vmap over positions is not there; all entries of a batch have the same.")
 
     def in_front(x, axis, opaque):
         if axis is not None:
             return jnp.moveaxis(x, axis, 0)
         return jnp.broadcast_to(x[None], (size, *x.shape)) if opaque else x[None]
 
-    moved = [in_front(*each) for each in zip(arrays, axes, repeat, strict=True)]
+    each = enumerate(zip(arrays, axes, repeat, strict=True))
+    moved = [one[0] if k in positions else in_front(*one) for k, one in each]
     if "wanted" in params:
         params["wanted"] = tuple(None if shape is None else (size, *shape) for shape in params["wanted"])
     plan = dataclasses.replace(plan, batch=(size, *plan.batch))
@@ -201,7 +209,7 @@ def _batch(primitive: Primitive, arrays: Any, axes: Any, *, tree: Any, plan: Pla
     return results, [0] * len(results)
 
 
-def _opaque(count: int, tree: Any, primitive: Primitive, active: Any = (), moving: Any = (), **_: Any) -> list[bool]:
+def _opaque(count: int, tree: Any, primitive: Any, active: Any = (), moving: Any = (), **_: Any) -> list[bool]:
     """Which of the arrays belong to functions: those of modifiers, their tangents, and those of function masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))

@@ -11,12 +11,20 @@ import numpy as np
 from attendax.checks import is_traced, knows_keywords
 from attendax.masks import Mask
 
+from . import cudnn
+from .across.layout import Layout, choice_for, layout_of
+from .across.strategy import Choice
 from .attention import attention
 from .backends import DEFAULT, NOT_HERE
+from .blockwise.partition import partition_of
+from .blockwise.schedule import MASKED, OPEN, SKIPPED, kinds_of_tiles
+from .blockwise.tiles import Grid
 from .call import checked_call
 from .operands import Operands, Plan, takes_arrays
-from .tile_sizes import partition_of
-from .tiles import MASKED, OPEN, SKIPPED, Grid, kinds_of_tiles
+from .placement import default_platform, on
+
+BY_DEFAULT = "the fastest path for this device that keeps the law; memory O(T + S)"
+UNMEASURED = "the path that keeps the law, in large tiles of sizes not yet measured on this device; memory O(T + S)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,15 +32,19 @@ class Explanation:
     """How a call of ``attention`` runs. It prints well.
 
     Attributes:
-        implementation: "blockwise" or "dense".
+        implementation: "blockwise", "dense" or "cudnn".
         reason: why this one.
-        tile: query heads, queries and keys of a tile; None for "dense".
+        tile: query heads, queries and keys of a tile; None for "dense" and "cudnn".
         tiles: how many tiles are "open" (all pairs allowed: no comparison), "masked" and "skipped"; None where that
             depends on arrays whose values are not known, or there are none.
-        flops: of the two products of the forward, as done; the most that it can be where ``tiles`` is None.
+        flops: of the two products of the forward, as done; the most that it can be where ``tiles`` is None. Of what
+            cuDNN skips nothing is known.
         flops_skipped: what the tiles left out would have taken.
-        temporary_bytes: of the compiled forward, by XLA's own analysis.
-        impossible: for every other implementation that would be faster, what made it impossible.
+        temporary_bytes: of the compiled forward, by XLA's own analysis; of one device.
+        impossible: for every other implementation that might be faster, why it was not taken.
+        devices: where arrays lie on Explicit mesh axes, over how many devices "batch", "heads", "queries" and "keys"
+            are divided; else None. Tiles and FLOPs are those of the whole call.
+        across: where keys are divided, by which strategy, why, and what a device receives; else None.
     """
 
     implementation: str
@@ -43,6 +55,8 @@ class Explanation:
     flops_skipped: int
     temporary_bytes: int
     impossible: dict[str, str]
+    devices: dict[str, int] | None = None
+    across: Choice | None = None
 
     def __str__(self) -> str:
         lines = [f"attention by {self.implementation!r}: {self.reason}"]
@@ -58,6 +72,10 @@ class Explanation:
         share = f" ({self.flops / total:.1%} of all)" if self.flops_skipped else ""
         lines.append(f"  FLOPs        {most}{self.flops:,}{share}, {self.flops_skipped:,} skipped")
         lines.append(f"  temporaries  {self.temporary_bytes:,} bytes")
+        if self.devices:
+            shown = ", ".join(f"{name} by {count}" for name, count in self.devices.items() if count > 1)
+            lines.append(f"  devices      {shown or 'nothing is divided'}")
+        lines += [] if self.across is None else [f"  {line}" for line in str(self.across).splitlines()]
         lines += [f"  not {name!r}: {reason}" for name, reason in self.impossible.items()]
         return "\n".join(lines)
 
@@ -82,7 +100,7 @@ def explain(
 
     Args:
         query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation: as in
-            ``attention``; every array may be a ``jax.ShapeDtypeStruct``.
+            ``attention``; every array may be a ``jax.ShapeDtypeStruct``, with a sharding, too.
 
     Returns:
         ``Explanation``.
@@ -101,8 +119,9 @@ def explain(
         mask.check(query.shape[-2], key.shape[-2])
     given, tree = jax.tree.flatten((query, key, value, mask, bias, score_mod, dropout_rng))
     places = [k for k, x in enumerate(given) if hasattr(x, "shape") and hasattr(x, "dtype")]
-    shapes = [jax.ShapeDtypeStruct(given[k].shape, given[k].dtype) for k in places]
+    shapes = [_shape_of(given[k]) for k in places]
     plans = []
+    shares: list[Any] = []
 
     def filled(arrays):
         found = dict(zip(places, arrays, strict=True))
@@ -113,6 +132,7 @@ def explain(
         options: Any = scale, dropout_rate, rng, implementation, return_lse
         call = checked_call("attention", *first, *options)
         plans.append(call.plan)
+        shares.append(_share(call.operands, layout_of(*first[:2])))
         return call.operands
 
     def attend(arrays):
@@ -125,13 +145,36 @@ def explain(
     memory: Any = jax.jit(attend).lower(shapes).compile().memory_analysis()
     wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
     pairs = math.prod(operands.query.shape[:-1]) * key.shape[-2]
-    rest = memory.temp_size_in_bytes, NOT_HERE
+    others = {} if implementation == "cudnn" else {"cudnn": cudnn.verdict(operands, plans[0])}
+    rest = memory.temp_size_in_bytes, others | NOT_HERE, *shares[0]
+    if implementation == "cudnn" and pairs:
+        return Explanation("cudnn", cudnn.ASKED_FOR, None, None, wide * pairs, 0, *rest)
     if implementation == "dense" or pairs == 0:
         reason = "asked for; it builds all T x S scores" if pairs else "there are no scores"
         return Explanation(implementation or DEFAULT, reason, None, None, wide * pairs, 0, *rest)
-    tile, tiles, done = _work(mask, operands, plans[0])
-    reason = "asked for" if implementation else "the fastest path for this device that keeps the law; memory O(T + S)"
-    return Explanation("blockwise", reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest)
+    plan = on(plans[0], default_platform())
+    tile, tiles, done = _work(mask, operands, plan)
+    reason = "asked for" if implementation else BY_DEFAULT if plan.platform == "cpu" else UNMEASURED
+    return Explanation(implementation or DEFAULT, reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest)
+
+
+def _shape_of(x: Any) -> jax.ShapeDtypeStruct:
+    """With where it lies, if its type says so."""
+    lies = x.sharding if isinstance(x, jax.ShapeDtypeStruct) else getattr(jax.typeof(x), "sharding", None)
+    explicit = getattr(getattr(lies, "mesh", None), "explicit_axes", None)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies if explicit else None)
+
+
+def _share(operands: Operands, found: tuple[Layout, Any] | None) -> tuple[dict[str, int] | None, Choice | None]:
+    """What is divided over how many devices, and by which strategy."""
+    if found is None:
+        return None, None
+    layout, mesh = found
+    sizes = dict(mesh.shape)
+    batch = sum(layout.lead, ())
+    axes = {"batch": batch, "heads": layout.heads, "queries": layout.queries, "keys": layout.keys}
+    counts = {name: math.prod(sizes[axis] for axis in each) for name, each in axes.items()}
+    return counts, choice_for(operands, layout, sizes) if layout.keys else None
 
 
 def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:

@@ -9,15 +9,16 @@ from jax import Array, lax
 
 from attendax.checks import fail, is_traced, knows_keywords
 
-from . import blockwise
+from .blockwise.algorithm import by_rows
+from .blockwise.partition import grid_of, partition_of
+from .blockwise.tile_scores import scores_of_tile
+from .blockwise.tile_work import weights_of_tile
+from .blockwise.tiles import Grid, Tile
 from .call import Call, checked_call
 from .derivatives import attend
 from .numerics import walled
 from .online_softmax import max_or_zero, sum_or_one, weights_of
 from .operands import takes_arrays
-from .tile_sizes import grid_of, partition_of
-from .tile_work import scores_of_tile, weights_of_tile
-from .tiles import Grid, Tile
 
 
 class AttentionStats(NamedTuple):
@@ -86,7 +87,7 @@ def attention_stats(
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
     partition = partition_of(call.operands, call.plan.in_parts())
-    parts = blockwise.by_rows(partition, *call, widths, neutral, work, add, lambda _, parts: parts)
+    parts = by_rows(partition, *call, widths, neutral, work, add, lambda _, parts: parts)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     total = results.total.reshape(shape[:-1])
     top = max_or_zero(top)

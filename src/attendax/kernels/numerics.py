@@ -35,7 +35,8 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
     function = jax.jit(function, inline=True)  # traced once, here and in the branch
 
     def never(*arrays: Any) -> Any:
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+        shapes = jax.eval_shape(function, *arrays)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding), shapes)
         return vary_alike((zeros, arrays))[0]
 
     # One barrier each: behind a common one, none would have the tangent 0.
@@ -68,14 +69,17 @@ def repeated(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 
 
-def times(left: Array, right: Array, *, transpose_left: bool = False, transpose_right: bool = False) -> Array:
+def times(
+    left: Array, right: Array, *, transpose_left: bool = False, transpose_right: bool = False, flat: bool = True
+) -> Array:
     """The matrix product, of full precision.
 
-    The leading axes become one before anything is transposed: with an axis of 1 among them, the compiler copies what is
-    transposed, and a copy costs it as much time as ten other operations.
+    Where ``flat``, the leading axes become one before anything is transposed: with an axis of 1 among them, the
+    compiler copies what is transposed, and a copy costs it as much time as ten other operations. But axes that lie on
+    several devices cannot become one without a move.
     """
     lead = left.shape[:-2]
-    if flat := len(lead) > 1 and lead == right.shape[:-2]:
+    if flat := flat and len(lead) > 1 and lead == right.shape[:-2]:
         left, right = (lax.collapse(x, 0, len(lead)) for x in (left, right))
     left = left.swapaxes(-1, -2) if transpose_left else left
     right = right.swapaxes(-1, -2) if transpose_right else right
@@ -114,33 +118,58 @@ def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return finite(primals[0]), tangents[0]
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def product(left: Array, right: Array, transpose_right: bool) -> Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def product(left: Array, right: Array, transpose_right: bool, flat: bool = True) -> Array:
     """``times``; in its derivative what is not finite counts as 0: there only 0 or NaN meet it."""
-    return times(left, right, transpose_right=transpose_right)
+    return times(left, right, transpose_right=transpose_right, flat=flat)
 
 
-def _product_jvp(transpose_right: bool, primals: Any, tangents: Any) -> tuple[Array, Any]:
+def _product_jvp(transpose_right: bool, flat: bool, primals: Any, tangents: Any) -> tuple[Array, Any]:
     (left, right), (dleft, dright) = primals, tangents
     terms = []
     if not isinstance(dleft, jax.custom_derivatives.SymbolicZero):
-        terms.append(times(dleft, finite(right), transpose_right=transpose_right))
+        terms.append(times(dleft, finite(right), transpose_right=transpose_right, flat=flat))
     if not isinstance(dright, jax.custom_derivatives.SymbolicZero):
-        terms.append(times(finite(left), dright, transpose_right=transpose_right))
-    return product(left, right, transpose_right), sum(terms[1:], terms[0])
+        terms.append(times(finite(left), dright, transpose_right=transpose_right, flat=flat))
+    return product(left, right, transpose_right, flat), sum(terms[1:], terms[0])
 
 
 product.defjvp(_product_jvp, symbolic_zeros=True)
 
 
+# Tests of numbers. Each is a sum: a sum keeps NaN, and the compiler makes one kernel of it and of the products that are
+# added up. Of a reduction of truth values it makes three, and each takes as long to compile as the softmax of a tile.
+
+
 def all_below(arrays: Sequence[Array], limit: float) -> Array:
     """Whether all numbers are finite and smaller than ``limit``: the sum of the squares of ``x / limit`` is below 1.
 
-    That is strict: n numbers just below the limit fail. A sum keeps NaN.
+    That is strict: n numbers just below the limit fail.
     """
+    return sum((_squares(x, limit, None) for x in arrays), jnp.float32(0)) < 1
 
-    def squares(x: Array) -> Array:
-        wide = x.astype(jnp.result_type(x.dtype, jnp.float32)) * (1 / limit)
-        return jnp.sum(wide * wide)
 
-    return sum((squares(x) for x in arrays), jnp.float32(0)) < 1
+def rows_below(x: Array, limit: float) -> Array:
+    """Which rows of an array (..., T, .) are, (..., T, 1): ``all_below`` of each."""
+    return _squares(x, limit, -1) < 1
+
+
+def _squares(x: Array, limit: float, axis: int | None) -> Array:
+    wide = lax.stop_gradient(x).astype(jnp.result_type(x.dtype, jnp.float32)) * (1 / limit)
+    return jnp.sum(wide * wide, axis=axis, keepdims=axis is not None)
+
+
+def rows_finite(*arrays: Array) -> Array:
+    """Which rows hold finite numbers only, in all arrays (..., T, .): (..., T, 1)."""
+    sums = (jnp.sum(jnp.multiply(lax.stop_gradient(x), 0), axis=-1, keepdims=True) for x in arrays)
+    return functools.reduce(jnp.logical_and, map(jnp.isfinite, sums))
+
+
+def rows_not_zero(x: Array) -> Array:
+    """Which rows of an array (..., T, .) hold a number that is not 0, perhaps NaN: (..., T, 1)."""
+    return ~(jnp.sum(jnp.abs(lax.stop_gradient(x)), axis=-1, keepdims=True) == 0)
+
+
+def any_true(x: Array, axis: int | None = None) -> Array:
+    """Whether a truth value holds anywhere, or along an axis, which stays as 1. What it adds up takes memory."""
+    return jnp.sum(x, axis=axis, keepdims=axis is not None, dtype=jnp.float32) > 0

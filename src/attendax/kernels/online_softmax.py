@@ -55,6 +55,19 @@ def combined(one: Any, other: Any) -> tuple[Array, ...]:
     return *summed, largest, row_sum
 
 
+def union(one: Results, other: Results) -> Results:
+    """The results over two disjoint sets of keys, from those over each.
+
+    An average lies between its parts; without that bound, that of the largest numbers could round to infinity (L7).
+    """
+    largest = jnp.maximum(one.shift, other.shift)
+    sums = [x.total * jnp.exp(x.shift - max_or_zero(largest)) for x in (one, other)]
+    total = sums[0] + sums[1]
+    out = sum(x.out * (part / sum_or_one(total)) for x, part in zip((one, other), sums, strict=True))
+    bounds = jnp.minimum(one.out, other.out), jnp.maximum(one.out, other.out)
+    return Results(jnp.clip(out, *bounds), largest, total)
+
+
 @jax.custom_jvp
 def log_sum_exp(results: Results) -> Array:
     """``shift + log total``, -inf for the empty set, (..., N, T, 1); see ``results.dtotal_dlse`` for its derivative."""

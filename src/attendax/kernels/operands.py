@@ -17,6 +17,18 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
 
 
+class Positions(NamedTuple):
+    """Where the heads, queries and keys stand in a call of which only a part is here; None: they begin at 0.
+
+    A number () is where they begin, from which they are counted on; a vector, (T,) or (S,), is the position of each.
+    vmap does not reach them.
+    """
+
+    heads: Any = None
+    queries: Any = None
+    keys: Any = None
+
+
 class Operands(NamedTuple):
     """The arrays of a call. Axes that vary with the pair are full or 1; the first ``len(plan.batch)`` come from vmap.
 
@@ -32,6 +44,7 @@ class Operands(NamedTuple):
     score_mod: Any
     mask: Any  # None, or a Mask of the rank of the scores
     dropout: Any  # None, or the key of each head, two words of (..., N, 1, 1)
+    positions: Positions = Positions()
 
     def differentiable(self) -> list[Array]:
         """The leaves that may have a gradient: query, key, value, bias where given, the arrays of the modifier."""
@@ -45,7 +58,7 @@ class Operands(NamedTuple):
     def replaced(self, leaves: Any) -> "Operands":
         """The operands with other differentiable leaves."""
         query, key, value, bias, score_mod = jax.tree.unflatten(jax.tree.structure(self[:5]), leaves)
-        return Operands(query, key, value, bias, score_mod, self.mask, self.dropout)
+        return Operands(query, key, value, bias, score_mod, self.mask, self.dropout, self.positions)
 
     def wide(self) -> Any:
         """The dtype to compute in: the widest of the arrays, float32 at least (L8)."""
@@ -95,6 +108,12 @@ class Plan:
     rate: float
     limits: Limits
     backend: str = "blockwise"
+    platform: str = "cpu"  # for which the program is lowered
+    devices: int = 1  # over which XLA divides the program: then no loop may cut a batch or a head
+    axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
+    manual: tuple[str, ...] = ()  # all mesh axes of that ``shard_map``
+    partial: bool = False  # the keys are some of those that the results are about
+    rounded: bool = True  # gradients have the dtypes of their leaves, and are not wide
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
     heads_whole: bool = True  # whether heads that are small enough may stay whole
     reversible: bool = False  # whether reverse mode may go through the program itself
@@ -102,6 +121,16 @@ class Plan:
     def in_parts(self) -> "Plan":
         """The plan of a call that wants maximum and sum, too, or must not multiply what the mask forbids."""
         return dataclasses.replace(self, heads_whole=False)
+
+    @property
+    def branches(self) -> bool:
+        """Whether a branch at run time is cheap; on a GPU it is a round trip to the host."""
+        return self.platform == "cpu"
+
+    @property
+    def flat(self) -> bool:
+        """Whether the leading axes of a product may become one: not where they lie on several devices."""
+        return self.devices == 1
 
     def leading(self, operands: Operands) -> tuple[int, ...]:
         """The leading axes of the result, those from vmap included."""

@@ -12,14 +12,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import by_definition
-from .backends import BACKENDS
-from .numerics import repeated, walled
+from .backends import ACROSS, BACKENDS
+from .blockwise import by_definition
+from .numerics import repeated, rows_finite, rows_not_zero, walled
 from .operands import Operands, Plan, Results
 
 
 def _functions(plan: Plan) -> Any:
-    return BACKENDS[plan.backend].functions
+    return ACROSS[plan.backend] if plan.axis else BACKENDS[plan.backend].functions
+
+
+def _shielded(plan: Plan, function: Callable, *arrays: Any) -> Any:
+    """``function(*arrays)`` behind a wall, on a CPU: it is the CPU's compiler that fuses what it must not.
+
+    What crosses devices has its walls inside, where it multiplies.
+    """
+    return walled(function, *arrays) if plan.platform == "cpu" and not plan.axis else function(*arrays)
 
 
 def forward(*leaves: Any, tree: Any, plan: Plan) -> tuple[Any, ...]:
@@ -32,7 +40,7 @@ def forward(*leaves: Any, tree: Any, plan: Plan) -> tuple[Any, ...]:
     def run(*leaves):
         return tuple(_functions(plan).forward(jax.tree.unflatten(tree, leaves), plan))
 
-    return walled(run, *leaves)
+    return _shielded(plan, run, *leaves)
 
 
 def tangent(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -44,7 +52,7 @@ def tangent(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tu
         operands, results, given = _unpack(arrays, tree)
         return tuple(_functions(plan).tangent(_spaced(given, active), operands, results, plan))
 
-    return walled(run, *arrays)
+    return _shielded(plan, run, *arrays)
 
 
 def curve(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -67,10 +75,12 @@ def curve(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving:
 
         result_tangents = _functions(plan).tangent(_spaced(given, moving), operands, results, plan)
         one, found = _moved(of_operands, operands, results, moving, _finite_or_zero(given), result_tangents)
-        marked = ~(_are_finite(*one) & _are_finite(*result_tangents) & _are_finite(results.out))
+        marked = ~(rows_finite(*one) & rows_finite(*result_tangents) & rows_finite(results.out))
+        if plan.axis:  # by definition a row is one of all keys, which are not here
+            return tuple(jnp.where(marked, jnp.nan, x) for x in found)
         return _with_exact(functools.partial(exact, marked), found, operands, moving, given)
 
-    return walled(run, *arrays)
+    return _shielded(plan, run, *arrays)
 
 
 def cotangent(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -79,13 +89,15 @@ def cotangent(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> t
     arrays: dout, dlse; the operands; the results. wanted: for each differentiable leaf a shape, or None.
     """
     if not _has_scores(_unpack(arrays, tree)[0], plan):
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in cotangent_shapes(*arrays, tree=tree, wanted=wanted))
+        return tuple(
+            jnp.zeros(x.shape, x.dtype) for x in cotangent_shapes(*arrays, tree=tree, plan=plan, wanted=wanted)
+        )
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
         return tuple(_functions(plan).cotangent(given, operands, results, plan, wanted))
 
-    return walled(run, *arrays)
+    return _shielded(plan, run, *arrays)
 
 
 def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -94,14 +106,16 @@ def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted
     arrays: the tangents of the active leaves; dout, dlse; the operands; the results. wanted: as in ``cotangent``.
     """
     if not _has_scores(_unpack(arrays, tree)[0], plan):
-        return tuple(jnp.zeros(x.shape, x.dtype) for x in cotangent_shapes(*arrays, tree=tree, wanted=wanted))
+        return tuple(
+            jnp.zeros(x.shape, x.dtype) for x in cotangent_shapes(*arrays, tree=tree, plan=plan, wanted=wanted)
+        )
 
     def run(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
         result_tangents = _functions(plan).tangent(_spaced(given, active), operands, results, plan)
         # A row that is not finite, or moves so, is left out of the products, and added by definition if read (L6).
-        finite = _are_finite(results.out, results.total, *result_tangents)
-        alive = jnp.any(dout != 0, axis=-1, keepdims=True) | (dlse != 0)
+        finite = rows_finite(results.out, results.total, *result_tangents)
+        alive = rows_not_zero(dout) | (dlse != 0)
         left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
 
         def of_operands(operands, results):
@@ -112,9 +126,11 @@ def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted
 
         rows = results._replace(shift=jnp.where(finite, results.shift, jnp.inf))
         _, found = _moved(of_operands, operands, rows, active, _finite_or_zero(given), result_tangents)
+        if plan.axis:
+            return _functions(plan).spoiled(alive & ~finite, found, operands, results, plan, wanted)
         return _with_exact(exact, found, operands, active, given)
 
-    return walled(run, *arrays)
+    return _shielded(plan, run, *arrays)
 
 
 def _moved(
@@ -168,11 +184,6 @@ def _refilled(operands: Operands, moving: tuple[bool, ...], given: Any) -> Opera
     return operands.replaced([x if other is None else other for x, other in pairs])
 
 
-def _are_finite(*arrays: Any) -> Any:
-    """Which rows are, in all arrays (..., T, .)."""
-    return functools.reduce(jnp.logical_and, (jnp.all(jnp.isfinite(x), axis=-1, keepdims=True) for x in arrays))
-
-
 def _finite_or_zero(arrays: Any) -> list[Any]:
     return [jnp.where(jnp.isfinite(x), x, 0) for x in arrays]
 
@@ -204,11 +215,13 @@ def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any
     return [like.update(shape=(*rows, width), dtype=operands.wide(), weak_type=False) for width in widths]
 
 
-def cotangent_shapes(*arrays: Any, tree: Any, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
+def cotangent_shapes(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
     """Of the gradients that are wanted."""
-    leaves = _unpack(arrays, tree)[0].differentiable()
+    operands = _unpack(arrays, tree)[0]
+    leaves = operands.differentiable()
     pairs = zip(wanted, leaves, strict=True)
-    return [_type_of(leaf).update(shape=shape, weak_type=False) for shape, leaf in pairs if shape is not None]
+    wide = {} if plan.rounded else {"dtype": operands.wide()}
+    return [_type_of(leaf).update(shape=shape, weak_type=False, **wide) for shape, leaf in pairs if shape is not None]
 
 
 def _type_of(x: Any) -> Any:

@@ -29,8 +29,15 @@ def alibi(scores: Array, positions: Any, slopes: Array, offset: Any) -> Array:
     return scores - slopes[n] * jnp.abs((i - j).astype(scores.dtype) + offset)
 
 
+def relative_bias_anywhere(scores: Array, positions: Any, table: Array, offset: Any) -> Array:
+    """``s + table[n, R + clip(j - i - offset, -R, R)]`` for table (N, 2R + 1) and an offset as in ``alibi``."""
+    n, i, j = positions
+    radius = table.shape[1] // 2
+    return scores + table[n, jnp.clip(j - i - offset, -radius, radius) + radius]
+
+
 def relative_bias(scores: Array, positions: Any, table: Array, offset: Any) -> Array:
-    """``s + table[n, R + clip(j - i - offset, -R, R)]`` for table (N, 2R + 1) and an offset as in ``alibi``.
+    """The same for positions side by side.
 
     A diagonal of the scores has one distance. So one number for each diagonal is looked up, and laid out along it: as
     rows that are one entry longer than they are read, each row starts one diagonal later.
@@ -59,17 +66,22 @@ def all_positions(shape: tuple[int, ...]) -> tuple[Array, ...]:
     )
 
 
-def modify(score_mod: Any, scores: Array, positions: Any) -> Array:
-    """Apply a value from ``attendax.scores``, one ``of_rank``, to scores (..., N, T, S)."""
+def modify(score_mod: Any, scores: Array, positions: Any, *, in_order: bool = True) -> Array:
+    """Apply a value from ``attendax.scores``, one ``of_rank``, to scores (..., N, T, S).
+
+    ``in_order`` says that positions which follow each other stand side by side.
+    """
     if score_mod.kind == "compose":
         for part in score_mod.arrays:
-            scores = modify(part, scores, positions)
+            scores = modify(part, scores, positions, in_order=in_order)
         return scores
     if score_mod.kind == "function":
         result = score_mod.settings[0](scores, positions, *score_mod.arrays)
         checks.modified(scores, result)
         return result.astype(scores.dtype)
     arrays = [x.astype(scores.dtype) for x in score_mod.arrays[:1]]  # slopes or a table; an offset stays an integer
+    if score_mod.kind == "relative_bias" and not in_order:
+        return relative_bias_anywhere(scores, positions, *arrays, *score_mod.arrays[1:], *score_mod.settings)
     return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.arrays[1:], *score_mod.settings)
 
 

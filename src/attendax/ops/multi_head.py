@@ -9,6 +9,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
+from attendax.kernels.across.explicit import over_auto_axes
 from attendax.kernels.any_allowed import any_allowed
 from attendax.kernels.attention import attention
 from attendax.kernels.numerics import times, walled
@@ -112,6 +113,7 @@ def init_multi_head_attention(
 
 @knows_keywords
 @takes_arrays
+@over_auto_axes
 def multi_head_attention(
     params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Any = None
 ) -> Array:

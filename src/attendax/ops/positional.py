@@ -97,6 +97,70 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtyp
     return 0.02 * jax.random.normal(rng, (max_length, d_model), dtype)
 
 
+@takes_arrays
+def rotary_encoding(x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+    """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
+
+    ``aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ``, ``bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ`` for the pairs (xᵢ, x_{i+D/2}), with
+    ``φᵢ = pos · theta^(-2i/D)``; derived in ``spec``. The angles are those of float64, whatever JAX is
+    set to: in float32 that of position 100,000 would be off by 0.004.
+
+    Args:
+        x: (..., T, D), D even.
+        theta: the base of the frequencies, above 0.
+        positions: None for 0 to T-1; or integers (T,), or of the shape of ``x`` without its last axis, any axis 1; they
+            may be traced.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` is not floating, or the positions are not integers.
+        ValueError: D is odd, theta is not above 0, or the positions do not fit.
+
+    Example:
+        >>> rotary_encoding(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(2).tolist()[0]
+        [1.0, 0.0]
+    """
+    theta = checks.rotary("rotary_encoding", {"x": x}, positions, theta)
+    return _turned(x, positions, theta)
+
+
+def _turned(x: Array, positions: Any, theta: float) -> Array:
+    (wide,) = widen(x)
+    first, second = jnp.split(wide, 2, axis=-1)
+    d = first.shape[-1]
+    frequency = theta ** (-np.arange(d) / d)
+    if positions is None:
+        cos, sin = (jnp.asarray(f(np.arange(x.shape[-2])[:, None] * frequency), wide.dtype) for f in (np.cos, np.sin))
+    else:
+        cos, sin = _of_traced(positions, frequency, wide.dtype)
+    cos, sin = (f.reshape((1,) * (x.ndim - f.ndim) + f.shape) for f in (cos, sin))
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _of_traced(positions: Array, frequency: np.ndarray, dtype: Any) -> tuple[Array, Array]:
+    """Cosine and sine at positions that are not known: those of their digits to the base 1,024, by tables, then joined.
+
+    ``e^{i(a+b)} = e^{ia} e^{ib}``: an angle is never a product of float32.
+    """
+    positive = jnp.abs(positions)
+    cos, sin = jnp.ones((), dtype), jnp.zeros((), dtype)
+    for shift in (0, 10, 20):
+        angle = (np.arange(1024) << shift)[:, None] * frequency
+        digit = (positive >> shift) & 1023
+        c, s = (jnp.asarray(f(angle), dtype)[digit] for f in (np.cos, np.sin))
+        cos, sin = cos * c - sin * s, sin * c + cos * s
+    return cos, jnp.where(positions < 0, -1, 1)[..., None].astype(dtype) * sin
+
+
+@takes_arrays
+def rotary_encoding_backward(grad_output: Array, x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+    """Gradient with respect to ``x``; derived by hand in ``spec``."""
+    theta = checks.rotary("rotary_encoding_backward", {"x": x, "grad_output": grad_output}, positions, theta)
+    return pull_back(lambda x: _turned(x, positions, theta), grad_output, x)[0]
+
+
 def create_causal_mask(seq_length: int) -> Array:
     """Let each position look at itself and what came before it (L4): boolean (T, T).
 

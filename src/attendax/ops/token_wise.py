@@ -75,7 +75,7 @@ def _gelu_tanh(x: Array) -> Array:
     return x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
-_ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": jax.nn.silu}
 
 
 @takes_arrays
@@ -88,7 +88,7 @@ def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activa
         b1: (F,).
         W2: (F, M).
         b2: (M,).
-        activation: f, one of "relu", "gelu" (erf), "gelu_tanh".
+        activation: f, one of "relu", "gelu" (erf), "gelu_tanh", "silu".
 
     Returns:
         (B, T, M) in the dtype of ``x``.
@@ -113,7 +113,7 @@ def _feed_forward(
     checks.one_of(function, "activation", activation, checks.ACTIVATIONS)
 
     def network(x, W1, b1, W2, b2):
-        hidden = _ACTIVATIONS[activation](times(x, W1) + b1[None, None])
+        hidden = ACTIVATIONS[activation](times(x, W1) + b1[None, None])
         return times(hidden, W2) + b2[None, None]
 
     return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
@@ -127,3 +127,80 @@ def feed_forward_backward(
     function = "feed_forward_backward"
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
     return pull_back(partial(_feed_forward, function, activation=activation), grad_output, x, W1, b1, W2, b2)
+
+
+@takes_arrays
+def rms_norm(x: Array, gamma: Array, eps: float = 1e-6) -> Array:
+    """``y = gamma * x / sqrt(mean(x²) + eps)`` over the last axis (Zhang and Sennrich 2019, equation 4).
+
+    Args:
+        x: (..., M).
+        gamma: scale (M,); may be of a wider dtype.
+        eps: added to the mean square, in its units; 0 or more.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or the scale is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or eps is negative.
+    """
+    return _rms_norm("rms_norm", x, gamma, eps)
+
+
+def _rms_norm(function: str, x: Array, gamma: Array, eps: float) -> Array:
+    check(function, {"x": x, "gamma": gamma})
+    eps = checks.number(function, "eps", eps, low=0)
+    wide, scale = widen(x, gamma)
+    checks.in_range(function, "eps", eps, wide.dtype, "summand")
+    root = jnp.sqrt((wide**2).mean(axis=-1, keepdims=True) + eps)
+    return (scale.reshape((1,) * (x.ndim - 1) + scale.shape) * wide / root).astype(x.dtype)
+
+
+@takes_arrays
+def rms_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array]:
+    """Gradients grad_x, grad_gamma; derived by hand in ``spec``."""
+    check("rms_norm_backward", {"x": x, "gamma": gamma, "grad_output": grad_output})
+    return pull_back(lambda x, gamma: _rms_norm("rms_norm_backward", x, gamma, eps), grad_output, x, gamma)
+
+
+@takes_arrays
+def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu") -> Array:
+    """``FFN(x) = (f(u) ∘ g) W2 + b2`` with ``(u, g) = x W1 + b1``, halves of the columns (Shazeer 2020, equation 6).
+
+    Args:
+        x: (B, T, M).
+        W1: (M, 2F), what is activated first, the gate behind it.
+        b1: (2F,).
+        W2: (F, M).
+        b2: (M,).
+        activation: f, one of "relu", "gelu" (erf), "gelu_tanh", "silu".
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or a weight is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or an unknown activation.
+    """
+    arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
+    checks.gated("gated_feed_forward", arrays, activation)
+    return _gated(x, W1, b1, W2, b2, activation)
+
+
+def _gated(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, activation: str) -> Array:
+    def network(x, W1, b1, W2, b2):
+        before, gate = jnp.split(times(x, W1) + b1[None, None], 2, axis=-1)
+        return times(ACTIVATIONS[activation](before) * gate, W2) + b2[None, None]
+
+    return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+
+
+@takes_arrays
+def gated_feed_forward_backward(
+    grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu"
+) -> tuple[Array, ...]:
+    """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
+    arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
+    checks.gated("gated_feed_forward_backward", arrays | {"grad_output": grad_output}, activation)
+    return pull_back(partial(_gated, activation=activation), grad_output, *arrays.values())

@@ -10,6 +10,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.across.explicit import over_auto_axes
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
@@ -57,6 +58,7 @@ def init_encoder_block(
 
 
 @takes_arrays
+@over_auto_axes
 def encoder_block(
     params: EncoderBlockParams,
     x: Array,

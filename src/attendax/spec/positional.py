@@ -7,7 +7,7 @@ import numpy as np
 from attendax import checks
 
 from .layer import generator
-from .weighted_sum import Array, widen
+from .weighted_sum import Array, quiet, widen
 
 
 def sinusoidal_encoding(max_length: int, d_model: int) -> Array:
@@ -111,6 +111,74 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = Non
     max_length = checks.integer("learned_positional_encoding", "max_length", max_length, minimum=0)
     d_model = checks.integer("learned_positional_encoding", "d_model", d_model)
     return generator("learned_positional_encoding", rng).normal(0.0, 0.02, (max_length, d_model))
+
+
+@quiet
+def rotary_encoding(x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+    """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
+
+    With d = D/2, the angle ``φᵢ = pos · theta^(-i/d)`` and the pairs (aᵢ, bᵢ) = (xᵢ, x_{i+d}) for i < d::
+
+        aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ
+        bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ
+
+    Halves are paired, not neighbours, as in GPT-NeoX, Llama and ModernBERT. Queries and keys are turned, values are
+    not; the product of a query at i with a key at j then depends on i - j alone.
+
+    Args:
+        x: (..., T, D), D even.
+        theta: the base of the frequencies, above 0.
+        positions: None for 0 to T-1; or integers (T,), or of the shape of ``x`` without its last axis, any axis 1.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` is not floating, or the positions are not integers.
+        ValueError: D is odd, theta is not above 0, or the positions do not fit.
+
+    Example:
+        >>> rotary_encoding(np.array([[1.0, 0.0], [1.0, 0.0]])).round(2)
+        array([[1.  , 0.  ],
+               [0.54, 0.84]])
+    """
+    theta = checks.rotary("rotary_encoding", {"x": x}, positions, theta)
+    return _turned(x, positions, theta, 1)
+
+
+def _turned(x: Array, positions: Any, theta: float, direction: int) -> Array:
+    """``x`` turned by its angles, or back by them."""
+    (wide,) = widen(x)
+    first, second = np.split(wide, 2, axis=-1)
+    d = first.shape[-1]
+    position = np.arange(x.shape[-2]) if positions is None else np.asarray(positions)
+    angle = direction * position[..., None] * theta ** (-np.arange(d) / d)
+    cos, sin = np.cos(angle).astype(wide.dtype), np.sin(angle).astype(wide.dtype)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+@quiet
+def rotary_encoding_backward(grad_output: Array, x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+    """Pull a gradient back through ``rotary_encoding``: turn it back.
+
+    From ``a' = a cos φ - b sin φ``, ``b' = b cos φ + a sin φ``, pair by pair::
+
+        da = da' cos φ + db' sin φ
+        db = db' cos φ - da' sin φ               the turn by -φ: a rotation's transpose is its inverse
+
+    Args:
+        grad_output: gradient with respect to the result (..., T, D).
+        x: the input of the forward (..., T, D).
+        theta, positions: as in the forward.
+
+    Returns:
+        Gradient with respect to ``x``, of its shape and dtype.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    theta = checks.rotary("rotary_encoding_backward", {"x": x, "grad_output": grad_output}, positions, theta)
+    return _turned(grad_output, positions, theta, -1)
 
 
 def create_causal_mask(seq_length: int) -> Array:

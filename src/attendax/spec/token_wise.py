@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy.special import erf
+from scipy.special import erf, expit
 
 from attendax import checks
 from attendax.checks import check
@@ -116,7 +116,13 @@ def _gelu_tanh(x: Array) -> tuple[Array, Array]:
     return x * (1 + t) / 2, (1 + t) / 2 + x * (1 - t**2) * root * (1 + 3 * 0.044715 * x**2) / 2
 
 
-_ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+def _silu(x: Array) -> tuple[Array, Array]:
+    """x σ(x), σ the logistic function (Hendrycks and Gimpel 2016; "swish"); (x σ)' = σ + x σ (1 - σ)."""
+    share = expit(x)
+    return x * share, share + x * share * (1 - share)
+
+
+_ACTIVATIONS = {"relu": _relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu}
 """Name -> a function that gives the activation and its derivative."""
 
 
@@ -132,7 +138,7 @@ def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activa
         b1: (F,).
         W2: (F, M).
         b2: (M,).
-        activation: f, one of "relu", "gelu" (erf), "gelu_tanh".
+        activation: f, one of "relu", "gelu" (erf), "gelu_tanh", "silu".
 
     Returns:
         (B, T, M) in the dtype of ``x``.
@@ -182,6 +188,141 @@ def feed_forward_backward(
     hidden, slope = _ACTIVATIONS[activation](wide @ w1 + c1)
     grad_hidden, grad_W2, grad_b2 = affine_backward(gradient, hidden, w2)
     grad_x, grad_W1, grad_b1 = affine_backward(grad_hidden * slope, wide, w1)
+    gradients = grad_x, grad_W1, grad_b1, grad_W2, grad_b2
+    return tuple(grad.astype(array.dtype) for grad, array in zip(gradients, arrays.values(), strict=True))
+
+
+@quiet
+def rms_norm(x: Array, gamma: Array, eps: float = 1e-6) -> Array:
+    """Give every token the root mean square 1, then a learned scale.
+
+    ``y = gamma * x / sqrt(mean(x²) + eps)`` over the last axis (Zhang and Sennrich 2019, equation 4): layer norm
+    without its mean and shift.
+
+    Args:
+        x: (..., M).
+        gamma: scale (M,); may be of a wider dtype.
+        eps: added to the mean square, in its units; 0 or more.
+
+    Returns:
+        Array of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or the scale is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or eps is negative.
+
+    Example:
+        >>> rms_norm(np.array([3.0, -3.0]), np.array([1.0, 2.0]), eps=0.0)
+        array([ 1., -2.])
+    """
+    check("rms_norm", {"x": x, "gamma": gamma})
+    wide, scale = widen(x, gamma)
+    return (scale * wide / _root_mean_square("rms_norm", wide, eps)).astype(x.dtype)
+
+
+def _root_mean_square(function: str, x: Array, eps: float) -> Array:
+    eps = checks.number(function, "eps", eps, low=0)
+    checks.in_range(function, "eps", eps, x.dtype, "summand")
+    return np.sqrt((x**2).mean(axis=-1, keepdims=True) + x.dtype.type(eps))
+
+
+@quiet
+def rms_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array]:
+    """Pull a gradient back through the norm by the root mean square.
+
+    With ρ = √(mean(x²) + eps), ``x̂ = x/ρ`` and ``y = γ x̂``; M terms in each mean::
+
+        dγ  = Σ dy x̂                            over all tokens
+        dx̂  = dy γ
+        ∂ρ/∂xⱼ = xⱼ/(M ρ) = x̂ⱼ/M
+        ∂x̂ₖ/∂xⱼ = (δₖⱼ - x̂ₖ x̂ⱼ/M) / ρ           the two ways in which xⱼ acts: itself, and through ρ
+        dxⱼ = (dx̂ⱼ - x̂ⱼ mean(dx̂ x̂)) / ρ
+
+    Args:
+        grad_output: gradient with respect to the result (..., M).
+        x: the input of the forward (..., M).
+        gamma: scale (M,).
+        eps: as in the forward.
+
+    Returns:
+        grad_x (..., M), grad_gamma (M,), the last in the dtype of ``gamma``.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    check("rms_norm_backward", {"x": x, "gamma": gamma, "grad_output": grad_output})
+    gradient, wide, scale = widen(grad_output, x, gamma)
+    root = _root_mean_square("rms_norm_backward", wide, eps)
+    normalised = wide / root
+    inner = gradient * scale
+    grad_x = (inner - normalised * (inner * normalised).mean(axis=-1, keepdims=True)) / root
+    return grad_x.astype(x.dtype), sum_to_shape(gradient * normalised, gamma.shape).astype(gamma.dtype)
+
+
+@quiet
+def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu") -> Array:
+    """Put every token through a two-layer network with a gate.
+
+    ``FFN(x) = (f(u) ∘ g) W2 + b2`` with ``(u, g) = x W1 + b1``, halves of the columns (Shazeer 2020, equation 6): GeGLU
+    with f = GELU, SwiGLU with f = SiLU. ModernBERT stores the two halves as one matrix, too.
+
+    Args:
+        x: (B, T, M).
+        W1: (M, 2F), what is activated first, the gate behind it.
+        b1: (2F,).
+        W2: (F, M).
+        b2: (M,).
+        activation: f, one of "relu", "gelu" (erf), "gelu_tanh", "silu".
+
+    Returns:
+        (B, T, M) in the dtype of ``x``.
+
+    Raises:
+        TypeError: an array is not floating, or a weight is narrower than ``x``.
+        ValueError: a rank or a size disagrees, or an unknown activation.
+
+    Example:
+        >>> x, W1, W2 = np.array([[[3.0]]]), np.array([[1.0, 2.0]]), np.ones((1, 1))
+        >>> gated_feed_forward(x, W1, np.zeros(2), W2, np.ones(1), activation="relu")
+        array([[[19.]]])
+    """
+    arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
+    checks.gated("gated_feed_forward", arrays, activation)
+    wide, w1, c1, w2, c2 = widen(*arrays.values())
+    before, gate = np.split(wide @ w1 + c1, 2, axis=-1)
+    return (_ACTIVATIONS[activation](before)[0] * gate @ w2 + c2).astype(x.dtype)
+
+
+@quiet
+def gated_feed_forward_backward(
+    grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu"
+) -> tuple[Array, ...]:
+    """Pull a gradient back through the network with a gate.
+
+    With ``(u, g) = x W1 + b1``, ``h = f(u) ∘ g``, ``y = h W2 + b2``; sums over batch and sequence::
+
+        dW2 = Σ hᵀ dy,  db2 = Σ dy,  dh = dy W2ᵀ
+        du  = dh g f'(u),  dg = dh f(u)              a product: each factor gets the other
+        dW1 = Σ xᵀ (du, dg),  db1 = Σ (du, dg),  dx = (du, dg) W1ᵀ
+
+    Args:
+        grad_output: gradient with respect to the result (B, T, M).
+        x, W1, b1, W2, b2, activation: as in the forward.
+
+    Returns:
+        grad_x, grad_W1, grad_b1, grad_W2, grad_b2: each in the shape and dtype of its input.
+
+    Raises:
+        TypeError, ValueError: as the forward.
+    """
+    arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}
+    checks.gated("gated_feed_forward_backward", arrays | {"grad_output": grad_output}, activation)
+    gradient, wide, w1, c1, w2, _ = widen(grad_output, *arrays.values())
+    before, gate = np.split(wide @ w1 + c1, 2, axis=-1)
+    hidden, slope = _ACTIVATIONS[activation](before)
+    grad_hidden, grad_W2, grad_b2 = affine_backward(gradient, hidden * gate, w2)
+    grad_both = np.concatenate([grad_hidden * gate * slope, grad_hidden * hidden], axis=-1)
+    grad_x, grad_W1, grad_b1 = affine_backward(grad_both, wide, w1)
     gradients = grad_x, grad_W1, grad_b1, grad_W2, grad_b2
     return tuple(grad.astype(array.dtype) for grad, array in zip(gradients, arrays.values(), strict=True))
 

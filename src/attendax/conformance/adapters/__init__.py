@@ -1,12 +1,17 @@
 """The adapters that ship, by name; nothing of a library is imported before its adapter is used."""
 
 from .adapter import Adapter
+from .contracts import DOCUMENTED
+from .findings import KNOWN
 from .jax_libraries import ADAPTERS as IN_JAX
 from .onnx_reference import ADAPTERS as ONNX
 from .ours import ADAPTERS as OURS
 from .torch_libraries import ADAPTERS as IN_TORCH
 
-ADAPTERS: dict[str, Adapter] = OURS | IN_JAX | IN_TORCH | ONNX
+ADAPTERS: dict[str, Adapter] = {
+    name: adapter._replace(documented=DOCUMENTED.get(name, ()), known=KNOWN.get(name, ()))
+    for name, adapter in (OURS | IN_JAX | IN_TORCH | ONNX).items()
+}
 
 
 def adapter_for(path: str) -> str | None:

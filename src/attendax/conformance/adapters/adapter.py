@@ -5,6 +5,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ..documented import Documented, Known
 from ..implementation import Implementation, import_line, resolve, source_of
 
 
@@ -23,6 +24,8 @@ class Adapter(NamedTuple):
         backward: as ``call``, of a NumPy function's backward.
         setup: Python to be run before ``function`` is imported.
         options: keywords that ``call`` is always given.
+        documented: where the library differs by design.
+        known: the named causes of its faults.
     """
 
     call: Callable[..., Any]
@@ -35,6 +38,8 @@ class Adapter(NamedTuple):
     backward: Callable[..., Any] | None = None
     setup: str = ""
     options: Mapping[str, Any] = {}
+    documented: tuple[Documented, ...] = ()
+    known: tuple[Known, ...] = ()
 
     def implementation(self, name: str, fn: Any = None, path: str | None = None) -> Implementation:
         """The library's function, or ``fn`` in its place, by the protocol.
@@ -54,7 +59,8 @@ class Adapter(NamedTuple):
             lines += [source_of(self.backward), f"attend.backward = functools.partial({self.backward.__name__}, fn)"]
         return Implementation(
             attend, name, self.arrays, self.backward, self.causal, self.empty_rows, self.lacks,
-            "\n".join(filter(None, lines)), version=version_of(self.package),
+            "\n".join(filter(None, lines)), version=version_of(self.package), documented=self.documented,
+            known=self.known,
         )  # fmt: skip
 
 

@@ -100,11 +100,10 @@ def haiku(fn, query, key, value, *, mask=None):
 
 
 def keras(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None):
-    """(B, T, N, D), with the backend of JAX; the cap is for TPUs."""
-    if softcap is not None:
-        raise NotImplementedError("attn_logits_soft_cap is only supported for JAX on TPU")
+    """(B, T, N, D), with the backend of JAX."""
     arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
-    return fn(*arrays, bias=bias, mask=mask, scale=scale, is_causal=is_causal).swapaxes(-3, -2)
+    given = {"scale": scale, "is_causal": is_causal, "attn_logits_soft_cap": softcap}
+    return fn(*arrays, bias=bias, mask=mask, **given).swapaxes(-3, -2)
 
 
 def memory_efficient(fn, query, key, value, *, mask=None, bias=None):
@@ -148,15 +147,20 @@ ADAPTERS = {
     ),
     "flax-nnx": Adapter(
         flax_nnx, "flax.nnx:dot_product_attention", package="flax", empty_rows="mean",
-        lacks={"rank 2": "arrays have an axis of heads", "float16": JAX_NN["float16"]},
+        lacks={
+            "rank 2": "arrays have an axis of heads", "float16": JAX_NN["float16"],
+            "V != D": "without dropout it calls jax.nn, whose values are as wide as its keys",
+        },
     ),
     "equinox": Adapter(
         equinox, "equinox.nn:MultiheadAttention", package="equinox", empty_rows="mean",
-        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads"},
+        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads",
+               "heads apart": "its output projection adds the heads"},
     ),
     "haiku": Adapter(
         haiku, "haiku:MultiHeadAttention", package="dm-haiku", empty_rows="mean",
-        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads"},
+        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads",
+               "heads apart": "its output projection adds the heads"},
     ),
     "keras": Adapter(
         keras, "keras.ops:dot_product_attention", package="keras", empty_rows="mean",

@@ -8,9 +8,14 @@ from typing import Any
 
 from ..frameworks import framework
 from ..implementation import OPTIONS, Implementation, import_line, source_of
+from . import packed
 
-LAYOUTS = ("BNTD", "BTND", "NTD", "TND", "TD")
-STACK = {"jax": "jnp.stack", "torch": "torch.stack", "numpy": "np.stack"}
+LAYOUTS = ("BNTD", "BTND", "NTD", "TND", "TD", packed.PACKED)
+TOOLS = {  # of a framework, as its name and as text
+    "stack": {"jax": "jnp.stack", "torch": "torch.stack", "numpy": "np.stack"},
+    "concat": {"jax": "jnp.concatenate", "torch": "torch.cat", "numpy": "np.concatenate"},
+    "ints": {"jax": "jnp.int32", "torch": "functools.partial(torch.tensor, dtype=torch.int32)", "numpy": "np.int32"},
+}
 
 
 def in_layout(fn, query, key, value, *, layout, names, mask_drops, lse_base, stack, **options):
@@ -60,6 +65,7 @@ def plain(
     empty_rows: str = "zero",
     lacks: Mapping[str, str] | None = None,
     eager: bool = False,
+    device: str = "",
     **settings: Any,
 ) -> Implementation:
     """A function without an adapter: as it is where nothing about it is special.
@@ -68,6 +74,7 @@ def plain(
         ValueError: a setting is none of those there are.
     """
     conventions: dict[str, Any] = {"causal": causal, "empty_rows": empty_rows, "lacks": lacks or {}, "eager": eager}
+    conventions["device"] = device
     attend, source = fn, f"{import_line(fn, path)}\nattend = fn"
     try:
         hash(attend)
@@ -77,6 +84,11 @@ def plain(
     made = laid_out(Implementation(attend, name, arrays, source=source, **conventions), **settings)
     if backward is None:
         return made
+    if arrays != "numpy":
+        by_hand = framework(arrays).with_backward
+        lines = ["", "", source_of(by_hand), "", "", import_line(backward, name="backward")]
+        source = "\n".join([made.source, *lines, "attend = with_backward(attend, backward)"])
+        return dataclasses.replace(made, attend=by_hand(made.attend, backward), source=source)
     attend, source = _with_backward(made.attend, made.source, backward)
     return dataclasses.replace(made, attend=attend, source=source, backward=backward)
 
@@ -104,11 +116,18 @@ def laid_out(
         raise ValueError(f"check: names got {sorted(unknown)[0]!r}, expected keywords of the protocol: {known}")
     if layout == "BNTD" and not names and mask_true == "attend" and lse_base is None:
         return made
-    given = {"layout": layout, "names": names, "mask_drops": mask_true == "drop", "lse_base": lse_base or math.e}
-    attend = functools.partial(in_layout, made.attend, stack=framework(made.arrays).stack, **given)
-    words = ", ".join([f"stack={STACK[made.arrays]}", *(f"{k}={x!r}" for k, x in given.items())])
-    lines = [made.source, "", "", source_of(in_layout), "", "", "import functools", "within = attend"]
-    lines.append(f"attend = functools.partial(in_layout, within, {words})")
+    run: Callable[..., Any] = in_layout
+    given: dict[str, Any] = {"names": names, "lse_base": lse_base or math.e}
+    tools = ["stack"]
+    if layout == packed.PACKED:
+        run, tools = packed.in_packs, list(TOOLS)
+    else:
+        given |= {"layout": layout, "mask_drops": mask_true == "drop"}
+    module = framework(made.arrays)
+    attend = functools.partial(run, made.attend, **{tool: getattr(module, tool) for tool in tools}, **given)
+    words = ", ".join([*(f"{k}={TOOLS[k][made.arrays]}" for k in tools), *(f"{k}={x!r}" for k, x in given.items())])
+    lines = [made.source, "", "", source_of(run), "", "", "import functools", "within = attend"]
+    lines.append(f"attend = functools.partial({run.__name__}, within, {words})")
     lacks = _lacks(made.attend, layout, names) | dict(made.lacks)
     return dataclasses.replace(made, attend=attend, source="\n".join(lines), lacks=lacks)
 
@@ -117,6 +136,8 @@ def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dic
     """What the layout rules out, and which keywords the function does not take under their own names."""
     bare = Implementation(fn, "")
     lacks = {k: f"no argument {names.get(k, k)}" for k in OPTIONS if _misses(bare, names.get(k, k))}
+    if layout == packed.PACKED:
+        return lacks | packed.LACKS
     if layout != "BNTD":
         lacks |= {f"rank {rank}": f"its layout is {layout}" for rank in (2, 3, 5)}
     if "B" not in layout:

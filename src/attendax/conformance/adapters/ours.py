@@ -6,14 +6,14 @@ from .adapter import Adapter
 def attention(
     fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False, implementation=None,
+    return_lse=False, offset=0, implementation=None,
 ):  # fmt: skip
     """Each keyword of the protocol as a mask or a score modifier."""
     import jax
 
     from attendax import masks, scores
 
-    allowed = [masks.causal()] if is_causal else []
+    allowed = [masks.causal(offset)] if is_causal else []
     allowed += [masks.window(*window)] if window is not None else []
     allowed += [masks.padding(key_lengths)] if key_lengths is not None else []
     allowed += [masks.segments(query_segment_ids, key_segment_ids)] if query_segment_ids is not None else []

@@ -97,6 +97,7 @@ SDPA = "torch.nn.functional:scaled_dot_product_attention"
 MHA = {
     "grouped heads": "as many heads in all arrays", "V != D": "one width for keys and values",
     "rank 2": "the layer splits the heads", "rank 5": "one batch axis",
+    "heads apart": "its output projection adds the heads",
 }  # fmt: skip
 FLEX = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 ADAPTERS = {

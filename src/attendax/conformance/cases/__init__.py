@@ -1,9 +1,9 @@
 """Every case, from the plain to the special."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from . import biases, blocks, conduct, contexts, gradients, leaks, masks, values
-from .case import LEVELS, Case, Inputs, Leaves
+from . import biases, blocks, caches, conduct, contexts, gradients, leaks, masks, values
+from .case import GRADIENT, LEVELS, PROFILES, Case, Inputs, Leaves
 
 CASES: tuple[Case, ...] = (
     *values.CASES,
@@ -14,27 +14,82 @@ CASES: tuple[Case, ...] = (
     *conduct.CASES,
     *blocks.CASES,
     *contexts.CASES,
+    *caches.CASES,
 )
-__all__ = ["CASES", "LEVELS", "Case", "Inputs", "Leaves", "choose"]
+__all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "choose"]
+BACKWARD = "backward"  # the level of gradients alone
 
 
-def choose(only: Iterable[str] = (), level: str = "everything") -> list[Case]:
-    """The cases of a level that a law or a part of a name picks.
+def choose(only: Iterable[str] = (), level: str = "everything", profile: str = PROFILES[-1]) -> list[Case]:
+    """The cases of a level and a profile that a law or a part of a name picks.
+
+    What is named in full is asked whatever the profile.
 
     Raises:
-        ValueError: no such level, or something picks no case.
+        ValueError: no such level or profile, or something picks no case.
     """
-    if level not in LEVELS:
-        raise ValueError(f"check: level got {level!r}, expected one of {', '.join(LEVELS)}")
-    cases = [case for case in CASES if LEVELS.index(case.level) <= LEVELS.index(level)]
+    for name, got, known in (("level", level, (*LEVELS, BACKWARD)), ("profile", profile, PROFILES)):
+        if got not in known:
+            raise ValueError(f"check: {name} got {got!r}, expected one of {', '.join(known)}")
     only = [only] if isinstance(only, str) else list(only)
+    of_level = [case for case in CASES if _of_level(case, level)]
+    within = PROFILES[: PROFILES.index(profile) + 1]
+    cases = [case for case in of_level if case.profile in within or case.name in only]
     for words in only:
         if not any(_picks(words, case) for case in cases):
-            raise ValueError(
-                f"check: only got {words!r}, which picks no case of level {level}; "
-                "expected a law such as L6, or a part of a name"
-            )
+            least = next((case.profile for case in of_level if _picks(words, case)), None)
+            advice = f"; profile {least} has some" if least else "; expected a law such as L6, or a part of a name"
+            raise ValueError(f"check: only got {words!r}, which picks no case of level {level}{advice}")
     return [case for case in cases if not only or any(_picks(words, case) for words in only)]
+
+
+def _of_level(case: Case, level: str) -> bool:
+    if level == BACKWARD:
+        return case.level == GRADIENT
+    return LEVELS.index(case.level) <= LEVELS.index(level)
+
+
+def at_sizes(cases: Iterable[Case], sizes: Mapping[str, int]) -> list[Case]:
+    """The cases at sizes that are given, without those that make no sense there or are the same as another.
+
+    Raises:
+        ValueError: none is left.
+    """
+    if not sizes:
+        return list(cases)
+    found: dict[str, Case] = {}
+    for case in cases:
+        sized = case.sized(sizes)
+        if sized is not None and _can_be_made(sized):
+            asked = sized._replace(name="", about="", law="", sizes=dict(sorted(sized.sizes.items())), slack=1.0)
+            found.setdefault(repr(asked), sized)
+    if not found:
+        raise ValueError(
+            f"check: sizes got {', '.join(f'{k}={x}' for k, x in sizes.items())}, where no case makes sense"
+        )
+    return list(found.values())
+
+
+def _can_be_made(case: Case) -> bool:
+    """Whether its lines run at its sizes, tried with one number for each width, and give arrays of these sizes."""
+    try:
+        small = {axis: min(size, 1) for axis, size in case.sizes.items() if axis in "D"}
+        inputs = case._replace(sizes=case.sizes | small).inputs(0, "float32")
+    except (IndexError, ValueError):
+        return False
+    query, key = inputs.arrays["query"], inputs.arrays["key"]
+    if case.judge == "refused" or query.ndim != 4:
+        return True
+    (B, N, T, _), S = query.shape, key.shape[-2]
+    shapes = {"query_segment_ids": (B, T), "key_segment_ids": (B, S), "key_lengths": (B,)}  # lines may give numbers
+    return all(
+        x.shape == shapes.get(name, x.shape) for name, x in inputs.options.items() if hasattr(x, "shape")
+    ) and all(_fits(inputs.options[name].shape, (B, N, T, S)) for name in ("mask", "bias") if name in inputs.options)
+
+
+def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether an array may be broadcast to a shape."""
+    return all(size in (1, full) for size, full in zip(shape[::-1], whole[::-1], strict=False))
 
 
 def _picks(words: str, case: Case) -> bool:

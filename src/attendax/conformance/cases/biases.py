@@ -77,6 +77,7 @@ LSE = [
         "merge with a mask",
         "L9",
         "some rows are empty in one part",
+        least="robust",
         judge="merged",
         call="return_lse=True, mask=mask",
         lines="cut = 4; mask = rng.random((B, N, T, S)) < 0.5; mask[..., 5] = True; mask[..., 1, :4] = False",

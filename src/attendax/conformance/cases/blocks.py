@@ -6,6 +6,7 @@ SIZES = {  # no power of two divides them: the last block is never full
     300: {"B": 1, "N": 2, "G": 2, "T": 300, "S": 300, "D": 8, "V": 8},
     1100: {"B": 1, "N": 1, "G": 1, "T": 1100, "S": 1100, "D": 8, "V": 8},
 }
+LONG, EMPTY = ("causal",), "mask (B, 1, T, 1)"
 ONE_HOT = "value = np.eye(S, dtype=dtype) + np.zeros((B, G, 1, 1), dtype); question = "
 
 
@@ -24,10 +25,31 @@ def mask(what: str) -> dict:
     return dict(lines=f"mask = {what}", call="mask=mask")
 
 
+MASKS = {
+    "(T, S)": "rng.random((T, S)) < 0.5",
+    "(B, N, T, S)": "rng.random((B, N, T, S)) < 0.5",
+    "(B, 1, T, S)": "rng.random((B, 1, T, S)) < 0.5",
+    "(1, N, T, S)": "rng.random((1, N, T, S)) < 0.5",
+    "(1, 1, T, S)": "rng.random((1, 1, T, S)) < 0.5",
+    "(B, N, 1, S)": "rng.random((B, N, 1, S)) < 0.5",
+    "(B, 1, 1, S)": "rng.random((B, 1, 1, S)) < 0.5",
+    "(1, S)": "rng.random((1, S)) < 0.5",
+}
+CAUSAL_AND = {  # no row is empty: key 0 is seen
+    f"causal and mask {shape}": (
+        "both count in every block",
+        dict(lines=f"mask = {what}; mask[..., 0] = True", call="mask=mask, is_causal=True", sizes={"B": 2}),
+    )
+    for shape, what in MASKS.items()
+}
 OPTIONS = {
     "plain": ("every block of queries and keys counts once", {}),
     "causal": ("the diagonal runs through later blocks", dict(call="is_causal=True")),
     "window": ("its edges run through later blocks", dict(call="window=(150, 20)")),
+    "window of a neighbour": (
+        "the first query of a block sees the last key of the one before",
+        dict(call="window=(1, 0)"),
+    ),
     "key lengths": ("padding begins inside a later block", dict(lines=lengths(0.93), call="key_lengths=key_lengths")),
     "segments": (
         "ids are read at the block's own positions",
@@ -67,12 +89,13 @@ OPTIONS = {
 
 def case_of(option: str, length: int, direction: str) -> Case:
     """An option at a length."""
-    about, given = OPTIONS[option]  # what is read elsewhere is off by far more than any rounding
+    about, given = (OPTIONS | CAUSAL_AND)[option]  # what is read elsewhere is off by far more than any rounding
     given = dict(given, slack=4.0, law="L11", about=f"T = S = {length}: {about}", direction=direction)
     given["sizes"] = SIZES[length] | given.get("sizes", {})
     name = f"in blocks: {option}, {length}"
     if option == "dropout":
         given |= dict(judge="dropped", dtype="float32", sizes=given["sizes"] | {"V": length})
+    given["least"] = "robust" if option == EMPTY else "law" if length > 300 and option not in LONG else "numbers"
     if direction == "gradient":
         name = f"gradient: {name}"
         if option == "dropout":
@@ -83,3 +106,4 @@ def case_of(option: str, length: int, direction: str) -> Case:
 
 
 CASES = [case_of(o, length, how) for how in ("forward", "gradient") for length in SIZES for o in OPTIONS]
+CASES += [case_of(o, 300, how) for how in ("forward", "gradient") for o in CAUSAL_AND]

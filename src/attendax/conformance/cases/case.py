@@ -4,13 +4,17 @@ A case is text on purpose. The kit runs the very lines that it prints in a repro
 """
 
 import zlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 FORWARD, GRADIENT, EVERYTHING = "forward", "gradient", "everything"
 LEVELS = (FORWARD, GRADIENT, EVERYTHING)  # each includes those before it
+NUMBERS, ROBUST, LAW = "numbers", "robust", "law"
+PROFILES = (NUMBERS, ROBUST, LAW)  # each includes those before it
 SIZES = {"B": 2, "N": 3, "G": 3, "T": 5, "S": 7, "D": 4, "V": 4}
+PAIRS = (("T", "S"), ("N", "G"), ("V", "D"))  # axes whose order a case may be about; who gives the one means the other
 ARRAYS = ("query", "key", "value", "bias")  # what has a gradient
 CONSTANTS = {  # what a compiler may know, as NumPy has it; the drivers make the same by JAX and torch
     "ones": "np.ones_like({0})",
@@ -50,6 +54,17 @@ class Case(NamedTuple):
     needs: tuple[str, ...] = ()  # traits that no keyword shows, which an adapter may declare to lack
     frameworks: tuple[str, ...] = ("jax", "torch", "numpy")
     constants: dict[str, str] = {}  # what a compiler knows, each of a kind of ``CONSTANTS``
+    least: str = ""  # the least profile that includes it, where it is not that of its law
+    units: dict[str, float] = {}  # of leaves that are 0 in truth: the size of the terms that cancel
+
+    @property
+    def profile(self) -> str:
+        """The least profile that includes the case."""
+        if self.least:
+            return self.least
+        if self.judge == "refused" or (self.leading != "B" and not self.direction.startswith(("vmap", "per "))):
+            return LAW
+        return ROBUST if self.law in ("L5", "L6", "L7") else NUMBERS
 
     @property
     def level(self) -> str:
@@ -57,6 +72,24 @@ class Case(NamedTuple):
         if self.direction in ("forward", "eager", "changed in place"):
             return FORWARD
         return GRADIENT if self.direction.partition(",")[0] in ("gradient", "gradient of a loss") else EVERYTHING
+
+    def sized(self, given: Mapping[str, int]) -> "Case | None":
+        """The case at sizes that are given; None where it makes no sense there.
+
+        It is about the order of two axes, or about an axis of 0 or 1, where its own sizes say so.
+        """
+        own = SIZES | self.sizes
+        sizes = own | dict(given)
+        for one, other in PAIRS:
+            for a, b in ((one, other), (other, one)):
+                if a in given and b not in given and own[a] == own[b]:
+                    sizes[b] = sizes[a]
+            if {one, other} & self.sizes.keys() and _order(own, one, other) != _order(sizes, one, other):
+                return None
+        alone = set(self.sizes) if len(self.sizes) == 1 else set()
+        if any(own[a] != sizes[a] and (not own[a] or (own[a] == 1 and a in alone)) for a in self.sizes):
+            return None
+        return self._replace(sizes=sizes)
 
     def text(self, seed: int, dtype: str) -> str:
         """The lines that make the inputs."""
@@ -127,3 +160,7 @@ class Case(NamedTuple):
         if 0 in query.shape + key.shape:
             found.append("empty arrays")
         return [*found, str(query.dtype)]
+
+
+def _order(sizes: Mapping[str, int], one: str, other: str) -> int:
+    return (sizes[one] > sizes[other]) - (sizes[one] < sizes[other])

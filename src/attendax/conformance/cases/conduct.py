@@ -4,7 +4,15 @@ from .case import Case
 from .leaks import BIASED, PADDED
 
 AGAIN = [
-    Case("repeated", "L15", "the same bits again", "same_bits", call="is_causal=True", sizes={"T": 131, "S": 131}),
+    Case(
+        "repeated",
+        "L15",
+        "the same bits again",
+        "same_bits",
+        call="is_causal=True",
+        sizes={"T": 131, "S": 131},
+        needs=("determinism",),
+    ),
     Case(
         "repeated: gradient",
         "L15",
@@ -13,12 +21,14 @@ AGAIN = [
         "gradient",
         call="is_causal=True",
         sizes={"T": 131, "S": 131},
+        needs=("determinism",),
     ),
     Case(
         "batches apart",
         "L15",
         "what else is in the batch does not matter, beyond rounding",
         "close",
+        least="robust",
         where=dict(out="0"),
         changed="query, key, value = "
         "(np.concatenate([x[:1], np.full_like(x[1:], np.nan)]) for x in (query, key, value))",
@@ -28,6 +38,7 @@ AGAIN = [
         "L15",
         "nor what is in the other heads",
         "close",
+        least="robust",
         where=dict(out=":, 0"),
         changed="query, key, value = (np.concatenate([x[:, :1], 1e6 * x[:, 1:]], 1) for x in (query, key, value))",
         dtype="float32",
@@ -46,6 +57,14 @@ AGAIN = [
         "unwritten",
         lines=f"{PADDED}\n{BIASED}",
         call="mask=mask, bias=bias",
+    ),
+    Case(
+        "inputs are not written to, a full mask",
+        "L15",
+        "it is not narrowed to what the causal mask leaves of it",
+        "unwritten",
+        lines="mask = np.ones((B, N, T, S), bool)",
+        call="mask=mask, is_causal=True",
     ),
 ]
 
@@ -78,6 +97,7 @@ REFUSALS = [
         "batch of 1 beside 2",
         "nothing is broadcast behind the caller's back",
         "key, value = key[:1], value[:1]",
+        changed="key, value = (np.concatenate([x] * B) for x in (key, value))",
         speaks_of=("key", "query", "batch", *SHAPE_WORDS),
         law="L1",
         needs=("batch",),
@@ -93,6 +113,7 @@ REFUSALS = [
         "heads of the values",
         "key has G = 3, value 1",
         "value = value[:, :1]",
+        changed="value = np.concatenate([value] * G, axis=1)",
         speaks_of=("head", "value", *SHAPE_WORDS),
         law="L1",
         needs=("heads",),
@@ -101,12 +122,14 @@ REFUSALS = [
         "integer arrays",
         "attention is of floating numbers",
         "query, key, value = ((9 * x).astype('int32') for x in (query, key, value))",
+        changed="query, key, value = (x.astype('float32') for x in (query, key, value))",
         speaks_of=("dtype", "float", "int", "type"),
     ),
     refusal(
         "mixed dtypes",
         "query is float32, key and value are float16",
         "key, value = key.astype('float16'), value.astype('float16')",
+        changed="key, value = key.astype('float32'), value.astype('float32')",
         speaks_of=("dtype", "type", "float16", "half"),
         law="L8",
         dtype="float32",
@@ -118,14 +141,16 @@ REFUSALS = [
         "mask=mask",
         ("mask", "bool"),
         "L3",
+        changed="mask = mask != 0",
     ),
     refusal(
         "mask of floats",
         "is 0 'may look', or 'may not'?",
-        "mask = np.zeros((T, S), dtype); mask[1, 2] = 1",
+        "mask = np.zeros((T, S), dtype); mask[:, :2] = 1",
         "mask=mask",
         ("mask", "bool"),
         "L3",
+        changed="mask = mask != 0",
     ),
     refusal(
         "mask (B, T, S) where B = N",
@@ -134,6 +159,7 @@ REFUSALS = [
         "mask=mask",
         ("mask", "rank", "ndim", *SHAPE_WORDS),
         "L3",
+        changed="mask = mask[None]",
         sizes={"B": 3},
         needs=("batch",),
     ),
@@ -163,6 +189,7 @@ REFUSALS = [
         "bias=bias",
         ("bias", "mask", "bool", "dtype"),
         "L3",
+        changed="bias = bias.astype(dtype)",
     ),
     refusal(
         "bias of another length",
@@ -177,6 +204,7 @@ REFUSALS = [
         'key_lengths = np.array([4, 9], "int32")',
         "key_lengths=key_lengths",
         ("length", "seq"),
+        direction="eager",
     ),
     refusal(
         "key length negative",
@@ -184,6 +212,7 @@ REFUSALS = [
         'key_lengths = np.array([4, -1], "int32")',
         "key_lengths=key_lengths",
         ("length", "seq"),
+        direction="eager",
     ),
     refusal(
         "key lengths of another batch",
@@ -224,7 +253,7 @@ ONE_HOT = "key = key / 4; value = np.broadcast_to(np.eye(S, dtype=dtype), (B, G,
 WIDE = {"T": 12, "S": 40, "V": 40}
 
 
-def dropout(name: str, about: str, question: str, **more) -> Case:
+def dropout(name: str, about: str, question: str, N: int = 3, **more) -> Case:
     """A question about dropout; the values are one-hot, so that the result is the weights."""
     return Case(
         f"dropout: {name}",
@@ -232,7 +261,7 @@ def dropout(name: str, about: str, question: str, **more) -> Case:
         about,
         "dropped",
         lines=f"{ONE_HOT}{question!r}",
-        sizes=WIDE,
+        sizes=WIDE | {"N": N},
         dtype="float32",
         call="dropout_rate=0.4, dropout_rng=3",
         needs=("V != D",),
@@ -242,11 +271,19 @@ def dropout(name: str, about: str, question: str, **more) -> Case:
 
 DROPOUT = [
     Case("dropout: rate 0", "L10", "the identity to the bit", "dropped_none", call="dropout_rate=0.0, dropout_rng=3"),
-    Case("dropout: rate 1", "L10", "zeros", "dropped_all", call="dropout_rate=1.0, dropout_rng=3"),
+    Case(
+        "dropout: rate 1",
+        "L10",
+        "zeros",
+        "dropped_all",
+        call="dropout_rate=1.0, dropout_rng=3",
+        least="robust",
+    ),
     dropout("share", "a weight is 0 or p / (1 - rate), as often as the rate says", "share"),
     dropout("independent", "for every batch, head and query", "independent"),
     dropout("position", "the kept set depends on key and position, not on the numbers", "position only"),
     dropout("random key", "another key, another set", "other key"),
     dropout("gradient", "goes through the set that the forward kept", "gradient", direction="gradient"),
+    dropout("gradient, grouped heads", "each query head has its own set", "gradient", N=6, direction="gradient"),
 ]
 CASES = [*AGAIN, *DROPOUT, *REFUSALS]

@@ -7,6 +7,7 @@ from .case import Case
 
 SMALL = {"B": 1, "N": 12, "G": 12, "T": 64, "S": 64, "D": 16, "V": 16}
 LARGE = {"B": 2, "N": 12, "G": 12, "T": 197, "S": 197, "D": 64, "V": 64}
+IN_NUMBERS = ((1, 12, 64, 16), (2, 12, 197, 64))
 GARBAGE = 4.0  # is off by far more than any rounding
 COTANGENTS = {  # of each loss
     "sum": "cotangent = np.ones_like(query)",
@@ -26,8 +27,9 @@ def loss(how: str, *shape: int) -> Case:
     about = {"sum": "loss = out.sum()", "mean": "loss = out.mean()", "a row": "loss = out[..., 0, :].sum()"}[how]
     name = f"gradient of a loss: {how}, {', '.join(map(str, shape))}"
     return Case(
-        name, "L17", about, direction=f"gradient of a loss, {how}", lines=COTANGENTS[how], sizes=sizes, slack=GARBAGE
-    )
+        name, "L17", about, direction=f"gradient of a loss, {how}", lines=COTANGENTS[how], sizes=sizes, slack=GARBAGE,
+        least="numbers" if shape in IN_NUMBERS else "law",
+    )  # fmt: skip
 
 
 def known(name: str, kind: str, direction: str = "forward", sizes: dict = SMALL, lines: str = "") -> Case:
@@ -38,7 +40,7 @@ def known(name: str, kind: str, direction: str = "forward", sizes: dict = SMALL,
     about = f"{name} is a constant in what is compiled" + (f", {direction}" if direction != "forward" else "")
     return Case(
         f"{shown}{name} {words}, {sizes['T']}", "L17", about, direction=direction, lines=lines, call=call,
-        sizes=sizes, constants={name: kind}, slack=GARBAGE,
+        sizes=sizes, constants={name: kind}, slack=GARBAGE, least="law",
     )  # fmt: skip
 
 

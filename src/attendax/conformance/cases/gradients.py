@@ -33,8 +33,13 @@ PLAIN = [
     gradient("scale given", "the scale is in both", call="scale=0.3"),
     gradient("scale 0", "nothing flows to query and key", call="scale=0.0"),
     gradient("softcap", "through the tanh", lines="query = 3 * query", call="softcap=2.0"),
-    gradient("no keys", "S = 0", sizes={"S": 0}, law="L11"),
-    gradient("no batch", "B = 0", sizes={"B": 0}, law="L11"),
+    gradient(
+        "a cotangent that is a view",
+        "its memory is in another order",
+        "cotangent = np.moveaxis(rng.standard_normal((B, T, N, V)).astype(dtype), 1, 2)",
+    ),
+    gradient("no keys", "S = 0", sizes={"S": 0}, law="L11", least="robust"),
+    gradient("no batch", "B = 0", sizes={"B": 0}, law="L11", least="robust"),
 ]
 MASKED = [
     gradient("mask (T, S)", "only through what is seen", MASK, "mask=mask"),
@@ -148,11 +153,25 @@ LSE = [
         "L5",
     ),
     gradient(
+        "lse under dropout",
+        "of the weights before dropout",
+        "cotangent = np.zeros(query.shape[:-1] + value.shape[-1:], dtype)",
+        "return_lse=True, dropout_rate=0.4, dropout_rng=3",
+        "L9",
+    ),
+    gradient(
         "lse and a bias", "flows to the bias", BIAS, "return_lse=True, bias=bias", "L9", needs=("gradient of bias",)
     ),
 ]
 NUMBERS = [
-    gradient("scores of 1e30", "finite", "query, key = query * 1e15, key * 1e15", law="L7", dtype="float32"),
+    gradient(
+        "scores of 1e30",
+        "0 but for a rounding of terms of 1e15",
+        "query, key = query * 1e15, key * 1e15",
+        law="L7",
+        dtype="float32",
+        units={"grad query": 1e16, "grad key": 1e16},
+    ),
     gradient(
         "scores all very low",
         "finite",
@@ -160,14 +179,24 @@ NUMBERS = [
         law="L7",
         dtype="float32",
     ),
-    gradient("float64", "1e-12", dtype="float64", law="L8"),
+    gradient("float64", "1e-12", dtype="float64", law="L8", least="law"),
     gradient(
         "bfloat16", "as good as the dense formula; in bfloat16", dtype="bfloat16", sizes={"D": 64, "V": 64}, law="L8"
     ),
     gradient(
         "float16", "as good as the dense formula; in float16", dtype="float16", sizes={"D": 64, "V": 64}, law="L8"
     ),
-    gradient("long row", "S = 4,097", sizes={"B": 1, "S": 4097}, law="L8"),
+    gradient(
+        "bfloat16, a bias of many queries",
+        "its gradient is a sum over batches, heads and queries, in float32",
+        "bias = rng.standard_normal((S,)).astype(dtype)",
+        "bias=bias",
+        dtype="bfloat16",
+        sizes={"B": 8, "T": 120},
+        law="L8",
+        needs=("gradient of bias",),
+    ),
+    gradient("long row", "S = 4,097", sizes={"B": 1, "S": 4097}, law="L8", least="robust"),
 ]
 DIRECTIONS = [
     Case("jvp: plain", "L12", "forward mode", direction="jvp"),
@@ -177,6 +206,7 @@ DIRECTIONS = [
         "jvp: mask with an empty row",
         "L12",
         "it does not move",
+        least="robust",
         direction="jvp",
         call="mask=mask",
         lines="mask = np.ones((T, S), bool); mask[3] = False",
@@ -188,6 +218,7 @@ DIRECTIONS = [
         "second order: mask and softcap",
         "L12",
         "forward over reverse",
+        least="law",
         direction=FORWARD_OVER,
         lines=MASK,
         call="mask=mask, softcap=2.0",
@@ -196,12 +227,20 @@ DIRECTIONS = [
         "second order: bias",
         "L12",
         "reverse over reverse",
+        least="law",
         direction=REVERSE_OVER,
         lines=BIAS,
         call="bias=bias",
         needs=("gradient of bias",),
     ),
-    Case("second order: lse", "L12", "forward over reverse", direction=FORWARD_OVER, call="return_lse=True"),
+    Case(
+        "second order: lse",
+        "L12",
+        "forward over reverse",
+        least="law",
+        direction=FORWARD_OVER,
+        call="return_lse=True",
+    ),
     Case(
         "vmap: first axis",
         "L12",

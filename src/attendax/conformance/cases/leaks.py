@@ -8,6 +8,7 @@ FUTURE = dict(out="..., :3, :")
 SQUARE = {"T": 7}  # T = S: causal begins at the start and ends at the end
 IDS = 'ids = np.array([[0, 0, 0, 1, 1, 1, 1]] * 2, "int32")'
 SEGMENTS = "query_segment_ids=ids, key_segment_ids=ids"
+FORBIDDEN = "bias = np.zeros((B, 1, 1, S), dtype); bias[..., 5:] = -np.inf"
 BIASED = "bias = rng.standard_normal((B, N, T, S)).astype(dtype)"
 
 
@@ -61,7 +62,7 @@ CASES = [
     leak("Inf in a masked bias", f"{PADDED}\n{BIASED}", "mask=mask, bias=bias", put("bias", "..., 5:", "np.inf")),
     leak(
         "NaN under a bias of -inf",
-        "bias = np.zeros((B, 1, 1, S), dtype); bias[..., 5:] = -np.inf",
+        FORBIDDEN,
         "bias=bias",
         put("value", ":, :, 5:", "np.nan"),
     ),
@@ -89,6 +90,14 @@ CASES = [
     gradient_leak("NaN in a masked key", PADDED, "mask=mask", put("key", ":, :, 5:", "np.nan")),
     gradient_leak("Inf in a masked value", PADDED, "mask=mask", put("value", ":, :, 5:", "np.inf")),
     gradient_leak("a huge masked key", PADDED, "mask=mask", put("key", ":, :, 5:", "1e30"), dtype="float32"),
+    gradient_leak("NaN in a masked key, softcap", PADDED, "mask=mask, softcap=2.0", put("key", ":, :, 5:", "np.nan")),
+    gradient_leak(
+        "NaN under a bias of -inf",
+        FORBIDDEN,
+        "bias=bias",
+        put("value", ":, :, 5:", "np.nan"),
+        needs=("gradient of bias",),
+    ),
     gradient_leak("NaN in a padded value", LENGTHS, "key_lengths=key_lengths", put("value", ":, :, 5:", "np.nan")),
     gradient_leak(
         "NaN in a future value",

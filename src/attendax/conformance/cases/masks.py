@@ -34,6 +34,14 @@ MASKS = [
         lines="mask = np.arange(S)[None] == 4",
     ),
     Case(
+        "mask (T, S) where B = T",
+        "L3",
+        "rows are queries, not batches",
+        lines="mask = rng.random((T, S)) < 0.5; mask[:, 2] = True",
+        call="mask=mask",
+        sizes={"B": 3, "T": 3},
+    ),
+    Case(
         "mask with T = S",
         "L3",
         "rows are queries, not keys",
@@ -182,6 +190,7 @@ EMPTY = [
         "empty row of one head",
         "L5",
         "0 there, and nowhere else",
+        needs=("heads apart",),
         call="mask=mask",
         lines="mask = np.ones((B, N, T, S), bool); mask[1, 2, 0] = False",
     ),

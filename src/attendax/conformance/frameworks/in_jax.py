@@ -8,13 +8,27 @@ import jax.numpy as jnp
 import numpy as np
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
-stack = jnp.stack
+stack, concat, ints = jnp.stack, jnp.concatenate, jnp.int32
 WIDE = 'jax.config.update("jax_enable_x64", True)'
 
 
 def wide() -> contextlib.AbstractContextManager:
     """Where float64 stays float64."""
     return jax.enable_x64(True)
+
+
+def on(device):
+    """Python that makes arrays on a device: "cuda:0", "gpu:1", "cpu"."""
+    kind, _, index = device.partition(":")
+    return f'jax.config.update("jax_default_device", jax.devices({kind!r})[{int(index or 0)}])'
+
+
+def placed(device):
+    """Where arrays are made on a device, or on the one that JAX chooses."""
+    if not device:
+        return contextlib.nullcontext()
+    kind, _, index = device.partition(":")
+    return jax.default_device(jax.devices(kind)[int(index or 0)])
 
 
 def is_lack(error: Exception) -> bool:
@@ -84,6 +98,30 @@ def eager(attend, arrays, options):
     """out (and lse), without jit."""
     fixed, traced = split(options)
     return to_numpy(call(attend, fixed, {k: jnp.asarray(x) for k, x in arrays.items()}, traced))
+
+
+def with_backward(attend, backward):
+    """The function, its gradients by ``backward(grad_output, query, key, value, ..., grad_lse=...)``."""
+    import functools
+
+    @functools.wraps(attend)
+    def run(query, key, value, *, bias=None, **options):
+        names = ("query", "key", "value") if bias is None else ("query", "key", "value", "bias")
+        less = {k: x for k, x in options.items() if k != "return_lse"}
+
+        @jax.custom_vjp
+        def call(*arrays):
+            return attend(*arrays[:3], **dict(zip(names[3:], arrays[3:], strict=True)), **options)
+
+        def pulled(arrays, cotangent):
+            both = cotangent if isinstance(cotangent, (tuple, list)) else (cotangent,)
+            more = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *both[1:]), strict=False))
+            return tuple(backward(both[0], *arrays[:3], **more, **less))
+
+        call.defvjp(lambda *arrays: (call(*arrays), arrays), pulled)
+        return call(*(query, key, value, bias)[: len(names)])
+
+    return run
 
 
 compiled = partial(jax.jit, static_argnums=(0, 1, 2))

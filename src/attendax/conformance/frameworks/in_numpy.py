@@ -5,12 +5,22 @@ import contextlib
 import numpy as np
 
 HEADER = "import numpy as np"
-stack = np.stack
+stack, concat, ints = np.stack, np.concatenate, np.int32
 WIDE = ""
 
 
 def wide() -> contextlib.AbstractContextManager:
     """Where float64 stays float64: everywhere."""
+    return contextlib.nullcontext()
+
+
+def on(device):
+    """NumPy's arrays are where they are."""
+    return ""
+
+
+def placed(device):
+    """The same."""
     return contextlib.nullcontext()
 
 

@@ -1,12 +1,13 @@
-"""Functions of torch tensors, eager, on the CPU."""
+"""Functions of torch tensors, eager, on the CPU or another device."""
 
 import contextlib
+import functools
 
 import numpy as np
 import torch
 
 HEADER = "import numpy as np\nimport torch"
-stack = torch.stack
+stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
 WIDE = ""
 LACKS = (
     "not implemented",
@@ -24,6 +25,16 @@ def wide() -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def on(device):
+    """Python that makes tensors on a device: "cuda:0"."""
+    return f"torch.set_default_device({device!r})"
+
+
+def placed(device):
+    """Where tensors are made on a device."""
+    return torch.device(device) if device else contextlib.nullcontext()
+
+
 def is_lack(error: Exception) -> bool:
     """Whether the error says that there is no such kernel or derivative: torch says so in a RuntimeError."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in LACKS)
@@ -33,12 +44,13 @@ def tensor(array):
     """A tensor of the same numbers; bfloat16 by way of float32, which holds it."""
     narrow = str(array.dtype) == "bfloat16"
     made = torch.from_numpy(np.array(array, np.float32 if narrow else array.dtype))
+    made = made.to(torch.get_default_device())
     return made.to(torch.bfloat16) if narrow else made
 
 
 def to_numpy(x):
     """The numbers of a tensor, in its dtype."""
-    x = x.detach()
+    x = x.detach().cpu()
     return x.float().numpy().astype("bfloat16") if x.dtype == torch.bfloat16 else x.numpy()
 
 
@@ -67,6 +79,35 @@ def closing_over(attend, kinds, known):
         return attend(*inputs, **found)
 
     return closed
+
+
+def with_backward(attend, backward):
+    """The function, its gradients by ``backward(grad_output, query, key, value, ..., grad_lse=...)``."""
+    import functools
+
+    @functools.wraps(attend)
+    def run(query, key, value, *, bias=None, **options):
+        names = ("query", "key", "value") if bias is None else ("query", "key", "value", "bias")
+        less = {k: x for k, x in options.items() if k != "return_lse"}
+
+        class Call(torch.autograd.Function):
+            @staticmethod
+            def forward(*arrays):
+                return attend(*arrays[:3], **dict(zip(names[3:], arrays[3:], strict=True)), **options)
+
+            @staticmethod
+            def setup_context(context, inputs, output):
+                context.save_for_backward(*inputs)
+
+            @staticmethod
+            def backward(context, *cotangents):
+                arrays = context.saved_tensors
+                more = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *cotangents[1:]), strict=False))
+                return tuple(backward(cotangents[0], *arrays[:3], **more, **less))
+
+        return Call.apply(*(query, key, value, bias)[: len(names)])
+
+    return run
 
 
 def tensors(arrays):

@@ -1,0 +1,204 @@
+"""The steps of the run on a GPU: the device, the kit on every backend, speed, and the cores of the CPU."""
+
+import functools
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import gpu_cases
+import harness
+import machine
+import program
+from attendax.conformance import ADAPTERS
+from attendax.conformance.cases import at_sizes, choose
+from attendax.conformance.how import How
+from attendax.conformance.installed import anonymous
+from attendax.conformance.judging import judge
+from attendax.conformance.outcomes import Outcomes
+from contestants import PEERS
+from harness import Contestant, threads
+from judge import TOLERANCE
+
+HERE = Path(__file__).resolve().parent
+CONTESTANTS = ("attendax-blockwise", "attendax-cudnn", "attendax-dense", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
+OWN_SIZES: dict[str, int] = {}
+BACKENDS = {  # and the sizes at which the kit judges them: most of its own are none that cuDNN takes
+    "blockwise": OWN_SIZES,
+    "cudnn": {"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64, "V": 64},
+    "dense": OWN_SIZES,
+}
+MEASURES = ("forward", "backward")  # the second is forward and backward
+
+
+def about(run: Any) -> None:
+    """The machine, and the peak of its bf16 product, measured now."""
+    device = jax.devices()[0]
+    run.found["about"] = found = machine.about("bfloat16")
+    stats = device.memory_stats() or {}
+    found |= {
+        "platform": device.platform,
+        "compute_capability": getattr(device, "compute_capability", None),
+        "device_bytes": stats.get("bytes_limit"),
+        "peak_tflops": machine._matmul_gflops("bfloat16", run.settings.peak_size) / 1e3,
+        "tiny": run.settings.tiny,
+    }
+    if found["device_bytes"]:
+        program.MOST_BYTES = int(0.7 * found["device_bytes"])
+
+
+def kit(run: Any, until: float) -> None:
+    """Every case on every backend in bfloat16, laws in turn, so that what time leaves out is a few cases of each.
+
+    float32 cases and the judge's own formula run with products of full precision: no TF32 makes a tolerance wide.
+    """
+    ours, chosen = ADAPTERS["attendax"], choose(run.settings.only)
+    given = {name: ours._replace(options={"implementation": name}).implementation(name) for name in BACKENDS}
+    cases = {name: in_turn(at_sizes(chosen, sizes)) for name, sizes in BACKENDS.items()}
+    outcomes: dict[str, list[Any]] = {name: [] for name in BACKENDS}
+
+    def one(task: Any) -> None:
+        name, case = task
+        if run.left(until) > 0:
+            outcomes[name].append(judge(given[name], case, How(dtype="bfloat16", sizes=BACKENDS[name])))
+            run.found["kit"] = [counted(n, found, len(cases[n])) for n, found in outcomes.items()]
+
+    in_columns = itertools.zip_longest(*([(name, case) for case in some] for name, some in cases.items()))
+    tasks = [task for row in in_columns for task in row if task is not None]
+    precision = jax.config.jax_default_matmul_precision
+    jax.config.update("jax_default_matmul_precision", "highest")
+    try:
+        with ThreadPoolExecutor(threads()) as pool:
+            list(pool.map(one, tasks))
+    finally:
+        jax.config.update("jax_default_matmul_precision", precision)
+
+
+def counted(name: str, found: list[Any], of: int) -> dict[str, Any]:
+    """How many cases of the kit ended how on a backend, and every fault."""
+    report = Outcomes(name, "", "jax", tuple(found), "bfloat16")
+    faults = [anonymous(f"{o.case.law}, {o.case.name}: {o.told()}") for o in report.failures]
+    return {"backend": name, "judged": len(found), "of": of, "counts": report.counts(), "faults": faults}
+
+
+def in_turn(cases: list[Any]) -> list[Any]:
+    """The first case of every law, then the second of every law, ..."""
+    by_law: dict[str, list[Any]] = {}
+    for case in cases:
+        by_law.setdefault(case.law, []).append(case)
+    return [case for row in itertools.zip_longest(*by_law.values()) for case in row if case is not None]
+
+
+def speed(run: Any, until: float) -> None:
+    """Every case: all contestants compile side by side, are judged, and then take turns."""
+    shapes = gpu_cases.TINY if run.settings.tiny else gpu_cases.SHAPES
+    for name in sorted(shapes, key=lambda name: (name not in gpu_cases.FIRST, name)):
+        if run.left(until) <= 0:
+            run.leave_out(f"speed, {name}: no time")
+            continue
+        run.attempt(
+            f"speed, {name}", lambda name=name: one_case(run, gpu_cases.DeviceCase(name, shapes[name], "bfloat16"))
+        )
+
+
+def one_case(run: Any, case: Any) -> None:
+    todo = [(name, measure) for name in CONTESTANTS for measure in MEASURES]
+    jax.block_until_ready((case.arrays, case.cotangent))  # drawn once, before the threads ask
+    with ThreadPoolExecutor(threads()) as pool:
+        built = list(pool.map(lambda pair: built_or_why(*pair, case), todo))
+    right = gpu_cases.DeviceJudge(case)
+    ready: dict[str, list[Contestant]] = {measure: [] for measure in MEASURES}
+    records = {}
+    for (name, measure), (record, built_program) in zip(todo, built, strict=True):
+        records[name, measure] = record
+        if built_program is not None and is_right(record, built_program, right):
+            ready[measure].append(Contestant(name, functools.partial(built_program.run, built_program.arrays)))
+    for measure in MEASURES:
+        run.where = f"speed, {case.name}, {measure}"
+        clock, rounds = QuietClock(), run.settings.rounds
+        timings = harness.measure(ready[measure], rounds=rounds, budget_s=run.settings.budget_s, clock=clock)
+        for name, timing in timings.items():
+            tflops = case.flops(measure) / timing.median / 1e12
+            peak = run.found["about"].get("peak_tflops")
+            found = {"seconds": timing.seconds, "median_s": timing.median, "tflops": tflops}
+            records[name, measure] |= found | {"share_of_peak": tflops / peak if peak else None}
+    run.found["speed"] += records.values()
+
+
+def reason_of(error: BaseException) -> str:
+    return anonymous(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+class QuietClock(harness.Clock):
+    """A GPU is nobody else's: no round is disturbed, and nothing is waited for between turns."""
+
+    def everyone(self) -> float:
+        return 0.0
+
+    def own(self) -> float:
+        return 0.0
+
+    def rest(self) -> None:
+        return None
+
+
+def built_or_why(name: str, measure: str, case: Any) -> tuple[dict[str, Any], Any]:
+    """The record of a contestant, and its program where there is one."""
+    record = {"case": case.name, "contestant": name, "measure": measure, "status": "timed"}
+    record |= {"shape": case.shape._asdict(), "pairs": case.pairs}
+    start = time.perf_counter()
+    try:
+        peer = PEERS[name]
+        if find_spec(peer.package) is None:
+            raise harness.Unable(f"{peer.package} is not installed")
+        built = peer.build(case, measure)
+    except (harness.Unable, NotImplementedError) as reason:
+        return record | {"status": "unable", "reason": " ".join(str(reason).split())[:300]}, None
+    except Exception as error:
+        return record | {"status": "failed", "reason": reason_of(error)}, None
+    compile_s = time.perf_counter() - start
+    return record | {"compile_s": compile_s, "temporary_bytes": built.temporary_bytes}, built
+
+
+def is_right(record: dict[str, Any], built: Any, right: Any) -> bool:
+    """Whether a program runs and is right; what it is goes into its record."""
+    try:
+        error = right.error(built.to_numpy(built.run(built.arrays)))
+    except Exception as failure:
+        record |= {"status": "failed", "reason": reason_of(failure)}
+        return False
+    record["error"] = error
+    if not error <= TOLERANCE["bfloat16"]:
+        record |= {"status": "wrong", "reason": f"wrong by {error:.1e}"}
+    return record["status"] == "timed"
+
+
+def cores(run: Any) -> None:
+    """``attendax bench --cores`` of a few shapes, on the CPU beside the GPU. What is done in time is kept."""
+    seconds = min(run.settings.cores_s, run.left(run.settings.limit_s) - 10)
+    folder = run.folder / "cores"
+    (folder / "results.json").unlink(missing_ok=True)  # of a run before
+    shapes = ["minilm-128"] if run.settings.tiny else ["bert-base-128", "gpt2-1024"]
+    command = [sys.executable, "-m", "attendax", "bench", "--cores", "--shapes", *shapes, "--rounds", "5"]
+    path = os.pathsep.join([str(HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    options: Any = {"env": environment, "text": True, "start_new_session": True}
+    pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--output", str(folder)], **options, **pipes) as process:
+        try:
+            _, said = process.communicate(timeout=max(1.0, seconds))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # its workers, too
+            said = run.leave_out(f"the cores of the CPU: stopped after {seconds:.0f} s")
+    if not (folder / "results.json").exists():
+        raise RuntimeError(f"attendax bench --cores wrote nothing: {(said or '').strip()[-200:]}")
+    run.found["cores"] = json.loads((folder / "results.json").read_text(encoding="utf-8")).get("cores", {})

@@ -1,0 +1,231 @@
+"""The causes of faults in libraries that have a name: where they are, what to send upstream, and a script of ten lines.
+
+The lines are those of the versions that ``contracts`` names. Every script was run, and ends in an error there.
+"""
+
+from ..documented import Known
+from .scripts import SCRIPTS
+
+WRONG, CRASH, GAP = "wrong numbers", "crash", "robustness gap"
+JAX_NN = "jax/_src/nn/functions.py"
+MEA = "memory_efficient_attention/attention_jax.py"
+FLASH = "flash_attention_jax/flash_attention.py"
+ONNX = "onnx/reference/ops/op_attention.py"
+OF_MASKS = ("*mask*", "empty row*", "all rows empty", "leak: *", "refused: *", "batches apart", "*bias of another*")
+
+
+def known(name: str, kind: str, cases: tuple[str, ...], where: str, report: str = "", found: str = "") -> Known:
+    """A cause, with its script where there is one."""
+    return Known(name, kind, cases, found, where, report, SCRIPTS.get(name, ""))
+
+
+LSE = known(
+    "the lse that is returned has gradient 0",
+    WRONG,
+    ("gradient: lse*", "gradient: in blocks: lse*", "jvp: lse", "second order: lse"),
+    f"{JAX_NN}:981, lax.stop_gradient",
+    "`return_residual=True` returns `lax.stop_gradient(lse)`: a loss that uses the log-sum-exp "
+    "(merging of two halves, "
+    "a z-loss) gets a gradient of 0 through it, without a word. Either let it flow, as dS += P · dlse, or say so.",
+)
+FUTURE = known(
+    "a bias of finfo.min lets rows see masked keys",
+    WRONG,
+    ("bias of finfo.min*",),
+    f"{JAX_NN}:866 and 922, masked scores are -0.7 · finfo.max, above finfo.min",
+    "The common idiom for padding, a bias of `finfo.min`, lies below the -0.7 · finfo.max that "
+    "masked scores get. A row "
+    "whose allowed keys are all padded then attends to the future. `-inf` for masked scores, or a mask of the result, "
+    "would not.",
+)
+IN_FLOAT32 = known(
+    "float64 is computed in float32", GAP, ("*float64*",), f"{JAX_NN}:970, padded_logits.astype(np.float32)"
+)
+EMPTY_BIAS = known(
+    "a row with a bias of -inf everywhere is NaN", GAP, ("*empty row by a bias of -inf",), f"{JAX_NN}:964 and 971"
+)
+INTEGERS = known(
+    "integer arrays are accepted, and weights rounded to integers",
+    GAP,
+    ("refused: integer arrays",),
+    f"{JAX_NN}:971, probs.astype(key.dtype)",
+)
+BOOLEAN = known("a boolean bias is added as 0 and 1", GAP, ("refused: boolean bias",), f"{JAX_NN}:964")
+OVERFLOW = ("float16 of 300, D = 64",)
+RATES = ("refused: dropout rate*",)
+VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
+DIVISION = "ZeroDivisionError"
+CHUNKS = ("long row", "*long row*", "in blocks: *, 1100", "gradient: in blocks: *, 1100")
+KNOWN: dict[str, tuple[Known, ...]] = {
+    "jax.nn": (
+        LSE,
+        *VIA_JAX,
+        known("lse of bfloat16 arrays is rounded to bfloat16", GAP, ("lse of bfloat16*",), f"{JAX_NN}:979"),
+        known("a window of -1 is accepted", GAP, ("refused: window*",), f"{JAX_NN}:876"),
+    ),
+    "flax": (
+        known(
+            "a bias of finfo.min lets rows see masked keys (linen)",
+            WRONG,
+            ("bias of finfo.min*",),
+            "flax/linen/attention.py:139, masked scores are finfo.min, no lower than the bias",
+            "A bias of `finfo.min` (padding) and the masked scores are the same number, so that a row "
+            "whose allowed keys "
+            "are all padded spreads over the future as well.",
+        ),
+        known(EMPTY_BIAS.name, GAP, EMPTY_BIAS.cases, "flax/linen/attention.py:136 and 146"),
+        known("scores of float16 overflow", GAP, OVERFLOW, "flax/linen/attention.py:132, scores are float16"),
+        known("dropout rates outside [0, 1] are accepted", GAP, RATES, "flax/linen/attention.py:152-160"),
+        known(BOOLEAN.name, GAP, BOOLEAN.cases, "flax/linen/attention.py:136"),
+    ),
+    "flax-nnx": (
+        *VIA_JAX,
+        known("dropout rates outside [0, 1] are accepted", GAP, RATES, "flax/nnx/nn/attention.py:185-196"),
+    ),
+    "keras": (
+        *VIA_JAX,
+        known(
+            "a float32 bias beside bfloat16 arrays is rounded to bfloat16",
+            GAP,
+            ("bfloat16 with a float32 bias",),
+            "keras/src/backend/jax/nn.py:1695",
+        ),
+    ),
+    "equinox": (
+        known(
+            "empty sequences divide by zero",
+            CRASH,
+            ("no keys", "no queries", "gradient: no keys"),
+            "equinox/nn/_attention.py:358, reshape(seq_length, num_heads, -1) of an empty array",
+            "`reshape(seq_length, num_heads, -1)` cannot infer the last axis of an empty sequence and raises "
+            "ZeroDivisionError; the width is known, so it could be written out.",
+            DIVISION,
+        ),
+        known("scores of float16 overflow", GAP, OVERFLOW, "equinox/nn/_attention.py:27, logits are float16"),
+        known("dropout rates outside [0, 1] are accepted", GAP, RATES, "equinox/nn/_dropout.py:48"),
+    ),
+    "haiku": (
+        known(
+            "empty sequences divide by zero (haiku)",
+            CRASH,
+            ("no queries", "no batch", "gradient: no batch"),
+            "haiku/_src/attention.py:157, reshape(..., sequence_length, -1) of an empty array",
+            "`reshape((*leading_dims, sequence_length, -1))` cannot infer the last axis of an empty array and raises "
+            "ZeroDivisionError; H · V is known, so it could be written out.",
+            DIVISION,
+        ),
+        known("scores of float16 overflow", GAP, OVERFLOW, "haiku/_src/attention.py:144, logits are float16"),
+    ),
+    "memory-efficient-attention": (
+        known(
+            "a mask without a bias raises AttributeError",
+            CRASH,
+            ("*",),
+            f"{MEA}:65, elif bias.shape[-1] == 1: meant is mask.shape",
+            "`chunk_scanner` looks at `bias.shape` where it means `mask.shape`, so that every call with a mask and "
+            "without a bias raises `AttributeError: 'NoneType' object has no attribute 'shape'`.",
+            "'NoneType' object has no attribute 'shape'",
+        ),
+        known(
+            "lengths that the chunk does not divide count keys twice",
+            WRONG,
+            CHUNKS,
+            f"{MEA}:45, dynamic_slice moves the last chunk back",
+            "`jax.lax.dynamic_slice` clamps its start, so that where `key_chunk_size` does not divide "
+            "the keys the last "
+            "chunk overlaps the one before it, and these keys count twice.",
+            "wrong",
+        ),
+    ),
+    "flash-attention-jax": (
+        known(
+            "lengths that the chunk of 1024 does not divide count keys twice",
+            WRONG,
+            CHUNKS,
+            f"{FLASH}:30, dynamic_slice moves the last chunk back",
+            "`lax.dynamic_slice` clamps its start, so that where 1024 does not divide the keys the "
+            "last chunk overlaps "
+            "the one before it: these keys count twice, and the gradient has the shape of the padded length.",
+            "wrong|incompatible shapes",
+        ),
+        known(
+            "gradients of bfloat16 and float16 raise",
+            CRASH,
+            ("gradient: bfloat16", "gradient: float16"),
+            f"{FLASH}:134, dq of the inputs' dtype is a carry to which float32 is added",
+            "`dq = jnp.zeros_like(q)` starts the scan in half precision and the step adds float32, so that `lax.scan` "
+            "refuses the carry: no gradient for half precision.",
+        ),
+        known(
+            "values of another width than the keys raise",
+            CRASH,
+            ("*values wider*", "*values narrower*"),
+            f"{FLASH}:58, zeros((q_len, batch, heads, dim)), meant is v_dim",
+            "The accumulator is made with the width of the queries; `v_dim` is computed and not used.",
+        ),
+        known("a causal row without any key is NaN", GAP, ("*causal, more queries",), "causal_flash_attention.py:48"),
+        known("float64 is off by its epsilon of 1e-10", GAP, ("*float64*",), f"{FLASH}:13 and 45"),
+    ),
+    "torch-sdpa": (
+        known(
+            "a value shorter than the key is accepted",
+            WRONG,
+            ("refused: value length",),
+            "the flash kernel of the CPU; torch/nn/functional.py:6341",
+            "`scaled_dot_product_attention` with `key` (.., 7, D) and `value` (.., 6, D) on the CPU "
+            "returns a result in "
+            "which the last key takes part in the softmax and has no value. The formula in the "
+            "documentation would raise.",
+        ),
+        known(
+            "an attn_mask of rank 1 raises IndexError",
+            CRASH,
+            ("bias (S,)",),
+            'torch/nn/functional.py:6463, "broadcastable to the shape of attention weights"',
+            "An additive `attn_mask` of shape (S,) is broadcastable to the weights, as the documentation asks, and "
+            "raises `IndexError: Dimension out of range`.",
+        ),
+    ),
+    "torch-mha-weights": (
+        known(
+            "need_weights=True gives NaN gradients through a row without keys",
+            GAP,
+            ("gradient: empty row*", "jvp: mask with an empty row", "leak: gradient: a query without keys"),
+            "torch/nn/functional.py:7037, softmax of a row of -inf; need_weights=False gives 0",
+        ),
+    ),
+    "torch-flex": (
+        known(
+            "no keys: max of an empty axis",
+            CRASH,
+            ("no keys*",),
+            "torch/_higher_order_ops/flex_attention.py:278",
+            "With S = 0, `torch.max(post_mod_scores, dim=-1)` has no identity and raises IndexError; "
+            "the sum over no keys "
+            "is 0.",
+        ),
+    ),
+    "onnx-reference": (
+        known(
+            "is_causal with a mask that is broadcast over the queries: rows see key 0 only",
+            WRONG,
+            ("in blocks: causal and mask (B, N, 1, S), 300", "in blocks: causal and mask (B, 1, 1, S), 300",
+             "in blocks: causal and mask (1, S), 300", "bias of finfo.min under a causal mask"),
+            f"{ONNX}:69 and 258, the length of the queries is read from the mask's shape",
+            "`_apply_causal` takes `q_sequence_length` from `base.shape[-2]`. Where `attn_mask` is "
+            "(.., 1, S), as padding "
+            "masks are, that is 1, and every query gets the causal row of query 0: it sees key 0 only. "
+            "`base = np.zeros((T, S)) + attn_mask`, as for windows in line 264, would do.",
+        ),
+        known(
+            "no keys: maximum of an empty axis",
+            CRASH,
+            ("no keys*",),
+            f"{ONNX}:19",
+            "With S = 0, `np.max` has no identity and raises ValueError; a row without keys is 0 "
+            "elsewhere in the file.",
+        ),
+        known("scores of float16 overflow", GAP, OVERFLOW, f"{ONNX}:344, in float16 unless softmax_precision is given"),
+        known("sums of bfloat16 run in bfloat16", GAP, ("bfloat16, a long row",), f"{ONNX}:31 and 395"),
+    ),
+}  # fmt: skip

@@ -1,0 +1,190 @@
+"""From faults to causes: known ones first, then hypotheses that explain the most, then what looks the same."""
+
+import collections
+import re
+from collections.abc import Iterable, Sequence
+
+from ..causes import Cause, Harm
+from ..documented import Known
+from ..how import How
+from ..implementation import PROTOCOL_TRAITS, Implementation
+from ..outcomes import Outcome
+from ..trial import Trial
+from ..verdicts import Verdict
+from . import by_running, of_formulas, of_inputs
+from .hypothesis import Hypothesis
+
+HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES)
+SMALL = 2**14  # pairs of queries and keys: larger cases are tried only where a small one agrees
+LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
+ORDER = list(Harm)
+
+
+def diagnosed(implementation: Implementation, failures: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
+    """The causes of the faults, the worst first; each fault is in one of them."""
+    left = list(failures)
+    causes = [_known(entry, left) for entry in implementation.known]
+    trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
+    found = _explained(left, trials)
+    while found:
+        name, remedy, names = max(found, key=lambda entry: len(entry[2]))
+        if not names:
+            break
+        causes.append(_cause(name, _take(left, names), len(names), remedy))
+        found = [(n, r, names_ - names) for n, r, names_ in found]
+    for name, remedy, names in _explained(left, trials, _on_top(causes)):
+        if taken := _take(left, names):
+            causes.append(_cause(name, taken, len(taken), remedy))
+    causes += _seen(left, trials)
+    causes += _crashes(left)
+    causes += _alike(left)
+    merged = _joined([cause for cause in causes if cause is not None])
+    return tuple(sorted(merged, key=lambda cause: (ORDER.index(cause.harm), -len(cause.cases))))
+
+
+def harm_of(outcome: Outcome) -> Harm:
+    """What a fault does."""
+    case = outcome.case
+    if case.judge == "refused":
+        return Harm.ACCEPTED
+    if outcome.verdict is Verdict.OBSCURE:
+        return Harm.CRASH
+    if case.profile != "numbers":
+        return Harm.ROBUSTNESS
+    return Harm.NUMBERS if case.level == "forward" else Harm.GRADIENTS
+
+
+def _known(entry: Known, left: list[Outcome]) -> Cause | None:
+    names = {o.case.name for o in left if entry.fits(o.case, o.finding)}
+    if not names:
+        return None
+    taken = _take(left, names)
+    worst = min((harm_of(o) for o in taken), key=ORDER.index)
+    harm = worst if worst.kind == entry.kind else Harm(entry.kind)
+    return Cause(entry.name, harm, _names(taken), 0, "", entry.where, entry.report, entry.script)
+
+
+def _has_numbers(outcome: Outcome) -> bool:
+    return bool(outcome.got) and outcome.case.judge in ("value", "merged") and outcome.verdict is not Verdict.LEAK
+
+
+def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
+    trial = Trial(implementation, outcome.case, how)
+    trial.got = dict(outcome.got)
+    return trial
+
+
+def _pairs(trial: Trial) -> int:
+    arrays = trial.inputs.arrays
+    return int(arrays["query"][..., 0].size * arrays["key"].shape[-2])
+
+
+def _on_top(causes: Sequence[Cause | None]) -> list[Hypothesis]:
+    """What else may be wrong, on top of the reason that explains the most."""
+    first = max((cause for cause in causes if cause), key=lambda cause: cause.tried, default=None)
+    found = next((h for h in HYPOTHESES if first and h.change and h.name == first.name), None)
+    return [h.after(found) for h in HYPOTHESES if h.change and h is not found] if found else []
+
+
+def _explained(
+    left: Iterable[Outcome], trials: dict[str, Trial], hypotheses: Sequence[Hypothesis] = HYPOTHESES
+) -> list[tuple[str, str, set[str]]]:
+    """For each hypothesis, the cases in which it gives what was got."""
+    mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
+    small = {name: trial for name, trial in mine.items() if _pairs(trial) <= SMALL} or mine
+    found = []
+    for hypothesis in hypotheses:
+        names = {name for name, trial in small.items() if hypothesis.explains(trial)}
+        if names:
+            names |= {name for name in mine.keys() - small.keys() if hypothesis.explains(mine[name])}
+            found.append((hypothesis.name, hypothesis.remedy, names))
+    return found
+
+
+def _cause(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
+    """A cause of some outcomes; where all are of one way of calling, its name says so."""
+    harm = min((harm_of(o) for o in taken), key=ORDER.index)
+    heads = {o.case.direction.partition(",")[0] for o in taken}
+    for directions, words in (
+        ({"vmap", "per example gradient"}, "under vmap"),
+        ({"gradient", "gradient of a loss", "per example gradient"}, "in the gradient"),
+        ({"jvp"}, "in forward mode"),
+    ):
+        if tried and heads <= directions and "gradient" not in name and "grad " not in name:
+            name = f"{name}, {words} only"
+            break
+    return Cause(name, harm, _names(taken), tried, remedy)
+
+
+def _names(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    return tuple(outcome.case.name for outcome in outcomes)
+
+
+def _take(left: list[Outcome], names: set[str]) -> list[Outcome]:
+    taken = [o for o in left if o.case.name in names]
+    left[:] = [o for o in left if o.case.name not in names]
+    return taken
+
+
+def _seen(left: list[Outcome], trials: dict[str, Trial]) -> list[Cause]:
+    """What is seen in the numbers, the same words together."""
+    groups: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for outcome in left:
+        ignored = re.search(
+            r"as if (.*) were not given|(grad|tangent|second) \w+ is all zeros", outcome.finding.message
+        )
+        if outcome.verdict is Verdict.SILENT and ignored:
+            name = f"{ignored[1]} is ignored" if ignored[1] else ignored[0]
+            groups[name, f'--lacks "{ignored[1]}"' if ignored[1] in PROTOCOL_TRAITS else ""].add(outcome.case.name)
+        elif outcome.case.name in trials and (told := by_running.told(trials[outcome.case.name]))[0]:
+            groups[told].add(outcome.case.name)
+    return [_cause(name, _take(left, names), len(names), remedy) for (name, remedy), names in groups.items()]
+
+
+def _crashes(left: list[Outcome]) -> list[Cause]:
+    """Crashes of one error: what all of their calls have in common is what is not offered."""
+    groups = collections.defaultdict(list)
+    for outcome in left:
+        if harm_of(outcome) is Harm.CRASH:
+            groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
+    causes = []
+    for outcomes in groups.values():
+        shared = set.intersection(*(set(o.case.traits(o.case.inputs(0, "float32"))) for o in outcomes))
+        shared &= set(PROTOCOL_TRAITS) - {"return_lse", "dropout_rng", "float32"}
+        remedy = f'--lacks "{min(shared)}"' if shared else ""
+        asked = f" with {min(shared)}" if shared else ""
+        _take(left, {o.case.name for o in outcomes})
+        causes.append(_cause(f"a legal call{asked} raises {outcomes[0].finding.message}", outcomes, 0, remedy))
+    return causes
+
+
+def _alike(left: list[Outcome]) -> list[Cause]:
+    """What nobody explains: by harm, options and what was found."""
+    groups = collections.defaultdict(list)
+    for outcome in left:
+        groups[_signature(outcome)].append(outcome)
+    return [_cause(name, outcomes) for name, outcomes in groups.items()]
+
+
+def _signature(outcome: Outcome) -> str:
+    case, harm = outcome.case, harm_of(outcome)
+    if harm is Harm.ACCEPTED:
+        return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
+    if outcome.verdict is Verdict.LEAK and case.law == "L6":
+        return LEAK
+    options = re.findall(r"(\w+)=", case.call)
+    where = f" with {', '.join(options)}" if options else ""
+    leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
+    return f"{leaf} is {outcome.verdict}{where}" if leaf != "out" else f"the result is {outcome.verdict}{where}"
+
+
+def _joined(causes: Iterable[Cause]) -> list[Cause]:
+    """Causes of the same name are one."""
+    found: dict[str, Cause] = {}
+    for cause in causes:
+        if cause.name in found:
+            one = found[cause.name]
+            harm = min(one.harm, cause.harm, key=ORDER.index)
+            cause = one._replace(harm=harm, cases=one.cases + cause.cases, tried=one.tried + cause.tried)
+        found[cause.name] = cause
+    return list(found.values())

@@ -1,0 +1,108 @@
+"""What a hypothesis is: a reason for wrong numbers, and what would be right if it were true."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import expected
+from ..cases.case import Inputs, Leaves
+from ..trial import Trial
+from ..verdicts import Tolerance, compare
+
+Change = Callable[[Inputs], Inputs | None]
+
+
+class Hypothesis(NamedTuple):
+    """A reason, in words, and a function of a trial that gives what the mistaken function would give, or None."""
+
+    name: str
+    gives: Callable[[Trial], Leaves | None]
+    remedy: str = ""
+    change: Change | None = None  # where it is other inputs
+
+    def after(self, first: "Hypothesis") -> "Hypothesis":
+        """The same where another reason, of other inputs, holds as well."""
+        mine, other = self.change, first.change
+        if mine is None or other is None:
+            return self
+
+        def both(inputs: Inputs) -> Inputs | None:
+            changed = mine(inputs)
+            return None if changed is None else other(changed) or changed
+
+        return of_change(self.name, both, self.remedy)
+
+    def explains(self, trial: Trial) -> bool:
+        """Whether the mistaken function gives what was got, of as many leaves as it can tell."""
+        try:
+            with np.errstate(all="ignore"):
+                wanted = self.gives(trial)
+        except (ValueError, IndexError, KeyError, TypeError):  # it makes no sense of such a call
+            return False
+        if not wanted:
+            return False
+        got = {leaf: x for leaf, x in trial.got.items() if leaf in wanted}
+        if got.keys() != wanted.keys():
+            return False
+        right = trial.expected()
+        told = [leaf for leaf in wanted if leaf in right and wanted[leaf].shape == right[leaf].shape]
+        if told and all(np.allclose(wanted[leaf], right[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told):
+            return False  # it would be right
+        return not compare(got, wanted, loosely(trial, wanted)).verdict.fails
+
+
+def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
+    """A few times what rounding explains: what tells reasons apart is far larger."""
+    eps = {"float64": 1e-9, "float32": 2e-5, "float16": 2e-2, "bfloat16": 6e-2}[trial.dtype]
+    return {leaf: Tolerance(max(eps, 4 * (trial.case.tolerance or 0))) for leaf in wanted}
+
+
+def of_change(name: str, change: Change, remedy: str = "") -> Hypothesis:
+    """A reason that is other inputs."""
+    return Hypothesis(name, of_inputs(change), remedy, change)
+
+
+def of_inputs(change: Change) -> Callable[[Trial], Leaves | None]:
+    """What is right for other inputs."""
+
+    def gives(trial: Trial) -> Leaves | None:
+        inputs = change(trial.inputs)
+        return None if inputs is None else trial.expected(inputs)
+
+    return gives
+
+
+def option(name: str, change: Callable[[Any, Inputs], Any]) -> Change:
+    """Another value of an option."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        if inputs.options.get(name) is None:
+            return None
+        value = change(inputs.options[name], inputs)
+        return None if value is None else inputs._replace(options=inputs.options | {name: value})
+
+    return changed
+
+
+def array(name: str, change: Callable[[np.ndarray, Inputs], np.ndarray | None]) -> Change:
+    """Other numbers of an array."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        if name not in inputs.arrays:
+            return None
+        x = change(inputs.arrays[name], inputs)
+        return None if x is None else inputs._replace(arrays=inputs.arrays | {name: x})
+
+    return changed
+
+
+def lengths(inputs: Inputs) -> tuple[int, int]:
+    """T and S."""
+    return inputs.arrays["query"].shape[-2], inputs.arrays["key"].shape[-2]
+
+
+def allowed(inputs: Inputs) -> np.ndarray:
+    """Which pairs may look at each other, in the full shape of the scores."""
+    query, key = inputs.arrays["query"], inputs.arrays["key"]
+    return np.broadcast_to(expected.allowed_pairs(inputs), (*query.shape[:-1], key.shape[-2]))

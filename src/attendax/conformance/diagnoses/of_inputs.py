@@ -1,0 +1,177 @@
+"""Reasons that are other inputs: a mask read the other way round, heads in another order, a scale forgotten."""
+
+from typing import Any
+
+import numpy as np
+
+from ..cases.case import Inputs, Leaves
+from ..trial import Trial
+from .hypothesis import Hypothesis, array, lengths, of_change, option
+
+
+def _scaled(factor: Any) -> Any:
+    """Another scale where none is given; ``factor`` of D and V."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        if inputs.options.get("scale") is not None:
+            return None
+        D, V = inputs.arrays["query"].shape[-1], inputs.arrays["value"].shape[-1]
+        return inputs._replace(options=inputs.options | {"scale": float(factor(D, V))})
+
+    return changed
+
+
+def _causal(offset: Any) -> Any:
+    def changed(inputs: Inputs) -> Inputs | None:
+        if not inputs.options.get("is_causal"):
+            return None
+        begins = inputs.options.get("offset", 0)
+        moved = np.asarray(offset(begins, *lengths(inputs)))
+        return inputs._replace(options=inputs.options | {"offset": moved})
+
+    return changed
+
+
+def _at_the_end(begins: Any, T: int, S: int) -> Any:
+    return S - T
+
+
+def _first_of(axis: int) -> Any:
+    """Of a mask or a bias of rank 4, only the first along an axis."""
+
+    def first(x: np.ndarray, inputs: Inputs) -> np.ndarray | None:
+        if x.ndim != 4 or x.shape[axis] == 1:
+            return None
+        return np.broadcast_to(x.take([0], axis), x.shape)
+
+    return first
+
+
+def _turned(x: np.ndarray, inputs: Inputs) -> np.ndarray | None:
+    T, S = lengths(inputs)
+    return x.swapaxes(-1, -2) if T == S and x.ndim > 1 else None
+
+
+def _ids_swapped(inputs: Inputs) -> Inputs | None:
+    if "query_segment_ids" not in inputs.options:
+        return None
+    ids = (inputs.options[f"{name}_segment_ids"] for name in ("key", "query"))
+    given = dict(zip(("query_segment_ids", "key_segment_ids"), ids, strict=True))
+    return inputs._replace(options=inputs.options | given)
+
+
+def _key_ids_for_both(inputs: Inputs) -> Inputs | None:
+    T, S = lengths(inputs)
+    if "query_segment_ids" not in inputs.options or T != S:
+        return None
+    return inputs._replace(options=inputs.options | {"query_segment_ids": inputs.options["key_segment_ids"]})
+
+
+def _padded(block: int) -> Any:
+    """Keys and values of zeros up to a multiple of a block, which count."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        more = -lengths(inputs)[1] % block
+        if not more or inputs.options.keys() - {"scale", "softcap", "return_lse"} or "bias" in inputs.arrays:
+            return None
+        wide = {k: np.pad(inputs.arrays[k], [(0, 0)] * (inputs.arrays[k].ndim - 2) + [(0, more), (0, 0)])
+                for k in ("key", "value")}  # fmt: skip
+        return inputs._replace(arrays=inputs.arrays | wide)
+
+    return changed
+
+
+def _cut(leaves: Leaves, inputs: Inputs) -> Leaves:
+    S = lengths(inputs)[1]
+    return {leaf: x[..., :S, :] if leaf in ("grad key", "grad value") else x for leaf, x in leaves.items()}
+
+
+def counted_padding(block: int) -> Hypothesis:
+    """Zeros behind the keys, up to a multiple of the block, are counted."""
+
+    def gives(trial: Trial) -> Leaves | None:
+        inputs = _padded(block)(trial.inputs)
+        return None if inputs is None else _cut(trial.expected(inputs), trial.inputs)
+
+    return Hypothesis(
+        f"keys of zeros that fill the last block of {block} are counted", gives, "mask what lies beyond S"
+    )
+
+
+def _tiled(trial: Trial) -> Leaves | None:
+    inputs = trial.inputs
+    N, G = (inputs.arrays[name].shape[-3] if inputs.arrays[name].ndim > 2 else 1 for name in ("query", "key"))
+    if G == 1 or N == G or "mapped" in inputs.extra:
+        return None
+    heads = np.arange(N) % G
+    per_head = {k: inputs.arrays[k].take(heads, axis=-3) for k in ("key", "value")}
+    leaves = trial.expected(inputs._replace(arrays=inputs.arrays | per_head))
+    for leaf in ("grad key", "grad value"):
+        if leaf in leaves:
+            x = leaves[leaf]
+            leaves[leaf] = x.reshape(*x.shape[:-3], N // G, G, *x.shape[-2:]).sum(axis=-4)
+    return leaves
+
+
+def _bias_scaled(trial: Trial) -> Leaves | None:
+    query = trial.inputs.arrays["query"]
+    scale = trial.inputs.options.get("scale", query.shape[-1] ** -0.5)
+    inputs = array("bias", lambda x, _: np.asarray(x, np.float64) * scale)(trial.inputs)
+    if inputs is None:
+        return None
+    leaves = trial.expected(inputs)
+    return leaves | ({"grad bias": scale * leaves["grad bias"]} if "grad bias" in leaves else {})
+
+
+def _lse_in_base_2(trial: Trial) -> Leaves | None:
+    leaves = trial.expected()
+    return leaves | {"lse": leaves["lse"] / np.log(2)} if "lse" in leaves else None
+
+
+def _moved(by: int) -> Any:
+    return lambda x, inputs: np.clip(np.asarray(x) + by, 0, lengths(inputs)[1])
+
+
+def _sides(left: int, right: int) -> Any:
+    return lambda sides, _: tuple(None if s is None else s + d for s, d in zip(sides, (left, right), strict=True))
+
+
+def _given_times_default(scale: float, inputs: Inputs) -> float:
+    return float(scale * inputs.arrays["query"].shape[-1] ** -0.5)
+
+
+HYPOTHESES = [
+    of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end"),
+    of_change("causal leaves out a query's own key (j < i)", _causal(lambda b, T, S: b - 1)),
+    of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
+    of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
+    of_change("True in a mask means drop", option("mask", lambda x, _: ~x), "--mask-true drop"),
+    of_change("the mask is read with queries and keys swapped", option("mask", _turned)),
+    of_change("every batch gets the mask of the first", option("mask", _first_of(0))),
+    of_change("every head gets the mask of the first", option("mask", _first_of(1))),
+    of_change("the bias is read with queries and keys swapped", array("bias", _turned)),
+    of_change("every batch gets the bias of the first", array("bias", _first_of(0))),
+    of_change("every head gets the bias of the first", array("bias", _first_of(1))),
+    of_change("the bias is subtracted", array("bias", lambda x, _: -x)),
+    Hypothesis("the scale is applied to the bias, too", _bias_scaled),
+    Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _tiled),
+    of_change("scores are not scaled", _scaled(lambda D, V: 1.0)),
+    of_change("the scale 1/√D is applied twice", _scaled(lambda D, V: 1 / D)),
+    of_change("scores are multiplied by √D", _scaled(lambda D, V: D**0.5)),
+    of_change("the scale is 1/√V, of the values' width", _scaled(lambda D, V: V**-0.5)),
+    of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
+    of_change("key lengths are off by one, too short", option("key_lengths", _moved(-1))),
+    of_change("key lengths are off by one, too long", option("key_lengths", _moved(1))),
+    of_change(
+        "every batch gets the key length of the first",
+        option("key_lengths", lambda x, _: np.broadcast_to(x[:1], x.shape)),
+    ),
+    of_change("segment ids of queries and keys are swapped", _ids_swapped),
+    of_change("queries are given the keys' segment ids", _key_ids_for_both),
+    of_change("a window counts one key less to the left", option("window", _sides(-1, 0))),
+    of_change("a window counts one key more to the left", option("window", _sides(1, 0))),
+    of_change("a window counts one key less to the right", option("window", _sides(0, -1))),
+    of_change("a window counts one key more to the right", option("window", _sides(0, 1))),
+    Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
+    *(counted_padding(block) for block in (8, 16, 32, 64, 128, 256, 512)),
+]

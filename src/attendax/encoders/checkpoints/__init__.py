@@ -1,0 +1,7 @@
+"""Weights in and out: BERT and ModernBERT directories, state dicts of PyTorch, and files of our own."""
+
+from .bert import load_bert as load_bert
+from .modernbert import load_modernbert as load_modernbert
+from .native import load as load
+from .native import save as save
+from .pytorch import load_torch as load_torch

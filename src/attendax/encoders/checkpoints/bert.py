@@ -1,0 +1,114 @@
+"""Weights of real checkpoints: a BERT directory (``config.json``, ``model.safetensors``) into ``EncoderParams``.
+
+Every tensor is accounted for in both directions. It has to be: the matrices are square, so a missing transpose fits;
+and a key bias that was never read changes no output at all (softmax does not see a shift of its scores).
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from attendax.params import EncoderParams
+
+from ..config import EncoderConfig, encoder_shapes
+from .files import WEIGHTS, Source, check_layers, opened, read_leaves, read_settings, stored_names
+
+NAME = "load_bert"
+
+EMBEDDING_TENSORS = {
+    "token": "word_embeddings.weight",
+    "position": "position_embeddings.weight",
+    "token_type": "token_type_embeddings.weight",
+    "gamma": "LayerNorm.weight",
+    "beta": "LayerNorm.bias",
+}
+
+BLOCK_TENSORS = {
+    "W_Q": "attention.self.query.weight",
+    "W_K": "attention.self.key.weight",
+    "W_V": "attention.self.value.weight",
+    "W_O": "attention.output.dense.weight",
+    "b_Q": "attention.self.query.bias",
+    "b_K": "attention.self.key.bias",
+    "b_V": "attention.self.value.bias",
+    "b_O": "attention.output.dense.bias",
+    "W1": "intermediate.dense.weight",
+    "b1": "intermediate.dense.bias",
+    "W2": "output.dense.weight",
+    "b2": "output.dense.bias",
+    "gamma1": "attention.output.LayerNorm.weight",
+    "beta1": "attention.output.LayerNorm.bias",
+    "gamma2": "output.LayerNorm.weight",
+    "beta2": "output.LayerNorm.bias",
+}
+
+# What a checkpoint may hold beside the encoder: the positions 0, 1, 2, ... stored as a tensor, the pooler that belongs
+# to next-sentence prediction, and the heads of the usual tasks. Anything else that is left over is an error.
+UNUSED_TENSORS = ("embeddings.position_ids", "embeddings.token_type_ids")
+UNUSED_PREFIXES = ("pooler.", "cls.", "classifier.", "qa_outputs.")
+
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "max_positions": "max_position_embeddings",
+    "num_token_types": "type_vocab_size",
+    "d_model": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+}
+
+
+def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, EncoderConfig]:
+    """Read the encoder of a BERT checkpoint.
+
+    Matrices are stored (out, in) there and (in, out) here: they are transposed. Tensor names may begin with ``bert.``,
+    as in checkpoints saved with a head. Half-precision weights are widened to float32, exactly.
+
+    Args:
+        directory: holds ``config.json`` and ``model.safetensors``.
+
+    Returns:
+        ``(params, config)``. The leaves of ``params`` are NumPy arrays; ``jax.device_put(params)`` moves them once.
+
+    Raises:
+        FileNotFoundError: the directory or one of its two files is missing.
+        ValueError: a file is corrupt, a value in ``config.json`` is of another type, or a tensor is missing, unexpected
+            or of another shape than ``config.json`` says.
+        NotImplementedError: another kind of model, position embedding or activation.
+        ModuleNotFoundError: ``safetensors`` is not installed.
+    """
+    settings = read_settings(Path(directory), NAME)
+    settings.model_type("bert")
+    settings.only(position_embedding_type="absolute", is_decoder=False)
+    sizes = settings.sizes(CONFIG_KEYS)
+    activation = settings.activation("hidden_act", ACTIVATIONS)
+    config = EncoderConfig(**sizes, activation=activation, eps=settings.number("layer_norm_eps", 1e-12, 1))
+    path = Path(directory) / WEIGHTS
+
+    def read(file: Any) -> EncoderParams:
+        stored = stored_names(path, file, NAME, "bert.", _is_unused)
+        layers = {name.split(".")[2] for name in stored if name.startswith("encoder.layer.")}
+        check_layers(NAME, config.num_layers, len(layers))
+        shapes = encoder_shapes(config)
+        return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes))
+
+    return opened(path, NAME, read), config
+
+
+def _is_unused(name: str) -> bool:
+    return name in UNUSED_TENSORS or name.startswith(UNUSED_PREFIXES)
+
+
+def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
+    """The tensor of the leaf at ``path``, such as ``.blocks[3].attention.W_Q``; matrices are stored (out, in)."""
+    field = path[-1].name
+    if path[0].name == "embeddings":
+        return Source(f"embeddings.{EMBEDDING_TENSORS[field]}", getattr(shapes.embeddings, field).shape)
+    block = shapes.blocks[path[1].idx]
+    shape = getattr(block.attention if field in block.attention._fields else block, field).shape
+    turned = field.startswith("W")
+    return Source(
+        f"encoder.layer.{path[1].idx}.{BLOCK_TENSORS[field]}", shape[::-1] if turned else shape, turned=turned
+    )

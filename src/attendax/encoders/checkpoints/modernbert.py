@@ -1,0 +1,145 @@
+"""A ModernBERT directory (``config.json``, ``model.safetensors``) into ``EncoderParams``; Warner et al. 2024."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from attendax.params import EncoderParams
+
+from ..config import EncoderConfig, encoder_shapes
+from .files import WEIGHTS, Settings, Source, check_layers, opened, read_leaves, read_settings, stored_names
+
+NAME = "load_modernbert"
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+THETAS = {GLOBAL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "max_positions": "max_position_embeddings",
+    "d_model": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "num_layers": "num_hidden_layers",
+}
+ACTIVATIONS = {"gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu"}
+EMBEDDINGS = {"token": "tok_embeddings.weight", "gamma": "norm.weight", "beta": "norm.bias"}
+BLOCK = {  # W_Q, W_K and W_V are the thirds of one matrix
+    "W_O": "attn.Wo.weight",
+    "b_O": "attn.Wo.bias",
+    "W1": "mlp.Wi.weight",
+    "b1": "mlp.Wi.bias",
+    "W2": "mlp.Wo.weight",
+    "b2": "mlp.Wo.bias",
+    "gamma1": "attn_norm.weight",
+    "beta1": "attn_norm.bias",
+    "gamma2": "mlp_norm.weight",
+    "beta2": "mlp_norm.bias",
+}
+UNUSED_PREFIXES = ("head.", "decoder.", "classifier.")  # of the usual tasks
+
+
+def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, EncoderConfig]:
+    """Read the encoder of a ModernBERT checkpoint: rotary positions, GeGLU, pre-norm, global and local layers in turn.
+
+    Tensor names may begin with ``model.``, as in checkpoints saved with a head. Matrices are stored (out, in) there and
+    (in, out) here: they are transposed. Half-precision weights are widened to float32, exactly.
+
+    Args:
+        directory: holds ``config.json`` and ``model.safetensors``.
+
+    Returns:
+        ``(params, config)``. The leaves of ``params`` are NumPy arrays; ``jax.device_put(params)`` moves them once.
+
+    Raises:
+        FileNotFoundError: the directory or one of its two files is missing.
+        ValueError: a file is corrupt, a value in ``config.json`` is of another type, or a tensor is missing, unexpected
+            or of another shape than ``config.json`` says.
+        NotImplementedError: another kind of model, activation or rotary encoding; biases in some layers only.
+        ModuleNotFoundError: ``safetensors`` is not installed.
+    """
+    settings = read_settings(Path(directory), NAME)
+    settings.model_type("modernbert")
+    sizes = settings.sizes(CONFIG_KEYS)
+    path = Path(directory) / WEIGHTS
+
+    def read(file: Any) -> tuple[EncoderParams, EncoderConfig]:
+        stored = stored_names(path, file, NAME, "model.", lambda name: name.startswith(UNUSED_PREFIXES))
+        layers = {name.split(".")[1] for name in stored if name.startswith("layers.")}
+        check_layers(NAME, sizes["num_layers"], len(layers))
+        config = _config(settings, sizes)
+        shapes = encoder_shapes(config)
+        return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes)), config
+
+    return opened(path, NAME, read)
+
+
+def _config(settings: Settings, sizes: dict[str, Any]) -> EncoderConfig:
+    biases = {settings.flag(key, False) for key in ("attention_bias", "mlp_bias")}
+    if len(biases) == 2:
+        facts = "config.json has attention_bias and mlp_bias that differ, supported are both or neither"
+        raise NotImplementedError(f"{NAME}: {facts}")
+    kinds = _layer_kinds(settings, sizes["num_layers"])
+    thetas = {kind: _theta(settings, kind) for kind in THETAS}
+    reach = settings.size("local_attention") // 2 if "local_attention" in settings.content else 64
+    if sizes["d_model"] // sizes["num_heads"] % 2:
+        settings.refuse("hidden_size", sizes["d_model"], "heads of an even width")
+    return EncoderConfig(
+        **sizes,
+        num_token_types=0,
+        norm="pre",
+        activation=settings.activation("hidden_activation", ACTIVATIONS),
+        eps=settings.number("norm_eps", 1e-5, 1),
+        norm_bias=settings.flag("norm_bias", False),
+        bias=biases.pop(),
+        positions="rotary",
+        rope_theta=tuple(thetas[kind] for kind in kinds),
+        window=tuple(reach if kind == LOCAL else None for kind in kinds),
+        first_norm=False,
+        final_norm=True,
+    )
+
+
+def _layer_kinds(settings: Settings, num_layers: int) -> list[str]:
+    """Which layers are global: said one by one, or, in older files, every so many from the first."""
+    kinds = settings.content.get("layer_types")
+    if kinds is None:
+        key = "global_attn_every_n_layers"
+        every = settings.size(key) if key in settings.content else 3
+        return [LOCAL if number % every else GLOBAL for number in range(num_layers)]
+    if type(kinds) is not list or len(kinds) != num_layers or not all(kind in (GLOBAL, LOCAL) for kind in kinds):
+        settings.refuse("layer_types", kinds, f"{num_layers} times {GLOBAL!r} or {LOCAL!r}")
+    return kinds
+
+
+def _theta(settings: Settings, kind: str) -> float:
+    """The base of the rotary frequencies, where newer files have it or where older ones do."""
+    key, default = THETAS[kind]
+    every = settings.content.get("rope_parameters")
+    if every is None:
+        settings.only(rope_scaling=None)
+        theta = settings.number(key, default, 1e12)
+    else:
+        rope = every.get(kind) if isinstance(every, dict) else None
+        if not isinstance(rope, dict):
+            settings.refuse("rope_parameters", every, f"an object with {GLOBAL!r} and {LOCAL!r}")
+        Settings(NAME, rope).only(rope_type="default")
+        theta = settings.number("rope_theta", default, 1e12, rope)
+    if theta == 0:
+        settings.refuse(key, theta, "a number above 0")
+    return theta
+
+
+def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
+    """The tensor of the leaf at ``path``, such as ``.blocks[3].attention.W_Q``; matrices are stored (out, in)."""
+    field = path[-1].name
+    if path[0].name == "embeddings":
+        return Source(f"embeddings.{EMBEDDINGS[field]}", getattr(shapes.embeddings, field).shape)
+    if path[0].name != "blocks":
+        return Source("final_norm.weight" if field == "gamma" else "final_norm.bias", shapes.gamma.shape)
+    block, number = shapes.blocks[path[1].idx], path[1].idx
+    shape = getattr(block.attention if field in block.attention._fields else block, field).shape
+    turned = field.startswith("W")
+    if field[2:] in ("Q", "K", "V"):
+        third, M = "QKV".index(field[2:]), shape[0]
+        name = f"layers.{number}.attn.Wqkv.{'weight' if turned else 'bias'}"
+        return Source(name, (3 * M, M) if turned else (3 * M,), slice(third * M, (third + 1) * M), turned)
+    return Source(f"layers.{number}.{BLOCK[field]}", shape[::-1] if turned else shape, turned=turned)

@@ -1,0 +1,119 @@
+"""What a layer is made of, in both twins: the same names in JAX, from ``ops``, and in NumPy, from ``spec``."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from attendax import ops, spec
+from attendax.kernels import dropout
+from attendax.kernels.attention import attention
+from attendax.kernels.numerics import times, walled
+from attendax.kernels.operands import widen
+from attendax.spec import dropout as dropout_by_definition
+
+
+class InJax:
+    """Pieces in JAX. With ``dtype``, products and attention take operands of it.
+
+    Products add up in the dtype of the weights, float32 at least; norms, and what they normalise, are as wide as the
+    weights.
+    """
+
+    rotary = staticmethod(ops.rotary_encoding)
+    sinusoidal = staticmethod(ops.sinusoidal_encoding)
+    layer_norm = staticmethod(ops.layer_norm)
+    rms_norm = staticmethod(ops.rms_norm)
+    attention = staticmethod(attention)
+    merge_heads = staticmethod(ops.merge_heads)
+    xp = jnp
+
+    def __init__(self, dtype: Any = None) -> None:
+        self.dtype = dtype
+
+    def _affine(self, x: Any, W: Any, b: Any) -> Any:
+        if self.dtype is None:
+            y = times(x, W)
+        else:
+            narrow = x.astype(self.dtype), W.astype(self.dtype)
+            y = jnp.matmul(*narrow, preferred_element_type=W.dtype)
+        return y if b is None else y + b.reshape((1,) * (y.ndim - 1) + b.shape).astype(y.dtype)
+
+    def linear(self, x: Any, W: Any, b: Any) -> Any:
+        """``x W + b``."""
+        return walled(self._affine, *widen(x, W, b)).astype(x.dtype if self.dtype is None else W.dtype)
+
+    def heads(self, x: Any, *projections: tuple[Any, Any, int]) -> list[Any]:
+        """``x W + b`` in so many heads, for each (W, b, heads)."""
+        counts = [count for _, _, count in projections]
+        flat = widen(x, *(array for W, b, _ in projections for array in (W, b)))
+
+        def project(x: Any, *flat: Any) -> list[Any]:
+            pairs = zip(flat[::2], flat[1::2], counts, strict=True)
+            return [ops.split_heads(self._affine(x, W, b), count) for W, b, count in pairs]
+
+        return [head.astype(x.dtype if self.dtype is None else self.dtype) for head in walled(project, *flat)]
+
+    def feed_forward(self, x: Any, W1: Any, b1: Any, W2: Any, b2: Any, activation: str, gated: bool) -> Any:
+        """The network of a layer, where b1 and b2 may be None."""
+
+        def network(x: Any, W1: Any, b1: Any, W2: Any, b2: Any) -> Any:
+            before = self._affine(x, W1, b1)
+            if gated:
+                before, gate = jnp.split(before, 2, axis=-1)
+            hidden = ops.token_wise.ACTIVATIONS[activation](before)
+            return self._affine(hidden * gate if gated else hidden, W2, b2)
+
+        return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+
+    def key(self, words: Any, number: Any) -> Any:
+        """A random key of its own for every number, as two words."""
+        return jnp.concatenate(
+            dropout.threefry(
+                (words[:1], words[1:]), (jnp.zeros(1, jnp.uint32), jnp.reshape(number, 1).astype("uint32"))
+            )
+        )
+
+    def drop(self, x: Any, words: Any, rate: float) -> Any:
+        """Dropout of single numbers of x (B, T, M), by position (L10)."""
+        i, j = (jnp.arange(n, dtype=jnp.uint32) for n in x.shape[-2:])
+        keys = tuple(word[:, None, None] for word in dropout.head_keys(words, x.shape[:1]))
+        kept = dropout.keep(keys, i[None, :, None], j[None, None], rate)
+        return jnp.where(kept, x / (1 - rate if rate < 1 else 1), 0).astype(x.dtype)
+
+
+class InNumpy:
+    """Pieces in NumPy, by definition."""
+
+    rotary = staticmethod(spec.rotary_encoding)
+    sinusoidal = staticmethod(spec.sinusoidal_encoding)
+    layer_norm = staticmethod(spec.layer_norm)
+    rms_norm = staticmethod(spec.rms_norm)
+    attention = staticmethod(spec.attention)
+    merge_heads = staticmethod(spec.merge_heads)
+    xp = np
+
+    def linear(self, x: Any, W: Any, b: Any) -> Any:
+        """``x W + b``."""
+        wide, W, b = spec.weighted_sum.widen(x, W, b)
+        return (wide @ W if b is None else wide @ W + b).astype(x.dtype)
+
+    def heads(self, x: Any, *projections: tuple[Any, Any, int]) -> list[Any]:
+        """``x W + b`` in so many heads, for each (W, b, heads)."""
+        return [spec.split_heads(self.linear(x, W, b), count) for W, b, count in projections]
+
+    def feed_forward(self, x: Any, W1: Any, b1: Any, W2: Any, b2: Any, activation: str, gated: bool) -> Any:
+        """The network of a layer, where b1 and b2 may be None."""
+        b1, b2 = (np.zeros(W.shape[1], W.dtype) if b is None else b for W, b in ((W1, b1), (W2, b2)))
+        network = spec.gated_feed_forward if gated else spec.feed_forward
+        return network(x, W1, b1, W2, b2, activation=activation)
+
+    def key(self, words: Any, number: int) -> Any:
+        """A random key of its own for every number, as two words."""
+        counter = np.zeros(1, np.uint32), np.full(1, number, np.uint32)
+        return np.concatenate(dropout_by_definition.threefry((words[:1], words[1:]), counter))
+
+    def drop(self, x: Any, words: Any, rate: float) -> Any:
+        """Dropout of single numbers of x (B, T, M), by position (L10)."""
+        kept = dropout_by_definition.keep(words, x.shape, rate)
+        return np.where(kept, x / (1 - rate if rate < 1 else 1), 0).astype(x.dtype)

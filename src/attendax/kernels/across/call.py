@@ -1,0 +1,115 @@
+"""A call of which every device holds some queries and some keys, inside ``shard_map``."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from attendax import checks
+from attendax.checks import fail
+from attendax.masks import Mask
+
+from ..call import Call, in_rank_of_scores, with_traced
+from ..derivatives import attend
+from ..operands import Positions, Results
+from . import gathered as gathered  # registers itself
+from . import ring as ring
+from .heads import heads_of_tokens, with_all_tokens
+from .strategy import STRATEGIES, choose
+
+FUNCTION = "sharding.attention"
+
+
+def attend_across(
+    query: Array,
+    key: Array,
+    value: Array,
+    axis: tuple[str, ...],
+    positions: Any,
+    strategy: str | None,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    score_mod: Any = None,
+    return_lse: Any = False,
+    **options: Any,
+) -> Results:
+    """The results of this device's queries over the keys of all devices of the axis."""
+    count = lax.axis_size(axis)
+    checks.one_of(FUNCTION, "strategy", strategy, (None, *STRATEGIES))
+    query_, key_, value_, mask_, bias_ = _of_all((query, key, value, mask, bias), count)
+    given = options | {"return_lse": return_lse}
+    border = checks.attention(FUNCTION, query_, key_, value_, mask_, bias_, score_mod, **given)
+    operands, plan = in_rank_of_scores(border, query, key, value, mask, bias, score_mod, "blockwise")
+    operands = operands._replace(positions=_positions(positions, query, key, axis))
+    strategy = strategy or choose(operands, count).strategy
+    plan = plan.in_parts() if return_lse or strategy == "ring" else plan
+    return attend_locally(Call(operands, plan), axis, strategy)
+
+
+def attend_locally(call: Call, axis: tuple[str, ...], strategy: str) -> Results:
+    """The results of a call that holds this device's part; functions are not traced yet."""
+    operands, plan = call
+    if lax.axis_size(axis) == 1:
+        return attend(with_traced(operands), plan)
+    if plan.backend == "cudnn":
+        sentence = f"implementation 'cudnn' takes all tokens of a head; here they are divided over {', '.join(axis)}."
+        fail(NotImplementedError, "attention", sentence, advice="Leave implementation out.")
+    if strategy == "ulysses":
+        results = attend(with_traced(with_all_tokens(operands, axis)), plan)
+        return Results(*(heads_of_tokens(x, axis) for x in results))
+    manual = tuple(jax.sharding.get_abstract_mesh().manual_axes)
+    plan = dataclasses.replace(plan, backend=strategy, axis=axis, manual=manual or axis)
+    return attend(with_traced(operands), plan)
+
+
+def _positions(positions: Any, query: Array, key: Array, axis: tuple[str, ...]) -> Positions:
+    """Of queries and keys: given, of both or of each; else in order of the devices."""
+    sizes = query.shape[-2], key.shape[-2]
+    if positions is None:
+        return Positions(None, *(lax.axis_index(axis) * size for size in sizes))
+    given = positions if isinstance(positions, tuple) else (positions, positions)
+    names = ("of queries", "of keys") if isinstance(positions, tuple) else ("", "")
+    if len(given) != 2:
+        fail(ValueError, FUNCTION, f"positions must be one vector, or two of queries and keys, got {len(given)}.")
+    for name, x, size in zip(names, given, sizes, strict=True):
+        if not jnp.issubdtype(getattr(x, "dtype", np.dtype(float)), jnp.integer):
+            kind = getattr(x, "dtype", type(x).__name__)
+            fail(TypeError, FUNCTION, f"positions {name} must be integers, got {kind}.".replace("  ", " "))
+        if tuple(x.shape) != (size,):
+            sentence = f"positions {name} have shape {tuple(x.shape)} but this device holds {size} tokens."
+            advice = "Positions are those of the tokens that a device holds: in_specs=P(axis_name)."
+            fail(ValueError, FUNCTION, sentence.replace("  ", " "), advice=advice)
+    return Positions(None, *(jnp.asarray(x) for x in given))
+
+
+def _of_all(arrays: Any, count: int) -> tuple[Any, ...]:
+    """Stand-ins for query, key, value, mask and bias of all devices together: shapes and dtypes, for the checks."""
+    query, key, value, mask, bias = arrays
+    tokens = (_repeated(x, -2, count) for x in (query, key, value))
+
+    def of_part(part: Mask) -> Mask:
+        if part.kind == "segments":
+            return dataclasses.replace(part, arrays=tuple(_repeated(x, -1, count) for x in part.arrays))
+        rows = (_rows(x, query, count) for x in part.arrays) if part.kind == "dense" else part.arrays
+        return dataclasses.replace(part, arrays=tuple(rows))
+
+    mask = mask.map(of_part) if isinstance(mask, Mask) else _rows(mask, query, count)
+    return *tokens, mask, _rows(bias, query, count)
+
+
+def _rows(x: Any, query: Any, count: int) -> Any:
+    """An array of pairs, of which a device holds the rows of its queries."""
+    full = len(getattr(x, "shape", ())) >= 2 and x.shape[-2] == query.shape[-2] > 1
+    return _repeated(x, -2, count) if full else x
+
+
+def _repeated(x: Any, axis: int, count: int) -> Any:
+    if len(getattr(x, "shape", ())) < -axis or not hasattr(x, "dtype"):
+        return x  # the checks refuse it
+    shape = list(x.shape)
+    shape[axis] *= count
+    return np.broadcast_to(np.zeros((), x.dtype), shape)

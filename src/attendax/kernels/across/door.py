@@ -1,0 +1,77 @@
+"""Where a call is divided over devices: as the types of its arrays say, or as a ``Division`` around it says."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from attendax.checks import fail
+
+from ..call import Call, with_traced
+from ..derivatives import attend
+from ..operands import Results
+from .layout import Axes, Layout, attend_on, has_function, layout_of, spec_of
+
+
+class Division(NamedTuple):
+    """Which mesh axes divide the calls that are made where types do not say so; see ``sharding.on_mesh``."""
+
+    mesh: Any  # None for that of the context
+    batch: Axes
+    heads: Axes
+    queries: Axes
+    keys: Axes
+    strategy: str | None = None
+    function: str = "attention"  # the name that errors give
+
+    def layout(self, rank: int) -> Layout:
+        """That of a call, the queries of which have this rank."""
+        lead = (self.batch, *((),) * (rank - 4)) if rank > 3 else ()
+        return Layout(lead, self.heads if rank > 2 else (), self.queries, self.keys)
+
+
+DIVISION = jax.make_user_context(None)  # jit traces anew where it changes
+
+
+def attend_where_it_lies(call: Call, query: Any, key: Any) -> Results:
+    """The results of a call whose functions are not traced yet, divided as the types of query and key say.
+
+    So it is where mesh axes are Explicit; what is divided over Auto axes, XLA decides, unless there is a ``Division``.
+    """
+    found = layout_of(query, key)
+    if found is None and DIVISION.value is not None:
+        return attend_divided(call, DIVISION.value, query.ndim)
+    if found is None:
+        return attend(with_traced(call.operands), call.plan)
+    layout, mesh = found
+    if has_function(call.operands.score_mod) and layout.divides_heads() and not (layout.queries or layout.keys):
+        return _by_xla(call, layout)  # a function may read arrays of all batches and heads
+    return attend_on(call, layout, mesh, reshard=True)
+
+
+def attend_divided(call: Call, division: Division, rank: int, positions: Any = None) -> Results:
+    """The results of a call whose functions are not traced yet, of queries of a rank."""
+    layout, mesh = division.layout(rank), division.mesh or jax.sharding.get_abstract_mesh()
+    query, key = call.operands.query, call.operands.key
+    sizes = {"queries": (query.shape[-2], layout.queries), "keys": (key.shape[-2], layout.keys)}
+    sizes |= {"heads": (query.shape[-3], layout.heads), "batches": (query.shape[0], sum(layout.lead[:1], ()))}
+    for what, (size, axes) in sizes.items():
+        count = math.prod(mesh.shape[axis] for axis in axes)
+        if size % count:
+            padded = what in ("queries", "keys")
+            advice = "Pad them, and leave the padding out by masks.padding(lengths)." if padded else ""
+            sentence = f"{size} {what} are no multiple of {count} devices of {axes}."
+            fail(ValueError, division.function, sentence, advice=advice)
+    return attend_on(call, layout, division.mesh, division.strategy, positions)
+
+
+def _by_xla(call: Call, layout: Layout) -> Results:
+    """Over Auto axes: XLA divides batches and heads."""
+    leaves, tree = jax.tree.flatten(call.operands)
+
+    def everywhere(*leaves: Any) -> Results:
+        return attend(with_traced(jax.tree.unflatten(tree, leaves)), call.plan)
+
+    rows: Any = spec_of(*layout.lead, layout.heads, (), ())
+    out = Results(rows, rows, rows)
+    return jax.sharding.auto_axes(everywhere, axes=tuple(layout.names()), out_sharding=out)(*leaves)

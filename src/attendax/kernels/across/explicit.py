@@ -1,0 +1,79 @@
+"""Layers on meshes with Explicit axes: inside, XLA divides them as it does over Auto axes, all but divided tokens."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from attendax.params import MultiHeadParams
+
+from .door import DIVISION, Division
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def over_auto_axes(function: Function) -> Function:
+    """Decorate a layer ``function(params, x, ...)``: where arrays lie on Explicit axes, it runs over Auto axes.
+
+    Its results lie as x does: divided by the batch, and (B, T, M) also by the tokens. Where tokens are divided, its
+    attention goes from device to device, see ``sharding.attention``.
+    """
+    names = [name for name, x in inspect.signature(function).parameters.items() if x.kind is x.POSITIONAL_OR_KEYWORD]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        places = [k for k, x in enumerate(leaves) if isinstance(x, jax.Array)]
+        if not any(any(_entries(leaves[k])) for k in places):
+            return function(*args, **kwargs)
+
+        def inside(*arrays: Any) -> Any:
+            found = dict(zip(places, arrays, strict=True))
+            args, kwargs = jax.tree.unflatten(tree, [found.get(k, x) for k, x in enumerate(leaves)])
+            return function(*args, **kwargs)
+
+        def divided(*arrays: Any) -> Any:
+            with DIVISION(division):
+                return inside(*arrays)
+
+        arrays, given = [leaves[k] for k in places], dict(zip(names, args, strict=False)) | kwargs
+        params, *inputs = (given.get(name) for name in names)
+        entries, division = _entries(inputs[0]), _division(params, *inputs)
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            shapes = jax.eval_shape(inside, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
+        out = jax.tree.map(lambda x: P(*[*entries[: 2 if x.ndim == 3 else 1], *[None] * x.ndim][: x.ndim]), shapes)
+        return jax.sharding.auto_axes(divided, out_sharding=out)(*arrays)
+
+    return cast(Function, call)
+
+
+def _division(params: Any, queries: Any, keys: Any = None, *_: Any) -> Division | None:
+    """How the attention of a layer is divided where the tokens of its queries are: heads lie as the weights say."""
+    batch, tokens = (_names(entry) for entry in [*_entries(queries), None, None][:2])
+    if not tokens:
+        return None  # XLA divides batches and heads by itself
+    of_keys = tokens if keys is None else _names([*_entries(keys), None, None][1])
+    weights = (x for x in jax.tree.leaves(params, is_leaf=_is_multi_head) if _is_multi_head(x))
+    heads = (_names([None, *_entries(each.W_Q)][-1]) for each in weights)
+    return Division(None, batch, next(heads, ()), tokens, of_keys if of_keys == tokens else ())
+
+
+def _is_multi_head(x: Any) -> bool:
+    return isinstance(x, MultiHeadParams)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _entries(x: Any) -> list[Any]:
+    """What divides each axis, None where no Explicit mesh axis does; nothing of what is not of JAX."""
+    if not isinstance(x, jax.Array):
+        return []
+    sharding = jax.typeof(x).sharding
+    explicit = set(sharding.mesh.explicit_axes)
+    names = [(entry,) if isinstance(entry, str) else entry for entry in sharding.spec]
+    return [entry if entry and set(entry) <= explicit else None for entry in names]

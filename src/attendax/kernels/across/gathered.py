@@ -1,0 +1,69 @@
+"""All keys come to every device, for each direction anew; their gradients are summed where they live."""
+
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..backends import ACROSS
+from ..derivatives import attend, pull, push
+from ..numerics import vary_alike
+from ..operands import KEY, VALUE, Operands, Plan, Results
+from .blocks import Travellers, anywhere, local, meeting, not_a_number, rounded, travellers
+
+
+def forward(operands: Operands, plan: Plan) -> Results:
+    """The results over the keys of all devices."""
+    return attend(_with_all_keys(operands, plan), local(plan, partial=False))
+
+
+def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+    """How out and lse move."""
+    dots = list(tangents)
+    for k in (KEY, VALUE):
+        dots[k] = None if dots[k] is None else _gather(dots[k], -2, plan)
+    return push(dots, _with_all_keys(operands, plan), results, local(plan, partial=False))
+
+
+def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+    """The transpose of ``tangent``."""
+    count, shapes = lax.axis_size(plan.axis), list(wanted)
+    for k in (KEY, VALUE):
+        if shapes[k] is not None:
+            shapes[k] = *shapes[k][:-2], shapes[k][-2] * count, shapes[k][-1]
+    found = pull(grads, _with_all_keys(operands, plan), results, local(plan, partial=False), shapes)
+    used = [k for k, shape in enumerate(wanted) if shape is not None]
+    summed = [_scatter(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
+    return rounded(vary_alike((summed, operands.query))[0], operands, plan, wanted)
+
+
+def spoiled(marked: Array, found: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> Any:
+    """Gradients ``found``, and not a number wherever a marked row looks."""
+
+    def added():
+        more = cotangent(not_a_number(marked, results), operands, results, plan, wanted)
+        return vary_alike(([x + y for x, y in zip(found, more, strict=True)], operands.query))[0]
+
+    return tuple(lax.cond(anywhere(marked, plan), added, lambda: vary_alike((list(found), operands.query))[0]))
+
+
+def _with_all_keys(operands: Operands, plan: Plan) -> Operands:
+    key, value, positions, ids = travellers(operands)
+    if positions is not None:
+        positions = _gather(positions, 0, plan) if jnp.ndim(positions) else None  # counted from the first of all
+    keys = Travellers(
+        _gather(key, -2, plan), _gather(value, -2, plan), positions, tuple(_gather(x, -1, plan) for x in ids)
+    )
+    return meeting(operands._replace(key=keys.key), keys, 0)
+
+
+def _gather(x: Array, axis: int, plan: Plan) -> Array:
+    return lax.all_gather(x, plan.axis, axis=axis % x.ndim, tiled=True)
+
+
+def _scatter(x: Array, plan: Plan) -> Array:
+    return lax.psum_scatter(x, plan.axis, scatter_dimension=x.ndim - 2, tiled=True)
+
+
+ACROSS["all_gather"] = sys.modules[__name__]

@@ -1,0 +1,69 @@
+"""Heads for tokens: a device gives away its tokens of most heads, and gets all tokens of a few (Jacobs et al. 2023).
+
+What follows is an ordinary call of fewer heads. What its own heads are to it, a device reads from their numbers.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from attendax.checks import fail
+from attendax.masks import Mask
+
+from ..operands import Operands, Positions
+
+
+def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
+    """The operands of all tokens and this device's share of the heads; key heads too few to share are repeated."""
+    count, (N, T) = lax.axis_size(axis), operands.query.shape[-3:-1]
+    if N % count:
+        sentence = f"strategy 'ulysses' divides heads, and {N} heads are no multiple of {count} devices."
+        fail(ValueError, "sharding.attention", sentence, advice="'ring' and 'all_gather' divide any number of heads.")
+    first = lax.axis_index(axis) * (N // count)
+    repeats = math.lcm(operands.key.shape[-3], count) // operands.key.shape[-3]
+
+    def own_heads(x: Array) -> Array:
+        return x if x.shape[-3] == 1 < N else lax.dynamic_slice_in_dim(x, first, N // count, x.ndim - 3)
+
+    def gathered(x: Array, place: int) -> Array:
+        return lax.all_gather(x, axis, axis=x.ndim + place, tiled=True)
+
+    def of_pairs(x: Array) -> Array:
+        if x.shape[-2] != T:
+            return own_heads(x)
+        return gathered(x, -2) if x.shape[-3] == 1 < N else tokens_of_heads(x, axis)
+
+    def of_mask(part: Mask) -> Mask:
+        if part.kind == "segments":
+            queries, keys = part.arrays
+            return dataclasses.replace(part, arrays=(gathered(queries, -2), gathered(keys, -1)))
+        return dataclasses.replace(part, arrays=tuple(map(of_pairs, part.arrays))) if part.kind == "dense" else part
+
+    def of_place(place: Any) -> Any:
+        return gathered(place, -1) if place is not None and jnp.ndim(place) else None  # counted from the first of all
+
+    _, queries, keys = operands.positions
+    repeated = (jnp.repeat(x, repeats, axis=-3) if repeats > 1 else x for x in (operands.key, operands.value))
+    query, key, value = (tokens_of_heads(x, axis) for x in (operands.query, *repeated))
+    return operands._replace(
+        query=query,
+        key=key,
+        value=value,
+        bias=None if operands.bias is None else of_pairs(operands.bias),
+        mask=None if operands.mask is None else operands.mask.map(of_mask),
+        dropout=None if operands.dropout is None else tuple(map(own_heads, operands.dropout)),
+        positions=Positions(first, of_place(queries), of_place(keys)),
+    )
+
+
+def tokens_of_heads(x: Array, axis: tuple[str, ...]) -> Array:
+    """From some tokens of all heads (..., N, T / n, .) to all tokens of some: (..., N / n, T, .)."""
+    return lax.all_to_all(x, axis, split_axis=x.ndim - 3, concat_axis=x.ndim - 2, tiled=True)
+
+
+def heads_of_tokens(x: Array, axis: tuple[str, ...]) -> Array:
+    """The way back."""
+    return lax.all_to_all(x, axis, split_axis=x.ndim - 2, concat_axis=x.ndim - 3, tiled=True)

@@ -1,0 +1,218 @@
+"""A call of whole arrays on a mesh: each device attends with its batches, heads and tokens, inside ``shard_map``."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from attendax.checks import fail
+from attendax.masks import Mask
+
+from ..call import Call, with_traced
+from ..derivatives import attend
+from ..operands import Operands, Positions, Results
+from .call import attend_locally
+from .strategy import Choice, choose
+
+Axes = tuple[str, ...]
+
+
+class Layout(NamedTuple):
+    """Which mesh axes divide the leading axes, the heads, the queries and the keys; () for none."""
+
+    lead: tuple[Axes, ...]
+    heads: Axes
+    queries: Axes
+    keys: Axes
+
+    def divides_heads(self) -> bool:
+        """Whether a device has some of the batches or heads only."""
+        return bool(self.heads or any(self.lead))
+
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset(name for axes in (*self.lead, *self[1:]) for name in axes)
+
+
+def layout_of(query: Any, key: Any) -> tuple[Layout, Any] | None:
+    """What the types of query and key say of Explicit mesh axes, and the mesh; None where nothing is divided.
+
+    Keys lie as queries do; their tokens are divided where their own type says so, too.
+    """
+    kinds = [jax.typeof(x).sharding for x in (query, key)]
+    explicit = {name for kind in kinds for name in kind.mesh.explicit_axes}
+    if not explicit:
+        return None
+    found = []
+    for kind, x in zip(kinds, (query, key), strict=True):
+        found.append([_explicit(entry, explicit) for entry in _padded(kind.spec, 3, x.ndim)])
+    (*lead, heads, queries, _), (*_, keys, _) = found
+    layout = Layout(tuple(lead), heads, queries, keys if keys == queries else ())
+    return (layout, kinds[0].mesh) if layout.names() or any(map(any, found)) else None
+
+
+def _padded(spec: Any, least: int, rank: int) -> list[Any]:
+    """An entry for each axis, and one more in front of an array without heads."""
+    return [None] * (least - rank) + list(spec) + [None] * (rank - len(spec))
+
+
+def _explicit(entry: Any, explicit: set[str]) -> Axes:
+    names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+    return tuple(name for name in names if name in explicit)
+
+
+def attend_on(
+    call: Call, layout: Layout, mesh: Any, strategy: str | None = None, positions: Any = None, *, reshard: bool = False
+) -> Results:
+    """The results of a call of whole arrays, whose functions are not traced yet.
+
+    Args:
+        call: made of them.
+        layout: how it is divided.
+        mesh: on which; None for that of the context.
+        strategy: where keys are divided, as in ``attend_across``.
+        positions: of all queries and of all keys, (T,) and (S,); None: in order.
+        reshard: whether the arrays have to be brought into the layout first, as Explicit axes ask for.
+    """
+    operands, plan = call
+    sizes = dict((mesh or jax.sharding.get_abstract_mesh()).shape)
+    _refuse_functions(operands, layout)
+    operands = _enough_key_heads(operands, math.prod(sizes[name] for name in layout.heads))
+    strategy = strategy or (choice_for(operands, layout, sizes).strategy if layout.keys else None)
+    plan = plan.in_parts() if strategy == "ring" else plan
+    leaves, tree = jax.tree.flatten((operands, positions))
+    of_tokens = None if positions is None else (P(layout.queries or None), P(layout.keys or None))
+    specs = jax.tree.leaves((_specs(operands, layout), of_tokens), is_leaf=lambda x: isinstance(x, P))
+    if reshard:
+        leaves = [jax.sharding.reshard(x, spec) for x, spec in zip(leaves, specs, strict=True)]
+
+    def here(*leaves: Any) -> Results:
+        operands, positions = jax.tree.unflatten(tree, leaves)
+        operands = operands._replace(positions=_positions(operands, layout, positions))
+        if layout.keys:
+            return attend_locally(Call(operands, plan), layout.keys, str(strategy))
+        return attend(with_traced(operands), plan)
+
+    out = spec_of(*layout.lead, layout.heads, layout.queries, ())
+    divided = jax.shard_map(here, mesh=mesh, in_specs=tuple(specs), out_specs=out, axis_names=set(layout.names()))
+    return divided(*leaves)
+
+
+def _positions(operands: Operands, layout: Layout, positions: Any) -> Positions:
+    N, T, S = *operands.query.shape[-3:-1], operands.key.shape[-2]
+    first = [lax.axis_index(axes) * size if axes else None for axes, size in zip(layout[1:], (N, T, S), strict=True)]
+    return Positions(*first) if positions is None else Positions(first[0], *positions)
+
+
+def _enough_key_heads(operands: Operands, count: int) -> Operands:
+    """Key heads repeated until the devices of the heads can share them."""
+    G = operands.key.shape[-3]
+    repeats = math.lcm(G, count) // G
+    if repeats == 1:
+        return operands
+    return operands._replace(key=jnp.repeat(operands.key, repeats, -3), value=jnp.repeat(operands.value, repeats, -3))
+
+
+def choice_for(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Choice:
+    """The strategy for keys that are divided, of mesh axes of these sizes."""
+    operands = _enough_key_heads(operands, math.prod(sizes[name] for name in layout.heads))
+    return choose(_share(operands, layout, sizes), math.prod(sizes[name] for name in layout.keys))
+
+
+def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operands:
+    """Stand-ins for what one device holds."""
+
+    def part(x: Any, spec: P) -> Any:
+        pairs = zip(x.shape, spec, strict=True)
+        shape = (size // math.prod(sizes[name] for name in _named(entry)) for size, entry in pairs)
+        return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
+
+    specs = _specs(operands, layout)
+    leaves, tree = jax.tree.flatten(operands)
+    each = zip(leaves, jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P)), strict=True)
+    return jax.tree.unflatten(tree, [part(x, spec) if len(spec) else x for x, spec in each])
+
+
+def _named(entry: Any) -> Axes:
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _specs(operands: Operands, layout: Layout) -> Any:
+    """A partition spec for each leaf of the operands."""
+    bias, score_mod, mask, dropout = operands[3:7]
+    tokens: Any = spec_of(*layout.lead, layout.heads, layout.keys, ())
+
+    def pairs(x: Any, keys: Axes = ()) -> P:
+        axes = (*layout.lead, layout.heads, layout.queries, keys)
+        return spec_of(*(() if size == 1 else axis for size, axis in zip(x.shape, axes, strict=True)))
+
+    def of_part(part: Mask) -> Mask:
+        if part.kind == "function":
+            return dataclasses.replace(part, arrays=jax.tree.map(lambda _: P(), part.arrays))
+        keys = layout.keys if part.kind == "segments" else ()
+        return dataclasses.replace(part, arrays=tuple(None if x is None else pairs(x, keys) for x in part.arrays))
+
+    if score_mod is not None:
+        leaves, tree = jax.tree.flatten(score_mod)
+        roles = zip(score_mod.roles(), leaves, strict=True)
+        score_mod = jax.tree.unflatten(tree, [pairs(x) if role == "pairs" else P() for role, x in roles])
+    own: Any = spec_of(*layout.lead, layout.heads, layout.queries, ())
+    of_bias: Any = None if bias is None else pairs(bias)
+    return Operands(
+        own,
+        tokens,
+        tokens,
+        of_bias,
+        score_mod,
+        None if mask is None else mask.map(of_part),
+        None if dropout is None else tuple(map(pairs, dropout)),
+    )
+
+
+def spec_of(*axes: Axes) -> P:
+    """The partition spec of axes, each divided by so many mesh axes."""
+    return P(*(names[0] if len(names) == 1 else names or None for names in axes))
+
+
+def has_function(value: Any) -> bool:
+    """Whether a mask or modifier, or a part of it, is a function of its user."""
+    return value is not None and (
+        value.kind == "function" or any(has_function(x) for x in value.arrays if hasattr(x, "kind"))
+    )
+
+
+def _refuse_functions(operands: Operands, layout: Layout) -> None:
+    """A function may read arrays of all batches and heads, of which a device has some."""
+    if not layout.divides_heads():
+        return
+
+    def of_one_head(part: Mask) -> Mask:
+        if part.kind == "function":
+            one = np.zeros((1, 1), np.int32)
+            found = jax.eval_shape(
+                lambda arrays: Mask(part.kind, arrays, part.settings).allowed(one, one, jnp), part.arrays
+            )
+            if len(found.shape) > 2:
+                fail(
+                    NotImplementedError,
+                    "attention",
+                    "a mask's function differs between batches or heads that are divided.",
+                    advice="Write it out by mask.to_dense(T, S), or divide only the tokens.",
+                )
+        return part
+
+    if operands.mask is not None:
+        operands.mask.map(of_one_head)
+    if has_function(operands.score_mod):
+        sentence = "the function of score_mod may read all batches and heads, and these are divided with the tokens."
+        fail(
+            NotImplementedError,
+            "attention",
+            sentence,
+            advice="Divide only the tokens, or batches and heads without them.",
+        )

@@ -1,0 +1,121 @@
+"""Which strategy is best for a sequence on several devices: from sizes and a link, by arithmetic that can be read."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+from ..operands import Operands
+
+STRATEGIES = ("ring", "all_gather", "ulysses")
+
+
+class Link(NamedTuple):
+    """How fast devices exchange and multiply; the numbers of a datasheet, not of a measurement.
+
+    Attributes:
+        bytes_per_second: that a device receives.
+        latency: seconds before the first byte.
+        flops_per_second: of the products of attention.
+        gathered_bytes: how large the keys and values of all devices may be on one.
+    """
+
+    bytes_per_second: float = 200e9
+    latency: float = 10e-6
+    flops_per_second: float = 400e12
+    gathered_bytes: float = 2**30
+
+
+LINK = Link()
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A strategy, why, and for each that is possible what a device receives, and how long it waits for that.
+
+    Attributes:
+        strategy: the one to take.
+        reason: in a sentence.
+        bytes_received: by a device in a forward, by strategy.
+        bytes_with_gradient: in forward and gradient together.
+        seconds: that a forward waits for the link, by strategy, as the ``Link`` says.
+    """
+
+    strategy: str
+    reason: str
+    bytes_received: dict[str, int]
+    bytes_with_gradient: dict[str, int]
+    seconds: dict[str, float]
+
+    def __str__(self) -> str:
+        lines = [f"sharding.attention by {self.strategy!r}: {self.reason}"]
+        for name, amount in self.bytes_received.items():
+            both = self.bytes_with_gradient[name]
+            lines.append(f"  {name:<11}{amount:,} bytes to a device; {both:,} with the gradient")
+        return "\n".join(lines)
+
+
+def choose(operands: Operands, count: int, link: Link = LINK) -> Choice:
+    """The strategy for the operands that one of ``count`` devices holds."""
+    received, hops = bytes_received(operands, count), {"ring": count - 1, "all_gather": 1, "ulysses": 4}
+    query, key = operands.query, operands.key
+    pairs = query.size // query.shape[-1] * key.shape[-2]
+    products = 2 * pairs * (query.shape[-1] + operands.value.shape[-1]) / link.flops_per_second  # of one hop
+    seconds = {}
+    for name, amount in received.items():
+        wait = hops[name] * link.latency + amount / link.bytes_per_second
+        if name == "ring":  # keys travel while products run
+            wait = (count - 1) * max(
+                link.latency, link.latency + amount / (count - 1 or 1) / link.bytes_per_second - products
+            )
+        seconds[name] = wait
+    fits = {
+        name: wait
+        for name, wait in seconds.items()
+        if name != "all_gather" or _gathered(operands, count) <= link.gathered_bytes
+    }
+    best = min(fits, key=lambda name: (fits[name], STRATEGIES.index(name)))
+    told = ", ".join(f"{name} {1e6 * wait:.1f} us" for name, wait in seconds.items())
+    both = {name: amount + _of_gradient(name, amount, operands, count) for name, amount in received.items()}
+    return Choice(best, f"it waits least for the link ({told})", received, both, seconds)
+
+
+def bytes_received(operands: Operands, count: int) -> dict[str, int]:
+    """Bytes of queries, keys, values and results that a device receives in a forward, by strategy that is possible."""
+    query, key, value, bias = operands[:4]
+    keys = _bytes(key) + _bytes(value)
+    found = {"ring": (count - 1) * keys, "all_gather": (count - 1) * keys}
+    N, G = query.shape[-3], key.shape[-3]
+    if N % count == 0 and not _rows_for_all_heads(bias, operands.mask, N):
+        repeats = math.lcm(G, count) // G
+        out = query.size // query.shape[-1] * value.shape[-1] * operands.wide().itemsize
+        found["ulysses"] = (_bytes(query) + repeats * keys + out) * (count - 1) // count
+    return found
+
+
+def _of_gradient(name: str, forward: int, operands: Operands, count: int) -> int:
+    """What the gradient receives: all keys again, and gradients of keys and values, which travel in the wide dtype."""
+    if name == "ulysses":
+        return forward
+    wide = (operands.key.size + operands.value.size) * operands.wide().itemsize
+    return forward + int(wide) * (count if name == "ring" else count - 1)
+
+
+def _bytes(x: Any) -> int:
+    return int(x.size) * x.dtype.itemsize
+
+
+def _gathered(operands: Operands, count: int) -> int:
+    return count * (_bytes(operands.key) + _bytes(operands.value))
+
+
+def _rows_for_all_heads(bias: Any, mask: Any, N: int) -> bool:
+    """Whether a bias or a dense mask would have to come whole to every device: one row of it serves all heads."""
+    found = [] if bias is None else [bias]
+
+    def collect(part):
+        found.extend(part.arrays if part.kind == "dense" else ())
+        return part
+
+    if mask is not None:
+        mask.map(collect)
+    return any(x.shape[-3] == 1 < N and x.shape[-2] > 1 for x in found)

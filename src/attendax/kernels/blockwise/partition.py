@@ -1,0 +1,204 @@
+"""How large tiles are: a pure function of the sizes of a call."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..operands import Limits, Operands, Plan
+from .schedule import SKIPPED, kinds_of_tiles
+from .tiles import Band, Grid
+
+LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
+ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
+LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
+ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
+BANDS, MOST_OF_ALL = 4, 0.8  # how many bands at most, and what share of all pairs they may still have
+FEW = 128  # queries
+LEAST = 32  # queries or keys, however many heads a tile must hold
+
+
+class Partition(NamedTuple):
+    """How the scores of a call are cut: into heads that stay whole, or bands, or else the tiles of a grid."""
+
+    heads: Grid | None
+    bands: list[Band]
+    grid: Grid
+
+
+def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> Partition:
+    """The partition for the "forward", the "tangent" or the "cotangent" of a call.
+
+    A forward fuses scores and softmax in one kernel, and takes more heads at once than derivatives do.
+    """
+    most = plan.limits.whole_bytes if direction == "forward" else plan.limits.bytes
+    if (heads := whole_grid_of(operands, plan, most)) is not None:
+        return Partition(heads, [], heads)
+    return Partition(None, bands_of(operands, plan), grid_of(operands, plan, apart=direction == "cotangent"))
+
+
+def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
+    """The grid for the arrays of a call; see ``choose``."""
+    if plan.limits == ONE_TILE:
+        axes = _axes(operands, plan)
+        T, S = operands.query.shape[-2], operands.key.shape[-2]
+        return Grid(axes, axes, T, S, T, S, len(plan.batch), operands.positions)
+    masked, band = operands.mask is not None, _band(operands.mask)
+    sizes = operands.query.shape[-2], operands.key.shape[-2], operands.wide().itemsize
+    axes, whole, batch = _axes(operands, plan), _whole_axes(operands, plan), len(plan.batch)
+    limits = plan.limits._replace(bytes=plan.limits.bytes * plan.devices)
+    grid = choose(axes, *sizes, limits, masked=masked, band=band, whole=whole, batch=batch, apart=apart)
+    return dataclasses.replace(grid, places=operands.positions)
+
+
+def choose(
+    axes: tuple[int, ...],
+    T: int,
+    S: int,
+    itemsize: int,
+    limits: Limits = LIMITS,
+    *,
+    masked: bool = False,
+    band: int | None = None,
+    whole: int = 0,
+    batch: int = 0,
+    apart: bool = False,
+) -> Grid:
+    """The grid for scores of these sizes.
+
+    Args:
+        axes: the leading axes, G, and how many query heads share a key head.
+        T, S: queries and keys.
+        itemsize: bytes of a score.
+        limits: of a tile.
+        masked: whether there is a mask, which may leave tiles out.
+        band: how many keys a query sees, where a window bounds it.
+        whole: the last so many of ``axes`` must not be cut, because a function reads them.
+        batch: how many of ``axes`` come from vmap.
+        apart: whether query heads that share a key head go one by one where they do not all fit. The backward would
+            have to bring them side by side, which takes longer than two products (1.1 times, of 32 heads over 8).
+    """
+    if T * axes[-1] == 1 and not masked:  # fewer scores than keys, and cutting keys would copy them: 10 ms against 5
+        return Grid(axes, axes, T, S, T, S, batch)
+    budget = max(1, limits.bytes // itemsize)
+    rows, columns = limits.rows, limits.columns
+    if band is not None:  # a tile as wide as the band wastes as much as it uses; smaller ones are slow to multiply
+        rows = columns = min(rows, columns, max(128, 1 << (band.bit_length() - 1)))
+    elif LEAST <= T <= FEW:  # longer rows make up for few of them: 64 x 4,096 scores 1.15 times as fast
+        columns, budget = 4 * columns, budget // 2
+    outside = len(axes) - whole
+    heads = math.prod(size for size in axes[outside:] if isinstance(size, int))
+    columns = _even(S, min(columns, max(LEAST, budget // max(1, heads))))
+    rows = _even(T, min(rows, max(LEAST, budget // max(1, heads * columns))))
+    room = budget // (heads * rows * columns)
+    pieces = *_pieces(axes[:outside], 1 if apart and room < axes[-1] else room), *axes[outside:]
+    return Grid(axes, pieces, T, S, rows, columns, batch)
+
+
+def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
+    """The grid of a call whose heads are small and plain enough to be whole (see ``whole_heads``); None for any other.
+
+    A chunk has at most so many bytes of scores.
+
+    Beyond 256 x 256 scores, or 512 keys, that is slower than tiles. With a large scale the product of two numbers that
+    ``whole_heads`` takes as they are could overflow.
+    """
+    T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
+    axes, most = _axes(operands, plan), plan.limits.whole
+    modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
+    if (
+        modified
+        or plan.devices > 1
+        or not plan.heads_whole
+        or D == 1
+        or abs(plan.scale) > 2**10
+        or _whole_axes(operands, plan)
+    ):
+        return None
+    if most < max(T * S, S * S // 4):
+        return None
+    pieces = _pieces(axes, bytes // (operands.wide().itemsize * T * S))
+    return Grid(axes, pieces, T, S, T, S, len(plan.batch), operands.positions)
+
+
+def rows_of(operands: Operands, plan: Plan, bytes: int) -> Grid:
+    """A grid whose tiles are one query with all keys, of heads that have at most so many bytes of keys or of values."""
+    T, S = operands.query.shape[-2], operands.key.shape[-2]
+    axes, widest = _axes(operands, plan), max(operands.key.shape[-1], operands.value.shape[-1])
+    outside = len(axes) - _whole_axes(operands, plan)
+    pieces = *_pieces(axes[:outside], bytes // (operands.wide().itemsize * S * widest)), *axes[outside:]
+    return Grid(axes, pieces, T, S, 1, S, len(plan.batch), operands.positions)
+
+
+def bands_of(operands: Operands, plan: Plan) -> list[Band]:
+    """The bands of a call whose mask is known, no window, and leaves out much of not very many pairs; else none.
+
+    A causal call of 1,024 queries does 5/8 of the full work in four bands, 3/4 in tiles of 512, and as much in tiles of
+    256, which are slower to multiply and have to be merged: 1.15 times the speed forward, 1.05 with the gradient.
+    """
+    T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
+    mask = operands.mask
+    known = mask is not None and not jax.tree.leaves((mask, operands.positions)) and _band(mask) is None
+    if not known or plan.devices > 1 or _whole_axes(operands, plan) or not size < max(T, S) <= BANDS * size:
+        return []
+    axes, itemsize = _axes(operands, plan), operands.wide().itemsize
+    kinds = kinds_of_tiles(operands.mask, Grid(axes, axes, T, S, min(T, size), min(S, size)))[0]
+    bands = []
+    for block, used in enumerate(kinds != SKIPPED):
+        blocks = np.flatnonzero(used) if used.any() else [0]
+        row, column = int(block * size), int(blocks[0] * size)
+        rows, columns = min(T - row, size), int(min(S, (blocks[-1] + 1) * size)) - column
+        pieces = _pieces(axes, plan.limits.bytes // (itemsize * rows * columns))
+        bands.append(Band(Grid(axes, pieces, T, S, rows, columns, len(plan.batch)), row, column))
+    done = sum(band.grid.rows * band.grid.columns for band in bands)
+    return bands if done <= MOST_OF_ALL * T * S else []
+
+
+def _axes(operands: Operands, plan: Plan) -> tuple[int, ...]:
+    """The leading axes, G, and how many query heads share a key head."""
+    N, G = operands.query.shape[-3], operands.key.shape[-3]
+    return *plan.leading(operands), G, N // G
+
+
+def _pieces(axes: tuple[int, ...], room: int) -> tuple[int, ...]:
+    """How much of each axis to take, the last ones first, so that at most ``room`` entries are taken, at least one."""
+    pieces: list[int] = []
+    for size in reversed(axes):
+        known = min(size, max(1, room)) if isinstance(size, int) else 1
+        piece = max(n for n in range(1, known + 1) if size % n == 0)
+        room = room // piece if piece == size else 1
+        pieces.insert(0, piece)
+    return tuple(pieces)
+
+
+def _even(size: int, most: int) -> int:
+    """A block of at most ``most``, as even as ``size`` allows."""
+    blocks = -(-size // most)
+    return -(-size // blocks)
+
+
+def _band(mask: Any) -> int | None:
+    """How many keys a query sees at most, where the mask is a window or holds one that all the rest only narrows."""
+    if mask is None or mask.kind not in ("and", "window"):
+        return None
+    if mask.kind == "and":
+        return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
+    left, right = mask.settings[-2:]
+    return None if left is None or right is None else left + right + 1
+
+
+def _whole_axes(operands: Operands, plan: Plan) -> int:
+    """How many axes a tile must take whole: all, where XLA divides them over devices, which it cannot do with a loop.
+
+    Where a function reads arrays of its own, all but those from vmap.
+    """
+    if plan.devices > 1:
+        return len(_axes(operands, plan))
+    reads = any(_has_function(x) for x in (operands.mask, operands.score_mod) if x is not None)
+    return len(_axes(operands, plan)) - len(plan.batch) if reads else 0
+
+
+def _has_function(value: Any) -> bool:
+    return value.kind == "function" or any(hasattr(part, "kind") and _has_function(part) for part in value.arrays)

@@ -1,0 +1,210 @@
+"""How the scores (..., N, T, S) are cut into tiles, and arrays to a tile.
+
+A chunk is a few batches and heads; a tile is the scores of a chunk between a block of queries and a block of keys. The
+last block of an axis that does not divide starts earlier, so that all have one size; what it shares with the block
+before must then not count twice.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..operands import Positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Sizes of the scores and of a tile.
+
+    ``axes`` are the sizes of the leading axes, the first ``batch`` of them from vmap, of G, and how many query heads
+    share a key head; ``pieces`` is how much of each a chunk takes: of query heads that share a key head all, or some of
+    a single key head. A tile has ``rows`` of the T queries and ``columns`` of the S keys.
+    """
+
+    axes: tuple[int, ...]
+    pieces: tuple[int, ...]
+    T: int
+    S: int
+    rows: int
+    columns: int
+    batch: int = 0
+    places: Positions = dataclasses.field(default=Positions(), compare=False)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many pieces each of ``axes`` has."""
+        return tuple(size // piece for size, piece in zip(self.axes, self.pieces, strict=True))
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key head in a chunk."""
+        return self.pieces[-1]
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The leading axes and query heads that a chunk takes."""
+        return *self.pieces[:-2], self.pieces[-2] * self.group
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return math.prod(self.counts)
+
+    @property
+    def row_blocks(self) -> int:
+        """How many blocks of queries there are."""
+        return -(-self.T // self.rows)
+
+    @property
+    def column_blocks(self) -> int:
+        """How many blocks of keys there are."""
+        return -(-self.S // self.columns)
+
+    @property
+    def rank(self) -> int:
+        """How many axes the scores have."""
+        return len(self.axes) + 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the scores of a tile."""
+        return *self.heads, self.rows, self.columns
+
+    @property
+    def in_order(self) -> bool:
+        """Whether queries and keys that follow each other stand side by side."""
+        return not any(place is not None and jnp.ndim(place) for place in self.places)
+
+    def tile(self, chunk: Any, row: Any, column: Any) -> "Tile":
+        """The tile of a chunk, a block of queries and a block of keys, by their numbers."""
+        starts: list[Any] = []
+        rest = chunk
+        for count, piece in zip(self.counts[::-1], self.pieces[::-1], strict=True):
+            starts.insert(0, 0 if is_one(count) else rest % count * piece)
+            rest = rest if is_one(count) else rest // count
+        i = _start(row, self.rows, self.row_blocks, self.T)
+        j = _start(column, self.columns, self.column_blocks, self.S)
+        return Tile(self, tuple(starts), i, j, row, column)
+
+
+def _start(block: Any, size: int, blocks: int, full: int) -> Any:
+    """Where a block starts: the last one early enough to be whole."""
+    if blocks == 1:
+        return 0
+    return block * size if full % size == 0 else jnp.minimum(block * size, full - size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """Some queries and all the keys that they may see: one tile of each chunk, from ``row`` and ``column`` on."""
+
+    grid: Grid
+    row: int
+    column: int
+
+    def tile(self, chunk: Any) -> "Tile":
+        """The tile of a chunk."""
+        starts = self.grid.tile(chunk, 0, 0).starts
+        return Tile(self.grid, starts, self.row, self.column, None, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Where a tile lies. Its methods cut arrays to it: axes that are 1, or that the tile takes whole, stay.
+
+    ``row_block`` and ``column_block`` are the numbers of its blocks, None in a band.
+    """
+
+    grid: Grid
+    starts: tuple[Any, ...]
+    row: Any
+    column: Any
+    row_block: Any
+    column_block: Any
+
+    def first_head(self) -> Any:
+        """The first query head of the tile."""
+        return self.starts[-2] * self.grid.axes[-1] + self.starts[-1]
+
+    def positions(self, rank: int) -> tuple[Array, Array, Array]:
+        """The positions n, i, j of heads, queries and keys: (..., N, 1, 1), (..., 1, rows, 1), (..., 1, 1, columns)."""
+        return self._along_axes(rank, self.grid.places)
+
+    def numbers(self, rank: int) -> tuple[Array, Array, Array]:
+        """The same, counted from the first head, query and key that are here."""
+        return self._along_axes(rank, Positions())
+
+    def _along_axes(self, rank: int, places: Positions) -> tuple[Any, ...]:
+        firsts, sizes = (self.first_head(), self.row, self.column), self.grid.shape[-3:]
+        found = map(_places_from, firsts, sizes, places)
+        shapes = ((-1 if other == axis else 1 for other in range(-rank, 0)) for axis in (-3, -2, -1))
+        return tuple(x.reshape(*shape) for x, shape in zip(found, shapes, strict=True))
+
+    def cut(self, role: str, x: Array) -> Array:
+        """The part of an array that lies in the tile; see ``where``."""
+        starts, sizes = self.where(role, x.shape)
+        return x if sizes == x.shape else lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+
+    def put(self, role: str, buffer: Array, x: Array) -> Array:
+        """Write x into that part."""
+        starts, sizes = self.where(role, buffer.shape)
+        if sizes == buffer.shape:
+            return x
+        return lax.dynamic_update_slice(buffer, x, starts, allow_negative_indices=False)
+
+    def add(self, role: str, buffer: Array, x: Array) -> Array:
+        """Add x to that part, summed over the axes along which the buffer is 1: the transpose of ``cut``."""
+        return self.put(role, buffer, self.cut(role, buffer) + folded(x, buffer.shape))
+
+    def where(self, role: str, shape: tuple[int, ...]) -> tuple[list[Any], tuple[int, ...]]:
+        """Where an array starts to lie in the tile, and how much of it does; an axis of 1 is taken as it is.
+
+        Args:
+            role: "queries" (..., N, T, .), "keys" (..., G, S, .), "pairs" (..., N, T, S), or "own": only the axes from
+                vmap are those of the grid.
+            shape: of the array.
+        """
+        grid = self.grid
+        *leading, shared, _ = zip(self.starts, grid.pieces, strict=True)
+        queries, keys = (self.row, grid.rows), (self.column, grid.columns)
+        many = self.first_head(), grid.heads[-1]
+        own = [(0, size) for size in shape]
+        ends = {
+            "queries": [*leading, many, queries, own[-1]] if own else [],
+            "keys": [*leading, shared, keys, own[-1]] if own else [],
+            "pairs": [*leading, many, queries, keys],
+            "own": [*leading[: grid.batch], *own[grid.batch :]],
+        }
+        sizes = tuple(1 if full == 1 else size for full, (_, size) in zip(shape, ends[role], strict=True))
+        starts = [
+            np.int32(0) if size == full else _as_int32(start)
+            for full, size, (start, _) in zip(shape, sizes, ends[role], strict=True)
+        ]
+        return starts, sizes
+
+
+def _places_from(start: Any, size: int, place: Any) -> Array:
+    """The positions of so many, from a number on; see ``Positions``."""
+    if place is not None and jnp.ndim(place):
+        return lax.dynamic_slice_in_dim(place, start, size)
+    counted = start + jnp.arange(size)
+    return counted if place is None else counted + place.astype(counted.dtype)
+
+
+def folded(x: Array, shape: tuple[int, ...]) -> Array:
+    """``x`` summed over the axes along which ``shape`` is 1."""
+    repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
+    return x.sum(repeated, keepdims=True) if repeated else x
+
+
+def _as_int32(index: Any) -> Any:
+    return np.int32(index) if isinstance(index, int) else jnp.asarray(index, jnp.int32)
+
+
+def is_one(size: Any) -> bool:
+    """Whether a size is 1; one that only an exported program will know is not (``jax.export``)."""
+    return isinstance(size, int) and size == 1

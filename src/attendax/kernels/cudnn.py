@@ -1,0 +1,258 @@
+"""cuDNN's attention, by way of ``jax.nn.dot_product_attention``: forward and gradient, on an NVIDIA GPU.
+
+It is used where it was asked for by name, and only for calls of which it can keep the law; ``why_not`` says which. The
+tangent, and every second derivative, runs in tiles. cuDNN never sees what it might take otherwise than the law does:
+
+- A text without any key is given one, and its results are 0 (L5).
+- Numbers that are not finite, or so large that a score or a gradient could overflow, are taken out. The queries that
+  see one come ``by_definition`` (L6, L7).
+
+The cotangent asks jax.nn for its forward again, because its public functions give no row sums of full precision. XLA
+may find both in one program and do the work once.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from attendax.checks import fail
+from attendax.masks import Mask
+
+from .blockwise import algorithm, by_definition
+from .operands import Operands, Plan, Results
+
+VIA = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
+DTYPES = ("float16", "bfloat16")
+OF_WIDTH, OF_LENGTHS = 8, 2  # D, and T and S, are multiples; jax.nn refuses the gradient of odd lengths
+WIDEST, WIDEST_FROM_9_0 = 128, 256  # D, by compute capability
+LARGEST_SCORE = 2.0**30  # below it no rounding of a score can overflow an exponential
+LARGEST = 2.0**50  # value, and gradient of out: no sum of products of two overflows float32
+ASKED_FOR = "asked for; forward and gradient by cuDNN, every other direction in tiles; not yet measured"
+
+
+class Visible(NamedTuple):
+    """A mask in cuDNN's words."""
+
+    causal: bool = False
+    left: int | None = None  # how many keys back a query sees, where that is bounded
+    lengths: Array | None = None  # of the keys, (..., 1, 1, 1)
+
+
+def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) -> str:
+    """Why a call cannot run on cuDNN by the law; nothing where it can. Only shapes and structure are looked at.
+
+    Args:
+        operands: of the call; the arrays may be ``jax.ShapeDtypeStruct``.
+        plan: of the call.
+        capability: compute capability of the GPU, such as (9, 0); None without one.
+    """
+    query, value = operands.query, operands.value
+    (T, D), S = query.shape[-2:], operands.key.shape[-2]
+    most = WIDEST_FROM_9_0 if capability and capability >= (9, 0) else WIDEST
+    seen = visible(operands.mask)
+    reasons = (
+        (operands.bias is not None, "a bias"),
+        (operands.score_mod is not None, "a score modifier"),
+        (operands.dropout is not None, "dropout: its own generator would draw otherwise (L10)"),
+        (not plan.heads_whole, "lse was asked for: that of jax.nn is rounded and has no gradient (L9)"),
+        (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {' and '.join(DTYPES)}"),
+        (value.shape[-1] != D, f"V = {value.shape[-1]} is not D = {D}"),
+        (D % OF_WIDTH != 0, f"D = {D} is not a multiple of {OF_WIDTH}"),
+        (T % OF_LENGTHS != 0 or S % OF_LENGTHS != 0, f"T = {T} and S = {S} are not multiples of {OF_LENGTHS}"),
+        (most < D, f"D = {D} is more than {most} (from compute capability 9.0 on: {WIDEST_FROM_9_0})"),
+        (not 0 < plan.scale <= 1, f"scale {plan.scale:g} is outside of (0, 1], where its order of rounding is safe"),
+        (isinstance(seen, str), seen),
+        (_windows_end(seen, T, S), f"T = {T} queries reach beyond S = {S} keys, and a window leaves them none (L5)"),
+    )
+    return next((str(reason) for holds, reason in reasons if holds), "")
+
+
+def _windows_end(seen: Any, T: int, S: int) -> bool:
+    return isinstance(seen, Visible) and seen.left is not None and T - 1 - seen.left > S - 1
+
+
+def visible(mask: Mask | None) -> Visible | str:
+    """The mask in cuDNN's words, or why there are none."""
+    found, right = Visible(), None
+    for part in _parts(mask):
+        if part.kind == "window":
+            if part.arrays or part.settings[0] != 0:
+                return "an offset: its masks begin at the first query and key"
+            _, left, ahead = part.settings
+            found = found._replace(left=_least(found.left, left))
+            right = _least(right, ahead)
+        elif part.kind == "padding" and part.arrays[1] is None and found.lengths is None:
+            found = found._replace(lengths=part.arrays[0])
+        else:
+            return f"the mask: a part of it is of the kind {part.kind!r}; it takes causal, left windows, key lengths"
+    if right != 0 and (right is not None or found.left is not None):
+        return "a window that looks ahead"
+    if found.left is not None and found.lengths is not None:
+        return "a window and key lengths: a query beyond the end of its text would see no key (L5)"
+    return found._replace(causal=right == 0)
+
+
+def _parts(mask: Mask | None) -> list[Mask]:
+    """The parts that must all allow a pair."""
+    if mask is None:
+        return []
+    return [one for part in mask.arrays for one in _parts(part)] if mask.kind == "and" else [mask]
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((x for x in (one, other) if x is not None), default=None)
+
+
+def capability() -> tuple[int, ...] | None:
+    """The compute capability of the first NVIDIA GPU that JAX finds; None where it finds none."""
+    try:
+        device = jax.devices("cuda")[0]
+    except RuntimeError:
+        return None
+    return tuple(int(x) for x in str(device.compute_capability).split("."))
+
+
+def refuse(function: str, operands: Operands, plan: Plan) -> None:
+    """Refuse a call that asks for cuDNN and cannot have it.
+
+    Raises:
+        NotImplementedError: the call is not eligible, or there is no NVIDIA GPU.
+    """
+    advice = "Leave implementation out: the tiles take every call, on every device."
+    found = capability()
+    if reason := why_not(operands, plan, found):
+        fail(NotImplementedError, function, f"implementation 'cudnn' does not take this call: {reason}.", advice=advice)
+    if found is None:
+        there = ", ".join(sorted({device.platform for device in jax.devices()}))
+        sentence = f"implementation 'cudnn' needs an NVIDIA GPU, and JAX finds none (it finds: {there})."
+        fail(NotImplementedError, function, sentence, advice=advice)
+
+
+def verdict(operands: Operands, plan: Plan) -> str:
+    """What ``explain`` says of a call that was not asked of cuDNN."""
+    found = capability()
+    if reason := why_not(operands, plan, found):
+        return f"not eligible: {reason}"
+    return "eligible, not yet measured: by name only" + ("" if found else "; JAX finds no NVIDIA GPU here")
+
+
+def on_one_device(context: Any) -> Any:
+    """The context of a lowering rule, so that jax.nn's own lowering knows that it is for one device.
+
+    Raises:
+        NotImplementedError: the program is for another platform, or XLA divides it over several devices.
+    """
+    module = context.module_context
+    if VIA == "cudnn" and tuple(module.platforms) != ("cuda",):
+        there = ", ".join(module.platforms)
+        fail(NotImplementedError, "attention", f"implementation 'cudnn' is for CUDA; this program is for {there}.")
+    axes = module.axis_context
+    if not hasattr(axes, "device_assignment"):  # inside shard_map
+        return context
+    if axes.num_devices > 1:
+        sentence = f"implementation 'cudnn' is for one device; this program is divided over {axes.num_devices}."
+        fail(NotImplementedError, "attention", sentence, advice="Call attention inside jax.shard_map.")
+    axes = dataclasses.replace(axes, device_assignment=axes.device_assignment or (jax.devices()[0],))
+    return context.replace(module_context=module.replace(axis_context=axes))
+
+
+def forward(operands: Operands, plan: Plan) -> Results:
+    """out; shift and total say nothing, and nothing reads them: there is no lse."""
+    safe, marked = _quarantined(operands, plan)
+    out = _attend(safe, plan)(*safe[:3]).astype(operands.wide())
+    none = jnp.zeros((*out.shape[:-1], 1), out.dtype)
+    return by_definition.forward(marked, Results(out, none, none + 1), operands, plan)
+
+
+def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+    """In tiles, with results of their own."""
+    return algorithm.tangent(tangents, operands, algorithm.forward(operands, plan), plan)
+
+
+def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+    """Gradients of query, key and value, as far as they are wanted."""
+    dout = grads[0]
+    safe, marked = _quarantined(operands, plan)
+    marked |= _large(dout, LARGEST) | ~_are(jnp.isfinite(results.out)) | _may_overflow(dout, safe)
+    given = jnp.where(marked, 0, dout).astype(operands.query.dtype)
+    _, pull = jax.vjp(_attend(safe, plan), *safe[:3])
+    found = [x.astype(operands.wide()).reshape(shape) for x, shape in zip(pull(given), wanted, strict=True) if shape]
+    marked &= _are(dout != 0, jnp.any)
+    exact = by_definition.cotangent(marked, found, grads, operands, plan, wanted)
+    return tuple(x.astype(operands.query.dtype) for x in exact)
+
+
+def _attend(operands: Operands, plan: Plan) -> Any:
+    """The function from query, key and value (..., heads, length, D) to out."""
+    dot_product_attention: Any = jax.nn.dot_product_attention
+    seen: Any = visible(operands.mask)
+    *lead, _, _, _ = operands.query.shape
+    lengths = None
+    if seen.lengths is not None:
+        lengths = jnp.broadcast_to(seen.lengths[..., 0, 0, 0], lead).reshape(-1).astype(jnp.int32)
+
+    def attend(query: Array, key: Array, value: Array) -> Array:
+        swapped = (x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2) for x in (query, key, value))
+        out, _ = dot_product_attention(
+            *swapped,
+            scale=plan.scale,
+            is_causal=seen.causal,
+            key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
+            local_window_size=None if seen.left is None else (seen.left, 0),
+            implementation=VIA,
+            return_residual=True,  # as its own forward for the gradient does: the two calls are one to the compiler
+        )
+        if lengths is not None:
+            out = jnp.where((lengths > 0)[:, None, None, None], out, 0)
+        return out.swapaxes(1, 2).reshape(query.shape)
+
+    return attend
+
+
+def _quarantined(operands: Operands, plan: Plan) -> tuple[Operands, Array]:
+    """The operands with 0 for what is not finite or too large, in full leading axes; and the rows that see it."""
+    lead = plan.leading(operands)
+    arrays = [jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in operands[:3]]
+    largest = min(LARGEST, math.sqrt(LARGEST_SCORE / (arrays[0].shape[-1] * plan.scale)))
+    limits = largest, largest, LARGEST
+    queries, keys, values = (_large(x, limit) for x, limit in zip(arrays, limits, strict=True))
+    whole = operands._replace(query=arrays[0], key=arrays[1], value=arrays[2])
+
+    def seen() -> Array:
+        return queries | by_definition.that_see(keys | values, whole, plan)
+
+    some = functools.reduce(jnp.logical_or, map(jnp.any, (queries, keys, values)))
+    marked = lax.cond(some, seen, lambda: jnp.zeros(queries.shape, bool))
+    query, key, value = (jnp.where(_small(x, limit), x, 0) for x, limit in zip(arrays, limits, strict=True))
+    return whole._replace(query=query, key=key, value=value), marked
+
+
+def _may_overflow(dout: Array, operands: Operands) -> Array:
+    """The rows of which the gradient of a score may be too large for the dtype of the operands.
+
+    It is at most ``2 |dout_i| |v_j|``, and cuDNN rounds it to that dtype.
+    """
+    lengths = [jnp.sqrt(jnp.sum(x.astype(dout.dtype) ** 2, -1, keepdims=True)) for x in (dout, operands.value)]
+    longest = jnp.max(lengths[1], axis=-2, keepdims=True)
+    longest = jnp.repeat(longest, dout.shape[-3] // longest.shape[-3], axis=-3)
+    limit = float(jnp.finfo(operands.query.dtype).max) / 2
+    return ~(2 * lengths[0] * longest < limit)
+
+
+def _small(x: Array, limit: float) -> Array:
+    """Where a number is finite and below the limit."""
+    return jnp.abs(x.astype(jnp.float32)) < limit
+
+
+def _large(x: Array, limit: float) -> Array:
+    """Which rows hold a number that is not."""
+    return ~_are(_small(x, limit))
+
+
+def _are(x: Array, reduce: Any = jnp.all) -> Array:
+    return reduce(x, axis=-1, keepdims=True)

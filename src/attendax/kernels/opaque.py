@@ -1,0 +1,174 @@
+"""Primitives of this package: how one is made, and one that computes any program (L12, L17).
+
+A program in a primitive is compiled where it stands and seen by no one: inside ``shard_map`` its loops need not say
+over which mesh axes a value varies, and its lowering learns over how many devices XLA divides it (``placement``).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from . import cudnn
+from .numerics import vary_alike
+from .placement import ACCELERATORS, default_platform, on, placed
+
+KEPT = 256
+
+
+def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
+    """A primitive that is lowered as ``function``; outside jit the last ``KEPT`` sets of parameters stay compiled.
+
+    One of its parameters is a plan.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    lowered = mlir.lower_fun(function, multiple_results=True)
+
+    def lower(context, *arrays, platform="cpu", **params):
+        """Unless something crosses devices, the types need not say over which axes of ``shard_map`` values vary."""
+        if params["plan"].backend == "cudnn":
+            context = cudnn.on_one_device(context)
+        plan = params["plan"] = placed(params["plan"], context, platform)
+        if not plan.axis:
+            avals = [jax.core.ShapedArray(x.shape, x.dtype, x.weak_type) for x in context.avals_in]
+            context = context.replace(avals_in=avals)
+        return lowered(context, *arrays, **params)
+
+    @functools.lru_cache(KEPT)
+    def compiled(names, values):
+        return jax.jit(functools.partial(primitive.bind, **dict(zip(names, values, strict=True))))
+
+    def run(*arrays, **params):
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            params["plan"] = on(params["plan"], default_platform())
+            return list(function(*arrays, **params))
+        return list(compiled(tuple(params), tuple(params.values()))(*arrays))
+
+    primitive.def_impl(run)
+    primitive.def_abstract_eval(shapes)
+    mlir.register_lowering(primitive, lower)
+    for name in ACCELERATORS:
+        mlir.register_lowering(primitive, functools.partial(lower, platform=name), platform=name)
+    return primitive
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A function of arrays and a plan, with settings: what can be compared is compiled once."""
+
+    function: Callable
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+        """The results."""
+        return tuple(self.function(*arrays, plan=plan, **dict(self.settings)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """How a program moves: of the tangents of the arrays at ``places``, then the arrays."""
+
+    program: Callable
+    places: tuple[int, ...]
+
+    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+        """The tangents of the results."""
+        tangents, arrays = arrays[: len(self.places)], arrays[len(self.places) :]
+
+        def of_moving(*moving):
+            filled = dict(zip(self.places, moving, strict=True))
+            return self.program(*(filled.get(k, x) for k, x in enumerate(arrays)), plan=plan)
+
+        return tuple(jax.jvp(of_moving, tuple(arrays[k] for k in self.places), tuple(tangents))[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transposed:
+    """The transpose of a program in the arrays at ``places``, of ``types``: of cotangents, then the other arrays."""
+
+    program: Callable
+    places: tuple[int, ...]
+    types: tuple[tuple[Any, Any], ...]
+    results: int
+
+    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+        grads, rest = arrays[: self.results], arrays[self.results :]
+
+        def linear(*given):
+            filled, others = dict(zip(self.places, given, strict=True)), iter(rest)
+            count = len(self.places) + len(rest)
+            return self.program(*(filled[k] if k in filled else next(others) for k in range(count)), plan=plan)
+
+        return tuple(jax.linear_transpose(linear, *(jax.ShapeDtypeStruct(*t) for t in self.types))(tuple(grads)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batched:
+    """A program for every entry of an axis, which the arrays have where ``axes`` says so."""
+
+    program: Callable
+    axes: tuple[int | None, ...]
+
+    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+        return tuple(jax.vmap(functools.partial(self.program, plan=plan), self.axes)(*arrays))
+
+
+def run_opaque(program: Callable, plan: Any, *arrays: Any) -> tuple[Any, ...]:
+    """``program(*arrays, plan=plan)``, differentiable in every direction: what comes of it is a program again."""
+    return tuple(_program_p.bind(*vary_alike(arrays), program=program, plan=plan))
+
+
+def _shapes(*arrays: Any, program: Callable, plan: Any) -> list[Any]:
+    found = jax.eval_shape(
+        functools.partial(program, plan=plan), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
+    )
+    like = arrays[0] if isinstance(arrays[0], jax.core.ShapedArray) else jax.typeof(arrays[0])
+    nowhere = like.sharding.update(spec=jax.P())
+    return [
+        like.update(
+            shape=x.shape, dtype=x.dtype, weak_type=False, sharding=nowhere.update(spec=jax.P(*[None] * x.ndim))
+        )
+        for x in found
+    ]
+
+
+_program_p = primitive_of("attention_program", lambda *arrays, program, plan: program(*arrays, plan=plan), _shapes)
+
+
+def _jvp(primals: Any, tangents: Any, *, program: Callable, plan: Any) -> tuple[Any, Any]:
+    results = _program_p.bind(*primals, program=program, plan=plan)
+    places = moving_places(tangents)
+    if not places:
+        return results, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
+    given = [tangents[k] for k in places]
+    return results, list(run_opaque(Moved(program, places), plan, *given, *primals))
+
+
+def moving_places(tangents: Any, first: int = 0) -> tuple[int, ...]:
+    """Which tangents, from the place ``first`` on, are there."""
+    pairs = enumerate(tangents)
+    return tuple(k for k, t in pairs if k >= first and type(t) is not ad.Zero and t.dtype != jax.dtypes.float0)
+
+
+def _transpose(grads: Any, *arrays: Any, program: Callable, plan: Any) -> list[Any]:
+    places = tuple(k for k, x in enumerate(arrays) if ad.is_undefined_primal(x))
+    types = tuple((arrays[k].aval.shape, arrays[k].aval.dtype) for k in places)
+    rest = [x for x in arrays if not ad.is_undefined_primal(x)]
+    turned = _Transposed(program, places, types, len(grads))
+    found = iter(run_opaque(turned, plan, *map(ad.instantiate_zeros, grads), *rest))
+    return [next(found) if k in places else None for k in range(len(arrays))]
+
+
+def _batch(arrays: Any, axes: Any, *, program: Callable, plan: Any) -> tuple[Any, Any]:
+    results = run_opaque(_Batched(program, tuple(axes)), plan, *arrays)
+    return list(results), [0] * len(results)
+
+
+ad.primitive_jvps[_program_p] = _jvp
+ad.primitive_transposes[_program_p] = _transpose
+batching.primitive_batchers[_program_p] = _batch

@@ -1,0 +1,39 @@
+"""Where a program will run, which only its lowering knows: a plan is fitted to that before anything is compiled."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+from jax.interpreters import mlir
+
+from .blockwise.partition import LIMITS_ON, ONE_TILE
+from .operands import Plan
+
+ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's
+
+
+def placed(plan: Plan, context: Any, platform: str = "cpu") -> Plan:
+    """The plan for the place that a lowering rule sees in its context, and for the platform that it is for."""
+    return dataclasses.replace(on(plan, platform), devices=devices_of(context.module_context.axis_context))
+
+
+def on(plan: Plan, platform: str) -> Plan:
+    """The plan on a platform: in tiles of the size that goes with it, unless it wants all scores in one."""
+    if platform == "cpu" or plan.limits == ONE_TILE:
+        return dataclasses.replace(plan, platform=platform)
+    return dataclasses.replace(plan, platform=platform, limits=LIMITS_ON[platform])
+
+
+def default_platform() -> str:
+    """The name that lowering rules have for JAX's default device."""
+    version = jax.devices()[0].client.platform_version
+    return {"gpu": "rocm" if "rocm" in version else "cuda"}.get(jax.default_backend(), jax.default_backend())
+
+
+def devices_of(axis_context: Any) -> int:
+    """Over how many devices XLA divides a program: those of all mesh axes but the manual ones, of ``shard_map``."""
+    if isinstance(axis_context, mlir.SPMDAxisContext):
+        sizes = dict(axis_context.mesh.shape)
+        return math.prod(size for name, size in sizes.items() if name not in axis_context.manual_axes)
+    return int(getattr(axis_context, "num_devices", None) or 1)

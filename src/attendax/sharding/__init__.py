@@ -1,0 +1,36 @@
+"""The same attention over many devices, and what a compiled program sends between them."""
+
+from attendax.kernels.across.strategy import Choice as Choice
+from attendax.kernels.across.strategy import Link as Link
+
+from .across import attention as attention
+from .across import attention_on_mesh as attention_on_mesh
+from .across import explain as explain
+from .across import on_mesh as on_mesh
+from .compiled import Collective as Collective
+from .compiled import bytes_received as bytes_received
+from .compiled import collectives as collectives
+from .compiled import flops as flops
+from .order import positions as positions
+from .order import restore as restore
+from .order import zigzag as zigzag
+
+__all__ = [
+    "Choice",
+    "Collective",
+    "Link",
+    "attention",
+    "attention_on_mesh",
+    "bytes_received",
+    "collectives",
+    "explain",
+    "flops",
+    "on_mesh",
+    "positions",
+    "restore",
+    "zigzag",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

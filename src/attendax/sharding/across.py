@@ -1,0 +1,275 @@
+"""Attention of a sequence that lies on several devices."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
+
+import jax
+from jax import Array
+
+from attendax.checks import fail, knows_keywords, one_of
+from attendax.kernels.across.call import attend_across
+from attendax.kernels.across.door import DIVISION, Division, attend_divided
+from attendax.kernels.across.strategy import LINK, STRATEGIES, Choice, Link, choose
+from attendax.kernels.attention import as_asked
+from attendax.kernels.call import checked_call
+from attendax.kernels.operands import Operands, takes_arrays
+from attendax.masks import Mask
+from attendax.options import Meaning
+
+Axes = str | tuple[str, ...]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Across(Meaning, total=False):
+    """The options of a call that goes from device to device."""
+
+    positions: Any
+    strategy: str | None
+
+
+class OnMesh(Across, total=False):
+    """And of one of whole arrays."""
+
+    batch_axes: Axes
+    head_axes: Axes
+
+
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, axis_name: Axes, return_lse: Literal[False] = ..., **rest: Unpack[Across]
+) -> Array: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, axis_name: Axes, return_lse: Literal[True], **rest: Unpack[Across]
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    query: Array, key: Array, value: Array, *, axis_name: Axes, return_lse: bool, **rest: Unpack[Across]
+) -> Array | tuple[Array, Array]: ...
+@knows_keywords
+@takes_arrays
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    axis_name: Axes,
+    positions: Any = None,
+    strategy: str | None = None,
+    return_lse: bool = False,
+    **options: Unpack[Meaning],
+) -> Any:
+    """``attendax.attention`` inside ``shard_map``, over the keys of all devices of a mesh axis.
+
+    Each device brings its part of the tokens and gets the results of its own queries; every direction of
+    differentiation works (L12), and so does every law. Masks, modifiers and dropout speak of original positions.
+
+    Args:
+        query: (..., N, T / n, D), the queries of this device, of n along the axis.
+        key: (..., G, S / n, D).
+        value: (..., G, S / n, V).
+        axis_name: the mesh axis that divides the tokens, or several.
+        positions: integers (T / n,), where the tokens of this device stand in the whole sequence; a pair of those of
+            queries and of keys; or None: the devices hold the sequence in order. See ``sharding.positions``.
+        strategy: "ring": keys travel from device to device; "all_gather": all keys come to each device; "ulysses":
+            each device exchanges its tokens of most heads for all tokens of a few; None: see
+            ``sharding.explain``.
+        mask: as in ``attention``. Ids of segments are those of the device's own tokens. A dense mask has the rows of
+            its own queries and the columns of all keys, in the order in which the devices hold them.
+        bias: likewise, of its own queries and all keys.
+        score_mod, scale: as in ``attention``; a function reads the positions of the whole sequence.
+        dropout_rate, dropout_rng: as in ``attention``: what is kept does not depend on the number of devices.
+        return_lse: whether to return the log-sum-exp, too (L9).
+
+    Returns:
+        out (..., N, T / n, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T / n).
+
+    Raises:
+        TypeError, ValueError: as ``attention``, said of the arrays of all devices together; positions that do not fit;
+            "ulysses" where n does not divide the heads.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from attendax import masks
+        >>> mesh = jax.make_mesh((1,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> tokens = jax.P(None, "seq")
+        >>> attend = jax.shard_map(
+        ...     lambda q, k, v: attention(q, k, v, axis_name="seq", mask=masks.causal()),
+        ...     mesh=mesh, in_specs=(tokens, tokens, tokens), out_specs=tokens)
+        >>> attend(jnp.zeros((1, 2, 3)), jnp.zeros((1, 2, 3)), jnp.ones((1, 2, 4))).shape
+        (1, 2, 4)
+    """
+    axis = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    results = attend_across(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
+    return as_asked(results, query, value, return_lse)
+
+
+def explain(
+    query: Any, key: Any, value: Any, *, devices: int, mask: Any = None, bias: Any = None, link: Link = LINK
+) -> Choice:
+    """Say which strategy ``attention`` takes where none is given, and why, and what each would send.
+
+    Args:
+        query, key, value, mask, bias: of all tokens, as in ``attendax.attention``; arrays or ``jax.ShapeDtypeStruct``.
+        devices: how many divide the tokens.
+        link: how fast devices exchange and multiply; a datasheet's numbers of a large GPU unless given. ``attention``
+            itself chooses by those.
+
+    Returns:
+        ``Choice``. It prints well.
+
+    Raises:
+        ValueError: tokens that the devices do not divide.
+
+    Example:
+        >>> import jax
+        >>> x = jax.ShapeDtypeStruct((1, 8, 32768, 64), "bfloat16")
+        >>> explain(x, x, x, devices=8).bytes_received["ring"]
+        58720256
+    """
+    for name, x in (("queries", query), ("keys", key)):
+        if x.shape[-2] % devices:
+            fail(ValueError, "sharding.explain", f"{x.shape[-2]} {name} are no multiple of {devices} devices.")
+
+    def part(x: Any) -> Any:
+        shape = (1,) * (3 - len(x.shape)) + tuple(x.shape)
+        return jax.ShapeDtypeStruct((*shape[:-2], shape[-2] // devices, shape[-1]), x.dtype)
+
+    query, key, value = map(part, (query, key, value))
+    if mask is not None:
+        rank = max(3, len(query.shape))
+        mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(rank)
+    return choose(Operands(query, key, value, bias, None, mask, None), devices, link)
+
+
+@overload
+def attention_on_mesh(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mesh: Any,
+    axis_name: Axes,
+    return_lse: Literal[False] = ...,
+    **rest: Unpack[OnMesh],
+) -> Array: ...
+@overload
+def attention_on_mesh(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mesh: Any,
+    axis_name: Axes,
+    return_lse: Literal[True],
+    **rest: Unpack[OnMesh],
+) -> tuple[Array, Array]: ...
+@overload
+def attention_on_mesh(
+    query: Array, key: Array, value: Array, *, mesh: Any, axis_name: Axes, return_lse: bool, **rest: Unpack[OnMesh]
+) -> Array | tuple[Array, Array]: ...
+@knows_keywords
+@takes_arrays
+def attention_on_mesh(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mesh: Any,
+    axis_name: Axes,
+    batch_axes: Axes = (),
+    head_axes: Axes = (),
+    positions: Any = None,
+    strategy: str | None = None,
+    return_lse: bool = False,
+    **options: Unpack[Meaning],
+) -> Any:
+    """``attendax.attention`` of whole arrays, the tokens of which a mesh axis divides, where XLA divides all else.
+
+    For meshes with Auto axes, inside jit or out of it; on Explicit axes ``attendax.attention`` does so by itself.
+
+    Args:
+        query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse: as in
+            ``attendax.attention``; T and S must be multiples of the devices.
+        mesh: a mesh that has the axes.
+        axis_name: the mesh axis that divides the tokens, or several.
+        batch_axes, head_axes: those that divide the first axis and the heads.
+        positions, strategy: as in ``attention``, the positions of all tokens, (T,).
+
+    Returns:
+        As ``attendax.attention``.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as ``attention``; a number of tokens, batches or heads that is no
+            multiple of its devices.
+
+    Example:
+        >>> import jax
+        >>> mesh = jax.make_mesh((1,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> x = jax.numpy.ones((1, 2, 3))
+        >>> attention_on_mesh(x, x, x, mesh=mesh, axis_name="seq").shape
+        (1, 2, 3)
+    """
+    name = "sharding.attention_on_mesh"
+    call = checked_call(name, query, key, value, return_lse=return_lse, traced=False, **options)
+    division = _division(name, mesh, axis_name, batch_axes, head_axes, strategy)
+    if positions is not None:
+        positions = positions if isinstance(positions, tuple) else (positions, positions)
+    return as_asked(attend_divided(call, division, query.ndim, positions), query, value, return_lse)
+
+
+def on_mesh(
+    function: Function,
+    *,
+    mesh: Any,
+    axis_name: Axes,
+    batch_axes: Axes = (),
+    head_axes: Axes = (),
+    strategy: str | None = None,
+) -> Function:
+    """``function``, every ``attention`` in which is ``attention_on_mesh``: layers of ``ops``, ``encoders.encode``.
+
+    For meshes with Auto axes, inside jit or out of it; on Explicit axes layers do so by themselves.
+
+    Args:
+        function: whatever calls ``attendax.attention``, of queries and keys that are both divided.
+        mesh, axis_name, batch_axes, head_axes, strategy: as in ``attention_on_mesh``.
+
+    Returns:
+        The function.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: when it is called, as ``attention_on_mesh``.
+
+    Example:
+        >>> import jax
+        >>> from attendax import ops
+        >>> mesh = jax.make_mesh((1,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> block = on_mesh(ops.encoder_block, mesh=mesh, axis_name="seq")
+        >>> params = ops.init_encoder_block(jax.random.key(0), 6, 2)
+        >>> block(params, jax.numpy.ones((1, 3, 6)), num_heads=2).shape
+        (1, 3, 6)
+    """
+    division = _division("sharding.on_mesh", mesh, axis_name, batch_axes, head_axes, strategy)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with DIVISION(division):
+            return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def _division(name: str, mesh: Any, axis_name: Any, batch_axes: Any, head_axes: Any, strategy: str | None) -> Division:
+    one_of(name, "strategy", strategy, (None, *STRATEGIES))
+    tokens, batch, heads = (_axes(name, mesh, axes) for axes in (axis_name, batch_axes, head_axes))
+    return Division(mesh, batch, heads, tokens, tokens, strategy, name)
+
+
+def _axes(function: str, mesh: Any, axes: Axes) -> tuple[str, ...]:
+    axes = (axes,) if isinstance(axes, str) else tuple(axes)
+    for axis in axes:
+        one_of(function, "axis", axis, tuple(mesh.axis_names))
+    return axes

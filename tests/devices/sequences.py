@@ -1,0 +1,148 @@
+"""Calls of a sequence on several devices, and what is right for them: the specification on the whole sequence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from attendax import masks, scores, sharding, spec
+
+B, N, G, D, V = 2, 8, 2, 5, 3
+TOKENS, ROWS = P(None, None, "seq"), P(None, None, "seq", None)
+RNG = np.array([3, 4], np.uint32)
+
+
+def mesh_of(devices):
+    return jax.make_mesh((devices,), ("seq",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+
+
+def arrays_of(rng, T, heads=N, groups=G, dtype=np.float64):
+    sizes = ((heads, D), (groups, D), (groups, V))
+    return [rng.normal(size=(B, n, T, width)).astype(dtype) for n, width in sizes]
+
+
+def features(kind, rng, T):
+    """The options of a call, and for those that are arrays of tokens their axes of tokens and their partition."""
+    lengths, ids = np.array([T - 3, T // 3]), np.sort(rng.integers(0, 3, (B, T)))
+    slopes = np.linspace(0.05, 0.3, N)
+    options = {
+        "full, grouped": {},
+        "causal, padding": {"mask": masks.causal() & masks.padding(lengths)},
+        "causal, bias": {"mask": masks.causal(), "bias": rng.normal(size=(1, N, T, T))},
+        "causal, padding, bias": {
+            "mask": masks.causal() & masks.padding(lengths),
+            "bias": rng.normal(size=(1, N, T, T)),
+        },
+        "window, segments": {"mask": masks.window(T // 4, 2) & masks.segments(ids, ids)},
+        "prefix, dense mask, softcap": {
+            "mask": masks.prefix(lengths // 2) & masks.dense(rng.random((1, N, T, T)) < 0.7),
+            "score_mod": scores.softcap(2.0),
+        },
+        "alibi, dropout": {"score_mod": scores.alibi(slopes), "dropout_rate": 0.3, "dropout_rng": RNG},
+        "relative bias, function": {
+            "score_mod": scores.relative_bias(rng.normal(size=(N, 7))),
+            "mask": masks.from_function(lambda i, j: (i - j) % 3 != 1),
+        },
+    }
+    return options[kind]
+
+
+def turned(x, devices, order, *axes):
+    """An array with its axes of tokens in the order of the devices."""
+    for axis in axes:
+        x = np.asarray(sharding.zigzag(x, devices, axis)) if order == "zigzag" and x.shape[axis] > 1 else x
+    return x
+
+
+def placed(options, devices, order):
+    """The options as a pytree of arrays in the order of the devices, its partition, and how to put it together."""
+
+    def of_part(part):
+        if part.kind == "segments":
+            return masks.segments(*(turned(x, devices, order, -1) for x in part.arrays))
+        return masks.dense(turned(part.arrays[0], devices, order, -1, -2)) if part.kind == "dense" else part
+
+    def partition(part):
+        rows = {"segments": P(None, "seq"), "dense": ROWS}.get(part.kind, P())
+        return masks.Mask(part.kind, jax.tree.map(lambda _: rows, part.arrays), part.settings)
+
+    given = {k: options[k] for k in ("mask", "bias") if k in options}
+    rest = {k: x for k, x in options.items() if k not in given}
+    specs = {}
+    if "mask" in given:
+        given["mask"] = given["mask"].map(of_part)
+        specs["mask"] = given["mask"].map(partition)
+    if "bias" in given:
+        given["bias"], specs["bias"] = turned(given["bias"], devices, order, -1, -2), ROWS
+    return given, specs, rest
+
+
+def attend_by(devices, strategy, order, specs, rest, T, *, check_vma=True, attend=sharding.attention):
+    """``attention`` of whole arrays in the order of the devices, by ``shard_map``."""
+
+    def here(query, key, value, positions, given):
+        where = {} if order == "in order" else {"positions": positions}
+        return attend(query, key, value, axis_name="seq", strategy=strategy, return_lse=True, **where, **given, **rest)
+
+    in_specs = TOKENS, TOKENS, TOKENS, P("seq"), specs
+    outs = TOKENS, TOKENS
+    run = jax.shard_map(here, mesh=mesh_of(devices), in_specs=in_specs, out_specs=outs, check_vma=check_vma)
+    positions = sharding.positions(T, devices, "zigzag" if order == "zigzag" else "contiguous")
+    return lambda query, key, value, given: run(query, key, value, positions, given)
+
+
+def results_and_gradients(attend):
+    """A program: out, lse, the gradients of query, key, value, and of a bias."""
+
+    def run(query, key, value, given, dout, dlse):
+        def loss(query, key, value, bias):
+            options = given if bias is None else given | {"bias": bias}
+            out, lse = attend(query, key, value, options)
+            return (out * dout).sum() + jnp.where(jnp.isfinite(lse), lse * dlse, 0).sum(), (out, lse)
+
+        wanted = (0, 1, 2, 3) if "bias" in given else (0, 1, 2)
+        grads, results = jax.grad(loss, wanted, has_aux=True)(query, key, value, given.get("bias"))
+        return *results, *grads
+
+    return run
+
+
+def every_direction(attend):
+    """A program: jvp, forward over reverse and reverse over reverse along directions, of query, key, value, bias."""
+
+    def run(leaves, directions, given, w, u):
+        def results(query, key, value, *bias):
+            return attend(query, key, value, given | {"bias": bias[0]} if bias else given)
+
+        def loss(*leaves):
+            out, lse = results(*leaves)
+            return (out * out * w).sum() + jnp.where(jnp.isfinite(lse), lse * lse * u, 0).sum()
+
+        def slope(*leaves):
+            return sum((g * d).sum() for g, d in zip(gradient(*leaves), directions, strict=True))
+
+        every = tuple(range(len(leaves)))
+        gradient = jax.grad(loss, every)
+        pushed = jax.jvp(results, leaves, directions)[1]
+        return pushed, jax.jvp(gradient, leaves, directions)[1], jax.grad(slope, every)(*leaves)
+
+    return run
+
+
+def right(arrays, options, dout, dlse):
+    """The same by the specification."""
+    out, lse = spec.attention(*arrays, return_lse=True, **options)
+    by_hand = spec.attention_backward(dout, *arrays, grad_lse=np.where(np.isfinite(lse), dlse, 0), **options)
+    return [out, lse, *by_hand[:3], *([by_hand[3]] if "bias" in options else [])]
+
+
+def in_order(found, devices, order):
+    """Results and gradients in the original order."""
+    if order != "zigzag":
+        return list(map(np.asarray, found))
+    out, lse, *grads, bias = found if len(found) == 6 else (*found, None)
+    back = [sharding.restore(x, devices, axis) for x, axis in ((out, -2), (lse, -1), *((g, -2) for g in grads))]
+    if bias is not None:
+        back.append(sharding.restore(sharding.restore(bias, devices, -1), devices, -2))
+    return list(map(np.asarray, back))

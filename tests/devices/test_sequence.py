@@ -1,0 +1,204 @@
+"""Attention of a sequence on several devices equals the specification on the whole: every strategy, every feature."""
+
+import jax
+import numpy as np
+import pytest
+import sequences
+from jax.sharding import PartitionSpec as P
+
+from attendax import attention, masks, sharding, spec
+from attendax.sharding.compiled import collectives
+
+KINDS = {  # the number of devices, of tokens, and their order
+    "full, grouped": (2, 24, "in order"),
+    "causal, padding": (4, 48, "zigzag"),
+    "causal, bias": (3, 24, "zigzag"),
+    "window, segments": (8, 48, "contiguous"),
+    "prefix, dense mask, softcap": (6, 24, "in order"),
+    "alibi, dropout": (4, 32, "zigzag"),
+    "relative bias, function": (2, 1200, "zigzag"),
+}
+STRATEGIES = {"ring": "collective-permute", "all_gather": "all-gather", "ulysses": "all-to-all"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_out_lse_and_gradients(strategy, kind, rng):
+    devices, T, order = KINDS[kind]
+    if strategy == "ulysses" and sequences.N % devices:
+        devices = 4
+    arrays, options = sequences.arrays_of(rng, T), sequences.features(kind, rng, T)
+    dout, dlse = rng.normal(size=(*arrays[0].shape[:-1], sequences.V)), rng.normal(size=arrays[0].shape[:-1])
+    given, specs, rest = sequences.placed(options, devices, order)
+    check_vma = kind != "window, segments"
+    attend = sequences.attend_by(devices, strategy, order, specs, rest, T, check_vma=check_vma)
+    tokens = [sequences.turned(x, devices, order, -2) for x in (*arrays, dout)]
+    leaves = [*tokens[:3], given, tokens[3], sequences.turned(dlse, devices, order, -1)]
+    compiled = jax.jit(sequences.results_and_gradients(attend)).lower(*leaves).compile()
+    found = sequences.in_order(compiled(*leaves), devices, order)
+    for ours, expected in zip(found, sequences.right(arrays, options, dout, dlse), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
+    kinds = {one.kind for one in collectives(compiled)}
+    assert STRATEGIES[strategy] in kinds
+    if strategy == "ring":
+        assert not kinds & {"all-gather", "all-to-all"}  # nothing is ever whole on a device
+
+
+DIRECTIONS = [
+    ("ring", "causal, padding, bias", 3, "zigzag"),
+    ("ring", "relative bias, function", 2, "in order"),
+    ("all_gather", "prefix, dense mask, softcap", 4, "in order"),
+    ("ulysses", "alibi, dropout", 4, "zigzag"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.parametrize(("strategy", "kind", "devices", "order"), DIRECTIONS)
+def test_every_direction(strategy, kind, devices, order, rng):
+    """jvp, forward over reverse, reverse over reverse are those of one device; NaN in the padding changes no bit."""
+    T = 24
+    arrays, options = sequences.arrays_of(rng, T), sequences.features(kind, rng, T)
+    leaves = (*arrays, options["bias"]) if "bias" in options else tuple(arrays)
+    directions = tuple(rng.normal(size=x.shape) for x in leaves)
+    w, u = rng.normal(size=(2, sequences.N, T, sequences.V)), rng.normal(size=(2, sequences.N, T))
+
+    def alone(query, key, value, given):
+        return attention(query, key, value, return_lse=True, **options | given)
+
+    expected = jax.jit(sequences.every_direction(alone))(leaves, directions, {}, w, u)
+    given, specs, rest = sequences.placed(options, devices, order)
+    across = sequences.attend_by(devices, strategy, order, specs, rest, T)
+
+    def turned(x, *axes):
+        return sequences.turned(x, devices, order, *axes)
+
+    of_tokens = (*[(-2,)] * 3, (-1, -2))
+    leaves, directions = (
+        tuple(turned(x, *axes) for x, axes in zip(each, of_tokens, strict=False)) for each in (leaves, directions)
+    )
+    run = jax.jit(sequences.every_direction(across))
+    weights = turned(w, -2), turned(u, -1)
+    pushed, *second = run(leaves, directions, given, *weights)
+    for ours, right in zip(second, expected[1:], strict=True):
+        each = sequences.in_order([*pushed, *ours], devices, order)
+        for one, other in zip(each, (*expected[0], *right), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+    if "padding" in kind:
+        key, value = arrays[1].copy(), arrays[2].copy()
+        key[0, :, -3:], value[1, :, T // 3 :] = np.nan, np.inf
+        again = run((leaves[0], turned(key, -2), turned(value, -2), *leaves[3:]), directions, given, *weights)
+        for one, other in zip(jax.tree.leaves(again), jax.tree.leaves((pushed, *second)), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture(scope="module")
+def causal_ring():
+    """A compiled program in float32: causal and padded, in zigzag order, on four devices by the ring."""
+    T, devices, rng = 32, 4, np.random.default_rng(5)
+    options = {"mask": masks.causal() & masks.padding(np.array([T, T - 10]))}
+    given, specs, rest = sequences.placed(options, devices, "zigzag")
+    attend = sequences.attend_by(devices, "ring", "zigzag", specs, rest, T)
+    run = jax.jit(sequences.results_and_gradients(attend))
+    arrays = sequences.arrays_of(rng, T, dtype=np.float32)
+    cotangents = [rng.normal(size=(2, 8, T, 3)).astype(np.float32), rng.normal(size=(2, 8, T)).astype(np.float32)]
+
+    def results(arrays, dout=cotangents[0], dlse=cotangents[1]):
+        turned = [sharding.zigzag(x, devices, -2) for x in (*arrays, dout)]
+        found = run(*turned[:3], given, turned[3], sharding.zigzag(dlse, devices, -1))
+        return sequences.in_order(found, devices, "zigzag"), sequences.right(arrays, options, dout, dlse)
+
+    return arrays, results
+
+
+def test_what_is_masked_cannot_matter(causal_ring):
+    """A NaN in the padding, and one that later tokens see: not a bit of any row before it (L6)."""
+    arrays, results = causal_ring
+    before, _ = results(arrays)
+    query, key, value = (x.copy() for x in arrays)
+    key[1, :, -10:], value[1, :, -10:] = np.nan, np.inf
+    after, _ = results([query, key, value])
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    key, value = arrays[1].copy(), arrays[2].copy()
+    value[0, 1, 20], key[0, 0, 25] = np.nan, np.inf
+    dout = np.ones((2, 8, 32, 3), np.float32)
+    dout[:, :, 20:] = 0
+    dlse = np.zeros((2, 8, 32), np.float32)
+    (spared, _), (found, expected) = results(arrays, dout, dlse), results([arrays[0], key, value], dout, dlse)
+    for one, other in zip((x[:, :, :20] for x in spared), (x[:, :, :20] for x in found), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.isnan(found[0][0, 4:, 20:]).all()
+    np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(expected[0]))
+
+
+def test_a_gradient_through_what_is_not_a_number(causal_ring):
+    """It is not a number where the specification's is not, and right everywhere else (L13)."""
+    arrays, results = causal_ring
+    key, value = arrays[1].copy(), arrays[2].copy()
+    value[0, 1, 20], key[1, 0, 9] = np.nan, np.nan
+    found, expected = results([arrays[0], key, value])
+    for ours, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(right))
+        np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-4)
+
+
+def test_huge_scores(causal_ring):
+    """Scores of 1e30 and their gradients (L7): maximum and sum of a row are taken again round the ring."""
+    arrays, results = causal_ring
+    for size in (1e2, 1e15):
+        found, expected = results([arrays[0] * np.float32(size), arrays[1] * np.float32(size), arrays[2]])
+        for ours, right, scale in zip(found, expected, (1, size**2, size, size, 1), strict=True):
+            assert np.isfinite(ours).all()
+            np.testing.assert_allclose(ours / scale, right / scale, rtol=2e-5, atol=2e-4)
+
+
+def test_order():
+    x = np.arange(48.0).reshape(2, 24)
+    for devices in (1, 2, 3, 4, 6):
+        turned = sharding.zigzag(x, devices, axis=1)
+        np.testing.assert_array_equal(sharding.restore(turned, devices, axis=1), x)
+        np.testing.assert_array_equal(np.asarray(turned)[0], sharding.positions(24, devices))
+    with pytest.raises(ValueError, match="no multiple of 2 x 5"):
+        sharding.zigzag(x, 5, axis=1)
+
+
+def test_refusals(rng):
+    query, key, value = sequences.arrays_of(rng, 12, heads=4)
+
+    def call(devices=2, **options):
+        attend = jax.shard_map(
+            lambda *x: sharding.attention(*x, axis_name="seq", **options),
+            mesh=sequences.mesh_of(devices),
+            in_specs=sequences.TOKENS,
+            out_specs=sequences.TOKENS,
+        )
+        return jax.eval_shape(attend, query, key, value)
+
+    with pytest.raises(ValueError, match="4 heads are no multiple of 3 devices"):
+        call(3, strategy="ulysses")
+    with pytest.raises(ValueError, match="strategy"):
+        call(strategy="flash")
+    with pytest.raises(ValueError, match=r"positions have shape .12,. but this device holds 6"):
+        call(positions=np.arange(12))
+    with pytest.raises(TypeError, match="positions must be integers"):
+        call(positions=np.arange(6.0))
+    with pytest.raises(ValueError, match="bias has shape"):
+        call(bias=np.zeros((4, 6, 6)))
+    mesh = sequences.mesh_of(2)
+    with pytest.raises(ValueError, match="13 queries are no multiple of 2"):
+        sharding.attention_on_mesh(*[np.zeros((2, 13, 4))] * 3, mesh=mesh, axis_name="seq")
+
+
+@pytest.mark.slow
+def test_on_a_mesh_with_the_right_answer(rng):
+    """``attention_on_mesh``, eager, with batches and heads divided, too: the same weights are kept (L10)."""
+    mesh = jax.make_mesh((2, 2, 2), ("data", "heads", "seq"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    arrays = sequences.arrays_of(rng, 12)
+    options = {"mask": masks.causal(), "dropout_rate": 0.2, "dropout_rng": sequences.RNG}
+    axes = {"mesh": mesh, "axis_name": "seq", "batch_axes": "data", "head_axes": "heads", "strategy": "ring"}
+    out = sharding.attention_on_mesh(*arrays, **axes, **options)
+    np.testing.assert_allclose(out, spec.attention(*arrays, **options), rtol=1e-12, atol=1e-12)
+    assert out.sharding.spec == P("data", "heads", "seq", None)

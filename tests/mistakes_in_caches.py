@@ -1,0 +1,43 @@
+"""Mistakes with a cache of keys: each is the first to be caught by its case."""
+
+from planted import BlockMistake, Mistake
+
+CAUSAL = "(j <= i + begins)"
+BEGINS = "begins = np.asarray(offset)[:, None, None, None] if np.ndim(offset) else offset"
+GROUPS = "        k = np.repeat(k, group, axis=-3)\n"
+BACKWARD = "bias, offset)\n    steps = forward(query, key, value, allowed, bias, scale, softcap)\n    q, k"
+OF_BLOCK = "            weights, allowed, _ = call.weights(rows, keys, largest, total)\n"
+
+MISTAKES = [
+    # the offset is not added
+    Mistake("cache: one query at the end", CAUSAL, "(j <= i)"),
+    # with an offset, everything is seen
+    Mistake("cache: a block of queries at the end", CAUSAL, "((j <= i + begins) | (np.max(begins) > 0))"),
+    # any offset means the end of the keys
+    Mistake("cache: a block in the middle", CAUSAL, "(j <= i + (S - T if np.any(begins) else 0))"),
+    # every batch begins where the first does
+    Mistake("cache: filled in part", BEGINS, "begins = np.ravel(offset)[0]"),
+    # of one query, the key heads are tiled
+    Mistake(
+        "cache: grouped heads",
+        GROUPS,
+        f"{GROUPS}        k = k if query.shape[-2] > 1 else key.astype(wide)[..., np.arange(query.shape[-3]) % "
+        "key.shape[-3], :, :]\n",
+    ),
+    # blocks beyond the diagonal are left out by their indices, without the offset
+    BlockMistake(
+        "cache: longer than a block",
+        OF_BLOCK,
+        f"            if is_causal and keys[0] > rows[-1]:\n                continue\n{OF_BLOCK}",
+        128,
+        "forward",
+    ),
+    # with many keys the backward has no offset
+    Mistake(
+        "gradient: cache: longer than a block",
+        BACKWARD,
+        BACKWARD.replace(", offset", ", offset if key.shape[-2] <= 128 else 0"),
+    ),
+    # the backward has no offset
+    Mistake("gradient: cache: a block of queries at the end", BACKWARD, BACKWARD.replace(", offset", "")),
+]

@@ -1,0 +1,147 @@
+"""The kit in continuous integration: known failures, the schema of the JSON, JUnit; data of the adapters."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+import right_attention
+from attendax.conformance import ADAPTERS, CASES, Verdict, check
+from attendax.conformance.adapters.scripts import SCRIPTS
+from attendax.conformance.documented import matches
+from attendax.conformance.outcomes import SCHEMA_VERSION
+from attendax.conformance.verdicts import Finding
+
+NAMES = {case.name: case for case in CASES}
+
+
+def forgetful(query, key, value, *, scale=None, is_causal=False):
+    return right_attention.attend(query, key, value, scale=scale)
+
+
+@pytest.fixture
+def known(tmp_path):
+    def write(*lines):
+        (tmp_path / "known.txt").write_text("\n".join(lines))
+        return str(tmp_path / "known.txt")
+
+    return write
+
+
+GIVEN = {
+    "arrays": "numpy",
+    "level": "forward",
+    "only": ["causal, fewer queries", "causal, more queries", "scale given"],
+}
+
+
+def test_known_failures_are_told_and_not_counted(known):
+    file = known("# ours", "", "xfail causal, fewer *  # until 2.0", "skip causal, more queries", "xfail scale given")
+    report = check(forgetful, known_failures=file, **GIVEN)
+    outcomes = {o.case.name: o for o in report.cases}
+    assert report.ok
+    assert outcomes["causal, fewer queries"].known == "until 2.0"
+    assert outcomes["causal, fewer queries"].verdict is Verdict.SILENT
+    assert outcomes["causal, more queries"].finding.message == "skipped: known"
+    assert outcomes["scale given"].verdict is Verdict.OK  # and it is told that it no longer fails
+    assert not check(forgetful, **GIVEN).ok
+
+
+@pytest.mark.parametrize("line", ["xfial causal", "skip", "skip no such case", "xfail"])
+def test_a_line_that_says_nothing_is_refused(known, line):
+    with pytest.raises(ValueError, match=r"known_failures .*, line 1: got"):
+        check(forgetful, known_failures=known(line), **GIVEN)
+
+
+def test_no_such_file():
+    with pytest.raises(ValueError, match="known_failures nowhere"):
+        check(forgetful, known_failures="nowhere", **GIVEN)
+
+
+def fits(value, schema, root):
+    """As much of JSON Schema as the report's uses."""
+    if "$ref" in schema:
+        return fits(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
+    if "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        assert any(isinstance(value, kinds[t]) for t in types), (value, schema)
+    assert value in schema.get("enum", [value]), (value, schema)
+    assert value == schema.get("const", value)
+    for name in schema.get("required", ()):
+        assert name in value, name
+    for name, part in schema.get("properties", {}).items():
+        if name in value:
+            fits(value[name], part, root)
+    if isinstance(value, dict) and "properties" in schema:
+        assert value.keys() <= schema["properties"].keys(), value.keys() - schema["properties"].keys()
+    for item in value if "items" in schema else ():
+        fits(item, schema["items"], root)
+
+
+def test_the_json_is_as_its_schema_says():
+    schema = json.loads(files("attendax.conformance").joinpath("report.schema.json").read_text("utf-8"))
+    report = json.loads(check(forgetful, **GIVEN).to_json())
+    assert report["schema_version"] == SCHEMA_VERSION == schema["properties"]["schema_version"]["const"]
+    assert report["causes"]
+    fits(report, schema, schema)
+
+
+def test_junit():
+    report = check(forgetful, **GIVEN)
+    suite = ElementTree.fromstring(report.to_junit()).find("testsuite")
+    tests = {test.get("name"): test for test in suite}
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
+    assert tests["causal, fewer queries"].find("failure").get("type") == "silent"
+    assert "import numpy" in tests["causal, fewer queries"].find("failure").text
+    assert list(tests["scale given"]) == []
+
+
+# What is known of libraries
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_every_entry_picks_cases_and_has_its_source(name):
+    for entry in (*ADAPTERS[name].documented, *ADAPTERS[name].known):
+        assert all(any(matches((pattern,), case) for case in NAMES) for pattern in entry.cases), entry
+    for entry in ADAPTERS[name].documented:
+        assert entry.source
+        assert ":" in entry.source
+    for entry in ADAPTERS[name].known:
+        assert entry.where
+        if entry.kind != "robustness gap":
+            assert entry.report, entry.name
+            assert 3 <= len(entry.script.splitlines()) <= 12, entry.name
+            compile(entry.script, entry.name, "exec")
+            assert "attendax" not in entry.script
+
+
+def test_every_script_belongs_to_a_cause():
+    assert SCRIPTS.keys() == {entry.name for adapter in ADAPTERS.values() for entry in adapter.known if entry.script}
+
+
+def test_by_design_is_neither_a_fault_nor_a_pass():
+    made = ADAPTERS["torch-sdpa"]
+    case = NAMES["leak: NaN in a masked value"]
+    entry = next(entry for entry in made.documented if entry.fits(case, Finding(Verdict.LEAK, "120 of 120; NaN")))
+    assert "functional.py:6365" in entry.source
+    assert not Verdict.BY_DESIGN.fails
+    wrong = NAMES["plain"]
+    assert not any(entry.fits(wrong, Finding(Verdict.WRONG, "off")) for entry in made.documented)
+
+
+@pytest.mark.parametrize("sizes", [{"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64}, {"T": 130, "S": 70}])
+def test_the_cases_that_are_left_at_other_sizes_have_them(sizes):
+    """A case whose lines give numbers of its own sizes makes no sense at others."""
+    from attendax.conformance.cases import at_sizes
+    from attendax.conformance.expected import allowed_pairs
+
+    left = at_sizes(CASES, sizes)
+    assert len(left) > 100
+    for case in left:
+        if case.judge != "refused":
+            inputs = case.inputs(0, "float32")
+            shape = (*inputs.arrays["query"].shape[:-1], inputs.arrays["key"].shape[-2])
+            np.broadcast_to(allowed_pairs(inputs), shape)

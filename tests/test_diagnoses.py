@@ -1,0 +1,420 @@
+"""The doctor: planted functions, each of one mistake, and the words that it says of them; and who has nothing."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import right_attention
+from attendax.conformance import check
+from attendax.conformance.causes import Harm
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """32 bits, and ranks promoted: what the judged functions are written for."""
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def right(query, key, value, **options):
+    return right_attention.attend(query, key, value, **options)
+
+
+def wrong(**changes):
+    """The right function with other options: each change is a function of the options and the arrays."""
+
+    def attend(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+               key_lengths=None, return_lse=False):  # fmt: skip
+        given = dict(mask=mask, bias=bias, is_causal=is_causal, scale=scale, softcap=softcap, window=window,
+                     key_lengths=key_lengths, return_lse=return_lse)  # fmt: skip
+        arrays = dict(query=query, key=key, value=value)
+        for name, change in changes.items():
+            (arrays if name in arrays else given)[name] = change(given, arrays)
+        return right_attention.attend(**arrays, **given)
+
+    return attend
+
+
+def at_the_end(given, arrays):
+    T, S = arrays["query"].shape[-2], arrays["key"].shape[-2]
+    return np.tri(T, S, S - T, dtype=bool) if given["is_causal"] else given["mask"]
+
+
+def tiled(name):
+    def change(given, arrays):
+        N, G = arrays["query"].shape[-3], arrays[name].shape[-3]
+        return np.concatenate([arrays[name]] * (N // G), axis=-3)
+
+    return change
+
+
+def of_width(power):
+    def change(given, arrays):
+        return arrays["query"].shape[-1] ** power if given["scale"] is None else given["scale"]
+
+    return change
+
+
+def only(name, change):
+    return {name: lambda given, arrays: None if given[name] is None else change(given[name])}
+
+
+def formula(query, key, value, *, mask=None, softcap=None, bias=None, axis=-1, masked=-np.inf, shifted=True,
+            after=False, cap_last=False, divided=True):  # fmt: skip
+    """The plain formula, with a place for each of some mistakes."""
+    scores = (query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)).astype(np.float32)
+    if softcap is not None and not cap_last:
+        scores = softcap * np.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if softcap is not None and cap_last:
+        scores = softcap * np.tanh(scores / softcap)
+    if mask is not None and not after:
+        scores = np.where(mask, scores, masked)
+    with np.errstate(all="ignore"):
+        powers = np.exp(scores - scores.max(axis=axis, keepdims=True) if shifted else scores)
+        weights = powers / powers.sum(axis=axis, keepdims=True) if divided else powers
+        weights = np.where(mask, weights, 0) if mask is not None and after else weights
+        return (weights @ value).astype(query.dtype)
+
+
+def planted(**settings):
+    def attend(query, key, value, *, mask=None, softcap=None, bias=None):
+        return formula(query, key, value, mask=mask, softcap=softcap, bias=bias, **settings)
+
+    return attend
+
+
+def padded_with_zeros(query, key, value):
+    more = -key.shape[-2] % 16
+    key, value = (np.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)]) for x in (key, value))
+    return right_attention.attend(query, key, value)
+
+
+def twice_as_large(query, key, value):
+    return 2 * right_attention.attend(query, key, value)
+
+
+def second_block(query, key, value):
+    out = right_attention.attend(query, key, value)
+    out[..., 64:, :] = out[..., 64:, :] * 0.5 + 0.1
+    return out
+
+
+def kept(query, key, value, calls=[0]):  # noqa: B006
+    calls[0] += 1
+    return right_attention.attend(query, key, value) + np.float32(calls[0])
+
+
+def base_2(query, key, value, *, return_lse=False):
+    out, lse = right_attention.attend(query, key, value, return_lse=True)
+    return (out, lse / np.float32(np.log(2))) if return_lse else out
+
+
+def one_head_for_each(query, key, value):
+    return np.einsum("bntd,bnsd->bnts", query, key)[..., :1] * 0 + right_attention.attend(query, key, value)
+
+
+def forgets_causal(query, key, value, *, is_causal=False):
+    return right_attention.attend(query, key, value)
+
+
+def narrow(query, key, value):
+    arrays = (x.astype(np.float32) for x in (query, key, value))
+    return right_attention.attend(*arrays).astype(query.dtype)
+
+
+def half_operands(x):
+    whole = np.asarray(x, np.float32).view(np.uint32)
+    return ((whole + 0xFFF + ((whole >> 13) & 1)) & ~np.uint32(0x1FFF)).view(np.float32).reshape(x.shape)
+
+
+def tf32(query, key, value):
+    """As a tensor core multiplies: operands of ten bits."""
+    wide = [half_operands(np.asarray(x, np.float32)) for x in (query, key, value)]
+    scores = wide[0] @ wide[1].swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return half_operands(powers / powers.sum(axis=-1, keepdims=True)) @ wide[2]
+
+
+GQA = "key heads are tiled (n % G) instead of blocked (n // (N // G))"
+PLANTED = {  # the function, some cases, the diagnosis, the remedy
+    "causal end": (wrong(mask=at_the_end, is_causal=lambda g, a: False), ["causal, "],
+                   "causal is aligned to the end of the keys", "--causal end"),
+    "mask": (wrong(**only("mask", np.logical_not)), ["mask (T, S)", "mask (B, N, T, S)"],
+             "True in a mask means drop", "--mask-true drop"),
+    "tiled": (wrong(key=tiled("key"), value=tiled("value")), ["grouped heads", "one key head"], GQA, ""),
+    "no scale": (wrong(scale=of_width(0.0)), ["plain"], "scores are not scaled", ""),
+    "scale twice": (wrong(scale=of_width(-1.0)), ["plain"], "the scale 1/√D is applied twice", ""),
+    "scale up": (wrong(scale=of_width(0.5)), ["plain"], "scores are multiplied by √D", ""),
+    "bias down": (wrong(**only("bias", np.negative)), ["bias (B", "bias (T"], "the bias is subtracted", ""),
+    "lengths": (wrong(**only("key_lengths", lambda x: x - 1)), ["key lengths"],
+                "key lengths are off by one, too short", ""),
+    "window": (wrong(**only("window", lambda x: (None if x[0] is None else x[0] - 1, x[1]))), ["window to the left"],
+               "a window counts one key less to the left", ""),
+    "base 2": (base_2, ["lse"], "lse is in base 2", "--lse-base 2"),
+    "cap": (planted(cap_last=True), ["softcap, then bias"], "softcap caps after the bias is added", ""),
+    "axis": (planted(axis=-2), ["plain", "values"], "softmax runs over the queries", ""),
+    "sum": (planted(divided=False), ["plain"], "the softmax is not divided by its sum", ""),
+    "mask after": (planted(after=True), ["mask (T, S)", "mask (B"], "the mask is applied after the softmax", ""),
+    "mask of 0": (planted(masked=0.0), ["mask (T, S)", "mask (B"], "masked scores are 0 instead of minus infinity", ""),
+    "overflow": (planted(shifted=False), ["scores of 1e30", "scores all very"],
+                 "exp overflows: the row's largest score is not subtracted", "exp(s - max(s))"),
+    "mean": (planted(masked=np.float32(-1e30)), ["empty row by a mask", "all rows"],
+             "a query without any key gets the mean of the values", "--empty-rows mean"),
+    "nan": (planted(), ["empty row by a mask", "all rows"], "a query without any key gets NaN", "--empty-rows nan"),
+    "padding": (padded_with_zeros, ["plain", "one query"], "keys of zeros that fill the last block of 8 are counted",
+                "mask what lies beyond S"),
+    "factor": (twice_as_large, ["plain"], "out: 2 times what is right", ""),
+    "block": (second_block, ["lengths that no block"],
+              "out is right below query 64 (a multiple of 64), wrong from there to 130: "
+              "blocks are joined or indexed wrongly", ""),
+    "kept": (kept, ["plain"], "the same call gives other numbers the next time: something is kept between calls", ""),
+    "ignored": (forgets_causal, ["causal, more", "causal, fewer"], "is_causal is ignored", '--lacks "is_causal"'),
+    "float32": (narrow, ["float64"], "float64 is computed in float32", ""),
+    "tf32": (tf32, ["width 13"], "float32 products run at tf32", "--precision tf32"),
+}  # fmt: skip
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_named(mistake):
+    fn, cases, words, remedy = PLANTED[mistake]
+    report = check(fn, arrays="numpy", only=cases, level="forward", profile="law")
+    told = {cause.name: cause for cause in report.causes}
+    words = words.replace("block of 8", "block of 16") if mistake == "padding" else words
+    assert words in told, list(told)
+    assert told[words].remedy == remedy
+    assert told[words].tried >= 1
+
+
+def test_every_fault_is_in_one_cause_and_the_worst_is_first():
+    fn = wrong(scale=of_width(-1.0))
+    report = check(fn, arrays="numpy", only=["plain", "no keys"], profile="robust")
+    named = [name for cause in report.causes for name in cause.cases]
+    assert sorted(named) == sorted(outcome.case.name for outcome in report.failures)
+    assert [cause.harm for cause in report.causes] == sorted((c.harm for c in report.causes), key=list(Harm).index)
+
+
+def test_a_call_that_raises_names_what_is_not_offered():
+    def attend(query, key, value):
+        return np.einsum("bntd,bnsd,bnse->bnte", query, key, value) * 0 + right_attention.attend(query, key, value)
+
+    report = check(attend, arrays="numpy", only=["grouped heads"], level="forward", profile="law")
+    assert {cause.remedy for cause in report.causes} == {'--lacks "grouped heads"'}
+    assert check(attend, arrays="numpy", only=["grouped heads"], level="forward").counts().keys() == {"not offered"}
+
+
+# Right functions as people write them have no fault where only numbers are asked.
+
+
+def by_einsum(query, key, value, *, mask=None, is_causal=False):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", query, key) / jnp.sqrt(query.shape[-1]).astype(query.dtype)
+    if is_causal:
+        scores = jnp.where(jnp.tri(*scores.shape[-2:], dtype=bool), scores, -1e9)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -1e9)
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, axis=-1), value)
+
+
+def by_scan(query, key, value, *, is_causal=False):
+    """Online softmax, one key at a time."""
+    T, scale = query.shape[-2], query.shape[-1] ** -0.5
+
+    def step(carry, inputs):
+        top, total, out = carry
+        j, k, v = inputs
+        score = jnp.einsum("bhqd,bhd->bhq", query.astype("float32"), k.astype("float32")) * scale
+        score = jnp.where(is_causal & (j > jnp.arange(T)), -1e30, score)
+        new = jnp.maximum(top, score)
+        kept, weight = jnp.exp(top - new), jnp.exp(score - new)
+        out = out * kept[..., None] + weight[..., None] * v[:, :, None].astype("float32")
+        return (new, total * kept + weight, out), None
+
+    shape = query.shape[:-1]
+    start = (jnp.full(shape, -1e30), jnp.zeros(shape), jnp.zeros((*shape, value.shape[-1])))
+    keys = (jnp.arange(key.shape[-2]), jnp.moveaxis(key, 2, 0), jnp.moveaxis(value, 2, 0))
+    _, total, out = jax.lax.scan(step, start, keys)[0]
+    return (out / total[..., None]).astype(query.dtype)
+
+
+def by_loops(query, key, value, *, scale=None):
+    out = np.zeros((*query.shape[:-1], value.shape[-1]))
+    for place in np.ndindex(query.shape[:-1]):
+        scores = key[place[:-1]] @ query[place] * (scale if scale is not None else 1 / np.sqrt(query.shape[-1]))
+        weights = np.exp(scores - scores.max())
+        out[place] = weights @ value[place[:-1]] / weights.sum()
+    return out
+
+
+@jax.custom_vjp
+def by_hand(query, key, value):
+    return by_einsum(query, key, value)
+
+
+def _forward(query, key, value):
+    return by_einsum(query, key, value), (query, key, value)
+
+
+def _backward(saved, grad):
+    query, key, value = (x.astype("float32") for x in saved)
+    scale = query.shape[-1] ** -0.5
+    weights = jax.nn.softmax(jnp.einsum("bhqd,bhkd->bhqk", query, key) * scale)
+    grad = grad.astype("float32")
+    dweights = jnp.einsum("bhqd,bhkd->bhqk", grad, value)
+    dscores = weights * (dweights - (dweights * weights).sum(-1, keepdims=True)) * scale
+    grads = dscores @ key, dscores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ grad
+    return tuple(x.astype(old.dtype) for x, old in zip(grads, saved, strict=True))
+
+
+by_hand.defvjp(_forward, _backward)
+
+
+def custom(query, key, value):
+    return by_hand(query, key, value)
+
+
+def by_torch(query, key, value, *, mask=None, is_causal=False):
+    import torch
+
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
+
+
+EVERYDAY = {"einsum": by_einsum, "scan": by_scan, "custom_vjp": custom}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_a_right_function_of_jax_has_no_fault(name):
+    report = check(EVERYDAY[name], arrays="jax")
+    assert [(o.case.name, o.told()) for o in report.failures] == []
+    assert report.counts()["ok"] >= 30
+
+
+def test_right_loops_have_no_fault():
+    report = check(by_loops, arrays="numpy", only=["plain", "one ", "width", "scale", "bfloat16", "float16", "views"])
+    assert [(o.case.name, o.told()) for o in report.failures] == []
+    assert report.counts()["ok"] >= 10
+
+
+@pytest.mark.slow
+def test_a_wrapper_of_torch_has_no_fault():
+    pytest.importorskip("torch", reason="torch is not installed")
+    report = check(by_torch, arrays="torch")
+    assert [o.case.name for o in report.failures] == []
+    assert report.counts()["ok"] >= 60
+
+
+# For kernel authors
+
+
+def block_kernel(query, key, value, *, is_causal=False):
+    """TF32 products, and no width below 16."""
+    if query.shape[-1] < 16:
+        raise ValueError(f"D must be at least 16, got {query.shape[-1]}")
+    out = tf32(query, key, value) if not is_causal else None
+    if is_causal:
+        raise NotImplementedError("no causal mask")
+    return out.astype(query.dtype)
+
+
+def test_a_kernel_that_needs_wide_heads_is_judged_at_its_sizes():
+    given = {"arrays": "numpy", "level": "forward", "sizes": dict(B=2, N=4, T=48, S=48, D=64)}
+    coarse = check(block_kernel, **given)
+    assert [cause.remedy for cause in coarse.causes] == ["--precision tf32"]
+    judged = check(block_kernel, precision="tf32", **given)
+    assert judged.ok
+    assert judged.counts()["ok"] >= 3
+    assert all(o.case.sizes["D"] == 64 for o in judged.cases)
+    half = check(block_kernel, dtype="bfloat16", **given)
+    assert half.ok
+
+
+def test_probing_is_at_the_users_sizes():
+    with pytest.raises(ValueError, match=r"plainest call, float32, query \(2, 3, 5, 4\)(.|\n)*at least 16"):
+        check(block_kernel)
+    assert check(block_kernel, sizes=dict(D=64), precision="tf32", only=["plain"], level="forward").ok
+
+
+def test_what_is_not_deterministic_can_be_said():
+    def attend(query, key, value, *, is_causal=False, rng=np.random.default_rng(3)):  # noqa: B008
+        out = right_attention.attend(query, key, value, is_causal=is_causal)
+        return out * (1 + np.float32(1e-7) * rng.integers(-1, 2, out.shape).astype(np.float32))
+
+    given = {"arrays": "numpy", "only": ["repeated", "NaN in a future value"], "level": "forward", "profile": "robust"}
+    assert "leak" in check(attend, **given).counts()
+    assert check(attend, lacks=["determinism"], **given).counts() == {"ok": 1, "not offered": 1}
+
+
+def test_a_device_is_where_arrays_are_made():
+    report = check(functools.partial(by_einsum), arrays="jax", only=["one key"], level="forward", device="cpu:0")
+    assert report.ok
+    assert "jax_default_device" not in "".join(o.reproduction for o in report.cases)
+
+
+def test_two_mistakes_are_two_causes():
+    fn = wrong(scale=of_width(-1.0), mask=at_the_end, is_causal=lambda given, arrays: False)
+    report = check(fn, arrays="numpy", only=["causal, fewer", "causal, more", "plain", "one query"], level="forward")
+    assert {cause.name for cause in report.causes} == {
+        "the scale 1/√D is applied twice",
+        "causal is aligned to the end of the keys",
+    }
+
+
+def packed(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=False, ends=True):
+    """(tokens, N, D), in torch and JAX; without ``ends`` every sequence is thought to have the largest length."""
+    xp = jnp if isinstance(query, jax.Array) else __import__("torch")
+
+    def placed(cumulated, tokens, length):  # which sequence a token is of, and its place there
+        begins = cumulated if ends else xp.arange(0, tokens + length, length)
+        behind = xp.arange(tokens)[:, None] >= begins
+        begin = xp.where(behind, begins, 0)
+        return behind.sum(1), xp.arange(tokens) - (begin.max(1) if xp is jnp else begin.amax(1))
+
+    (seq_q, i), (seq_k, j) = (
+        placed(cu_seqlens_q, len(query), max_seqlen_q),
+        placed(cu_seqlens_k, len(key), max_seqlen_k),
+    )
+    allowed = (seq_q[:, None] == seq_k) & ((j <= i[:, None]) | (not is_causal))
+    scores = xp.einsum("tnd,snd->nts", query, key) * query.shape[-1] ** -0.5
+    powers = xp.where(allowed, xp.exp(scores), 0)
+    return xp.einsum("nts,snv->tnv", powers / powers.sum(-1)[..., None], value)
+
+
+@pytest.mark.parametrize("arrays", ["jax", "torch"])
+def test_packed_sequences(arrays):
+    """They are of different lengths, so that a function that counts on one length is wrong."""
+    pytest.importorskip(arrays)
+    given = {"arrays": arrays, "layout": "packed", "only": ["causal, fewer queries"]}
+    assert check(packed, **given).counts() == {"ok": 2}  # and its gradient
+    assert not check(functools.partial(packed, ends=False), **given, level="forward").ok
+
+
+@pytest.mark.parametrize("arrays", ["jax", "torch"])
+def test_gradients_by_hand(arrays):
+    """They are judged in place of those that the framework would find."""
+    pytest.importorskip(arrays)
+
+    def attend(query, key, value, *, bias=0):
+        weights = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5 + bias
+        return shares(weights) @ value
+
+    def shares(scores):
+        return jax.nn.softmax(scores) if arrays == "jax" else scores.softmax(-1)
+
+    def backward(grad_output, query, key, value, *, bias=0, times=1):
+        weights = shares(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5 + bias)
+        dweights = grad_output @ value.swapaxes(-1, -2)
+        dscores = weights * (dweights - (dweights * weights).sum(-1)[..., None])
+        grads = [dscores @ key, dscores.swapaxes(-1, -2) @ query]
+        grads = [times * x * query.shape[-1] ** -0.5 for x in grads] + [weights.swapaxes(-1, -2) @ grad_output]
+        return [*grads, dscores.sum(0)[None]] if hasattr(bias, "shape") else grads
+
+    given = {"arrays": arrays, "only": ["gradient: plain", "gradient: bias (1, N"], "level": "backward"}
+    report = check(attend, backward=backward, **given)
+    assert set(report.counts()) == {"ok"}, report.failures
+    wrong = check(attend, backward=functools.partial(backward, times=2), **given)
+    assert set(wrong.counts()) == {"wrong"}

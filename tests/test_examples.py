@@ -1,0 +1,96 @@
+"""The scripts in docs/examples run, at a tiny size, and say what is true."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import small_bert
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """An example as a module, run as a user's JAX is set."""
+    pytest.importorskip("optax", reason="optax is not installed (extra 'test')")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield importlib.import_module
+    for name in ("sorting", *(path.stem for path in EXAMPLES.glob("*.py"))):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+def test_two_backwards_draw_one_curve(example, tmp_path):
+    """The promise of the picture in the README, 1e-6, and what is really there; and something is learnt."""
+    module = example("two_backwards")
+    autodiff, hand = module.curves(50, width=8, layers=1)
+    assert max(abs(a - b) for a, b in zip(autodiff, hand, strict=True)) < 1e-12
+    assert sum(autodiff[-10:]) < sum(autodiff[:10])
+    module.draw(autodiff, hand, str(tmp_path / "curves.svg"))
+    assert (tmp_path / "curves.svg").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_an_encoder_from_scratch(example, tmp_path):
+    pytest.importorskip("orbax.checkpoint", reason="orbax is not installed")
+    arguments = ["--steps", "60", "--width", "32", "--layers", "1", "--picture", str(tmp_path / "loss.png")]
+    accuracy = example("encoder_from_scratch").main([*arguments, "--checkpoint", str(tmp_path / "checkpoint")])
+    assert accuracy > 0.15  # by chance: 0.03
+    assert (tmp_path / "loss.png").exists()
+
+
+@pytest.mark.slow
+def test_fine_tuning(example, tmp_path):
+    vocabulary = [
+        *small_bert.VOCABULARY,
+        "blue",
+        "bird",
+        "asleep",
+        "delivery",
+        "van",
+        "switched",
+        "off",
+        "leaks",
+        "oil",
+    ]
+    config = small_bert.CONFIG | {"vocab_size": len(vocabulary), "num_hidden_layers": 1}
+    small_bert.write_checkpoint(tmp_path / "bert", config=config, vocabulary=vocabulary)
+    arguments = [
+        "--steps",
+        "12",
+        "--rate",
+        "0.01",
+        "--weights",
+        str(tmp_path / "bert"),
+        "--save",
+        str(tmp_path / "tuned"),
+    ]
+    example("finetune_minilm").main(arguments)
+    from attendax.encoders import load
+
+    assert load(tmp_path / "tuned")[1].vocab_size == len(vocabulary)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "arguments", "bound"),
+    [
+        ("decode_with_cache", ["--tokens", "7", "--width", "16"], 1e-5),
+        ("curvature", ["--tokens", "7", "--width", "8", "--layers", "1", "--rounds", "2"], 0.05),
+    ],
+)
+def test_what_an_example_compares_agrees(example, name, arguments, bound):
+    with jax.enable_x64(name == "curvature"):  # of a tiny curvature a stencil in float32 is mere noise
+        assert example(name).main(arguments) < bound
+
+
+def test_the_readme_opens_with_the_picture():
+    assert (EXAMPLES.parent / "_static" / "two-backwards.png").exists()
+    first = README.read_text().split("\n## ", 1)[0]
+    assert "docs/_static/two-backwards.png" in first
+    assert "docs/examples/two_backwards.py" in first

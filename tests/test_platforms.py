@@ -1,0 +1,168 @@
+"""What is lowered for a GPU or a TPU: few loops, few branches; and the numbers of that program, tried on a CPU.
+
+Nothing here runs on a GPU. The program for CUDA is made and counted here; its algorithm runs on the CPU in small tiles.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import attention, explain, masks, scores, spec
+from attendax.kernels import explain as explaining
+from attendax.kernels import opaque
+from attendax.kernels.blockwise import partition
+from attendax.kernels.operands import Limits
+
+OPERATIONS = ("while", "case", "dot_general", "dynamic_slice")
+MASKS = {"full": None, "causal": masks.causal(), "window": masks.window(256, 0)}
+MOST = {  # mask, T, direction: at most so many loops, branches, products, slices
+    ("full", 1024, "forward"): (0, 0, 2, 0),
+    ("full", 1024, "gradient"): (0, 1, 10, 0),
+    ("full", 2048, "forward"): (1, 0, 2, 6),
+    ("full", 2048, "gradient"): (4, 1, 10, 35),
+    ("causal", 2048, "forward"): (3, 1, 2, 11),
+    ("causal", 2048, "gradient"): (8, 3, 10, 45),
+    ("window", 2048, "gradient"): (8, 3, 10, 45),
+    ("causal", 16384, "gradient"): (8, 3, 10, 45),
+}
+
+
+def lowered(mask, T, direction, platform):
+    def attend(*a):
+        return attention(*a, mask=mask)
+
+    def gradient(*a):
+        return jax.grad(lambda *b: (attend(*b) ** 2).sum(), (0, 1, 2))(*a)
+
+    given = [jax.ShapeDtypeStruct((2, 16, T, 64), jnp.float32)] * 3
+    function = {"forward": attend, "gradient": gradient}[direction]
+    return jax.jit(function).trace(*given).lower(lowering_platforms=(platform,)).as_text()
+
+
+def counts(program):
+    return tuple(len(re.findall(rf"stablehlo\.{name}\b", program)) for name in OPERATIONS)
+
+
+@pytest.mark.parametrize(("mask", "T", "direction"), MOST)
+def test_loops_branches_and_products_of_the_program_for_cuda(mask, T, direction):
+    """Without a mask no branch is there for L6. The one of a gradient is for scores so large that they round (L7)."""
+    found = counts(lowered(MASKS[mask], T, direction, "cuda"))
+    assert all(a <= b for a, b in zip(found, MOST[mask, T, direction], strict=True)), found
+
+
+def test_every_accelerator_has_the_same_program_and_a_cpu_another():
+    programs = {
+        name: counts(lowered(MASKS["causal"], 2048, "forward", name)) for name in ("cuda", "rocm", "tpu", "cpu")
+    }
+    assert programs["cuda"] == programs["rocm"] == programs["tpu"]
+    assert programs["cpu"] != programs["cuda"]
+    both = jax.jit(lambda x: attention(x, x, x)).trace(jnp.zeros((1, 8, 4))).lower(lowering_platforms=("cpu", "cuda"))
+    assert "platform_index" in both.as_text(), "a program for two platforms holds the program of each"
+
+
+@pytest.fixture
+def as_for_cuda(monkeypatch):
+    """What is lowered for the CPU is what would be lowered for CUDA, in tiles of 3 queries and 2 keys."""
+    placed = opaque.placed
+    monkeypatch.setattr(opaque, "placed", lambda plan, context, platform: placed(plan, context, "cuda"))
+    monkeypatch.setitem(partition.LIMITS_ON, "cuda", Limits(rows=3, columns=2, bytes=1))
+
+
+KINDS = {
+    "full": {},
+    "causal": {"mask": masks.causal()},
+    "queries without keys": {"mask": masks.causal(-2)},
+    "window": {"mask": masks.window(2, 1)},
+    "lengths": {"mask": masks.padding(np.array([0, 5]))},
+    "softcap": {"score_mod": scores.softcap(2.0)},
+}
+B, N, G, D, V = 2, 4, 2, 5, 3
+
+
+def drawn(T, S):
+    rng = np.random.default_rng(0)
+    shapes = (B, N, T, D), (B, G, S, D), (B, G, S, V), (B, N, T, V), (B, N, T)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+def run_of(**options):
+    """A new function, so that nothing compiled for another platform is used again."""
+
+    def run(query, key, value, dout, dlse):
+        results, pull = jax.vjp(lambda *a: attention(*a, **options, return_lse=True), query, key, value)
+        return *results, *pull((dout, dlse))
+
+    return jax.jit(run)
+
+
+@pytest.mark.usefixtures("as_for_cuda")
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("sizes", [(7, 8), (6, 6), (7, 7)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_algorithm_without_branches(kind, sizes):
+    """T and S that the tiles divide, and that they do not."""
+    *inputs, dout, dlse = drawn(*sizes)
+    got = run_of(**KINDS[kind])(*inputs, dout, dlse)
+    wanted = [*spec.attention(*inputs, return_lse=True, **KINDS[kind])]
+    wanted += spec.attention_backward(dout, *inputs, grad_lse=dlse, **KINDS[kind])[:3]
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_spreads_as_on_a_cpu(monkeypatch, request):
+    """Without a mask nothing is hidden. But what only unread queries are, or see, has no gradient."""
+    *inputs, dout, dlse = drawn(6, 6)
+    query, key, value = inputs
+    unread = dout.copy(), dlse.copy()
+    unread[0][0, 0, 2], unread[1][0, 0, 2] = 0, 0
+    none = dout.copy(), dlse.copy()
+    none[0][0], none[1][0] = 0, 0
+
+    def with_one(x, place, number):
+        x = x.copy()
+        x[place] = number
+        return x
+
+    cases = [
+        (with_one(x, (0, 0, 2, 1), number) if x is one else x for x in inputs)
+        for one in (query, key, value)
+        for number in (np.nan, np.inf, -np.inf)
+    ]
+    cases = [(*case, *grads) for case in map(tuple, cases) for grads in ((dout, dlse), unread, none)]
+    run = run_of()
+    on_a_cpu = [run(*case) for case in cases]
+    request.getfixturevalue("as_for_cuda")
+    run = run_of()
+    for number, (case, wanted) in enumerate(zip(cases, on_a_cpu, strict=True)):
+        for one, other in zip(run(*case), wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=f"case {number}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["full", "causal"])
+def test_second_derivatives_as_on_a_cpu(kind, request):
+    *inputs, _, _ = drawn(4, 4)
+    tangents = [x[::-1].copy() for x in inputs]
+
+    def run_of_second():
+        def loss(*a):
+            return (attention(*a, **KINDS[kind]) ** 2).sum()
+
+        return jax.jit(lambda *a: jax.jvp(jax.grad(loss, (0, 1, 2)), a, tuple(tangents)))
+
+    wanted = run_of_second()(*inputs)
+    request.getfixturevalue("as_for_cuda")
+    for one, other in zip(jax.tree.leaves(run_of_second()(*inputs)), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_explain_says_what_was_not_measured(monkeypatch):
+    x = jax.ShapeDtypeStruct((1, 2, 4096, 64), jnp.float32)
+    monkeypatch.setattr(explaining, "default_platform", lambda: "cuda")
+    explained = explain(x, x, x)
+    assert explained.tile == (2, 1024, 1024)
+    assert "not yet measured on this device" in explained.reason
