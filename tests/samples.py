@@ -1,6 +1,10 @@
 """Which of the many parameters of a test are run quickly."""
 
 import random
+import re
+import zlib
+
+import pytest
 
 
 def sample(rows, count):
@@ -17,3 +21,11 @@ def sample(rows, count):
         kept.append(best)
         seen.update(rows[best])
     return set(kept)
+
+
+def in_share(name, share):
+    """Whether the test of this name falls to the share K/N, whatever other tests there are."""
+    found = re.fullmatch("([0-9]+)/([0-9]+)", share)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise pytest.UsageError(f"--share takes K/N with K from 1 to N, got {share!r}")
+    return zlib.crc32(name.encode()) % int(found[2]) == int(found[1]) - 1

@@ -1,10 +1,10 @@
-"""``@pytest.mark.sample``: which parameters of a grid are quick."""
+"""``@pytest.mark.sample``: which parameters of a grid are quick. ``--share K/N``: a part of the tests."""
 
 import itertools
 
 import pytest
 
-from samples import sample
+from samples import in_share, sample
 
 GRID = [{("letter", a), ("number", b)} for a, b in itertools.product("abcd", range(3))]
 
@@ -27,3 +27,18 @@ def test_values_come_before_they_come_again():
 def test_the_rest_is_slow(number, request):
     slow = request.node.get_closest_marker("slow") is not None
     assert slow == (number not in sample([{("number", repr(k))} for k in range(5)], 2))
+
+
+def test_every_test_is_in_one_share():
+    names = [f"tests/test_x.py::test_y[{k}]" for k in range(500)]
+    sizes = [sum(in_share(name, f"{k}/5") for name in names) for k in range(1, 6)]
+    assert sum(sizes) == 500
+    assert min(sizes) > 70
+    assert all(sum(in_share(name, f"{k}/5") for k in range(1, 6)) == 1 for name in names)
+    assert all(in_share(name, "1/1") for name in names)
+
+
+@pytest.mark.parametrize("share", ["0/3", "4/3", "1/0", "third", "1", "-1/3", ""])
+def test_a_share_that_is_none(share):
+    with pytest.raises(pytest.UsageError, match="--share takes K/N"):
+        in_share("tests/test_x.py::test_y", share)
