@@ -20,7 +20,7 @@ def rng():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--share", metavar="K/N", default="1/1", help="one of N equal shares of the tests, always the same")
+    parser.addoption("--share", metavar="K/N", default="1/1", help="one of N equal shares of the tests")
 
 
 def pytest_configure(config):

@@ -18,7 +18,7 @@ from fuzz.case import DIRECTIONS, LOSSES, Case, random
 from fuzz.judge import judge
 from fuzz.shrink import shrunk
 
-SECONDS = 20
+SECONDS = 8
 
 
 def some(count, holds, seed=0):
