@@ -83,12 +83,12 @@ WHOLE = in_file(
         "open",
     ),
     ("value stands still", "dout + times(weights, tangents[VALUE])", "dout", "whole derivatives", "open"),
-    ("tangent unmasked", "scores + heads.mask, axis=-1", "scores, axis=-1", "whole derivatives", "causal"),
-    ("delta left out", "(dweights - delta)", "dweights", "whole derivatives", "open"),
+    ("tangent unmasked", "scores + heads.mask, -1", "scores, -1", "whole derivatives", "causal"),
+    ("delta left out", "dweights - delta +", "dweights +", "whole derivatives", "open"),
     (
         "gradient of the query unscaled",
-        "swapaxes(-1, -2) * plan.scale",
-        "swapaxes(-1, -2)",
+        "(key * plan.scale).swapaxes(",
+        "key.swapaxes(",
         "whole derivatives",
         "open",
     ),
@@ -99,8 +99,15 @@ WHOLE = in_file(
         "whole derivatives",
         "open",
     ),
-    ("gradient unmasked", "scores + heads.mask.swapaxes(-1, -2)", "scores", "whole derivatives", "causal"),
-    ("softmax over queries", "swapaxes(-1, -2), axis=-2)", "swapaxes(-1, -2), axis=-1)", "whole derivatives", "open"),
+    ("gradient unmasked", "scores + mask, -2", "scores, -2", "whole derivatives", "causal"),
+    ("softmax over queries", "scores + mask, -2", "scores + mask, -1", "whole derivatives", "open"),
+    (
+        "empty row of a gradient",
+        "if masked:\n        largest",
+        "if False:\n        largest",
+        "whole derivatives",
+        "causal",
+    ),
     (
         "the last head of a group only",
         "if grid.group == shared else None}",
@@ -169,6 +176,13 @@ HEADROOM = in_file(
 
 NUMERICS = in_file(
     "numerics.py",
+    (
+        "half of a product for all cores",
+        "jnp.minimum(jnp.max(x, axis=-1",
+        "jnp.minimum(jnp.min(x, axis=-1",
+        "whole derivatives",
+        "open",
+    ),
     ("no wall", "if not isinstance(true, jax.core.Tracer):", "if True:", "losses", "as users do"),
     (
         "a wall that is seen through",

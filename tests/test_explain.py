@@ -7,6 +7,8 @@ import pytest
 
 import attendax
 from attendax import explain, masks, scores
+from attendax.kernels import backends
+from attendax.kernels.blockwise import algorithm, partition
 from blockwise import in_tiny_tiles
 
 
@@ -79,6 +81,15 @@ def test_every_option_and_the_dense_path():
     assert dense.temporary_bytes >= 2 * 4 * 30 * 30 * 4
     empty = explain(x, struct(2, 4, 0, 8), struct(2, 4, 0, 8))
     assert empty.flops == 0
+
+
+def test_a_backend_that_was_added(monkeypatch):
+    small = backends.Backend(algorithm, lambda: partition.LIMITS._replace(rows=64, columns=64, whole=0, band=0))
+    monkeypatch.setitem(backends.BACKENDS, "small", small)
+    x = struct(1, 1, 256, 8)
+    explanation = explain(x, x, x, mask=masks.causal(), implementation="small")
+    assert (explanation.implementation, explanation.tile) == ("small", (1, 64, 64))
+    assert explanation.tiles == {"open": 6, "masked": 4, "skipped": 6}
 
 
 @pytest.mark.parametrize(

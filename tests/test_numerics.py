@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax.kernels.numerics import all_below, in_memory, matmul, matmul_transposed, product, times, walled
+from attendax.kernels.numerics import (
+    all_below,
+    in_memory,
+    matmul,
+    matmul_transposed,
+    on_all_cores,
+    product,
+    times,
+    walled,
+)
 
 OPERANDS = {
     "ones": lambda s, shape: jnp.ones(shape),
@@ -107,3 +116,30 @@ def test_products_have_the_tangents_of_products(rng):
     finite = np.where(np.isnan(right), 0, right)
     got = jax.jvp(lambda left: product(left, right, True), (left,), (dleft,))[1]
     np.testing.assert_allclose(got, dleft @ finite.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("odd", [None, np.nan, np.inf, -np.inf, "both"])
+def test_a_product_on_all_cores_keeps_its_bits(odd, dtype, rng):
+    left, right = (jnp.asarray(rng.normal(size=(12, 128, 128)), dtype) for _ in range(2))
+    if odd is not None:
+        left = left.at[3, 5].set(np.inf if odd == "both" else odd)
+        left = left.at[4, :, 7].set(-np.inf if odd == "both" else odd)
+    plain = jax.jit(times)(left, right)
+    np.testing.assert_array_equal(jax.jit(lambda x, y: on_all_cores(times(x, y)))(left, right), plain)
+
+
+def test_a_product_on_all_cores_moves_as_it_does(rng):
+    """In both modes, twice, and where several numbers of a row are its maximum."""
+    x, t = jnp.asarray(rng.integers(-2, 3, (3, 4, 5)), float), jnp.asarray(rng.normal(size=(3, 4, 5)))
+
+    def f(x):
+        return on_all_cores(times(x, x, transpose_right=True)).sum()
+
+    def plain(x):
+        return times(x, x, transpose_right=True).sum()
+
+    np.testing.assert_allclose(jax.grad(f)(x), jax.grad(plain)(x), rtol=1e-14)
+    np.testing.assert_allclose(jax.jvp(jax.grad(f), (x,), (t,))[1], jax.jvp(jax.grad(plain), (x,), (t,))[1], rtol=1e-14)
+    np.testing.assert_allclose(jax.vmap(on_all_cores)(x), x)
+    assert on_all_cores(jnp.zeros((3, 4, 0))).shape == (3, 4, 0)

@@ -8,7 +8,7 @@ import sequences
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attendax import attention, encoders, masks, ops, scores, sharding, spec
+from attendax import attention, encoders, explain, masks, ops, scores, sharding, spec
 from attendax.sharding.compiled import collectives
 
 pytestmark = pytest.mark.slow
@@ -103,3 +103,25 @@ def test_second_and_third_order_inside_shard_map(rng):
     for ours, right in zip(orders(divided), orders(attend), strict=True):
         np.testing.assert_allclose(ours, right, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(divided(query, key, value), spec.attention(query, key, value, mask=masks.causal()))
+
+
+def test_explain_says_what_is_divided():
+    def said(where, **options):
+        with jax.set_mesh(MESH):
+            x = jax.ShapeDtypeStruct((B, N, T, 8), jnp.float32, sharding=NamedSharding(MESH, where))
+            return explain(x, x, x, mask=masks.causal(), **options)
+
+    everything = said(P("data", "heads", "seq"))
+    assert everything.devices == {"batch": 2, "heads": 2, "queries": 2, "keys": 2}
+    assert everything.across.strategy in everything.across.bytes_received
+    assert everything.across.bytes_received["ring"] == 2 * (B // 2) * (N // 2) * (T // 2) * 8 * 4
+    assert "devices      batch by 2, heads by 2, queries by 2, keys by 2" in str(everything)
+    assert f"sharding.attention by {everything.across.strategy!r}" in str(everything)
+
+    batch = said(P("data"))
+    assert batch.devices == {"batch": 2, "heads": 1, "queries": 1, "keys": 1}
+    assert batch.across is None
+    assert "devices      batch by 2\n" in str(batch)
+    assert said(P()).devices == dict.fromkeys(batch.devices, 1)
+    assert "nothing is divided" in str(said(P()))
+    assert explain(*(np.zeros((1, 1, 3, 2)),) * 3).devices is None

@@ -34,13 +34,14 @@ def checked_call(
     implementation: Any = None,
     return_lse: Any = False,
     *,
-    offered: tuple[str, ...] = tuple(BACKENDS),
+    offered: tuple[str, ...] | None = None,
     traced: bool = True,
     **gradients: Any,
 ) -> Call:
     """Check the arguments, and bring the arrays into the rank of the scores; nothing of size T x S is built.
 
-    Where not ``traced``, the functions in mask and modifier are still those of the user.
+    Offered are all backends, unless named. Where not ``traced``, the functions in mask and modifier are still those of
+    the user.
     """
     border = checks.attention(
         function,
@@ -55,7 +56,7 @@ def checked_call(
         dropout_rng,
         implementation,
         return_lse,
-        offered=offered,
+        offered=offered or tuple(BACKENDS),
         **gradients,
     )
     operands, plan = in_rank_of_scores(border, query, key, value, mask, bias, score_mod, implementation or DEFAULT)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..numerics import all_below, product, repeated, rows_below, rows_not_zero, times
+from ..numerics import all_below, on_all_cores, product, repeated, rows_below, rows_not_zero, times
 from ..operands import KEY, QUERY, VALUE, Operands, Plan, Results
 from . import by_definition
 from .schedule import once_more, repeat
@@ -119,7 +119,7 @@ def _tangent(heads: _Heads, tangents: dict[int, Array], plan: Plan) -> tuple[Arr
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
     query, key = heads.query * plan.scale, heads.key
     scores = times(query, key, transpose_right=True)
-    weights = _softmax(scores if heads.mask is None else scores + heads.mask, axis=-1)
+    weights = _softmax(scores if heads.mask is None else scores + heads.mask, -1, heads.mask is not None)
     score_tangents = jnp.zeros_like(scores)
     if QUERY in tangents:
         score_tangents += times(tangents[QUERY] * plan.scale, key, transpose_right=True)
@@ -134,26 +134,33 @@ def _cotangent(heads: _Heads, dout: Array, dlse: Array, plan: Plan) -> tuple[Arr
     """The formulas of ``spec.attention_backward``, on scores (heads, S, rows)."""
     query, key = heads.query * plan.scale, heads.key
     scores = times(key, query, transpose_right=True)
-    weights = _softmax(scores if heads.mask is None else scores + heads.mask.swapaxes(-1, -2), axis=-2)
+    mask = None if heads.mask is None else heads.mask.swapaxes(-1, -2)
+    weights = _softmax(scores if mask is None else scores + mask, -2, mask is not None)
     dweights = times(heads.value, dout, transpose_right=True)
-    delta = jnp.sum(weights * dweights, axis=-2, keepdims=True) - dlse.swapaxes(-1, -2)
-    dscores = weights * (dweights - delta)
-    dquery = times(key, dscores, transpose_left=True).swapaxes(-1, -2) * plan.scale
-    return dquery, times(dscores, query), times(weights, dout)
+    delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
+    dscores = weights * (dweights - delta + dlse.swapaxes(-1, -2))
+    turned = lax.optimization_barrier((key * plan.scale).swapaxes(-1, -2))  # on its own: the rest is one kernel
+    dquery = on_all_cores(times(turned, dscores)).swapaxes(-1, -2)
+    return dquery, on_all_cores(times(dscores, query)), on_all_cores(times(weights, dout))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _softmax(scores: Array, axis: int) -> Array:
-    """Weights p along an axis, 0 where all scores are -inf (L5). They move by ``p (ds - Σ p ds)``, difference first."""
-    largest = jnp.maximum(scores.max(axis=axis, keepdims=True), jnp.finfo(scores.dtype).min)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _softmax(scores: Array, axis: int, masked: bool) -> Array:
+    """Weights p along an axis, 0 where all scores are -inf (L5). They move by ``p (ds - Σ p ds)``, difference first.
+
+    Without a mask no score is -inf, and product, maximum and exponential are one kernel.
+    """
+    largest = scores.max(axis=axis, keepdims=True)
+    if masked:
+        largest = jnp.maximum(largest, jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=axis, keepdims=True)
     return powers / jnp.where(total == 0, 1, total)
 
 
 @_softmax.defjvp
-def _softmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (weights, (score_tangents,)) = _softmax(*primals, axis), tangents
+def _softmax_jvp(axis: int, masked: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (weights, (score_tangents,)) = _softmax(*primals, axis, masked), tangents
     return weights, weights * (score_tangents - jnp.sum(weights * score_tangents, axis=axis, keepdims=True))
 
 
