@@ -138,7 +138,7 @@ class TestJaxNn:
             ({"key": np.ones((B, S, G, D + 1), np.float32)}, ValueError, "query has D=4 but key has D=5"),
             ({"value": np.ones((B, S, G, D), np.float16)}, TypeError, "float32 but value has float16"),
             ({"is_causal": 1}, TypeError, "is_causal must be True or False"),
-            ({"implementation": "flash"}, ValueError, "implementation must be one of"),
+            ({"implementation": "flash"}, ValueError, "implementation must be one of None, 'xla', 'dense',"),
             ({"local_window_size": -1}, ValueError, "left must be at least 0"),
         ],
     )

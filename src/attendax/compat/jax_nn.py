@@ -87,6 +87,7 @@ def dot_product_attention(
     if rank not in (3, 4):
         fail(ValueError, NAME, f"query has rank {rank} but needs (B, T, N, D) or (T, N, D).")
     checks.boolean(NAME, "is_causal", is_causal)
+    checks.one_of(NAME, "implementation", implementation, (None, *IMPLEMENTATIONS, *checks.IMPLEMENTATIONS))
     query, key, value = heads_first(NAME, query, key, value)
     batch = query.shape[0] if rank == 4 else None
     pairs = _of_rank("mask", mask, rank)
@@ -102,7 +103,7 @@ def dot_product_attention(
         mask,
         wide_bias(_of_rank("bias", bias, rank), query.dtype),
         scale=scale,
-        implementation=IMPLEMENTATIONS.get(implementation, implementation) if implementation else None,
+        implementation=IMPLEMENTATIONS.get(implementation or "", implementation),
         return_lse=return_residual,
     )
     results = results_of(call, query, value, return_residual)
