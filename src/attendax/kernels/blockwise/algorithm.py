@@ -182,19 +182,11 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         marked, rows = rows.live & ~rows.are_finite(), rows.cleaned()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
-    # What has a number for each pair is gathered as tiles of the backward lie: one core would turn it while adding it.
-    turned = [role == "pairs" and 1 not in wanted[k][-2:] for role, k in zip(roles, used, strict=True)]
-    roles = ["tall pairs" if tall else role for role, tall in zip(roles, turned, strict=True)]
-    held = [_turned(wanted[k]) if tall else wanted[k] for k, tall in zip(used, turned, strict=True)]
-    shapes = [grid.tile(0, 0, 0).where(*pair)[1] for pair in zip(roles, held, strict=True)]
-
-    def pulled(tile, is_open):
-        parts = pulled_back(tile, rows, operands, plan, wanted, is_open)
-        return [part.swapaxes(-1, -2) if tall else part for part, tall in zip(parts, turned, strict=True)]
+    shapes = [grid.tile(0, 0, 0).where(role, wanted[k])[1] for role, k in zip(roles, used, strict=True)]
 
     def part_of(chunk, row, column, is_open):
         def pull(*at):
-            parts = pulled(grid.tile(*at), is_open)
+            parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
             return tuple(folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
 
         return once_more(pull, chunk, row, column)
@@ -214,12 +206,12 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
 
         return schedule.visit(chunk, column, work, add, buffers, nothing)
 
-    buffers = tuple(jnp.zeros(shape, wide) for shape in held)
+    buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)
     for band in partition.bands:
 
         def chunk(index, buffers, band=band):
             tile = band.tile(index)
-            parts = once_more(lambda at: tuple(pulled(band.tile(at), False)), index)
+            parts = once_more(lambda at: pulled_back(band.tile(at), rows, operands, plan, wanted, False), index)
             return tuple(tile.add(*each) for each in zip(roles, buffers, parts, strict=True))
 
         buffers = repeat(band.grid.chunks, chunk, buffers)
@@ -232,7 +224,6 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         buffers = in_one_loop(kinds.swapaxes(1, 2), grid.chunks, one_tile, buffers)
     elif not partition.bands:
         buffers = repeat(grid.chunks * grid.column_blocks, column_of_tiles, buffers)
-    buffers = tuple(x.swapaxes(-1, -2) if tall else x for x, tall in zip(buffers, turned, strict=True))
     if plan.partial and not spreads:
         buffers = by_definition.cotangent_of_part(marked, buffers, grads, operands, results, plan, wanted)
     elif not spreads:
@@ -240,10 +231,6 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     if not plan.rounded:
         return buffers
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
-
-
-def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return *shape[:-2], shape[-1], shape[-2]
 
 
 def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:
