@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..numerics import all_below, any_true, rows_finite
+from ..numerics import all_below, any_true, rows_finite, walled
 from ..online_softmax import combined, sum_or_one
 from ..operands import VALUE, Operands, Plan, Results
 from . import by_definition, whole_heads
@@ -187,7 +187,8 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     def part_of(chunk, row, column, is_open):
         def pull(*at):
             parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
-            return tuple(folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
+            sums = (folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
+            return tuple(_turned(x) if role == "pairs" else x for x, role in zip(sums, roles, strict=True))
 
         return once_more(pull, chunk, row, column)
 
@@ -231,6 +232,13 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     if not plan.rounded:
         return buffers
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
+
+
+def _turned(x: Array) -> Array:
+    """Numbers of pairs, made from a tall tile, in memory as they are written: one core would turn them as it adds."""
+    if 1 in x.shape[-2:]:
+        return x
+    return walled(lambda tall: tall.swapaxes(-1, -2), x.swapaxes(-1, -2))
 
 
 def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:
