@@ -74,7 +74,22 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "are all padded spreads over the future as well.",
         ),
         known(EMPTY_BIAS.name, GAP, EMPTY_BIAS.cases, "flax/linen/attention.py:136 and 146"),
+        known(
+            "a value of ones in the program gives garbage: XLA's CPU compiler",
+            WRONG,
+            ("value of ones*",),
+            "no line of flax: jaxlib 0.10.2 fuses a constant operand into a product that it then reads wrongly",
+            "Not flax's mistake, but its users': a value that the compiler knows (ones, as in a sum over the keys) "
+            "makes XLA's CPU compiler fuse the broadcast into the product, and numbers up to 1e33 come out. An "
+            "`optimization_barrier` with a `reduce_precision` on the value hides it.",
+        ),
         known("scores of float16 overflow", GAP, OVERFLOW, "flax/linen/attention.py:132, scores are float16"),
+        known(
+            "softmax of bfloat16 runs in bfloat16",
+            GAP,
+            ("gradient: bfloat16, a bias of many queries",),
+            "flax/linen/attention.py:145, unless force_fp32_for_softmax is asked for",
+        ),
         known("dropout rates outside [0, 1] are accepted", GAP, RATES, "flax/linen/attention.py:152-160"),
         known(BOOLEAN.name, GAP, BOOLEAN.cases, "flax/linen/attention.py:136"),
     ),
@@ -136,6 +151,32 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "chunk overlaps the one before it, and these keys count twice.",
             "wrong",
         ),
+        known(
+            "six queries in chunks of four give eight rows",
+            CRASH,
+            ("gradient: in blocks: *, 1100",),
+            f"{MEA}:170 and 178, the last chunk of queries is moved back and kept whole",
+            "Where `query_chunk_size` does not divide the queries, the result has a row for each query of the last "
+            "chunk, which overlaps the one before it: too many rows, and a gradient that JAX refuses for its shape.",
+            "unexpected JAX type",
+        ),
+        known(
+            "empty sequences raise",
+            CRASH,
+            ("no keys", "no queries", "gradient: no keys"),
+            f"{MEA}:76 and 178, no chunk is left to map or to concatenate",
+            "No queries leave nothing to concatenate, and no keys a chunk size of 0, by which the number of chunks is "
+            "divided. The results are an array without rows, and zeros.",
+        ),
+        known(
+            "a bias of finfo.min and masked scores are the same number",
+            WRONG,
+            ("bias of finfo.min under a mask",),
+            f"{MEA}:32, masked scores are finfo.min, no lower than the bias",
+            "A bias of `finfo.min` (padding) and the masked scores are the same number, so that a row whose allowed "
+            "keys are all padded spreads over the masked ones as well.",
+        ),
+        known("scores of float16 overflow", GAP, OVERFLOW, f"{MEA}:23, scores are float16"),
     ),
     "flash-attention-jax": (
         known(

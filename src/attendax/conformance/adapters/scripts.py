@@ -28,6 +28,37 @@ assert abs(got - (up - down) / 2e-2) < 1e-2
         "mask = jnp.tril(jnp.ones((3, 3), bool))[None, None]\n"
         "out = linen.dot_product_attention(ones, ones, values, bias=bias, mask=mask)"
     ),
+    "a value of ones in the program gives garbage: XLA's CPU compiler": """
+import jax, jax.numpy as jnp
+from flax import linen
+query, key = (jax.random.normal(jax.random.key(k), (2, 12, 197, 64)) for k in range(2))
+@jax.jit
+def attend(query, key):
+    value = jnp.ones((2, 12, 197, 64)).swapaxes(1, 2)
+    return linen.dot_product_attention(query.swapaxes(1, 2), key.swapaxes(1, 2), value).swapaxes(1, 2)
+out = attend(query, key)
+print("weights sum to 1, so the average of ones is 1; got", float(out.min()), "to", float(out.max()))
+assert abs(out - 1).max() < 1e-3
+""",
+    "a bias of finfo.min and masked scores are the same number": FINFO.format(
+        "from memory_efficient_attention import efficient_dot_product_attention_jax as attend\n"
+        "bias, mask = jnp.broadcast_to(bias, (1, 1, 3, 3)), jnp.tril(jnp.ones((3, 3), bool))[None, None]\n"
+        "out = attend(ones, ones, values, bias=bias, mask=mask)"
+    ),
+    "six queries in chunks of four give eight rows": """
+import jax.numpy as jnp
+from memory_efficient_attention import efficient_dot_product_attention_jax as attend
+ones = jnp.ones((1, 6, 1, 4))
+got = attend(ones, ones, ones, query_chunk_size=4)
+print("six queries give", got.shape[1], "rows")
+assert got.shape == ones.shape
+""",
+    "empty sequences raise": """
+import jax.numpy as jnp
+from memory_efficient_attention import efficient_dot_product_attention_jax as attend
+empty, keys = jnp.zeros((1, 0, 2, 4)), jnp.ones((1, 5, 2, 4))
+print(attend(empty, keys, keys).shape)  # (1, 0, 2, 4); ValueError: Need at least one array to concatenate
+""",
     "empty sequences divide by zero": """
 import equinox, jax, jax.numpy as jnp
 layer = equinox.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
