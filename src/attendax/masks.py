@@ -78,7 +78,7 @@ class Mask:
         """
         self.check(T, S)
         first = np.zeros((1, 1), np.int32)
-        one = self._askable(T, S).of_rank().map(_first_pair).allowed(first, first, np)
+        one = self._askable(T, S).map(_stand_in).of_rank().map(_first_pair).allowed(first, first, np)
         return *one.shape[:-2], T, S
 
     def _askable(self, T: int, S: int) -> "Mask":
@@ -262,6 +262,14 @@ def _of_rank(part: Mask, rank: int) -> Mask:
         return part
     arrays = (None if array is None else of_scores(number, array) for number, array in enumerate(part.arrays))
     return dataclasses.replace(part, arrays=tuple(arrays))
+
+
+def _stand_in(part: Mask) -> Mask:
+    """With zeros for its arrays: what lies on several devices is not cut for its shape."""
+    if part.kind == "function":
+        return part
+    zeros = (x if x is None else np.broadcast_to(np.zeros((), x.dtype), x.shape) for x in part.arrays)
+    return dataclasses.replace(part, arrays=tuple(zeros))
 
 
 def _first_pair(part: Mask) -> Mask:

@@ -8,7 +8,7 @@ import sequences
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attendax import attention, encoders, explain, masks, ops, scores, sharding, spec
+from attendax import attention, attention_stats, encoders, explain, masks, ops, scores, sharding, spec, weights_at
 from attendax.sharding.compiled import collectives
 
 pytestmark = pytest.mark.slow
@@ -122,6 +122,66 @@ def test_explain_says_what_is_divided():
     assert batch.devices == {"batch": 2, "heads": 1, "queries": 1, "keys": 1}
     assert batch.across is None
     assert "devices      batch by 2\n" in str(batch)
-    assert said(P()).devices == dict.fromkeys(batch.devices, 1)
-    assert "nothing is divided" in str(said(P()))
+    assert said(P()).devices is None
     assert explain(*(np.zeros((1, 1, 3, 2)),) * 3).devices is None
+
+
+@pytest.mark.parametrize("how", ["eager", "jit"])
+def test_masks_whose_arrays_lie_as_the_tokens_do(how, rng):
+    arrays = [rng.normal(size=(B, N, T, 4)) for _ in range(3)]
+    ids, dense = rng.integers(0, 2, (B, T)), rng.random((T, T)) < 0.7
+    attend = attention if how == "eager" else jax.jit(attention)
+    with jax.set_mesh(MESH):
+        placed = [jax.device_put(x, P("data", None, "seq")) for x in arrays]
+        ids_here, dense_here = jax.device_put(ids, P("data", "seq")), jax.device_put(dense, P("seq"))
+        for here, whole in (
+            (masks.segments(ids_here, ids_here), masks.segments(ids, ids)),
+            (masks.dense(dense_here) & ~masks.causal(-4), masks.dense(dense) & ~masks.causal(-4)),
+        ):
+            expected = spec.attention(*arrays, mask=whole)
+            np.testing.assert_allclose(np.asarray(attend(*placed, mask=here)), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_takes_all_tokens_says_so():
+    with jax.set_mesh(MESH):
+        x = jax.device_put(jnp.ones((B, N, T, 4)), P("data", None, "seq"))
+        for f in (
+            lambda: ops.scaled_dot_product_attention(x, x, x),
+            lambda: ops.attention_with_weights(x, x, x),
+            lambda: attention_stats(x, x),
+            lambda: weights_at(x, x, queries=jnp.array([1])),
+        ):
+            with pytest.raises(
+                NotImplementedError, match="it takes all tokens of a head; here they are divided over seq"
+            ):
+                f()
+        whole = jnp.ones((T, 4))
+        assert ops.scaled_dot_product_attention(whole, whole, whole)[0].shape == (T, 4)
+
+
+def test_no_heads_and_divided_tokens():
+    with jax.set_mesh(MESH):
+        x = jax.device_put(jnp.ones((B, 0, T, 4)), P("data", None, "seq"))
+        assert attention(x, x, x).shape == x.shape
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"positions": np.arange(2 * T)}, ValueError, r"positions have shape \(48,\) but there are 24 tokens"),
+        ({"positions": np.arange(T // 2)}, ValueError, "positions have shape"),
+        ({"positions": np.arange(T) / 2}, TypeError, "positions must be integers, got float64"),
+        ({"positions": list(range(T))}, TypeError, "positions must be integers, got list"),
+        ({"batch_axes": "seq"}, ValueError, "axis 'seq' is named twice"),
+        ({"axis_name": ("seq", "seq")}, ValueError, "axis 'seq' is named twice"),
+        ({"axis_name": None}, TypeError, "an axis must be a name or a tuple of names, got NoneType"),
+        ({"mesh": None}, TypeError, "mesh must be a mesh, got NoneType"),
+    ],
+)
+def test_what_does_not_fit_a_mesh_is_refused(options, error, message):
+    x = jnp.ones((B, N, T, 4))
+    given = {"mesh": sequences.mesh_of(2), "axis_name": "seq", "mask": masks.causal()} | options
+    with pytest.raises(error, match=message):
+        sharding.attention_on_mesh(x, x, x, **given)
+    with pytest.raises(ValueError, match="'seq' is no axis of a shard_map around this call"):
+        sharding.attention(x, x, x, axis_name="seq")

@@ -9,6 +9,7 @@ from jax import Array, lax
 
 from attendax.checks import fail, is_traced, knows_keywords
 
+from .across.layout import refuse_divided_tokens
 from .blockwise.algorithm import by_rows
 from .blockwise.partition import grid_of, partition_of
 from .blockwise.tile_scores import scores_of_tile
@@ -65,6 +66,7 @@ def attention_stats(
         (['1.386', '1.386'], [0.5, 0.5, 0.5, 0.5])
     """
     call = checked_call("attention_stats", query, key, key, mask, bias, score_mod, scale)
+    refuse_divided_tokens("attention_stats", query, key)
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:
         return _no_stats(call, shape)
@@ -144,6 +146,7 @@ def weights_at(
         [[0.25, 0.25, 0.25, 0.25]]
     """
     call = checked_call("weights_at", query, key, key, mask, bias, score_mod, scale)
+    refuse_divided_tokens("weights_at", query, key)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:
         fail(ValueError, "weights_at", "neither queries nor keys are given: all T x S weights are what this avoids.")

@@ -11,6 +11,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.across.layout import refuse_divided_tokens
 from attendax.kernels.numerics import matmul_transposed
 from attendax.kernels.operands import takes_arrays, widen
 
@@ -152,6 +153,7 @@ def _attend(
     bias: Array | None,
 ) -> Any:
     check(function, {"Q": Q, "K": K, "V": V})
+    refuse_divided_tokens(function, Q, K)
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
     checks.bias(function, bias, shape, Q.dtype)

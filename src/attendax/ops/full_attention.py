@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax.checks import knows_keywords
+from attendax.kernels.across.layout import refuse_divided_tokens
 from attendax.kernels.attention import results_of
 from attendax.kernels.call import Call, checked_call
 from attendax.kernels.inspection import all_weights
@@ -114,6 +115,7 @@ def attention_with_weights(
     options = {"mask": mask, "bias": bias, "score_mod": score_mod, "scale": scale, "return_lse": True}
     options |= {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
     call = _dense("attention_with_weights", query, key, value, implementation, **options)
+    refuse_divided_tokens("attention_with_weights", query, key)
     weights = all_weights(call).astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
     return *results_of(call, query, value, True), weights
 

@@ -8,7 +8,7 @@ import jax
 from jax import Array
 
 from attendax.checks import fail, knows_keywords, one_of
-from attendax.kernels.across.call import attend_across
+from attendax.kernels.across.call import attend_across, checked_positions
 from attendax.kernels.across.door import DIVISION, Division, attend_divided
 from attendax.kernels.across.strategy import LINK, STRATEGIES, Choice, Link, choose
 from attendax.kernels.attention import as_asked
@@ -101,7 +101,13 @@ def attention(
         >>> attend(jnp.zeros((1, 2, 3)), jnp.zeros((1, 2, 3)), jnp.ones((1, 2, 4))).shape
         (1, 2, 4)
     """
-    axis = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    axis = _names("sharding.attention", axis_name)
+    for name in axis:
+        try:
+            jax.lax.axis_size(name)
+        except NameError:
+            sentence = f"{name!r} is no axis of a shard_map around this call."
+            fail(ValueError, "sharding.attention", sentence, advice="Whole arrays go to sharding.attention_on_mesh.")
     results = attend_across(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
     return as_asked(results, query, value, return_lse)
 
@@ -216,7 +222,8 @@ def attention_on_mesh(
     call = checked_call(name, query, key, value, return_lse=return_lse, traced=False, **options)
     division = _division(name, mesh, axis_name, batch_axes, head_axes, strategy)
     if positions is not None:
-        positions = positions if isinstance(positions, tuple) else (positions, positions)
+        sizes = query.shape[-2], key.shape[-2]
+        positions = checked_positions(name, positions, sizes, "there are")
     return as_asked(attend_divided(call, division, query.ndim, positions), query, value, return_lse)
 
 
@@ -264,12 +271,25 @@ def on_mesh(
 
 def _division(name: str, mesh: Any, axis_name: Any, batch_axes: Any, head_axes: Any, strategy: str | None) -> Division:
     one_of(name, "strategy", strategy, (None, *STRATEGIES))
+    if not hasattr(mesh, "axis_names"):
+        fail(TypeError, name, f"mesh must be a mesh, got {type(mesh).__name__}.", advice="jax.make_mesh makes one.")
     tokens, batch, heads = (_axes(name, mesh, axes) for axes in (axis_name, batch_axes, head_axes))
+    every = (*tokens, *batch, *heads)
+    for axis in every:
+        if every.count(axis) > 1:
+            fail(ValueError, name, f"axis {axis!r} is named twice in axis_name, batch_axes and head_axes.")
     return Division(mesh, batch, heads, tokens, tokens, strategy, name)
 
 
 def _axes(function: str, mesh: Any, axes: Axes) -> tuple[str, ...]:
-    axes = (axes,) if isinstance(axes, str) else tuple(axes)
+    axes = _names(function, axes)
     for axis in axes:
         one_of(function, "axis", axis, tuple(mesh.axis_names))
     return axes
+
+
+def _names(function: str, axes: Any) -> tuple[str, ...]:
+    """The names of mesh axes: one, or several."""
+    if not isinstance(axes, str | tuple | list):
+        fail(TypeError, function, f"an axis must be a name or a tuple of names, got {type(axes).__name__}.")
+    return (axes,) if isinstance(axes, str) else tuple(axes)

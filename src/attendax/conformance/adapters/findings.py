@@ -187,7 +187,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "`lax.dynamic_slice` clamps its start, so that where 1024 does not divide the keys the "
             "last chunk overlaps "
             "the one before it: these keys count twice, and the gradient has the shape of the padded length.",
-            "wrong|incompatible shapes",
+            "wrong|incompatible shapes|cannot reshape|unexpected JAX type",
         ),
         known(
             "gradients of bfloat16 and float16 raise",
@@ -200,7 +200,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
         known(
             "values of another width than the keys raise",
             CRASH,
-            ("*values wider*", "*values narrower*"),
+            ("*values wider*", "*values narrower*", *OVERFLOW),
             f"{FLASH}:58, zeros((q_len, batch, heads, dim)), meant is v_dim",
             "The accumulator is made with the width of the queries; `v_dim` is computed and not used.",
         ),

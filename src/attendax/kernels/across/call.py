@@ -71,19 +71,24 @@ def _positions(positions: Any, query: Array, key: Array, axis: tuple[str, ...]) 
     sizes = query.shape[-2], key.shape[-2]
     if positions is None:
         return Positions(None, *(lax.axis_index(axis) * size for size in sizes))
+    advice = "Positions are those of the tokens that a device holds: in_specs=P(axis_name)."
+    return Positions(None, *checked_positions(FUNCTION, positions, sizes, "this device holds", advice))
+
+
+def checked_positions(function: str, positions: Any, sizes: Any, held: str, advice: str = "") -> tuple[Array, ...]:
+    """Those of queries and of keys, which are so many: a vector for both, or a pair."""
     given = positions if isinstance(positions, tuple) else (positions, positions)
     names = ("of queries", "of keys") if isinstance(positions, tuple) else ("", "")
     if len(given) != 2:
-        fail(ValueError, FUNCTION, f"positions must be one vector, or two of queries and keys, got {len(given)}.")
+        fail(ValueError, function, f"positions must be one vector, or two of queries and keys, got {len(given)}.")
     for name, x, size in zip(names, given, sizes, strict=True):
         if not jnp.issubdtype(getattr(x, "dtype", np.dtype(float)), jnp.integer):
             kind = getattr(x, "dtype", type(x).__name__)
-            fail(TypeError, FUNCTION, f"positions {name} must be integers, got {kind}.".replace("  ", " "))
+            fail(TypeError, function, f"positions {name} must be integers, got {kind}.".replace("  ", " "))
         if tuple(x.shape) != (size,):
-            sentence = f"positions {name} have shape {tuple(x.shape)} but this device holds {size} tokens."
-            advice = "Positions are those of the tokens that a device holds: in_specs=P(axis_name)."
-            fail(ValueError, FUNCTION, sentence.replace("  ", " "), advice=advice)
-    return Positions(None, *(jnp.asarray(x) for x in given))
+            sentence = f"positions {name} have shape {tuple(x.shape)} but {held} {size} tokens."
+            fail(ValueError, function, sentence.replace("  ", " "), advice=advice)
+    return tuple(jnp.asarray(x) for x in given)
 
 
 def _of_all(arrays: Any, count: int) -> tuple[Any, ...]:

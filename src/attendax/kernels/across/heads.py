@@ -23,7 +23,8 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
         sentence = f"strategy 'ulysses' divides heads, and {N} heads are no multiple of {count} devices."
         fail(ValueError, "sharding.attention", sentence, advice="'ring' and 'all_gather' divide any number of heads.")
     first = lax.axis_index(axis) * (N // count)
-    repeats = math.lcm(operands.key.shape[-3], count) // operands.key.shape[-3]
+    G = max(1, operands.key.shape[-3])
+    repeats = math.lcm(G, count) // G
 
     def own_heads(x: Array) -> Array:
         return x if x.shape[-3] == 1 < N else lax.dynamic_slice_in_dim(x, first, N // count, x.ndim - 3)

@@ -56,6 +56,16 @@ def layout_of(query: Any, key: Any) -> tuple[Layout, Any] | None:
     return (layout, kinds[0].mesh) if layout.names() or any(map(any, found)) else None
 
 
+def refuse_divided_tokens(function: str, query: Any, key: Any) -> None:
+    """For what takes all tokens of a head at once: weights, and what is said of them."""
+    found = layout_of(query, key)
+    divided = () if found is None else found[0].queries or found[0].keys
+    if divided:
+        sentence = f"it takes all tokens of a head; here they are divided over {', '.join(divided)}."
+        advice = "Divide batches or heads, or gather: jax.sharding.reshard(x, jax.P(None))."
+        fail(NotImplementedError, function, sentence, advice=advice)
+
+
 def _padded(spec: Any, least: int, rank: int) -> list[Any]:
     """An entry for each axis, and one more in front of an array without heads."""
     return [None] * (least - rank) + list(spec) + [None] * (rank - len(spec))
@@ -111,7 +121,7 @@ def _positions(operands: Operands, layout: Layout, positions: Any) -> Positions:
 
 def _enough_key_heads(operands: Operands, count: int) -> Operands:
     """Key heads repeated until the devices of the heads can share them."""
-    G = operands.key.shape[-3]
+    G = max(1, operands.key.shape[-3])
     repeats = math.lcm(G, count) // G
     if repeats == 1:
         return operands

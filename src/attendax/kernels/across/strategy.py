@@ -84,7 +84,7 @@ def bytes_received(operands: Operands, count: int) -> dict[str, int]:
     query, key, value, bias = operands[:4]
     keys = _bytes(key) + _bytes(value)
     found = {"ring": (count - 1) * keys, "all_gather": (count - 1) * keys}
-    N, G = query.shape[-3], key.shape[-3]
+    N, G = query.shape[-3], max(1, key.shape[-3])
     if N % count == 0 and not _rows_for_all_heads(bias, operands.mask, N):
         repeats = math.lcm(G, count) // G
         out = query.size // query.shape[-1] * value.shape[-1] * operands.wide().itemsize
