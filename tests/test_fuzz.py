@@ -18,7 +18,7 @@ from fuzz.case import DIRECTIONS, LOSSES, Case, random
 from fuzz.judge import judge
 from fuzz.shrink import shrunk
 
-SECONDS = 8
+SECONDS = 6
 
 
 def some(count, holds, seed=0):

@@ -310,7 +310,7 @@ HUGE_MODIFIERS = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @every_implementation
 @pytest.mark.parametrize("name", HUGE_MODIFIERS)
 @pytest.mark.parametrize("width", [1, 3, 8])
@@ -428,7 +428,7 @@ def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(
     assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("attention", [IMPLEMENTATIONS[name] for name in ("spec", "ops", "blockwise")])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float32])
 @pytest.mark.parametrize("width", [3, 64, 128])

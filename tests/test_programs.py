@@ -23,7 +23,7 @@ def float32(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("size", [40, 300, 700])
 def test_a_program_exported_for_any_batch(size, mask, rng):

@@ -266,10 +266,12 @@ def _of_rank(part: Mask, rank: int) -> Mask:
 
 def _stand_in(part: Mask) -> Mask:
     """With zeros for its arrays: what lies on several devices is not cut for its shape."""
-    if part.kind == "function":
-        return part
-    zeros = (x if x is None else np.broadcast_to(np.zeros((), x.dtype), x.shape) for x in part.arrays)
-    return dataclasses.replace(part, arrays=tuple(zeros))
+
+    def zeros(x: Any) -> Any:
+        known = x is not None and all(isinstance(size, int) for size in x.shape)  # not a batch of any size (jax.export)
+        return np.broadcast_to(np.zeros((), x.dtype), x.shape) if known else x
+
+    return part if part.kind == "function" else dataclasses.replace(part, arrays=tuple(map(zeros, part.arrays)))
 
 
 def _first_pair(part: Mask) -> Mask:
