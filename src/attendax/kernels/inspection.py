@@ -59,6 +59,7 @@ def attention_stats(
 
     Raises:
         TypeError, ValueError: as ``attention``.
+        NotImplementedError: Explicit mesh axes divide the tokens.
 
     Example:
         >>> stats = attention_stats(jnp.zeros((2, 3)), jnp.zeros((4, 3)))
@@ -140,6 +141,7 @@ def weights_at(
 
     Raises:
         TypeError, ValueError: as ``attention``; positions that are no integers, or out of bounds.
+        NotImplementedError: Explicit mesh axes divide the tokens.
 
     Example:
         >>> weights_at(jnp.zeros((3, 2)), jnp.zeros((4, 2)), queries=jnp.array([1])).tolist()

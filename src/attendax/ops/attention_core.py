@@ -134,6 +134,7 @@ def scaled_dot_product_attention(
     Raises:
         TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
         ValueError: a rank or a size disagrees.
+        NotImplementedError: Explicit mesh axes divide the tokens.
 
     Example:
         >>> Q, K, V = jnp.zeros((1, 2)), jnp.zeros((3, 2)), jnp.array([[1.0], [2.0], [6.0]])
