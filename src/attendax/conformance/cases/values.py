@@ -124,7 +124,7 @@ HUGE = [
         sizes={"B": 1, "N": 1, "G": 1, "T": 3, "S": 65536, "V": 1, "D": 1},
         lines="value = np.ones_like(value)",
         dtype="float32",
-        slack=4.0,  # the order in which so many numbers are added is everybody's own
+        slack=2.0,  # the order in which so many numbers are added is everybody's own
     ),
     Case("long row", "L7", "S = 4,097, scores spread widely", sizes={"B": 1, "S": 4097}, lines="query = 5 * query"),
 ]
