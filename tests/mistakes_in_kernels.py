@@ -49,7 +49,13 @@ WHOLE = in_file(
         "large values",
         "whole",
     ),
-    ("sums of values overflow", "value_divisor(here[VALUE], wide)[1]", "1", "large values", "whole"),
+    (
+        "sums of values overflow",
+        "= value_divisor(here[VALUE], wide)",
+        "= value_divisor(here[VALUE], wide)[0], 1",
+        "large values",
+        "whole",
+    ),
     ("shared by a batch, but written", "== alone[role] else", "is not None else", "a shared key", "as users do"),
     ("masked as little", "0, -jnp.inf).astype(wide)", "0, -9).astype(wide)", "whole", "keys"),
     ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
@@ -258,8 +264,9 @@ TILES = in_file(
         "forward",
         "some",
     ),
-    ("band of the first queries", "starts, self.row, self.column", "starts, 0, self.column", "forward", "banded"),
-    ("band of the first keys", "starts, self.row, self.column", "starts, self.row, 0", "gradient", "banded"),
+    ("band of the first queries", "starts, row, column, block", "starts, 0, column, block", "forward", "banded"),
+    ("queries of two blocks, twice", "index % blocks)", "None)", "gradient", "along a window"),
+    ("band of the first keys", "starts, row, column, block", "starts, row, 0, block", "gradient", "banded"),
     ("positions local to the tile", "counted = start + jnp", "counted = jnp", "forward", "causal"),
     ("gradients written, not added", "self.cut(role, buffer) + folded", "folded", "gradient", "open"),
     (
@@ -284,6 +291,21 @@ SIZES = in_file(
     ("not the first key that is seen", "int(blocks[0] * size)", "int(blocks[0] * size + 1)", "forward", "banded"),
     ("a block of keys too few", "(blocks[-1] + 1) * size", "max(1, blocks[-1]) * size", "forward", "banded"),
     ("last band as long as the others", "min(T - row, size)", "size", "gradient", "banded"),
+    ("not the first key of a window", "max(0, row + low)", "max(0, row + low + 1)", "forward", "along a window"),
+    (
+        "a window of keys too few",
+        "(rows + width - 1) // step",
+        "(rows + width - 2) // step",
+        "forward",
+        "along a window",
+    ),
+    (
+        "the lesser of two ends, less one",
+        "min(highs, default=None)",
+        "min(highs, default=None) - 1",
+        "forward",
+        "along a window",
+    ),
 ) + in_file(
     "operands.py",
     (

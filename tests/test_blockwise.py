@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import attendax
 from attendax import attention, masks, scores, spec
 from attendax.kernels.blockwise import partition
-from attendax.kernels.operands import Limits
+from attendax.kernels.operands import Limits, Operands, Plan
 from blockwise import Tiny, Whole, in_tiny_tiles, limited
 from cases import CASES, KEY, B, D, G, N, S, T, V
 from compilation import quickly
@@ -99,6 +99,57 @@ def test_bands_of_queries_and_the_keys_that_they_see(mask, rng):
     arrays = rng.normal(size=(2, 6, 13, D)), rng.normal(size=(2, 2, 11, D)), rng.normal(size=(2, 2, 11, V))
     for most in (8 * 60, 2**20):
         assert_as_by_hand(Limits(5, 4, most, band=4), arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, 11)))
+
+
+WINDOWS = {
+    "window": (masks.window(2, 1), 13, 11),
+    "wide": (masks.window(4, 3), 13, 19),
+    "starts later": (masks.window(1, 2, offset=-3), 14, 12),
+    "sees ahead, behind a mask of its own": (masks.window(3, 3) & masks.causal(1), 13, 12),
+    "padding": (masks.window(2, 2) & masks.padding(np.array([3, 11])), 13, 11),
+    "beyond the keys": (masks.window(1, 1, offset=9), 13, 11),
+    "of nothing": (masks.causal(-2) & masks.window(1, 0), 9, 11),
+}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("mask", "T", "S"), WINDOWS.values(), ids=list(WINDOWS))
+def test_a_band_along_a_window(mask, T, S, rng):
+    """Its last block is shorter, its first and last keys are those of others, too; heads share key heads."""
+    arrays = rng.normal(size=(2, 6, T, D)), rng.normal(size=(2, 2, S, D)), rng.normal(size=(2, 2, S, V))
+    for rows in (4, 2):
+        limits = Limits(rows, 4, 8 * 60, band=4)
+        assert_as_by_hand(limits, arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, S)))
+
+
+# window, T, S -> queries and keys of a tile, how many tiles a head has; None: a grid
+ALONG = {
+    "both sides": (masks.window(256, 256), 4096, 4096, (256, 768, 16)),
+    "one side": (masks.window(256, 0), 4096, 4096, (128, 384, 32)),
+    "narrow": (masks.window(1, 1), 1000, 1000, (128, 192, 8)),
+    "the narrower of two": (masks.window(256, 256) & masks.causal(), 4096, 4096, (128, 384, 32)),
+    "later": (masks.window(32, 32, offset=100), 600, 800, (128, 192, 5)),
+    "wide": (masks.window(1024, 0), 4096, 4096, None),
+    "few keys": (masks.window(100, 100), 4096, 300, None),
+    "few queries": (masks.window(100, 100), 100, 4096, None),
+    "no end": (masks.window(256, None), 2048, 2048, None),
+    "an offset that is an array": (masks.window(256, 256, offset=jnp.int32(0)), 4096, 4096, None),
+    "one of two": (masks.window(256, 256) | masks.window(5, 5), 4096, 4096, None),
+}
+
+
+@pytest.mark.parametrize(("mask", "T", "S", "wanted"), ALONG.values(), ids=list(ALONG))
+def test_the_table_of_windows(mask, T, S, wanted):
+    """The tiles along a window are part of the speed: a change is to be measured."""
+    query, key = (jnp.zeros((1, 12, size, 64), jnp.float32) for size in (T, S))
+    operands = Operands(query, key, key, None, None, mask.of_rank(4), None)
+    found = partition.bands_of(operands, Plan(1.0, 0.0, partition.LIMITS, "blockwise"))
+    assert [(band.grid.rows, band.grid.columns, len(band.starts)) for band in found] == ([wanted] if wanted else [])
+    for band in found:
+        allowed, seen = np.broadcast_to(mask.to_dense(T, S), (T, S)), np.zeros((T, S), bool)
+        for row, column in band.starts:
+            seen[row : row + band.grid.rows, column : column + band.grid.columns] = True
+        assert not (allowed & ~seen).any()
 
 
 @pytest.mark.sample(1)

@@ -70,6 +70,9 @@ SETTINGS = {
     "whole": setting(limits=WHOLE_HEADS),
     "as users do": setting(limits=LIMITS),
     "some": setting(limits=Limits(3, 2, 1)),
+    "along a window": setting(
+        (1, 2, 2, 7, 9, D, V), Limits(3, 2, 2**20, band=4), mask=masks.window(1, 2) & masks.window(3, 1)
+    ),
     "banded": setting((1, 2, 2, 7, 7, D, V), Limits(3, 2, 2**20, band=2), mask=masks.causal() & ~masks.causal(-3)),
     "one loop": setting(platform="cuda"),
     "one loop, causal": setting(platform="cuda", mask=masks.causal()),

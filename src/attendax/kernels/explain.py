@@ -180,12 +180,14 @@ def _share(operands: Operands, found: tuple[Layout, Any] | None) -> tuple[dict[s
 def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
     """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
     partition = partition_of(operands, plan)
-    whole = [partition.heads] if partition.heads else [band.grid for band in partition.bands]
-    grid = max(whole, key=lambda grid: grid.columns) if whole else partition.grid
+    whole = [(band.grid, band.tiles) for band in partition.bands]
+    if partition.heads:
+        whole = [(partition.heads, partition.heads.chunks)]
+    grid = max((grid for grid, _ in whole), key=lambda grid: grid.columns) if whole else partition.grid
     tile = math.prod(grid.shape[:-2]), grid.rows, grid.columns
     if whole:
-        kind, count = "open" if mask is None else "masked", sum(grid.chunks for grid in whole)
-        done = sum(math.prod(grid.shape) * grid.chunks for grid in whole)
+        kind, count = "open" if mask is None else "masked", sum(tiles for _, tiles in whole)
+        done = sum(math.prod(grid.shape) * tiles for grid, tiles in whole)
         return tile, {"open": 0, "masked": 0, "skipped": 0} | {kind: count}, done
     tiles, size = _tiles(mask, grid), math.prod(grid.shape)
     count = tiles["open"] + tiles["masked"] if tiles else grid.chunks * grid.row_blocks * grid.column_blocks

@@ -133,15 +133,42 @@ def rows_of(operands: Operands, plan: Plan, bytes: int) -> Grid:
 
 
 def bands_of(operands: Operands, plan: Plan) -> list[Band]:
-    """The bands of a call whose mask is known, no window, and leaves out much of not very many pairs; else none.
+    """The bands of a call whose mask leaves out much, in a way that is known; else none."""
+    if not plan.limits.band or plan.devices > 1 or _whole_axes(operands, plan) or jax.tree.leaves(operands.positions):
+        return []
+    low, high = _reach(operands.mask)
+    if low is not None and high is not None:
+        return _along_a_window(low, high, operands, plan)
+    if operands.mask is None or jax.tree.leaves(operands.mask) or _band(operands.mask) is not None:
+        return []
+    return _by_blocks(operands, plan)
+
+
+def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list[Band]:
+    """One band, where each query i sees no other keys than ``i + low`` to ``i + high``; none where tiles get too large.
+
+    With half a window of queries, a tile has 1.5 times as many pairs as are allowed, and no parts to put together. A
+    window of 256 keys to either side runs 1.7 times as fast as in tiles of 512, with the gradient 1.6 times.
+    """
+    T, S, width = operands.query.shape[-2], operands.key.shape[-2], high - low + 1
+    axes, room, step = _axes(operands, plan), plan.limits.bytes // operands.wide().itemsize, plan.limits.band // 4
+    rows = min(plan.limits.rows, max(2 * step, 1 << max(0, (width // 2).bit_length() - 1)))
+    columns = -(-(rows + width - 1) // step) * step  # 64 by 64: other products are slower
+    if width < 1 or rows >= T or columns >= S or rows * columns > room:
+        return []
+    firsts = [min(row, T - rows) for row in range(0, T, rows)]
+    starts = tuple((row, min(max(0, row + low), S - columns)) for row in firsts)
+    return [Band(Grid(axes, _pieces(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch)), starts)]
+
+
+def _by_blocks(operands: Operands, plan: Plan) -> list[Band]:
+    """A band for each block of queries, where the mask leaves out much of not very many pairs.
 
     A causal call of 1,024 queries does 5/8 of the full work in four bands, 3/4 in tiles of 512, and as much in tiles of
     256, which are slower to multiply and have to be merged: 1.15 times the speed forward, 1.05 with the gradient.
     """
     T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
-    mask = operands.mask
-    known = mask is not None and not jax.tree.leaves((mask, operands.positions)) and _band(mask) is None
-    if not known or plan.devices > 1 or _whole_axes(operands, plan) or not size < max(T, S) <= BANDS * size:
+    if not size < max(T, S) <= BANDS * size:
         return []
     axes, itemsize = _axes(operands, plan), operands.wide().itemsize
     kinds = kinds_of_tiles(operands.mask, Grid(axes, axes, T, S, min(T, size), min(S, size)))[0]
@@ -151,7 +178,7 @@ def bands_of(operands: Operands, plan: Plan) -> list[Band]:
         row, column = int(block * size), int(blocks[0] * size)
         rows, columns = min(T - row, size), int(min(S, (blocks[-1] + 1) * size)) - column
         pieces = _pieces(axes, plan.limits.bytes // (itemsize * rows * columns))
-        bands.append(Band(Grid(axes, pieces, T, S, rows, columns, len(plan.batch)), row, column))
+        bands.append(Band(Grid(axes, pieces, T, S, rows, columns, len(plan.batch)), ((row, column),)))
     done = sum(band.grid.rows * band.grid.columns for band in bands)
     return bands if done <= MOST_OF_ALL * T * S else []
 
@@ -187,6 +214,20 @@ def _band(mask: Any) -> int | None:
         return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
     left, right = mask.settings[-2:]
     return None if left is None or right is None else left + right + 1
+
+
+def _reach(mask: Any) -> tuple[int | None, int | None]:
+    """The least and the largest ``j - i`` of a pair that windows of known offset may allow; None: without an end."""
+    if mask is None or mask.kind not in ("and", "window"):
+        return None, None
+    if mask.kind == "and":
+        ends = [_reach(part) for part in mask.arrays]
+        lows, highs = ([x for x in side if x is not None] for side in zip(*ends, strict=True))
+        return max(lows, default=None), min(highs, default=None)
+    if mask.arrays:
+        return None, None
+    offset, left, right = mask.settings
+    return None if left is None else offset - left, None if right is None else offset + right
 
 
 def _whole_axes(operands: Operands, plan: Plan) -> int:

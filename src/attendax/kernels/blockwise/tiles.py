@@ -100,16 +100,28 @@ def _start(block: Any, size: int, blocks: int, full: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Some queries and all the keys that they may see: one tile of each chunk, from ``row`` and ``column`` on."""
+    """Blocks of queries, each with all the keys that it may see: one tile of each chunk for each block.
+
+    ``starts`` are the first query and the first key of each block.
+    """
 
     grid: Grid
-    row: int
-    column: int
+    starts: tuple[tuple[int, int], ...]
 
-    def tile(self, chunk: Any) -> "Tile":
-        """The tile of a chunk."""
-        starts = self.grid.tile(chunk, 0, 0).starts
-        return Tile(self.grid, starts, self.row, self.column, None, None)
+    @property
+    def tiles(self) -> int:
+        """How many there are."""
+        return self.grid.chunks * len(self.starts)
+
+    def tile(self, index: Any) -> "Tile":
+        """The tile with this number."""
+        if is_one(blocks := len(self.starts)):
+            return self._tile(index, *self.starts[0], None)
+        row, column = jnp.asarray(np.asarray(self.starts, np.int32))[index % blocks]
+        return self._tile(index // blocks, row, column, index % blocks)
+
+    def _tile(self, chunk: Any, row: Any, column: Any, block: Any) -> "Tile":
+        return Tile(self.grid, self.grid.tile(chunk, 0, 0).starts, row, column, block, None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from .tile_work import value_divisor
 from .tiles import Grid
 
 ROLES = ["queries", "keys", "keys"]
+ROWS, LEAST = 4096, 2**15  # queries of all heads; scores that are worth a second core
 HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2**10 can overflow
 
 
@@ -89,6 +90,7 @@ class _Heads(NamedTuple):
     value: Array  # (heads, S, V)
     mask: Array | None  # what is added to the scores, 0 or -inf, (heads or 1, rows or 1, S)
     divisor: Any  # what the values are divided by in sums over the keys
+    fine: Array | None  # whether all values are finite; None: they are
 
 
 def _in_one_axis(grid: Grid, allowed: Any) -> Array:
@@ -104,14 +106,30 @@ def _in_one_axis(grid: Grid, allowed: Any) -> Array:
 
 
 def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
-    """Average, maximum and sum of exponentials: products and sums and no choices, so that all is one kernel."""
+    """Average, maximum and sum of exponentials: products and sums and no choices, so that all is one kernel.
+
+    XLA makes it one for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
+    """
+    rows, S = math.prod(heads.query.shape[:-1]), heads.key.shape[-2]
+    few = rows < ROWS and rows * S >= LEAST
     scores = product(heads.query * plan.scale, heads.key, True)
+    scores = on_all_cores(scores) if few else scores
     if heads.mask is not None:
         scores = scores + heads.mask
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    out = product(powers, heads.value / heads.divisor, False) / jnp.maximum(total, 1) * heads.divisor
+    value = heads.value / heads.divisor
+
+    def summed(on_all):
+        sums = product(powers, value, False)
+        return on_all_cores(sums) if on_all else sums
+
+    if few and heads.fine is not None:  # a NaN in one column must not reach another
+        sums = lax.cond(heads.fine, lambda: summed(True), lambda: summed(False))
+    else:
+        sums = summed(few)
+    out = sums / jnp.maximum(total, 1) * heads.divisor
     return out, jnp.where(total == 0, -jnp.inf, largest), total
 
 
@@ -222,14 +240,14 @@ def _by_chunks(
             return [jnp.where(kept[role] & _is_small(x), x, 0) for role, x in zip(roles, here, strict=True)]
 
         def found_here():  # one program for all numbers: two would round differently (L6)
-            given, divisor = here, jnp.ones((), wide)
+            given, fine, divisor = here, None, jnp.ones((), wide)
             if left_out is None:
-                divisor = value_divisor(here[VALUE], wide)[1]
+                fine, divisor = value_divisor(here[VALUE], wide)
             else:
                 given = lax.cond(left_out.any, lambda: without(left_out), lambda: here)
             # The mask is asked for in here, so that it is part of the kernel.
             mask = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
-            found = work(*_heads_of(grid, operands, given, mask, divisor))
+            found = work(*_heads_of(grid, operands, given, mask, divisor, fine))
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         found = once_more(found_here)
@@ -242,13 +260,13 @@ def _by_chunks(
 
 
 def _heads_of(
-    grid: Grid, operands: Operands, arrays: list[Array], allowed: Array | None, divisor: Any
+    grid: Grid, operands: Operands, arrays: list[Array], allowed: Array | None, divisor: Any, fine: Array | None
 ) -> tuple[Any, ...]:
     """``_Heads`` of the arrays of a chunk, in the dtype to compute in, and the arrays after the value, flat, too."""
     wide, heads = operands.wide(), math.prod(grid.pieces[:-1])
     query, key, value, *rest = (x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in arrays)
     mask = None if allowed is None else jnp.where(allowed, 0, -jnp.inf).astype(wide)
-    return _Heads(query, key, value, mask, divisor), *rest
+    return _Heads(query, key, value, mask, divisor, fine), *rest
 
 
 def _is_small(x: Array) -> Array:
