@@ -148,12 +148,12 @@ def by_rows(
         return in_one_loop(kinds, grid.chunks, one_tile, (buffers, nothing()), every_outer=True)[0]
     for band in partition.bands:
 
-        def one_tile(index, buffers, band=band):
+        def of_band(index, buffers, band=band):
             tile = band.tile(index)
             parts = once_more(lambda index: work(band.tile(index), False), index)
             return tuple(tile.put("queries", *pair) for pair in zip(buffers, finish(tile, parts), strict=True))
 
-        buffers = repeat(band.tiles, one_tile, buffers)
+        buffers = repeat(band.tiles, of_band, buffers)
     if partition.bands:
         return buffers
     return repeat(grid.chunks * grid.row_blocks, row_of_tiles, buffers)
@@ -210,12 +210,12 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)
     for band in partition.bands:
 
-        def one_tile(index, buffers, band=band):
+        def of_band(index, buffers, band=band):
             tile = band.tile(index)
             parts = once_more(lambda at: pulled_back(band.tile(at), rows, operands, plan, wanted, False), index)
             return tuple(tile.add(*each) for each in zip(roles, buffers, parts, strict=True))
 
-        buffers = repeat(band.tiles, one_tile, buffers)
+        buffers = repeat(band.tiles, of_band, buffers)
     if not plan.branches and isinstance(kinds, np.ndarray):
 
         def one_tile(chunk, column, row, is_open, is_first, buffers):
