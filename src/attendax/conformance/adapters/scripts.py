@@ -110,6 +110,12 @@ from flash_attention_jax import flash_attention
 query, value, mask = jnp.ones((1, 1, 4, 8)), jnp.ones((1, 1, 4, 6)), jnp.ones((1, 4), bool)
 print(flash_attention(query, query, value, mask).shape)  # TypeError: add got incompatible shapes
 """,
+    "no keys: the largest of none": """
+import jax.numpy as jnp
+from flash_attention_jax import flash_attention
+query, empty, mask = jnp.ones((1, 1, 4, 8)), jnp.ones((1, 1, 0, 8)), jnp.ones((1, 0), bool)
+print(flash_attention(query, empty, empty, mask).shape)  # ValueError: zero-size array to reduction operation max
+""",
     "a value shorter than the key is accepted": """
 import torch
 query, key, value = torch.randn(1, 1, 5, 4), torch.randn(1, 1, 7, 4), torch.randn(1, 1, 6, 4)

@@ -24,14 +24,20 @@ class Hypothesis(NamedTuple):
     def after(self, first: "Hypothesis") -> "Hypothesis":
         """The same where another reason, of other inputs, holds as well."""
         mine, other = self.change, first.change
-        if mine is None or other is None:
+        if other is None:
             return self
+        flags = first.remedy.startswith("--") and self.remedy.startswith("--")
+        remedy = f"{first.remedy} {self.remedy}" if flags else self.remedy
+
+        def formula(trial: Trial) -> Leaves | None:
+            changed = other(trial.inputs)
+            return None if changed is None else self.gives(trial.at(changed))
 
         def both(inputs: Inputs) -> Inputs | None:
-            changed = mine(inputs)
+            changed = mine(inputs) if mine else None
             return None if changed is None else other(changed) or changed
 
-        return of_change(self.name, both, self.remedy)
+        return of_change(self.name, both, remedy) if mine else Hypothesis(self.name, formula, remedy)
 
     def explains(self, trial: Trial) -> bool:
         """Whether the mistaken function gives what was got, of as many leaves as it can tell."""

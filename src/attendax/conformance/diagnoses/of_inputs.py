@@ -21,6 +21,11 @@ def _scaled(factor: Any) -> Any:
     return changed
 
 
+def _scale_squared(inputs: Inputs) -> Inputs:
+    scale = inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5)
+    return inputs._replace(options=inputs.options | {"scale": float(scale**2)})
+
+
 def _causal(offset: Any) -> Any:
     def changed(inputs: Inputs) -> Inputs | None:
         if not inputs.options.get("is_causal"):
@@ -156,7 +161,7 @@ HYPOTHESES = [
     Hypothesis("the scale is applied to the bias, too", _bias_scaled),
     Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _tiled),
     of_change("scores are not scaled", _scaled(lambda D, V: 1.0)),
-    of_change("the scale 1/√D is applied twice", _scaled(lambda D, V: 1 / D)),
+    of_change("the scale is applied twice", _scale_squared),
     of_change("scores are multiplied by √D", _scaled(lambda D, V: D**0.5)),
     of_change("the scale is 1/√V, of the values' width", _scaled(lambda D, V: V**-0.5)),
     of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
@@ -172,6 +177,8 @@ HYPOTHESES = [
     of_change("a window counts one key more to the left", option("window", _sides(1, 0))),
     of_change("a window counts one key less to the right", option("window", _sides(0, -1))),
     of_change("a window counts one key more to the right", option("window", _sides(0, 1))),
+    of_change("a window counts one key less on both sides", option("window", _sides(-1, -1))),
+    of_change("a window counts one key more on both sides", option("window", _sides(1, 1))),
     Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
     *(counted_padding(block) for block in (8, 16, 32, 64, 128, 256, 512)),
 ]
