@@ -191,10 +191,14 @@ HYPOTHESES = [
     Hypothesis("a query without any key gets NaN", functools.partial(_empty_rows, what="nan"), "--empty-rows nan"),
     masked("masked scores are 0 instead of minus infinity", lambda s, seen: np.where(seen, s, 0)),
     masked("the mask is added to the scores as 0 and 1", lambda s, seen: s + seen),
-    *(masked(f"masked scores are {-low} only: they keep a weight", lambda s, seen, low=low: np.where(seen, s, -low))
-      for low in FILLS),
-    *(masked(f"masked scores are lowered by {low} only: they keep a weight", lambda s, seen, low=low: s - low * ~seen)
-      for low in FILLS),
+    *(
+        masked(f"masked scores are {-low} only: they keep a weight", lambda s, seen, low=low: np.where(seen, s, -low))
+        for low in FILLS
+    ),
+    *(
+        masked(f"masked scores are lowered by {low} only: they keep a weight", lambda s, seen, low=low: s - low * ~seen)
+        for low in FILLS
+    ),
     Hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
     Hypothesis("dS = P · dP: the row sum of P · dP is not subtracted", functools.partial(gradient, delta=False)),
     Hypothesis("the derivative of the softcap is left out", _without_cap),
