@@ -24,8 +24,8 @@ OPTIONS = (
 )  # fmt: skip
 TRAITS = (  # what no keyword shows
     "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", "empty arrays",
-    "gradients", "gradient of bias", "bias of rank 1", "bias of rank 3", "determinism", "float64", "float32", "bfloat16",
-    "float16",
+    "gradients", "gradient of bias", "bias of rank 1", "bias of rank 3", "determinism", "float64", "float32",
+    "bfloat16", "float16",
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
 CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
