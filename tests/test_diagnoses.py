@@ -175,7 +175,7 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "kept": (kept, ["plain"], "the same call gives other numbers the next time: something is kept between calls", ""),
     "ignored": (forgets_causal, ["causal, more", "causal, fewer"], "is_causal is ignored", '--lacks "is_causal"'),
     "float32": (narrow, ["float64"], "float64 is computed in float32", ""),
-    "tf32": (tf32, ["width 13"], "float32 products run at tf32", "--precision tf32"),
+    "tf32": (tf32, ["width 13"], "float32 products run at tf32 or in float16", "--precision tf32"),
 }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def _print_cause(number: int, cause: Cause, report: Outcomes, console: "Console"
     if {"expected", "got"} <= facts.keys():
         told += f"; expected {facts['expected']}, got {facts['got']}"
     elif first and not cause.tried and first.finding.message not in cause.name:
-        told += f"; {first.finding.message}"
+        told += f"; {first.finding.message.removeprefix(f'{cause.name}: ')}"
     console.print(Padding(Text(clean(told), "dim"), (0, 0, 0, 3)))
     if cause.remedy:
         clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""

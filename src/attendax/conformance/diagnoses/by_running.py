@@ -36,12 +36,12 @@ def _precision(trial: Trial) -> tuple[str, str] | None:
         return None
     if _plain_is_right(trial):  # where products are coarse, all of them are
         return None
-    for precision, unit in (("tf32", 2**-11), ("bf16", 2**-8)):
+    for precision, unit, words in (("tf32", 2**-11, "tf32 or in float16"), ("bf16", 2**-8, "bf16")):
         coarser = Trial(trial.implementation, trial.case, trial.how._replace(precision=precision))
         allowed = coarser.tolerances(wanted, effort=1)
         found = compare(trial.got, wanted, allowed)
         if not found.verdict.fails and (found.error or 0) > unit / 64:
-            return f"float32 products run at {precision}", f"--precision {precision}"
+            return f"float32 products run at {words}", f"--precision {precision}"
     return None
 
 

@@ -14,7 +14,7 @@ from ..outcomes import Outcome
 from ..trial import Trial
 from ..verdicts import Verdict
 from . import by_running, of_formulas, of_inputs
-from .hypothesis import Hypothesis
+from .hypothesis import ON_TOP, Hypothesis
 
 HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES)
 SMALL = 2**14  # pairs of queries and keys: larger cases are tried only where a small one agrees
@@ -142,6 +142,9 @@ def _seen(left: list[Outcome], trials: dict[str, Trial]) -> list[Cause]:
             groups[name, f'--lacks "{ignored[1]}"' if ignored[1] in PROTOCOL_TRAITS else ""].add(outcome.case.name)
         elif outcome.case.name in trials and (told := by_running.told(trials[outcome.case.name]))[0]:
             groups[told].add(outcome.case.name)
+    coarse = sorted((told for told in groups if told[1].startswith("--precision")), key=lambda told: told[1])
+    for finer in coarse[1:]:  # some numbers of the coarser one are as good by chance
+        groups[coarse[0]] |= groups.pop(finer)
     causes = []
     for (name, remedy), names in groups.items():
         taken = _take(left, names)
@@ -235,9 +238,9 @@ def _options_of(name: str) -> set[str]:
     return _options(case) - {"return_lse", "scale"} if case else set()
 
 
-def _rank(cause: Cause) -> tuple[int, bool, int]:
-    """By harm; of the same harm what is explained first."""
-    return ORDER.index(cause.harm), not cause.tried, -len(cause.cases)
+def _rank(cause: Cause) -> tuple[int, bool, bool, int]:
+    """By harm; of the same harm what is explained first, and what comes on top of it after it."""
+    return ORDER.index(cause.harm), not cause.tried, cause.name.startswith(ON_TOP), -len(cause.cases)
 
 
 def _joined(causes: Iterable[Cause]) -> list[Cause]:

@@ -11,6 +11,7 @@ from ..trial import Trial
 from ..verdicts import Tolerance, compare
 
 Change = Callable[[Inputs], Inputs | None]
+ON_TOP = "on top of it, "  # of the reason that explains the most
 
 
 class Hypothesis(NamedTuple):
@@ -26,8 +27,8 @@ class Hypothesis(NamedTuple):
         mine, other = self.change, first.change
         if other is None:
             return self
-        flags = first.remedy.startswith("--") and self.remedy.startswith("--")
-        remedy = f"{first.remedy} {self.remedy}" if flags else self.remedy
+        name, flags = f"{ON_TOP}{self.name}", (first.remedy, self.remedy)
+        remedy = " ".join(flags) if all(flag.startswith("--") for flag in flags) else ""
 
         def formula(trial: Trial) -> Leaves | None:
             changed = other(trial.inputs)
@@ -37,7 +38,7 @@ class Hypothesis(NamedTuple):
             changed = mine(inputs) if mine else None
             return None if changed is None else other(changed) or changed
 
-        return of_change(self.name, both, remedy) if mine else Hypothesis(self.name, formula, remedy)
+        return of_change(name, both, remedy) if mine else Hypothesis(name, formula, remedy)
 
     def explains(self, trial: Trial) -> bool:
         """Whether the mistaken function gives what was got, of as many leaves as it can tell."""
