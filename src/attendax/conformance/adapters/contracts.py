@@ -1,8 +1,8 @@
 """Where libraries differ by design: what their own documentation or source states, each with its place.
 
 Lines are those of jax 0.10.2, flax 0.12.8, keras 3.15.1, equinox 0.13.8, dm-haiku 0.0.17, torch 2.13.0, onnx 1.23.2,
-memory-efficient-attention 0.1.3 and flash-attention-jax 0.3.1. A line is no promise; the sentence beside it is what the
-source does.
+memory-efficient-attention 0.1.3, flash-attention-jax 0.3.1, mlx 0.32.4 and tokamax 0.0.12. A line is no promise; the
+sentence beside it is what the source does.
 """
 
 from ..documented import Documented
@@ -31,6 +31,7 @@ def promoted(source: str) -> Documented:
 JAX_NN = "jax/_src/nn/functions.py"
 TORCH = "torch/nn/functional.py"
 ONNX = "onnx/reference/ops/op_attention.py"
+MLX = "the docstring of mlx.core.fast.scaled_dot_product_attention"
 COMPARED = "a length is compared with the positions: above S it means all keys, below 0 none"
 JAX = (
     zero_times(f"{JAX_NN}:973, einsum of probabilities and values"),
@@ -120,6 +121,14 @@ DOCUMENTED = {
             "uncompiled, products are by @ in a working precision",
             "torch/_higher_order_ops/flex_attention.py:286",
             ROUNDED,
+        ),
+    ),
+    "mlx": (
+        zero_times(f"{MLX}, O = softmax(Q @ K.T) @ V"),
+        broadcast(f'{MLX}, "broadcast-compatible with the shape [B, N, T_q, T_kv]"'),
+        Documented(("*float64*",), '"The softmax operation is performed in float32"', MLX, "wrong"),
+        Documented(
+            ("bfloat16 with a float32 bias",), '"its type must promote to the promoted type of q, k, and v"', MLX
         ),
     ),
     "onnx-reference": (

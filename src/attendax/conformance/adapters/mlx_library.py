@@ -39,6 +39,6 @@ def mlx_backward(fn, grad_output, query, key, value, *, mask=None, bias=None, is
 ADAPTERS = {
     "mlx": Adapter(
         mlx_attention, "mlx.core.fast:scaled_dot_product_attention", arrays="numpy", package="mlx", causal="end",
-        backward=mlx_backward, lacks={f"rank {k}": "arrays of rank 4" for k in (2, 3, 5)},
+        empty_rows="mean", backward=mlx_backward, lacks={f"rank {k}": "arrays of rank 4" for k in (2, 3, 5)},
     ),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from ..verdicts import Tolerance, compare
 from .hypothesis import loosely
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
+SEEN = ("all zeros", "times what is right")  # ends of names that say what is seen, and no reason
 FACTORS = 1e-4  # how constant a factor is
 
 
@@ -97,7 +98,7 @@ def _factor(trial: Trial) -> tuple[str, str] | None:
     if not off:
         return None
     leaves = ", ".join(leaf for leaf, _ in off)
-    return f"{leaves}: {off[0][1]:.4g} times what is right", ""
+    return f"{leaves}: {off[0][1]:.4g} times what is right", ""  # of ``SEEN``
 
 
 def _eps(trial: Trial) -> float:

@@ -114,7 +114,7 @@ def _cause(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = ""
         ({"gradient", "gradient of a loss", "per example gradient"}, "in the gradient"),
         ({"jvp"}, "in forward mode"),
     ):
-        if tried and heads <= directions and "gradient" not in name and "grad " not in name:
+        if tried and heads <= directions and not re.search(r"gradient|grad |^dS", name):
             name = f"{name}, {words} only"
             break
     return Cause(name, harm, _names(taken), tried, remedy)
@@ -150,7 +150,7 @@ def _seen(left: list[Outcome], trials: dict[str, Trial]) -> list[Cause]:
         taken = _take(left, names)
         if beside := _beside(name.removesuffix(" is ignored"), [o.case for o in taken]):
             name, remedy = f"{name} where {beside} is given", ""
-        tried = 0 if name.endswith("zeros") else len(taken)  # that is what is seen, and no reason
+        tried = 0 if name.endswith(by_running.SEEN) else len(taken)
         causes.append(_cause(name, taken, tried, remedy))
     return causes
 

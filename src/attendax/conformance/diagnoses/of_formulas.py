@@ -123,8 +123,13 @@ def _overflowed(trial: Trial) -> Leaves | None:
     return {"out": np.where(bad & ~np.isfinite(got), got, wanted)}
 
 
-def gradient(trial: Trial, *, delta: bool = True, cap: bool = True, lse: float = 1.0, group: str = "") -> Leaves | None:
-    """By hand with a term left out: delta, the derivative of the cap, the cotangent of lse, or all heads of a group."""
+def gradient(
+    trial: Trial, *, delta: bool = True, cap: bool = True, lse: float = 1.0, group: str = "", power: int = 1
+) -> Leaves | None:
+    """By hand with a term left out: delta, the derivative of the cap, the cotangent of lse, or all heads of a group.
+
+    ``power`` is that of the scale.
+    """
     inputs = trial.inputs
     if trial.case.direction.partition(",")[0] not in GRADIENT or inputs.extra.get("constants"):
         return None
@@ -138,7 +143,7 @@ def gradient(trial: Trial, *, delta: bool = True, cap: bool = True, lse: float =
     dscores = weights * (dweights - delta * (dweights * weights).sum(-1, keepdims=True))
     if "lse_cotangent" in inputs.extra:
         dscores = dscores + lse * weights * np.asarray(inputs.extra["lse_cotangent"], np.float64)[..., None]
-    dproducts = dscores * p["scale"]
+    dproducts = dscores * p["scale"] ** power
     if softcap is not None and cap:
         products = p["q"] @ p["k"].swapaxes(-1, -2) * p["scale"]
         dproducts = dproducts * (1 - np.tanh(products / softcap) ** 2)
@@ -201,6 +206,8 @@ HYPOTHESES = [
     ),
     Hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
     Hypothesis("dS = P · dP: the row sum of P · dP is not subtracted", functools.partial(gradient, delta=False)),
+    Hypothesis("gradients of queries and keys are not multiplied by the scale", functools.partial(gradient, power=0)),
+    Hypothesis("gradients of queries and keys are multiplied by the scale twice", functools.partial(gradient, power=2)),
     Hypothesis("the derivative of the softcap is left out", _without_cap),
     Hypothesis("the cotangent of lse has the wrong sign", _lse_subtracted),
     Hypothesis(
