@@ -43,7 +43,20 @@ MHA = (
     zero_times(f"{TORCH}:7042, bmm of weights and values; 6608, masks are added as -inf"),
     Documented(("refused: dropout rate negative",), "a rate that is not above 0 means none", f"{TORCH}:7039"),
 )
+TOKAMAX_BASE = "tokamax/_src/ops/attention/base.py"
+TOKAMAX = (
+    zero_times(f"{TOKAMAX_BASE}:633, einsum of weights and values"),
+    broadcast('tokamax/_src/ops/attention/api.py:87, Bool[Array, "*#B #N #T #S"]'),
+    Documented(
+        ("softcap, then bias", "gradient: bias after a softcap"),
+        '"logits_soft_cap * tanh(logits / logits_soft_cap), where logits are scale * query @ key.T + bias"',
+        "tokamax/_src/ops/attention/api.py:116-118",
+    ),
+    Documented(("refused: key length too long", "refused: key length negative"), COMPARED, f"{TOKAMAX_BASE}:53"),
+)
 DOCUMENTED = {
+    "tokamax-xla": TOKAMAX,
+    "tokamax-xla_chunked": TOKAMAX,
     "jax.nn": JAX,
     "jax.nn-cudnn": JAX,
     "flax": (

@@ -153,6 +153,7 @@ JAX_NN = {
     "rank 5": "arrays of rank 3 or 4",
     "float16": "its product of float16 does not run on a CPU",
 }
+TOKAMAX = 'from absl import flags\n\nflags.FLAGS(["tokamax"])'  # else it reads the arguments of the command
 ADAPTERS = {
     "jax.nn": Adapter(jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN),
     "jax.nn-cudnn": Adapter(
@@ -162,7 +163,9 @@ ADAPTERS = {
     **{
         f"tokamax-{implementation}": Adapter(
             tokamax, "tokamax:dot_product_attention", package="tokamax", empty_rows="mean",
-            lacks={"rank 2": "arrays have an axis of heads"}, options={"implementation": implementation},
+            options={"implementation": implementation},
+            lacks={"rank 2": "arrays have an axis of heads", "float16": "its product of float16 does not run on a CPU"},
+            setup=TOKAMAX,
         )
         for implementation in ("xla", "xla_chunked")
     },

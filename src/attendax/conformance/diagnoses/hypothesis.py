@@ -58,9 +58,10 @@ class Hypothesis(NamedTuple):
         if changed is not None and any(np.isnan(x).any() for x in (wanted or {}).values()):
             return  # NaN is like any other NaN
         yield wanted
-        if wanted and changed is not None and self.remedy != "--causal end":
-            if (expected.empty_rows(changed) & ~expected.empty_rows(trial.inputs)).any():
-                yield expected.with_mean_of_values(changed, wanted)
+        if not wanted or changed is None or self.remedy == "--causal end":
+            return
+        if (expected.empty_rows(changed) & ~expected.empty_rows(trial.inputs)).any():
+            yield expected.with_mean_of_values(changed, wanted)
 
 
 def _is_given(trial: Trial, wanted: Leaves | None) -> bool:
