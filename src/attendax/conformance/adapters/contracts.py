@@ -31,7 +31,7 @@ def promoted(source: str) -> Documented:
 JAX_NN = "jax/_src/nn/functions.py"
 TORCH = "torch/nn/functional.py"
 ONNX = "onnx/reference/ops/op_attention.py"
-MLX = "the docstring of mlx.core.fast.scaled_dot_product_attention"
+MLX = "mlx.core.fast:scaled_dot_product_attention, its docstring"
 COMPARED = "a length is compared with the positions: above S it means all keys, below 0 none"
 JAX = (
     zero_times(f"{JAX_NN}:973, einsum of probabilities and values"),

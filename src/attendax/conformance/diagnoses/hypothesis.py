@@ -27,8 +27,8 @@ class Hypothesis(NamedTuple):
         mine, other = self.change, first.change
         if other is None:
             return self
-        name, flags = f"{ON_TOP}{self.name}", (first.remedy, self.remedy)
-        remedy = " ".join(flags) if all(flag.startswith("--") for flag in flags) else ""
+        flags = (first.remedy, self.remedy)
+        remedy = self.remedy if mine else " ".join(flags) if all(flag.startswith("--") for flag in flags) else ""
 
         def formula(trial: Trial) -> Leaves | None:
             changed = other(trial.inputs)
@@ -38,7 +38,7 @@ class Hypothesis(NamedTuple):
             changed = mine(inputs) if mine else None
             return None if changed is None else other(changed) or changed
 
-        return of_change(name, both, remedy) if mine else Hypothesis(name, formula, remedy)
+        return of_change(self.name, both, remedy) if mine else Hypothesis(f"{ON_TOP}{self.name}", formula, remedy)
 
     def explains(self, trial: Trial) -> bool:
         """Whether the mistaken function gives what was got, of as many leaves as it can tell."""
