@@ -109,7 +109,9 @@ def never_given(function: Callable[..., Any]) -> list[str]:
         parameters = list(inspect.signature(function).parameters.values())[3:]
     except (TypeError, ValueError):
         return []
-    return [p.name for p in parameters if p.name not in OPTIONS and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    bound = getattr(function, "keywords", {})
+    named = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return [name for name in named if name not in OPTIONS and name not in bound]
 
 
 def _keywords(function: Callable[..., Any]) -> set[str] | None:

@@ -144,6 +144,24 @@ DOCUMENTED = {
             ("bfloat16 with a float32 bias",), '"its type must promote to the promoted type of q, k, and v"', MLX
         ),
     ),
+    "onnxruntime": (
+        zero_times(f"{ONNX}:395, the operator is defined as the product of softmax and V"),
+        broadcast(f"{ONNX}:280, attn_bias + attn_mask"),
+        Documented(
+            ("*bias (B, N, T, 1)*", "*mask (B, 1, T, 1)*"),
+            "an attn_mask whose last axis is shorter than the keys is padded with -inf",
+            f"{ONNX}:229-237",
+        ),
+        Documented(
+            ("scale negative",), "Q and K are each multiplied by √scale, as the operator is defined", f"{ONNX}:207, 344"
+        ),
+        Documented(
+            ("refused: batch of 1 beside 2", "refused: heads of the values"),
+            "products broadcast, as NumPy's do in the definition",
+            f"{ONNX}:344 and 395",
+            ROUNDED,
+        ),
+    ),
     "onnx-reference": (
         zero_times(f"{ONNX}:395, product of softmax and V"),
         broadcast(f"{ONNX}:280, attn_bias + attn_mask"),

@@ -1,4 +1,4 @@
-"""The causes of faults in tokamax 0.0.12 and mlx 0.32.4, as ``findings`` has them; every script was run, and fails."""
+"""The causes of faults in tokamax 0.0.12, mlx 0.32.4 and onnxruntime 1.32.0, as ``findings`` has them; every script was run, and fails."""
 
 from .findings import CRASH, GAP, WRONG, known
 
@@ -56,4 +56,13 @@ MLX = (
     known("a row with a bias of -inf everywhere is NaN", GAP, ("*empty row by a bias of -inf",), UNREAD),
     known("scores of float16 overflow", GAP, ("float16 of 300, D = 64",), UNREAD),
 )
-KNOWN = {"tokamax-xla": TOKAMAX, "tokamax-xla_chunked": TOKAMAX, "mlx": MLX}
+ONNXRUNTIME = (
+    known(
+        "no keys: Reshape of an empty array raises (onnxruntime)",
+        CRASH,
+        ("no keys",),
+        "onnxruntime/core/providers/cpu/tensor/reshape_helper.h, as its message says",
+        "With S = 0, the nodes that Attention is expanded to raise in `Reshape`; the sum over no keys is 0.",
+    ),
+)
+KNOWN = {"onnxruntime": ONNXRUNTIME, "tokamax-xla": TOKAMAX, "tokamax-xla_chunked": TOKAMAX, "mlx": MLX}

@@ -190,5 +190,15 @@ print(jax.grad(lambda query: jax.grad(loss)(query)[0, 0, 0, 0])(x).shape)  # Val
 query, empty = jnp.ones((1, 4, 1, 8)), jnp.ones((1, 0, 1, 8))
 print(tokamax.dot_product_attention(query, empty, empty, implementation="xla").shape)  # ValueError: zero-size array
 """.lstrip(),
+    "no keys: Reshape of an empty array raises (onnxruntime)": """
+import numpy as np, onnxruntime
+from onnx import TensorProto, helper
+arrays = {"Q": np.ones((1, 1, 3, 4), "float32")} | {name: np.ones((1, 1, 0, 4), "float32") for name in "KV"}
+node = helper.make_node("Attention", ["Q", "K", "V"], ["Y"])
+inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name, x in arrays.items()]
+output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * 4)
+model = helper.make_model(helper.make_graph([node], "attention", inputs, [output]))
+print(onnxruntime.InferenceSession(model.SerializeToString()).run(None, arrays)[0])  # Fail: Reshape
+""",
 }
 SCRIPTS = {name: script.lstrip() for name, script in SCRIPTS.items()}
