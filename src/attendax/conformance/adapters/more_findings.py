@@ -1,4 +1,4 @@
-"""The causes of faults in tokamax 0.0.12, mlx 0.32.4 and onnxruntime 1.32.0, as ``findings`` has them; every script was run, and fails."""
+"""The causes of faults in tokamax 0.0.12, mlx 0.32.4 and onnxruntime 1.32.0; every script was run, and fails there."""
 
 from .findings import CRASH, GAP, WRONG, known
 
