@@ -21,6 +21,7 @@ class Hypothesis(NamedTuple):
     gives: Callable[[Trial], Leaves | None]
     remedy: str = ""
     change: Change | None = None  # where it is other inputs
+    filled: bool = True  # whether rows that it leaves without any key may get the mean of the values
 
     def after(self, first: "Hypothesis") -> "Hypothesis":
         """The same where another reason, of other inputs, holds as well."""
@@ -38,7 +39,9 @@ class Hypothesis(NamedTuple):
             changed = mine(inputs) if mine else None
             return None if changed is None else other(changed) or changed
 
-        return of_change(self.name, both, remedy) if mine else Hypothesis(f"{ON_TOP}{self.name}", formula, remedy)
+        if mine:
+            return of_change(self.name, both, remedy, filled=False)
+        return Hypothesis(f"{ON_TOP}{self.name}", formula, remedy)
 
     def explains(self, trial: Trial) -> bool:
         """Whether the mistaken function gives what was got, of as many leaves as it can tell."""
@@ -58,7 +61,7 @@ class Hypothesis(NamedTuple):
         if changed is not None and any(np.isnan(x).any() for x in (wanted or {}).values()):
             return  # NaN is like any other NaN
         yield wanted
-        if not wanted or changed is None or self.remedy == "--causal end":
+        if not wanted or changed is None or not self.filled:
             return
         if (expected.empty_rows(changed) & ~expected.empty_rows(trial.inputs)).any():
             yield expected.with_mean_of_values(changed, wanted)
@@ -81,9 +84,9 @@ def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
     return {leaf: Tolerance(max(eps, 4 * (trial.case.tolerance or 0))) for leaf in wanted}
 
 
-def of_change(name: str, change: Change, remedy: str = "") -> Hypothesis:
+def of_change(name: str, change: Change, remedy: str = "", *, filled: bool = True) -> Hypothesis:
     """A reason that is other inputs."""
-    return Hypothesis(name, of_inputs(change), remedy, change)
+    return Hypothesis(name, of_inputs(change), remedy, change, filled)
 
 
 def of_inputs(change: Change) -> Callable[[Trial], Leaves | None]:
