@@ -238,9 +238,10 @@ def _options_of(name: str) -> set[str]:
     return _options(case) - {"return_lse", "scale"} if case else set()
 
 
-def _rank(cause: Cause) -> tuple[int, bool, bool, int]:
-    """By harm; of the same harm what is explained first, and what comes on top of it after it."""
-    return ORDER.index(cause.harm), not cause.tried, cause.name.startswith(ON_TOP), -len(cause.cases)
+def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:
+    """By harm; of the same harm what has the plainest call, then what is explained, and what comes on top of it."""
+    unexplained, on_top = not cause.tried, cause.name.startswith(ON_TOP)
+    return ORDER.index(cause.harm), not _is_plainest(cause), unexplained, on_top, -len(cause.cases)
 
 
 def _joined(causes: Iterable[Cause]) -> list[Cause]:

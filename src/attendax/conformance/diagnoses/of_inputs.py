@@ -21,6 +21,13 @@ def _scaled(factor: Any) -> Any:
     return changed
 
 
+def _of_all_heads(inputs: Inputs) -> Inputs | None:
+    query = inputs.arrays["query"]
+    if query.ndim < 3 or inputs.options.get("scale") is not None:
+        return None
+    return inputs._replace(options=inputs.options | {"scale": float((query.shape[-3] * query.shape[-1]) ** -0.5)})
+
+
 def _scale_squared(inputs: Inputs) -> Inputs:
     scale = inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5)
     return inputs._replace(options=inputs.options | {"scale": float(scale**2)})
@@ -162,6 +169,7 @@ HYPOTHESES = [
     Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _tiled),
     of_change("scores are not scaled", _scaled(lambda D, V: 1.0)),
     of_change("the scale is applied twice", _scale_squared),
+    of_change("the scale is 1/√(N · D), of the width of all heads", _of_all_heads),
     of_change("scores are multiplied by √D", _scaled(lambda D, V: D**0.5)),
     of_change("the scale is 1/√V, of the values' width", _scaled(lambda D, V: V**-0.5)),
     of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
