@@ -96,6 +96,14 @@ def masked(name: str, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) ->
     return Hypothesis(name, functools.partial(_masked_scores, change=change), "-inf where masked, before the softmax")
 
 
+def _set_to(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda s, seen: np.where(seen, s, -low)
+
+
+def _lowered_by(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda s, seen: s - low * ~seen
+
+
 def _empty_rows(trial: Trial, what: str) -> Leaves | None:
     inputs = trial.inputs
     if not expected.empty_rows(inputs).any():
@@ -196,14 +204,8 @@ HYPOTHESES = [
     Hypothesis("a query without any key gets NaN", functools.partial(_empty_rows, what="nan"), "--empty-rows nan"),
     masked("masked scores are 0 instead of minus infinity", lambda s, seen: np.where(seen, s, 0)),
     masked("the mask is added to the scores as 0 and 1", lambda s, seen: s + seen),
-    *(
-        masked(f"masked scores are {-low} only: they keep a weight", lambda s, seen, low=low: np.where(seen, s, -low))
-        for low in FILLS
-    ),
-    *(
-        masked(f"masked scores are lowered by {low} only: they keep a weight", lambda s, seen, low=low: s - low * ~seen)
-        for low in FILLS
-    ),
+    *(masked(f"masked scores are {-low} only: they keep a weight", _set_to(low)) for low in FILLS),
+    *(masked(f"masked scores are lowered by {low} only: they keep a weight", _lowered_by(low)) for low in FILLS),
     Hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
     Hypothesis("dS = P · dP: the row sum of P · dP is not subtracted", functools.partial(gradient, delta=False)),
     Hypothesis("gradients of queries and keys are not multiplied by the scale", functools.partial(gradient, power=0)),
