@@ -148,7 +148,7 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
              "True in a mask means drop", "--mask-true drop"),
     "tiled": (wrong(key=tiled("key"), value=tiled("value")), ["grouped heads", "one key head"], GQA, ""),
     "no scale": (wrong(scale=of_width(0.0)), ["plain"], "scores are not scaled", ""),
-    "scale twice": (wrong(scale=of_width(-1.0)), ["plain"], "the scale 1/√D is applied twice", ""),
+    "scale twice": (wrong(scale=of_width(-1.0)), ["plain"], "the scale is applied twice", ""),
     "scale up": (wrong(scale=of_width(0.5)), ["plain"], "scores are multiplied by √D", ""),
     "bias down": (wrong(**only("bias", np.negative)), ["bias (B", "bias (T"], "the bias is subtracted", ""),
     "lengths": (wrong(**only("key_lengths", lambda x: x - 1)), ["key lengths"],
@@ -175,7 +175,7 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "kept": (kept, ["plain"], "the same call gives other numbers the next time: something is kept between calls", ""),
     "ignored": (forgets_causal, ["causal, more", "causal, fewer"], "is_causal is ignored", '--lacks "is_causal"'),
     "float32": (narrow, ["float64"], "float64 is computed in float32", ""),
-    "tf32": (tf32, ["width 13"], "float32 products run at tf32", "--precision tf32"),
+    "tf32": (tf32, ["width 13"], "float32 products run at tf32 or in float16", "--precision tf32"),
 }  # fmt: skip
 
 
@@ -359,7 +359,7 @@ def test_two_mistakes_are_two_causes():
     fn = wrong(scale=of_width(-1.0), mask=at_the_end, is_causal=lambda given, arrays: False)
     report = check(fn, arrays="numpy", only=["causal, fewer", "causal, more", "plain", "one query"], level="forward")
     assert {cause.name for cause in report.causes} == {
-        "the scale 1/√D is applied twice",
+        "the scale is applied twice",
         "causal is aligned to the end of the keys",
     }
 

@@ -23,10 +23,22 @@ def dropped(trial: Trial) -> Finding:
     kept = got > weights / 2
     off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
     if off > 1e-4:
-        return Finding(Verdict.WRONG, f"a weight is neither 0 nor p / (1 - rate): off by {off:.2g}", "out", error=off)
+        return Finding(Verdict.WRONG, f"{_kept_wrongly(got, weights, kept, rate)}: off by {off:.2g}", "out", error=off)
     if kept.all():
         return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
     return DROPOUT[question](trial, kept, rate)
+
+
+def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, rate: float) -> str:
+    """What stands where something is kept, in words."""
+    if not kept.any() or np.abs(got[~kept]).max(initial=0.0) > 1e-4:
+        return "a weight is neither 0 nor p / (1 - rate)"
+    factor = float(np.median(got[kept] / weights[kept]))
+    if np.abs(got[kept] - factor * weights[kept]).max() > 1e-4:
+        return "a weight is neither 0 nor p / (1 - rate)"
+    if abs(factor - 1) < 1e-3:
+        return "what dropout keeps is not divided by 1 - rate"
+    return f"what dropout keeps is {factor:.3g} times its weight, not 1 / (1 - rate)"
 
 
 def dropped_none(trial: Trial) -> Finding:

@@ -160,9 +160,9 @@ def _for_spec(inputs: Inputs, *, causal_to_the_end: bool = False) -> tuple[dict[
     return arrays, options
 
 
-def with_mean_of_values(inputs: Inputs, leaves: Leaves) -> Leaves:
+def with_mean_of_values(inputs: Inputs, leaves: Leaves, **conventions: Any) -> Leaves:
     """The same where a query without any key gets the mean of all values, and a zero cotangent no gradient."""
-    empty = empty_rows(inputs)
+    empty = empty_rows(inputs, **conventions)
     value = np.asarray(inputs.arrays["value"], np.float64)
     groups = empty.shape[-2] // value.shape[-3] if value.ndim > 2 else 1
     leaves = dict(leaves)
@@ -181,10 +181,10 @@ def with_mean_of_values(inputs: Inputs, leaves: Leaves) -> Leaves:
     return leaves
 
 
-def empty_rows(inputs: Inputs) -> np.ndarray:
+def empty_rows(inputs: Inputs, **conventions: Any) -> np.ndarray:
     """Which queries may look at no key: boolean (..., N, T)."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
-    allowed = np.broadcast_to(allowed_pairs(inputs), (*query.shape[:-1], key.shape[-2]))
+    allowed = np.broadcast_to(allowed_pairs(inputs, **conventions), (*query.shape[:-1], key.shape[-2]))
     if "bias" in inputs.arrays:
         allowed = allowed & (inputs.arrays["bias"] != -np.inf)
     return np.asarray(~allowed.any(axis=-1))

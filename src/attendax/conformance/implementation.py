@@ -24,7 +24,8 @@ OPTIONS = (
 )  # fmt: skip
 TRAITS = (  # what no keyword shows
     "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", "empty arrays",
-    "gradients", "gradient of bias", "determinism", "float64", "float32", "bfloat16", "float16",
+    "gradients", "gradient of bias", "bias of rank 1", "bias of rank 3", "determinism", "float64", "float32",
+    "bfloat16", "float16",
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
 CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
@@ -108,7 +109,9 @@ def never_given(function: Callable[..., Any]) -> list[str]:
         parameters = list(inspect.signature(function).parameters.values())[3:]
     except (TypeError, ValueError):
         return []
-    return [p.name for p in parameters if p.name not in OPTIONS and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    bound = getattr(function, "keywords", {})
+    named = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return [name for name in named if name not in OPTIONS and name not in bound]
 
 
 def _keywords(function: Callable[..., Any]) -> set[str] | None:

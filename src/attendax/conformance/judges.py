@@ -114,17 +114,15 @@ def _by_convention(trial: Trial) -> list[tuple[str, Leaves]]:
     if mine.causal == "end" and trial.inputs.options.get("is_causal"):
         variants = [("causal is aligned to the end of the keys", {"causal_to_the_end": True})]
         found.append((variants[0][0], trial.expected(causal_to_the_end=True)))
-    if expected.empty_rows(trial.inputs).any():
-        for words, conventions in variants:
-            wanted = trial.expected(**conventions)
-            if mine.empty_rows == "mean":
-                more = expected.with_mean_of_values(trial.inputs, wanted)
-                found.append((f"{words} a query without any key gets the mean of the values".strip(), more))
-            if mine.empty_rows == "nan" and "out" in wanted:
-                rows = expected.empty_rows(trial.inputs)[..., None]
-                found.append(
-                    ("a query without any key gets NaN", wanted | {"out": np.where(rows, np.nan, wanted["out"])})
-                )
+    for words, conventions in variants:
+        rows = expected.empty_rows(trial.inputs, **conventions)
+        wanted = trial.expected(**conventions) if rows.any() else {}
+        if wanted and mine.empty_rows == "mean":
+            more = expected.with_mean_of_values(trial.inputs, wanted, **conventions)
+            found.append((f"{words} a query without any key gets the mean of the values".strip(), more))
+        if "out" in wanted and mine.empty_rows == "nan":
+            nan = wanted | {"out": np.where(rows[..., None], np.nan, wanted["out"])}
+            found.append(("a query without any key gets NaN", nan))
     return found
 
 

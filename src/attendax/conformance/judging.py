@@ -47,10 +47,16 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
     except NoNumbers as found:
         return Finding(Verdict.WRONG, found.args[1], found.args[0]), {}
     except Failed as failed:
-        ranks = [] if trial.how.strict else [trait for trait in case.traits(trial.inputs) if trait in RANKS]
-        if is_refusal(failed.__cause__) or any(probe(implementation, rank, trial.how) for rank in ranks):
+        if is_refusal(failed.__cause__) or _of_a_rank(implementation, case, trial):
             return Finding(Verdict.NOT_OFFERED, f"refused: {failed}"), {}
         return Finding(Verdict.OBSCURE, str(failed)), {}
+
+
+def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool:
+    """Whether what raised may be the rank of an array, which only the law asks for."""
+    traits = [] if trial.how.strict else case.traits(trial.inputs)
+    ranks = [trait for trait in traits if trait in RANKS]
+    return any(t.startswith("bias of") for t in traits) or any(probe(implementation, t, trial.how) for t in ranks)
 
 
 def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> str:

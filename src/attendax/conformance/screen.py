@@ -50,8 +50,12 @@ def _print_cause(number: int, cause: Cause, report: Outcomes, console: "Console"
     shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
     told = f"{cases}, such as {shown}" if len(cause.cases) > 1 else shown
     told += f"; tried: it explains {cause.tried}" if cause.tried else ""
+    told += "; the others may follow from it" if 0 < cause.tried < len(cause.cases) else ""
     facts = first.facts() if first and not cause.tried else {}
-    told += f"; expected {facts['expected']}, got {facts['got']}" if {"expected", "got"} <= facts.keys() else ""
+    if {"expected", "got"} <= facts.keys():
+        told += f"; expected {facts['expected']}, got {facts['got']}"
+    elif first and not cause.tried and first.finding.message not in cause.name:
+        told += f"; {first.finding.message.removeprefix(f'{cause.name}: ')}"
     console.print(Padding(Text(clean(told), "dim"), (0, 0, 0, 3)))
     if cause.remedy:
         clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""

@@ -1,6 +1,7 @@
 """One implementation on one case: its inputs, what it gives, what is right, and how far off it may be."""
 
 import contextlib
+import copy
 import dis
 import re
 import warnings
@@ -35,6 +36,7 @@ class Trial:
         self.dtype = case.dtype or self.how.dtype
         self.inputs = case.inputs(self.how.seed, self.dtype)
         self.got: Leaves = {}  # what a call gave, for a diagnosis
+        self.kept = True  # whether the inputs are those of the case
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
         """What the implementation gives: leaves of NumPy arrays."""
@@ -50,13 +52,19 @@ class Trial:
                     raise NoNumbers(leaf, f"{leaf} has shape {found[leaf].shape}, expected {shapes[leaf]}")
         return found
 
+    def at(self, inputs: Inputs) -> "Trial":
+        """The same with other inputs, and what was got."""
+        other = copy.copy(self)
+        other.inputs, other.kept = inputs, False
+        return other
+
     def changed(self) -> Inputs:
         """The inputs after the lines that change them."""
         return self.case.inputs(self.how.seed, self.dtype, changed=True)
 
     def expected(self, inputs: Inputs | None = None, **conventions: Any) -> Leaves:
         """What is right, in float64; of the case itself kept, for it is the same for every implementation."""
-        key = "" if inputs or conventions else _key(self.case, self.how.seed, self.dtype)
+        key = "" if inputs or conventions or not self.kept else _key(self.case, self.how.seed, self.dtype)
         if key in _expected:
             return _expected[key]
         with np.errstate(all="ignore"):

@@ -1,8 +1,8 @@
 """Where libraries differ by design: what their own documentation or source states, each with its place.
 
 Lines are those of jax 0.10.2, flax 0.12.8, keras 3.15.1, equinox 0.13.8, dm-haiku 0.0.17, torch 2.13.0, onnx 1.23.2,
-memory-efficient-attention 0.1.3 and flash-attention-jax 0.3.1. A line is no promise; the sentence beside it is what the
-source does.
+memory-efficient-attention 0.1.3, flash-attention-jax 0.3.1, mlx 0.32.4 and tokamax 0.0.12. A line is no promise; the
+sentence beside it is what the source does.
 """
 
 from ..documented import Documented
@@ -31,6 +31,7 @@ def promoted(source: str) -> Documented:
 JAX_NN = "jax/_src/nn/functions.py"
 TORCH = "torch/nn/functional.py"
 ONNX = "onnx/reference/ops/op_attention.py"
+MLX = "mlx.core.fast:scaled_dot_product_attention, its docstring"
 COMPARED = "a length is compared with the positions: above S it means all keys, below 0 none"
 JAX = (
     zero_times(f"{JAX_NN}:973, einsum of probabilities and values"),
@@ -42,7 +43,20 @@ MHA = (
     zero_times(f"{TORCH}:7042, bmm of weights and values; 6608, masks are added as -inf"),
     Documented(("refused: dropout rate negative",), "a rate that is not above 0 means none", f"{TORCH}:7039"),
 )
+TOKAMAX_BASE = "tokamax/_src/ops/attention/base.py"
+TOKAMAX = (
+    zero_times(f"{TOKAMAX_BASE}:633, einsum of weights and values"),
+    broadcast('tokamax/_src/ops/attention/api.py:87, Bool[Array, "*#B #N #T #S"]'),
+    Documented(
+        ("softcap, then bias", "gradient: bias after a softcap"),
+        '"logits_soft_cap * tanh(logits / logits_soft_cap), where logits are scale * query @ key.T + bias"',
+        "tokamax/_src/ops/attention/api.py:116-118",
+    ),
+    Documented(("refused: key length too long", "refused: key length negative"), COMPARED, f"{TOKAMAX_BASE}:53"),
+)
 DOCUMENTED = {
+    "tokamax-xla": TOKAMAX,
+    "tokamax-xla_chunked": TOKAMAX,
     "jax.nn": JAX,
     "jax.nn-cudnn": JAX,
     "flax": (
@@ -119,6 +133,32 @@ DOCUMENTED = {
             ("refused: heads of the values", "refused: integer arrays", "refused: mixed dtypes"),
             "uncompiled, products are by @ in a working precision",
             "torch/_higher_order_ops/flex_attention.py:286",
+            ROUNDED,
+        ),
+    ),
+    "mlx": (
+        zero_times(f"{MLX}, O = softmax(Q @ K.T) @ V"),
+        broadcast(f'{MLX}, "broadcast-compatible with the shape [B, N, T_q, T_kv]"'),
+        Documented(("*float64*",), '"The softmax operation is performed in float32"', MLX, "wrong"),
+        Documented(
+            ("bfloat16 with a float32 bias",), '"its type must promote to the promoted type of q, k, and v"', MLX
+        ),
+    ),
+    "onnxruntime": (
+        zero_times(f"{ONNX}:395, the operator is defined as the product of softmax and V"),
+        broadcast(f"{ONNX}:280, attn_bias + attn_mask"),
+        Documented(
+            ("*bias (B, N, T, 1)*", "*mask (B, 1, T, 1)*"),
+            "an attn_mask whose last axis is shorter than the keys is padded with -inf",
+            f"{ONNX}:229-237",
+        ),
+        Documented(
+            ("scale negative",), "Q and K are each multiplied by √scale, as the operator is defined", f"{ONNX}:207, 344"
+        ),
+        Documented(
+            ("refused: batch of 1 beside 2", "refused: heads of the values"),
+            "products broadcast, as NumPy's do in the definition",
+            f"{ONNX}:344 and 395",
             ROUNDED,
         ),
     ),

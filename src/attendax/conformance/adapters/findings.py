@@ -204,6 +204,14 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             f"{FLASH}:58, zeros((q_len, batch, heads, dim)), meant is v_dim",
             "The accumulator is made with the width of the queries; `v_dim` is computed and not used.",
         ),
+        known(
+            "no keys: the largest of none",
+            CRASH,
+            ("no keys*", "gradient: no keys"),
+            f"{FLASH}:39",
+            "With S = 0, `jnp.max(attn_weights, axis=-1)` has no identity and raises ValueError; the sum over no keys "
+            "is 0, as the last lines of the scan would give.",
+        ),
         known("a causal row without any key is NaN", GAP, ("*causal, more queries",), "causal_flash_attention.py:48"),
         known("float64 is off by its epsilon of 1e-10", GAP, ("*float64*",), f"{FLASH}:13 and 45"),
     ),

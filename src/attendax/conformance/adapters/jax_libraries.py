@@ -24,6 +24,24 @@ def jax_nn(
     return found.swapaxes(-3, -2)
 
 
+def tokamax(
+    fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+    key_lengths=None, implementation=None,
+):  # fmt: skip
+    """(..., T, N, D); masks and biases of the rank of the scores."""
+
+    def lifted(x):
+        return x if x is None or x.ndim > 2 else x.reshape((1,) * (query.ndim - x.ndim) + x.shape)
+
+    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+    if window is not None:
+        window = tuple(max(query.shape[-2], key.shape[-2]) if side is None else side for side in window)
+    return fn(
+        *arrays, lifted(bias), lifted(mask), scale=scale, is_causal=is_causal, local_window_size=window,
+        logits_soft_cap=softcap, key_value_seq_lengths=key_lengths, implementation=implementation,
+    ).swapaxes(-3, -2)  # fmt: skip
+
+
 def flax_linen(fn, query, key, value, *, mask=None, bias=None, is_causal=False, dropout_rate=0.0, dropout_rng=None):
     """(..., T, N, D); causal by the library's own masks; dropout is asked to be each batch's and head's own."""
     import jax.numpy as jnp
@@ -135,12 +153,22 @@ JAX_NN = {
     "rank 5": "arrays of rank 3 or 4",
     "float16": "its product of float16 does not run on a CPU",
 }
+TOKAMAX = 'from absl import flags\n\nflags.FLAGS(["tokamax"])'  # else it reads the arguments of the command
 ADAPTERS = {
     "jax.nn": Adapter(jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN),
     "jax.nn-cudnn": Adapter(
         jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN,
         options={"implementation": "cudnn"},
     ),
+    **{
+        f"tokamax-{implementation}": Adapter(
+            tokamax, "tokamax:dot_product_attention", package="tokamax", empty_rows="mean",
+            options={"implementation": implementation},
+            lacks={"rank 2": "arrays have an axis of heads", "float16": "its product of float16 does not run on a CPU"},
+            setup=TOKAMAX,
+        )
+        for implementation in ("xla", "xla_chunked")
+    },
     "flax": Adapter(
         flax_linen, "flax.linen:dot_product_attention", package="flax", empty_rows="mean",
         lacks={"grouped heads": "as many heads in all arrays", "rank 2": "arrays have an axis of heads"},

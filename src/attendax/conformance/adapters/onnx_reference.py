@@ -1,11 +1,11 @@
-"""The reference implementation of ONNX's Attention operator."""
+"""ONNX's Attention operator: its reference implementation, and onnxruntime's."""
 
 from .adapter import Adapter
 
 
 def onnx_attention(
     fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
-    key_lengths=None,
+    key_lengths=None, serialized=False,
 ):  # fmt: skip
     """A model of one node, checked; one attn_mask: boolean it is a mask, floating a bias."""
     from onnx import checker, helper
@@ -31,7 +31,7 @@ def onnx_attention(
     outputs = [helper.make_tensor_value_info("Y", kinds["Q"], [None] * 4)]
     model = helper.make_model(helper.make_graph([node], "attention", inputs, outputs))
     checker.check_model(model, full_check=True)
-    return fn(model).run(None, given)[0]
+    return fn(model.SerializeToString() if serialized else model).run(None, given)[0]
 
 
 RANKS = {
@@ -42,5 +42,9 @@ RANKS = {
 ADAPTERS = {
     "onnx-reference": Adapter(
         onnx_attention, "onnx.reference:ReferenceEvaluator", arrays="numpy", package="onnx", lacks=RANKS
+    ),
+    "onnxruntime": Adapter(
+        onnx_attention, "onnxruntime:InferenceSession", arrays="numpy", package="onnxruntime",
+        lacks=RANKS | {"bfloat16": "NumPy has none"}, options={"serialized": True},
     ),
 }  # fmt: skip

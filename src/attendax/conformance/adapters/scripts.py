@@ -9,6 +9,11 @@ bias = jnp.where(jnp.arange(3) < 2, jnp.finfo("float32").min, 0.0).reshape(1, 1,
 print("row 0 may see key 0 alone, whose value is 1; got", float(out[0, 0, 0, 0]))
 assert abs(out[0, 0, 0, 0] - 1) < 1e-6
 """
+TOKAMAX = """
+from absl import flags
+import jax, jax.numpy as jnp, numpy as np, tokamax
+flags.FLAGS(["tokamax"])
+"""
 SCRIPTS = {
     "the lse that is returned has gradient 0": """
 import jax
@@ -110,6 +115,12 @@ from flash_attention_jax import flash_attention
 query, value, mask = jnp.ones((1, 1, 4, 8)), jnp.ones((1, 1, 4, 6)), jnp.ones((1, 4), bool)
 print(flash_attention(query, query, value, mask).shape)  # TypeError: add got incompatible shapes
 """,
+    "no keys: the largest of none": """
+import jax.numpy as jnp
+from flash_attention_jax import flash_attention
+query, empty, mask = jnp.ones((1, 1, 4, 8)), jnp.ones((1, 1, 0, 8)), jnp.ones((1, 0), bool)
+print(flash_attention(query, empty, empty, mask).shape)  # ValueError: zero-size array to reduction operation max
+""",
     "a value shorter than the key is accepted": """
 import torch
 query, key, value = torch.randn(1, 1, 5, 4), torch.randn(1, 1, 7, 4), torch.randn(1, 1, 6, 4)
@@ -142,6 +153,52 @@ import numpy as np
 from onnx.reference.ops.op_attention import _compute_attention
 query, empty = np.ones((1, 1, 3, 4), "float32"), np.ones((1, 1, 0, 4), "float32")
 print(_compute_attention(query, empty, empty)[0])  # ValueError: zero-size array
+""",
+    "a bias of finfo.min lets rows see masked keys (tokamax)": TOKAMAX
+    + """
+ones, values = jnp.ones((1, 3, 1, 1)), jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
+bias = jnp.where(jnp.arange(3) < 2, jnp.finfo("float32").min, 0.0).reshape(1, 1, 1, 3)
+out = tokamax.dot_product_attention(ones, ones, values, bias=bias, is_causal=True, implementation="xla")
+print("row 0 may see key 0 alone, whose value is 1; got", float(out[0, 0, 0, 0]))
+assert abs(out[0, 0, 0, 0] - 1) < 1e-6
+""".lstrip(),
+    "a value of ones in the program gives garbage: XLA's CPU compiler (tokamax)": TOKAMAX
+    + """
+query, key = (jax.random.normal(jax.random.key(k), (2, 12, 197, 64)) for k in range(2))
+@jax.jit
+def attend(query, key):
+    value, (query, key) = jnp.ones((2, 12, 197, 64)).swapaxes(1, 2), (x.swapaxes(1, 2) for x in (query, key))
+    return tokamax.dot_product_attention(query, key, value, implementation="xla").swapaxes(1, 2)
+out = np.asarray(attend(query, key))
+print("weights sum to 1, so the average of ones is 1; got", float(out.min()), "to", float(out.max()))
+assert np.allclose(out, 1, atol=1e-3)
+""".lstrip(),
+    "a local window raises where T != S": TOKAMAX
+    + """
+query, key = jnp.ones((1, 4, 1, 8)), jnp.ones((1, 6, 1, 8))
+print(tokamax.dot_product_attention(query, key, key, local_window_size=2, implementation="xla").shape)  # ValueError
+""".lstrip(),
+    "reverse over reverse raises": TOKAMAX
+    + """
+x = jax.random.normal(jax.random.key(0), (1, 4, 1, 8))
+def loss(query):
+    return tokamax.dot_product_attention(query, x, x, implementation="xla").sum()
+print(jax.grad(lambda query: jax.grad(loss)(query)[0, 0, 0, 0])(x).shape)  # ValueError: Linearization failed
+""".lstrip(),
+    "no keys: the largest of none (tokamax)": TOKAMAX
+    + """
+query, empty = jnp.ones((1, 4, 1, 8)), jnp.ones((1, 0, 1, 8))
+print(tokamax.dot_product_attention(query, empty, empty, implementation="xla").shape)  # ValueError: zero-size array
+""".lstrip(),
+    "no keys: Reshape of an empty array raises (onnxruntime)": """
+import numpy as np, onnxruntime
+from onnx import TensorProto, helper
+arrays = {"Q": np.ones((1, 1, 3, 4), "float32")} | {name: np.ones((1, 1, 0, 4), "float32") for name in "KV"}
+node = helper.make_node("Attention", ["Q", "K", "V"], ["Y"])
+inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name, x in arrays.items()]
+output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * 4)
+model = helper.make_model(helper.make_graph([node], "attention", inputs, [output]))
+print(onnxruntime.InferenceSession(model.SerializeToString()).run(None, arrays)[0])  # Fail: Reshape
 """,
 }
 SCRIPTS = {name: script.lstrip() for name, script in SCRIPTS.items()}

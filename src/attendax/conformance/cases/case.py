@@ -155,6 +155,8 @@ class Case(NamedTuple):
             found.append(f"rank {query.ndim}")
         if query.ndim > 2 and key.ndim > 2 and query.shape[-3] != key.shape[-3]:
             found.append("grouped heads")
+        if "bias" in inputs.arrays and inputs.arrays["bias"].ndim in (1, 3) and query.ndim == 4:
+            found.append(f"bias of rank {inputs.arrays['bias'].ndim}")
         if query.shape[-1] != value.shape[-1]:
             found.append("V != D")
         if 0 in query.shape + key.shape:

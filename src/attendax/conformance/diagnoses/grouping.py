@@ -4,20 +4,24 @@ import collections
 import re
 from collections.abc import Iterable, Sequence
 
+from ..cases import CASES
+from ..cases.case import Case
 from ..causes import Cause, Harm
 from ..documented import Known
 from ..how import How
-from ..implementation import PROTOCOL_TRAITS, Implementation
+from ..implementation import OPTIONS, PROTOCOL_TRAITS, Implementation
 from ..outcomes import Outcome
 from ..trial import Trial
 from ..verdicts import Verdict
 from . import by_running, of_formulas, of_inputs
-from .hypothesis import Hypothesis
+from .hypothesis import ON_TOP, Hypothesis
 
 HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES)
 SMALL = 2**14  # pairs of queries and keys: larger cases are tried only where a small one agrees
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 ORDER = list(Harm)
+PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
+WRONG = tuple(PLAINEST)
 
 
 def diagnosed(implementation: Implementation, failures: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
@@ -39,7 +43,7 @@ def diagnosed(implementation: Implementation, failures: Sequence[Outcome], how: 
     causes += _crashes(left)
     causes += _alike(left)
     merged = _joined([cause for cause in causes if cause is not None])
-    return tuple(sorted(merged, key=lambda cause: (ORDER.index(cause.harm), -len(cause.cases))))
+    return tuple(_folded(merged))
 
 
 def harm_of(outcome: Outcome) -> Harm:
@@ -83,7 +87,7 @@ def _on_top(causes: Sequence[Cause | None]) -> list[Hypothesis]:
     """What else may be wrong, on top of the reason that explains the most."""
     first = max((cause for cause in causes if cause), key=lambda cause: cause.tried, default=None)
     found = next((h for h in HYPOTHESES if first and h.change and h.name == first.name), None)
-    return [h.after(found) for h in HYPOTHESES if h.change and h is not found] if found else []
+    return [h.after(found) for h in HYPOTHESES if h is not found] if found else []
 
 
 def _explained(
@@ -110,7 +114,7 @@ def _cause(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = ""
         ({"gradient", "gradient of a loss", "per example gradient"}, "in the gradient"),
         ({"jvp"}, "in forward mode"),
     ):
-        if tried and heads <= directions and "gradient" not in name and "grad " not in name:
+        if tried and heads <= directions and not re.search(r"gradient|grad |^dS", name):
             name = f"{name}, {words} only"
             break
     return Cause(name, harm, _names(taken), tried, remedy)
@@ -138,7 +142,29 @@ def _seen(left: list[Outcome], trials: dict[str, Trial]) -> list[Cause]:
             groups[name, f'--lacks "{ignored[1]}"' if ignored[1] in PROTOCOL_TRAITS else ""].add(outcome.case.name)
         elif outcome.case.name in trials and (told := by_running.told(trials[outcome.case.name]))[0]:
             groups[told].add(outcome.case.name)
-    return [_cause(name, _take(left, names), len(names), remedy) for (name, remedy), names in groups.items()]
+    coarse = sorted((told for told in groups if told[1].startswith("--precision")), key=lambda told: told[1])
+    for finer in coarse[1:]:  # some numbers of the coarser one are as good by chance
+        groups[coarse[0]] |= groups.pop(finer)
+    causes = []
+    for (name, remedy), names in groups.items():
+        taken = _take(left, names)
+        if beside := _beside(name.removesuffix(" is ignored"), [o.case for o in taken]):
+            name, remedy = f"{name} where {beside} is given", ""
+        tried = 0 if name.endswith(by_running.SEEN) else len(taken)
+        causes.append(_cause(name, taken, tried, remedy))
+    return causes
+
+
+def _beside(option: str, cases: Sequence[Case]) -> str:
+    """The option that all of the cases have besides the one, where others have the one without it."""
+    if len(cases) == 1:
+        return ""
+    alone = {o for case in CASES if option in _options(case) for o in OPTIONS if o not in _options(case)}
+    return min(set.intersection(*map(_options, cases)) & alone, default="")
+
+
+def _options(case: Case) -> set[str]:
+    return set(re.findall(r"(\w+)=", case.call))
 
 
 def _crashes(left: list[Outcome]) -> list[Cause]:
@@ -151,8 +177,8 @@ def _crashes(left: list[Outcome]) -> list[Cause]:
     for outcomes in groups.values():
         shared = set.intersection(*(set(o.case.traits(o.case.inputs(0, "float32"))) for o in outcomes))
         shared &= set(PROTOCOL_TRAITS) - {"return_lse", "dropout_rng", "float32"}
-        remedy = f'--lacks "{min(shared)}"' if shared else ""
-        asked = f" with {min(shared)}" if shared else ""
+        lack = min(shared, key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
+        remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         _take(left, {o.case.name for o in outcomes})
         causes.append(_cause(f"a legal call{asked} raises {outcomes[0].finding.message}", outcomes, 0, remedy))
     return causes
@@ -172,10 +198,50 @@ def _signature(outcome: Outcome) -> str:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
     if outcome.verdict is Verdict.LEAK and case.law == "L6":
         return LEAK
+    if case.judge == "dropped" and outcome.finding.index is None:
+        return outcome.finding.message.partition(":")[0]
     options = re.findall(r"(\w+)=", case.call)
     where = f" with {', '.join(options)}" if options else ""
     leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
     return f"{leaf} is {outcome.verdict}{where}" if leaf != "out" else f"the result is {outcome.verdict}{where}"
+
+
+def _folded(causes: Iterable[Cause]) -> list[Cause]:
+    """Faults without a reason of their own go with one that may be theirs, too; the worst first.
+
+    Every call is made of the plainest one; and where an option is read wrongly, its gradients are wrong as well.
+    """
+    found, left = [], sorted(causes, key=_rank)
+    while left:
+        first, *left = left
+        follow = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first)]
+        left = [cause for cause in left if cause not in follow]
+        found.append(first._replace(cases=first.cases + tuple(name for cause in follow for name in cause.cases)))
+    return sorted(found, key=_rank)
+
+
+def _is_plainest(cause: Cause) -> bool:
+    """Whether it is seen in the plainest call of all."""
+    return PLAINEST.get(cause.harm) in cause.cases
+
+
+def _may_follow(cause: Cause, first: Cause) -> bool:
+    if first.harm not in WRONG or cause.harm not in WRONG or not (first.tried or _is_plainest(first)):
+        return False
+    alone = [options for options in map(_options_of, first.cases) if len(options) == 1]
+    explained = set().union(*alone)
+    return _is_plainest(first) or all(explained & _options_of(name) for name in cause.cases)
+
+
+def _options_of(name: str) -> set[str]:
+    case = next((case for case in CASES if case.name == name), None)
+    return _options(case) - {"return_lse", "scale"} if case else set()
+
+
+def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:
+    """By harm; of the same harm what has the plainest call, then what is explained, and what comes on top of it."""
+    unexplained, on_top = not cause.tried, cause.name.startswith(ON_TOP)
+    return ORDER.index(cause.harm), not _is_plainest(cause), unexplained, on_top, -len(cause.cases)
 
 
 def _joined(causes: Iterable[Cause]) -> list[Cause]:

@@ -1,6 +1,7 @@
 """Reasons that are other formulas: a cap in the wrong place, a softmax over queries, a gradient without a term."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..cases.case import Inputs, Leaves
 from ..trial import Trial
 from .hypothesis import Hypothesis, allowed
 
+FILLS = (1, 10, 100)  # what is written by those who think it low enough
 FORWARD, GRADIENT = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
 
 
@@ -80,13 +82,26 @@ def _masked_after_softmax(trial: Trial) -> Leaves | None:
     return {"out": np.where(seen, powers / powers.sum(axis=-1, keepdims=True), 0) @ _parts(trial.inputs)["v"]}
 
 
-def _masked_scores_are_0(trial: Trial) -> Leaves | None:
+def _masked_scores(trial: Trial, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Leaves | None:
+    """Of the scores and of which pairs are seen, other scores, all of which count."""
     seen = allowed(trial.inputs)
     if trial.case.direction not in FORWARD or seen.all():
         return None
-    return {
-        "out": _average(np.where(seen, _scores(trial.inputs, ""), 0), np.ones_like(seen), _parts(trial.inputs)["v"])
-    }
+    scores = change(_scores(trial.inputs, ""), seen)
+    return {"out": _average(scores, np.ones_like(seen), _parts(trial.inputs)["v"])}
+
+
+def masked(name: str, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Hypothesis:
+    """A reason that is other scores where the mask forbids."""
+    return Hypothesis(name, functools.partial(_masked_scores, change=change), "-inf where masked, before the softmax")
+
+
+def _set_to(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda s, seen: np.where(seen, s, -low)
+
+
+def _lowered_by(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda s, seen: s - low * ~seen
 
 
 def _empty_rows(trial: Trial, what: str) -> Leaves | None:
@@ -116,8 +131,13 @@ def _overflowed(trial: Trial) -> Leaves | None:
     return {"out": np.where(bad & ~np.isfinite(got), got, wanted)}
 
 
-def gradient(trial: Trial, *, delta: bool = True, cap: bool = True, lse: float = 1.0, group: str = "") -> Leaves | None:
-    """By hand with a term left out: delta, the derivative of the cap, the cotangent of lse, or all heads of a group."""
+def gradient(
+    trial: Trial, *, delta: bool = True, cap: bool = True, lse: float = 1.0, group: str = "", power: int = 1
+) -> Leaves | None:
+    """By hand with a term left out: delta, the derivative of the cap, the cotangent of lse, or all heads of a group.
+
+    ``power`` is that of the scale.
+    """
     inputs = trial.inputs
     if trial.case.direction.partition(",")[0] not in GRADIENT or inputs.extra.get("constants"):
         return None
@@ -131,7 +151,7 @@ def gradient(trial: Trial, *, delta: bool = True, cap: bool = True, lse: float =
     dscores = weights * (dweights - delta * (dweights * weights).sum(-1, keepdims=True))
     if "lse_cotangent" in inputs.extra:
         dscores = dscores + lse * weights * np.asarray(inputs.extra["lse_cotangent"], np.float64)[..., None]
-    dproducts = dscores * p["scale"]
+    dproducts = dscores * p["scale"] ** power
     if softcap is not None and cap:
         products = p["q"] @ p["k"].swapaxes(-1, -2) * p["scale"]
         dproducts = dproducts * (1 - np.tanh(products / softcap) ** 2)
@@ -176,15 +196,20 @@ HYPOTHESES = [
     Hypothesis("softmax runs over the queries", _over_queries),
     Hypothesis("the softmax is not divided by its sum", _without_denominator),
     Hypothesis("the mask is applied after the softmax", _masked_after_softmax),
-    Hypothesis("masked scores are 0 instead of minus infinity", _masked_scores_are_0),
     Hypothesis(
         "a query without any key gets the mean of the values",
         functools.partial(_empty_rows, what="mean"),
         "--empty-rows mean",
     ),
     Hypothesis("a query without any key gets NaN", functools.partial(_empty_rows, what="nan"), "--empty-rows nan"),
+    masked("masked scores are 0 instead of minus infinity", lambda s, seen: np.where(seen, s, 0)),
+    masked("the mask is added to the scores as 0 and 1", lambda s, seen: s + seen),
+    *(masked(f"masked scores are {-low} only: they keep a weight", _set_to(low)) for low in FILLS),
+    *(masked(f"masked scores are lowered by {low} only: they keep a weight", _lowered_by(low)) for low in FILLS),
     Hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
     Hypothesis("dS = P · dP: the row sum of P · dP is not subtracted", functools.partial(gradient, delta=False)),
+    Hypothesis("gradients of queries and keys are not multiplied by the scale", functools.partial(gradient, power=0)),
+    Hypothesis("gradients of queries and keys are multiplied by the scale twice", functools.partial(gradient, power=2)),
     Hypothesis("the derivative of the softcap is left out", _without_cap),
     Hypothesis("the cotangent of lse has the wrong sign", _lse_subtracted),
     Hypothesis(

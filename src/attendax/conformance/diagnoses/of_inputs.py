@@ -21,6 +21,18 @@ def _scaled(factor: Any) -> Any:
     return changed
 
 
+def _of_all_heads(inputs: Inputs) -> Inputs | None:
+    query = inputs.arrays["query"]
+    if query.ndim < 3 or inputs.options.get("scale") is not None:
+        return None
+    return inputs._replace(options=inputs.options | {"scale": float((query.shape[-3] * query.shape[-1]) ** -0.5)})
+
+
+def _scale_squared(inputs: Inputs) -> Inputs:
+    scale = inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5)
+    return inputs._replace(options=inputs.options | {"scale": float(scale**2)})
+
+
 def _causal(offset: Any) -> Any:
     def changed(inputs: Inputs) -> Inputs | None:
         if not inputs.options.get("is_causal"):
@@ -141,7 +153,7 @@ def _given_times_default(scale: float, inputs: Inputs) -> float:
 
 
 HYPOTHESES = [
-    of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end"),
+    of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end", filled=False),
     of_change("causal leaves out a query's own key (j < i)", _causal(lambda b, T, S: b - 1)),
     of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
     of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
@@ -156,7 +168,8 @@ HYPOTHESES = [
     Hypothesis("the scale is applied to the bias, too", _bias_scaled),
     Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _tiled),
     of_change("scores are not scaled", _scaled(lambda D, V: 1.0)),
-    of_change("the scale 1/√D is applied twice", _scaled(lambda D, V: 1 / D)),
+    of_change("the scale is applied twice", _scale_squared),
+    of_change("the scale is 1/√(N · D), of the width of all heads", _of_all_heads),
     of_change("scores are multiplied by √D", _scaled(lambda D, V: D**0.5)),
     of_change("the scale is 1/√V, of the values' width", _scaled(lambda D, V: V**-0.5)),
     of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
@@ -172,6 +185,8 @@ HYPOTHESES = [
     of_change("a window counts one key more to the left", option("window", _sides(1, 0))),
     of_change("a window counts one key less to the right", option("window", _sides(0, -1))),
     of_change("a window counts one key more to the right", option("window", _sides(0, 1))),
+    of_change("a window counts one key less on both sides", option("window", _sides(-1, -1))),
+    of_change("a window counts one key more on both sides", option("window", _sides(1, 1))),
     Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
     *(counted_padding(block) for block in (8, 16, 32, 64, 128, 256, 512)),
 ]
