@@ -126,3 +126,34 @@ def test_a_function_where_the_axis_of_the_batch_has_one_device(rng):
     options = {"score_mod": scores.from_function(lambda s, _, w: s * w, np.array([0.5, 2.0]).reshape(1, 2, 1, 1))}
     out = sharding.attention_on_mesh(q, q, q, mesh=mesh, axis_name="seq", batch_axes="data", **options)
     close(out, attention(q, q, q, **options))
+
+
+JACOBIANS = {"jacfwd": jax.jacfwd, "jacrev": jax.jacrev, "hessian": jax.hessian}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jacobian", JACOBIANS)
+@pytest.mark.parametrize("strategy", ["ring", "all_gather", "ulysses"])
+def test_jacobians(strategy, jacobian, rng):
+    """Each is a vmap over directions alone, or over cotangents: the arrays themselves have no such axis."""
+    leaves = tuple(rng.normal(size=(1, 2, 4, width)) for width in (2, 2, 1)), rng.normal(size=(1, 2, 4, 4))
+
+    def jacobians(attend):
+        def results(leaves, bias):
+            found = attend(*leaves, bias)
+            return sum((x**3).sum() for x in found) if jacobian == "hessian" else found
+
+        return jax.tree.leaves(jax.jit(JACOBIANS[jacobian](results, (0, 1)))(*leaves))
+
+    def alone(query, key, value, bias):
+        return attention(query, key, value, bias=bias, return_lse=True, **CAUSAL)
+
+    def here(query, key, value, bias):
+        options = {"bias": bias, "axis_name": "seq", "strategy": strategy, "return_lse": True}
+        return sharding.attention(query, key, value, **options, **CAUSAL)
+
+    divided = jax.shard_map(
+        here, mesh=sequences.mesh_of(2), in_specs=sequences.TOKENS, out_specs=(sequences.TOKENS, sequences.TOKENS)
+    )
+    for ours, right in zip(jacobians(divided), jacobians(alone), strict=True):
+        close(ours, right)
