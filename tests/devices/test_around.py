@@ -97,10 +97,31 @@ def test_layers_and_explicit_axes_inside_a_shard_map_over_another_axis(rng):
         jax.jit(jax.shard_map(lambda x: block(params, x, num_heads=4), **options))(x),
         ops.encoder_block(params, x, num_heads=4),
     )
+    options["mesh"] = EXPLICIT
+    for f, host in (
+        (lambda q: attention(q, q, q, **CAUSAL), q),
+        (lambda x: ops.encoder_block(params, x, num_heads=4), x),
+    ):
+        right = [each(host) for each in both_ways(f, "jit")]
+        with jax.set_mesh(EXPLICIT):
+            tokens = P("data", None, "seq") if host is q else P("data", "seq")
+            placed = jax.device_put(host, tokens)
+            for ours, expected in zip(both_ways(jax.shard_map(f, **options), "jit"), right, strict=True):
+                close(ours(placed), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["jit", "eager"])
+def test_on_a_mesh_of_arrays_that_lie_on_explicit_axes(how, rng):
+    q = rng.normal(size=(B, N, T, 3))
+
+    def attend(q):
+        return sharding.attention_on_mesh(q, q, q, mesh=EXPLICIT, axis_name="seq", **CAUSAL)
+
+    right = [each(q) for each in both_ways(lambda q: attention(q, q, q, **CAUSAL), "jit")]
     with jax.set_mesh(EXPLICIT):
-        run = jax.shard_map(lambda q: attention(q, q, q, **CAUSAL), **options | {"mesh": EXPLICIT})
-        found = jax.jit(run)(jax.device_put(q, P("data", None, "seq")))
-        close(found, spec.attention(q, q, q, **CAUSAL))
+        for ours, expected in zip(both_ways(attend, how), right, strict=True):
+            close(ours(jax.device_put(q, P("data", None, "seq"))), expected)
 
 
 def test_a_mesh_that_is_not_that_of_the_context_is_refused():

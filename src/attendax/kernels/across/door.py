@@ -64,7 +64,8 @@ def attend_divided(call: Call, division: Division, rank: int, positions: Any = N
             advice = "Pad them, and leave the padding out by masks.padding(lengths)." if padded else ""
             sentence = f"{size} {what} are no multiple of {count} devices of {axes}."
             fail(ValueError, division.function, sentence, advice=advice)
-    return attend_on(call, layout, mesh, division.strategy, positions)
+    types = bool(here.explicit_axes)
+    return attend_on(call, layout, here if types else mesh, division.strategy, positions, reshard=types)
 
 
 def _mesh_of(division: Division, layout: Layout, here: Any) -> Any:

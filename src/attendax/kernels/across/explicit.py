@@ -45,7 +45,10 @@ def over_auto_axes(function: Function) -> Function:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             shapes = jax.eval_shape(inside, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
         out = jax.tree.map(lambda x: P(*[*entries[: 2 if x.ndim == 3 else 1], *[None] * x.ndim][: x.ndim]), shapes)
-        divided = jax.sharding.auto_axes(by_division, out_sharding=out)
+        here = jax.sharding.get_abstract_mesh()
+        divided = jax.sharding.auto_axes(by_division, axes=here.explicit_axes, out_sharding=out)
+        if here.manual_axes:  # of a shard_map around: JAX can keep no numbers () over Auto axes for its gradient
+            divided = jax.checkpoint(divided)
         if division is not None:  # JAX cannot map an axis of a shard_map inside ``auto_axes`` outside jit
             divided = jax.jit(divided)
         return divided(*arrays)
