@@ -1,5 +1,6 @@
 """Which of the many parameters of a test are run quickly."""
 
+import itertools
 import random
 import re
 import zlib
@@ -21,6 +22,26 @@ def sample(rows, count):
         kept.append(best)
         seen.update(rows[best])
     return set(kept)
+
+
+def covering(*axes):
+    """Rows of a grid, few of them, so that any two values of two axes are in one: the row with most new pairs first.
+
+    Args:
+        axes: the values of each.
+    """
+
+    def pairs(row):
+        return set(itertools.combinations(enumerate(row), 2))
+
+    grid = list(itertools.product(*axes))
+    random.Random(7).shuffle(grid)
+    kept, missing = [], set().union(*map(pairs, grid))
+    while missing:
+        best = max(grid, key=lambda row: len(pairs(row) & missing))
+        kept.append(best)
+        missing -= pairs(best)
+    return kept
 
 
 def in_share(name, share):

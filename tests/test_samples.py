@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from samples import in_share, sample
+from samples import covering, in_share, sample
 
 GRID = [{("letter", a), ("number", b)} for a, b in itertools.product("abcd", range(3))]
 
@@ -20,6 +20,15 @@ def test_values_come_before_they_come_again():
     assert set().union(*kept) == set().union(*GRID)
     alike = [{"one"}] * 9 + [{"other"}]
     assert 9 in sample(alike, 2)
+
+
+def test_any_two_values_of_two_axes_are_together_once():
+    axes = "abc", range(4), (True, False), "xyzvw"
+    rows = covering(*axes)
+    assert rows == covering(*axes)
+    for one, other in itertools.combinations(range(4), 2):
+        assert {(row[one], row[other]) for row in rows} == set(itertools.product(axes[one], axes[other]))
+    assert len(rows) < 30  # of 120; the two longest axes have 20 pairs
 
 
 @pytest.mark.sample(2)

@@ -67,7 +67,7 @@ def placed(options, devices, order):
         rows = {"segments": P(None, "seq"), "dense": ROWS}.get(part.kind, P())
         return masks.Mask(part.kind, jax.tree.map(lambda _: rows, part.arrays), part.settings)
 
-    given = {k: options[k] for k in ("mask", "bias") if k in options}
+    given = {k: options[k] for k in ("mask", "bias", "score_mod") if k in options}
     rest = {k: x for k, x in options.items() if k not in given}
     specs = {}
     if "mask" in given:
@@ -75,6 +75,8 @@ def placed(options, devices, order):
         specs["mask"] = given["mask"].map(partition)
     if "bias" in given:
         given["bias"], specs["bias"] = turned(given["bias"], devices, order, -1, -2), ROWS
+    if "score_mod" in given:
+        specs["score_mod"] = jax.tree.map(lambda _: P(), given["score_mod"])
     return given, specs, rest
 
 
@@ -93,17 +95,16 @@ def attend_by(devices, strategy, order, specs, rest, T, *, check_vma=True, atten
 
 
 def results_and_gradients(attend):
-    """A program: out, lse, the gradients of query, key, value, and of a bias."""
+    """A program: out, lse, the gradients of query, key, value, of a bias, and of the arrays of a modifier."""
 
     def run(query, key, value, given, dout, dlse):
-        def loss(query, key, value, bias):
-            options = given if bias is None else given | {"bias": bias}
-            out, lse = attend(query, key, value, options)
+        def loss(query, key, value, moving):
+            out, lse = attend(query, key, value, given | moving)
             return (out * dout).sum() + jnp.where(jnp.isfinite(lse), lse * dlse, 0).sum(), (out, lse)
 
-        wanted = (0, 1, 2, 3) if "bias" in given else (0, 1, 2)
-        grads, results = jax.grad(loss, wanted, has_aux=True)(query, key, value, given.get("bias"))
-        return *results, *grads
+        moving = {name: given[name] for name in ("bias", "score_mod") if name in given}
+        grads, results = jax.grad(loss, (0, 1, 2, 3), has_aux=True)(query, key, value, moving)
+        return *results, *jax.tree.leaves(grads)
 
     return run
 
@@ -134,15 +135,15 @@ def right(arrays, options, dout, dlse):
     """The same by the specification."""
     out, lse = spec.attention(*arrays, return_lse=True, **options)
     by_hand = spec.attention_backward(dout, *arrays, grad_lse=np.where(np.isfinite(lse), dlse, 0), **options)
-    return [out, lse, *by_hand[:3], *([by_hand[3]] if "bias" in options else [])]
+    return [out, lse, *by_hand[:3], *jax.tree.leaves((by_hand.grad_bias, by_hand.grad_score_mod))]
 
 
 def in_order(found, devices, order):
     """Results and gradients in the original order."""
     if order != "zigzag":
         return list(map(np.asarray, found))
-    out, lse, *grads, bias = found if len(found) == 6 else (*found, None)
+    (out, lse, *grads), rest = found[:5], found[5:]
     back = [sharding.restore(x, devices, axis) for x, axis in ((out, -2), (lse, -1), *((g, -2) for g in grads))]
-    if bias is not None:
-        back.append(sharding.restore(sharding.restore(bias, devices, -1), devices, -2))
+    for x in rest:  # of a bias, or of an array of a modifier
+        back.append(sharding.restore(sharding.restore(x, devices, -1), devices, -2) if np.ndim(x) == 4 else x)
     return list(map(np.asarray, back))

@@ -89,7 +89,7 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
         "jnp.repeat(x, repeats, axis=-3)",
         "jnp.concatenate([x] * repeats, axis=-3)",
     ),
-    "heads counted from 0": ("ulysses", HEADS, "positions=Positions(first,", "positions=Positions(0 * first,"),
+    "heads counted from 0": ("ulysses", HEADS, "positions=Positions(first +", "positions=Positions(0 * first +"),
 }
 
 

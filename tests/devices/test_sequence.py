@@ -6,7 +6,7 @@ import pytest
 import sequences
 from jax.sharding import PartitionSpec as P
 
-from attendax import attention, masks, sharding, spec
+from attendax import attention, masks, scores, sharding, spec
 from attendax.sharding.compiled import collectives
 
 KINDS = {  # the number of devices, of tokens, and their order
@@ -190,6 +190,29 @@ def test_refusals(rng):
     mesh = sequences.mesh_of(2)
     with pytest.raises(ValueError, match="13 queries are no multiple of 2"):
         sharding.attention_on_mesh(*[np.zeros((2, 13, 4))] * 3, mesh=mesh, axis_name="seq")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_quickly")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_tells_heads_apart_where_heads_and_tokens_are_divided(strategy, rng):
+    """Heads are counted over both: over the devices that share them, and over those to which "ulysses" gives them."""
+    mesh = jax.make_mesh((2, 2, 2), ("data", "heads", "seq"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    arrays, N = sequences.arrays_of(rng, 12), sequences.N
+    given = {
+        "score_mod": scores.compose(scores.alibi(rng.normal(size=N)), scores.relative_bias(rng.normal(size=(N, 5)))),
+        "bias": rng.normal(size=(1, N, 12, 12)),
+    }
+    rest = {"dropout_rate": 0.2, "dropout_rng": sequences.RNG}
+    axes = {"mesh": mesh, "axis_name": "seq", "batch_axes": "data", "head_axes": "heads", "strategy": strategy}
+
+    def attend(query, key, value, given):
+        return sharding.attention_on_mesh(query, key, value, return_lse=True, **given, **rest, **axes)
+
+    dout, dlse = rng.normal(size=(*arrays[0].shape[:-1], sequences.V)), rng.normal(size=arrays[0].shape[:-1])
+    found = jax.jit(sequences.results_and_gradients(attend))(*arrays, given, dout, dlse)
+    for ours, right in zip(found, sequences.right(arrays, given | rest, dout, dlse), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.slow

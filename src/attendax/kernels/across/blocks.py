@@ -82,6 +82,11 @@ def shapes_of_block(operands: Operands, wanted: Any) -> tuple[Any, ...]:
     return tuple(shapes)
 
 
+def rows_of(operands: Operands, plan: Plan, width: int) -> tuple[int, ...]:
+    """The shape of so many numbers for each query; results from before a vmap may have axes of 1 there."""
+    return *plan.leading(operands), *operands.query.shape[-3:-1], width
+
+
 def local(plan: Plan, *, partial: bool) -> Plan:
     """The plan of a block, which knows of no other device."""
     plan = dataclasses.replace(plan, axis=(), manual=(), backend="blockwise", partial=partial, rounded=False)
@@ -130,6 +135,5 @@ def rounded(found: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Ar
 
 def not_a_number(marked: Array, results: Any) -> tuple[Array, Array]:
     """Cotangents of out and lse that make everything a marked row sees not a number, and touch nothing else."""
-    return jnp.broadcast_to(jnp.where(marked, jnp.nan, 0), results.out.shape).astype(results.out.dtype), jnp.zeros_like(
-        results.total
-    )
+    dout = jnp.where(marked, jnp.nan, jnp.zeros_like(results.out))
+    return dout, jnp.zeros_like(results.total)

@@ -44,25 +44,44 @@ def attend_where_it_lies(call: Call, query: Any, key: Any) -> Results:
     if found is None:
         return attend(with_traced(call.operands), call.plan)
     layout, mesh = found
-    if has_function(call.operands.score_mod) and layout.divides_heads() and not (layout.queries or layout.keys):
+    apart = has_function(call.operands.score_mod) and layout.divides_heads(mesh.shape)
+    if apart and not (layout.queries or layout.keys):
         return _by_xla(call, layout)  # a function may read arrays of all batches and heads
     return attend_on(call, layout, mesh, reshard=True)
 
 
 def attend_divided(call: Call, division: Division, rank: int, positions: Any = None) -> Results:
     """The results of a call whose functions are not traced yet, of queries of a rank."""
-    layout, mesh = division.layout(rank), division.mesh or jax.sharding.get_abstract_mesh()
+    layout, here = division.layout(rank), jax.sharding.get_abstract_mesh()
+    mesh = _mesh_of(division, layout, here)
     query, key = call.operands.query, call.operands.key
     sizes = {"queries": (query.shape[-2], layout.queries), "keys": (key.shape[-2], layout.keys)}
     sizes |= {"heads": (query.shape[-3], layout.heads), "batches": (query.shape[0], sum(layout.lead[:1], ()))}
     for what, (size, axes) in sizes.items():
-        count = math.prod(mesh.shape[axis] for axis in axes)
+        count = math.prod((mesh or here).shape[axis] for axis in axes)
         if size % count:
             padded = what in ("queries", "keys")
             advice = "Pad them, and leave the padding out by masks.padding(lengths)." if padded else ""
             sentence = f"{size} {what} are no multiple of {count} devices of {axes}."
             fail(ValueError, division.function, sentence, advice=advice)
-    return attend_on(call, layout, division.mesh, division.strategy, positions)
+    types = bool(here.explicit_axes)
+    return attend_on(call, layout, here if types else mesh, division.strategy, positions, reshard=types)
+
+
+def _mesh_of(division: Division, layout: Layout, here: Any) -> Any:
+    """The mesh of a division; None for that of the context, where that is the same mesh, but for the types of axes."""
+    mesh = division.mesh
+    if mesh is None or here.empty or here == mesh.abstract_mesh:
+        return mesh
+    if dict(mesh.shape) != dict(here.shape):
+        sentence = f"mesh has axes {dict(mesh.shape)}, but the mesh around this call has {dict(here.shape)}."
+        fail(ValueError, division.function, sentence, advice="Give it the mesh of set_mesh or shard_map.")
+    for axis in here.manual_axes:
+        if axis in layout.names():
+            sentence = f"a shard_map around this call divides over axis {axis!r} already."
+            advice = f"Leave it out, or call sharding.attention(..., axis_name={axis!r}) for tokens divided over it."
+            fail(ValueError, division.function, sentence, advice=advice)
+    return None
 
 
 def _by_xla(call: Call, layout: Layout) -> Results:

@@ -35,7 +35,7 @@ def over_auto_axes(function: Function) -> Function:
             args, kwargs = jax.tree.unflatten(tree, [found.get(k, x) for k, x in enumerate(leaves)])
             return function(*args, **kwargs)
 
-        def divided(*arrays: Any) -> Any:
+        def by_division(*arrays: Any) -> Any:
             with DIVISION(division):
                 return inside(*arrays)
 
@@ -45,7 +45,13 @@ def over_auto_axes(function: Function) -> Function:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             shapes = jax.eval_shape(inside, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
         out = jax.tree.map(lambda x: P(*[*entries[: 2 if x.ndim == 3 else 1], *[None] * x.ndim][: x.ndim]), shapes)
-        return jax.sharding.auto_axes(divided, out_sharding=out)(*arrays)
+        here = jax.sharding.get_abstract_mesh()
+        divided = jax.sharding.auto_axes(by_division, axes=here.explicit_axes, out_sharding=out)
+        if here.manual_axes:  # of a shard_map around: JAX can keep no numbers () over Auto axes for its gradient
+            divided = jax.checkpoint(divided)
+        if division is not None:  # JAX cannot map an axis of a shard_map inside ``auto_axes`` outside jit
+            divided = jax.jit(divided)
+        return divided(*arrays)
 
     return cast(Function, call)
 

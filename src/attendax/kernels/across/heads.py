@@ -46,7 +46,7 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
     def of_place(place: Any) -> Any:
         return gathered(place, -1) if place is not None and jnp.ndim(place) else None  # counted from the first of all
 
-    _, queries, keys = operands.positions
+    heads, queries, keys = operands.positions
     repeated = (jnp.repeat(x, repeats, axis=-3) if repeats > 1 else x for x in (operands.key, operands.value))
     query, key, value = (tokens_of_heads(x, axis) for x in (operands.query, *repeated))
     return operands._replace(
@@ -56,7 +56,7 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
         bias=None if operands.bias is None else of_pairs(operands.bias),
         mask=None if operands.mask is None else operands.mask.map(of_mask),
         dropout=None if operands.dropout is None else tuple(map(own_heads, operands.dropout)),
-        positions=Positions(first, of_place(queries), of_place(keys)),
+        positions=Positions(first + (0 if heads is None else heads), of_place(queries), of_place(keys)),
     )
 
 

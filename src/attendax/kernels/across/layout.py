@@ -30,9 +30,9 @@ class Layout(NamedTuple):
     queries: Axes
     keys: Axes
 
-    def divides_heads(self) -> bool:
-        """Whether a device has some of the batches or heads only."""
-        return bool(self.heads or any(self.lead))
+    def divides_heads(self, sizes: Any) -> bool:
+        """Whether a device has some of the batches or heads only, of mesh axes of these sizes."""
+        return any(sizes[name] > 1 for axes in (*self.lead, self.heads) for name in axes)
 
     def names(self) -> frozenset[str]:
         """All of them."""
@@ -91,7 +91,7 @@ def attend_on(
     """
     operands, plan = call
     sizes = dict((mesh or jax.sharding.get_abstract_mesh()).shape)
-    _refuse_functions(operands, layout)
+    _refuse_functions(operands, layout, sizes)
     operands = _enough_key_heads(operands, math.prod(sizes[name] for name in layout.heads))
     strategy = strategy or (choice_for(operands, layout, sizes).strategy if layout.keys else None)
     plan = plan.in_parts() if strategy == "ring" else plan
@@ -108,9 +108,16 @@ def attend_on(
             return attend_locally(Call(operands, plan), layout.keys, str(strategy))
         return attend(with_traced(operands), plan)
 
-    out = spec_of(*layout.lead, layout.heads, layout.queries, ())
-    divided = jax.shard_map(here, mesh=mesh, in_specs=tuple(specs), out_specs=out, axis_names=set(layout.names()))
-    return divided(*leaves)
+    if any(jax.typeof(x).manual_axis_type.varying for x in leaves):
+        here = jax.checkpoint(here)  # of what varies over a shard_map around this one, JAX can keep arguments only
+    out: Any = spec_of(*layout.lead, layout.heads, layout.queries, ())
+    divided = jax.shard_map(
+        here, mesh=None if reshard else mesh, in_specs=tuple(specs), out_specs=out, axis_names=set(layout.names())
+    )
+    if others := tuple(name for name in mesh.explicit_axes if name not in layout.names()) if reshard else ():
+        # vmap may divide its axis over these; inside, XLA takes care of that.
+        divided = jax.sharding.auto_axes(divided, axes=others, out_sharding=Results(out, out, out))
+    return jax.jit(divided)(*leaves)  # outside jit, JAX would trace it anew for each operation
 
 
 def _positions(operands: Operands, layout: Layout, positions: Any) -> Positions:
@@ -196,9 +203,9 @@ def has_function(value: Any) -> bool:
     )
 
 
-def _refuse_functions(operands: Operands, layout: Layout) -> None:
+def _refuse_functions(operands: Operands, layout: Layout, sizes: dict[str, int]) -> None:
     """A function may read arrays of all batches and heads, of which a device has some."""
-    if not layout.divides_heads():
+    if not layout.divides_heads(sizes):
         return
 
     def of_one_head(part: Mask) -> Mask:

@@ -27,6 +27,7 @@ from .blocks import (
     not_a_number,
     of_block,
     rounded,
+    rows_of,
     sent_on,
     shapes_of_block,
     travellers,
@@ -36,9 +37,8 @@ from .blocks import (
 def forward(operands: Operands, plan: Plan) -> Results:
     """The results over the keys of all devices."""
     of_part = local(plan, partial=True)
-    rows = (*plan.leading(operands), *operands.query.shape[-3:-1])
     widths, neutral = (operands.value.shape[-1], 1, 1), (0, -jnp.inf, 0)
-    empty = (jnp.full((*rows, n), x, operands.wide()) for n, x in zip(widths, neutral, strict=True))
+    empty = (jnp.full(rows_of(operands, plan, n), x, operands.wide()) for n, x in zip(widths, neutral, strict=True))
 
     def work(results, guests, owner):
         return union(results, attend(meeting(operands, guests, owner), of_part))
@@ -50,7 +50,7 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
     """How out and lse move."""
     of_part = local(plan, partial=True)
     guests = travellers(operands), (tangents[KEY], tangents[VALUE])
-    nothing = jnp.zeros_like(results.out), jnp.zeros_like(results.shift)
+    nothing = tuple(jnp.zeros(rows_of(operands, plan, n), operands.wide()) for n in (operands.value.shape[-1], 1))
 
     def work(summed, guests, owner):
         held, dots = guests
@@ -120,7 +120,7 @@ def _steady(rows: Rows, dlse: Array, operands: Operands, plan: Plan) -> Rows:
         return combined(found, part(_sums, guests=guests, owner=owner))
 
     def again():
-        nothing = jnp.full_like(rows.shift, -jnp.inf), jnp.zeros_like(rows.total)
+        nothing = jnp.full(shape, -jnp.inf, operands.wide()), jnp.zeros(shape, operands.wide())
         guests = travellers(operands)
         guests, nothing = _alike(operands, guests, nothing)
         shift, total = moved_by_shift(*around(plan, guests, nothing, sums))
@@ -129,11 +129,12 @@ def _steady(rows: Rows, dlse: Array, operands: Operands, plan: Plan) -> Rows:
         def products(found, guests, owner):
             return found + part(_delta, large, guests=guests, owner=owner)[0]
 
-        delta = around(plan, guests, _alike(operands, jnp.zeros_like(rows.delta))[0], products)
+        delta = around(plan, guests, _alike(operands, jnp.zeros(shape, operands.wide()))[0], products)
         found = zip((delta - dlse, shift, total), as_they_are, strict=True)
         return _alike(operands, tuple(jnp.where(huge, *pair) for pair in found))[0]
 
-    as_they_are = rows.delta, rows.shift, rows.total
+    shape = rows_of(operands, plan, 1)
+    as_they_are = tuple(jnp.broadcast_to(x, shape) for x in (rows.delta, rows.shift, rows.total))
     delta, shift, total = lax.cond(anywhere(huge, plan), again, lambda: _alike(operands, as_they_are)[0])
     return rows._replace(delta=delta, shift=shift, total=total)
 
