@@ -378,7 +378,7 @@ def test_adapters_offer_only_keywords_of_the_protocol():
     assert len(ADAPTERS) >= 13
     for name, adapter in ADAPTERS.items():
         keywords = [p.name for p in inspect.signature(adapter.call).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        assert set(keywords) <= {*OPTIONS, "implementation", "need_weights"}, name
+        assert set(keywords) <= {*OPTIONS, "implementation", "need_weights", "serialized"}, name
         assert set(adapter.options) <= set(keywords), name
         assert adapter.arrays in ("jax", "torch", "numpy"), name
         assert adapter.function.count(":") == 1, name
