@@ -19,7 +19,7 @@ from ..numerics import all_below, any_true, rows_finite, walled
 from ..online_softmax import combined, sum_or_one
 from ..operands import VALUE, Operands, Plan, Results
 from . import by_definition, whole_heads
-from .partition import Partition, partition_of
+from .partition import ONE_TILE, Partition, partition_of
 from .schedule import MASKED, SKIPPED, Schedule, in_one_loop, kinds_of_tiles, once_more, repeat
 from .tile_work import (
     Rows,
@@ -180,13 +180,14 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     else:
         rows = rows._replace(shift=jnp.where(_see_what_is_not_finite(operands, plan), jnp.inf, rows.shift))
         marked, rows = rows.live & ~rows.are_finite(), rows.cleaned()
+    of_one_tile = jnp.where(rows.live, dlse, 0) if plan.limits == ONE_TILE and not plan.partial else None
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
     shapes = [grid.tile(0, 0, 0).where(role, wanted[k])[1] for role, k in zip(roles, used, strict=True)]
 
     def part_of(chunk, row, column, is_open):
         def pull(*at):
-            parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open)
+            parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open, of_one_tile)
             sums = (folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
             return tuple(_turned(x) if role == "pairs" else x for x, role in zip(sums, roles, strict=True))
 

@@ -11,7 +11,6 @@ from .. import dropout
 from ..numerics import all_below, product, repeated, rows_not_zero, times, vary_alike
 from ..online_softmax import exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .partition import ONE_TILE
 from .tile_scores import finished, flat_scores, leaves_in, scores_of_tile, tall_product, tall_products
 from .tiles import Grid, Tile
 
@@ -113,7 +112,6 @@ class Rows(NamedTuple):
 
     dout: Array
     delta: Array  # dout · out - dlse
-    dlse: Array
     live: Array  # whether anything depends on the row: its gradient is not 0, and it sees some key
     shift: Array
     total: Array
@@ -123,7 +121,7 @@ class Rows(NamedTuple):
         """The rows of a call, from the gradients of its out and lse and from its results."""
         delta = jnp.sum(dout * results.out, axis=-1, keepdims=True) - dlse
         live = (rows_not_zero(dout) | (dlse != 0)) & (results.shift != -jnp.inf)
-        return cls(dout, delta, dlse, live, results.shift, results.total)
+        return cls(dout, delta, live, results.shift, results.total)
 
     def are_finite(self) -> Array:
         """Whether what is known of the row is finite, and it sees some key. Delta knows of dout."""
@@ -132,22 +130,25 @@ class Rows(NamedTuple):
     def read(self) -> "Rows":
         """A row that nothing depends on gets the weight exp(-inf). In another, what is not finite spreads."""
         spreading = self._replace(shift=jnp.where(self.shift == jnp.inf, jnp.nan, self.shift))
-        pairs = zip(spreading, (0, 0, 0, False, jnp.inf, 1), strict=True)
+        pairs = zip(spreading, (0, 0, False, jnp.inf, 1), strict=True)
         return Rows(*(jnp.where(self.live, x, neutral) for x, neutral in pairs))
 
     def cleaned(self) -> "Rows":
         """A row that is not finite gets the weight exp(-inf) everywhere, and the gradient 0: it adds nothing."""
-        pairs = zip(self, (0, 0, 0, False, jnp.inf, 1), strict=True)
+        pairs = zip(self, (0, 0, False, jnp.inf, 1), strict=True)
         return Rows(*(jnp.where(self.are_finite(), x, neutral) for x, neutral in pairs))
 
 
 def pulled_back(
-    tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Any, is_open: bool
+    tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Any, is_open: bool, dlse: Array | None = None
 ) -> tuple[Array, ...]:
     """What the pairs of a tile add to the gradients of the leaves that are wanted.
 
     Rows are ``cleaned``, and query, key, value and bias are: 0 for what is not finite, seen by rows left out alone. Or
     they are only ``read``, where ``nan_may_spread``.
+
+    With ``dlse``, of a tile that holds all queries and keys, delta is a sum of the very products here: where one weight
+    is all but 1, ``dp - delta`` is all but 0, and would be the rounding of another product (L8).
     """
     spreads = nan_may_spread(tile.grid, operands, plan)
     leaves, rows = leaves_in(tile, operands), Rows(*(tile.cut("queries", x) for x in rows))
@@ -178,13 +179,13 @@ def pulled_back(
         return jnp.where(left_out.swapaxes(-1, -2), 0, x)
 
     s, pull, _ = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
-    shift, total, delta, dlse = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta, rows.dlse))
+    shift, total, delta = (x.swapaxes(-1, -2) for x in (rows.shift, rows.total, rows.delta))
     p, gradient = jnp.exp(s - shift), rows.dout / rows.total
     p = read(p) if spreads else p
     dw = tall_product(value, gradient, plan)
     w, dp = (dropped(x, tile, operands, plan, tall=True) for x in (p, dw))
-    if plan.limits == ONE_TILE and not plan.partial:  # where one weight is all but 1, dp - delta is all but 0 (L8)
-        delta = (p * dp).sum(-2, keepdims=True) - dlse
+    if dlse is not None:
+        delta = (p * dp).sum(-2, keepdims=True) - dlse.swapaxes(-1, -2)
     ds = p * (dp - delta / total)
     dz, drest = pull(read(ds) if spreads else ds)
     if operands.score_mod is not None or spreads:
