@@ -203,7 +203,7 @@ def pulled_back(
 
 
 def _sum_of_products(one: Array, other: Array) -> Array:
-    """``Σ_j one_ji other_ji``, (..., T, 1); XLA makes it 3 times as fast if turned, and 60 times behind a wall."""
+    """``Σ_j one_ji other_ji``, (..., T, 1). Not turned it takes 3 times as long, in the kernel of a product 60."""
     return (one.swapaxes(-1, -2) * other.swapaxes(-1, -2)).sum(-1, keepdims=True)
 
 
