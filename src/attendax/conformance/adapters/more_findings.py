@@ -2,7 +2,7 @@
 
 from .findings import CRASH, GAP, WRONG, known
 
-API, BASE = (f"tokamax/_src/ops/attention/{file}" for file in ("api.py", "base.py"))
+API, BASE, BY_CHUNKS = (f"tokamax/_src/ops/attention/{file}" for file in ("api.py", "base.py", "xla_chunked.py"))
 UNREAD = "mlx.core.fast.scaled_dot_product_attention on a CPU; its source was not read"
 TOKAMAX = (
     known(
@@ -52,6 +52,23 @@ TOKAMAX = (
         f"{BASE}:667, -inf - (-inf)",
     ),
 )
+CHUNKED = (
+    known(
+        "no queries: there is no chunk (tokamax)",
+        CRASH,
+        ("no queries*", "gradient: no queries"),
+        f"{BY_CHUNKS}:219, out is None until there is a chunk",
+        "With T = 0 there is no chunk of queries, `_attend_chunked` returns None, and jaxtyping raises. An empty array of "
+        "shape (B, 0, H, d) is meant.",
+    ),
+    known(
+        "no keys: 0 divided by 0 (tokamax)",
+        GAP,
+        ("no keys*", "gradient: no keys"),
+        f"{BY_CHUNKS}:216, the sum over no chunks is 0, and so is what it is divided by",
+    ),
+    *(finding for finding in TOKAMAX if not finding.name.startswith("no keys")),
+)
 MLX = (
     known("a row with a bias of -inf everywhere is NaN", GAP, ("*empty row by a bias of -inf",), UNREAD),
     known("scores of float16 overflow", GAP, ("float16 of 300, D = 64",), UNREAD),
@@ -65,4 +82,4 @@ ONNXRUNTIME = (
         "With S = 0, the nodes that Attention is expanded to raise in `Reshape`; the sum over no keys is 0.",
     ),
 )
-KNOWN = {"onnxruntime": ONNXRUNTIME, "tokamax-xla": TOKAMAX, "tokamax-xla_chunked": TOKAMAX, "mlx": MLX}
+KNOWN = {"onnxruntime": ONNXRUNTIME, "tokamax-xla": TOKAMAX, "tokamax-xla_chunked": CHUNKED, "mlx": MLX}

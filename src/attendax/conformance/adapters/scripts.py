@@ -190,6 +190,11 @@ print(jax.grad(lambda query: jax.grad(loss)(query)[0, 0, 0, 0])(x).shape)  # Val
 query, empty = jnp.ones((1, 4, 1, 8)), jnp.ones((1, 0, 1, 8))
 print(tokamax.dot_product_attention(query, empty, empty, implementation="xla").shape)  # ValueError: zero-size array
 """.lstrip(),
+    "no queries: there is no chunk (tokamax)": TOKAMAX
+    + """
+empty, key = jnp.ones((1, 0, 1, 8)), jnp.ones((1, 4, 1, 8))
+print(tokamax.dot_product_attention(empty, key, key, implementation="xla_chunked").shape)  # TypeCheckError
+""".lstrip(),
     "no keys: Reshape of an empty array raises (onnxruntime)": """
 import numpy as np, onnxruntime
 from onnx import TensorProto, helper
