@@ -57,15 +57,15 @@ CHUNKED = (
         "no queries: there is no chunk (tokamax)",
         CRASH,
         ("no queries*", "gradient: no queries"),
-        f"{BY_CHUNKS}:219, out is None until there is a chunk",
-        "With T = 0 there is no chunk of queries, `_attend_chunked` returns None, and jaxtyping raises. An empty array of "
-        "shape (B, 0, H, d) is meant.",
+        f"{BY_CHUNKS}:218, out is None until there is a chunk",
+        "With T = 0 there is no chunk of queries, `_attend_chunked` returns None, and jaxtyping raises. An empty array "
+        "of shape (B, 0, H, d) is meant.",
     ),
     known(
         "no keys: 0 divided by 0 (tokamax)",
         GAP,
         ("no keys*", "gradient: no keys"),
-        f"{BY_CHUNKS}:216, the sum over no chunks is 0, and so is what it is divided by",
+        f"{BY_CHUNKS}:215, the sum over no chunks is 0, and so is what it is divided by",
     ),
     *(finding for finding in TOKAMAX if not finding.name.startswith("no keys")),
 )
