@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contestants import OURS
-from harness import Contestant, Unable, measure
+from harness import Clock, Contestant, Unable, measure
 from judge import Judge
 from machine import git, in_clone
 from shapes import LENGTHS, SHAPES
@@ -74,7 +74,7 @@ def compare(sides: dict[str, Worker], name: str, direction: str, dtype: str, **o
             return record | {"status": "wrong", "contestant": side, "reason": f"{side}: wrong by {error:.1e}"}
         record |= {f"{side}_first_call_s": first_call_s, f"{side}_temporary_bytes": temporary_bytes}
         ready.append(Contestant(side, lambda worker=worker: worker.ask("run", OURS), first_call_s, temporary_bytes))
-    timings = measure(ready, **options)
+    timings = measure(ready, clock=Clock(list(sides.values())), **options)
     this, other = timings["this"], timings["other"]
     return record | {
         "this_s": this.median,

@@ -9,7 +9,7 @@ from typing import Any
 
 import tables
 from contestants import OURS, PEERS
-from harness import Contestant, Unable, measure, spread
+from harness import Clock, Contestant, Unable, measure, spread
 from judge import Judge
 from shapes import LENGTHS, SHAPES
 from workers import Worker
@@ -88,7 +88,7 @@ def run(
             built.append(Contestant(f"{contestant} {count}", call, first_call_s))
         ready += built if record["status"] == "timed" else []
     progress("taking turns")
-    timings = measure(ready, **options)
+    timings = measure(ready, clock=Clock(list(sides.values())), **options)
     for record in records:
         if record["status"] == "timed":
             own = {count: timings[f"{record['contestant']} {count}"] for count in sides}

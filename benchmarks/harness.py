@@ -78,12 +78,16 @@ def spread(numbers: Sequence[float]) -> Spread:
 
 
 class Clock:
-    """Wall-clock time, CPU time of all processes, that of this one and its children, and its minor page faults."""
+    """Wall-clock time, CPU time of all processes, that of this one and its children, and its minor page faults.
 
-    def __init__(self) -> None:
+    Args:
+        workers: in whose processes contestants run; see ``workers.Worker``.
+    """
+
+    def __init__(self, workers: Sequence[Any] = ()) -> None:
         import psutil
 
-        self._psutil, self._process = psutil, psutil.Process()
+        self._psutil, self._process, self._workers = psutil, psutil.Process(), workers
 
     wall = staticmethod(time.perf_counter)
 
@@ -106,13 +110,20 @@ class Clock:
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
     def rest(self) -> None:
-        """Wait until no thread of this process works: some spin for a while, and the next one needs the cores."""
-        start, step = time.perf_counter(), 0.002
-        while time.perf_counter() - start < REST_S:
-            before = time.process_time()
-            time.sleep(step)
-            if time.process_time() - before < step / 4:
-                break
+        """Wait until no thread of this process or of a worker works; the next contestant needs the cores."""
+        rest()
+        for worker in self._workers:
+            worker.ask("rest")
+
+
+def rest() -> None:
+    """Wait until no thread of this process works: some spin for a while after they have done their part."""
+    start, step = time.perf_counter(), 0.002
+    while time.perf_counter() - start < REST_S:
+        before = time.process_time()
+        time.sleep(step)
+        if time.process_time() - before < step / 4:
+            break
 
 
 def measure(

@@ -13,7 +13,7 @@ from typing import Any
 
 import traces
 from contestants import build
-from harness import Unable
+from harness import Unable, rest
 from shapes import LENGTHS, SHAPES
 from workload import Case
 
@@ -95,7 +95,11 @@ def answer_profile(programs: dict[str, Any], contestant: str, calls: int) -> Any
     return traces.profile(lambda: answer_run(programs, contestant), programs[contestant].text(), calls)
 
 
-ANSWERS = {"build": answer_build, "run": answer_run, "profile": answer_profile}
+def answer_rest(programs: dict[str, Any]) -> None:
+    rest()
+
+
+ANSWERS = {"build": answer_build, "run": answer_run, "profile": answer_profile, "rest": answer_rest}
 
 if __name__ == "__main__":
     serve()

@@ -185,3 +185,15 @@ def test_every_option_is_known_to_whoever_runs_alone():
     options = vars(cli._parser(["bench"]).parse_args(["bench"]))
     assert set(planning.EVERY_OPTION) == options.keys() - {"command", "run"}
     assert {"ragged"} <= shapes.SHAPES.keys()
+
+
+def test_threads_of_workers_come_to_rest_before_the_next_turn():
+    """torch's spin for a while; they are in the processes of the workers, which must wait for them."""
+    asked = []
+
+    class Listening:
+        def ask(self, *request):
+            asked.append(request)
+
+    harness.Clock([Listening(), Listening()]).rest()
+    assert asked == [("rest",), ("rest",)]
