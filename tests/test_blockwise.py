@@ -106,7 +106,7 @@ WINDOWS = {
     "wide": (masks.window(4, 3), 13, 19),
     "starts later": (masks.window(1, 2, offset=-3), 14, 12),
     "sees ahead, behind a mask of its own": (masks.window(3, 3) & masks.causal(1), 13, 12),
-    "padding": (masks.window(2, 2) & masks.padding(np.array([3, 11])), 13, 11),
+    "prefix": (masks.window(2, 2) & ~masks.causal(-1), 13, 11),
     "beyond the keys": (masks.window(1, 1, offset=9), 13, 11),
     "of nothing": (masks.causal(-2) & masks.window(1, 0), 9, 11),
 }
@@ -133,6 +133,7 @@ ALONG = {
     "few keys": (masks.window(100, 100), 4096, 300, None),
     "few queries": (masks.window(100, 100), 100, 4096, None),
     "no end": (masks.window(256, None), 2048, 2048, None),
+    "padding, of which tiles are skipped": (masks.window(32, 32) & masks.padding(np.array([9])), 1000, 1000, None),
     "an offset that is an array": (masks.window(256, 256, offset=jnp.int32(0)), 4096, 4096, None),
     "one of two": (masks.window(256, 256) | masks.window(5, 5), 4096, 4096, None),
 }

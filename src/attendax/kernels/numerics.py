@@ -93,7 +93,7 @@ def on_all_cores(x: Array) -> Array:
 
     A product whose matrices have at most 2**16 entries runs on one core, however many there are, unless its kernel
     holds a reduction, too. No number is above the maximum of its row, so the minimum of both is the number itself. NaN
-    stays NaN, and so does what is infinite.
+    stays NaN, and may reach the rest of its row: for products that are finite, or of which one NaN spoils a row anyway.
     """
     return jnp.minimum(jnp.max(x, axis=-1, keepdims=True), x) if x.size else x
 

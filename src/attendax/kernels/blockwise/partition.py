@@ -133,15 +133,14 @@ def rows_of(operands: Operands, plan: Plan, bytes: int) -> Grid:
 
 
 def bands_of(operands: Operands, plan: Plan) -> list[Band]:
-    """The bands of a call whose mask leaves out much, in a way that is known; else none."""
-    if not plan.limits.band or plan.devices > 1 or _whole_axes(operands, plan) or jax.tree.leaves(operands.positions):
+    """The bands of a call whose mask leaves out much, in a way that is known before anything runs; else none."""
+    known = operands.mask is not None and not jax.tree.leaves((operands.mask, operands.positions))
+    if not known or not plan.limits.band or plan.devices > 1 or _whole_axes(operands, plan):
         return []
     low, high = _reach(operands.mask)
     if low is not None and high is not None:
         return _along_a_window(low, high, operands, plan)
-    if operands.mask is None or jax.tree.leaves(operands.mask) or _band(operands.mask) is not None:
-        return []
-    return _by_blocks(operands, plan)
+    return _by_blocks(operands, plan) if _band(operands.mask) is None else []
 
 
 def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list[Band]:
@@ -217,15 +216,13 @@ def _band(mask: Any) -> int | None:
 
 
 def _reach(mask: Any) -> tuple[int | None, int | None]:
-    """The least and the largest ``j - i`` of a pair that windows of known offset may allow; None: without an end."""
-    if mask is None or mask.kind not in ("and", "window"):
+    """The least and the largest ``j - i`` of a pair that a known mask may allow, as its windows say; None: without an end."""
+    if mask.kind not in ("and", "window"):
         return None, None
     if mask.kind == "and":
         ends = [_reach(part) for part in mask.arrays]
         lows, highs = ([x for x in side if x is not None] for side in zip(*ends, strict=True))
         return max(lows, default=None), min(highs, default=None)
-    if mask.arrays:
-        return None, None
     offset, left, right = mask.settings
     return None if left is None else offset - left, None if right is None else offset + right
 
