@@ -216,7 +216,7 @@ def _band(mask: Any) -> int | None:
 
 
 def _reach(mask: Any) -> tuple[int | None, int | None]:
-    """The least and the largest ``j - i`` of a pair that a known mask may allow, as its windows say; None: without an end."""
+    """The least and the largest ``j - i`` of a pair that windows of a known mask may allow; None: without an end."""
     if mask.kind not in ("and", "window"):
         return None, None
     if mask.kind == "and":

@@ -27,7 +27,7 @@ from .tile_work import value_divisor
 from .tiles import Grid
 
 ROLES = ["queries", "keys", "keys"]
-ROWS, LEAST = 4096, 2**15  # queries of all heads; scores that are worth a second core
+ROWS, WORTH = 4096, 2**15  # queries of all heads; scores that are worth a second core
 HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2**10 can overflow
 
 
@@ -111,7 +111,7 @@ def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     XLA makes it one for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
     """
     rows, S = math.prod(heads.query.shape[:-1]), heads.key.shape[-2]
-    few = rows < ROWS and rows * S >= LEAST
+    few = rows < ROWS and rows * S >= WORTH
     scores = product(heads.query * plan.scale, heads.key, True)
     scores = on_all_cores(scores) if few else scores
     if heads.mask is not None:
