@@ -418,7 +418,7 @@ ONE_LOOP = in_file(
 BACKWARD = in_file(
     "blockwise/tile_work.py",
     ("delta without dlse", "axis=-1, keepdims=True) - dlse", "axis=-1, keepdims=True)", "gradient", "open"),
-    ("delta without out", "jnp.sum(dout * results.out, axis=-1, keepdims=True) - dlse", "-dlse", "gradient", "open"),
+    ("delta without out", "sums_of_products(dout, results.out) - dlse", "-dlse", "gradient", "open"),
     ("delta not divided", "(dp - delta / total)", "(dp - delta)", "gradient", "open"),
     ("dropout missing in dp", "(dp - delta / total)", "(dw - delta / total)", "gradient", "dropout"),
     ("dropout missing in dv", "(VALUE, w, gradient)", "(VALUE, p, gradient)", "gradient", "dropout"),
@@ -487,7 +487,7 @@ DIRECTIONS = (
         "blockwise/tile_work.py",
         ("tangent without dv", "summed += _average(", "_average(", "tangent", "open"),
         ("tangent before dropout", "_average(w * ds,", "_average(p * ds,", "tangent", "dropout"),
-        ("dlse after dropout", "jnp.sum(p * ds,", "jnp.sum(w * ds,", "tangent", "dropout"),
+        ("dlse after dropout", "sums_of_products(p, ds)", "sums_of_products(w, ds)", "tangent", "dropout"),
     )
     + in_file(
         "derivatives.py",

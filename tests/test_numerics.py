@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from attendax.kernels.numerics import (
     matmul_transposed,
     on_all_cores,
     product,
+    rows_finite,
+    sums_of_products,
     times,
     walled,
 )
@@ -143,3 +146,36 @@ def test_a_product_on_all_cores_moves_as_it_does(rng):
     np.testing.assert_allclose(jax.jvp(jax.grad(f), (x,), (t,))[1], jax.jvp(jax.grad(plain), (x,), (t,))[1], rtol=1e-14)
     np.testing.assert_allclose(jax.vmap(on_all_cores)(x), x)
     assert on_all_cores(jnp.zeros((3, 4, 0))).shape == (3, 4, 0)
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (2, 1, 3)])
+def test_sums_of_products_move_as_they_do(lead, rng):
+    """In both modes, and twice; a number that is not finite spoils its own row only."""
+    x, y, t = (rng.normal(size=(*lead, 5, 4)) for _ in range(3))
+    np.testing.assert_allclose(jax.jit(sums_of_products)(x, y), (x * y).sum(-1, keepdims=True), rtol=1e-14)
+
+    def cubes(function):
+        return jax.jvp(jax.grad(lambda x: (function(x, y) ** 3).sum()), (x,), (t,))
+
+    plain = cubes(lambda x, y: (x * y).sum(-1, keepdims=True))
+    for got, right in zip(cubes(sums_of_products), plain, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-12)
+    x[..., 2, 1] = np.nan
+    assert np.isnan(jax.jit(sums_of_products)(x, y)).sum() == math.prod(lead)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_l6_rows_that_are_finite(dtype, rng):
+    """The largest numbers of a dtype are."""
+    x = jnp.asarray(rng.normal(size=(1, 7, 300)), dtype).at[0, 1].set(jnp.finfo(dtype).max)
+    for place, odd in ((2, jnp.nan), (4, jnp.inf), (5, -jnp.inf)):
+        x = x.at[0, place, 7].set(odd)
+    found = jax.jit(rows_finite)(x)
+    assert found[0, :, 0].tolist() == [True, True, False, True, False, False, True]
+
+
+def test_l6_a_number_without_a_finite_square_is_not_below_any_limit():
+    """Then what is safe for all numbers runs; it costs time, and nothing else."""
+    check = jax.jit(lambda x: all_below([x], 1e38))
+    assert check(np.full(9, 1e18, np.float32))
+    assert not check(np.full(9, 1e20, np.float32))

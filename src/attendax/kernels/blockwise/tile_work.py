@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 
 from .. import dropout
-from ..numerics import all_below, product, repeated, rows_not_zero, times, vary_alike, walled
+from ..numerics import all_below, product, repeated, rows_not_zero, sums_of_products, times, vary_alike, walled
 from ..online_softmax import exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
 from .tile_scores import finished, flat_scores, leaves_in, scores_of_tile, tall_product, tall_products
@@ -104,7 +104,7 @@ def part_of_tangent(
     summed = _average(w * ds, _summable(leaves[VALUE], tile, operands).astype(wide), plan)
     if tangents[VALUE] is not None:
         summed += _average(w, _summable(tile.cut("keys", tangents[VALUE]), tile, operands).astype(wide), plan)
-    return summed, jnp.sum(p * ds, axis=-1, keepdims=True)
+    return summed, sums_of_products(p, ds)
 
 
 class Rows(NamedTuple):
@@ -119,7 +119,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
         """The rows of a call, from the gradients of its out and lse and from its results."""
-        delta = jnp.sum(dout * results.out, axis=-1, keepdims=True) - dlse
+        delta = sums_of_products(dout, results.out) - dlse
         live = (rows_not_zero(dout) | (dlse != 0)) & (results.shift != -jnp.inf)
         return cls(dout, delta, live, results.shift, results.total)
 
