@@ -308,6 +308,49 @@ def test_a_wrapper_of_torch_has_no_fault():
     assert report.counts()["ok"] >= 60
 
 
+def kernel_of_torch(*, once):
+    """A forward and a backward by hand, the context given to ``forward`` or made by ``setup_context``."""
+    import torch
+
+    def powers(query, key):
+        return torch.softmax(query @ key.mT * query.shape[-1] ** -0.5, dim=-1)
+
+    class Kernel(torch.autograd.Function):
+        if once:
+
+            @staticmethod
+            def forward(query, key, value):
+                return powers(query, key) @ value
+
+            @staticmethod
+            def setup_context(context, inputs, output):
+                context.save_for_backward(*inputs)
+
+        else:
+
+            @staticmethod
+            def forward(context, query, key, value):
+                context.save_for_backward(query, key, value)
+                return powers(query, key) @ value
+
+        @staticmethod
+        def backward(context, grad):
+            query, key, value = context.saved_tensors
+            weights, dweights = powers(query, key), grad @ value.mT
+            scores = weights * (dweights - (weights * dweights).sum(-1, keepdim=True)) * query.shape[-1] ** -0.5
+            return scores @ key, scores.mT @ query, weights.mT @ grad
+
+    return lambda query, key, value: Kernel.apply(query, key, value)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_kernel_of_torch_without_torch_func_has_no_fault(once):
+    pytest.importorskip("torch", reason="torch is not installed")
+    report = check(kernel_of_torch(once=once), arrays="torch", only=["plain", "vmap"])
+    assert [(o.case.name, o.told()) for o in report.failures] == []
+    assert report.counts()["ok"] >= 2
+
+
 # For kernel authors
 
 

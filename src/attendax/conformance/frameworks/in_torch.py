@@ -17,6 +17,7 @@ LACKS = (
     "has no forward",
     "Batching rule",
     "TransformType.Vmap",
+    "setup_context staticmethod",  # what torch.func asks of an autograd.Function
 )
 
 
