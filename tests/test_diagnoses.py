@@ -114,6 +114,14 @@ def base_2(query, key, value, *, return_lse=False):
     return (out, lse / np.float32(np.log(2))) if return_lse else out
 
 
+def of_the_sum(query, key, value, *, mask=None, return_lse=False):
+    """The logarithm of the sum alone, as it is beside the largest score."""
+    out, lse = right_attention.attend(query, key, value, mask=mask, return_lse=True)
+    scores = query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+    largest = (scores if mask is None else np.where(mask, scores, -np.inf)).max(axis=-1)
+    return (out, lse - largest) if return_lse else out
+
+
 def one_head_for_each(query, key, value):
     return np.einsum("bntd,bnsd->bnts", query, key)[..., :1] * 0 + right_attention.attend(query, key, value)
 
@@ -376,6 +384,23 @@ def test_a_kernel_that_needs_wide_heads_is_judged_at_its_sizes():
     assert half.ok
 
 
+@pytest.mark.parametrize(("precision", "bits"), [("tf32", 13), ("bf16", 16)])
+def test_a_reason_is_found_at_a_coarser_precision(precision, bits):
+    def coarse(x):
+        half = np.uint32(1 << (bits - 1))
+        return ((np.asarray(x, np.float32).view(np.uint32) + half) & ~(2 * half - 1)).view(np.float32).reshape(x.shape)
+
+    def attend(query, key, value, *, is_causal=False):
+        scores = coarse(query) @ coarse(key).swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+        if is_causal:
+            scores = np.where(np.tri(*scores.shape[-2:], k=1, dtype=bool), scores, -np.inf)
+        powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return coarse(powers / powers.sum(axis=-1, keepdims=True)) @ coarse(value)
+
+    report = check(attend, arrays="numpy", only=["plain", "causal"], precision=precision, level="forward")
+    assert [cause.name for cause in report.causes] == ["causal lets a query see one key ahead (j <= i + 1)"]
+
+
 def test_probing_is_at_the_users_sizes():
     with pytest.raises(ValueError, match=r"plainest call, float32, query \(2, 3, 5, 4\)(.|\n)*at least 16"):
         check(block_kernel)
@@ -396,6 +421,11 @@ def test_a_device_is_where_arrays_are_made():
     report = check(functools.partial(by_einsum), arrays="jax", only=["one key"], level="forward", device="cpu:0")
     assert report.ok
     assert "jax_default_device" not in "".join(o.reproduction for o in report.cases)
+
+
+def test_parts_that_are_joined_are_not_compared_with_one_call():
+    report = check(of_the_sum, arrays="numpy", only=["merge"], level="forward")
+    assert [cause.name for cause in report.causes] == ["the result is wrong with return_lse"]
 
 
 def test_two_mistakes_are_two_causes():

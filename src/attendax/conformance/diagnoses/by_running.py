@@ -6,7 +6,7 @@ from ..cases import CASES
 from ..cases.case import Leaves
 from ..trial import Failed, NoNumbers, Trial
 from ..verdicts import Tolerance, compare
-from .hypothesis import loosely
+from .hypothesis import loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
 SEEN = ("all zeros", "times what is right")  # ends of names that say what is seen, and no reason
@@ -62,7 +62,7 @@ def _rerun(trial: Trial, direction: str | None = None) -> Leaves | None:
 
 def _again(trial: Trial) -> tuple[str, str] | None:
     """The same call gives something else the second time, or is right then."""
-    if trial.case.direction not in ("forward", "eager", "gradient"):
+    if trial.case.judge != "value" or trial.case.direction not in ("forward", "eager", "gradient"):
         return None
     again = _rerun(trial)
     if again is None or all(np.array_equal(again[leaf], x, equal_nan=True) for leaf, x in trial.got.items()):
@@ -72,7 +72,9 @@ def _again(trial: Trial) -> tuple[str, str] | None:
 
 def _compiled(trial: Trial) -> tuple[str, str] | None:
     """Right without ``jax.jit``, wrong under it."""
-    if trial.implementation.arrays != "jax" or trial.case.direction != "forward" or trial.implementation.eager:
+    if trial.case.judge != "value" or trial.case.direction != "forward":
+        return None
+    if trial.implementation.arrays != "jax" or trial.implementation.eager:
         return None
     eager = _rerun(trial, "eager")
     if eager is None or not _right(trial, eager):
@@ -102,7 +104,7 @@ def _factor(trial: Trial) -> tuple[str, str] | None:
 
 
 def _eps(trial: Trial) -> float:
-    return {"bfloat16": 2e-2, "float16": 4e-3}.get(trial.dtype, 0.0)
+    return {"bfloat16": 2e-2, "float16": 4e-3}.get(multiplied(trial), 0.0)
 
 
 def _from_a_block_on(trial: Trial) -> tuple[str, str] | None:

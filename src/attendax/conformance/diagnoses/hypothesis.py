@@ -11,6 +11,8 @@ from ..trial import Trial
 from ..verdicts import Tolerance, compare
 
 Change = Callable[[Inputs], Inputs | None]
+LOOSE = {"float64": 1e-9, "float32": 2e-5, "float16": 2e-2, "bfloat16": 6e-2}
+COARSE = {"tf32": "float16", "bf16": "bfloat16"}  # dtypes of so many bits
 ON_TOP = "on top of it, "  # of the reason that explains the most
 
 
@@ -78,9 +80,14 @@ def _is_given(trial: Trial, wanted: Leaves | None) -> bool:
     return not compare(got, wanted, loosely(trial, wanted)).verdict.fails
 
 
+def multiplied(trial: Trial) -> str:
+    """The dtype whose mantissa the operands of products have: by what was asked, not always their own."""
+    return COARSE.get(trial.how.precision, "float32") if trial.dtype == "float32" else trial.dtype
+
+
 def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
     """A few times what rounding explains: what tells reasons apart is far larger."""
-    eps = {"float64": 1e-9, "float32": 2e-5, "float16": 2e-2, "bfloat16": 6e-2}[trial.dtype]
+    eps = LOOSE[multiplied(trial)]
     return {leaf: Tolerance(max(eps, 4 * (trial.case.tolerance or 0))) for leaf in wanted}
 
 
