@@ -130,6 +130,46 @@ def forgets_causal(query, key, value, *, is_causal=False):
     return right_attention.attend(query, key, value)
 
 
+def late_bias(query, key, value, *, bias=None):
+    return right_attention.attend(query, key, value) + (0 if bias is None else bias @ value)
+
+
+def turned(given, arrays):
+    T, S = arrays["query"].shape[-2], arrays["key"].shape[-2]
+    return ~np.tri(T, S, -1, dtype=bool) if given["is_causal"] else given["mask"]
+
+
+def of_queries(given, arrays):
+    rows, ends = np.arange(arrays["query"].shape[-2])[:, None], given["key_lengths"]
+    return given["mask"] if ends is None else rows < ends[:, None, None, None]
+
+
+def whole_blocks(name, block=8):
+    def change(given, arrays):
+        S = arrays[name].shape[-2]
+        return arrays[name][..., : S // block * block if block < S else S, :]
+
+    return change
+
+
+def joined(late):
+    """An online softmax over blocks of 8 keys; some sums stay as they were when the maximum rises."""
+
+    def attend(query, key, value):
+        scores = query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+        largest, total, out = np.full((*scores.shape[:-1], 1), -1e30, np.float32), 0, 0
+        for start in range(0, key.shape[-2], 8):
+            part = slice(start, start + 8)
+            higher = np.maximum(largest, scores[..., part].max(axis=-1, keepdims=True))
+            powers, less = np.exp(scores[..., part] - higher), np.exp(largest - higher)
+            total = total * (1 if "sum" in late else less) + powers.sum(axis=-1, keepdims=True)
+            out = out * (1 if "output" in late else less) + powers @ value[..., part, :]
+            largest = higher
+        return out / total
+
+    return attend
+
+
 def narrow(query, key, value):
     arrays = (x.astype(np.float32) for x in (query, key, value))
     return right_attention.attend(*arrays).astype(query.dtype)
@@ -183,6 +223,18 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "kept": (kept, ["plain"], "the same call gives other numbers the next time: something is kept between calls", ""),
     "ignored": (forgets_causal, ["causal, more", "causal, fewer"], "is_causal is ignored", '--lacks "is_causal"'),
     "float32": (narrow, ["float64"], "float64 is computed in float32", ""),
+    "late bias": (late_bias, ["bias (B", "bias (T"], "the bias is added after the softmax", ""),
+    "sum of lse": (of_the_sum, ["lse", "merge"], "lse is of the sum alone: the row's largest score is not added", ""),
+    "causal turned": (wrong(mask=turned, is_causal=lambda g, a: False), ["causal", "causal, one query"],
+                      "causal is turned round: a query sees its own key and those after it (j >= i)", ""),
+    "lengths of queries": (wrong(mask=of_queries, key_lengths=lambda g, a: None), ["key lengths"],
+                           "key lengths hide queries, and no keys", ""),
+    "last block": (wrong(key=whole_blocks("key"), value=whole_blocks("value")), ["plain", "lengths that no block"],
+                   "keys behind the last whole block are left out", ""),
+    **{f"old {what}": (joined(what), ["lengths that no block"],
+                       f"blocks of keys are joined, but the {what} is not multiplied by "
+                       "exp(old maximum - new maximum)", "")
+       for what in ("output", "sum", "output and sum")},
     "tf32": (tf32, ["width 13"], "float32 products run at tf32 or in float16", "--precision tf32"),
 }  # fmt: skip
 
@@ -423,9 +475,34 @@ def test_a_device_is_where_arrays_are_made():
     assert "jax_default_device" not in "".join(o.reproduction for o in report.cases)
 
 
+def test_a_row_here_and_there_is_no_block():
+    def attend(query, key, value):
+        out = right_attention.attend(query, key, value)
+        out[..., 64::50, :] += 0.5
+        return out
+
+    report = check(attend, arrays="numpy", only=["lengths that no block"], level="forward")
+    assert [cause.name for cause in report.causes] == ["the result is wrong"]
+
+
+def test_an_lse_that_is_wrong_is_one_cause():
+    def attend(query, key, value, *, return_lse=False):
+        scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+        powers = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+        total = powers.sum(axis=-1)
+        out = powers @ value / total[..., None]
+        return (out, jnp.log(total)) if return_lse else out
+
+    report = check(attend, arrays="jax", only=["lse", "merge"])
+    (cause,) = report.causes
+    assert cause.name == "lse is of the sum alone: the row's largest score is not added"
+    assert cause.harm is Harm.NUMBERS
+    assert {"merge", "gradient: lse", "jvp: lse"} <= set(cause.cases)
+
+
 def test_parts_that_are_joined_are_not_compared_with_one_call():
     report = check(of_the_sum, arrays="numpy", only=["merge"], level="forward")
-    assert [cause.name for cause in report.causes] == ["the result is wrong with return_lse"]
+    assert [cause.name for cause in report.causes] == ["the result is wrong with return_lse"]  # and no other reason
 
 
 def test_two_mistakes_are_two_causes():

@@ -10,6 +10,7 @@ from .hypothesis import loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
 SEEN = ("all zeros", "times what is right")  # ends of names that say what is seen, and no reason
+MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong
 FACTORS = 1e-4  # how constant a factor is
 
 
@@ -121,7 +122,7 @@ def _from_a_block_on(trial: Trial) -> tuple[str, str] | None:
             continue
         first, last = int(np.argmax(rows)), len(rows) - 1 - int(np.argmax(rows[::-1]))
         block = next((b for b in BLOCKS if first % b == 0 and first), None)
-        if block is None:
+        if block is None or first == last or rows[first : last + 1].mean() < MOST_ROWS:  # a row here and there
             continue
         where = f"{axis} {first} (a multiple of {block})"
         return f"{leaf} is right below {where}, wrong from there to {last}: blocks are joined or indexed wrongly", ""

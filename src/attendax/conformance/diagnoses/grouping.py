@@ -230,12 +230,18 @@ def _may_follow(cause: Cause, first: Cause) -> bool:
         return False
     alone = [options for options in map(_options_of, first.cases) if len(options) == 1]
     explained = set().union(*alone)
-    return _is_plainest(first) or all(explained & _options_of(name) for name in cause.cases)
+    return _is_plainest(first) or all(explained & _all_options_of(name) for name in cause.cases)
 
 
 def _options_of(name: str) -> set[str]:
+    """What a case is about: its lse where it has nothing else."""
+    options = _all_options_of(name)
+    return options - {"return_lse"} or options
+
+
+def _all_options_of(name: str) -> set[str]:
     case = next((case for case in CASES if case.name == name), None)
-    return _options(case) - {"return_lse", "scale"} if case else set()
+    return _options(case) - {"scale"} if case else set()
 
 
 def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:

@@ -11,6 +11,7 @@ from ..trial import Trial
 from ..verdicts import Tolerance, compare
 
 Change = Callable[[Inputs], Inputs | None]
+KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 LOOSE = {"float64": 1e-9, "float32": 2e-5, "float16": 2e-2, "bfloat16": 6e-2}
 COARSE = {"tf32": "float16", "bf16": "bfloat16"}  # dtypes of so many bits
 ON_TOP = "on top of it, "  # of the reason that explains the most

@@ -9,7 +9,7 @@ import numpy as np
 from .. import expected
 from ..cases.case import Inputs, Leaves
 from ..trial import Trial
-from .hypothesis import Hypothesis, allowed
+from .hypothesis import KEY_BLOCKS, Hypothesis, allowed
 
 FILLS = (1, 10, 100)  # what is written by those who think it low enough
 FORWARD, GRADIENT = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
@@ -71,6 +71,41 @@ def _without_denominator(trial: Trial) -> Leaves | None:
     scores = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf)
     powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True, initial=-1e300))
     return {"out": powers @ _parts(trial.inputs)["v"]}
+
+
+def _bias_after_softmax(trial: Trial) -> Leaves | None:
+    if trial.case.direction not in FORWARD or "bias" not in trial.inputs.arrays:
+        return None
+    p, seen = _parts(trial.inputs), allowed(trial.inputs)
+    plain = _scores(trial.inputs._replace(arrays={k: x for k, x in trial.inputs.arrays.items() if k != "bias"}), "")
+    return {"out": _average(plain, seen, p["v"]) + np.broadcast_to(p["bias"], seen.shape) @ p["v"]}
+
+
+def _lse_of_the_sum(trial: Trial) -> Leaves | None:
+    leaves = trial.expected()
+    if "lse" not in leaves:
+        return None
+    scores = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf)
+    largest = scores.max(axis=-1, initial=-np.inf)
+    return leaves | {"lse": leaves["lse"] - np.where(np.isfinite(largest), largest, 0)}
+
+
+def _not_rescaled(trial: Trial, block: int, what: str) -> Leaves | None:
+    """Keys in blocks, the softmax online: the output, the sum, or both stay as they were when the maximum rises."""
+    scores = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf)
+    S = scores.shape[-1]
+    if trial.case.direction not in FORWARD or block >= S:
+        return None
+    largest = np.full((*scores.shape[:-1], 1), -1e300)
+    then = np.empty_like(scores)  # the maximum when a key came
+    for start in range(0, S, block):
+        part = slice(start, start + block)
+        largest = np.maximum(largest, scores[..., part].max(axis=-1, keepdims=True))
+        then[..., part] = largest
+    stale, right = np.exp(scores - then), np.exp(scores - largest)
+    total = (right if what == "output" else stale).sum(axis=-1, keepdims=True)
+    powers = right if what == "sum" else stale
+    return {"out": powers / np.where(total == 0, 1, total) @ _parts(trial.inputs)["v"]}
 
 
 def _masked_after_softmax(trial: Trial) -> Leaves | None:
@@ -196,6 +231,16 @@ HYPOTHESES = [
     Hypothesis("softmax runs over the queries", _over_queries),
     Hypothesis("the softmax is not divided by its sum", _without_denominator),
     Hypothesis("the mask is applied after the softmax", _masked_after_softmax),
+    Hypothesis("the bias is added after the softmax", _bias_after_softmax),
+    Hypothesis("lse is of the sum alone: the row's largest score is not added", _lse_of_the_sum),
+    *(
+        Hypothesis(
+            f"blocks of keys are joined, but the {what} is not multiplied by exp(old maximum - new maximum)",
+            functools.partial(_not_rescaled, block=block, what=what),
+        )
+        for what in ("output", "sum", "output and sum")
+        for block in KEY_BLOCKS
+    ),
     Hypothesis(
         "a query without any key gets the mean of the values",
         functools.partial(_empty_rows, what="mean"),

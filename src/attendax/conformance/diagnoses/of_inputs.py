@@ -6,7 +6,7 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from ..trial import Trial
-from .hypothesis import Hypothesis, array, lengths, of_change, option
+from .hypothesis import KEY_BLOCKS, Hypothesis, array, lengths, of_change, option
 
 
 def _scaled(factor: Any) -> Any:
@@ -46,6 +46,37 @@ def _causal(offset: Any) -> Any:
 
 def _at_the_end(begins: Any, T: int, S: int) -> Any:
     return S - T
+
+
+def _only(inputs: Inputs, seen: np.ndarray, *less: str) -> Inputs:
+    """These pairs alone, of those that a mask leaves; without some options."""
+    (T, S), query, mask = lengths(inputs), inputs.arrays["query"], inputs.options.get("mask")
+    seen = seen if mask is None else seen & mask
+    options = {k: x for k, x in inputs.options.items() if k not in less}
+    return inputs._replace(options=options | {"mask": np.broadcast_to(seen, (*query.shape[:-2], T, S))})
+
+
+def _causal_turned(inputs: Inputs) -> Inputs | None:
+    if not inputs.options.get("is_causal"):
+        return None
+    (T, S), begins = lengths(inputs), np.asarray(inputs.options.get("offset", 0))
+    begins = begins[..., None, None, None] if begins.ndim else begins
+    return _only(inputs, np.arange(S) >= np.arange(T)[:, None] + begins, "is_causal", "offset")
+
+
+def _lengths_of_queries(inputs: Inputs) -> Inputs | None:
+    if inputs.options.get("key_lengths") is None:
+        return None
+    T, ends = lengths(inputs)[0], np.asarray(inputs.options["key_lengths"])[..., None, None, None]
+    return _only(inputs, np.arange(T)[:, None] < ends, "key_lengths")
+
+
+def _whole_blocks(block: int) -> Any:
+    def changed(inputs: Inputs) -> Inputs | None:
+        S = lengths(inputs)[1]
+        return _only(inputs, np.arange(S) < S // block * block) if S % block and block < S else None
+
+    return changed
 
 
 def _first_of(axis: int) -> Any:
@@ -156,6 +187,7 @@ HYPOTHESES = [
     of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end", filled=False),
     of_change("causal leaves out a query's own key (j < i)", _causal(lambda b, T, S: b - 1)),
     of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
+    of_change("causal is turned round: a query sees its own key and those after it (j >= i)", _causal_turned),
     of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
     of_change("True in a mask means drop", option("mask", lambda x, _: ~x), "--mask-true drop"),
     of_change("the mask is read with queries and keys swapped", option("mask", _turned)),
@@ -175,6 +207,7 @@ HYPOTHESES = [
     of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
     of_change("key lengths are off by one, too short", option("key_lengths", _moved(-1))),
     of_change("key lengths are off by one, too long", option("key_lengths", _moved(1))),
+    of_change("key lengths hide queries, and no keys", _lengths_of_queries),
     of_change(
         "every batch gets the key length of the first",
         option("key_lengths", lambda x, _: np.broadcast_to(x[:1], x.shape)),
@@ -188,5 +221,6 @@ HYPOTHESES = [
     of_change("a window counts one key less on both sides", option("window", _sides(-1, -1))),
     of_change("a window counts one key more on both sides", option("window", _sides(1, 1))),
     Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
-    *(counted_padding(block) for block in (8, 16, 32, 64, 128, 256, 512)),
+    *(of_change("keys behind the last whole block are left out", _whole_blocks(block)) for block in KEY_BLOCKS),
+    *(counted_padding(block) for block in KEY_BLOCKS[1:]),
 ]
