@@ -465,7 +465,11 @@ def test_what_is_not_deterministic_can_be_said():
         return out * (1 + np.float32(1e-7) * rng.integers(-1, 2, out.shape).astype(np.float32))
 
     given = {"arrays": "numpy", "only": ["repeated", "NaN in a future value"], "level": "forward", "profile": "robust"}
-    assert "leak" in check(attend, **given).counts()
+    report = check(attend, **given)
+    assert "leak" in report.counts()
+    assert [(cause.name, cause.remedy) for cause in report.causes] == [
+        ("the same call gives other bits the next time", '--lacks "determinism"')
+    ]
     assert check(attend, lacks=["determinism"], **given).counts() == {"ok": 1, "not offered": 1}
 
 

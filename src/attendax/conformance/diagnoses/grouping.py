@@ -18,6 +18,7 @@ from .hypothesis import ON_TOP, Hypothesis
 
 HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES)
 SMALL = 2**14  # pairs of queries and keys: larger cases are tried only where a small one agrees
+OTHER_BITS = "the same call gives other bits the next time"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 ORDER = list(Harm)
 PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
@@ -189,11 +190,14 @@ def _alike(left: list[Outcome]) -> list[Cause]:
     groups = collections.defaultdict(list)
     for outcome in left:
         groups[_signature(outcome)].append(outcome)
-    return [_cause(name, outcomes) for name, outcomes in groups.items()]
+    remedies = {OTHER_BITS: '--lacks "determinism"'}
+    return [_cause(name, outcomes, 0, remedies.get(name, "")) for name, outcomes in groups.items()]
 
 
 def _signature(outcome: Outcome) -> str:
     case, harm = outcome.case, harm_of(outcome)
+    if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
+        return OTHER_BITS
     if harm is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
     if outcome.verdict is Verdict.LEAK and case.law == "L6":
