@@ -438,8 +438,9 @@ def test_a_kernel_that_needs_wide_heads_is_judged_at_its_sizes():
     assert half.ok
 
 
-@pytest.mark.parametrize(("precision", "bits"), [("tf32", 13), ("bf16", 16)])
-def test_a_reason_is_found_at_a_coarser_precision(precision, bits):
+def with_less(bits, ahead=0):
+    """Products of operands without the last bits; a causal mask of so many keys ahead."""
+
     def coarse(x):
         half = np.uint32(1 << (bits - 1))
         return ((np.asarray(x, np.float32).view(np.uint32) + half) & ~(2 * half - 1)).view(np.float32).reshape(x.shape)
@@ -447,12 +448,25 @@ def test_a_reason_is_found_at_a_coarser_precision(precision, bits):
     def attend(query, key, value, *, is_causal=False):
         scores = coarse(query) @ coarse(key).swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
         if is_causal:
-            scores = np.where(np.tri(*scores.shape[-2:], k=1, dtype=bool), scores, -np.inf)
+            scores = np.where(np.tri(*scores.shape[-2:], k=ahead, dtype=bool), scores, -np.inf)
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         return coarse(powers / powers.sum(axis=-1, keepdims=True)) @ coarse(value)
 
-    report = check(attend, arrays="numpy", only=["plain", "causal"], precision=precision, level="forward")
+    return attend
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("tf32", 13), ("bf16", 16)])
+def test_a_reason_is_found_at_a_coarser_precision(precision, bits):
+    given = {"arrays": "numpy", "only": ["plain", "causal"], "precision": precision, "level": "forward"}
+    report = check(with_less(bits, ahead=1), **given)
     assert [cause.name for cause in report.causes] == ["causal lets a query see one key ahead (j <= i + 1)"]
+
+
+def test_rounding_is_given_no_other_reason():
+    given = {"arrays": "numpy", "only": ["plain", "one ", "causal", "width"], "level": "forward"}
+    report = check(with_less(16), precision="tf32", **given)  # it is bf16
+    assert report.failures
+    assert [cause.name for cause in report.causes if cause.tried] == []
 
 
 def test_probing_is_at_the_users_sizes():

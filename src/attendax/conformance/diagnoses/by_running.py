@@ -24,7 +24,7 @@ def told(trial: Trial) -> tuple[str, str]:
 
 def _right(trial: Trial, got: Leaves) -> bool:
     wanted = trial.expected()
-    return wanted.keys() <= got.keys() and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
+    return wanted.keys() <= got.keys() and not compare(got, wanted, trial.tolerances(wanted)).verdict.fails
 
 
 def _precision(trial: Trial) -> tuple[str, str] | None:
