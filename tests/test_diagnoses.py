@@ -525,6 +525,12 @@ def test_parts_that_are_joined_are_not_compared_with_one_call():
     assert [cause.name for cause in report.causes] == ["the result is wrong with return_lse"]  # and no other reason
 
 
+def test_arrays_of_numpy_are_on_no_other_device():
+    with pytest.raises(ValueError, match=r"plainest call(.|\n)*numpy  has no device cuda:0(.|\n)*dtype, sizes and"):
+        check(by_loops, device="cuda:0", only=["plain"], level="forward")
+    assert check(by_loops, device="cpu", only=["plain"], level="forward").ok
+
+
 def test_two_mistakes_are_two_causes():
     fn = wrong(scale=of_width(-1.0), mask=at_the_end, is_causal=lambda given, arrays: False)
     report = check(fn, arrays="numpy", only=["causal, fewer", "causal, more", "plain", "one query"], level="forward")

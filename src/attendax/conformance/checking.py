@@ -256,6 +256,9 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> t
     for arrays, eager in (("jax", False), ("numpy", False), ("jax", True), ("torch", False)):
         if arrays == "torch" and not importlib.util.find_spec("torch"):
             continue
+        if arrays == "numpy" and settings.get("device", "cpu") not in ("", "cpu", None):
+            said.append(f"  {arrays:<6} has no device {settings['device']}")
+            continue
         try:
             tried = plain(fn, name, arrays, eager=eager, **settings)
             with warnings.catch_warnings():
@@ -271,7 +274,7 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> t
     rows = "\n".join(dict.fromkeys(said))
     raise ValueError(
         f"check: {name} fails on the plainest call, {how.dtype}, query {inputs.arrays['query'].shape}, "
-        f"key and value {inputs.arrays['key'].shape}:\n{rows}"
+        f"key and value {inputs.arrays['key'].shape}:\n{rows}\n  dtype, sizes and arrays ask for another call"
     )
 
 
