@@ -271,10 +271,10 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> t
             said.append(f"  {arrays:<6} {error}")
         except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
             said.append(f"  {arrays:<6} {first_line(error)}")
-    rows = "\n".join(dict.fromkeys(said))
+    rows = ";\n".join(dict.fromkeys(said))
     raise ValueError(
         f"check: {name} fails on the plainest call, {how.dtype}, query {inputs.arrays['query'].shape}, "
-        f"key and value {inputs.arrays['key'].shape}:\n{rows}\n  dtype, sizes and arrays ask for another call"
+        f"key and value {inputs.arrays['key'].shape}:\n{rows};\n  dtype, sizes and arrays ask for another call"
     )
 
 
