@@ -80,10 +80,8 @@ def _is_given(trial: Trial, wanted: Leaves | None) -> bool:
         return False  # it would be right
     found = compare(got, wanted, loosely(trial, wanted))
     plainly = compare(got, {leaf: right[leaf] for leaf in told}, loosely(trial, wanted))
-    far = (
-        not told or plainly.error is None or (found.error or 0) <= plainly.error / 2
-    )  # nearer to this than to what is right
-    return far and not found.verdict.fails
+    nearer = not told or plainly.error is None or (found.error or 0) <= plainly.error / 2  # than to what is right
+    return nearer and not found.verdict.fails
 
 
 def multiplied(trial: Trial) -> str:
