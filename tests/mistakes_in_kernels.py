@@ -417,7 +417,7 @@ ONE_LOOP = in_file(
 
 BACKWARD = in_file(
     "blockwise/tile_work.py",
-    ("delta without dlse", "axis=-1, keepdims=True) - dlse", "axis=-1, keepdims=True)", "gradient", "open"),
+    ("delta without dlse", "dout, results.out) - dlse", "dout, results.out)", "gradient", "open"),
     ("delta without out", "sums_of_products(dout, results.out) - dlse", "-dlse", "gradient", "open"),
     ("delta not divided", "(dp - delta / total)", "(dp - delta)", "gradient", "open"),
     ("dropout missing in dp", "(dp - delta / total)", "(dw - delta / total)", "gradient", "dropout"),

@@ -236,10 +236,14 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
 
 
 def _turned(x: Array) -> Array:
-    """Numbers of pairs, made from a tall tile, in memory as they are written: one core would turn them as it adds."""
+    """Numbers of pairs, made from a tall tile, in memory as they are written: one core would turn them as it adds.
+
+    They leave the wall with queries and keys as one axis: of two, XLA could still put off the turn.
+    """
     if 1 in x.shape[-2:]:
         return x
-    return walled(lambda tall: tall.swapaxes(-1, -2), x.swapaxes(-1, -2))
+    flat = walled(lambda tall: lax.collapse(tall.swapaxes(-1, -2), x.ndim - 2), x.swapaxes(-1, -2))
+    return flat.reshape(x.shape)
 
 
 def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:
