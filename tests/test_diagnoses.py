@@ -531,6 +531,27 @@ def test_arrays_of_numpy_are_on_no_other_device():
     assert check(by_loops, device="cpu", only=["plain"], level="forward").ok
 
 
+def test_a_reason_that_a_plainer_case_refutes_is_a_coincidence():
+    """A scale of the queries' number is none where there is one query, and other reasons hold in other single cases."""
+
+    def attend(query, key, value):
+        return right_attention.attend(query, key, value, scale=query.shape[-2] ** -0.25)
+
+    report = check(attend, arrays="numpy", only=["plain", "one query"], level="forward")
+    assert {"plain", "one query"} <= {outcome.case.name for outcome in report.failures}
+    assert [cause.name for cause in report.causes] == ["the result is wrong"]  # not that scores are not scaled
+
+
+def test_an_option_that_is_ignored_has_no_other_reason():
+    """Where the first length is the whole one, every batch seems to get it."""
+
+    def attend(query, key, value, *, key_lengths=None):
+        return right_attention.attend(query, key, value)
+
+    report = check(attend, arrays="numpy", only=["key lengths"], level="forward")
+    assert [cause.name for cause in report.causes] == ["key_lengths is ignored"]
+
+
 def test_two_mistakes_are_two_causes():
     fn = wrong(scale=of_width(-1.0), mask=at_the_end, is_causal=lambda given, arrays: False)
     report = check(fn, arrays="numpy", only=["causal, fewer", "causal, more", "plain", "one query"], level="forward")

@@ -23,6 +23,7 @@ LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 ORDER = list(Harm)
 PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
 WRONG = tuple(PLAINEST)
+BY_NAME = {case.name: case for case in CASES}
 
 
 def diagnosed(implementation: Implementation, failures: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
@@ -99,11 +100,27 @@ def _explained(
     small = {name: trial for name, trial in mine.items() if _pairs(trial) <= SMALL} or mine
     found = []
     for hypothesis in hypotheses:
-        names = {name for name, trial in small.items() if hypothesis.explains(trial)}
-        if names:
-            names |= {name for name in mine.keys() - small.keys() if hypothesis.explains(mine[name])}
+        said = {name: hypothesis.says(trial) for name, trial in small.items()}
+        if any(said.values()):
+            said |= {name: hypothesis.says(mine[name]) for name in mine.keys() - small.keys()}
+            refuting = [BY_NAME[name] for name, given in said.items() if given is False]
+            explained = {name for name, given in said.items() if given}
+            names = {name for name in explained if not any(_is_plainer(case, BY_NAME[name]) for case in refuting)}
             found.append((hypothesis.name, hypothesis.remedy, names))
     return found
+
+
+def _is_plainer(case: Case, other: Case) -> bool:
+    """Whether all that a case has the other has, too: a reason that holds there and not here is a coincidence."""
+    return (
+        case.judge == "value"  # of one call
+        and case.direction == other.direction
+        and case.dtype in (None, other.dtype)
+        and case.leading in ("B", other.leading)
+        and set(case.constants) <= set(other.constants)
+        and _options(case) <= _options(other)
+        and case.sizes.items() <= other.sizes.items()
+    )
 
 
 def _cause(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
@@ -244,8 +261,7 @@ def _options_of(name: str) -> set[str]:
 
 
 def _all_options_of(name: str) -> set[str]:
-    case = next((case for case in CASES if case.name == name), None)
-    return _options(case) - {"scale"} if case else set()
+    return _options(BY_NAME[name]) - {"scale"} if name in BY_NAME else set()
 
 
 def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:

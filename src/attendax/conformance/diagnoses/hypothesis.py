@@ -46,13 +46,14 @@ class Hypothesis(NamedTuple):
             return of_change(self.name, both, remedy, filled=False)
         return Hypothesis(f"{ON_TOP}{self.name}", formula, remedy)
 
-    def explains(self, trial: Trial) -> bool:
-        """Whether the mistaken function gives what was got, of as many leaves as it can tell."""
+    def says(self, trial: Trial) -> bool | None:
+        """Whether the mistaken function gives what was got, of as many leaves as it can tell; None if it is right."""
         try:
             with np.errstate(all="ignore"):
-                return any(_is_given(trial, wanted) for wanted in self._gives_all(trial))
+                said = [_is_given(trial, wanted) for wanted in self._gives_all(trial) if wanted]
         except (ValueError, IndexError, KeyError, TypeError):  # it makes no sense of such a call
-            return False
+            return None
+        return max((given for given in said if given is not None), default=None)
 
     def _gives_all(self, trial: Trial) -> Iterator[Leaves | None]:
         """What it gives; where nothing is left to see, also by those who write a low number and get the mean.
@@ -70,14 +71,14 @@ class Hypothesis(NamedTuple):
             yield expected.with_mean_of_values(changed, wanted)
 
 
-def _is_given(trial: Trial, wanted: Leaves | None) -> bool:
-    got = {leaf: x for leaf, x in trial.got.items() if leaf in (wanted or {})}
-    if not wanted or got.keys() != wanted.keys():
-        return False
+def _is_given(trial: Trial, wanted: Leaves) -> bool | None:
+    got = {leaf: x for leaf, x in trial.got.items() if leaf in wanted}
+    if got.keys() != wanted.keys():
+        return None
     right = trial.expected()
     told = [leaf for leaf in wanted if leaf in right and wanted[leaf].shape == right[leaf].shape]
     if told and all(np.allclose(wanted[leaf], right[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told):
-        return False  # it would be right
+        return None  # it would be right
     found = compare(got, wanted, loosely(trial, wanted))
     plainly = compare(got, {leaf: right[leaf] for leaf in told}, loosely(trial, wanted))
     nearer = not told or plainly.error is None or (found.error or 0) <= plainly.error / 2  # than to what is right
