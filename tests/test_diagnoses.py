@@ -28,9 +28,9 @@ def wrong(**changes):
     """The right function with other options: each change is a function of the options and the arrays."""
 
     def attend(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
-               key_lengths=None, return_lse=False):  # fmt: skip
+               key_lengths=None, return_lse=False, offset=None):  # fmt: skip
         given = dict(mask=mask, bias=bias, is_causal=is_causal, scale=scale, softcap=softcap, window=window,
-                     key_lengths=key_lengths, return_lse=return_lse)  # fmt: skip
+                     key_lengths=key_lengths, return_lse=return_lse, offset=offset)  # fmt: skip
         arrays = dict(query=query, key=key, value=value)
         for name, change in changes.items():
             (arrays if name in arrays else given)[name] = change(given, arrays)
@@ -57,6 +57,15 @@ def of_width(power):
         return arrays["query"].shape[-1] ** power if given["scale"] is None else given["scale"]
 
     return change
+
+
+def of_axis(name, axis):
+    return lambda given, arrays: arrays[name].shape[axis] ** -0.5 if given["scale"] is None else given["scale"]
+
+
+def not_transposed(query, key, value):
+    out = right_attention.attend(query, key, value)
+    return out.swapaxes(-2, -3).reshape(out.shape)
 
 
 def only(name, change):
@@ -237,6 +246,18 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
                        f"blocks of keys are joined, but the {what} is not multiplied by "
                        "exp(old maximum - new maximum)", "")
        for what in ("output", "sum", "output and sum")},
+    "scale of heads": (wrong(scale=of_axis("query", -3)), ["plain", "one head"],
+                       "the scale is 1/√N, of the number of heads", ""),
+    "scale of queries": (wrong(scale=of_axis("query", -2)), ["plain", "one query"],
+                         "the scale is 1/√T, of the number of queries", ""),
+    "scale of keys": (wrong(scale=of_axis("key", -2)), ["plain", "one key"],
+                      "the scale is 1/√S, of the number of keys", ""),
+    "offset twice": (wrong(**only("offset", lambda x: 2 * x)), ["cache: a block"],
+                     "the offset of a cache is added twice", ""),
+    "one offset": (wrong(**only("offset", lambda x: np.full_like(x, x[0]))), ["cache: filled in part"],
+                   "every batch gets the offset of the first", ""),
+    "heads reshaped": (not_transposed, ["plain", "one query"],
+                       "the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", ""),
     "tf32": (tf32, ["width 13"], "float32 products run at tf32 or in float16", "--precision tf32"),
 }  # fmt: skip
 

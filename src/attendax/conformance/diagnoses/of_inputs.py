@@ -28,6 +28,18 @@ def _of_all_heads(inputs: Inputs) -> Inputs | None:
     return inputs._replace(options=inputs.options | {"scale": float((query.shape[-3] * query.shape[-1]) ** -0.5)})
 
 
+def _of_axis(name: str, axis: int) -> Any:
+    """1 / √ of another axis of an array."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        shape = inputs.arrays[name].shape
+        if len(shape) < -axis or not shape[axis] or inputs.options.get("scale") is not None:
+            return None
+        return inputs._replace(options=inputs.options | {"scale": float(shape[axis] ** -0.5)})
+
+    return changed
+
+
 def _scale_squared(inputs: Inputs) -> Inputs:
     scale = inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5)
     return inputs._replace(options=inputs.options | {"scale": float(scale**2)})
@@ -166,6 +178,15 @@ def _bias_scaled(trial: Trial) -> Leaves | None:
     return leaves | ({"grad bias": scale * leaves["grad bias"]} if "grad bias" in leaves else {})
 
 
+def _not_transposed(trial: Trial) -> Leaves | None:
+    """(.., T, N, V) read as (.., N, T, V), as without a transposition back."""
+    leaves = trial.expected()
+    if trial.case.direction not in ("forward", "eager") or leaves["out"].ndim < 3:
+        return None
+    out = leaves["out"]
+    return leaves | {"out": out.swapaxes(-2, -3).reshape(out.shape)}
+
+
 def _lse_in_base_2(trial: Trial) -> Leaves | None:
     leaves = trial.expected()
     return leaves | {"lse": leaves["lse"] / np.log(2)} if "lse" in leaves else None
@@ -179,6 +200,10 @@ def _sides(left: int, right: int) -> Any:
     return lambda sides, _: tuple(None if s is None else s + d for s, d in zip(sides, (left, right), strict=True))
 
 
+def _first_of_batch(x: np.ndarray, inputs: Inputs) -> np.ndarray | None:
+    return np.broadcast_to(x[:1], x.shape) if np.ndim(x) else None
+
+
 def _given_times_default(scale: float, inputs: Inputs) -> float:
     return float(scale * inputs.arrays["query"].shape[-1] ** -0.5)
 
@@ -189,6 +214,8 @@ HYPOTHESES = [
     of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
     of_change("causal is turned round: a query sees its own key and those after it (j >= i)", _causal_turned),
     of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
+    of_change("the offset of a cache is added twice", option("offset", lambda x, _: 2 * np.asarray(x))),
+    of_change("every batch gets the offset of the first", option("offset", _first_of_batch)),
     of_change("True in a mask means drop", option("mask", lambda x, _: ~x), "--mask-true drop"),
     of_change("the mask is read with queries and keys swapped", option("mask", _turned)),
     of_change("every batch gets the mask of the first", option("mask", _first_of(0))),
@@ -202,6 +229,9 @@ HYPOTHESES = [
     of_change("scores are not scaled", _scaled(lambda D, V: 1.0)),
     of_change("the scale is applied twice", _scale_squared),
     of_change("the scale is 1/√(N · D), of the width of all heads", _of_all_heads),
+    of_change("the scale is 1/√N, of the number of heads", _of_axis("query", -3)),
+    of_change("the scale is 1/√T, of the number of queries", _of_axis("query", -2)),
+    of_change("the scale is 1/√S, of the number of keys", _of_axis("key", -2)),
     of_change("scores are multiplied by √D", _scaled(lambda D, V: D**0.5)),
     of_change("the scale is 1/√V, of the values' width", _scaled(lambda D, V: V**-0.5)),
     of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
@@ -210,7 +240,7 @@ HYPOTHESES = [
     of_change("key lengths hide queries, and no keys", _lengths_of_queries),
     of_change(
         "every batch gets the key length of the first",
-        option("key_lengths", lambda x, _: np.broadcast_to(x[:1], x.shape)),
+        option("key_lengths", _first_of_batch),
     ),
     of_change("segment ids of queries and keys are swapped", _ids_swapped),
     of_change("queries are given the keys' segment ids", _key_ids_for_both),
@@ -220,6 +250,7 @@ HYPOTHESES = [
     of_change("a window counts one key more to the right", option("window", _sides(0, 1))),
     of_change("a window counts one key less on both sides", option("window", _sides(-1, -1))),
     of_change("a window counts one key more on both sides", option("window", _sides(1, 1))),
+    Hypothesis("the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", _not_transposed),
     Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
     *(of_change("keys behind the last whole block are left out", _whole_blocks(block)) for block in KEY_BLOCKS),
     *(counted_padding(block) for block in KEY_BLOCKS[1:]),
