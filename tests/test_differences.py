@@ -265,6 +265,13 @@ def test_nan_in_the_result_is_told():
         assert_gradients(np.sqrt, np.array([1.0, -1.0]), backward=lambda grad_output, x: grad_output)
 
 
+def test_tensors_of_torch_are_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    words = r"assert_gradients: x got a torch.Tensor, expected arrays of JAX or NumPy; .*torch.autograd.gradcheck"
+    with pytest.raises(TypeError, match=words):
+        assert_gradients(lambda x: torch.sin(x), torch.ones(3))
+
+
 def test_nothing_to_differentiate():
     with pytest.raises(TypeError, match="given no floating array"):
         assert_gradients(jnp.sin, np.arange(3))

@@ -44,7 +44,8 @@ def assert_gradients(
     Raises:
         AssertionError: a derivative is off: which argument, by how much, and the seed. Or its shape is not that of the
             argument; or ``fn`` is not smooth enough for the step, gives NaN, or moves along none of the directions.
-        TypeError: there is nothing to differentiate, or ``fn`` is not of JAX and has no ``backward``.
+        TypeError: there is nothing to differentiate, ``fn`` is not of JAX and has no ``backward``, or is given torch's
+            tensors.
 
     Example:
         >>> from attendax import spec
@@ -97,6 +98,12 @@ class _Problem(NamedTuple):
         import jax
 
         paths, tree = jax.tree_util.tree_flatten_with_path(arrays, is_leaf=_is_none)
+        for path, x in paths:
+            if type(x).__module__.partition(".")[0] == "torch":
+                raise TypeError(
+                    f"assert_gradients: {_label(fn, path)} got a torch.{type(x).__name__}, expected arrays of JAX or "
+                    "NumPy; for torch there is torch.autograd.gradcheck"
+                )
         leaves = [_own(x, in_jax or isinstance(x, jax.Array)) if _is_floating(x) else x for _, x in paths]
         places = [k for k, x in enumerate(leaves) if _is_floating(x)]
         if not places:
