@@ -231,7 +231,8 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "block": (second_block, ["lengths that no block"],
               "out is right below query 64 (a multiple of 64), wrong from there to 130: "
               "blocks are joined or indexed wrongly", ""),
-    "kept": (kept, ["plain"], "the same call gives other numbers the next time: something is kept between calls", ""),
+    "kept": (kept, ["plain"], "the same call gives other numbers the next time: something is kept between calls, "
+             "or it is not deterministic", ""),
     "ignored": (forgets_causal, ["causal, more", "causal, fewer"], "is_causal is ignored", '--lacks "is_causal"'),
     "float32": (narrow, ["float64"], "float64 is computed in float32", ""),
     "late bias": (late_bias, ["bias (B", "bias (T"], "the bias is added after the softmax", ""),

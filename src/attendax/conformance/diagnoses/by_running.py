@@ -68,7 +68,8 @@ def _again(trial: Trial) -> tuple[str, str] | None:
     again = _rerun(trial)
     if again is None or all(np.array_equal(again[leaf], x, equal_nan=True) for leaf, x in trial.got.items()):
         return None
-    return "the same call gives other numbers the next time: something is kept between calls", ""
+    said = "the same call gives other numbers the next time"
+    return f"{said}: something is kept between calls, or it is not deterministic", ""
 
 
 def _compiled(trial: Trial) -> tuple[str, str] | None:
