@@ -10,8 +10,10 @@ import pytest
 import right_attention
 from attendax.conformance import ADAPTERS, CASES, Verdict, check
 from attendax.conformance.adapters.scripts import SCRIPTS
+from attendax.conformance.cases import choose
 from attendax.conformance.documented import matches
 from attendax.conformance.outcomes import SCHEMA_VERSION
+from attendax.conformance.tables import summary
 from attendax.conformance.verdicts import Finding
 
 NAMES = {case.name: case for case in CASES}
@@ -19,6 +21,15 @@ NAMES = {case.name: case for case in CASES}
 
 def forgetful(query, key, value, *, scale=None, is_causal=False):
     return right_attention.attend(query, key, value, scale=scale)
+
+
+def test_a_keyword_that_is_in_no_name_picks_its_cases():
+    names = {case.name for case in choose(["offset"])}
+    assert names == {case.name for case in choose(["cache"])}
+    assert {case.name for case in choose(["return_lse"])} >= {"lse", "gradient: lse"}
+    assert all("mask" in case.name for case in choose(["mask"]))
+    with pytest.raises(ValueError, match="a part of a name such as cache, or a keyword such as offset"):
+        choose(["offest"])
 
 
 @pytest.fixture
@@ -47,6 +58,10 @@ def test_known_failures_are_told_and_not_counted(known):
     assert outcomes["causal, more queries"].finding.message == "skipped: known"
     assert outcomes["scale given"].verdict is Verdict.OK  # and it is told that it no longer fails
     assert not check(forgetful, **GIVEN).ok
+    assert summary(report) == "Nothing is wrong in 3 cases: 1 ok, 1 not offered, 1 known failure."
+    report = check(forgetful, known_failures=known("xfail causal, more queries"), **GIVEN)
+    assert summary(report).endswith("1 ok, 1 silent, 1 known failure.")  # as many as there are faults
+    assert summary(report).startswith("1 fault in 3 cases")
 
 
 @pytest.mark.parametrize("line", ["xfial causal", "skip", "skip no such case", "xfail"])

@@ -67,7 +67,7 @@ def check(
         arrays: "jax", "torch" or "numpy"; found by trying unless given.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
             value and bias in this order; NumPy has no others, JAX and torch take them in place of their own.
-        only: laws ("L6") and parts of the names of cases; all unless given.
+        only: laws ("L6"), parts of the names of cases, and keywords that are in no name ("offset"); all unless given.
         level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
             masks, extremes and empty sets; "law" is every case, and precision as L8 has it.

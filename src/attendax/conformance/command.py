@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--backward", metavar="module:function", help="its gradients by hand")
     what = parser.add_argument_group("what is judged")
-    what.add_argument("--only", nargs="+", action="extend", metavar="L6", help="laws, and parts of the names of cases")
+    what.add_argument(
+        "--only", nargs="+", action="extend", metavar="L6", help="laws, parts of the names of cases, and keywords"
+    )
     what.add_argument(
         "--level",
         default="everything",

@@ -47,7 +47,10 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
 
 def summary(report: Outcomes) -> str:
     """The result in a sentence."""
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in report.counts().items())
+    known = [outcome.verdict.value for outcome in report.cases if outcome.known and outcome.verdict.fails]
+    told = {verdict: number - known.count(verdict) for verdict, number in report.counts().items()}
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in told.items() if number)
+    counts += f", {_number(len(known), 'known failure')}" if known else ""
     counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
     if report.failures:
         said = f"{_number(len(report.failures), 'fault')} in {len(report.cases)} cases"

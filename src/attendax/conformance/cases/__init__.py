@@ -1,5 +1,6 @@
 """Every case, from the plain to the special."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from . import biases, blocks, caches, conduct, contexts, gradients, leaks, masks, values
@@ -21,7 +22,7 @@ BACKWARD = "backward"  # the level of gradients alone
 
 
 def choose(only: Iterable[str] = (), level: str = "everything", profile: str = PROFILES[-1]) -> list[Case]:
-    """The cases of a level and a profile that a law or a part of a name picks.
+    """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
     What is named in full is asked whatever the profile.
 
@@ -38,7 +39,8 @@ def choose(only: Iterable[str] = (), level: str = "everything", profile: str = P
     for words in only:
         if not any(_picks(words, case) for case in cases):
             least = next((case.profile for case in of_level if _picks(words, case)), None)
-            advice = f"; profile {least} has some" if least else "; expected a law such as L6, or a part of a name"
+            asked = "expected a law such as L6, a part of a name such as cache, or a keyword such as offset"
+            advice = f"; profile {least} has some" if least else f"; {asked}"
             raise ValueError(f"check: only got {words!r}, which picks no case of level {level}{advice}")
     return [case for case in cases if not only or any(_picks(words, case) for words in only)]
 
@@ -95,4 +97,6 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 def _picks(words: str, case: Case) -> bool:
     if words[:1] in "Ll" and words[1:].isdigit():
         return words.upper() == case.law
-    return words.lower() in case.name.lower()
+    if any(words.lower() in other.name.lower() for other in CASES):
+        return words.lower() in case.name.lower()
+    return re.search(rf"\b{re.escape(words)}=", case.call) is not None
