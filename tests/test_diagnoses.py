@@ -612,6 +612,29 @@ def test_packed_sequences(arrays):
     assert not check(functools.partial(packed, ends=False), **given, level="forward").ok
 
 
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (lambda i, j, k, m: (k - 1 if k else k, m), "a packed sequence sees the last key of the one before it"),
+        (lambda i, j, k, m: (k, m + 1), "a packed sequence sees the first key of the one behind it"),
+        (lambda i, j, k, m: (i, j), "keys of packed sequences are cut at cu_seqlens_q, not at cu_seqlens_k"),
+    ],
+    ids=["before", "behind", "of queries"],
+)
+def test_a_mistake_in_packed_sequences_is_named(keys, words):
+    def attend(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k):
+        rows = (cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:])
+        parts = []
+        for i, j, k, m in zip(*rows, strict=True):
+            seen = slice(*keys(i, j, k, m))
+            arrays = (x.swapaxes(0, 1) for x in (query[i:j], key[seen], value[seen]))
+            parts.append(right_attention.attend(*arrays).swapaxes(0, 1))
+        return np.concatenate(parts)
+
+    report = check(attend, arrays="numpy", layout="packed", only=["plain", "width"], level="forward")
+    assert [cause.name for cause in report.causes] == [words]
+
+
 @pytest.mark.parametrize("arrays", ["jax", "torch"])
 def test_gradients_by_hand(arrays):
     """They are judged in place of those that the framework would find."""

@@ -13,10 +13,10 @@ from ..implementation import OPTIONS, PROTOCOL_TRAITS, Implementation
 from ..outcomes import Outcome
 from ..trial import Trial
 from ..verdicts import Verdict
-from . import by_running, of_formulas, of_inputs
+from . import by_running, of_formulas, of_inputs, of_packs
 from .hypothesis import ON_TOP, Hypothesis
 
-HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES)
+HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES, *of_packs.HYPOTHESES)
 SMALL = 2**14  # pairs of queries and keys: larger cases are tried only where a small one agrees
 OTHER_BITS = "the same call gives other bits the next time"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
