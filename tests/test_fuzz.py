@@ -13,7 +13,7 @@ import loops
 from attendax import attention, scores, spec
 from attendax.conformance import directional_difference
 from fuzz import __main__ as command
-from fuzz import data, reference
+from fuzz import data, reference, shrink
 from fuzz.case import DIRECTIONS, LOSSES, Case, random
 from fuzz.judge import judge
 from fuzz.shrink import shrunk
@@ -259,6 +259,22 @@ def test_a_case_shrinks_to_what_matters():
     case = some(1, lambda c: c.modifier and c.layers and c.maps and c.bias and c.T > 8)[0]
     small = shrunk(case, lambda c: c.T > 5 and c.bias is not None, seconds=5)
     assert small == Case(T=6, S=1, D=1, V=1, bias=small.bias).without()
+
+
+def test_no_smaller_case_is_in_float64_without_64_bits():
+    case = Case(dtype="float64", x64=True, T=4, S=4, modifier=("softcap", 0.8))
+    dtypes = {(smaller.dtype, smaller.x64) for smaller in shrink.smaller(case)}
+    assert dtypes == {("float64", True), ("float32", True)}
+
+
+def test_the_derivative_of_a_softcap_that_is_reached_is_rounded(capsys):
+    """It is 1 - tanh²: a unit in the last place of tanh is many of so small a number. Seed 2301, case 257."""
+    case = Case(
+        direction="linearize", lead=(1,), T=2, S=2, D=1, V=1, dtype="float64", x64=True, modifier=("softcap", 0.8),
+        bias_values="forbids", scale=25.0, lse="square", loss="row", wanted=("query", "key", "value"),
+        known=("mask",), seed=946,
+    )  # fmt: skip
+    assert command.main(["--shrink", "0", "--case", repr(case)]) == 0, capsys.readouterr().out
 
 
 def test_attention_for_some_seconds(capsys):

@@ -101,7 +101,9 @@ class Case:
             quiet = quiet and self.loss == "weighted" and self.lse in ("", "alone") and "cotangent" not in self.known
             quiet = quiet and (self.direction != "fr" or self.poison[1] != "big")  # it overflows, and only on the way
         quiet = quiet and not (self.layers and self.values in ("huge", "tiny"))  # a layer norm hides or blows up both
-        return heads and maps and small and quiet and (not self.inside or (self.maps and self.direction == "grad"))
+        wide = self.x64 or self.dtype != "float64"
+        inside = not self.inside or (bool(self.maps) and self.direction == "grad")
+        return heads and maps and small and quiet and wide and inside
 
 
 def has_arrays(modifier: Any) -> bool:

@@ -177,7 +177,8 @@ def modified(modifier: Any, z: Any, arrays: list[Any], rounding: Rounding = EXAC
             between += before
         return z, between
     if kind == "softcap":
-        return rounding.of(settings[0] * np.tanh(z / settings[0])), [z]
+        capped = settings[0] * np.tanh(z / settings[0])
+        return rounding.of(capped, lambda: abs(capped.real) + 2j * abs(z.imag)), [z]  # its derivative is 1 - tanh²
     array = arrays.pop(0)
     if kind == "alibi":
         lowered = array[:, None, None] * abs(_distance(z, settings[0]))
