@@ -1,5 +1,7 @@
 """Explicit mesh axes: ``attention``, layers and ``encode`` read how arrays lie, and results lie as they do."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,6 +52,29 @@ def test_attention(layout, rng):
         assert out.sharding.is_equivalent_to(placed[0].sharding, 4)
     if layout == "batch, heads":
         assert [each for each in collectives(compiled) if each.bytes > 8] == []  # but for the sum that is the loss
+
+
+@pytest.mark.parametrize("where", [P("data"), P(None, None, "seq")])
+def test_bfloat16_that_devices_share(where, rng):
+    """Its gradient is a sum over devices, of float32: of bfloat16, XLA's CPU compiler ends the process."""
+    sizes = (B, N, T, 5), (B, G, T, 5), (B, G, T, 5), (T, T), (N,)
+    host = [jnp.asarray(0.1 * rng.normal(size=size), jnp.bfloat16) for size in sizes]
+
+    def loss(query, key, value, bias, slopes):
+        return attention(query, key, value, bias=bias, score_mod=scores.alibi(slopes)).astype(jnp.float32).sum()
+
+    step = jax.grad(loss, tuple(range(len(host))))
+    right = jax.jit(step)(*(x.astype(jnp.float32) for x in host))
+    with jax.set_mesh(MESH):
+        placed = [jax.device_put(host[0], NamedSharding(MESH, where)), *host[1:]]
+        lowered = jax.jit(step).lower(*placed)
+        sums = re.findall(r"all_reduce.*\n\s*\^bb0\(%\w+: tensor<(\w+)>", lowered.as_text())
+        assert "f32" in sums
+        assert "bf16" not in sums
+        for ours, theirs in zip(lowered.compile()(*placed), right, strict=True):
+            assert ours.dtype == jnp.bfloat16
+            largest = np.abs(theirs).max()
+            np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0.02, atol=0.02 * largest)
 
 
 def test_layers(rng):

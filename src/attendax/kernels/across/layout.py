@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
 from attendax.checks import fail
@@ -101,7 +101,15 @@ def attend_on(
     if reshard:
         leaves = [jax.sharding.reshard(x, spec) for x, spec in zip(leaves, specs, strict=True)]
 
+    # The gradient of what devices share is a sum over them, of wide numbers (L8). A sum of bfloat16 ends the process
+    # where some mesh axes are left to XLA: its CPU compiler fails to widen it.
+    kinds = [x.dtype for x in leaves]
+    shared = [_is_narrow(x) and bool(layout.names() - _names_of(spec)) for x, spec in zip(leaves, specs, strict=True)]
+    leaves = [x.astype(jnp.float32) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
+
     def here(*leaves: Any) -> Results:
+        each = zip(leaves, kinds, shared, strict=True)
+        leaves = tuple(_varying(x, layout.names()).astype(kind) if is_shared else x for x, kind, is_shared in each)
         operands, positions = jax.tree.unflatten(tree, leaves)
         operands = operands._replace(positions=_positions(operands, layout, positions))
         if layout.keys:
@@ -153,6 +161,19 @@ def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operand
     leaves, tree = jax.tree.flatten(operands)
     each = zip(leaves, jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, P)), strict=True)
     return jax.tree.unflatten(tree, [part(x, spec) if len(spec) else x for x, spec in each])
+
+
+def _is_narrow(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+
+
+def _varying(x: Array, names: frozenset[str]) -> Array:
+    missing = names - jax.typeof(x).manual_axis_type.varying
+    return lax.pcast(x, tuple(missing), to="varying") if missing else x
+
+
+def _names_of(spec: P) -> set[str]:
+    return {name for entry in spec for name in _named(entry)}
 
 
 def _named(entry: Any) -> Axes:
