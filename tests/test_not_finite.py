@@ -122,3 +122,21 @@ def test_vmap_of_a_hessian(second, options):
     along = jnp.ones_like(queries[0])
     moved = jax.vmap(lambda q: jax.jvp(jax.grad(loss), (q,), (along,))[1])(queries)
     np.testing.assert_allclose(moved, np.tensordot(got, along, 3), atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["blockwise", "dense"])
+def test_a_visible_nan_whose_weight_is_dropped_spreads_as_in_the_specification(implementation, rng):
+    """0 * NaN is NaN in the result, and in every gradient that reads the row."""
+    query, key, value = rng.normal(size=(3, 1, 2, 6, 2))
+    value[..., 4, :] = np.nan
+    options = {"mask": masks.causal(), "dropout_rate": 0.4, "dropout_rng": np.array([1, 2], np.uint32)}
+
+    def f(*arrays):
+        return attendax.attention(*arrays, **options, implementation=implementation)
+
+    np.testing.assert_allclose(jax.jit(f)(query, key, value), spec.attention(query, key, value, **options), atol=1e-12)
+    wanted = spec.attention_backward(np.ones(value.shape), query, key, value, **options)[:3]
+    for got, right in zip(jax.jit(jax.grad(lambda *a: f(*a).sum(), (0, 1, 2)))(query, key, value), wanted, strict=True):
+        np.testing.assert_allclose(got, right, atol=1e-12)
+    moved = jax.jit(lambda *a: jax.jvp(f, a, a)[1])(query, key, value)
+    assert np.isnan(moved).any(-1).tolist() == [[[i >= 4 for i in range(6)]] * 2]

@@ -10,7 +10,7 @@ kernels are wrong; ``docs/xla-faults.md`` shows each fault in ten lines. Two of 
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeVar
 
 import jax
@@ -47,12 +47,13 @@ def vary_alike(arrays: Tree) -> Tree:
     """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
     axes = [jax.typeof(x).manual_axis_type.varying for x in jax.tree.leaves(arrays)]
     every = frozenset[Any]().union(*axes)
+    return jax.tree.map(lambda x: varying(x, every), arrays)
 
-    def vary(x: Any) -> Any:
-        missing = every - jax.typeof(x).manual_axis_type.varying
-        return lax.pcast(x, tuple(missing), to="varying") if missing else x
 
-    return jax.tree.map(vary, arrays)
+def varying(x: Any, names: Set[Any]) -> Any:
+    """Inside ``shard_map``: the array, said to vary over these mesh axes, too."""
+    missing = names - jax.typeof(x).manual_axis_type.varying
+    return lax.pcast(x, tuple(missing), to="varying") if missing else x
 
 
 def in_memory(x: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from attendax.checks import fail
@@ -15,6 +15,7 @@ from attendax.masks import Mask
 
 from ..call import Call, with_traced
 from ..derivatives import attend
+from ..numerics import varying
 from ..operands import Operands, Positions, Results
 from .call import attend_locally
 from .strategy import Choice, choose
@@ -109,7 +110,7 @@ def attend_on(
 
     def here(*leaves: Any) -> Results:
         each = zip(leaves, kinds, shared, strict=True)
-        leaves = tuple(_varying(x, layout.names()).astype(kind) if is_shared else x for x, kind, is_shared in each)
+        leaves = tuple(varying(x, layout.names()).astype(kind) if is_shared else x for x, kind, is_shared in each)
         operands, positions = jax.tree.unflatten(tree, leaves)
         operands = operands._replace(positions=_positions(operands, layout, positions))
         if layout.keys:
@@ -165,11 +166,6 @@ def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operand
 
 def _is_narrow(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
-
-
-def _varying(x: Array, names: frozenset[str]) -> Array:
-    missing = names - jax.typeof(x).manual_axis_type.varying
-    return lax.pcast(x, tuple(missing), to="varying") if missing else x
 
 
 def _names_of(spec: P) -> set[str]:

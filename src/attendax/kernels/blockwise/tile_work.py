@@ -216,13 +216,16 @@ def _in_groups(x: Array, tile: Tile) -> Array:
 
 
 def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall: bool = False) -> Array:
-    """Weights, or what becomes of them, after dropout: a function of the keys of the heads and the positions (L10)."""
+    """Weights, or what becomes of them, after dropout: a function of the keys of the heads and the positions (L10).
+
+    What is dropped is multiplied by 0, as in ``spec``: NaN stays. XLA makes 0 of NaN times a truth value.
+    """
     if not plan.rate:
         return weights
     _, i, j = (x.swapaxes(-1, -2) if tall else x for x in tile.positions(weights.ndim))
     keys = tuple(tile.cut("pairs", word) for word in operands.dropout)
     kept = dropout.keep(keys, i, j, plan.rate)
-    return jnp.where(kept, weights / (1 - plan.rate if plan.rate < 1 else 1), 0)
+    return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
 
 
 def _average(weights: Array, values: Array, plan: Plan) -> Array:
