@@ -69,8 +69,10 @@ def kit(run: Any, until: float) -> None:
     def one(task: Any) -> None:
         name, case = task
         if run.left(until) > 0:
-            outcomes[name].append(judge(given[name], case, How(dtype="bfloat16", sizes=BACKENDS[name])))
-            run.found["kit"] = [counted(n, found, len(cases[n])) for n, found in outcomes.items()]
+            outcome = judge(given[name], case, How(dtype="bfloat16", sizes=BACKENDS[name]))
+            with run.lock:  # what another thread has found since must not be overwritten
+                outcomes[name].append(outcome)
+                run.found["kit"] = [counted(n, found, len(cases[n])) for n, found in outcomes.items()]
 
     in_columns = itertools.zip_longest(*([(name, case) for case in some] for name, some in cases.items()))
     tasks = [task for row in in_columns for task in row if task is not None]
