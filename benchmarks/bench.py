@@ -16,7 +16,7 @@ import machine
 import report
 import tables
 from contestants import OURS
-from harness import Unable
+from harness import Unable, keep_freed_memory
 from planning import BadRequest, Grid, Plan, alone, check_names, known, planned
 from screen import terminal
 from workload import MEASURES, Case
@@ -31,6 +31,7 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         BadRequest: it cannot be met; nothing was measured.
     """
+    keep_freed_memory()
     if options.device == "gpu":
         return on_gpu(options)
     if options.devices:

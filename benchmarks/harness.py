@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 TURN_S = 0.02  # a shorter call is repeated until a turn takes this long
 WARM_S = 0.1  # a shorter call comes once more before its turn, uncounted: the caches hold what the last one left
 MOST_REPEATS = 200
@@ -19,6 +21,7 @@ FEWEST_ROUNDS = 3
 DISTURBED = 0.05  # share of the cores that others may take in a round
 MOST_OVER = 2.0  # beyond so many times its budget, a case keeps disturbed rounds, too
 REST_S = 0.05  # at most so long is waited for threads of the last turn that still spin
+KEPT = 2**25 - 2**16  # bytes of the block by which ``keep_freed_memory`` raises glibc's limits, just below their bounds
 TICK_S = 0.02  # the system counts CPU time in steps of 10 ms, at both ends of a round
 
 
@@ -124,6 +127,16 @@ def rest() -> None:
         time.sleep(step)
         if time.process_time() - before < step / 4:
             break
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator keep what is freed, as it does in a process that has run for a while.
+
+    glibc gives freed memory back to the system, and the next call pays for new pages, where that is more than twice the
+    largest block that this process has ever freed, at most 64 MiB. In a young process that is little, so contestants
+    were up to twice as slow, or not, depending on what their neighbours had freed.
+    """
+    np.empty(KEPT, np.int8).fill(1)
 
 
 def measure(

@@ -13,7 +13,7 @@ from typing import Any
 
 import traces
 from contestants import build
-from harness import Unable, rest
+from harness import Unable, keep_freed_memory, rest
 from shapes import LENGTHS, SHAPES
 from workload import Case
 
@@ -61,6 +61,7 @@ class Worker:
 
 def serve() -> None:
     """Answer requests until the pipe is closed."""
+    keep_freed_memory()
     inward, outward = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
     programs: dict[str, Any] = {}

@@ -119,7 +119,8 @@ def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    value = heads.value / heads.divisor
+    # Behind the barrier the division comes after the reshape to one axis; before it, XLA writes the quotient to memory.
+    value = lax.optimization_barrier(heads.value) / heads.divisor
 
     def summed(on_all):
         sums = product(powers, value, False)
