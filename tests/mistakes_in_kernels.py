@@ -70,7 +70,7 @@ WHOLE = in_file(
     ("masked numbers spoil the chunk", "if operands.mask is None:", "if True:", "whole", "keys"),
     ("infinity is tame", "all_below(arrays, HUGE)", "jnp.bool_(True)", "whole", "keys"),
     ("large numbers are tame", "HUGE = 2.0**50", "HUGE = jnp.inf", "whole", "keys"),
-    ("what is wild is not seen", "forward(left_out.rows", "forward(left_out.rows & False", "whole", "keys"),
+    ("what is wild is not seen", "forward(left_out,", "forward(left_out & False,", "whole", "keys"),
     (
         "a wild key is not seen",
         'large_rows("queries") | by_definition.that_see(large_rows("keys"), operands, plan)',
@@ -123,8 +123,8 @@ WHOLE = in_file(
     ),
     (
         "a query that nothing depends on",
-        "marked = left_out.rows & (rows_not_zero(",
-        "marked, _ = left_out.rows, (rows_not_zero(",
+        "marked = left_out & (rows_not_zero(",
+        "marked, _ = left_out, (rows_not_zero(",
         "whole derivatives",
         "keys",
     ),
@@ -402,7 +402,7 @@ SCORES = in_file(
         "dropout",
     ),
     ("dropout of the key head", 'tile.cut("pairs", word)', 'tile.cut("keys", word)', "forward", "dropout"),
-    ("dropout not rescaled", "weights / (1 - plan.rate if plan.rate < 1 else 1)", "weights", "forward", "dropout"),
+    ("dropout not rescaled", "1 / (1 - plan.rate) if plan.rate < 1 else 1.0", "1.0", "forward", "dropout"),
 )
 
 ONE_LOOP = in_file(

@@ -31,9 +31,10 @@ class Partition(NamedTuple):
 def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> Partition:
     """The partition for the "forward", the "tangent" or the "cotangent" of a call.
 
-    A forward fuses scores and softmax in one kernel, and takes more heads at once than derivatives do.
+    A forward fuses scores and softmax in one kernel, and takes more heads at once than derivatives do. These take half
+    as many scores again as a tile has: 3 MiB of them are up to 1.1 times as fast as 2, and 6 MiB slower than both.
     """
-    most = plan.limits.whole_bytes if direction == "forward" else plan.limits.bytes
+    most = plan.limits.whole_bytes if direction == "forward" else 3 * plan.limits.bytes // 2
     if (heads := whole_grid_of(operands, plan, most)) is not None:
         return Partition(heads, [], heads)
     return Partition(None, bands_of(operands, plan), grid_of(operands, plan, apart=direction == "cotangent"))

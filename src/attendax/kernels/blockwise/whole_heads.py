@@ -44,7 +44,7 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
         return Results(*_by_chunks(grid, operands, [], [], outputs, work))
     left_out = _left_out(operands, plan, [], [])
     found = _by_chunks(grid, operands, [], [], outputs, work, left_out)
-    return by_definition.forward(left_out.rows, Results(*found), operands, plan)
+    return by_definition.forward(left_out, Results(*found), operands, plan)
 
 
 def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
@@ -59,7 +59,7 @@ def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[
     roles, others = [ROLES[k] for k in moving], [tangents[k] for k in moving]
     left_out = _left_out(operands, plan, roles, others)
     found = _by_chunks(grid, operands, roles, others, outputs, work, left_out)
-    return by_definition.tangent(left_out.rows, found, tangents, operands, plan)
+    return by_definition.tangent(left_out, found, tangents, operands, plan)
 
 
 def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
@@ -73,7 +73,7 @@ def cotangent(grid: Grid, grads: Any, operands: Operands, plan: Plan, wanted: An
     outputs, roles, (dout, dlse) = [(ROLES[k], wanted[k]) for k in used], ["queries", "queries"], grads
     left_out = _left_out(operands, plan, roles, grads)
     found = _by_chunks(grid, operands, roles, grads, outputs, work, left_out)
-    marked = left_out.rows & (rows_not_zero(dout) | (dlse != 0))
+    marked = left_out & (rows_not_zero(dout) | (dlse != 0))
     found = by_definition.cotangent(marked, found, grads, operands, plan, wanted)
     leaves = operands.differentiable()
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
@@ -119,17 +119,16 @@ def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True)
-    # Behind the barrier the division comes after the reshape to one axis; before it, XLA writes the quotient to memory.
-    value = lax.optimization_barrier(heads.value) / heads.divisor
+    value = heads.value
 
-    def summed(on_all):
-        sums = product(powers, value, False)
-        return on_all_cores(sums) if on_all else sums
+    def summed():
+        # Behind the barrier the division comes after the reshape to one axis; before it, XLA writes the quotient out.
+        return product(powers, lax.optimization_barrier(value) / heads.divisor, False)
 
-    if few and heads.fine is not None:  # a NaN in one column must not reach another
-        sums = lax.cond(heads.fine, lambda: summed(True), lambda: summed(False))
+    if few and heads.fine is not None:  # then the divisor is 1; but a NaN in one column must not reach another
+        sums = lax.cond(heads.fine, lambda: on_all_cores(product(powers, value, False)), summed)
     else:
-        sums = summed(few)
+        sums = on_all_cores(summed()) if few else summed()
     out = sums / jnp.maximum(total, 1) * heads.divisor
     return out, jnp.where(total == 0, -jnp.inf, largest), total
 
@@ -183,14 +182,8 @@ def _softmax_jvp(axis: int, masked: bool, primals: Any, tangents: Any) -> tuple[
     return weights, weights * (score_tangents - jnp.sum(weights * score_tangents, axis=axis, keepdims=True))
 
 
-class _LeftOut(NamedTuple):
-    """What is not multiplied: numbers that are not small, and rows of queries that are or see one of them."""
-
-    any: Array  # whether there is anything
-    rows: Array  # boolean, (..., N, T, 1)
-
-
-def _left_out(operands: Operands, plan: Plan, roles: Sequence[str], others: Sequence[Array]) -> _LeftOut:
+def _left_out(operands: Operands, plan: Plan, roles: Sequence[str], others: Sequence[Array]) -> Array:
+    """Which rows of queries are not multiplied, (..., N, T, 1): they are or see a number that is not small."""
     arrays, roles = [operands.query, operands.key, operands.value, *others], [*ROLES, *roles]
     shape = *plan.leading(operands), *operands.query.shape[-3:-1], 1
 
@@ -202,7 +195,7 @@ def _left_out(operands: Operands, plan: Plan, roles: Sequence[str], others: Sequ
         return large_rows("queries") | by_definition.that_see(large_rows("keys"), operands, plan)
 
     all_small = all_below(arrays, HUGE)
-    return _LeftOut(~all_small, lax.cond(all_small, lambda: jnp.zeros(shape, bool), seen))
+    return lax.cond(all_small, lambda: jnp.zeros(shape, bool), seen)
 
 
 def _by_chunks(
@@ -212,7 +205,7 @@ def _by_chunks(
     others: Sequence[Array],
     outputs: Any,
     work: Callable,
-    left_out: _LeftOut | None = None,
+    left_out: Array | None = None,
 ) -> tuple[Array, ...]:
     """The results of ``work`` for each chunk of heads, added up in arrays of the roles and shapes of ``outputs``.
 
@@ -222,7 +215,7 @@ def _by_chunks(
         roles, others: what else is read: tangents, or the gradients of out and lse.
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
-        left_out: None: nothing, and sums of values have their headroom.
+        left_out: which rows of queries are; None: none, and sums of values have their headroom.
     """
     wide, roles = operands.wide(), [*ROLES, *roles]
     arrays = [operands.query, operands.key, operands.value, *others]
@@ -237,7 +230,7 @@ def _by_chunks(
         here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
         def without(left_out):
-            kept = {"queries": ~tile.cut("queries", left_out.rows), "keys": jnp.bool_(True)}
+            kept = {"queries": ~tile.cut("queries", left_out), "keys": jnp.bool_(True)}
             return [jnp.where(kept[role] & _is_small(x), x, 0) for role, x in zip(roles, here, strict=True)]
 
         def found_here():  # one program for all numbers: two would round differently (L6)
@@ -245,7 +238,7 @@ def _by_chunks(
             if left_out is None:
                 fine, divisor = value_divisor(here[VALUE], wide)
             else:
-                given = lax.cond(left_out.any, lambda: without(left_out), lambda: here)
+                given = without(left_out)
             # The mask is asked for in here, so that it is part of the kernel.
             mask = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
             found = work(*_heads_of(grid, operands, given, mask, divisor, fine))
