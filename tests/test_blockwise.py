@@ -83,6 +83,24 @@ def assert_as_by_hand(limits, arrays, rng, **options):
     assert_tree_close(found, by_hand, 1e-10, f"{limits}: gradients")
 
 
+@pytest.mark.parametrize("scale", [0.3, 1e11], ids=["small", "large"])
+def test_a_bias_with_rows_of_2_kib_is_turned_in_memory(scale, rng):
+    """Forward and all four gradients are those of the specification; large scores are taken again, from that bias."""
+    query, key, value = rng.normal(size=(2, 3, D)), rng.normal(size=(2, 512, D)), rng.normal(size=(2, 512, V))
+    bias = np.where(rng.random((2, 3, 512)) < 0.1, -np.inf, rng.normal(size=(2, 3, 512)))
+    grad = rng.normal(size=(2, 3, V))
+
+    @quickly
+    def run(*arrays):
+        out, pull = jax.vjp(lambda q, k, v, b: attention(q, k, v, bias=b, scale=scale), *arrays)
+        return out, pull(grad)
+
+    out, found = run(query, key, value, bias)
+    assert_tree_close(out, spec.attention(query, key, value, bias=bias, scale=scale), 1e-12, "forward")
+    by_hand = spec.attention_backward(grad, query, key, value, bias=bias, scale=scale)
+    assert_tree_close(found, by_hand[:4], 1e-10, "gradients")
+
+
 BANDED = {
     "causal": masks.causal(),
     "starts later": masks.causal(-4),

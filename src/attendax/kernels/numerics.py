@@ -65,6 +65,17 @@ def in_memory(x: Array) -> Array:
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
 
 
+def turned_in_memory(x: Array) -> Array:
+    """The last two axes of ``x`` swapped, written out as such: whoever reads or adds it would do so in great strides.
+
+    It leaves a wall with both as one axis: of two, XLA could still put off the turn.
+    """
+    if 1 in x.shape[-2:]:
+        return x.swapaxes(-1, -2)
+    flat = walled(lambda x: lax.collapse(x.swapaxes(-1, -2), x.ndim - 2), x)
+    return flat.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])
+
+
 def repeated(x: Array, shape: tuple[int, ...]) -> Array:
     """``x`` broadcast to a shape; in memory where that repeats it, so that it may be the operand of a product."""
     return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..numerics import all_below, any_true, rows_finite, walled
+from ..numerics import all_below, any_true, rows_finite, turned_in_memory
 from ..online_softmax import combined, sum_or_one
 from ..operands import VALUE, Operands, Plan, Results
 from . import by_definition, whole_heads
@@ -189,7 +189,8 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
         def pull(*at):
             parts = pulled_back(grid.tile(*at), rows, operands, plan, wanted, is_open, of_one_tile)
             sums = (folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
-            return tuple(_turned(x) if role == "pairs" else x for x, role in zip(sums, roles, strict=True))
+            pairs = zip(sums, roles, strict=True)
+            return tuple(turned_in_memory(x.swapaxes(-1, -2)) if role == "pairs" else x for x, role in pairs)
 
         return once_more(pull, chunk, row, column)
 
@@ -233,17 +234,6 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     if not plan.rounded:
         return buffers
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
-
-
-def _turned(x: Array) -> Array:
-    """Numbers of pairs, made from a tall tile, in memory as they are written: one core would turn them as it adds.
-
-    They leave the wall with queries and keys as one axis: of two, XLA could still put off the turn.
-    """
-    if 1 in x.shape[-2:]:
-        return x
-    flat = walled(lambda tall: lax.collapse(tall.swapaxes(-1, -2), x.ndim - 2), x.swapaxes(-1, -2))
-    return flat.reshape(x.shape)
 
 
 def _see_what_is_not_finite(operands: Operands, plan: Plan) -> Array:

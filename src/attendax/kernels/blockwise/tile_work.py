@@ -11,7 +11,15 @@ from .. import dropout
 from ..numerics import all_below, product, repeated, rows_not_zero, sums_of_products, times, vary_alike, walled
 from ..online_softmax import exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
-from .tile_scores import finished, flat_scores, leaves_in, scores_of_tile, tall_product, tall_products
+from .tile_scores import (
+    finished,
+    flat_scores,
+    leaves_in,
+    scores_of_tile,
+    tall_leaves,
+    tall_product,
+    tall_products,
+)
 from .tiles import Grid, Tile
 
 
@@ -67,7 +75,7 @@ def part_of_sums(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> t
     """Maximum and sum of exponentials, from the very products that the backward will form."""
     query, key, _, *rest = leaves_in(tile, operands)
     products = tall_products(query, key, operands, plan)
-    scores, _ = finished(products, rest, tile, operands, plan, is_open, tall=True)
+    scores, _ = finished(products, tall_leaves(rest, operands), tile, operands, plan, is_open, tall=True)
     _, largest, total = exp_scores(scores, axis=-2)
     return largest.swapaxes(-1, -2), total.swapaxes(-1, -2)
 
@@ -76,6 +84,7 @@ def part_of_delta(tile: Tile, rows: "Rows", operands: Operands, plan: Plan, is_o
     """``Σ p dout · v``, from the very products that the backward will form."""
     query, key, value, *rest = leaves_in(tile, operands)
     products = tall_products(query, key, operands, plan)
+    rest = tall_leaves(rest, operands)
     scores, allowed = finished(products, rest, tile, operands, plan, is_open, tall=True)
     shift, total, dout = (tile.cut("queries", x) for x in (rows.shift, rows.total, rows.dout))
     p = jnp.exp(scores - shift.swapaxes(-1, -2)) / total.swapaxes(-1, -2)
@@ -166,6 +175,7 @@ def pulled_back(
     for k in moving:
         _, shape = tile.where(operands.roles()[REST + k], wanted[REST + k])
         rest[k] = jnp.broadcast_to(rest[k], jnp.broadcast_shapes(rest[k].shape, shape))
+    rest = tall_leaves(rest, operands)
 
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
@@ -200,6 +210,8 @@ def pulled_back(
         if wanted[k] is not None:
             side_by_side = array.reshape(*array.shape[:-3], key.shape[-3], -1, array.shape[-1])
             found.append(times(_in_groups(weights, tile), side_by_side, flat=plan.flat))
+    if operands.bias is not None and 0 in moving:
+        drest[0] = drest[0].swapaxes(-1, -2)
     return (*found, *drest)
 
 
