@@ -267,6 +267,15 @@ def test_no_smaller_case_is_in_float64_without_64_bits():
     assert dtypes == {("float64", True), ("float32", True)}
 
 
+def test_a_score_beside_the_lowest_bias_is_lost(capsys):
+    """All keys that a query sees have the bias finfo.min: in float32 their scores of 1e28 are too small to matter."""
+    case = Case(
+        T=12, S=8, D=1, V=1, mask=("not", ("dense", (True, True))), bias=(False, False, True, True),
+        bias_values="lowest", values="huge", seed=318,
+    )  # fmt: skip
+    assert command.main(["--shrink", "0", "--case", repr(case)]) == 0, capsys.readouterr().out
+
+
 def test_the_derivative_of_a_softcap_that_is_reached_is_rounded(capsys):
     """It is 1 - tanh²: a unit in the last place of tanh is many of so small a number. Seed 2301, case 257."""
     case = Case(

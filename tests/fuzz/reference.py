@@ -65,6 +65,8 @@ class Call:
         s, self.modified = modified(self.case.modifier, z, list(self.mod), self.rounding)
         if self.bias is not None:
             b = np.where(self.bias.real == -np.inf, 0, self.bias)
+            if self.rounding.rng:  # beside finfo.min a score of 1e30 is less than half a unit of float32
+                s = s - np.where(abs(b) < 1e30, 0, s.real)
             s = s + (self.rounding.of(b) if np.all(abs(b) < 1e30) else b)
         largest = np.max(s.real, axis=-1, where=self.allowed, initial=-np.inf, keepdims=True)
         self.empty = largest == -np.inf

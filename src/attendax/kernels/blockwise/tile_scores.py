@@ -107,8 +107,8 @@ def finished(
 def tall_leaves(rest: Any, operands: Operands) -> list[Any]:
     """The differentiable leaves after the value for a tall tile: the bias turned.
 
-    Where its rows are multiples of 2 KiB, a column lies in few lines of the cache, and who reads it turned takes 5 times
-    as long: such a bias is turned once for all, and the gradient is 1.2 times as fast. For others the copy costs more.
+    Where its rows are multiples of 2 KiB, a column lies in few lines of the cache, and whoever reads it turned takes 5
+    times as long: such a bias is turned once for all, and gradients are 1.2 times as fast. A copy of others costs more.
     """
     if operands.bias is None:
         return list(rest)
