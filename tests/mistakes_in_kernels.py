@@ -199,8 +199,8 @@ NUMERICS = in_file(
     ),
     (
         "finite by a maximum",
-        "jnp.sum(wide * wide,",
-        "jnp.max(wide * wide,",
+        "jnp.sum(jnp.square(wide),",
+        "jnp.max(jnp.square(wide),",
         "an unseen NaN",
         "as users do",
     ),

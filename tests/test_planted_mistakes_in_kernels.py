@@ -280,13 +280,16 @@ def judge_a_shared_key(twin, case):
 
 @judge("an unseen NaN")
 def judge_an_unseen_nan(twin, case):
-    """L6, with 12,288 numbers."""
+    """L6, with 12,288 numbers; and one that all queries see reaches all."""
     query, key, value = (normal(12, 64, 16) for _ in range(3))
     mask = np.arange(64)[None] < 60
     attend = jax.jit(partial(twin.attention, mask=mask))
     bad = value.copy()  # written in place, the array might change before the first call has read it
     bad[:, 63] = np.nan
     assert_same_bits(attend(query, key, bad), attend(query, key, value), "NaN")
+    seen = value.copy()
+    seen[:, 5] = np.nan
+    assert np.isnan(attend(query, key, seen)).all()
 
 
 @judge("a seen NaN")

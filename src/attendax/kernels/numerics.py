@@ -192,13 +192,13 @@ def rows_below(x: Array, limit: float) -> Array:
 
 def _squares_below(x: Array, limit: float, axis: int | None) -> Array:
     wide = lax.stop_gradient(x).astype(jnp.result_type(x.dtype, jnp.float32))
-    squares = jnp.sum(wide * wide, axis=axis, keepdims=axis is not None)
+    squares = jnp.sum(jnp.square(wide), axis=axis, keepdims=axis is not None)  # NumPy, of a constant, would warn
     return squares < min(float(limit) * float(limit), float(jnp.finfo(wide.dtype).max))
 
 
 def rows_finite(*arrays: Array) -> Array:
     """Which rows hold finite numbers only, in all arrays (..., T, .): (..., T, 1)."""
-    sums = (jnp.sum(x - x, axis=-1, keepdims=True) for x in map(lax.stop_gradient, arrays))
+    sums = (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in map(lax.stop_gradient, arrays))
     return functools.reduce(jnp.logical_and, map(jnp.isfinite, sums))
 
 
