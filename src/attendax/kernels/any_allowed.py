@@ -7,7 +7,7 @@ from jax import Array
 
 from attendax.masks import Mask
 
-from .blockwise.schedule import repeat
+from .blockwise.schedule import repeat, visits_of
 from .blockwise.tile_scores import allowed_pairs
 from .blockwise.tiles import Grid
 
@@ -30,8 +30,10 @@ def any_allowed(mask: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     axes = *leading, 1
     grid = Grid(axes, axes, T, S, min(ROWS, T), S)
 
+    visits = visits_of(None, grid)
+
     def block(index, found):
-        tile = grid.tile(0, index, 0)
+        tile = visits.tile(index)
         pairs: Any = allowed_pairs(tile, mask)
         pairs = jnp.broadcast_to(pairs, (*leading[:-1], *pairs.shape[-3:])).any(axis=-3, keepdims=True)
         pairs = jnp.broadcast_to(pairs, (*pairs.shape[:-2], *grid.shape[-2:]))
@@ -39,5 +41,5 @@ def any_allowed(mask: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
         return tile.put("queries", queries, pairs.any(axis=-1, keepdims=True)), keys | pairs.any(axis=-2, keepdims=True)
 
     none = jnp.zeros((*leading[:-1], 1, T, 1), bool), jnp.zeros((*leading[:-1], 1, 1, S), bool)
-    queries, keys = repeat(grid.row_blocks, block, none)
+    queries, keys = repeat(visits.count, block, none)
     return queries.reshape(*leading[:-1], T), keys.reshape(*leading[:-1], S)

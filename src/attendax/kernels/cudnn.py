@@ -12,7 +12,6 @@ may find both in one program and do the work once.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from jax import Array, lax
 from attendax.checks import fail
 from attendax.masks import Mask
 
-from .blockwise import algorithm, by_definition
+from .blockwise import algorithm
 from .operands import Operands, Plan, Results
 
 VIA = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
@@ -166,7 +165,11 @@ def forward(operands: Operands, plan: Plan) -> Results:
     safe, marked = _quarantined(operands, plan)
     out = _attend(safe, plan)(*safe[:3]).astype(operands.wide())
     none = jnp.zeros((*out.shape[:-1], 1), out.dtype)
-    return by_definition.forward(marked, Results(out, none, none + 1), operands, plan)
+
+    def in_tiles() -> Array:
+        return jnp.where(marked, algorithm.forward(operands, plan).out, out)
+
+    return Results(lax.cond(jnp.any(marked), in_tiles, lambda: out), none, none + 1)
 
 
 def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
@@ -183,7 +186,14 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     _, pull = jax.vjp(_attend(safe, plan), *safe[:3])
     found = [x.astype(operands.wide()).reshape(shape) for x, shape in zip(pull(given), wanted, strict=True) if shape]
     marked &= _are(dout != 0, jnp.any)
-    exact = by_definition.cotangent(marked, found, grads, operands, plan, wanted)
+
+    def in_tiles() -> list[Array]:
+        rest = jnp.where(marked, dout, 0), jnp.zeros_like(grads[1])
+        own = algorithm.forward(operands, plan)
+        wide = dataclasses.replace(plan, rounded=False)
+        return [x + y for x, y in zip(found, algorithm.cotangent(rest, operands, own, wide, wanted), strict=True)]
+
+    exact = lax.cond(jnp.any(marked), in_tiles, lambda: found)
     return tuple(x.astype(operands.query.dtype) for x in exact)
 
 
@@ -223,13 +233,25 @@ def _quarantined(operands: Operands, plan: Plan) -> tuple[Operands, Array]:
     queries, keys, values = (_large(x, limit) for x, limit in zip(arrays, limits, strict=True))
     whole = operands._replace(query=arrays[0], key=arrays[1], value=arrays[2])
 
-    def seen() -> Array:
-        return queries | by_definition.that_see(keys | values, whole, plan)
-
-    some = functools.reduce(jnp.logical_or, map(jnp.any, (queries, keys, values)))
-    marked = lax.cond(some, seen, lambda: jnp.zeros(queries.shape, bool))
+    marked = queries | _that_see(keys | values, whole)
     query, key, value = (jnp.where(_small(x, limit), x, 0) for x, limit in zip(arrays, limits, strict=True))
     return whole._replace(query=query, key=key, value=value), marked
+
+
+def _that_see(keys: Array, operands: Operands) -> Array:
+    """The rows (..., N, T, 1) that may look at one of the marked keys: a row sees those from one number to another."""
+    (N, T), (G, S), seen = operands.query.shape[-3:-1], keys.shape[-3:-1], visible(operands.mask)
+    counts = jnp.pad(jnp.cumsum(keys, axis=-2, dtype=jnp.int32), [(0, 0)] * (keys.ndim - 2) + [(1, 0), (0, 0)])
+    first, last = jnp.zeros((T, 1), jnp.int32), jnp.full((T, 1), S, jnp.int32)
+    if seen.causal:
+        last = jnp.minimum(last, jnp.arange(1, T + 1)[:, None])
+    if seen.left is not None:
+        first = jnp.clip(jnp.arange(T)[:, None] - seen.left, 0, S)
+    if seen.lengths is not None:
+        last = jnp.minimum(last, seen.lengths)
+    ends = (jnp.broadcast_to(x, (*keys.shape[:-2], T, 1)) for x in (jnp.maximum(first, last), first))
+    found = [jnp.take_along_axis(counts, x, axis=-2) for x in ends]
+    return jnp.repeat(found[0] > found[1], N // G, axis=-3)
 
 
 def _may_overflow(dout: Array, operands: Operands) -> Array:

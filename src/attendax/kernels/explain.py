@@ -180,7 +180,7 @@ def _share(operands: Operands, found: tuple[Layout, Any] | None) -> tuple[dict[s
 def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
     """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
     partition = partition_of(operands, plan)
-    whole = [(band.grid, band.tiles) for band in partition.bands]
+    whole = [(band.grid, band.count) for band in partition.bands]
     if partition.heads:
         whole = [(partition.heads, partition.heads.chunks)]
     grid = max((grid for grid, _ in whole), key=lambda grid: grid.columns) if whole else partition.grid

@@ -72,10 +72,10 @@ def attention_stats(
     if 0 in shape:
         return _no_stats(call, shape)
     results = attend(*call)
-    widths, neutral = (1, 1, 1), (0, -jnp.inf, -1)
+    neutral = (1, 0), (1, -jnp.inf), (1, -1)
 
-    def work(tile, is_open):
-        scores = scores_of_tile(tile, *call, is_open)
+    def work(tile):
+        scores = scores_of_tile(tile, *call)
         shift, total = (tile.cut("queries", x) for x in (results.shift, results.total))
         below = jnp.where(scores == -jnp.inf, 0, scores - max_or_zero(shift))
         p = jnp.where(scores == -jnp.inf, 0, jnp.exp(below)) / sum_or_one(total)
@@ -90,7 +90,7 @@ def attention_stats(
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
     partition = partition_of(call.operands, call.plan.in_parts())
-    parts = by_rows(partition, *call, widths, neutral, work, add, lambda _, parts: parts)
+    parts = by_rows(partition.visits(*call), *call, neutral, work, add)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     total = results.total.reshape(shape[:-1])
     top = max_or_zero(top)
@@ -168,7 +168,7 @@ def _rows(call: Call, rows: Array) -> Array:
     grid = _one_tile(call, rows=1)
 
     def row(i):
-        return jnp.squeeze(weights_of_tile(Tile(grid, (0,) * len(grid.axes), i, 0, i, 0), *call), -2)
+        return jnp.squeeze(weights_of_tile(Tile(grid, (0,) * len(grid.axes), i, 0), *call), -2)
 
     return jnp.moveaxis(lax.map(row, rows), 0, -2)
 
@@ -181,7 +181,7 @@ def all_weights(call: Call) -> Array:
         return jnp.zeros(grid.shape, call.operands.wide())
 
     def weights(*leaves):
-        return weights_of_tile(grid.tile(0, 0, 0), jax.tree.unflatten(tree, leaves), call.plan)
+        return weights_of_tile(grid.whole(), jax.tree.unflatten(tree, leaves), call.plan)
 
     return walled(weights, *leaves)
 
@@ -191,7 +191,7 @@ def _columns(call: Call, columns: Array) -> Array:
     grid, results = _one_tile(call, columns=1), attend(*call)
 
     def column(j):
-        scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), 0, j, 0, j), *call, False)
+        scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), 0, j), *call)
         return jnp.squeeze(weights_of(scores, results.shift, results.total), -1)
 
     return jnp.moveaxis(lax.map(column, columns), 0, -1)

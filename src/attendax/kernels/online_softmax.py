@@ -27,6 +27,20 @@ def sum_or_one(row_sum: Array) -> Array:
     return jnp.where(row_sum == 0, 1, row_sum)
 
 
+@jax.custom_jvp
+def at_most_zero(x: Array) -> Array:
+    """The scores less their maximum, taken again by another product, so perhaps above 0 by the rounding of a score (L7).
+
+    They move as if nothing were cut: in the derivative of a minimum the largest score, at 0, would move by half.
+    """
+    return jnp.minimum(x, 0)
+
+
+@at_most_zero.defjvp
+def _at_most_zero_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return at_most_zero(primals[0]), tangents[0]
+
+
 def exp_scores(scores: Array, axis: int = -1) -> tuple[Array, Array, Array]:
     """``exp(s - row_max)``, row_max, a constant to every derivative, and row_sum, along an axis.
 

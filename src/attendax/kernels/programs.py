@@ -5,7 +5,6 @@ Arrays come flat: what the function is linear in, then the leaves of ``Operands`
 what shape.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from .backends import ACROSS, BACKENDS
-from .blockwise import by_definition
-from .numerics import repeated, rows_finite, rows_not_zero, walled
+from .not_finite import finite, spoiled_by
+from .numerics import repeated, walled
 from .operands import Operands, Plan, Results
 
 
@@ -70,15 +69,10 @@ def curve(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving:
         def of_operands(operands, results):
             return _functions(plan).tangent(tangents, operands, results, plan)
 
-        def exact(marked, found, operands):
-            return by_definition.tangent(marked, found, tangents, operands, plan)
-
         result_tangents = _functions(plan).tangent(_spaced(given, moving), operands, results, plan)
-        one, found = _moved(of_operands, operands, results, moving, _finite_or_zero(given), result_tangents)
-        marked = ~(rows_finite(*one) & rows_finite(*result_tangents) & rows_finite(results.out))
-        if plan.axis:  # by definition a row is one of all keys, which are not here
-            return tuple(jnp.where(marked, jnp.nan, x) for x in found)
-        return _with_exact(functools.partial(exact, marked), found, operands, moving, given)
+        fine, results, result_tangents = spoiled_by(result_tangents, results)
+        found = _moved(of_operands, operands, results, moving, given, result_tangents)
+        return tuple(jnp.where(fine, x, jnp.nan) for x in found)
 
     return _shielded(plan, run, *arrays)
 
@@ -113,22 +107,12 @@ def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted
     def run(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
         result_tangents = _functions(plan).tangent(_spaced(given, active), operands, results, plan)
-        # A row that is not finite, or moves so, is left out of the products, and added by definition if read (L6).
-        finite = rows_finite(results.out, results.total, *result_tangents)
-        alive = rows_not_zero(dout) | (dlse != 0)
-        left = [jnp.where(finite, x, 0) for x in (dout, dlse)]
+        _, results, result_tangents = spoiled_by(result_tangents, results)
 
         def of_operands(operands, results):
-            return _functions(plan).cotangent(left, operands, results, plan, wanted)
+            return _functions(plan).cotangent((dout, dlse), operands, results, plan, wanted)
 
-        def exact(found, operands):
-            return by_definition.cotangent(alive & ~finite, found, (dout, dlse), operands, plan, wanted)
-
-        rows = results._replace(shift=jnp.where(finite, results.shift, jnp.inf))
-        _, found = _moved(of_operands, operands, rows, active, _finite_or_zero(given), result_tangents)
-        if plan.axis:
-            return _functions(plan).spoiled(alive & ~finite, found, operands, results, plan, wanted)
-        return _with_exact(exact, found, operands, active, given)
+        return tuple(_moved(of_operands, operands, results, active, given, result_tangents))
 
     return _shielded(plan, run, *arrays)
 
@@ -136,28 +120,17 @@ def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted
 def _moved(
     function: Callable, operands: Operands, results: Results, moving: Any, given: Any, result_tangents: Any
 ) -> Any:
-    """``function(operands, results)``, and how it moves with ``given``, the tangents of the moving leaves.
+    """How ``function(operands, results)`` moves with ``given``, the tangents of the moving leaves.
 
-    Of the results, lse moves by its shift: the weights then by ``p (ds - dlse)``, the difference first (L8).
+    What is not finite in them is 0 here: ``spoiled_by`` knows of it. Of the results, lse moves by its shift: the weights
+    then by ``p (ds - dlse)``, the difference first (L8).
     """
 
     def of_moving(given, out, shift):
         return function(_refilled(operands, moving, given), Results(out, shift, results.total))
 
     primals = _those_of(operands, moving), results.out, results.shift
-    return jax.jvp(of_moving, *_of_one_shape(primals, (list(given), *result_tangents)))
-
-
-def _with_exact(exact: Callable, found: Any, operands: Operands, moving: Any, given: Any) -> tuple[Any, ...]:
-    """How ``exact(., operands)`` moves, where the first moves by ``found``: what is not finite comes by definition."""
-
-    def of_moving(zeros, given):
-        return exact(zeros, _refilled(operands, moving, given))
-
-    zeros = [jnp.zeros_like(x) for x in found]
-    return tuple(
-        jax.jvp(of_moving, *_of_one_shape((zeros, _those_of(operands, moving)), (list(found), list(given))))[1]
-    )
+    return jax.jvp(of_moving, *_of_one_shape(primals, ([finite(t) for t in given], *result_tangents)))[1]
 
 
 def _of_one_shape(primals: Any, tangents: Any) -> tuple[Any, Any]:
@@ -182,10 +155,6 @@ def _refilled(operands: Operands, moving: tuple[bool, ...], given: Any) -> Opera
     """The operands with others in place of the moving leaves."""
     pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
     return operands.replaced([x if other is None else other for x, other in pairs])
-
-
-def _finite_or_zero(arrays: Any) -> list[Any]:
-    return [jnp.where(jnp.isfinite(x), x, 0) for x in arrays]
 
 
 def _has_scores(operands: Operands, plan: Plan) -> bool:

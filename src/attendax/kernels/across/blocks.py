@@ -118,22 +118,7 @@ def around(plan: Plan, guests: Any, carry: Any, work: Callable, *, along: Callab
     return work(carry, guests, (here - (count - 1)) % count)
 
 
-def anywhere(marked: Array, plan: Plan) -> Array:
-    """Whether anything is marked on any device: the same answer on all, so that all take the same way."""
-    some = jnp.any(marked).astype(jnp.int32)
-    varying = jax.typeof(some).manual_axis_type.varying
-    if varying:
-        some = lax.pcast(some, tuple(set(plan.manual) - set(varying)), to="varying")
-    return lax.pmax(some, plan.manual) > 0
-
-
 def rounded(found: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
     """Gradients in the dtypes of their leaves, unless they are to stay wide."""
     leaves = [x for x, shape in zip(operands.differentiable(), wanted, strict=True) if shape is not None]
     return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(found, leaves, strict=True))
-
-
-def not_a_number(marked: Array, results: Any) -> tuple[Array, Array]:
-    """Cotangents of out and lse that make everything a marked row sees not a number, and touch nothing else."""
-    dout = jnp.where(marked, jnp.nan, jnp.zeros_like(results.out))
-    return dout, jnp.zeros_like(results.total)

@@ -10,7 +10,7 @@ from ..backends import ACROSS
 from ..derivatives import attend, pull, push
 from ..numerics import vary_alike
 from ..operands import KEY, VALUE, Operands, Plan, Results
-from .blocks import Travellers, anywhere, local, meeting, not_a_number, rounded, travellers
+from .blocks import Travellers, local, meeting, rounded, travellers
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
@@ -36,16 +36,6 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     summed = [_scatter(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
     return rounded(vary_alike((summed, operands.query))[0], operands, plan, wanted)
-
-
-def spoiled(marked: Array, found: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> Any:
-    """Gradients ``found``, and not a number wherever a marked row looks."""
-
-    def added():
-        more = cotangent(not_a_number(marked, results), operands, results, plan, wanted)
-        return vary_alike(([x + y for x, y in zip(found, more, strict=True)], operands.query))[0]
-
-    return tuple(lax.cond(anywhere(marked, plan), added, lambda: vary_alike((list(found), operands.query))[0]))
 
 
 def _with_all_keys(operands: Operands, plan: Plan) -> Operands:

@@ -7,24 +7,18 @@ sum of a row are known; the gradients of keys and values travel with them, and o
 import sys
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ..backends import ACROSS
-from ..blockwise.algorithm import delta_again, is_huge, moved_by_shift, of_huge, sums_again
-from ..blockwise.tile_work import Rows
 from ..derivatives import attend, pull, push
-from ..numerics import vary_alike
-from ..online_softmax import combined, union
-from ..opaque import Program, run_opaque
+from ..numerics import sums_of_products, vary_alike
+from ..online_softmax import union
 from ..operands import KEY, REST, VALUE, Operands, Plan, Results
 from .blocks import (
-    anywhere,
     around,
     local,
     meeting,
-    not_a_number,
     of_block,
     rounded,
     rows_of,
@@ -64,12 +58,8 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
 def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
     """The transpose of ``tangent``."""
     of_part, (dout, dlse) = local(plan, partial=True), grads
-    rows = _steady(Rows.of(dout, dlse, results), dlse, operands, plan)
-    # A block is told delta itself: out is 0, and dlse is -delta. On what is not live, nothing depends.
-    known, given = (
-        Results(jnp.zeros_like(results.out), rows.shift, rows.total),
-        (dout, jnp.where(rows.live, -rows.delta, 0)),
-    )
+    # A block is told delta itself: out is 0, and dlse is -delta.
+    known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, dlse - sums_of_products(dout, results.out))
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     size, shapes = operands.key.shape[-2], shapes_of_block(operands, wanted)
     by_columns = {REST} if operands.bias is not None and shapes[REST] is not None and wanted[REST][-1] > 1 else set()
@@ -95,58 +85,6 @@ def _alike(operands: Operands, *trees: Any) -> Any:
 
 def _put(buffer: Array, part: Array, start: Any) -> Array:
     return lax.dynamic_update_slice_in_dim(buffer, part.astype(buffer.dtype), start, buffer.ndim - 1)
-
-
-def spoiled(marked: Array, found: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> Any:
-    """Gradients ``found``, and not a number wherever a marked row looks."""
-    dout, dlse = not_a_number(marked, results)
-
-    def added():
-        more = cotangent((dout, dlse), operands, results, plan, wanted)
-        return vary_alike(([x + y for x, y in zip(found, more, strict=True)], operands.query))[0]
-
-    return tuple(lax.cond(anywhere(marked, plan), added, lambda: vary_alike((list(found), operands.query))[0]))
-
-
-def _steady(rows: Rows, dlse: Array, operands: Operands, plan: Plan) -> Rows:
-    """As ``blockwise.algorithm.steady``: rows with large scores are taken again, here round the ring (L7)."""
-    huge, of_part = is_huge(rows.shift), local(plan, partial=True)
-
-    def part(function: Any, *arrays: Any, guests: Any, owner: Any) -> Any:
-        leaves, tree = jax.tree.flatten((*arrays, meeting(operands, guests, owner)))
-        return run_opaque(Program(function, (("tree", tree),)), of_part, *leaves)
-
-    def sums(found, guests, owner):
-        return combined(found, part(_sums, guests=guests, owner=owner))
-
-    def again():
-        nothing = jnp.full(shape, -jnp.inf, operands.wide()), jnp.zeros(shape, operands.wide())
-        guests = travellers(operands)
-        guests, nothing = _alike(operands, guests, nothing)
-        shift, total = moved_by_shift(*around(plan, guests, nothing, sums))
-        large = of_huge(huge, rows, shift, total)
-
-        def products(found, guests, owner):
-            return found + part(_delta, large, guests=guests, owner=owner)[0]
-
-        delta = around(plan, guests, _alike(operands, jnp.zeros(shape, operands.wide()))[0], products)
-        found = zip((delta - dlse, shift, total), as_they_are, strict=True)
-        return _alike(operands, tuple(jnp.where(huge, *pair) for pair in found))[0]
-
-    shape = rows_of(operands, plan, 1)
-    as_they_are = tuple(jnp.broadcast_to(x, shape) for x in (rows.delta, rows.shift, rows.total))
-    delta, shift, total = lax.cond(anywhere(huge, plan), again, lambda: _alike(operands, as_they_are)[0])
-    return rows._replace(delta=delta, shift=shift, total=total)
-
-
-def _sums(*leaves: Any, tree: Any, plan: Plan) -> tuple[Array, ...]:
-    (operands,) = jax.tree.unflatten(tree, leaves)
-    return sums_again(operands, plan)
-
-
-def _delta(*leaves: Any, tree: Any, plan: Plan) -> tuple[Array, ...]:
-    rows, operands = jax.tree.unflatten(tree, leaves)
-    return (delta_again(rows, operands, plan),)
 
 
 ACROSS["ring"] = sys.modules[__name__]

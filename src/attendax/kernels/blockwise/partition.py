@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from ..operands import Limits, Operands, Plan
-from .schedule import SKIPPED, kinds_of_tiles
-from .tiles import Band, Grid
+from .schedule import SKIPPED, Visits, kinds_of_tiles, visits_of
+from .tiles import Grid
 
 LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
@@ -24,8 +24,14 @@ class Partition(NamedTuple):
     """How the scores of a call are cut: into heads that stay whole, or bands, or else the tiles of a grid."""
 
     heads: Grid | None
-    bands: list[Band]
+    bands: list[Visits]
     grid: Grid
+    backward: bool = False
+
+    def visits(self, operands: Operands, plan: Plan) -> list[Visits]:
+        """The tiles that a loop visits, for each of the loops; reverse mode needs loops whose length is known."""
+        static = plan.reversible
+        return self.bands or [visits_of(operands.mask, self.grid, backward=self.backward, static=static)]
 
 
 def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> Partition:
@@ -37,7 +43,8 @@ def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> 
     most = plan.limits.whole_bytes if direction == "forward" else 3 * plan.limits.bytes // 2
     if (heads := whole_grid_of(operands, plan, most)) is not None:
         return Partition(heads, [], heads)
-    return Partition(None, bands_of(operands, plan), grid_of(operands, plan, apart=direction == "cotangent"))
+    backward = direction == "cotangent"
+    return Partition(None, bands_of(operands, plan), grid_of(operands, plan, apart=backward), backward)
 
 
 def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
@@ -124,16 +131,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     return Grid(axes, pieces, T, S, T, S, len(plan.batch), operands.positions)
 
 
-def rows_of(operands: Operands, plan: Plan, bytes: int) -> Grid:
-    """A grid whose tiles are one query with all keys, of heads that have at most so many bytes of keys or of values."""
-    T, S = operands.query.shape[-2], operands.key.shape[-2]
-    axes, widest = _axes(operands, plan), max(operands.key.shape[-1], operands.value.shape[-1])
-    outside = len(axes) - _whole_axes(operands, plan)
-    pieces = *_pieces(axes[:outside], bytes // (operands.wide().itemsize * S * widest)), *axes[outside:]
-    return Grid(axes, pieces, T, S, 1, S, len(plan.batch), operands.positions)
-
-
-def bands_of(operands: Operands, plan: Plan) -> list[Band]:
+def bands_of(operands: Operands, plan: Plan) -> list[Visits]:
     """The bands of a call whose mask leaves out much, in a way that is known before anything runs; else none."""
     known = operands.mask is not None and not jax.tree.leaves((operands.mask, operands.positions))
     if not known or not plan.limits.band or plan.devices > 1 or _whole_axes(operands, plan):
@@ -144,7 +142,7 @@ def bands_of(operands: Operands, plan: Plan) -> list[Band]:
     return _by_blocks(operands, plan) if _band(operands.mask) is None else []
 
 
-def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list[Band]:
+def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list[Visits]:
     """One band, where each query i sees no other keys than ``i + low`` to ``i + high``; none where tiles get too large.
 
     With half a window of queries, a tile has 1.5 times as many pairs as are allowed, and no parts to put together. A
@@ -157,11 +155,12 @@ def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list
     if width < 1 or rows >= T or columns >= S or rows * columns > room:
         return []
     firsts = [min(row, T - rows) for row in range(0, T, rows)]
-    starts = tuple((row, min(max(0, row + low), S - columns)) for row in firsts)
-    return [Band(Grid(axes, _pieces(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch)), starts)]
+    places = [(row, min(max(0, row + low), S - columns), new) for row, new in zip(firsts, range(0, T, rows), strict=True)]
+    grid = Grid(axes, _pieces(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch))
+    return [Visits(grid, np.array([(row, column, new, column) for row, column, new in places], np.int32))]
 
 
-def _by_blocks(operands: Operands, plan: Plan) -> list[Band]:
+def _by_blocks(operands: Operands, plan: Plan) -> list[Visits]:
     """A band for each block of queries, where the mask leaves out much of not very many pairs.
 
     A causal call of 1,024 queries does 5/8 of the full work in four bands, 3/4 in tiles of 512, and as much in tiles of
@@ -178,7 +177,8 @@ def _by_blocks(operands: Operands, plan: Plan) -> list[Band]:
         row, column = int(block * size), int(blocks[0] * size)
         rows, columns = min(T - row, size), int(min(S, (blocks[-1] + 1) * size)) - column
         pieces = _pieces(axes, plan.limits.bytes // (itemsize * rows * columns))
-        bands.append(Band(Grid(axes, pieces, T, S, rows, columns, len(plan.batch)), ((row, column),)))
+        grid = Grid(axes, pieces, T, S, rows, columns, len(plan.batch))
+        bands.append(Visits(grid, np.array([(row, column, row, column)], np.int32)))
     done = sum(band.grid.rows * band.grid.columns for band in bands)
     return bands if done <= MOST_OF_ALL * T * S else []
 

@@ -1,4 +1,4 @@
-"""Which tiles a mask leaves out, and how loops run over the rest."""
+"""Which tiles a loop visits: those of which the mask leaves something, known before anything runs or not."""
 
 import dataclasses
 import functools
@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from attendax.masks import Mask
 
-from .tiles import Grid, is_one
+from .tiles import Grid, Tile, is_one
 
 SKIPPED, MASKED, OPEN = 0, 1, 2
 
@@ -24,31 +24,97 @@ def once_more(function: Callable[..., Any], *arrays: Any) -> Any:
     return jax.checkpoint(function, prevent_cse=False)(*arrays)
 
 
-def repeat(count: int, body: Callable[[Any, Any], Any], carry: Any) -> Any:
+def repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
     """``carry = body(index, carry)``, ``count`` times; without a loop where that is once."""
     if is_one(count):
         return body(0, carry)
+    if isinstance(count, int) and count == 0:
+        return carry
     return lax.fori_loop(0, count if isinstance(count, int) else jnp.asarray(count, jnp.int32), body, carry)
 
 
-def kinds_of_tiles(mask: Mask | None, grid: Grid, *, rows_count_once: bool = False) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Visits:
+    """The tiles of one size that one loop visits, chunk by chunk.
+
+    ``places`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (Of a
+    size that does not divide, the last tile starts earlier, and leaves out what the one before has.) Where it depends
+    on arrays which tiles are visited, ``order`` holds the numbers of those, chunk by chunk, and ``found`` how many.
+    """
+
+    grid: Grid
+    places: np.ndarray
+    order: Array | None = None
+    found: Any = None
+
+    @property
+    def count(self) -> Any:
+        """How many tiles are visited."""
+        return self.grid.chunks * len(self.places) if self.order is None else self.found
+
+    @property
+    def rows_are_whole(self) -> bool:
+        """Whether each row of scores is in one tile."""
+        return len(np.unique(self.places[:, 0])) == len(self.places)
+
+    def tile(self, index: Any, *, rows_once: bool = True) -> Tile:
+        """The tile that is visited then; unless ``rows_once``, all of its queries count."""
+        number = index if self.order is None else self.order[index]
+        chunk, place = (number, 0) if len(self.places) == 1 else (number // len(self.places), number % len(self.places))
+        at = [int(x[0]) if (x == x[0]).all() else jnp.asarray(x)[place] for x in self.places.T]
+        late = (self.places[:, 2:] > self.places[:, :2]).any(axis=0)
+        new_row, new_column = (place if some else None for place, some in zip(at[2:], late, strict=True))
+        return Tile(self.grid, self.grid.starts(chunk), *at[:2], new_row if rows_once else None, new_column)
+
+
+def every_tile(grid: Grid) -> np.ndarray:
+    """The places of all tiles of a grid, (row_blocks, column_blocks, 4); see ``Visits``."""
+    i = np.arange(grid.row_blocks)[:, None] * grid.rows
+    j = np.arange(grid.column_blocks)[None] * grid.columns
+    starts = np.minimum(i, grid.T - grid.rows), np.minimum(j, grid.S - grid.columns)
+    return np.stack(np.broadcast_arrays(*starts, i, j), axis=-1).astype(np.int32)
+
+
+def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: bool = False) -> Visits:
+    """The tiles of a grid of which the mask leaves something, a row of them before the next; all of them if ``static``.
+
+    Args:
+        mask: of the rank of the scores.
+        grid: the tiles.
+        backward: whether a column of tiles is visited before the next.
+        static: whether the loop must have a length that is known.
+    """
+    used: Any = np.ones((1, grid.row_blocks, grid.column_blocks), bool)
+    if mask is not None and not static:
+        used = kinds_of_tiles(mask, grid) != SKIPPED
+    places = every_tile(grid)
+    if backward:
+        places, used = places.swapaxes(0, 1), used.swapaxes(1, 2)
+    places = places.reshape(-1, 4)
+    if isinstance(used, np.ndarray):
+        return Visits(grid, places[used.reshape(-1)])
+    used = jnp.broadcast_to(used.reshape(used.shape[0], -1), (grid.chunks, len(places))).reshape(-1)
+    numbers = jnp.arange(used.shape[0], dtype=jnp.int32)
+    order = jnp.sort(jnp.where(used, numbers, used.shape[0]))
+    return Visits(grid, places, order, jnp.sum(used, dtype=jnp.int32))
+
+
+def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
     """For each tile SKIPPED, MASKED or OPEN: (chunks or 1, row_blocks, column_blocks).
 
-    A NumPy array, known before anything runs, where the mask has no arrays. A tile with keys, or with
-    ``rows_count_once`` queries, that the tile before has too is never OPEN.
+    A NumPy array, known before anything runs, where the mask has no arrays.
     """
-    xp: Any = jnp if mask is not None and jax.tree.leaves((mask, grid.places)) else np
-    i0 = np.minimum(np.arange(grid.row_blocks) * grid.rows, grid.T - grid.rows)[:, None]
-    j0 = np.minimum(np.arange(grid.column_blocks) * grid.columns, grid.S - grid.columns)[None]
-    once = (j0 % grid.columns == 0) & ((i0 % grid.rows == 0) | (not rows_count_once))
     if mask is None:
-        return np.where(once, OPEN, MASKED)[None]
+        return np.full((1, grid.row_blocks, grid.column_blocks), OPEN)
+    xp: Any = jnp if jax.tree.leaves((mask, grid.places)) else np
+    i0, j0, _, _ = np.moveaxis(every_tile(grid).astype(int), -1, 0)
+    i0, j0 = i0[:, :1], j0[:1]
     least_and_largest = functools.partial(_least_and_largest, grid=grid, i0=i0[:, 0], j0=j0[0])
     i = _ends(i0, grid.rows, grid.places.queries)
     j = _ends(j0, grid.columns, grid.places.keys)
     some, every = mask.map(least_and_largest).bounds(i, j, xp)
-    kinds = [_of_chunks(*pair, grid, xp) for pair in ((some, xp.any), (every, xp.all))]
-    return xp.where(kinds[0], xp.where(kinds[1] & once[None], OPEN, MASKED), SKIPPED)
+    some, every = (_of_chunks(*pair, grid, xp) for pair in ((some, xp.any), (every, xp.all)))
+    return xp.where(some, xp.where(every, OPEN, MASKED), SKIPPED)
 
 
 def _ends(firsts: np.ndarray, size: int, place: Any) -> tuple[Any, Any]:
@@ -92,80 +158,3 @@ def _of_chunks(x: Any, reduce: Callable, grid: Grid, xp: Any) -> Any:
     return xp.broadcast_to(x, (*x.shape[:-2], grid.row_blocks, grid.column_blocks)).reshape(
         grid.chunks, grid.row_blocks, grid.column_blocks
     )
-
-
-def in_one_loop(kinds: np.ndarray, chunks: int, body: Callable, carry: Any, *, every_outer: bool = False) -> Any:
-    """``carry = body(chunk, outer, inner, is_open, is_first, carry)`` for each tile of a known mask, without a branch.
-
-    What is SKIPPED is not in the loop, all others are one program. ``is_first``: the first tile of an outer block.
-    With ``every_outer`` each outer block has one, SKIPPED or not.
-    """
-    used = kinds[0] != SKIPPED
-    if every_outer:
-        used[~used.any(axis=1), 0] = True
-    outer, inner = np.nonzero(used)
-    first = np.diff(outer, prepend=-1) > 0
-    count, is_open = len(outer), bool((kinds[0][used] == OPEN).all())
-
-    def step(index, carry):
-        if is_one(count * chunks):
-            return body(0, int(outer[0]), int(inner[0]), is_open, True, carry)
-        place = index % count
-        at = (jnp.asarray(x)[place] for x in (outer.astype(np.int32), inner.astype(np.int32), first))
-        row, column, is_first = at
-        return body(index // count, row, column, is_open, is_first, carry)
-
-    return repeat(chunks * count, step, carry) if count else carry
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """Which tiles a loop over the inner axis of ``kinds`` (chunks or 1, outer, inner) visits."""
-
-    kinds: Any
-
-    def visit(self, chunk: Any, outer: Any, work: Callable, add: Callable, carry: Any, nothing: Callable) -> Any:
-        """For every inner block that is not SKIPPED: ``carry = add(inner, carry, work(inner, is_open))``.
-
-        A tile that is skipped costs a comparison, and adds what ``nothing()`` returns in place of ``work``.
-        """
-        known = isinstance(self.kinds, np.ndarray)
-        first, count = self._extent() if known else (np.zeros(self.kinds.shape[1], int), self.kinds.shape[2])
-        if count == 0:
-            return carry
-        last = self.kinds.shape[2] - 1
-        ragged = known and bool((first + count - 1 > last).any())
-        values = set(np.unique(self.kinds)) if known else {SKIPPED, MASKED, OPEN}
-        kinds, firsts = jnp.asarray(self.kinds), jnp.asarray(first)
-        whole = kinds.shape[0] == 1
-        visited = sorted(self._visited(first, count) if known else values)
-
-        def step(t, carry):
-            inner = t if not first.any() else jnp.minimum(firsts[outer] + t, last)
-            kind = kinds[0 if whole else chunk, outer, inner] if len(visited) > 1 else visited[0]
-            if ragged:
-                kind = jnp.where(firsts[outer] + t > last, SKIPPED, kind)
-            return add(inner, carry, self._branch(kind, visited, functools.partial(work, inner), nothing))
-
-        return repeat(count, step, carry)
-
-    @staticmethod
-    def _branch(kind: Any, visited: list[int], work: Callable, nothing: Callable) -> Any:
-        if len(visited) == 1:
-            return work(visited[0] == OPEN)
-        choices = {SKIPPED: nothing, MASKED: lambda: work(False), OPEN: lambda: work(True)}
-        index = sum(jnp.int32(kind > low) for low in visited[:-1])
-        return lax.switch(index, [choices[value] for value in visited])
-
-    def _extent(self) -> tuple[np.ndarray, int]:
-        """For each outer block the first inner one that is not skipped, and how many at most there are from it on."""
-        used = (self.kinds != SKIPPED).any(axis=0)
-        first = np.where(used.any(axis=1), used.argmax(axis=1), 0)
-        end = np.where(used.any(axis=1), used.shape[1] - used[:, ::-1].argmax(axis=1), 0)
-        return first, int((end - first).max(initial=0))
-
-    def _visited(self, first: np.ndarray, count: int) -> set[int]:
-        last = self.kinds.shape[2] - 1
-        inner = first[:, None] + np.arange(count)
-        values = np.take_along_axis(self.kinds, np.minimum(inner, last)[None], axis=2)
-        return set(np.where(inner[None] > last, SKIPPED, values).ravel().tolist())

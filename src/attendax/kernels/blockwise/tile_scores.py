@@ -18,9 +18,9 @@ from ..score_modifiers import add_bias, modify
 from .tiles import Tile
 
 
-def scores_of_tile(tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
+def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The scores (..., N, queries, keys) as softmaxed, -inf where forbidden."""
-    return flat_scores(leaves_in(tile, operands), tile, operands, plan, is_open)
+    return flat_scores(leaves_in(tile, operands), tile, operands, plan)
 
 
 def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
@@ -28,10 +28,12 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, is_open: bool) -> Array:
+def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan) -> Array:
     """Scores (..., N, queries, keys), -inf where forbidden. Query heads that share a key are rows of one product."""
-    products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan)
-    return finished(products, leaves[REST:], tile, operands, plan, is_open)[0]
+    scores, allowed = finished(_flat_products(leaves[QUERY], leaves[KEY], operands, plan), leaves[REST:], tile, operands)
+    if operands.score_mod is not None or operands.query.shape[-1] == 1:
+        scores = _rounded(scores)
+    return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
 def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
@@ -69,39 +71,37 @@ def tall_product(keys: Array, queries: Array, plan: Plan) -> Array:
 
 
 def finished(
-    scores: Array,
-    rest: Any,
-    tile: Tile,
-    operands: Operands,
-    plan: Plan,
-    is_open: bool,
-    *,
-    tall: bool = False,
-    rows_once: bool = False,
+    products: Array, rest: Any, tile: Tile, operands: Operands, *, tall: bool = False, live: Any = True
 ) -> tuple[Array, Array | None]:
-    """From products to scores (L2): the modifier, the bias, the mask; and which pairs are allowed, None for all.
+    """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
 
-    ``rest`` are the differentiable leaves after the value, of a tall tile a tall bias (``tall_leaves``). A forbidden
-    product, perhaps NaN, must not reach a modifier, whose derivative there would be NaN, too.
+    What the scores are where they are not allowed does not matter. A forbidden product, perhaps NaN, must not reach a
+    modifier, whose derivative there would be NaN, too; nor may one of a row that is not ``live`` (..., N, queries, 1).
+
+    Args:
+        products: (..., N, queries, keys), or tall.
+        rest: the differentiable leaves after the value, of a tall tile a tall bias (``tall_leaves``).
+        tile, operands: of the scores.
+        tall: whether queries are columns.
+        live: rows that count, where there is a modifier or a bias.
     """
     turned = (lambda x: x.swapaxes(-1, -2)) if tall else (lambda x: x)
     filled = operands.replaced([*operands.differentiable()[:REST], *rest])
     bias, score_mod = filled.bias, filled.score_mod
     shape = tile.grid.shape
-    scores = jnp.broadcast_to(scores, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
-    allowed = None if is_open else allowed_pairs(tile, operands.mask, rows_once=rows_once)
+    scores = jnp.broadcast_to(products, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
+    allowed = allowed_pairs(tile, operands.mask)
     allowed = None if allowed is None else turned(allowed)
+    if live is not True and rest:
+        allowed = turned(live) if allowed is None else allowed & turned(live)
     if bias is not None:
         allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
-        bias = bias.astype(scores.dtype)
     if score_mod is not None:
         scores = scores if allowed is None else jnp.where(allowed, scores, 0)
         scores = turned(_modified(turned(scores), score_mod, tile))
-    if score_mod is not None or operands.query.shape[-1] == 1:
-        scores = _rounded(scores)
     if bias is not None:
-        scores, _ = add_bias(scores, bias, jnp.bool_(True))
-    return (scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)), allowed
+        scores, _ = add_bias(scores, bias.astype(scores.dtype), jnp.bool_(True))
+    return scores, allowed
 
 
 def tall_leaves(rest: Any, operands: Operands) -> list[Any]:
@@ -126,10 +126,10 @@ def _rounded(scores: Array) -> Array:
     return jnp.where(scores == scores, scores, jnp.nan)
 
 
-def allowed_pairs(tile: Tile, mask: Mask | None, *, rows_once: bool = False) -> Array | None:
+def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
     """Which pairs of the tile are allowed, (..., N, queries, keys); None for all.
 
-    Of two tiles that overlap, the second leaves out the keys of the first, and with ``rows_once`` its queries.
+    Of two tiles that overlap, the second leaves out what counts in the first.
     """
     grid, parts = tile.grid, []
     rank = len(grid.shape)
@@ -138,10 +138,7 @@ def allowed_pairs(tile: Tile, mask: Mask | None, *, rows_once: bool = False) -> 
         found = mask.map(lambda part: mask_in_tile(part, tile)).allowed(i.reshape(-1, 1), j.reshape(1, -1), jnp)
         parts.append(found.reshape((1,) * (rank - found.ndim) + found.shape))
     _, i, j = tile.numbers(rank)
-    if tile.column_block is not None and grid.S % grid.columns:
-        parts.append(j >= tile.column_block * grid.columns)
-    if rows_once and tile.row_block is not None and grid.T % grid.rows:
-        parts.append(i >= tile.row_block * grid.rows)
+    parts += [place >= new for place, new in ((j, tile.new_column), (i, tile.new_row)) if new is not None]
     allowed = parts.pop() if parts else None
     while parts:
         allowed = allowed & parts.pop()
@@ -169,7 +166,7 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
 
 
 def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
-    """The modifier on flat scores, for each entry of the axes from vmap, which its arrays have, too."""
+    """The modifier on flat scores, for each entry of the axes from vmap, which its arrays have, too. It hides no NaN."""
     positions = tile.positions(scores.ndim - tile.grid.batch)
 
     def apply(score_mod, scores):
@@ -177,4 +174,5 @@ def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
 
     for _ in range(tile.grid.batch):
         apply = jax.vmap(apply)
-    return apply(jax.tree.map(lambda x: tile.cut("own", x), score_mod), scores)
+    found = apply(jax.tree.map(lambda x: tile.cut("own", x), score_mod), scores)
+    return jnp.where(scores == scores, found, jnp.nan)

@@ -79,64 +79,32 @@ class Grid:
         """Whether queries and keys that follow each other stand side by side."""
         return not any(place is not None and jnp.ndim(place) for place in self.places)
 
-    def tile(self, chunk: Any, row: Any, column: Any) -> "Tile":
-        """The tile of a chunk, a block of queries and a block of keys, by their numbers."""
+    def starts(self, chunk: Any) -> tuple[Any, ...]:
+        """Where a chunk starts along each of ``axes``."""
         starts: list[Any] = []
-        rest = chunk
         for count, piece in zip(self.counts[::-1], self.pieces[::-1], strict=True):
-            starts.insert(0, 0 if is_one(count) else rest % count * piece)
-            rest = rest if is_one(count) else rest // count
-        i = _start(row, self.rows, self.row_blocks, self.T)
-        j = _start(column, self.columns, self.column_blocks, self.S)
-        return Tile(self, tuple(starts), i, j, row, column)
+            starts.insert(0, 0 if is_one(count) else chunk % count * piece)
+            chunk = chunk if is_one(count) else chunk // count
+        return tuple(starts)
 
-
-def _start(block: Any, size: int, blocks: int, full: int) -> Any:
-    """Where a block starts: the last one early enough to be whole."""
-    if blocks == 1:
-        return 0
-    return block * size if full % size == 0 else jnp.minimum(block * size, full - size)
-
-
-@dataclasses.dataclass(frozen=True)
-class Band:
-    """Blocks of queries, each with all the keys that it may see: one tile of each chunk for each block.
-
-    ``starts`` are the first query and the first key of each block.
-    """
-
-    grid: Grid
-    starts: tuple[tuple[int, int], ...]
-
-    @property
-    def tiles(self) -> int:
-        """How many there are."""
-        return self.grid.chunks * len(self.starts)
-
-    def tile(self, index: Any) -> "Tile":
-        """The tile with this number."""
-        if is_one(blocks := len(self.starts)):
-            return self._tile(index, *self.starts[0], None)
-        row, column = jnp.asarray(np.asarray(self.starts, np.int32))[index % blocks]
-        return self._tile(index // blocks, row, column, index % blocks)
-
-    def _tile(self, chunk: Any, row: Any, column: Any, block: Any) -> "Tile":
-        return Tile(self.grid, self.grid.tile(chunk, 0, 0).starts, row, column, block, None)
+    def whole(self, chunk: Any = 0) -> "Tile":
+        """The only tile of a chunk, where it has all queries and keys."""
+        return Tile(self, self.starts(chunk), 0, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
     """Where a tile lies. Its methods cut arrays to it: axes that are 1, or that the tile takes whole, stay.
 
-    ``row_block`` and ``column_block`` are the numbers of its blocks, None in a band.
+    ``row`` and ``column`` are its first query and key; ``new_row`` and ``new_column`` the first that count, None: all.
     """
 
     grid: Grid
     starts: tuple[Any, ...]
     row: Any
     column: Any
-    row_block: Any
-    column_block: Any
+    new_row: Any = None
+    new_column: Any = None
 
     def first_head(self) -> Any:
         """The first query head of the tile."""
