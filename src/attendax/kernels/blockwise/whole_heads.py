@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..not_finite import bad_positions, finite, marked, spoiled_rows
-from ..numerics import on_all_cores, product, repeated, times
+from ..numerics import all_below, any_true, on_all_cores, product, repeated, rows_below, times
 from ..operands import KEY, QUERY, VALUE, Operands, Plan, Results
 from .schedule import once_more, repeat
 from .tile_scores import allowed_pairs
@@ -23,17 +23,33 @@ from .tiles import Grid
 
 ROLES = ["queries", "keys", "keys"]
 ROWS, WORTH = 4096, 2**15  # queries of all heads; scores that are worth a second core
+HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2**10 can overflow
 
 
 def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
-    """The results; see ``blockwise.forward``."""
+    """The results; see ``blockwise.forward``.
 
-    def work(heads):
-        return _forward(heads, plan)
-
+    One kernel can add a mask, but not choose. So if there is a number that would spread from where it is forbidden, it
+    is left out, and the rows that may look at it are taken again, by a program that chooses.
+    """
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1, 1)]
-    return Results(*_by_chunks(grid, operands, [], [], outputs, work))
+
+    def by(work, outputs, arrays):
+        given = operands._replace(**dict(zip(("query", "key", "value"), arrays, strict=True)))
+        return _by_chunks(grid, given, [], [], outputs, lambda heads: work(heads, plan))
+
+    def all_of_it():
+        return by(_in_one_kernel, outputs, operands[:3])
+
+    def in_two_ways():
+        found = by(_in_one_kernel, outputs, [jnp.where(is_small(x), x, 0) for x in operands[:3]])
+        see_it, *exact = by(_by_choice, [outputs[-1], *outputs], operands[:3])
+        return tuple(jnp.where(see_it > 0, *pair) for pair in zip(exact, found, strict=True))
+
+    if operands.mask is None:
+        return Results(*all_of_it())
+    return Results(*lax.cond(all_below(operands[:3], HUGE), all_of_it, in_two_ways))
 
 
 def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
@@ -88,27 +104,46 @@ def _in_one_axis(grid: Grid, allowed: Any) -> Array:
     return allowed.reshape(-1, *allowed.shape[-2:])
 
 
-def _chosen(scores: Array, allowed: Array | None, other: float = -jnp.inf) -> Array:
-    return scores if allowed is None else jnp.where(allowed, scores, other)
+def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
+    """Average, maximum and sum of exponentials: products and sums and no choices, so that XLA makes one kernel of all.
 
-
-def _forward(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
-    """Average, maximum and sum of exponentials.
-
-    XLA makes it one kernel for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
+    It does so for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
     """
-    rows, S = math.prod(heads.query.shape[:-1]), heads.key.shape[-2]
-    few = rows < ROWS and rows * S >= WORTH
-    _, bad = bad_positions((None, heads.value, heads.value))  # a key that is not finite spreads by itself
-    key, value = marked(bad, heads.key, heads.value)
-    scores = _chosen(product(heads.query * plan.scale, key, True), heads.allowed)
-    scores = on_all_cores(scores) if few else scores
+    query, key, value, allowed = heads
+    if allowed is None:  # all see all: a key that is not finite spreads by itself, and of a value the row sum knows
+        mask, mark = 0, jnp.sum(lax.stop_gradient(value - value), axis=(-2, -1), keepdims=True)
+    else:
+        mask, mark = jnp.where(allowed, 0, -jnp.inf).astype(query.dtype), 0
+    rows, S = math.prod(query.shape[:-1]), key.shape[-2]
+    every = on_all_cores if rows < ROWS and rows * S >= WORTH else lambda x: x
+    return _averaged(every(product(query * plan.scale, key, True)) + mask, value, mark, every)
+
+
+def _by_choice(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
+    """The same, where any number may be anywhere; and which rows may look at one that is huge or not finite."""
+    bad_queries = ~rows_below(heads.query, HUGE)
+    bad_keys = ~(rows_below(heads.key, HUGE) & rows_below(heads.value, HUGE))
+    see_it = any_true(heads.allowed & (bad_queries | bad_keys.swapaxes(-1, -2)), axis=-1)
+    key, value = marked(bad_positions(heads)[1], heads.key, heads.value)
+    scores = jnp.where(heads.allowed, product(heads.query * plan.scale, key, True), -jnp.inf)
+    return see_it.astype(scores.dtype), *_averaged(scores, value, 0, lambda x: x)
+
+
+def is_small(x: Array) -> Array:
+    """Which numbers are finite and below ``HUGE``; float16 has no such number."""
+    return jnp.abs(x.astype(jnp.result_type(x.dtype, jnp.float32))) < HUGE
+
+
+def _averaged(scores: Array, value: Array, mark: Any, every: Callable) -> tuple[Array, ...]:
     largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
-    total = powers.sum(axis=-1, keepdims=True)
-    sums = product(powers, value, False)
-    out = (on_all_cores(sums) if few else sums) / jnp.maximum(total, 1)
+    total = powers.sum(axis=-1, keepdims=True) + mark
+    out = every(product(powers, value, False)) / jnp.maximum(total, 1)
     return out, jnp.where(total == 0, -jnp.inf, largest), total
+
+
+def _chosen(scores: Array, allowed: Array | None, other: float = -jnp.inf) -> Array:
+    return scores if allowed is None else jnp.where(allowed, scores, other)
 
 
 def _tangent(heads: _Heads, dots: Any, plan: Plan) -> tuple[Array, ...]:
