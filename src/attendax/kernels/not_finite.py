@@ -11,7 +11,7 @@ is allowed. All else that is multiplied is finite: then 0 times it is 0, and NaN
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from .numerics import rows_finite, rows_not_zero, sums_of_products
 from .operands import KEY, QUERY, VALUE, Results
@@ -20,6 +20,17 @@ from .operands import KEY, QUERY, VALUE, Results
 def finite(x: Array, other: float = 0) -> Array:
     """The array with 0, or ``other``, for each number that is not finite."""
     return jnp.where(jnp.isfinite(x), x, other)
+
+
+def mark_of_rows(values: Array) -> Array:
+    """NaN for each row that is not finite, 0 for the others, (..., S, 1): what is added to the scores of these keys."""
+    return jnp.where(rows_finite(values), 0, jnp.nan)
+
+
+def mark_of_heads(values: Array) -> Array:
+    """The same for each head, (..., G, 1, 1): what is added to the row sums, where every query sees every key."""
+    values = lax.stop_gradient(values)
+    return jnp.sum(values - values, axis=(-2, -1), keepdims=True)
 
 
 def bad_positions(leaves: Any, tangents: Any = (None, None, None)) -> tuple[Array | None, Array]:

@@ -107,20 +107,20 @@ def sums_of_products(one: Array, other: Array) -> Array:
     return jnp.einsum("...d,...d->...", one, other, precision=lax.Precision.HIGHEST)[..., None]
 
 
-@jax.custom_jvp
-def on_all_cores(x: Array) -> Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def on_all_cores(x: Array, axis: int = -1) -> Array:
     """``x``, a product of many small matrices that XLA's CPU compiler then divides among the cores.
 
     A product whose matrices have at most 2**16 entries runs on one core, however many there are, unless its kernel
-    holds a reduction, too. No number is above the maximum of its row, so the minimum of both is the number itself. NaN
-    stays NaN, and may reach the rest of its row: for products that are finite, or of which one NaN spoils a row anyway.
+    holds a reduction, too. No number is above the maximum along an axis, so the minimum of both is the number itself.
+    NaN stays NaN, and may spread along that axis: take one along which a NaN spoils the rest anyway.
     """
-    return jnp.minimum(jnp.max(x, axis=-1, keepdims=True), x) if x.size else x
+    return jnp.minimum(jnp.max(x, axis=axis, keepdims=True), x) if x.size else x
 
 
 @on_all_cores.defjvp
-def _on_all_cores_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    return on_all_cores(primals[0]), tangents[0]
+def _on_all_cores_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return on_all_cores(primals[0], axis), tangents[0]
 
 
 def matmul(left: Array, right: Array) -> Array:

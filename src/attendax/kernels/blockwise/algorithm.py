@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ..not_finite import Rows, bad_positions
+from ..not_finite import Rows, bad_positions, mark_of_rows
 from ..numerics import turned_in_memory
 from ..online_softmax import combined, sum_or_one
 from ..operands import Operands, Plan, Results
@@ -31,14 +31,18 @@ def forward(operands: Operands, plan: Plan) -> Results:
     partition = partition_of(operands, plan, "forward")
     if partition.heads is not None:
         return whole_heads.forward(partition.heads, operands, plan)
-    _, bad = bad_positions(operands)
+    all_see_all = operands.mask is None and operands.bias is None and partition.grid.S % partition.grid.columns == 0
+    mark = None if all_see_all else mark_of_rows(operands.value)
 
     def work(tile):
-        return part_of_forward(tile, bad, operands, plan)
+        return part_of_forward(tile, mark, operands, plan)
+
+    def finish(summed, row_max, row_sum):
+        return summed / sum_or_one(row_sum), row_max, row_sum
 
     neutral = [(operands.value.shape[-1], 0), (1, -jnp.inf), (1, 0)]
-    summed, row_max, row_sum = by_rows(partition.visits(operands, plan), operands, plan, neutral, work, combined)
-    return Results(summed / sum_or_one(row_sum), row_max, row_sum)
+    visits = partition.visits(operands, plan)
+    return Results(*by_rows(visits, operands, plan, neutral, work, combined, finish))
 
 
 def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
@@ -66,7 +70,13 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
 
 
 def by_rows(
-    visits: list[Visits], operands: Operands, plan: Plan, neutral: Any, work: Callable, add: Callable
+    visits: list[Visits],
+    operands: Operands,
+    plan: Plan,
+    neutral: Any,
+    work: Callable,
+    add: Callable,
+    finish: Callable = lambda *parts: parts,
 ) -> tuple[Array, ...]:
     """What ``work`` finds in the tiles, put together for each row of scores.
 
@@ -76,9 +86,11 @@ def by_rows(
         neutral: for each number of a row how wide it is, and what it is where there is nothing.
         work: from a tile to its part of each row.
         add: two parts of a row as one.
+        finish: from the sums of a row to the results.
     """
     rows, wide = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.wide()
     buffers = tuple(jnp.full((*rows, width), nothing, wide) for width, nothing in neutral)
+    at_once = all(each.rows_are_whole for each in visits)
     for each in visits:
 
         tile_of = functools.partial(each.tile, rows_once=not each.rows_are_whole)
@@ -87,10 +99,11 @@ def by_rows(
             tile, parts = tile_of(index), once_more(lambda index: work(tile_of(index)), index)
             if not each.rows_are_whole:
                 parts = add([tile.cut("queries", x) for x in buffers], parts)
+            parts = finish(*parts) if at_once else parts
             return tuple(tile.put("queries", *pair) for pair in zip(buffers, parts, strict=True))
 
         buffers = repeat(each.count, step, buffers)
-    return buffers
+    return buffers if at_once else finish(*buffers)
 
 
 def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from attendax.masks import Mask
 
-from .tiles import Grid, Tile, is_one
+from .tiles import Grid, Tile, divided, is_one
 
 SKIPPED, MASKED, OPEN = 0, 1, 2
 
@@ -60,7 +60,7 @@ class Visits:
     def tile(self, index: Any, *, rows_once: bool = True) -> Tile:
         """The tile that is visited then; unless ``rows_once``, all of its queries count."""
         number = index if self.order is None else self.order[index]
-        chunk, place = (number, 0) if len(self.places) == 1 else (number // len(self.places), number % len(self.places))
+        chunk, place = divided(number, len(self.places))
         at = [int(x[0]) if (x == x[0]).all() else jnp.asarray(x)[place] for x in self.places.T]
         late = (self.places[:, 2:] > self.places[:, :2]).any(axis=0)
         new_row, new_column = (place if some else None for place, some in zip(at[2:], late, strict=True))

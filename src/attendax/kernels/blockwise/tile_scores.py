@@ -28,19 +28,23 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan) -> Array:
-    """Scores (..., N, queries, keys), -inf where forbidden. Query heads that share a key are rows of one product."""
-    scores, allowed = finished(_flat_products(leaves[QUERY], leaves[KEY], operands, plan), leaves[REST:], tile, operands)
+def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, mark: Array | None = None) -> Array:
+    """Scores (..., N, queries, keys), -inf where forbidden; a ``mark`` of keys (..., G, keys, 1) is added before that."""
+    products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan, mark)
+    scores, allowed = finished(products, leaves[REST:], tile, operands)
     if operands.score_mod is not None or operands.query.shape[-1] == 1:
         scores = _rounded(scores)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
-def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
-    """``scale · Q Kᵀ``, (..., N, queries, keys)."""
+def _flat_products(
+    query: Array, key: Array, operands: Operands, plan: Plan, mark: Array | None = None
+) -> Array:
+    """``scale · Q Kᵀ``, (..., N, queries, keys). Query heads that share a key are rows of one product."""
     query, key = (x.astype(operands.wide()) for x in (query, key))
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
     products = product(grouped, key, True, plan.flat)
+    products = products if mark is None else products + mark.swapaxes(-1, -2)
     return products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
 
 

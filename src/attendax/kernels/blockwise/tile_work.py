@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import dropout
-from ..not_finite import Rows, finite, marked
+from ..not_finite import Rows, finite, mark_of_heads, marked
 from ..numerics import product, repeated, sums_of_products, times
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
@@ -15,13 +15,17 @@ from .tile_scores import finished, flat_scores, leaves_in, scores_of_tile, tall_
 from .tiles import Tile
 
 
-def part_of_forward(tile: Tile, bad: Array, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """Over the keys of a tile, some of them ``bad``: weighted sum of the values, maximum, sum of exponentials."""
+def part_of_forward(tile: Tile, mark: Array | None, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials; ``mark`` is that of values."""
     leaves = leaves_in(tile, operands)
-    leaves[KEY], leaves[VALUE] = marked(tile.cut("keys", bad), leaves[KEY], leaves[VALUE])
-    scores = flat_scores(leaves, tile, operands, plan)
-    exps, row_max, row_sum = exp_scores(scores)
-    return _average(dropped(exps, tile, operands, plan), leaves[VALUE].astype(scores.dtype), plan), row_max, row_sum
+    here = None if mark is None else tile.cut("keys", mark)
+    exps, row_max, row_sum = exp_scores(flat_scores(leaves, tile, operands, plan, here))
+    value = leaves[VALUE].astype(exps.dtype)
+    if here is None:
+        row_sum += each_query_head(mark_of_heads(value), tile)
+    else:
+        value = jnp.where(jnp.isnan(here), 0, value)
+    return _average(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
@@ -95,6 +99,11 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     if operands.bias is not None and 0 in moving:
         drest[0] = drest[0].swapaxes(-1, -2)
     return (*found, *drest)
+
+
+def each_query_head(x: Array, tile: Tile) -> Array:
+    """Numbers of key heads (..., G, 1, 1) for every query head."""
+    return x if tile.grid.group == 1 else jnp.repeat(x, tile.grid.group, axis=-3)
 
 
 def _in_groups(x: Array, tile: Tile) -> Array:

@@ -83,8 +83,8 @@ class Grid:
         """Where a chunk starts along each of ``axes``."""
         starts: list[Any] = []
         for count, piece in zip(self.counts[::-1], self.pieces[::-1], strict=True):
-            starts.insert(0, 0 if is_one(count) else chunk % count * piece)
-            chunk = chunk if is_one(count) else chunk // count
+            chunk, place = divided(chunk, count)
+            starts.insert(0, place * piece)
         return tuple(starts)
 
     def whole(self, chunk: Any = 0) -> "Tile":
@@ -183,6 +183,16 @@ def folded(x: Array, shape: tuple[int, ...]) -> Array:
 
 def _as_int32(index: Any) -> Any:
     return np.int32(index) if isinstance(index, int) else jnp.asarray(index, jnp.int32)
+
+
+def divided(number: Any, size: Any) -> tuple[Any, Any]:
+    """``divmod`` of numbers that are not negative: of a traced one in two operations, where JAX's own takes ten."""
+    if is_one(size):
+        return number, 0
+    if isinstance(number, int) and isinstance(size, int):
+        return divmod(number, size)
+    number, size = jnp.asarray(number, jnp.int32), jnp.asarray(size, jnp.int32)
+    return lax.div(number, size), lax.rem(number, size)
 
 
 def is_one(size: Any) -> bool:

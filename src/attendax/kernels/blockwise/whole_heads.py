@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..not_finite import bad_positions, finite, marked, spoiled_rows
+from ..not_finite import bad_positions, finite, mark_of_heads, marked, spoiled_rows
 from ..numerics import all_below, any_true, on_all_cores, product, repeated, rows_below, times
 from ..operands import KEY, QUERY, VALUE, Operands, Plan, Results
 from .schedule import once_more, repeat
@@ -111,7 +111,7 @@ def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """
     query, key, value, allowed = heads
     if allowed is None:  # all see all: a key that is not finite spreads by itself, and of a value the row sum knows
-        mask, mark = 0, jnp.sum(lax.stop_gradient(value - value), axis=(-2, -1), keepdims=True)
+        mask, mark = 0, mark_of_heads(value)
     else:
         mask, mark = jnp.where(allowed, 0, -jnp.inf).astype(query.dtype), 0
     rows, S = math.prod(query.shape[:-1]), key.shape[-2]
@@ -177,7 +177,7 @@ def _cotangent(heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan)
     delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
     dscores = weights * (dweights - delta + dlse.swapaxes(-1, -2))
     turned = lax.optimization_barrier((key * plan.scale).swapaxes(-1, -2))  # on its own: the rest is one kernel
-    dquery = times(turned, dscores).swapaxes(-1, -2)
+    dquery = on_all_cores(times(turned, dscores), axis=-2).swapaxes(-1, -2)
     return dquery, on_all_cores(times(dscores, query)), on_all_cores(times(weights, dout))
 
 
