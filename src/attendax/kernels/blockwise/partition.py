@@ -15,7 +15,7 @@ LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
 ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
-BANDS, MOST_OF_ALL = 4, 0.8  # how many bands at most, and what share of all pairs they may still have
+BANDS, MOST_OF_ALL = {"forward": 4, "tangent": 2, "cotangent": 2}, 0.8  # how many, with what share of all pairs
 FEW = 128  # queries
 LEAST = 32  # queries or keys, however many heads a tile must hold
 
@@ -44,7 +44,7 @@ def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> 
     if (heads := whole_grid_of(operands, plan, most)) is not None:
         return Partition(heads, [], heads)
     backward = direction == "cotangent"
-    return Partition(None, bands_of(operands, plan), grid_of(operands, plan, apart=backward), backward)
+    return Partition(None, bands_of(operands, plan, BANDS[direction]), grid_of(operands, plan, apart=backward), backward)
 
 
 def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
@@ -131,7 +131,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     return Grid(axes, pieces, T, S, T, S, len(plan.batch), operands.positions)
 
 
-def bands_of(operands: Operands, plan: Plan) -> list[Visits]:
+def bands_of(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     """The bands of a call whose mask leaves out much, in a way that is known before anything runs; else none."""
     known = operands.mask is not None and not jax.tree.leaves((operands.mask, operands.positions))
     if not known or not plan.limits.band or plan.devices > 1 or _whole_axes(operands, plan):
@@ -139,7 +139,7 @@ def bands_of(operands: Operands, plan: Plan) -> list[Visits]:
     low, high = _reach(operands.mask)
     if low is not None and high is not None:
         return _along_a_window(low, high, operands, plan)
-    return _by_blocks(operands, plan) if _band(operands.mask) is None else []
+    return _by_blocks(operands, plan, most) if _band(operands.mask) is None else []
 
 
 def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list[Visits]:
@@ -160,14 +160,14 @@ def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list
     return [Visits(grid, np.array([(row, column, new, column) for row, column, new in places], np.int32))]
 
 
-def _by_blocks(operands: Operands, plan: Plan) -> list[Visits]:
+def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     """A band for each block of queries, where the mask leaves out much of not very many pairs.
 
     A causal call of 1,024 queries does 5/8 of the full work in four bands, 3/4 in tiles of 512, and as much in tiles of
     256, which are slower to multiply and have to be merged: 1.15 times the speed forward, 1.05 with the gradient.
     """
     T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
-    if not size < max(T, S) <= BANDS * size:
+    if not size < max(T, S) <= most * size:
         return []
     axes, itemsize = _axes(operands, plan), operands.wide().itemsize
     kinds = kinds_of_tiles(operands.mask, Grid(axes, axes, T, S, min(T, size), min(S, size)))[0]
