@@ -57,8 +57,8 @@ def _attend(
     pairs = matmul(finite(q), w_q)[:, :, None, :] + matmul(finite(k), w_k)[:, None, :, :]
     scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
     scores = scores + _nan_where_not_finite(q)[:, :, None] + _nan_where_not_finite(k)[:, None, :]
-    # The scores are the bias of an attention whose own scores are 0.
-    output, weights = out_and_weights(*(jnp.zeros_like(x[..., :1]) for x in (q, k)), values, allowed, scores)
+    no_query, no_key = (jnp.zeros_like(x[..., :1]) for x in (q, k))  # the scores are the bias to scores of 0
+    output, weights = out_and_weights(no_query, no_key, values, allowed, scores)
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
