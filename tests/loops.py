@@ -32,6 +32,28 @@ def attend(query, key, value, allowed, score):
     return out, weights, lse
 
 
+def rows_that_are_nan(query, key, value, allowed, bias):
+    """L6 of one head: which rows of out and lse are NaN, because they see something that is not finite."""
+
+    def spoils(i, j):
+        return not math.isfinite(bias(i, j)) or not all(map(math.isfinite, [*query[i], *key[j], *value[j]]))
+
+    return [any(allowed(i, j) and spoils(i, j) for j in range(len(key))) for i in range(len(query))]
+
+
+def pairs_of_nan_gradient(nan_rows, allowed, S, grad_out, grad_lse):
+    """L6 of one head: the pairs (i, j) that make row i of the gradient of the query and row j of key and value NaN.
+
+    The row is NaN, or its own gradient is not finite, and something depends on it.
+    """
+    found = []
+    for i, row in enumerate(grad_out):
+        given = [*row, grad_lse[i]]
+        if any(g != 0 for g in given) and (nan_rows[i] or not all(map(math.isfinite, given))):
+            found += [(i, j) for j in range(S) if allowed(i, j)]
+    return found
+
+
 def dot(a, b):
     return sum(x * y for x, y in zip(a, b, strict=True))
 

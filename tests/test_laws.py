@@ -261,27 +261,72 @@ def test_l6_in_additive_attention(rng):
     arrays = [rng.normal(size=s) for s in ((B, T, D), (B, S, 4), (B, S, V), (D, 8), (4, 8), (8,))]
     poisoned = [arrays[0], *(changed(x, np.s_[:, 4:], np.nan) for x in arrays[1:3]), *arrays[3:]]
     mask, cotangent = np.arange(S) < 4, rng.normal(size=(B, T, V))
-
-    @jax.jit
-    def by_autodiff(*arrays):
-        return jax.vjp(lambda *a: ops.additive_attention(*a, mask)[0], *arrays)[1](cotangent)
-
+    by_autodiff = additive_by_autodiff(mask)
     assert_same_bits(spec.additive_attention(*poisoned, mask), spec.additive_attention(*arrays, mask), "spec")
     by_hand = partial(spec.additive_attention_backward, cotangent)
     assert_same_bits(by_hand(*poisoned, mask), by_hand(*arrays, mask), "spec gradient")
-    assert_same_bits(by_autodiff(*poisoned), by_autodiff(*arrays), "ops gradient")
+    assert_same_bits(by_autodiff(*poisoned, cotangent), by_autodiff(*arrays, cotangent), "ops gradient")
 
 
+def additive_by_autodiff(mask):
+    """The output of ``ops.additive_attention`` and the gradients of its six arrays; their cotangent comes last."""
+
+    @jax.jit
+    def run(*arrays):
+        output, pull = jax.vjp(lambda *a: ops.additive_attention(*a, mask)[0], *arrays[:-1])
+        return output, *pull(arrays[-1])
+
+    return run
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("read", [True, False], ids=["read", "not read"])
+@pytest.mark.parametrize("poison", NOT_FINITE)
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["query", "key", "value"])
+def test_l6_what_additive_attention_sees(which, poison, read, rng):
+    """NaN where the specification has it, the gradients of the weights included; nowhere if nothing reads the row."""
+    arrays = [rng.normal(size=s) for s in ((B, T, D), (B, S, 4), (B, S, V), (D, 8), (4, 8), (8,))]
+    arrays[which] = changed(arrays[which], np.s_[0, 4, 1], poison)
+    mask, cotangent = np.tri(T, S, dtype=bool), rng.normal(size=(B, T, V))
+    cotangent[0, 4] *= read
+    wanted = spec.additive_attention(*arrays, mask)[0], *spec.additive_attention_backward(cotangent, *arrays, mask)
+    assert np.isnan(wanted[0][0, 4]).all()
+    assert [np.isnan(x).any() for x in wanted[1:]] == [read] * 6
+    for got, right in zip(additive_by_autodiff(mask)(*arrays, cotangent), wanted, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.sample(4)
 @every_implementation
-def test_what_is_seen_does_matter(attention, rng):
-    """The counterpart of L6: a visible NaN is not swallowed, a visible infinity neither, and only where it is seen."""
-    query, key, value = qkv(rng)
-    value = changed(value, np.s_[:, :, 2, 0], np.nan)
-    value = changed(value, np.s_[:, :, 3, 1], np.inf)
-    out = np.asarray(attention(query, key, value))
-    assert np.isnan(out[..., 0]).all()
-    assert (out[..., 1] == np.inf).all()
-    assert np.isfinite(out[..., 2:]).all()
+@pytest.mark.parametrize("poison", NOT_FINITE)
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+def test_l6_what_is_seen_does_matter(attention, which, poison, rng):
+    """The counterpart: a row that may look at it, or is it, is NaN in all of out and lse, and no other row is."""
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
+    arrays[which] = changed(arrays[which], np.s_[:, :, 2, 0], poison)
+    out, lse = map(np.asarray, attention(**arrays, mask=masks.causal(), return_lse=True))
+    spoiled = np.arange(T) == 2 if which == "query" else np.arange(T) >= 2
+    np.testing.assert_array_equal(np.isnan(lse), np.broadcast_to(spoiled, lse.shape))
+    np.testing.assert_array_equal(np.isnan(out), np.broadcast_to(spoiled[:, None], out.shape))
+
+
+@pytest.mark.sample(4)
+@every_gradient
+@pytest.mark.parametrize("poison", NOT_FINITE)
+@pytest.mark.parametrize("which", ["query", "key", "value", "cotangent"])
+def test_l6_the_gradient_of_what_is_seen_is_nan(gradients, which, poison, rng):
+    """In the row of the query, and in those of all positions that it may look at, key and value alike."""
+    arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True)) | {"cotangent": rng.normal(size=(B, N, T, V))}
+    mask = masks.segments(np.array([[0, 0, 1, 1, 1]] * B), np.array([[0, 0, 0, 1, 1, 1, 1]] * B))
+    clean = gradients(**arrays, mask=mask)
+    grads = gradients(**arrays | {which: changed(arrays[which], np.s_[:, :, 1, 0], poison)}, mask=mask)
+    row = [False, True, False, False, False] if which in ("query", "cotangent") else [True, True, False, False, False]
+    for got, wanted, spoiled in zip(
+        grads, clean, (row, [True] * 3 + [False] * 4, [True] * 3 + [False] * 4), strict=True
+    ):
+        got, wanted = np.asarray(got), np.asarray(wanted)
+        np.testing.assert_array_equal(np.isnan(got), np.broadcast_to(np.array(spoiled)[:, None], got.shape))
+        assert_same_bits(got[:, :, ~np.array(spoiled)], wanted[:, :, ~np.array(spoiled)], which)
 
 
 # L7: finite in, finite out

@@ -8,6 +8,7 @@ the original.
 import importlib
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +46,29 @@ def judge_poison(case, twin):
     assert_same_bits(case.forward(twin, q, k, v, *weights), wanted, case.name)
 
 
-def judge_visible(case, twin):
-    q, k, v, *weights = (x.copy() for x in arrays_of(case))
-    v[..., 0, 0] = np.nan
-    assert np.isnan(np.asarray(case.forward(twin, q, k, v, *weights))[..., 0]).all()
+def judge_visible(case, twin, which=2):
+    """L6: one number that is not finite makes the whole row NaN of each query that may look at it."""
+    arrays = [x.copy() for x in arrays_of(case)]
+    arrays[which][..., 0, 0] = np.inf
+    assert np.isnan(np.asarray(case.forward(twin, *arrays))).all()
+
+
+def judge_unread(case, twin):
+    """L6: a query that is NaN and that nothing depends on adds 0."""
+    arrays = [x.copy() for x in arrays_of(case)]
+    arrays[0][..., 1, :] = np.nan
+    cotangent = np.ones(arrays[0].shape[:-1] + arrays[2].shape[-1:])
+    cotangent[..., 1, :] = 0
+    assert all(np.isfinite(x).all() for x in case.backward(twin, cotangent, *arrays))
+
+
+def judge_hidden_infinity(case, twin):
+    """L6: an infinite key spoils its rows though a cap makes its score finite."""
+    from attendax import scores
+
+    q, k, v = (x.copy() for x in arrays_of(case))
+    k[..., 0, 0] = np.inf
+    assert np.isnan(twin.attention(q, k, v, score_mod=scores.softcap(0.5))).all()
 
 
 def judge_minus_infinity(case, twin):
@@ -78,17 +98,22 @@ def judge_unwritten(case, twin):
 
 
 def judge_cotangent(case, twin):
-    """L6: a NaN in the cotangent of query 1 reaches no key after it (case sdpa-causal)."""
+    """L6: a NaN in the cotangent of query 1 reaches the keys up to it, and none after it (case sdpa-causal)."""
     arrays = arrays_of(case)
     cotangent = np.ones(case.forward(twin, *arrays).shape)
-    cotangent[..., 1, :] = np.nan
-    assert np.isfinite(case.backward(twin, cotangent, *arrays)[2][..., 2:, :]).all()
+    cotangent[..., 1, 0] = np.nan
+    for gradient in case.backward(twin, cotangent, *arrays)[1:]:
+        assert np.isnan(gradient[..., :2, :]).all()
+        assert np.isfinite(gradient[..., 2:, :]).all()
 
 
 SPECIAL = {
     "huge": judge_huge,
     "poison": judge_poison,
     "visible": judge_visible,
+    "visible key": partial(judge_visible, which=1),
+    "unread": judge_unread,
+    "hidden infinity": judge_hidden_infinity,
     "minus infinity": judge_minus_infinity,
     "modified bias": judge_modified_bias,
     "encoding": judge_encoding,

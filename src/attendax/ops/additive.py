@@ -7,10 +7,11 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import matmul
+from attendax.kernels.numerics import finite, matmul
 from attendax.kernels.operands import takes_arrays, widen
 
-from .weighted_sum import as_allowed, average, drop_unused, pull_back
+from .full_attention import out_and_weights
+from .weighted_sum import as_allowed, pull_back
 
 
 @takes_arrays
@@ -53,11 +54,17 @@ def _attend(
     checks.mask(function, mask, shape, broadcast=True)
     q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
     allowed = as_allowed(mask, shape)
-    q, k = drop_unused(allowed, [q], [k])
-    pairs = matmul(q, w_q)[:, :, None, :] + matmul(k, w_k)[:, None, :, :]
+    pairs = matmul(finite(q), w_q)[:, :, None, :] + matmul(finite(k), w_k)[:, None, :, :]
     scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
-    output, weights = average(scores, values, allowed)
+    scores = scores + _nan_where_not_finite(q)[:, :, None] + _nan_where_not_finite(k)[:, None, :]
+    no_query, no_key = (jnp.zeros_like(x[..., :1]) for x in (q, k))  # the scores are the bias to scores of 0
+    output, weights = out_and_weights(no_query, no_key, values, allowed, scores)
     return output.astype(Q.dtype), weights.astype(Q.dtype)
+
+
+def _nan_where_not_finite(x: Array) -> Array:
+    """NaN for each row of x (B, T, .) that is not finite, 0 for the others: (B, T). Added, a derivative passes it."""
+    return jnp.where(jnp.isfinite(x).all(axis=-1), 0, jnp.full((), jnp.nan, x.dtype))
 
 
 @takes_arrays

@@ -7,7 +7,7 @@ import numpy as np
 from attendax import checks
 from attendax.checks import check
 
-from .weighted_sum import Array, average, average_backward, drop_unused, quiet, widen
+from .weighted_sum import Array, average, average_backward, quiet, take_out, widen
 
 
 @quiet
@@ -41,7 +41,7 @@ def additive_attention(
         >>> output, weights
         (array([[[2.]]]), array([[[0.5, 0.5]]]))
     """
-    output, weights, _, _ = _forward("additive_attention", Q, K, V, W_q, W_k, v, mask)
+    output, weights, *_ = _forward("additive_attention", Q, K, V, W_q, W_k, v, mask)
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
@@ -56,16 +56,21 @@ def _forward(
     mask: Array | None,
     grad_output: Array | None = None,
 ) -> Any:
-    """The forward in the wide dtype: output, weights, the hidden layer (B, T, S, A), and which pairs are allowed."""
+    """The forward in the wide dtype: output, weights, which pairs are allowed, the hidden layer, and all six arrays.
+
+    The hidden layer (B, T, S, A) is 0 where forbidden: a forbidden key may be so large that it is not finite.
+    """
     arrays = {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v, "grad_output": grad_output}
     check(function, arrays)
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
-    q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
-    hidden = np.tanh((q @ w_q)[:, :, None, :] + (k @ w_k)[:, None, :, :])
+    *tokens, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
+    q, k, values, spoiled = take_out(*tokens)
     allowed = np.broadcast_to(True if mask is None else mask, shape)
-    output, weights = average(hidden @ vector, values, allowed)
-    return output, weights, hidden, allowed
+    hidden = np.tanh((q @ w_q)[:, :, None, :] + (k @ w_k)[:, None, :, :])
+    hidden = np.where(allowed[..., None], hidden, 0)
+    output, weights = average(np.where(spoiled, np.nan, hidden @ vector), values, allowed)
+    return output, weights, allowed, hidden, (q, k, values, w_q, w_k, vector)
 
 
 @quiet
@@ -99,14 +104,13 @@ def additive_attention_backward(
     Raises:
         TypeError, ValueError: as the forward.
     """
-    _, weights, hidden, allowed = _forward("additive_attention_backward", Q, K, V, W_q, W_k, v, mask, grad_output)
-    gradient, q, k, values, w_q, w_k, vector = widen(grad_output, Q, K, V, W_q, W_k, v)
-    grad_scores, grad_V = average_backward(gradient, weights, values, allowed)
-    grad_scores, pair = grad_scores[..., None], allowed[..., None]  # beside the hidden axis: (B, T, S, 1)
-    grad_v = np.where(pair, grad_scores * hidden, 0).sum(axis=(0, 1, 2))
-    grad_sum = np.where(pair, grad_scores * vector * (1 - hidden**2), 0)
+    inputs = Q, K, V, W_q, W_k, v
+    _, weights, allowed, hidden, wide = _forward("additive_attention_backward", *inputs, mask, grad_output)
+    q, k, values, w_q, w_k, vector = wide
+    grad_scores, grad_V = average_backward(grad_output.astype(values.dtype), weights, values, allowed)
+    grad_v = np.einsum("bij,bija->a", grad_scores, hidden)
+    grad_sum = grad_scores[..., None] * vector * (1 - hidden**2)
     grad_u, grad_t = grad_sum.sum(axis=2), grad_sum.sum(axis=1)
-    q, k = drop_unused(allowed, [q], [k])
     grad_W_q, grad_W_k = (np.einsum("bim,bia->ma", x, grad) for x, grad in ((q, grad_u), (k, grad_t)))
     gradients = grad_u @ w_q.T, grad_t @ w_k.T, grad_V, grad_W_q, grad_W_k, grad_v
-    return tuple(g.astype(x.dtype) for g, x in zip(gradients, (Q, K, V, W_q, W_k, v), strict=True))
+    return tuple(g.astype(x.dtype) for g, x in zip(gradients, inputs, strict=True))

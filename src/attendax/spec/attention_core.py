@@ -14,11 +14,11 @@ from .weighted_sum import (
     Array,
     average,
     average_backward,
-    product_backward,
     quiet,
     softmax,
     softmax_backward,
     sum_to_shape,
+    take_out,
     widen,
 )
 
@@ -85,9 +85,8 @@ def compute_attention_scores_backward(
     check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
     checks.boolean("compute_attention_scores_backward", "scale", scale)
     gradient, q, k = widen(grad_output, Q, K)
-    everywhere = np.ones(gradient.shape, bool)
-    grad_Q, grad_K = product_backward(_factor(Q, scale) * gradient, q, k, everywhere)
-    return grad_Q.astype(Q.dtype), grad_K.astype(K.dtype)
+    gradient = _factor(Q, scale) * gradient
+    return (gradient @ k).astype(Q.dtype), (gradient.swapaxes(-1, -2) @ q).astype(K.dtype)
 
 
 @quiet
@@ -205,7 +204,7 @@ def scaled_dot_product_attention(
         >>> scaled_dot_product_attention(Q, K, V, mask=np.array([True, True, False]))
         (array([[1.5]]), array([[0.5, 0.5, 0. ]]))
     """
-    output, weights, _ = _scaled_dot_product(Q, K, V, mask, bias, "scaled_dot_product_attention")
+    output, weights, *_ = _scaled_dot_product(Q, K, V, mask, bias, "scaled_dot_product_attention")
     return output.astype(Q.dtype), weights.astype(Q.dtype)
 
 
@@ -218,17 +217,18 @@ def _scaled_dot_product(
     function: str,
     grad_output: Array | None = None,
 ) -> Any:
-    """The forward in the wide dtype: output, weights, and which pairs are allowed."""
+    """The forward in the wide dtype: output, weights, which pairs are allowed, and Q, K and V from ``take_out``."""
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)
     checks.bias(function, bias, shape, Q.dtype)
-    q, k, v, b = widen(Q, K, V, bias)
-    scores = compute_attention_scores(q, k)
+    *wide, b = widen(Q, K, V, bias)
+    q, k, v, spoiled = take_out(*wide)
+    scores = np.where(spoiled, np.nan, compute_attention_scores(q, k))
     allowed = np.broadcast_to(True if mask is None else mask, shape)
     if b is not None:
         scores, allowed = add_bias(scores, b, allowed)
-    return *average(scores, v, allowed), allowed
+    return *average(scores, v, allowed), allowed, q, k, v
 
 
 def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
@@ -268,9 +268,8 @@ def scaled_dot_product_attention_backward(
         TypeError, ValueError: as the forward.
     """
     function = "scaled_dot_product_attention_backward"
-    _, weights, allowed = _scaled_dot_product(Q, K, V, mask, bias, function, grad_output)
-    gradient, q, k, v, _ = widen(grad_output, Q, K, V, bias)
-    grad_scores, grad_V = average_backward(gradient, weights, v, allowed)
-    grad_Q, grad_K = product_backward(_factor(Q) * grad_scores, q, k, allowed)
+    _, weights, allowed, q, k, v = _scaled_dot_product(Q, K, V, mask, bias, function, grad_output)
+    grad_scores, grad_V = average_backward(grad_output.astype(v.dtype), weights, v, allowed)
+    grad_Q, grad_K = compute_attention_scores_backward(grad_scores, q, k)
     gradients = grad_Q.astype(Q.dtype), grad_K.astype(K.dtype), grad_V.astype(V.dtype)
     return gradients if bias is None else (*gradients, sum_to_shape(grad_scores, bias.shape).astype(bias.dtype))

@@ -15,17 +15,7 @@ from attendax.params import AttentionGradients
 from . import dropout
 from .attention_core import add_bias
 from .score_modifiers import modify, modify_backward
-from .weighted_sum import (
-    Array,
-    as_allowed,
-    product_backward,
-    quiet,
-    softmax,
-    sum_over_allowed,
-    sum_to_shape,
-    through_softmax,
-    widen,
-)
+from .weighted_sum import Array, as_allowed, average, average_backward, quiet, sum_to_shape, take_out, widen
 
 
 @overload
@@ -126,7 +116,10 @@ def attention_with_weights(
 
 
 class _Steps(NamedTuple):
-    """The forward, step by step, in the wide dtype and with a head axis: what the backward goes back through."""
+    """The forward, step by step, in the wide dtype and with a head axis: what the backward goes back through.
+
+    q, k and v are those of ``take_out``.
+    """
 
     q: Any
     k: Any
@@ -175,6 +168,7 @@ def _forward(
     if query.ndim == 2:  # one head, no batch
         q, k, v = q[None], k[None], v[None]
     k, v = (np.repeat(x, border.group, axis=-3) for x in (k, v))
+    q, k, v, spoiled = take_out(q, k, v)
     shape = (*q.shape[:-1], k.shape[-2])
     allowed = as_allowed(mask, shape)
     if b is not None:
@@ -182,13 +176,13 @@ def _forward(
     products = np.where(allowed, (border.scale * q) @ k.swapaxes(-1, -2), 0)  # scaled first: it cannot overflow alone
     scores = products if score_mod is None else modify(score_mod, products)
     scores = scores if b is None else add_bias(scores, b, allowed)[0]
-    scores = np.where(allowed, scores, -np.inf)
-    weights = np.where(allowed, softmax(scores), 0)
+    scores = np.where(spoiled, np.nan, scores)  # last, because a modifier may hide a NaN
     kept = np.ones((), q.dtype)
     if border.rate:
         kept = dropout.keep(border.words, shape, border.rate) / q.dtype.type(1 - border.rate if border.rate < 1 else 1)
-    out = sum_over_allowed(weights * kept, v, allowed)
-    return _Steps(q, k, v, border.scale, products, allowed, weights, kept, out, log_sum_exp(scores))
+    out, weights = average(scores, v, allowed, kept)
+    lse = log_sum_exp(np.where(allowed, scores, -np.inf))
+    return _Steps(q, k, v, border.scale, products, allowed, weights, kept, out, lse)
 
 
 def log_sum_exp(scores: Array) -> Array:
@@ -229,7 +223,7 @@ def attention_backward(
         dq_i  = scale Σ_j dz_ij k_j
         dk_j  = scale Σ_i dz_ij q_i                   over the query heads of a group, too
 
-    A forbidden pair has p = 0 and stands in none of the sums.
+    A forbidden pair has p = 0 and adds nothing to any of the sums.
 
     Args:
         grad_output: gradient with respect to out (..., N, T, V).
@@ -246,24 +240,15 @@ def attention_backward(
     inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
     steps = _forward("attention_backward", *inputs, implementation, grad_output=grad_output, grad_lse=grad_lse)
     gradient = grad_output.astype(steps.q.dtype).reshape(steps.out.shape)
-    live = (gradient != 0).any(axis=-1)  # a query that nothing depends on is left out, whatever its weights
-    if grad_lse is not None:
-        live |= grad_lse.reshape(live.shape) != 0
-    allowed = steps.allowed & live[..., None]
-    weights = np.where(allowed, steps.weights, 0)
-    grad_v = sum_over_allowed((weights * steps.kept).swapaxes(-1, -2), gradient, allowed.swapaxes(-1, -2))
-    grad_weights = np.where(allowed, gradient @ steps.v.swapaxes(-1, -2), 0) * steps.kept
-    grad_scores = through_softmax(grad_weights, weights)
-    if grad_lse is not None:
-        grad_scores = grad_scores + weights * grad_lse.astype(weights.dtype).reshape(weights.shape[:-1])[..., None]
-    grad_scores = np.where(allowed, grad_scores, 0)
+    dlse: Any = 0.0 if grad_lse is None else grad_lse.astype(gradient.dtype).reshape(gradient.shape[:-1])
+    grad_scores, grad_v = average_backward(gradient, steps.weights, steps.v, steps.allowed, steps.kept, dlse)
     grad_products, grad_score_mod = grad_scores, None
     if score_mod is not None:
         grad_products, grad_score_mod = modify_backward(grad_scores, score_mod, steps.products)
-    grad_q, grad_k = product_backward(steps.scale * grad_products, steps.q, steps.k, allowed)
+    grad_products = steps.scale * grad_products
     return AttentionGradients(
-        grad_q.reshape(query.shape).astype(query.dtype),
-        _ungroup(grad_k, key),
+        (grad_products @ steps.k).reshape(query.shape).astype(query.dtype),
+        _ungroup(grad_products.swapaxes(-1, -2) @ steps.q, key),
         _ungroup(grad_v, value),
         None if bias is None else sum_to_shape(grad_scores, bias.shape).astype(bias.dtype),
         grad_score_mod,

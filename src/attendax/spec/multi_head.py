@@ -1,6 +1,5 @@
 """Multi-head attention: several attentions side by side, each in its own slice of the model width."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,10 @@ from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.params import MultiHeadParams
 
+from .attention_core import compute_attention_scores, compute_attention_scores_backward
 from .layer import Layer, generator, glorot
 from .token_wise import affine_backward
-from .weighted_sum import Array, as_allowed, average, average_backward, drop_unused, product_backward, quiet, widen
+from .weighted_sum import Array, as_allowed, average, average_backward, quiet, take_out, widen
 
 
 def split_heads(x: Array, num_heads: int) -> Array:
@@ -152,11 +152,9 @@ def forward(
     shape = checks.multi_head(function, names, params, num_heads, mask, broadcast=broadcast)
     allowed = as_allowed(mask, shape)
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
-    queries, keys, values = drop_unused(allowed, [queries], [keys, values])
-    q = split_heads(_affine(queries, w_q, b_q), num_heads)
-    k = split_heads(_affine(keys, w_k, b_k), num_heads)
-    v = split_heads(_affine(values, w_v, b_v), num_heads)
-    heads, weights = average(q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2), v, allowed)
+    projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
+    q, k, v, spoiled = take_out(*(split_heads(_affine(*each), num_heads) for each in projections))
+    heads, weights = average(np.where(spoiled, np.nan, compute_attention_scores(q, k)), v, allowed)
     context = merge_heads(heads)
     steps = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
     return _affine(context, w_o, b_o).astype(Q.dtype), inputs | params._asdict() | steps
@@ -207,8 +205,8 @@ def multi_head_attention_backward(
     q, k, v, allowed, weights = (cache[name] for name in ("q", "k", "v", "allowed", "weights"))
     grad_context, grad_W_O, grad_b_O = affine_backward(gradient, cache["context"], w_o)
     grad_scores, grad_v = average_backward(split_heads(grad_context, q.shape[1]), weights, v, allowed)
-    grad_q, grad_k = product_backward(grad_scores / math.sqrt(q.shape[-1]), q, k, allowed)
-    Q, K, V = drop_unused(allowed, [Q], [K, V])
+    grad_q, grad_k = compute_attention_scores_backward(grad_scores, q, k)
+    Q, K, V = (np.where(np.isfinite(x), x, 0) for x in (Q, K, V))  # where not finite, its gradient is 0 or NaN (L6)
     grad_Q, grad_W_Q, grad_b_Q = affine_backward(merge_heads(grad_q), Q, w_q)
     grad_K, grad_W_K, grad_b_K = affine_backward(merge_heads(grad_k), K, w_k)
     grad_V, grad_W_V, grad_b_V = affine_backward(merge_heads(grad_v), V, w_v)

@@ -1,7 +1,7 @@
 """Softmax, and the sum over the keys that a query may look at: what every attention below is made of.
 
-This is where "nothing" gets its meaning. A query that may look at no key has weights 0, not 0/0 (L5), and a forbidden
-key is absent from every sum, not present as ``0 * value``, because ``0 * NaN`` is NaN (L6).
+This is where "nothing" gets its meaning. A query that may look at no key has weights 0, not 0/0 (L5). A forbidden key
+has weight 0, and because ``0 * NaN`` is NaN, only finite numbers ever meet that 0 (L6).
 """
 
 from typing import Any
@@ -93,93 +93,71 @@ def through_softmax(grad_weights: Array, weights: Array, axis: int = -1) -> Arra
     return weights * (grad_weights - np.sum(grad_weights * weights, axis=axis, keepdims=True))
 
 
-def sum_over_allowed(weights: Array, values: Array, allowed: Array) -> Array:
-    """Sum the values of the allowed keys, each times its weight: ``outᵢ = Σ_{j allowed to i} wᵢⱼ valueⱼ``.
+def take_out(queries: Array, keys: Array, values: Array) -> tuple[Array, Array, Array, Array]:
+    """Take out what is not finite, and say which pairs it spoils (L6).
 
-    Where all values are finite this is ``weights @ values``, for a forbidden weight is 0. A value that is not finite is
-    left out of that product and then added, by definition, to those queries alone that may look at it.
+    A position is a key together with its value. Where one of the two holds a number that is not finite, or the query
+    does, the score of the pair counts as NaN. The numbers themselves never enter a product, so they reach nobody else.
 
     Args:
-        weights: (..., T, S), 0 where not allowed.
+        queries: (..., T, D).
+        keys: (..., S, D).
         values: (..., S, V).
-        allowed: boolean (..., T, S).
 
     Returns:
-        (..., T, V).
+        The queries, keys and values, 0 in each row that is spoiled, and the pairs (..., T, S) whose score is NaN.
     """
-    finite = np.isfinite(values)
-    total = weights @ np.where(finite, values, 0)
-    every_axis_but_keys = tuple(axis for axis in range(values.ndim) if axis != values.ndim - 2)
-    for j in np.flatnonzero(~finite.all(axis=every_axis_but_keys)):
-        term = weights[..., j, None] * values[..., j, None, :]
-        total = total + np.where(allowed[..., j, None] & ~finite[..., j, None, :], term, 0)
-    return total
+    bad_query = ~np.isfinite(queries).all(axis=-1, keepdims=True)
+    bad_position = ~(np.isfinite(keys).all(axis=-1, keepdims=True) & np.isfinite(values).all(axis=-1, keepdims=True))
+    clean = np.where(bad_query, 0, queries), np.where(bad_position, 0, keys), np.where(bad_position, 0, values)
+    return *clean, bad_query | bad_position.swapaxes(-1, -2)
 
 
-def average(scores: Array, values: Array, allowed: Array) -> tuple[Array, Array]:
-    """Softmax over the allowed keys, then the weighted sum of their values.
+def average(scores: Array, values: Array, allowed: Array, kept: Any = 1.0) -> tuple[Array, Array]:
+    """Softmax over the allowed keys, then the weighted sum of their values: ``outᵢ = Σⱼ keptᵢⱼ pᵢⱼ valueⱼ``.
+
+    Softmax makes a row NaN that may look at a NaN. The weight of a forbidden pair is 0 in every row, and ``0 * value``
+    is 0 because the values are finite.
 
     Args:
-        scores: (..., T, S); what stands at a forbidden place is not read.
-        values: (..., S, V).
+        scores: (..., T, S), NaN for the pairs of ``take_out``; what stands at a forbidden place is not read.
+        values: (..., S, V), finite.
         allowed: boolean (..., T, S).
+        kept: what dropout multiplies the weights with.
 
     Returns:
-        The average (..., T, V) and the weights (..., T, S), 0 where forbidden.
+        The average (..., T, V) and the weights (..., T, S) before dropout, 0 where forbidden.
     """
     weights = np.where(allowed, softmax(np.where(allowed, scores, -np.inf)), 0)
-    return sum_over_allowed(weights, values, allowed), weights
+    return (weights * kept) @ values, weights
 
 
-def average_backward(grad_output: Array, weights: Array, values: Array, allowed: Array) -> tuple[Array, Array]:
+def average_backward(
+    grad_output: Array, weights: Array, values: Array, allowed: Array, kept: Any = 1.0, grad_lse: Any = 0.0
+) -> tuple[Array, Array]:
     """Pull a gradient back through ``average``, from its weights.
 
-    From ``outᵢ = Σⱼ pᵢⱼ vⱼ`` over the allowed pairs and ``p = softmax(s)``::
+    From ``outᵢ = Σⱼ wᵢⱼ vⱼ`` over the allowed pairs, ``w = kept p``, ``p = softmax(s)`` and ``lse = log Σ exp(s)``::
 
-        dvⱼ  = Σᵢ pᵢⱼ doutᵢ            value j went into outᵢ with weight pᵢⱼ
-        dpᵢⱼ = doutᵢ · vⱼ
+        dvⱼ  = Σᵢ wᵢⱼ doutᵢ              value j went into outᵢ with weight wᵢⱼ
+        dpᵢⱼ = keptᵢⱼ (doutᵢ · vⱼ)
         dsᵢⱼ = pᵢⱼ (dpᵢⱼ - Σₖ dpᵢₖ pᵢₖ)   softmax_backward; 0 where forbidden
+             + pᵢⱼ dlseᵢ                 ∂lseᵢ/∂sᵢⱼ = pᵢⱼ
 
-    A query whose own gradient is all 0 is left out, whatever its weights: what nothing depends on cannot matter.
+    A query that nothing depends on, whose own gradient is all 0, is left out: its weights count as 0, NaN or not (L6).
+    A gradient that is not finite spoils its query: the weights count as NaN, so all that the query may look at is NaN.
 
     Returns:
         grad_scores (..., T, S) and grad_values (..., S, V).
     """
-    allowed = allowed & (grad_output != 0).any(axis=-1, keepdims=True)
-    weights = np.where(allowed, weights, 0)
-    grad_values = sum_over_allowed(weights.swapaxes(-1, -2), grad_output, allowed.swapaxes(-1, -2))
-    grad_weights = np.where(allowed, grad_output @ values.swapaxes(-1, -2), 0)
-    return np.where(allowed, through_softmax(grad_weights, weights), 0), grad_values
-
-
-def product_backward(grad_scores: Array, left: Array, right: Array, allowed: Array) -> tuple[Array, Array]:
-    """Pull a gradient back through ``scores = left rightᵀ``, over the allowed pairs alone.
-
-    From ``sᵢⱼ = leftᵢ · rightⱼ``: ``dleftᵢ = Σⱼ dsᵢⱼ rightⱼ`` and ``drightⱼ = Σᵢ dsᵢⱼ leftᵢ``.
-
-    Returns:
-        grad_left (..., T, D) and grad_right (..., S, D).
-    """
-    grad_left = sum_over_allowed(grad_scores, right, allowed)
-    grad_right = sum_over_allowed(grad_scores.swapaxes(-1, -2), left, allowed.swapaxes(-1, -2))
-    return grad_left, grad_right
-
-
-def drop_unused(allowed: Array, queries: Any, keys: Any) -> tuple[Array, ...]:
-    """Replace by 0 each query that may look at no key and each key that no query may look at: neither can matter (L6).
-
-    What a projection makes of them meets gradient 0 later; were they NaN, ``0 * NaN`` would spoil that of its weights.
-
-    Args:
-        allowed: boolean (B, T, S) or (B, N, T, S).
-        queries: arrays (B, T, ...) as a list; keys: arrays (B, S, ...) as a list.
-
-    Returns:
-        The queries and then the keys, as one tuple.
-    """
-    pairs: Any = allowed.any(axis=1) if allowed.ndim == 4 else allowed
-    can_look, can_be_seen = pairs.any(axis=2)[..., None], pairs.any(axis=1)[..., None]
-    return (*(np.where(can_look, x, 0) for x in queries), *(np.where(can_be_seen, x, 0) for x in keys))
+    finite, needed = np.isfinite(grad_output).all(axis=-1), (grad_output != 0).any(axis=-1)
+    finite, needed = (finite & np.isfinite(grad_lse))[..., None], (needed | (grad_lse != 0))[..., None]
+    weights = np.where(allowed & needed, np.where(finite, weights, np.nan), 0)
+    grad_output = np.where(finite, grad_output, 0)
+    grad_values = (weights * kept).swapaxes(-1, -2) @ grad_output
+    grad_weights = np.where(allowed, grad_output @ values.swapaxes(-1, -2), 0) * kept
+    through_lse = weights * np.asarray(grad_lse, weights.dtype)[..., None]
+    return np.where(allowed, through_softmax(grad_weights, weights) + through_lse, 0), grad_values
 
 
 def as_allowed(mask: Any, shape: tuple[int, ...]) -> Array:
