@@ -242,11 +242,12 @@ def _that_see(keys: Array, operands: Operands) -> Array:
     """The rows (..., N, T, 1) that may look at one of the marked keys: a row sees those from one number to another."""
     (N, T), (G, S), seen = operands.query.shape[-3:-1], keys.shape[-3:-1], visible(operands.mask)
     counts = jnp.pad(jnp.cumsum(keys, axis=-2, dtype=jnp.int32), [(0, 0)] * (keys.ndim - 2) + [(1, 0), (0, 0)])
-    first, last = jnp.zeros((T, 1), jnp.int32), jnp.full((T, 1), S, jnp.int32)
+    rows = jnp.arange(T, dtype=jnp.int32).reshape(*[1] * (keys.ndim - 2), T, 1)
+    first, last = jnp.zeros_like(rows), jnp.full_like(rows, S)
     if seen.causal:
-        last = jnp.minimum(last, jnp.arange(1, T + 1)[:, None])
+        last = jnp.minimum(last, rows + 1)
     if seen.left is not None:
-        first = jnp.clip(jnp.arange(T)[:, None] - seen.left, 0, S)
+        first = jnp.clip(rows - seen.left, 0, S)
     if seen.lengths is not None:
         last = jnp.minimum(last, seen.lengths)
     ends = (jnp.broadcast_to(x, (*keys.shape[:-2], T, 1)) for x in (jnp.maximum(first, last), first))

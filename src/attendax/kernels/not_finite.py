@@ -8,13 +8,14 @@ In the backward the choice is between a weight and 0, and a row of scores that i
 is allowed. All else that is multiplied is finite: then 0 times it is 0, and NaN times it is NaN.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from .numerics import rows_finite, rows_not_zero, sums_of_products
-from .operands import KEY, QUERY, VALUE, Results
+from .operands import Results
 
 
 def finite(x: Array, other: float = 0) -> Array:
@@ -22,29 +23,30 @@ def finite(x: Array, other: float = 0) -> Array:
     return jnp.where(jnp.isfinite(x), x, other)
 
 
-def mark_of_rows(values: Array) -> Array:
-    """NaN for each row that is not finite, 0 for the others, (..., S, 1): what is added to the scores of these keys."""
-    return jnp.where(rows_finite(values), 0, jnp.nan)
+def mark_of_rows(*arrays: Array) -> Array:
+    """NaN for each row that is not finite in one of the arrays (..., S, .), 0 for the others: (..., S, 1)."""
+    arrays = tuple(map(lax.stop_gradient, arrays))
+    return functools.reduce(jnp.add, (jnp.sum(x - x, axis=-1, keepdims=True) for x in arrays))
 
 
-def mark_of_heads(values: Array) -> Array:
+def mark_of_heads(*arrays: Array) -> Array:
     """The same for each head, (..., G, 1, 1): what is added to the row sums, where every query sees every key."""
-    values = lax.stop_gradient(values)
-    return jnp.sum(values - values, axis=(-2, -1), keepdims=True)
+    arrays = tuple(map(lax.stop_gradient, arrays))
+    return functools.reduce(jnp.add, (jnp.sum(x - x, axis=(-2, -1), keepdims=True) for x in arrays))
 
 
-def bad_positions(leaves: Any, tangents: Any = (None, None, None)) -> tuple[Array | None, Array]:
-    """Which queries (..., T, 1) move in a way that is not finite, None for none, and which keys (..., S, 1) are not.
+def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Array], list[Array | None]]:
+    """Query, key and value, and their tangents (None: not at all), where NaN stands for what is not finite.
 
-    A position is a key with its value and the tangents of both.
+    A query, and a position, which is a key with its value, are NaN as a whole where a number of them or of their
+    tangents is not finite: the query or the key is, and the value and the tangents are 0.
     """
-    keys = [x for x in (leaves[KEY], leaves[VALUE], tangents[KEY], tangents[VALUE]) if x is not None]
-    return None if tangents[QUERY] is None else ~rows_finite(tangents[QUERY]), ~rows_finite(*keys)
-
-
-def marked(bad: Array, key: Array, *others: Array) -> tuple[Array, ...]:
-    """The keys, NaN where they are ``bad``; and values and tangents, 0 there, so that the NaN comes by the score alone."""
-    return jnp.where(bad, jnp.nan, key), *(jnp.where(bad, 0, x) for x in others)
+    (query, key, value), (dquery, dkey, dvalue) = leaves, tangents
+    queries = mark_of_rows(*(x for x in (query, dquery) if x is not None))
+    keys = mark_of_rows(*(x for x in (key, value, dkey, dvalue) if x is not None))
+    value, dkey, dvalue = (None if x is None else jnp.where(jnp.isnan(keys), 0, x) for x in (value, dkey, dvalue))
+    dquery = None if dquery is None else jnp.where(jnp.isnan(queries), 0, dquery)
+    return [query + queries.astype(query.dtype), key + keys.astype(key.dtype), value], [dquery, dkey, dvalue]
 
 
 def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:

@@ -64,12 +64,13 @@ def curve(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving:
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
+        own_plan = _in_tiles(operands, plan)
         given, tangents = given[: sum(moving)], _spaced(given[sum(moving) :], active)
 
         def of_operands(operands, results):
-            return _functions(plan).tangent(tangents, operands, results, plan)
+            return _functions(own_plan).tangent(tangents, operands, results, own_plan)
 
-        result_tangents = _functions(plan).tangent(_spaced(given, moving), operands, results, plan)
+        result_tangents = _functions(own_plan).tangent(_spaced(given, moving), operands, results, own_plan)
         fine, results, result_tangents = spoiled_by(result_tangents, results)
         found = _moved(of_operands, operands, results, moving, given, result_tangents)
         return tuple(jnp.where(fine, x, jnp.nan) for x in found)
@@ -106,15 +107,21 @@ def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted
 
     def run(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
-        result_tangents = _functions(plan).tangent(_spaced(given, active), operands, results, plan)
+        own_plan = _in_tiles(operands, plan)
+        result_tangents = _functions(own_plan).tangent(_spaced(given, active), operands, results, own_plan)
         _, results, result_tangents = spoiled_by(result_tangents, results)
 
         def of_operands(operands, results):
-            return _functions(plan).cotangent((dout, dlse), operands, results, plan, wanted)
+            return _functions(own_plan).cotangent((dout, dlse), operands, results, own_plan, wanted)
 
         return tuple(_moved(of_operands, operands, results, active, given, result_tangents))
 
     return _shielded(plan, run, *arrays)
+
+
+def _in_tiles(operands: Operands, plan: Plan) -> Plan:
+    """The plan of a second derivative: what is forbidden may move too far for products without a choice."""
+    return plan if operands.mask is None else plan.in_parts()
 
 
 def _moved(

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ..not_finite import Rows, bad_positions, mark_of_rows
+from ..not_finite import Rows, mark_of_rows
 from ..numerics import turned_in_memory
 from ..online_softmax import combined, sum_or_one
 from ..operands import Operands, Plan, Results
@@ -31,11 +31,13 @@ def forward(operands: Operands, plan: Plan) -> Results:
     partition = partition_of(operands, plan, "forward")
     if partition.heads is not None:
         return whole_heads.forward(partition.heads, operands, plan)
-    all_see_all = operands.mask is None and operands.bias is None and partition.grid.S % partition.grid.columns == 0
-    mark = None if all_see_all else mark_of_rows(operands.value)
+    grid = partition.grid
+    is_ragged = grid.S % grid.columns or (grid.T % grid.rows and grid.column_blocks > 1)
+    all_see_all = all(x is None for x in operands[3:6]) and not is_ragged
+    marks = None if all_see_all else (mark_of_rows(operands.query), mark_of_rows(operands.key, operands.value))
 
     def work(tile):
-        return part_of_forward(tile, mark, operands, plan)
+        return part_of_forward(tile, marks, operands, plan)
 
     def finish(summed, row_max, row_sum):
         return summed / sum_or_one(row_sum), row_max, row_sum
@@ -56,10 +58,9 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
     partition = partition_of(operands, plan, "tangent")
     if partition.heads is not None:
         return whole_heads.tangent(partition.heads, tangents, operands, plan)
-    bad = bad_positions(operands, tangents)
 
     def work(tile):
-        return part_of_tangent(tile, tangents, bad, operands, results, plan)
+        return part_of_tangent(tile, tangents, operands, results, plan)
 
     def added(one, other):
         return tuple(a + b for a, b in zip(one, other, strict=True))

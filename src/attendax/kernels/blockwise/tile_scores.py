@@ -28,23 +28,25 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, mark: Array | None = None) -> Array:
-    """Scores (..., N, queries, keys), -inf where forbidden; a ``mark`` of keys (..., G, keys, 1) is added before that."""
-    products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan, mark)
+def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, marks: Any = None) -> Array:
+    """Scores (..., N, queries, keys), -inf where forbidden; before that, ``marks`` are added: see ``not_finite``."""
+    products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan, marks)
     scores, allowed = finished(products, leaves[REST:], tile, operands)
     if operands.score_mod is not None or operands.query.shape[-1] == 1:
         scores = _rounded(scores)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
-def _flat_products(
-    query: Array, key: Array, operands: Operands, plan: Plan, mark: Array | None = None
-) -> Array:
-    """``scale · Q Kᵀ``, (..., N, queries, keys). Query heads that share a key are rows of one product."""
+def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan, marks: Any = None) -> Array:
+    """``scale · Q Kᵀ``, (..., N, queries, keys), with ``marks`` of queries and of keys.
+
+    Query heads that share a key are rows of one product.
+    """
     query, key = (x.astype(operands.wide()) for x in (query, key))
-    grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1]) * plan.scale
+    query = query * plan.scale if marks is None else query * plan.scale + marks[QUERY].astype(query.dtype)
+    grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1])
     products = product(grouped, key, True, plan.flat)
-    products = products if mark is None else products + mark.swapaxes(-1, -2)
+    products = products if marks is None else products + marks[KEY].astype(key.dtype).swapaxes(-1, -2)
     return products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
 
 

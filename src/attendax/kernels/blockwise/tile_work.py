@@ -15,16 +15,20 @@ from .tile_scores import finished, flat_scores, leaves_in, scores_of_tile, tall_
 from .tiles import Tile
 
 
-def part_of_forward(tile: Tile, mark: Array | None, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials; ``mark`` is that of values."""
+def part_of_forward(tile: Tile, marks: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials.
+
+    ``marks`` are those of queries and keys (see ``not_finite``), None where every query sees every key.
+    """
     leaves = leaves_in(tile, operands)
-    here = None if mark is None else tile.cut("keys", mark)
-    exps, row_max, row_sum = exp_scores(flat_scores(leaves, tile, operands, plan, here))
+    marks = None if marks is None else [tile.cut(*pair) for pair in zip(("queries", "keys"), marks, strict=True)]
+    scores = flat_scores(leaves, tile, operands, plan, marks)
+    exps, row_max, row_sum = exp_scores(scores, may_be_empty=marks is not None)
     value = leaves[VALUE].astype(exps.dtype)
-    if here is None:
-        row_sum += each_query_head(mark_of_heads(value), tile)
+    if marks is None:
+        row_sum += each_query_head(mark_of_heads(leaves[KEY], value), tile).astype(exps.dtype)
     else:
-        value = jnp.where(jnp.isnan(here), 0, value)
+        value = jnp.where(jnp.isnan(marks[KEY]), 0, value)
     return _average(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
@@ -35,18 +39,14 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
 
 
 def part_of_tangent(
-    tile: Tile, tangents: Any, bad: Any, operands: Operands, results: Results, plan: Plan
+    tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan
 ) -> tuple[Array, ...]:
-    """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``; ``bad`` queries, None for none, and keys."""
+    """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, wide, roles = leaves_in(tile, operands), operands.wide(), operands.roles()
     dots = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
-    bad_queries, bad_keys = (None if x is None else tile.cut(role, x) for role, x in zip(roles, bad, strict=False))
-    leaves[KEY], leaves[VALUE] = marked(bad_keys, leaves[KEY], leaves[VALUE])
-    dots[KEY], dots[VALUE] = (None if t is None else jnp.where(bad_keys, 0, t) for t in dots[KEY:REST])
+    leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])
     if operands.bias is not None and dots[REST] is not None:
         dots[REST] = finite(dots[REST], jnp.nan)
-    if bad_queries is not None:
-        leaves[QUERY], dots[QUERY] = marked(bad_queries, leaves[QUERY], dots[QUERY])
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
     shapes = [jnp.broadcast_shapes(leaves[k].shape, dots[k].shape) for k in moving]
     pairs = [(repeated(leaves[k], shape), repeated(dots[k], shape)) for k, shape in zip(moving, shapes, strict=True)]
@@ -86,7 +86,8 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     p = jnp.exp(at_most_zero(s - rows.shift.swapaxes(-1, -2)))
     p = p if allowed is None else jnp.where(allowed, p, 0)
     w, dp = (dropped(x, tile, operands, plan, tall=True) for x in (p, tall_product(value, rows.dout, plan)))
-    dz, drest = pull(p * (dp - rows.delta.swapaxes(-1, -2)))
+    ds = p * (dp - rows.delta.swapaxes(-1, -2))
+    dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be too large to multiply
     found = []
     if wanted[QUERY] is not None:
         sums = times(key, _in_groups(dz, tile), transpose_left=True, flat=plan.flat)

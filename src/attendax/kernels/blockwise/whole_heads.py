@@ -7,16 +7,16 @@ from the very scores that they use, which makes forward and backward together 1.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..not_finite import bad_positions, finite, mark_of_heads, marked, spoiled_rows
+from ..not_finite import finite, mark_of_heads, marked, spoiled_rows
 from ..numerics import all_below, any_true, on_all_cores, product, repeated, rows_below, times
-from ..operands import KEY, QUERY, VALUE, Operands, Plan, Results
+from ..operands import Operands, Plan, Results
 from .schedule import once_more, repeat
 from .tile_scores import allowed_pairs
 from .tiles import Grid
@@ -27,29 +27,20 @@ HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2*
 
 
 def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
-    """The results; see ``blockwise.forward``.
-
-    One kernel can add a mask, but not choose. So if there is a number that would spread from where it is forbidden, it
-    is left out, and the rows that may look at it are taken again, by a program that chooses.
-    """
+    """The results; see ``blockwise.forward``."""
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1, 1)]
 
-    def by(work, outputs, arrays):
-        given = operands._replace(**dict(zip(("query", "key", "value"), arrays, strict=True)))
-        return _by_chunks(grid, given, [], [], outputs, lambda heads: work(heads, plan))
-
-    def all_of_it():
-        return by(_in_one_kernel, outputs, operands[:3])
+    def by(work, arrays):
+        return _by_chunks(grid, operands, arrays, [], outputs, lambda heads: work(heads, plan))
 
     def in_two_ways():
-        found = by(_in_one_kernel, outputs, [jnp.where(is_small(x), x, 0) for x in operands[:3]])
-        see_it, *exact = by(_by_choice, [outputs[-1], *outputs], operands[:3])
-        return tuple(jnp.where(see_it > 0, *pair) for pair in zip(exact, found, strict=True))
+        see_it, found = _see_it(grid, operands, plan, []), by(_in_one_kernel, map(_small, operands[:3]))
+        return tuple(jnp.where(see_it, *pair) for pair in zip(by(_by_choice, operands[:3]), found, strict=True))
 
     if operands.mask is None:
-        return Results(*all_of_it())
-    return Results(*lax.cond(all_below(operands[:3], HUGE), all_of_it, in_two_ways))
+        return Results(*by(_in_one_kernel, operands[:3]))
+    return Results(*lax.cond(all_below(operands[:3], HUGE), lambda: by(_in_one_kernel, operands[:3]), in_two_ways))
 
 
 def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
@@ -61,7 +52,7 @@ def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
-    return _by_chunks(grid, operands, [ROLES[k] for k in moving], [tangents[k] for k in moving], outputs, work)
+    return _by_chunks(grid, operands, operands[:3], [(ROLES[k], tangents[k]) for k in moving], outputs, work)
 
 
 def cotangent(
@@ -69,15 +60,43 @@ def cotangent(
 ) -> tuple[Array, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape; see ``blockwise.cotangent``."""
     used = [k for k, shape in enumerate(wanted) if shape is not None]
+    outputs, leaves = [(ROLES[k], wanted[k]) for k in used], operands.differentiable()
 
-    def work(heads, dout, dlse, mark):
-        found = _cotangent(heads, dout, dlse, mark, plan)
-        return [found[k] for k in used]
+    def by(work, arrays, *others):
+        def of_wanted(*given):
+            found = work(*given, plan)
+            return [found[k] for k in used]
 
-    outputs, others = [(ROLES[k], wanted[k]) for k in used], (*grads, spoiled_rows(*grads, results.out))
-    found = _by_chunks(grid, operands, ["queries"] * 3, others, outputs, work)
-    leaves = operands.differentiable()
+        return _by_chunks(grid, operands, arrays, [("queries", x) for x in others], outputs, of_wanted)
+
+    def careful(grads):
+        return by(_cotangent_by_choice, operands[:3], *grads, spoiled_rows(*grads, results.out))
+
+    def in_two_ways():
+        see_it = _see_it(grid, operands, plan, grads)
+        rest, theirs = ([jnp.where(x, 0, g) for g in grads] for x in (see_it, ~see_it))
+        found = by(_cotangent, map(_small, operands[:3]), *rest)
+        return tuple(x + y for x, y in zip(found, careful(theirs), strict=True))
+
+    if operands.mask is None:
+        found = careful(grads)
+    else:
+        all_small = all_below([*operands[:3], *grads], HUGE)
+        found = lax.cond(all_small, lambda: by(_cotangent, operands[:3], *grads), in_two_ways)
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
+
+
+def _see_it(grid: Grid, operands: Operands, plan: Plan, grads: Any) -> Array:
+    """Which rows (..., N, T, 1) have or may look at a number that is ``HUGE`` or not finite."""
+
+    def work(heads, *grads):
+        bad_queries = ~functools.reduce(jnp.logical_and, (rows_below(x, HUGE) for x in (heads.query, *grads)))
+        bad_keys = ~(rows_below(heads.key, HUGE) & rows_below(heads.value, HUGE))
+        return [any_true(heads.allowed & (bad_queries | bad_keys.swapaxes(-1, -2)), axis=-1).astype(heads.query.dtype)]
+
+    rows = *plan.leading(operands), *operands.query.shape[-3:-1], 1
+    others = [("queries", x) for x in grads]
+    return _by_chunks(grid, operands, operands[:3], others, [("queries", rows)], work)[0] > 0
 
 
 class _Heads(NamedTuple):
@@ -111,31 +130,29 @@ def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """
     query, key, value, allowed = heads
     if allowed is None:  # all see all: a key that is not finite spreads by itself, and of a value the row sum knows
-        mask, mark = 0, mark_of_heads(value)
+        mask, mark = 0, mark_of_heads(key, value)
     else:
         mask, mark = jnp.where(allowed, 0, -jnp.inf).astype(query.dtype), 0
     rows, S = math.prod(query.shape[:-1]), key.shape[-2]
     every = on_all_cores if rows < ROWS and rows * S >= WORTH else lambda x: x
-    return _averaged(every(product(query * plan.scale, key, True)) + mask, value, mark, every)
+    return _averaged(every(product(query * plan.scale, key, True)) + mask, value, mark, every, allowed is None)
 
 
 def _by_choice(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
-    """The same, where any number may be anywhere; and which rows may look at one that is huge or not finite."""
-    bad_queries = ~rows_below(heads.query, HUGE)
-    bad_keys = ~(rows_below(heads.key, HUGE) & rows_below(heads.value, HUGE))
-    see_it = any_true(heads.allowed & (bad_queries | bad_keys.swapaxes(-1, -2)), axis=-1)
-    key, value = marked(bad_positions(heads)[1], heads.key, heads.value)
-    scores = jnp.where(heads.allowed, product(heads.query * plan.scale, key, True), -jnp.inf)
-    return see_it.astype(scores.dtype), *_averaged(scores, value, 0, lambda x: x)
+    """The same, where any number may be anywhere."""
+    (query, key, value), _ = marked(heads[:3])
+    scores = jnp.where(heads.allowed, product(query * plan.scale, key, True), -jnp.inf)
+    return _averaged(scores, value, 0, lambda x: x, False)
 
 
-def is_small(x: Array) -> Array:
-    """Which numbers are finite and below ``HUGE``; float16 has no such number."""
-    return jnp.abs(x.astype(jnp.result_type(x.dtype, jnp.float32))) < HUGE
+def _small(x: Array) -> Array:
+    """The array with 0 for what is ``HUGE`` or not finite; float16 has no such number."""
+    return jnp.where(jnp.abs(x.astype(jnp.result_type(x.dtype, jnp.float32))) < HUGE, x, 0)
 
 
-def _averaged(scores: Array, value: Array, mark: Any, every: Callable) -> tuple[Array, ...]:
-    largest = jnp.maximum(scores.max(axis=-1, keepdims=True), jnp.finfo(scores.dtype).min)
+def _averaged(scores: Array, value: Array, mark: Any, every: Callable, all_see_all: bool) -> tuple[Array, ...]:
+    largest = scores.max(axis=-1, keepdims=True)
+    largest = largest if all_see_all else jnp.maximum(largest, jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
     total = powers.sum(axis=-1, keepdims=True) + mark
     out = every(product(powers, value, False)) / jnp.maximum(total, 1)
@@ -148,12 +165,7 @@ def _chosen(scores: Array, allowed: Array | None, other: float = -jnp.inf) -> Ar
 
 def _tangent(heads: _Heads, dots: Any, plan: Plan) -> tuple[Array, ...]:
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
-    bad_queries, bad_keys = bad_positions(heads, dots)
-    key, value = marked(bad_keys, heads.key, heads.value)
-    dkey, dvalue = (None if t is None else jnp.where(bad_keys, 0, t) for t in dots[KEY:])
-    query, dquery = heads.query, dots[QUERY]
-    if bad_queries is not None:
-        query, dquery = marked(bad_queries, query, dquery)
+    (query, key, value), (dquery, dkey, dvalue) = marked(heads[:3], dots)
     scores = times(query * plan.scale, key, transpose_right=True)
     weights = _softmax(_chosen(scores, heads.allowed), -1)
     score_tangents = jnp.zeros_like(scores)
@@ -167,16 +179,35 @@ def _tangent(heads: _Heads, dots: Any, plan: Plan) -> tuple[Array, ...]:
     return dout if dvalue is None else dout + times(weights, dvalue), dlse
 
 
-def _cotangent(heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan) -> tuple[Array, ...]:
-    """The formulas of ``spec.attention_backward``, on scores (heads, S, rows)."""
-    query, key, value, dout, dlse = map(finite, (*heads[:3], dout, dlse))
-    query, allowed = query * plan.scale, None if heads.allowed is None else heads.allowed.swapaxes(-1, -2)
-    scores = _chosen(times(key, query, transpose_right=True), allowed)
-    weights = _chosen(_softmax(scores, -2) + mark.swapaxes(-1, -2), allowed, 0)
+def _cotangent(heads: _Heads, dout: Array, dlse: Array, plan: Plan) -> tuple[Array, ...]:
+    """The formulas of ``spec.attention_backward``, on scores (heads, S, rows), where each number is small."""
+    query, key, value, allowed = heads
+    mask = jnp.where(allowed, 0, -jnp.inf).astype(query.dtype).swapaxes(-1, -2)
+    query = query * plan.scale
+    weights = _softmax(times(key, query, transpose_right=True) + mask, -2)
     dweights = times(value, dout, transpose_right=True)
     delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
-    dscores = weights * (dweights - delta + dlse.swapaxes(-1, -2))
-    turned = lax.optimization_barrier((key * plan.scale).swapaxes(-1, -2))  # on its own: the rest is one kernel
+    return _products(query, key * plan.scale, dout, weights, weights * (dweights - delta + dlse.swapaxes(-1, -2)))
+
+
+def _cotangent_by_choice(
+    heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan
+) -> tuple[Array, ...]:
+    """The same, where any number may be anywhere, with the ``spoiled_rows``."""
+    query, key, value, dout, dlse = map(finite, (*heads[:3], dout, dlse))
+    query = jnp.where((dout == 0).all(-1, keepdims=True) & (dlse == 0), 0, query * plan.scale)
+    allowed = None if heads.allowed is None else heads.allowed.swapaxes(-1, -2)
+    weights = _softmax(_chosen(times(key, query, transpose_right=True), allowed), -2)
+    dweights = _chosen(times(value, dout, transpose_right=True), allowed, 0)
+    delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
+    weights = _chosen(weights + mark.swapaxes(-1, -2), allowed, 0)
+    dscores = _chosen(weights * (dweights - delta + dlse.swapaxes(-1, -2)), allowed, 0)
+    return _products(query, key * plan.scale, dout, weights, dscores)
+
+
+def _products(query: Array, key: Array, dout: Array, weights: Array, dscores: Array) -> tuple[Array, ...]:
+    """Gradients of query, key and value; the query and key are scaled."""
+    turned = lax.optimization_barrier(key.swapaxes(-1, -2))  # on its own: the rest is one kernel
     dquery = on_all_cores(times(turned, dscores), axis=-2).swapaxes(-1, -2)
     return dquery, on_all_cores(times(dscores, query)), on_all_cores(times(weights, dout))
 
@@ -198,8 +229,8 @@ def _softmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
 def _by_chunks(
     grid: Grid,
     operands: Operands,
-    roles: Sequence[str],
-    others: Sequence[Array],
+    arrays: Iterable[Array],
+    others: Sequence[tuple[str, Array]],
     outputs: Any,
     work: Callable,
 ) -> tuple[Array, ...]:
@@ -208,12 +239,12 @@ def _by_chunks(
     Args:
         grid: one tile for a chunk.
         operands: of the call.
-        roles, others: what else is read: tangents, or the gradients of out and lse.
+        arrays: query, key and value.
+        others: what else is read, with its role: tangents, or the gradients of out and lse.
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
     """
-    wide, roles = operands.wide(), [*ROLES, *roles]
-    arrays = [operands.query, operands.key, operands.value, *others]
+    wide, read = operands.wide(), [*zip(ROLES, arrays, strict=True), *others]
     sizes = {"queries": (*grid.heads, grid.T), "keys": (*grid.pieces[:-1], grid.S)}
 
     *lead, G, shared = grid.axes
@@ -221,7 +252,7 @@ def _by_chunks(
 
     def chunk(index, buffers):
         tile = grid.whole(index)
-        cuts = (tile.cut(role, x) for role, x in zip(roles, arrays, strict=True))
+        cuts = (tile.cut(*pair) for pair in read)
         here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
 
         def found_here():
