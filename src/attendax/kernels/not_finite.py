@@ -50,9 +50,13 @@ def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Array]
 
 
 def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:
-    """NaN for each row that is not finite, or has a gradient that is not, and on which something depends; 0 for others."""
-    read = rows_not_zero(dout) | (dlse != 0)
-    return jnp.where(read & ~rows_finite(out, dout, dlse), jnp.nan, 0)
+    """NaN for each row that is not finite, or has a gradient that is not, and on which something depends; 0 for others.
+
+    Of a row that is not finite every number of out is NaN, the first, too.
+    """
+    dout, dlse, first = map(lax.stop_gradient, (dout, dlse, out[..., :1]))
+    read = jnp.sum(jnp.abs(dout), axis=-1, keepdims=True) + jnp.abs(dlse)
+    return jnp.where((read == 0) | jnp.isfinite(read + first), 0, jnp.nan).astype(out.dtype)
 
 
 class Rows(NamedTuple):

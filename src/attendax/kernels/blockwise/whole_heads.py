@@ -35,7 +35,7 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
         return _by_chunks(grid, operands, arrays, [], outputs, lambda heads: work(heads, plan))
 
     def in_two_ways():
-        see_it, found = _see_it(grid, operands, plan, []), by(_in_one_kernel, map(_small, operands[:3]))
+        see_it, found = _see_it(grid, operands), by(_in_one_kernel, map(_small, operands[:3]))
         return tuple(jnp.where(see_it, *pair) for pair in zip(by(_by_choice, operands[:3]), found, strict=True))
 
     if operands.mask is None:
@@ -60,43 +60,28 @@ def cotangent(
 ) -> tuple[Array, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape; see ``blockwise.cotangent``."""
     used = [k for k, shape in enumerate(wanted) if shape is not None]
+
+    def work(heads, dout, dlse, mark):
+        found = _cotangent(heads, dout, dlse, mark, plan)
+        return [found[k] for k in used]
+
     outputs, leaves = [(ROLES[k], wanted[k]) for k in used], operands.differentiable()
-
-    def by(work, arrays, *others):
-        def of_wanted(*given):
-            found = work(*given, plan)
-            return [found[k] for k in used]
-
-        return _by_chunks(grid, operands, arrays, [("queries", x) for x in others], outputs, of_wanted)
-
-    def careful(grads):
-        return by(_cotangent_by_choice, operands[:3], *grads, spoiled_rows(*grads, results.out))
-
-    def in_two_ways():
-        see_it = _see_it(grid, operands, plan, grads)
-        rest, theirs = ([jnp.where(x, 0, g) for g in grads] for x in (see_it, ~see_it))
-        found = by(_cotangent, map(_small, operands[:3]), *rest)
-        return tuple(x + y for x, y in zip(found, careful(theirs), strict=True))
-
-    if operands.mask is None:
-        found = careful(grads)
-    else:
-        all_small = all_below([*operands[:3], *grads], HUGE)
-        found = lax.cond(all_small, lambda: by(_cotangent, operands[:3], *grads), in_two_ways)
+    others = [("queries", x) for x in (*grads, spoiled_rows(*grads, results.out))]
+    found = _by_chunks(grid, operands, operands[:3], others, outputs, work)
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
 
 
-def _see_it(grid: Grid, operands: Operands, plan: Plan, grads: Any) -> Array:
-    """Which rows (..., N, T, 1) have or may look at a number that is ``HUGE`` or not finite."""
+def _see_it(grid: Grid, operands: Operands) -> Array:
+    """Which rows (..., N, T, 1) are or may look at a number that is ``HUGE`` or not finite."""
 
-    def work(heads, *grads):
-        bad_queries = ~functools.reduce(jnp.logical_and, (rows_below(x, HUGE) for x in (heads.query, *grads)))
+    def work(heads):
         bad_keys = ~(rows_below(heads.key, HUGE) & rows_below(heads.value, HUGE))
-        return [any_true(heads.allowed & (bad_queries | bad_keys.swapaxes(-1, -2)), axis=-1).astype(heads.query.dtype)]
+        pairs = heads.allowed & (~rows_below(heads.query, HUGE) | bad_keys.swapaxes(-1, -2))
+        return [any_true(pairs, axis=-1).astype(heads.query.dtype)]
 
-    rows = *plan.leading(operands), *operands.query.shape[-3:-1], 1
-    others = [("queries", x) for x in grads]
-    return _by_chunks(grid, operands, operands[:3], others, [("queries", rows)], work)[0] > 0
+    rows = *operands.query.shape[-3:-1], 1
+    lead = grid.axes[:-2]
+    return _by_chunks(grid, operands, operands[:3], [], [("queries", (*lead, *rows))], work)[0] > 0
 
 
 class _Heads(NamedTuple):
@@ -167,7 +152,7 @@ def _tangent(heads: _Heads, dots: Any, plan: Plan) -> tuple[Array, ...]:
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
     (query, key, value), (dquery, dkey, dvalue) = marked(heads[:3], dots)
     scores = times(query * plan.scale, key, transpose_right=True)
-    weights = _softmax(_chosen(scores, heads.allowed), -1)
+    weights = _softmax(_chosen(scores, heads.allowed), -1, heads.allowed is not None)
     score_tangents = jnp.zeros_like(scores)
     if dquery is not None:
         score_tangents += times(dquery * plan.scale, key, transpose_right=True)
@@ -179,50 +164,38 @@ def _tangent(heads: _Heads, dots: Any, plan: Plan) -> tuple[Array, ...]:
     return dout if dvalue is None else dout + times(weights, dvalue), dlse
 
 
-def _cotangent(heads: _Heads, dout: Array, dlse: Array, plan: Plan) -> tuple[Array, ...]:
-    """The formulas of ``spec.attention_backward``, on scores (heads, S, rows), where each number is small."""
-    query, key, value, allowed = heads
-    mask = jnp.where(allowed, 0, -jnp.inf).astype(query.dtype).swapaxes(-1, -2)
-    query = query * plan.scale
-    weights = _softmax(times(key, query, transpose_right=True) + mask, -2)
-    dweights = times(value, dout, transpose_right=True)
-    delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
-    return _products(query, key * plan.scale, dout, weights, weights * (dweights - delta + dlse.swapaxes(-1, -2)))
-
-
-def _cotangent_by_choice(
-    heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan
-) -> tuple[Array, ...]:
-    """The same, where any number may be anywhere, with the ``spoiled_rows``."""
+def _cotangent(heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan) -> tuple[Array, ...]:
+    """The formulas of ``spec.attention_backward``, on scores (heads, S, rows), with the mark of ``spoiled_rows``."""
     query, key, value, dout, dlse = map(finite, (*heads[:3], dout, dlse))
-    query = jnp.where((dout == 0).all(-1, keepdims=True) & (dlse == 0), 0, query * plan.scale)
-    allowed = None if heads.allowed is None else heads.allowed.swapaxes(-1, -2)
-    weights = _softmax(_chosen(times(key, query, transpose_right=True), allowed), -2)
-    dweights = _chosen(times(value, dout, transpose_right=True), allowed, 0)
+    dout = dout + mark if heads.allowed is None else dout  # no pair is forbidden, to which it would spread
+    query, allowed = query * plan.scale, None
+    if heads.allowed is not None:
+        allowed = lax.optimization_barrier(heads.allowed.swapaxes(-1, -2))  # asked once, not by each who chooses
+    weights = _softmax(_chosen(times(key, query, transpose_right=True), allowed), -2, allowed is not None)
+    dweights = _chosen(times(value, dout, transpose_right=True), allowed, 0)  # a value may be too large to multiply
     delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
-    weights = _chosen(weights + mark.swapaxes(-1, -2), allowed, 0)
+    weights = weights if allowed is None else jnp.where(allowed, weights + mark.swapaxes(-1, -2), 0)
     dscores = _chosen(weights * (dweights - delta + dlse.swapaxes(-1, -2)), allowed, 0)
-    return _products(query, key * plan.scale, dout, weights, dscores)
-
-
-def _products(query: Array, key: Array, dout: Array, weights: Array, dscores: Array) -> tuple[Array, ...]:
-    """Gradients of query, key and value; the query and key are scaled."""
-    turned = lax.optimization_barrier(key.swapaxes(-1, -2))  # on its own: the rest is one kernel
+    turned = lax.optimization_barrier((key * plan.scale).swapaxes(-1, -2))  # on its own: the rest is one kernel
     dquery = on_all_cores(times(turned, dscores), axis=-2).swapaxes(-1, -2)
     return dquery, on_all_cores(times(dscores, query)), on_all_cores(times(weights, dout))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _softmax(scores: Array, axis: int) -> Array:
-    """Weights p along an axis, 0 where all scores are -inf (L5). They move by ``p (ds - Σ p ds)``, difference first."""
-    largest = jnp.maximum(scores.max(axis=axis, keepdims=True), jnp.finfo(scores.dtype).min)
-    powers = jnp.exp(scores - largest)
-    return powers / jnp.maximum(powers.sum(axis=axis, keepdims=True), 1)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _softmax(scores: Array, axis: int, masked: bool) -> Array:
+    """Weights p along an axis, 0 where all scores are -inf (L5). They move by ``p (ds - Σ p ds)``, difference first.
+
+    Without a mask no score is -inf, and product, maximum and exponential are one kernel.
+    """
+    largest = scores.max(axis=axis, keepdims=True)
+    powers = jnp.exp(scores - (jnp.maximum(largest, jnp.finfo(scores.dtype).min) if masked else largest))
+    total = powers.sum(axis=axis, keepdims=True)
+    return powers / (jnp.maximum(total, 1) if masked else total)
 
 
 @_softmax.defjvp
-def _softmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (weights, (score_tangents,)) = _softmax(*primals, axis), tangents
+def _softmax_jvp(axis: int, masked: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (weights, (score_tangents,)) = _softmax(*primals, axis, masked), tangents
     return weights, weights * (score_tangents - jnp.sum(weights * score_tangents, axis=axis, keepdims=True))
 
 
