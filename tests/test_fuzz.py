@@ -14,7 +14,7 @@ from attendax import attention, scores, spec
 from attendax.conformance import directional_difference
 from fuzz import __main__ as command
 from fuzz import data, reference, shrink
-from fuzz.case import DIRECTIONS, LOSSES, Case, random
+from fuzz.case import DIRECTIONS, LOSSES, POISONED, POISONS, Case, random
 from fuzz.judge import judge
 from fuzz.shrink import shrunk
 
@@ -77,7 +77,7 @@ def test_the_reference_is_the_specification(case):
         by_hand = spec.attention_backward(cotangents[0], *given, **options, grad_lse=cotangents[1])
     assert_close(outputs["out"], out, 1e-12)
     assert_close(outputs["lse"], lse, 1e-12)
-    if case.values != "huge":  # there a rounding of 1e-16 is more than the gradient
+    if case.values != "huge" and (case.size or 0) < 1e3:  # there a rounding of 1e-16 may be more than the gradient
         for name in ("query", "key", "value", "bias"):
             if name in grads:
                 wanted = getattr(by_hand, f"grad_{name}")
@@ -112,7 +112,8 @@ def test_the_reference_is_the_definition(mask):
 
 
 def smooth(case):
-    return case.work < 500 and case.values == "normal" and case.bias_values != "lowest" and case.work > 0
+    moderate = case.values == "normal" and (case.size is None or case.size < 3) and case.bias_values != "lowest"
+    return 0 < case.work < 500 and moderate
 
 
 @pytest.mark.parametrize("case", some(25, smooth, seed=1), ids=repr)
@@ -146,10 +147,15 @@ def test_a_case_prints_as_the_call_that_makes_it():
 
 def test_the_cases_have_everything():
     """Every direction, loss, kind of mask and size beyond every limit is drawn."""
-    seen = {feature for case in some(2000, lambda case: True) for feature in command.features(case)}
-    wanted = [f"direction {x}" for x in DIRECTIONS] + [f"loss {x}" for x in LOSSES] + ["map scan", "with poison"]
-    wanted += [f"mask {kind}" for kind in ("and", "or", "not", "array", "dense", "function", "segments", "window")]
-    wanted += [f"known {x}" for x in ("query", "key", "value", "bias", "mod", "mask", "cotangent")] + ["size 2048"]
+    seen = {feature for case in some(4000, lambda case: True) for feature in command.features(case)}
+    wanted = [f"direction {x}" for x in DIRECTIONS] + [f"loss {x}" for x in LOSSES] + ["maps scan", "dtype float16"]
+    wanted += [f"mask {kind}" for kind in ("and", "or", "not", "array", "dense", "function", "segments", "none")]
+    wanted += [f"known {x}" for x in ("query", "key", "value", "bias", "mod", "mask", "cotangent")]
+    wanted += [f"size of scores 1e{k}" for k in range(-3, 5)] + ["heads in all one", "rank 2", "rank 3", "common 300.0"]
+    wanted += [f"{axis} {n + k}" for axis in "TS" for n in (32, 128, 256, 512, 1024) for k in (-1, 0, 1)]
+    wanted += ["T 1", "S 1", "scores in a head more than 2^16"]
+    names = (*POISONED, *(f"move {x}" for x in ("query", "key", "value", "bias")))
+    wanted += [f"poison seen nan {name}" for name in names] + [f"poison unseen {kind}" for kind in POISONS]
     assert not set(wanted) - seen
 
 
