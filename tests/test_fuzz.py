@@ -154,8 +154,8 @@ def test_the_cases_have_everything():
     wanted += [f"size of scores 1e{k}" for k in range(-3, 5)] + ["heads in all one", "rank 2", "rank 3", "common 300.0"]
     wanted += [f"{axis} {n + k}" for axis in "TS" for n in (32, 128, 256, 512, 1024) for k in (-1, 0, 1)]
     wanted += ["T 1", "S 1", "scores in a head more than 2^16"]
-    names = (*POISONED, *(f"move {x}" for x in ("query", "key", "value", "bias")))
-    wanted += [f"poison seen nan {name}" for name in names] + [f"poison unseen {kind}" for kind in POISONS]
+    wanted += [f"poisoned {x}" for x in POISONED] + [f"poisoned move {x}" for x in ("query", "key", "value", "bias")]
+    wanted += [f"poison {where} {kind}" for where in ("seen", "unseen") for kind in POISONS]
     assert not set(wanted) - seen
 
 

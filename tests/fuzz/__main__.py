@@ -39,7 +39,8 @@ def features(case: Case) -> Iterator[str]:
     yield f"rank {2 if case.one_head else 3 + len(case.lead) - len(case.maps)}"
     yield f"heads in all {'one' if math.prod((*case.lead, case.N)) == 1 else 'many or none'}"
     yield f"size of scores {'as drawn' if case.size is None else f'1e{math.floor(math.log10(case.size))}'}"
-    yield f"poison {' '.join(case.poison) or 'none'}"
+    yield f"poison {' '.join(case.poison[:2]) or 'none'}"
+    yield from (f"poisoned {name}" for name in case.poison[2:])
     yield f"scores in a head {'more than' if case.T * case.S > 2**16 else 'at most'} 2^16"
 
 

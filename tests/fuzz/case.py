@@ -276,7 +276,9 @@ class Draw:
         is_poisoned = self.chance(0.25 if fields["mask"] is not None else 0.1)
         if is_poisoned:
             fields |= {"layers": False, "loss": "weighted", "known": ()}
-            fields |= {"direction": self.one("forward", "grad", "grad", "jvp", "fr")}
+            fields |= {"direction": self.one("forward", "grad", "grad", "jvp", "fr"), "lse": self.one("", "alone")}
+            if self.chance(0.3):
+                fields |= {"bias": tuple(self.chance(0.6) for _ in range(3)), "wanted": LEAVES}
         case = Case(**fields)
         if case.dtype in ("bfloat16", "float16"):
             case = dataclasses.replace(case, layers=False)
