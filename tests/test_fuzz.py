@@ -208,14 +208,53 @@ def is_wrong_at_second_order(*arrays, **options):
     return (_same(found[0]), found[1]) if options.get("return_lse") else _same(found)
 
 
+def is_off_where_scores_are_large(query, key, value, **options):
+    """As a compiler was: of one head in all, without a mask, where a score is beyond 64, gradients of the query."""
+    if options.get("mask") is None and query.size == query.shape[-2] * query.shape[-1] and query.shape[-2] > 8:
+        largest = jax.lax.stop_gradient(abs(query @ key.swapaxes(-1, -2)).max()) * query.shape[-1] ** -0.5
+        moved = query + 0.6 * (query - jax.lax.stop_gradient(query))
+        query = jnp.where(largest > 64, moved, query)
+    return plain(query, key, value, **options)
+
+
+def is_a_little_off(*arrays, **options):
+    """By more than a program must be, and by less than rounding alone explains in a long chain."""
+    found = plain(*arrays, **options)
+    out, *lse = found if options.get("return_lse") else (found,)
+    out = out * jnp.asarray(1 + 12 * jnp.finfo(out.dtype).eps, out.dtype)
+    return (out, *lse) if lse else out
+
+
+def hides_what_is_seen(*arrays, **options):
+    """A NaN that counts becomes a number."""
+    found = plain(*arrays, **options)
+    out, *lse = found if options.get("return_lse") else (found,)
+    out = jnp.where(jnp.isfinite(out), out, 0)
+    return (out, *lse) if lse else out
+
+
 def is_plain(case):
     """What ``leaks`` can do."""
     options = case.bias, case.modifier, case.lse, case.dropout
     return not any(options) and case.mask and not case.one_head and case.dtype == "float32" and case.values == "normal"
 
 
+def is_one_head_with_large_scores(case):
+    few = case.mask is None and case.bias is None and case.modifier is None and case.scale is None
+    one = few and math.prod((*case.lead, case.N)) == 1 and case.T > 8 and case.S > 8 and case.D > 8
+    return one and case.values == "normal" and (case.size or 0) > 30 and case.wanted == ("query", "key", "value")
+
+
 MISTAKES = {
     leaks: (lambda c: is_plain(c) and c.poison, "L6"),
+    is_off_where_scores_are_large: (
+        lambda c: (
+            is_one_head_with_large_scores(c) and c.direction in ("grad", "value_and_grad") and c.dtype == "float32"
+        ),
+        "L17",
+    ),
+    is_a_little_off: (lambda c: c.direction == "forward" and c.dtype == "float32" and c.lse != "alone", "L8"),
+    hides_what_is_seen: (lambda c: c.poison[:2] == ("seen", "nan") and c.direction == "forward", "L6 seen"),
     forgets_lse: (lambda c: c.lse and c.direction in ("grad", "value_and_grad"), "L17"),
     is_wrong_for_what_is_known: (lambda c: "value" in c.known and c.direction == "forward", "L17"),
     drops_the_last_key: (lambda c: c.S > 128 and c.S % 2 and c.direction == "forward", "L17"),

@@ -172,7 +172,7 @@ def assert_near(got, wanted, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * np.abs(other).max())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("direction", "T", "dtype", "size", "loss", "one_head"),
     list(itertools.product(("fr", "rr"), LENGTHS, ("float32", "float64"), SIZES, ("square", "entropy"), (False, True))),
