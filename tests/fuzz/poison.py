@@ -5,6 +5,7 @@ where something may see it. Then each result has entries that must keep their bi
 that must be NaN; and entries of which nothing is said here:
 
 - where what is written is finite, 3e38: whoever sees it gets large numbers, or NaN where they overflow;
+- where dropout leaves nothing, which is 0 (L10);
 - the gradients of a modifier's arrays, to which all rows add;
 - what no row depends on: gradients of the value where the loss reads lse alone, their derivatives along a value alone;
 - the gradient of the value where one number of the cotangent of lse is not finite.
@@ -76,7 +77,8 @@ def unseen(case: Case, arrays: Arrays, moves: Arrays, known: Any) -> Iterator[Sp
     pairs, number = pairs_of(case, arrays), NUMBERS[case.poison[1]]
     places = {}
     for name in (*ROWS, "bias"):
-        if name in arrays and name not in known:
+        of_rows = case.loss == "weighted" or not name.startswith("cotangent")  # else a loss may take them for all rows
+        if name in arrays and name not in known and of_rows:
             places[name] = ~as_columns(name, touched(case, name, pairs, arrays[name].shape))
     if "bias" in places:
         places["bias"] &= arrays["bias"] != -np.inf
@@ -102,7 +104,7 @@ def seen(case: Case, arrays: Arrays, moves: Arrays) -> Iterator[Spoilt]:
         clean = arrays | quiet, moves
         yield Spoilt(f"{name}, read by nothing", clean, (dirty[0] | quiet, dirty[1]), {}, {})
     same, lost = expected(case, arrays, spoiled)
-    if kind == "big":
+    if kind == "big" or case.dropout == 1:
         lost = {}
     yield Spoilt(name, (arrays, moves), dirty, same, lost)
 
