@@ -119,7 +119,7 @@ class Case:
         there = name not in ("bias", "move bias") or self.bias is not None
         there = there and name not in self.known and not (name == "bias" and kind == "-inf")  # which forbids
         if name.startswith("move"):
-            return there and self.direction in ("jvp", "fr") and name.removeprefix("move ") in self.wanted
+            there = there and self.direction in ("jvp", "fr") and name.removeprefix("move ") in self.wanted
         if self.direction in ("forward", "jvp"):
             return there and not name.startswith("cotangent")
         # the loss must be able to leave rows out
