@@ -5,6 +5,7 @@ import collections
 import ctypes
 import gc
 import importlib
+import math
 import resource
 import sys
 import time
@@ -21,21 +22,26 @@ from .shrink import shrunk
 CLEAR_EVERY = 50  # cases: then what has been compiled is forgotten
 
 
+PLAIN_AXES = ("direction", "jit", "loss", "lse", "values", "scale", "dropout", "implementation", "remat", "lead", "G",
+              "T", "S", "D", "V", "common", "bias_values", "inside", "layers", "wide", "x64", "dtype")  # fmt: skip
+SETS = ("maps", "wanted", "known")
+
+
 def features(case: Case) -> Iterator[str]:
-    """What the counts at the end are about."""
-    yield f"direction {case.direction}"
-    yield f"dtype {case.dtype}{' (x64)' if case.x64 else ''}"
-    yield f"jit {case.jit}"
-    yield from (f"map {kind}" for kind in case.maps)
-    yield from (f"known {name}" for name in case.known)
-    yield from (f"mask {kind}" for kind in {*kinds(case.mask)})
-    yield from (f"modifier {kind}" for kind in {*kinds(case.modifier)})
-    others = {name: getattr(case, name) for name in ("bias", "dropout", "lse", "remat", "layers", "poison", "inside")}
-    others |= {"grouped": case.N > case.G, "rank 2": case.one_head}
-    yield from (f"with {name}" for name, there in others.items() if there)
-    yield f"loss {case.loss}"
-    yield f"values {case.values}"
-    yield f"size {1 << max(case.T, case.S).bit_length()}"
+    """What the counts at the end are about: all axes of a case but its seed, sizes of scores by power of ten."""
+    yield from (f"{name} {getattr(case, name)}" for name in PLAIN_AXES)
+    yield from (f"{name} {x}" for name in SETS for x in dict.fromkeys(getattr(case, name)) or ("nothing",))
+    yield from (f"shared {x}" for x in {x for names in case.shared for x in names})
+    yield from (f"mask {kind}" for kind in {*kinds(case.mask)} or {"none"})
+    yield from (f"modifier {kind}" for kind in {*kinds(case.modifier)} or {"none"})
+    yield f"bias {'none' if case.bias is None else f'of {sum(case.bias)} full axes'}"
+    yield f"heads of a key head {case.N // case.G}"
+    yield f"rank {2 if case.one_head else 3 + len(case.lead) - len(case.maps)}"
+    yield f"heads in all {'one' if math.prod((*case.lead, case.N)) == 1 else 'many or none'}"
+    yield f"size of scores {'as drawn' if case.size is None else f'1e{math.floor(math.log10(case.size))}'}"
+    yield f"poison {' '.join(case.poison[:2]) or 'none'}"
+    yield from (f"poisoned {name}" for name in case.poison[2:])
+    yield f"scores in a head {'more than' if case.T * case.S > 2**16 else 'at most'} 2^16"
 
 
 def kinds(tree: Any) -> Iterator[str]:

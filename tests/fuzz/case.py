@@ -10,6 +10,8 @@ DIRECTIONS = (*FORWARD, *FIRST, *SECOND, *JACOBIANS)
 LOSSES = ("sum", "mean", "square", "row", "rows", "columns", "entropy", "weighted")
 VALUES = ("huge", "shifted", "equal", "columns", "zeros", "ones", "iota", "eye", "tiny")
 POISONS = ("nan", "inf", "-inf", "big")
+POISONED = ("query", "key", "value", "bias", "cotangent_out", "cotangent_lse")  # and "move query" and so on
+LEAST_SCORE, LARGEST_SCORE = 1e-3, 1e5
 LEAVES = (
     "query",
     "key",
@@ -44,6 +46,8 @@ class Case:
     scale: Any = None
     dropout: float = 0.0
     values: str = "normal"  # see data.draw
+    size: Any = None  # of the scores: their standard deviation, where ``values`` leaves them normal; None: as drawn
+    common: float = 0.0  # how large what all keys have in common is, beside what is their own
     lse: str = ""  # "" is not asked for | sum | square | alone: the loss does not read out
     implementation: Any = None
     loss: str = "sum"
@@ -55,7 +59,7 @@ class Case:
     layers: bool = False  # between projections and a layer norm
     remat: str = ""  # "" | all | dots | names: what jax.checkpoint keeps
     jit: str = "outer"  # none | inner: the attention alone | outer: everything | both
-    poison: tuple[str, ...] = ()  # ("unseen" | "seen", what is written there): L6
+    poison: tuple[str, ...] = ()  # ("unseen", one of POISONS) or ("seen", one of POISONS, one of POISONED): L6
     seed: int = 0
 
     def __repr__(self) -> str:
@@ -96,14 +100,32 @@ class Case:
         maps = maps and all(set(names) < {"query", "key", "value"} or "query" not in names for names in self.shared)
         maps = maps and not (self.one_head and len(self.maps) < len(self.lead)) and 0 not in self.mapped
         small = self.direction not in JACOBIANS or self.work * self.V <= 4096
-        quiet = not self.poison or (not self.layers and self.direction in ("forward", "grad", "jvp", "fr"))
-        if self.poison and self.poison[0] == "seen":  # the loss must be able to leave rows out
-            quiet = quiet and self.loss == "weighted" and self.lse in ("", "alone") and "cotangent" not in self.known
-            quiet = quiet and (self.direction != "fr" or self.poison[1] != "big")  # it overflows, and only on the way
-        quiet = quiet and not (self.layers and self.values in ("huge", "tiny"))  # a layer norm hides or blows up both
+        quiet = not (self.layers and self.values in ("huge", "tiny"))  # a layer norm hides or blows up both
+        sized = self.size is None or self.values not in ("huge", "shifted")
+        if self.size is not None and self.dtype == "float16":  # its largest number is 65,504
+            sized = sized and self.size <= 1e3 and not self.layers
         wide = self.x64 or self.dtype != "float64"
         inside = not self.inside or (bool(self.maps) and self.direction == "grad")
-        return heads and maps and small and quiet and wide and inside
+        return heads and maps and small and quiet and sized and wide and inside and self._can_be_poisoned()
+
+    def _can_be_poisoned(self) -> bool:
+        if not self.poison:
+            return True
+        if self.layers or self.direction not in ("forward", "grad", "jvp", "fr"):
+            return False
+        if self.poison[0] == "unseen":
+            return True
+        kind, name = self.poison[1:]
+        there = name not in ("bias", "move bias") or self.bias is not None
+        there = there and name not in self.known and not (name == "bias" and kind == "-inf")  # which forbids
+        if name.startswith("move"):
+            there = there and self.direction in ("jvp", "fr") and name.removeprefix("move ") in self.wanted
+        if self.direction in ("forward", "jvp"):
+            return there and not name.startswith("cotangent")
+        # the loss must be able to leave rows out
+        there = there and self.loss == "weighted" and self.lse in ("", "alone") and "cotangent" not in self.known
+        there = there and (self.direction != "fr" or kind != "big")  # it overflows, and only on the way
+        return there and name != ("cotangent_out" if self.lse else "cotangent_lse")
 
 
 def has_arrays(modifier: Any) -> bool:
@@ -128,24 +150,63 @@ class Draw:
         return tuple(x for x in choices if self.chance(p))
 
     def length(self) -> int:
-        """A length on one side or the other of a limit; mostly small."""
-        sizes = (1, 2, 3, 5, 8), (12, 16, 23, 33, 64), (127, 128, 130, 200, 255, 256, 257), (300, 512, 513, 700, 1024)
-        return self.one(*sizes[self.rng.choice(4, p=(0.4, 0.33, 0.2, 0.07))]) if self.chance(0.97) else 1100
+        """A length on one side or the other of a limit of ``partition``; mostly small."""
+        sizes = (
+            (1, 2, 3, 5, 8),
+            (12, 16, 23, 31, 32, 33, 64),
+            (127, 128, 129, 130, 200, 255, 256, 257),
+            (300, 511, 512, 513, 600, 700),
+            (1023, 1024, 1025, 1100),
+        )
+        return self.one(*sizes[self.rng.choice(5, p=(0.37, 0.25, 0.17, 0.17, 0.04))])
 
     def sizes(self) -> dict[str, Any]:
         T, S = self.length(), self.length()
-        T, S = (T, T) if self.chance(0.4) else (1, S) if self.chance(0.1) else (T, S)
+        T, S = (
+            (T, T)
+            if T > 257 and self.chance(0.5)
+            else self.one((T, T), (T, T), (T, T), (T, T), (T, S), (T, S), (T, S), (T, S), (1, S), (T, 1))
+        )
         G, group = self.one(1, 1, 2, 3, 12), self.one(1, 1, 1, 2, 3)
         lead = self.one((), (), (1,), (2,), (2,), (3,), (8,), (2, 3), (2, 1, 2))
-        while math.prod((*lead, G, group, T, S)) > 2**20 and (lead or G > 1):
-            lead, G = lead[1:], (G if lead else 1)
         D = self.one(1, 2, 8, 16, 32, 64, 80)
+        is_large = T * S > 2**16
+        if is_large:
+            D = min(D, 32)
+        while math.prod((*lead, G, group, T, S)) > (2**19 if is_large else 2**18) and (lead or G > 1 or group > 1):
+            lead, G, group = (lead[1:], G, group) if lead else ((), 1, group) if G > 1 else ((), 1, 1)
         sizes = {"lead": lead, "N": G * group, "G": G, "T": T, "S": S, "D": D, "V": D if self.chance(0.6) else 3}
         if self.chance(0.04):
             sizes |= self.one({"S": 0}, {"T": 0}, {"lead": (0,)}, {"lead": (2, 0)})
         if self.chance(0.1):
             sizes |= {"N": 1, "G": 1, "one_head": True, "lead": sizes["lead"][:2]}
+        if self.chance(0.5 if is_large else 0.05):  # one head in all
+            sizes |= {"N": 1, "G": 1, "lead": self.one((), (1,)), "one_head": False}
+            if self.chance(0.4):
+                sizes |= {"lead": (), "one_head": True}
         return sizes
+
+    def values(self, dtype: str) -> dict[str, Any]:
+        """Of three cases two with scores of a drawn size, of which every power of ten is as likely."""
+        values = self.one(*["normal"] * 12, *VALUES)
+        if values in ("huge", "shifted") or self.chance(0.33):
+            return {"values": values}
+        common = float(self.one(0, 0, 0, 0, 1, 30, 300) if dtype != "float16" else 0)
+        return {"values": values, "size": self.score_size(dtype), "common": common}
+
+    def score_size(self, dtype: str, least: float = LEAST_SCORE, largest: float = LARGEST_SCORE) -> float:
+        """Log-uniform; float16 has no large ones."""
+        largest = min(largest, 1e3) if dtype == "float16" else largest
+        return float(f"{least * (largest / least) ** self.rng.random():.2g}")
+
+    def poison(self, case: Case) -> tuple[str, ...]:
+        """Of what is seen, each array is as likely."""
+        if self.chance(0.3):
+            return "unseen", self.one(*POISONS)
+        names = *POISONED, *(f"move {name}" for name in POISONED[:4])
+        with_poison = (dataclasses.replace(case, poison=("seen", kind, name)) for name in names for kind in POISONS)
+        names = tuple(dict.fromkeys(each.poison[2] for each in with_poison if each.is_valid())) or names
+        return "seen", self.one(*POISONS), self.one(*names)
 
     def mask(self, depth: int = 0) -> Any:
         if depth < 2 and self.chance(0.3):
@@ -196,7 +257,6 @@ class Draw:
             "wide": self.chance(0.3),
             "scale": self.one(*[None] * 6, 0.0, -0.7, 1, 25.0),
             "dropout": self.one(*[0.0] * 20, 0.1, 0.5, 1.0),
-            "values": self.one(*["normal"] * 8, *VALUES),
             "lse": self.one("", "", "", "sum", "square", "alone"),
             "implementation": self.one(*[None] * 8, "blockwise", "dense"),
         }
@@ -205,17 +265,20 @@ class Draw:
         sizes = self.sizes()
         dtype, x64 = self.one(*[("float32", False)] * 6, ("float32", True), *[("float64", True)] * 3,
                               ("bfloat16", False), ("float16", False), ("bfloat16", True))  # fmt: skip
-        fields = sizes | self.options() | self.context(sizes["lead"], sizes.get("one_head", False))
+        options = self.options()
+        if sizes["N"] == 1 and sizes["T"] * sizes["S"] > 2**16 and self.chance(0.5):
+            options |= {"mask": None, "bias": None, "modifier": None, "dropout": 0.0}
+        fields = sizes | options | self.values(dtype) | self.context(sizes["lead"], sizes.get("one_head", False))
         fields |= {"dtype": dtype, "x64": x64, "seed": int(self.rng.integers(1000))}
         groups = (FORWARD, FORWARD, FIRST, FIRST, FIRST, FIRST, SECOND, SECOND, JACOBIANS)
         fields |= {"direction": self.one(*self.one(*groups)), "loss": self.one(*LOSSES)}
         fields |= {"wanted": self.some(LEAVES, 0.8), "inside": self.chance(0.2)}
-        if self.chance(0.2) and fields["mask"] is not None:
-            fields |= {
-                "poison": (self.one("unseen", "seen"), self.one(*POISONS)),
-                "loss": "weighted",
-            }
-            fields |= {"layers": False, "known": (), "direction": self.one("forward", "grad", "grad", "jvp", "fr")}
+        is_poisoned = self.chance(0.25 if fields["mask"] is not None else 0.1)
+        if is_poisoned:
+            fields |= {"layers": False, "loss": "weighted", "known": ()}
+            fields |= {"direction": self.one("forward", "grad", "grad", "jvp", "fr"), "lse": self.one("", "alone")}
+            if self.chance(0.3):
+                fields |= {"bias": tuple(self.chance(0.6) for _ in range(3)), "wanted": LEAVES}
         case = Case(**fields)
         if case.dtype in ("bfloat16", "float16"):
             case = dataclasses.replace(case, layers=False)
@@ -227,7 +290,8 @@ class Draw:
             case = dataclasses.replace(case, maps=case.maps[: len(case.lead)], wanted=case.wanted[:1])
         if case.jit == "none" and case.direction in (*SECOND, *JACOBIANS) and self.chance(0.8):  # 5 to 30 seconds
             case = dataclasses.replace(case, jit="outer")
-        return dataclasses.replace(case, inside=case.inside and case.direction == "grad").without()
+        case = dataclasses.replace(case, inside=case.inside and case.direction == "grad").without()
+        return dataclasses.replace(case, poison=self.poison(case)) if is_poisoned else case
 
 
 def random(rng: Any) -> Case:
@@ -240,9 +304,12 @@ def random(rng: Any) -> Case:
 def siblings(case: Case, rng: Any) -> list[Case]:
     """Cases with other numbers for the same program: where the compiler knows none, they cost no compilation."""
     draw = Draw(rng)
-    if case.work > 2**17 or set(case.known) & {"query", "key", "value", "bias"}:
+    if case.work > 2**20 or set(case.known) & {"query", "key", "value", "bias"}:
         return []
-    found = [dataclasses.replace(case, values=kind) for kind in (draw.one(*VALUES), "normal")]
-    if case.mask is not None or case.bias_values == "forbids":
-        found += [dataclasses.replace(case, poison=(where, draw.one(*POISONS))) for where in ("seen", "unseen")]
+    found = [dataclasses.replace(case, values="normal", size=draw.score_size(case.dtype, *ends), common=case.common)
+             for ends in ((1.0, 64.0), (64.0, LARGEST_SCORE))]  # fmt: skip
+    if case.work <= 2**17:
+        found += [dataclasses.replace(case, values=draw.one(*VALUES), size=None, common=0.0)]
+        poisons = (draw.poison(case) for _ in range(3))
+        found += [dataclasses.replace(case, poison=poison) for poison in (("unseen", draw.one(*POISONS)), *poisons)]
     return [each for each in dict.fromkeys(found) if each.is_valid() and each != case]

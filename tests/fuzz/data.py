@@ -47,6 +47,23 @@ def draw(case: Case, leaf: str, shape: tuple[int, ...], rng: Any) -> np.ndarray:
     return x
 
 
+def sized(case: Case, leaf: str, x: np.ndarray) -> np.ndarray:
+    """Queries and keys so large that scores have the size of the case, which a common part of the keys leaves as it is.
+
+    The size is in the queries; in float16, where few numbers are large, in queries and keys alike.
+    """
+    if case.common and leaf == "key":
+        common = generator(case, "common").normal(size=case.D)
+        x = (x + case.common * common) / math.hypot(1, case.common)
+    if case.size is None or leaf not in ("query", "key"):
+        return x
+    scale = abs(case.D**-0.5 if case.scale is None else case.scale) or 1.0
+    factor = case.size / (scale * math.sqrt(case.D))
+    if case.dtype == "float16":
+        return x * math.sqrt(factor)
+    return x * factor if leaf == "query" else x
+
+
 def leaves(case: Case) -> dict[str, np.ndarray]:
     """Every array that the program reads, by name; of floating ones, what is left after rounding to their dtype."""
     *lead, N, T, S = case.scores
@@ -70,6 +87,7 @@ def leaves(case: Case) -> dict[str, np.ndarray]:
         rng = generator(case, name)
         shape = (*outer(case, name), *shape)
         x = draw(case, name, shape, rng) if name in ("query", "key", "value") else rng.normal(size=shape)
+        x = sized(case, name, x)
         if name == "bias" and case.bias_values != "normal":
             lowest = -np.inf if case.bias_values == "forbids" else float(ml_dtypes.finfo(storage(case, name)).min)
             x = np.where(rng.random(shape) < 0.3, lowest, x)

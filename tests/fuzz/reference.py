@@ -16,6 +16,7 @@ from . import data
 from .case import Case
 from .rounding import (
     EXACT,
+    InDtype,
     Rounding,
     size_of,
     size_of_backward,
@@ -23,9 +24,10 @@ from .rounding import (
     size_of_each,
     size_of_grad_scores,
     size_of_weights,
+    uncertain,
 )
 
-STEP = 1e-60
+STEP = {np.dtype(np.float64): 1e-60, np.dtype(np.float32): 2.0**-60}
 EPSILON = 1e-5  # of the layer norm
 MODEST = 1e4  # an lse whose square is not in the loss when it is larger, nor when it is -inf
 Arrays = dict[str, np.ndarray]
@@ -55,19 +57,24 @@ class Call:
         self.kept = 1.0
         if case.dropout:
             keep = dropout.keep(arrays["rng"], case.scores, case.dropout)
-            self.kept = keep / (1 - case.dropout if case.dropout < 1 else 1)
+            self.kept = keep.astype(self.q.real.dtype) / (1 - case.dropout if case.dropout < 1 else 1)
         self.forward()
 
-    def forward(self) -> None:
-        """``s = mod(scale · q kᵀ) + bias``, ``p = exp(s - m) / Σ exp(s - m)`` over the allowed, ``out = kept p v``."""
-        z = np.where(self.allowed, (self.scale * self.q) @ self.k.swapaxes(-1, -2), 0)
+    def scores(self, z: Any) -> tuple[Any, list[Any]]:
+        """``mod(z) + bias``, and the scores before each part of the modifier."""
         z = self.rounding.of(z, lambda: abs(self.scale) * size_of(self.q, self.k.swapaxes(-1, -2)) + 1)
-        s, self.modified = modified(self.case.modifier, z, list(self.mod), self.rounding)
+        s, between = modified(self.case.modifier, z, list(self.mod), self.rounding)
         if self.bias is not None:
             b = np.where(self.bias.real == -np.inf, 0, self.bias)
             if self.rounding.rng:  # beside finfo.min a score of 1e30 is less than half a unit of float32
                 s = s - np.where(abs(b) < 1e30, 0, s.real)
             s = s + (self.rounding.of(b) if np.all(abs(b) < 1e30) else b)
+        return s, between
+
+    def forward(self) -> None:
+        """``s = mod(scale · q kᵀ) + bias``, ``p = exp(s - m) / Σ exp(s - m)`` over the allowed, ``out = kept p v``."""
+        z = np.where(self.allowed, (self.scale * self.q) @ self.k.swapaxes(-1, -2), 0)
+        s, self.modified = self.scores(z)
         largest = np.max(s.real, axis=-1, where=self.allowed, initial=-np.inf, keepdims=True)
         self.empty = largest == -np.inf
         largest = np.where(self.empty, 0, largest)
@@ -75,13 +82,23 @@ class Call:
         total = powers.sum(-1, keepdims=True)
         p = powers / np.where(self.empty, 1, total)
         self.p_size = size_of_weights(p, s) if self.rounding.rng else p
-        self.p = p = self.rounding.of(p, lambda: 1j * self.p_size.imag)
-        self.attended = self.rounding.of((p * self.kept) @ self.v, lambda: size_of(self.p_size * self.kept, self.v))
+        self.p = self.p_again = p = self.rounding.of(p, lambda: 1j * self.p_size.imag)
+        dlse = 0.0
+        if self.rounding.rng:
+            again = self.scores(z)[0]
+            powers = np.where(self.allowed, np.exp(np.minimum(np.where(self.allowed, (again - largest).real, 0), 0)), 0)
+            p = powers / np.where(self.empty, 1, total.real)
+            self.p, self.p_again, dlse = uncertain(self.rounding, self.p, p, s, again)
+        self.attended = self.rounding.of(
+            (self.p * self.kept) @ self.v, lambda: size_of(self.p_size * self.kept, self.v)
+        )
         self.out = self.rounding.stored(self.attended)
         if self.case.layers:
             self.out, self.normed = layer_norm(self.out, self.rounding)
-        lse = np.where(self.empty, -np.inf, largest + np.log(np.where(self.empty, 1, total)))[..., 0]
+        lse = np.where(self.empty, -np.inf, largest + np.log(np.where(self.empty, 1, total)) + dlse)[..., 0]
         self.lse = self.rounding.of(lse, lambda: np.where(self.empty[..., 0], 0, 1 + abs(largest[..., 0])))
+        every = np.maximum(abs(s.real), abs(z.real))
+        self.largest = np.max(every, where=self.allowed, initial=0.0)
 
     def outputs(self) -> Arrays:
         both = {"out": self.out, "lse": self.lse}
@@ -95,7 +112,7 @@ class Call:
         dout = rounding.stored(dout)
         if self.case.layers:
             dout = layer_norm_backward(dout, *self.normed, rounding)
-        dv = (self.p * self.kept).swapaxes(-1, -2) @ dout
+        dv = (self.p_again * self.kept).swapaxes(-1, -2) @ dout
         dp = dout @ self.v.swapaxes(-1, -2) * self.kept
         delta = (dp * self.p).sum(-1, keepdims=True) - dlse[..., None]
 
@@ -107,7 +124,7 @@ class Call:
             delta, lambda: size_of_delta(self.p, size_of_dp(), dlse)
         )  # one for the row: also dout · out
         ds = np.where(
-            allowed, rounding.of(self.p * (dp - delta), lambda: size_of_grad_scores(self.p_size, dp, dlse)), 0
+            allowed, rounding.of(self.p_again * (dp - delta), lambda: size_of_grad_scores(self.p_size, dp, dlse)), 0
         )
         dz, grads_mod = modified_backward(self.case.modifier, ds, self.modified, list(self.mod), self.rounding)
         found = {"query": self.scale * dz @ self.k}
@@ -183,7 +200,7 @@ def modified(modifier: Any, z: Any, arrays: list[Any], rounding: Rounding = EXAC
         return rounding.of(capped, lambda: abs(capped.real) + 2j * abs(z.imag)), [z]  # its derivative is 1 - tanh²
     array = arrays.pop(0)
     if kind == "alibi":
-        lowered = array[:, None, None] * abs(_distance(z, settings[0]))
+        lowered = array[:, None, None] * abs(_distance(z, settings[0])).astype(z.real.dtype)
         return z - rounding.of(lowered), [z]
     if kind == "relative":
         return z + array[:, _column(z, *settings)], [z]
@@ -208,7 +225,7 @@ def modified_backward(
         return ds * (1 - rounding.of(np.tanh(z / settings[0])) ** 2), []
     array = arrays.pop()
     if kind == "alibi":
-        return ds, [-sum_to(ds * abs(_distance(z, settings[0])), (*array.shape, 1, 1))[:, 0, 0]]
+        return ds, [-sum_to(ds * abs(_distance(z, settings[0])).astype(z.real.dtype), (*array.shape, 1, 1))[:, 0, 0]]
     if kind == "relative":
         per_head, column = sum_to(ds, ds.shape[-3:]), _column(z, *settings)
         return ds, [np.stack([per_head[:, column == c].sum(-1) for c in range(array.shape[1])], -1)]
@@ -288,6 +305,19 @@ def gradient(case: Case, arrays: Arrays, rounding: Rounding = EXACT) -> Arrays:
 
 def along(function: Any, case: Case, arrays: Arrays, moves: Arrays, rounding: Rounding = EXACT) -> Arrays:
     """The derivative of ``forward`` or ``gradient`` along a direction."""
-    moved = {name: x + 1j * STEP * moves[name] if name in moves else x for name, x in arrays.items()}
+    step = STEP[next(x.dtype for x in moves.values())]
+    moved = {name: x + 1j * step * moves[name] if name in moves else x for name, x in arrays.items()}
     with np.errstate(invalid="ignore"):
-        return {name: x.imag / STEP for name, x in function(case, moved, rounding).items()}
+        return {name: x.imag / step for name, x in function(case, moved, rounding).items()}
+
+
+def largest_score(case: Case, arrays: Arrays) -> float:
+    """The largest score that is allowed, before or after modifier and bias, without its sign."""
+    return max((float(call.largest) for call in _calls(case, arrays, EXACT).values()), default=0.0)
+
+
+def plain(case: Case, arrays: Arrays, moves: Arrays, function: Any) -> Arrays:
+    """``function(arrays, moves, rounding)`` by the plain dense formula in the dtype of the case, no wider."""
+    low = [{name: x.astype(np.float32) if x.dtype == data.FINE else x for name, x in each.items()}
+           for each in (arrays, moves)]  # fmt: skip
+    return function(*low, InDtype(data.storage(case, "query")))

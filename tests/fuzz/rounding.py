@@ -1,5 +1,9 @@
 """How far rounding may lead: what a program must round on its way, moved at random by units in the last place.
 
+A score is moved by a unit of its terms, so a weight by eps |s|. A backward, and a derivative, computes the scores once
+more, in products of other shapes, and takes maximum and sum from the forward: its weights move on their own, and need
+not sum to 1. What all keys have in common, times the error of that sum, is in the gradient of the query.
+
 The size of a sum is that of its terms, for each of them is rounded; so for each formula of ``reference`` where terms
 may cancel there is one here with all terms positive. Of a complex number, which carries a derivative, the real and the
 imaginary part have a size each.
@@ -38,7 +42,44 @@ class Rounding:
         return self.moved(x, self.stored_unit, lambda: np.float64(self.least / self.stored_unit))
 
 
+class InDtype(Rounding):
+    """Rounds what is computed to a dtype, as a plain formula in this dtype does; arrays are float32."""
+
+    def __init__(self, dtype: Any):
+        super().__init__(None)
+        self.dtype = dtype
+
+    def of(self, x: Any, size: Any = None) -> Any:
+        if np.iscomplexobj(x):
+            return self.of(x.real) + 1j * self.of(x.imag)
+        return x.astype(self.dtype).astype(np.float32)
+
+    def stored(self, x: Any) -> Any:
+        return self.of(x)
+
+
 EXACT = Rounding(None)
+
+
+def uncertain(rounding: Rounding, p: Any, again: Any, s: Any, s_again: Any) -> tuple[Any, Any, Any]:
+    """Weights of the forward and of the backward, and how much the derivative of lse moves.
+
+    Args:
+        rounding: how numbers are moved.
+        p: the weights, whose imaginary part carries a derivative.
+        again: the weights from scores that are rounded otherwise, real.
+        s, s_again: both scores.
+    """
+    if not np.iscomplexobj(s):
+        return p, again, 0.0
+    apart = np.minimum(abs(s.real - s_again.real), 1)
+    terms = (p.real * apart * abs(s.imag)).sum(-1, keepdims=True)
+    dlse = terms * rounding.noise(terms.shape)
+    moves = s_again.imag - (p.real * s.imag).sum(-1, keepdims=True) - dlse
+    again = again + 1j * rounding.moved(again * moves, rounding.unit)
+    noise = p.imag - p.real * (s.imag - (p.real * s.imag).sum(-1, keepdims=True))
+    again = again + 1j * noise
+    return p.real + 1j * again.imag, again, 1j * dlse
 
 
 def size_of(one: Any, other: Any) -> Any:

@@ -9,7 +9,8 @@ from .case import Case
 
 PLAIN: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Case)}
 FEATURES = (
-    "direction", "layers", "remat", "modifier", "bias", "dropout", "values", "scale", "lse", "wide", "implementation",
+    "direction", "layers", "remat", "modifier", "bias", "dropout", "values", "size", "common", "scale",
+    "lse", "wide", "implementation",
     "mask", "inside", "known", "one_head", "x64", "dtype", "bias_values", "loss", "wanted", "jit", "seed",
 )  # fmt: skip
 
