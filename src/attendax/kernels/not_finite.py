@@ -59,6 +59,11 @@ def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:
     return jnp.where((read == 0) | jnp.isfinite(read + first), 0, jnp.nan).astype(out.dtype)
 
 
+def is_read(dout: Array, dlse: Array) -> Array:
+    """Whether something depends on a row, (..., N, T, 1)."""
+    return rows_not_zero(dout) | (dlse != 0)
+
+
 class Rows(NamedTuple):
     """What the backward knows of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
 
@@ -74,7 +79,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
         """The rows of a call, from the gradients of its out and lse and from its results."""
-        read = (rows_not_zero(dout) | (dlse != 0)) & (results.shift != -jnp.inf)
+        read = is_read(dout, dlse) & (results.shift != -jnp.inf)
         delta = sums_of_products(dout, results.out) - dlse
         is_fine = rows_finite(delta, results.total, results.shift)  # delta knows of dout and out
         live = read & is_fine

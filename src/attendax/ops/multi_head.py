@@ -148,6 +148,8 @@ def multi_head_attention(
 def in_tiles(params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Any, shape: tuple[int, ...]) -> Array:
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
+    if hasattr(mask, "ndim"):
+        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = walled(lambda *each: [split_heads(projection(*one), shape[1]) for one in each], *inputs)
     return walled(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)

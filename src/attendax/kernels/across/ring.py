@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from ..backends import ACROSS
 from ..derivatives import attend, pull, push
+from ..not_finite import is_read
 from ..numerics import sums_of_products, vary_alike
 from ..online_softmax import union
 from ..operands import KEY, REST, VALUE, Operands, Plan, Results
@@ -59,7 +60,8 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     """The transpose of ``tangent``."""
     of_part, (dout, dlse) = local(plan, partial=True), grads
     # A block is told delta itself: out is 0, and dlse is -delta.
-    known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, dlse - sums_of_products(dout, results.out))
+    delta = jnp.where(is_read(dout, dlse), sums_of_products(dout, results.out) - dlse, 0)
+    known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, -delta)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     size, shapes = operands.key.shape[-2], shapes_of_block(operands, wanted)
     by_columns = {REST} if operands.bias is not None and shapes[REST] is not None and wanted[REST][-1] > 1 else set()
