@@ -20,13 +20,13 @@ OPERATIONS = ("while", "case", "dot_general", "dynamic_slice")
 MASKS = {"full": None, "causal": masks.causal(), "window": masks.window(256, 0)}
 MOST = {  # mask, T, direction: at most so many loops, branches, products, slices
     ("full", 1024, "forward"): (0, 0, 2, 0),
-    ("full", 1024, "gradient"): (0, 1, 11, 0),
-    ("full", 2048, "forward"): (1, 0, 2, 6),
-    ("full", 2048, "gradient"): (4, 1, 11, 35),
-    ("causal", 2048, "forward"): (3, 1, 2, 11),
-    ("causal", 2048, "gradient"): (8, 3, 11, 45),
-    ("window", 2048, "gradient"): (8, 3, 11, 45),
-    ("causal", 16384, "gradient"): (8, 3, 11, 45),
+    ("full", 1024, "gradient"): (0, 0, 8, 0),
+    ("full", 2048, "forward"): (1, 0, 2, 14),
+    ("full", 2048, "gradient"): (2, 0, 8, 32),
+    ("causal", 2048, "forward"): (1, 0, 2, 16),
+    ("causal", 2048, "gradient"): (2, 0, 8, 34),
+    ("window", 2048, "gradient"): (2, 0, 8, 34),
+    ("causal", 16384, "gradient"): (2, 0, 8, 34),
 }
 
 
@@ -48,7 +48,7 @@ def counts(program):
 
 @pytest.mark.parametrize(("mask", "T", "direction"), MOST)
 def test_loops_branches_and_products_of_the_program_for_cuda(mask, T, direction):
-    """Without a mask no branch is there for L6. The one of a gradient is for scores so large that they round (L7)."""
+    """One loop forward and one backward, without a branch, whatever the mask leaves out."""
     found = counts(lowered(MASKS[mask], T, direction, "cuda"))
     assert all(a <= b for a, b in zip(found, MOST[mask, T, direction], strict=True)), found
 
