@@ -205,8 +205,3 @@ def rows_finite(*arrays: Array) -> Array:
 def rows_not_zero(x: Array) -> Array:
     """Which rows of an array (..., T, .) hold a number that is not 0, perhaps NaN: (..., T, 1)."""
     return ~(jnp.sum(jnp.abs(lax.stop_gradient(x)), axis=-1, keepdims=True) == 0)
-
-
-def any_true(x: Array, axis: int | None = None) -> Array:
-    """Whether a truth value holds anywhere, or along an axis, which stays as 1. What it adds up takes memory."""
-    return jnp.sum(x, axis=axis, keepdims=axis is not None, dtype=jnp.float32) > 0

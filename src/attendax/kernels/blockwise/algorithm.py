@@ -93,7 +93,6 @@ def by_rows(
     buffers = tuple(jnp.full((*rows, width), nothing, wide) for width, nothing in neutral)
     at_once = all(each.rows_are_whole for each in visits)
     for each in visits:
-
         tile_of = functools.partial(each.tile, rows_once=not each.rows_are_whole)
 
         def step(index, buffers, each=each, tile_of=tile_of):

@@ -44,7 +44,9 @@ def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> 
     if (heads := whole_grid_of(operands, plan, most)) is not None:
         return Partition(heads, [], heads)
     backward = direction == "cotangent"
-    return Partition(None, bands_of(operands, plan, BANDS[direction]), grid_of(operands, plan, apart=backward), backward)
+    return Partition(
+        None, bands_of(operands, plan, BANDS[direction]), grid_of(operands, plan, apart=backward), backward
+    )
 
 
 def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
@@ -155,7 +157,9 @@ def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list
     if width < 1 or rows >= T or columns >= S or rows * columns > room:
         return []
     firsts = [min(row, T - rows) for row in range(0, T, rows)]
-    places = [(row, min(max(0, row + low), S - columns), new) for row, new in zip(firsts, range(0, T, rows), strict=True)]
+    places = [
+        (row, min(max(0, row + low), S - columns), new) for row, new in zip(firsts, range(0, T, rows), strict=True)
+    ]
     grid = Grid(axes, _pieces(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch))
     return [Visits(grid, np.array([(row, column, new, column) for row, column, new in places], np.int32))]
 

@@ -38,9 +38,7 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     return dropped(exps / sum_or_one(total), tile, operands, plan)
 
 
-def part_of_tangent(
-    tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan
-) -> tuple[Array, ...]:
+def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, wide, roles = leaves_in(tile, operands), operands.wide(), operands.roles()
     dots = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]

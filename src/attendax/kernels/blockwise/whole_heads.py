@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..not_finite import finite, mark_of_heads, marked, spoiled_rows
-from ..numerics import all_below, any_true, on_all_cores, product, repeated, rows_below, times
+from ..numerics import all_below, on_all_cores, product, repeated, rows_below, times
 from ..operands import Operands, Plan, Results
 from .schedule import once_more, repeat
 from .tile_scores import allowed_pairs
@@ -77,7 +77,7 @@ def _see_it(grid: Grid, operands: Operands) -> Array:
     def work(heads):
         bad_keys = ~(rows_below(heads.key, HUGE) & rows_below(heads.value, HUGE))
         pairs = heads.allowed & (~rows_below(heads.query, HUGE) | bad_keys.swapaxes(-1, -2))
-        return [any_true(pairs, axis=-1).astype(heads.query.dtype)]
+        return [jnp.sum(pairs, axis=-1, keepdims=True, dtype=heads.query.dtype)]
 
     rows = *operands.query.shape[-3:-1], 1
     lead = grid.axes[:-2]
