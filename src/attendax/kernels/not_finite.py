@@ -4,8 +4,8 @@ A position that is not finite is a NaN in its scores. So whoever may look at it 
 in its sum, its weights, its result and its lse. A mask *chooses* between a score and -inf, so whoever may not look at
 it has -inf there, as for any other key. Nothing has to look for who sees what, and nothing is computed again.
 
-In the backward the choice is between a weight and 0, and a row of scores that is not finite has NaN for each weight that
-is allowed. All else that is multiplied is finite: then 0 times it is 0, and NaN times it is NaN.
+In the backward the choice is between a weight and 0, and a row of scores that is not finite has NaN for each weight
+that is allowed. All else that is multiplied is finite: then 0 times it is 0, and NaN times it is NaN.
 """
 
 import functools
@@ -90,7 +90,7 @@ class Rows(NamedTuple):
 
 
 def spoiled_by(tangents: Any, results: Results) -> tuple[Array, Results, tuple[Array, ...]]:
-    """Which rows move in a way that is finite; the results, where out is NaN for the others; and their tangents, 0 there.
+    """Which rows move in a way that is finite; the results, and their tangents, with NaN for out and 0 in the others.
 
     So a second derivative knows such a row as the first knows one that is not finite itself.
     """

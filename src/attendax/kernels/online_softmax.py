@@ -29,7 +29,7 @@ def sum_or_one(row_sum: Array) -> Array:
 
 @jax.custom_jvp
 def at_most_zero(x: Array) -> Array:
-    """The scores less their maximum, taken again by another product, so perhaps above 0 by the rounding of a score (L7).
+    """Scores less their maximum. By another product than that of the maximum they may be above 0, by a rounding (L7).
 
     They move as if nothing were cut: in the derivative of a minimum the largest score, at 0, would move by half.
     """

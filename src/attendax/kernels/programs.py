@@ -129,8 +129,8 @@ def _moved(
 ) -> Any:
     """How ``function(operands, results)`` moves with ``given``, the tangents of the moving leaves.
 
-    What is not finite in them is 0 here: ``spoiled_by`` knows of it. Of the results, lse moves by its shift: the weights
-    then by ``p (ds - dlse)``, the difference first (L8).
+    What is not finite in them is 0 here: ``spoiled_by`` knows of it. Of the results, lse moves by its shift: the
+    weights then by ``p (ds - dlse)``, the difference first (L8).
     """
 
     def of_moving(given, out, shift):

@@ -37,8 +37,8 @@ def repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
 class Visits:
     """The tiles of one size that one loop visits, chunk by chunk.
 
-    ``places`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (Of a
-    size that does not divide, the last tile starts earlier, and leaves out what the one before has.) Where it depends
+    ``places`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (Of
+    a size that does not divide, the last tile starts earlier, and leaves out what the one before has.) Where it depends
     on arrays which tiles are visited, ``order`` holds the numbers of those, chunk by chunk, and ``found`` how many.
     """
 

@@ -172,7 +172,7 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
 
 
 def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
-    """The modifier on flat scores, for each entry of the axes from vmap, which its arrays have, too. It hides no NaN."""
+    """The modifier on flat scores, for each entry of the axes from vmap, which its arrays have, too; NaN stays NaN."""
     positions = tile.positions(scores.ndim - tile.grid.batch)
 
     def apply(score_mod, scores):
