@@ -9,7 +9,7 @@ import proved
 from attendax import masks, scores, spec
 from proved import FLOATS, SAME, Data, boolean, curry, listed
 
-B, N, G, T, S, D, V = 2, 4, 2, 2, 3, 2, 1  # the letters of docs/laws.md
+B, N, G, T, S, D, V = 2, 4, 2, 2, 3, 2, 3  # the letters of docs/laws.md
 THE = proved.definitions()
 RNG = np.array([3, 7], np.uint32)
 SLOPES, TABLE = np.array([0.5, 0.25, 0.1, 0.7]), np.random.default_rng(5).standard_normal((N, 5))
