@@ -36,7 +36,7 @@ MISTAKES = [
         "weight i j := e_to A (score i j)",
     ),
     Mistake(
-        "Attention", "out forgets dropout", "weight i j * kept o i j * x (value j c))", "weight i j * x (value j c))"
+        "Attention", "out forgets dropout", "weight i j * kept o i j * x (value j c).", "weight i j * x (value j c)."
     ),
     Mistake("Attention", "out sums over every key", "out i c := Σ (j ∈ seen i)", "out i c := Σ (j ∈ keys o)"),
     Mistake("Attention", "a product without its scale", "product i j := scale o * Σ", "product i j := Σ"),
@@ -111,7 +111,7 @@ MISTAKES = [
         "one A - tanh_of A (z / cap) * tanh_of A (z / cap)",
         "one A - tanh_of A (z / cap)",
     ),
-    Mistake("Modifiers", "softcap without the division", "cap * tanh_of A (z / cap)", "cap * tanh_of A z"),
+    Mistake("Modifiers", "softcap's slope takes its cap", "one A - tanh_of A (z / cap) *", "cap - tanh_of A (z / cap) *"),
     Mistake("Modifiers", "a slope's sign", "then zero A - distance i j", "then distance i j"),
     Mistake("Modifiers", "a table gets every pair", "if same (entry i j) p then one A else zero A", "one A"),
     Mistake(

@@ -57,6 +57,8 @@ Proof.
   - unfold tanh; fractions.
 Qed.
 
+Local Opaque tanh.
+
 (** No modifier at all. *)
 Theorem no_modifier_slopes : true_slopes o (no_modifier reals T S P).
 Proof.
