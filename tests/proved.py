@@ -15,10 +15,14 @@ DEFINITIONS = Path(__file__).parents[1] / "docs" / "proofs" / "definitions.json"
 
 
 class Data:
-    """A constructor and its parts, such as ``Cons`` of a head and a tail."""
+    """A constructor and its parts, such as ``Cons`` of a head and a tail; made by ``data``."""
 
     def __init__(self, name, *parts):
         self.name, self.parts = name, parts
+
+
+data = functools.cache(Data)
+"""Data of the same constructor and the same parts are one and the same, so that results can be found again."""
 
 
 class Function:
@@ -36,12 +40,14 @@ def curry(f, count):
     return f if count == 1 else lambda x: curry(functools.partial(f, x), count - 1)
 
 
-def choose(data, cases):
-    """The body of the case that fits: a constructor, or None for any."""
-    for name, body in cases:
-        if name in (None, data.name):
-            return body(*data.parts) if name else body()
-    raise AssertionError(data.name)
+def choose(chosen, cases):
+    """The body of the case whose constructor it is."""
+    return next(body for name, body in cases if name == chosen.name)(*chosen.parts)
+
+
+def absurd(message):
+    """A case that no value reaches: it would be of an empty type."""
+    raise AssertionError(message)
 
 
 class Translation:
@@ -54,8 +60,9 @@ class Translation:
 
     def names(self):
         """All definitions, each a ``Function``, or a value where it takes no argument."""
-        scope = {"Data": Data, "choose": choose}
+        scope = {"data": data, "choose": choose, "absurd": absurd, "memo": functools.cache}
         for name, body in self.bodies.items():
+            self.keeps = "Build_layer" in json.dumps(body)  # a layer computes the same numbers many times over
             value = eval(self.python(body, curried=False), scope)  # the text is the repository's own
             scope[f"the_{name}"] = Function(value, self.counts[name]) if self.counts[name] else value
         return {name: scope[f"the_{name}"] for name in self.bodies}
@@ -67,10 +74,13 @@ class Translation:
             case "expr:global":
                 return f"the_{e['name']}"
             case "expr:constructor":
-                return f"Data({', '.join([repr(e['name']), *map(self.python, e['args'])])})"
+                return f"data({', '.join([repr(e['name']), *map(self.python, e['args'])])})"
             case "expr:lambda":
-                between = ": lambda " if curried else ", "
-                return f"(lambda {between.join(parameters(e['argnames']))}: {self.python(e['body'])})"
+                names, body = parameters(e["argnames"]), self.python(e["body"])
+                if curried:
+                    keep = "memo" if self.keeps else ""
+                    return "".join(f"{keep}(lambda {name}: " for name in names) + body + ")" * len(names)
+                return f"(lambda {', '.join(names)}: {body})"
             case "expr:let":
                 return f"(lambda {local(e['name'])}: {self.python(e['body'])})({self.python(e['nameval'])})"
             case "expr:apply":
@@ -79,19 +89,19 @@ class Translation:
                     return f"{f}.whole({', '.join(arguments)})"
                 return f + "".join(f"({x})" for x in arguments)
             case "expr:case":
-                if len(e["cases"]) == 1 and e["cases"][0]["pat"]["what"] == "pat:constructor":
+                if len(e["cases"]) == 1:
                     (only,) = e["cases"]
                     names = ", ".join(parameters(only["pat"]["argnames"]))
                     return f"(lambda {names}: {self.python(only['body'])})(*{self.python(e['expr'])}.parts)"
-                cases = ", ".join(self.case(c["pat"], self.python(c["body"])) for c in e["cases"])
-                return f"choose({self.python(e['expr'])}, ({cases},))"
+                return f"choose({self.python(e['expr'])}, ({''.join(map(self.case, e['cases']))}))"
+            case "expr:exception":
+                return f"absurd({e['msg']!r})"
         raise NotImplementedError(e["what"])
 
-    def case(self, pattern, body):
-        if pattern["what"] == "pat:wild":
-            return f"(None, lambda: {body})"
-        assert pattern["what"] == "pat:constructor", pattern
-        return f"({pattern['name']!r}, lambda {', '.join(parameters(pattern['argnames']))}: {body})"
+    def case(self, case):
+        """The constructor's name, and a function of its parts."""
+        pattern, names = case["pat"], parameters(case["pat"]["argnames"])
+        return f"({pattern['name']!r}, lambda {', '.join(names)}: {self.python(case['body'])}), "
 
 
 def local(name):
@@ -111,15 +121,15 @@ def definitions():
 
 def listed(items):
     """A list of Coq's."""
-    return functools.reduce(lambda tail, x: Data("Cons", x, tail), reversed(list(items)), Data("Nil"))
+    return functools.reduce(lambda tail, x: data("Cons", x, tail), reversed(list(items)), data("Nil"))
 
 
 def boolean(x):
     """A boolean of Coq's."""
-    return Data("True" if x else "False")
+    return data("True" if x else "False")
 
 
-SAME = curry(lambda a, b: Data("Left" if a == b else "Right"), 2)
+SAME = curry(lambda a, b: data("Left" if a == b else "Right"), 2)
 """Whether two are the same, as a decision of Coq's."""
 
 
@@ -127,7 +137,7 @@ def _float(f, count=1):
     return curry(lambda *x: float(f(*x)), count)
 
 
-FLOATS = Data(
+FLOATS = data(
     "Build_arithmetic",
     0.0,
     1.0,

@@ -7,7 +7,7 @@ import pytest
 
 import proved
 from attendax import masks, scores, spec
-from proved import FLOATS, SAME, Data, boolean, curry, listed
+from proved import FLOATS, SAME, boolean, curry, data, listed
 
 B, N, G, T, S, D, V = 2, 4, 2, 2, 3, 2, 3  # the letters of docs/laws.md
 THE = proved.definitions()
@@ -127,7 +127,7 @@ class Call:
         def bias_at(i, j):
             return tuple(np.where(np.array(bias.shape) == 1, 0, (*i, j[2])[4 - bias.ndim :]).tolist())
 
-        options = Data(
+        options = data(
             "Build_options",
             *map(listed, (queries, keys, range(D), range(V), np.ndindex(bias.shape), self.entries())),
             curry(lambda i, j: boolean(own(i, j)), 2),
@@ -137,21 +137,21 @@ class Call:
             SAME,
             curry(lambda i, j: float(kept[(*i, j[2])]), 2),
         )
-        cotangent = Data("Build_cotangent", curry(lambda i, c: float(self.dout[(*i, c)]), 2), lambda i: self.dlse[i])
+        cotangent = data("Build_cotangent", curry(lambda i, c: float(self.dout[(*i, c)]), 2), lambda i: self.dlse[i])
         given = FLOATS, options, lambda place: self.at(place)
         backward = functools.partial(THE["backward"].whole, *given, cotangent)
         lse = [THE["lse"].whole(*given, i) for i in queries]
         results = {
             "out": [THE["out"].whole(*given, i, c) for i in queries for c in range(V)],
             "lse": [x.parts[0] if x.name == "Some" else -np.inf for x in lse],
-            "query": [backward(Data("Query", i, d)) for i in queries for d in range(D)],
-            "key": [backward(Data("Key", j, d)) for j in keys for d in range(D)],
-            "value": [backward(Data("Value", j, c)) for j in keys for c in range(V)],
-            "bias": [backward(Data("Bias", b)) for b in np.ndindex(bias.shape)],
+            "query": [backward(data("Query", i, d)) for i in queries for d in range(D)],
+            "key": [backward(data("Key", j, d)) for j in keys for d in range(D)],
+            "value": [backward(data("Value", j, c)) for j in keys for c in range(V)],
+            "bias": [backward(data("Bias", b)) for b in np.ndindex(bias.shape)],
         }
         arrays = {name: [] for name in self.mod_arrays}
         for entry in self.entries():
-            arrays[entry[0]].append(backward(Data("Array", entry)))
+            arrays[entry[0]].append(backward(data("Array", entry)))
         return results | arrays
 
     def entries(self):

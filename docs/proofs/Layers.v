@@ -362,3 +362,117 @@ Proof.
     rewrite !sum_minus, <- !sum_times; unfold ds; rewrite D; fractions.
 Qed.
 End Right.
+
+(** ** The block *)
+
+Section BlockIsRight.
+Context {K H D M F : Type} (tokens : list K) (heads : list H) (widths : list D) (model : list M) (hidden : list F).
+Context (allowed : K * H -> K * H -> bool) (scale eps : R) (f slope : R -> R).
+
+Definition of_projected :=
+  let hd := columns_of_heads heads widths in lefts_rights hd (lefts_rights hd hd).
+
+Lemma sum_projected (u : K * projected -> R) : sum (pairs tokens of_projected) u =
+  Σ (i ∈ pairs tokens heads) Σ (d ∈ widths) u (fst i, inl (snd i, d)) +
+  Σ (i ∈ pairs tokens heads) Σ (d ∈ widths) u (fst i, inr (inl (snd i, d))) +
+  Σ (i ∈ pairs tokens heads) Σ (d ∈ widths) u (fst i, inr (inr (snd i, d))).
+Proof.
+  rewrite !sum_pairs, <- !sum_plus; apply sum_ext; intros t _.
+  unfold of_projected, columns_of_heads; rewrite !sum_lefts_rights, !sum_pairs; cbn [fst snd]; algebra.
+Qed.
+
+(** Attention in every head, from query, key and value of each token. *)
+Theorem attend_is_right : right_backward [] (pairs tokens of_projected) (pairs (pairs tokens heads) widths)
+  (attend tokens heads widths allowed scale : layer reals _ _ _).
+Proof.
+  set (o := heads_options (A := reals) tokens heads widths allowed scale).
+  intros w x t dw dx _ Mx.
+  assert (I : moves (fun t => as_inputs reals (x t)) t (as_inputs reals dx)).
+  { intros [i d | j d | j d | b | []]; [apply Mx ..|]; exact (derive_constant 0 t). }
+  assert (L : true_slopes o (score_mod o)) by apply no_modifier_slopes.
+  assert (U : whole_bias o).
+  { split; [constructor; [easy | constructor] | intros; now left]. }
+  exists (fun a => tangent_out o (as_inputs reals (x t)) (as_inputs reals dx) (fst a) (snd a)); split.
+  { intro a; exact (out_moves L I (fst a) (snd a)). }
+  intro g; set (cotangent := {| dout i d := g (i, d); dlse _ := 0 |} : cotangent reals (K * H) D).
+  transitivity (outputs_dot o cotangent (tangent_out o (as_inputs reals (x t)) (as_inputs reals dx))
+    (tangent_lse o (as_inputs reals (x t)) (as_inputs reals dx))).
+  - rewrite (sum_pairs (pairs tokens heads)); apply sum_ext; intros i _; change (dlse cotangent i) with 0.
+    now rewrite Rmult_0_l, Rplus_0_r.
+  - rewrite backward_is_transpose, inputs_dot_parts, sum_projected by easy; cbn [sum]; rewrite Rplus_0_l.
+    transitivity (Σ (i ∈ pairs tokens heads) Σ (d ∈ widths)
+        backward o (as_inputs reals (x t)) cotangent (query i d) * dx (fst i, inl (snd i, d)) +
+      Σ (i ∈ pairs tokens heads) Σ (d ∈ widths)
+        backward o (as_inputs reals (x t)) cotangent (key i d) * dx (fst i, inr (inl (snd i, d))) +
+      Σ (i ∈ pairs tokens heads) Σ (d ∈ widths)
+        backward o (as_inputs reals (x t)) cotangent (value i d) * dx (fst i, inr (inr (snd i, d)))).
+    + change (biases o) with [tt]; change (entries o) with (@nil Empty_set); cbn [sum].
+      change (as_inputs reals dx (bias tt)) with 0; in_reals; rewrite Rmult_0_r, !Rplus_0_r; reflexivity.
+    + repeat apply (f_equal2 Rplus); apply sum_ext; intros [k h] _; reflexivity.
+Qed.
+
+(** Multi-head self-attention, with its four projections. *)
+Definition affine_places {X Y} (xs : list X) (ys : list Y) : list (affine_place X Y) :=
+  map (fun p => matrix (fst p) (snd p)) (pairs xs ys) ++ map (fun b => offset b) ys.
+Definition no_places : list Empty_set := [].
+Definition attention_places :=
+  let columns := columns_of_heads heads widths in let project := affine_places model columns in
+  lefts_rights (lefts_rights (lefts_rights (lefts_rights project (lefts_rights project project)) no_places) no_places)
+    (affine_places columns model).
+
+Theorem self_attention_is_right : right_backward attention_places (pairs tokens model) (pairs tokens model)
+  (self_attention tokens heads widths model allowed scale : layer reals _ _ _).
+Proof.
+  eapply after_is_right; [eapply after_is_right; [eapply after_is_right|]|].
+  - eapply tokenwise_is_right, fork_is_right; [apply affine_is_right | eapply fork_is_right; apply affine_is_right].
+  - apply attend_is_right.
+  - apply (rearrange_is_right (ys := pairs tokens (columns_of_heads heads widths))); [now intros [k [h d]]|].
+    intro F0; unfold columns_of_heads; rewrite !sum_pairs; apply sum_ext; intros k _; apply sum_pairs.
+  - apply tokenwise_is_right, affine_is_right.
+Qed.
+
+Context (true_slope : forall z, is_derive f z (slope z)) (some_width : model <> []) (eps_positive : 0 < eps).
+
+(** The feed-forward network, where the activation has the slope that it says. *)
+Definition feed_forward_places :=
+  lefts_rights (lefts_rights (affine_places model hidden) no_places) (affine_places hidden model).
+
+Theorem feed_forward_is_right : right_backward feed_forward_places (pairs tokens model) (pairs tokens model)
+  (feed_forward tokens model hidden f slope : layer reals _ _ _).
+Proof.
+  apply tokenwise_is_right; eapply after_is_right; [eapply after_is_right|].
+  - apply affine_is_right.
+  - apply activation_is_right; intro; apply true_slope.
+  - apply affine_is_right.
+Qed.
+
+Definition norm_places := map (fun a => gamma a) model ++ map (fun a => beta a) model.
+
+Lemma norm_is_right : right_backward norm_places (pairs tokens model) (pairs tokens model)
+  (norm tokens model eps : layer reals _ _ _).
+Proof. now apply tokenwise_is_right, layer_norm_is_right. Qed.
+
+(** The encoder block with its norms first: its backward is the gradient, for all of its weights and for its input. *)
+Theorem encoder_block_pre_is_right : right_backward
+  (lefts_rights (lefts_rights norm_places attention_places) (lefts_rights norm_places feed_forward_places))
+  (pairs tokens model) (pairs tokens model)
+  (encoder_block_pre tokens heads widths model hidden allowed scale eps f slope : layer reals _ _ _).
+Proof.
+  eapply after_is_right; apply residual_is_right; eapply after_is_right.
+  - apply norm_is_right.
+  - apply self_attention_is_right.
+  - apply norm_is_right.
+  - apply feed_forward_is_right.
+Qed.
+
+(** And with its norms last. *)
+Theorem encoder_block_post_is_right : right_backward
+  (lefts_rights (lefts_rights attention_places norm_places) (lefts_rights feed_forward_places norm_places))
+  (pairs tokens model) (pairs tokens model)
+  (encoder_block_post tokens heads widths model hidden allowed scale eps f slope : layer reals _ _ _).
+Proof.
+  eapply after_is_right; (eapply after_is_right; [apply residual_is_right | apply norm_is_right]).
+  - apply self_attention_is_right.
+  - apply feed_forward_is_right.
+Qed.
+End BlockIsRight.
