@@ -111,7 +111,9 @@ MISTAKES = [
         "one A - tanh_of A (z / cap) * tanh_of A (z / cap)",
         "one A - tanh_of A (z / cap)",
     ),
-    Mistake("Modifiers", "softcap's slope takes its cap", "one A - tanh_of A (z / cap) *", "cap - tanh_of A (z / cap) *"),
+    Mistake(
+        "Modifiers", "softcap's slope takes its cap", "one A - tanh_of A (z / cap) *", "cap - tanh_of A (z / cap) *"
+    ),
     Mistake("Modifiers", "a slope's sign", "then zero A - distance i j", "then distance i j"),
     Mistake("Modifiers", "a table gets every pair", "if same (entry i j) p then one A else zero A", "one A"),
     Mistake(
@@ -136,4 +138,27 @@ MISTAKES = [
     ),
     Mistake("Tiles", "a merge of equal parts", "(exp (a - l) * u + exp (b - l) * v, Some l)", "((u + v) / 2, Some l)"),
     Mistake("Tiles", "a merged lse is the larger one", "let l := ln (exp a + exp b) in", "let l := Rmax a b in"),
+    # layers
+    Mistake(
+        "Layers",
+        "a residual's gradient goes through alone",
+        "to_input w x g a := g a + to_input f w x g a",
+        "to_input w x g := to_input f w x g",
+    ),
+    Mistake(
+        "Layers",
+        "no mean in the gradient of layer norm",
+        "(inner w g a - mean places (inner w g) - normal",
+        "(inner w g a - normal",
+    ),
+    Mistake("Layers", "layer norm's gradient forgets gamma", "a := g a * w (gamma a) in", "a := g a in"),
+    Mistake(
+        "Layers", "gamma gets the gradient of the input itself", "gamma a => g a * normal x a", "gamma a => g a * x a"
+    ),
+    Mistake(
+        "Layers", "softmax's gradient without its sum", "p x a * (g a - Σ (b ∈ places) g b * p x b)", "p x a * g a"
+    ),
+    Mistake(
+        "Layers", "an activation without its slope", "to_input _ x g a := g a * slope (x a)", "to_input _ x g a := g a"
+    ),
 ]

@@ -77,6 +77,8 @@ class Translation:
                 return f"data({', '.join([repr(e['name']), *map(self.python, e['args'])])})"
             case "expr:lambda":
                 names, body = parameters(e["argnames"]), self.python(e["body"])
+                if not names:
+                    return body
                 if curried:
                     keep = "memo" if self.keeps else ""
                     return "".join(f"{keep}(lambda {name}: " for name in names) + body + ")" * len(names)
