@@ -30,6 +30,7 @@ def copy(tmp_path):
 
 
 @needs_coq
+@pytest.mark.slow
 def test_the_proofs_compile_and_the_tests_run_what_was_proved(copy):
     run = make(copy, "check", "extract")
     assert run.returncode == 0, run.stdout + run.stderr
