@@ -102,7 +102,8 @@ Record cotangent := { dout : T -> V -> A; dlse : T -> A }.
 Context (g : cotangent).
 
 Definition seers (j : S) : list T := filter (fun i => allowed o i j) (queries o).
-Definition readers i (b : B) : list S := filter (fun j => if same_bias o (bias_at o i j) b then true else false) (seen i).
+Definition readers i (b : B) : list S :=
+  filter (fun j => if same_bias o (bias_at o i j) b then true else false) (seen i).
 Definition grad_weight i j := (Σ (c ∈ columns o) dout g i c * x (value j c)) * kept o i j.     (* dp = dw kept *)
 Definition delta i := Σ (j ∈ seen i) grad_weight i j * weight i j.
 Definition grad_score i j := weight i j * (grad_weight i j - delta i) + weight i j * dlse g i. (* ds *)

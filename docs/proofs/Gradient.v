@@ -76,7 +76,8 @@ Definition tangent_out x dx i c : R :=
 Definition moves (x : R -> inputs) (t : R) dx := forall at_, is_derive (fun t => x t at_ : R) t (dx at_).
 
 (** The modifier has the derivatives that it says: however its arrays [a] and the score [z] move. *)
-Definition true_slopes (m : modifier reals T S P) := forall i j (a : R -> P -> R) (z : R -> R) (t : R) (da : P -> R) (dz : R),
+Definition true_slopes (m : modifier reals T S P) :=
+  forall i j (a : R -> P -> R) (z : R -> R) (t : R) (da : P -> R) (dz : R),
   (forall p, is_derive (fun t => a t p) t (da p)) -> is_derive z t dz ->
   is_derive (fun t => modify m (a t) i j (z t) : R) t
     (slope m (a t) i j (z t) * dz + Σ (p ∈ entries o) slope_in m (a t) i j (z t) p * da p).

@@ -174,7 +174,9 @@ Lemma sum_pairs {X Y} (xs : list X) (ys : list Y) (f : X * Y -> R) :
 Proof. unfold pairs; rewrite sum_concat_map; apply sum_ext; intros; now rewrite (sum_map (Y := X * Y)). Qed.
 
 Lemma sum_squares {X} (l : list X) (f : X -> R) : 0 <= Σ (a ∈ l) f a * f a.
-Proof. induction l as [|a l IH]; [cbn; lra|]; rewrite sum_cons; pose proof (Rle_0_sqr (f a)); unfold Rsqr in *; lra. Qed.
+Proof.
+  induction l as [|a l IH]; [cbn; lra|]; rewrite sum_cons; pose proof (Rle_0_sqr (f a)); unfold Rsqr in *; lra.
+Qed.
 
 Section Right.
 Context {W W' X Y Z K : Type} {ws : list W} {ws' : list W'} {xs : list X} {ys : list Y} {zs : list Z}.
@@ -285,7 +287,8 @@ Qed.
 Theorem softmax_is_right : xs <> [] -> right_backward [] xs xs (softmax xs).
 Proof.
   intros N w x t dw dx _ Mx.
-  assert (Q : forall x : X -> R, 0 < Σ (b ∈ xs) exp (x b)) by (intro; apply sum_positive; [intro; apply exp_pos | easy]).
+  assert (Q : forall x : X -> R, 0 < Σ (b ∈ xs) exp (x b)).
+  { intro; apply sum_positive; [intro; apply exp_pos | easy]. }
   assert (E : forall (x : X -> R) a, forward (softmax xs) (w t) x a = exp (x a) / Σ (b ∈ xs) exp (x b)).
   { intros y a; cbn; rewrite (sum_ext xs (fun b => exp (y b - _)) (fun b => exp (- largest xs y) * exp (y b)))
       by (intros; rewrite <- exp_plus; f_equal; algebra).
@@ -314,7 +317,8 @@ Qed.
 Theorem layer_norm_is_right (eps : R) : xs <> [] -> 0 < eps ->
   right_backward (map (fun a => gamma a) xs ++ map (fun a => beta a) xs) xs xs (layer_norm xs eps).
 Proof.
-  intros N P w x t dw dx Mw Mx; set (n := Σ (_ ∈ xs) 1); assert (Q : 0 < n) by (apply sum_positive; [intro; exact Rlt_0_1 | easy]).
+  intros N P w x t dw dx Mw Mx; set (n := Σ (_ ∈ xs) 1).
+  assert (Q : 0 < n) by (apply sum_positive; [intro; exact Rlt_0_1 | easy]).
   assert (constant : forall r : R, Σ (_ ∈ xs) r = r * n).
   { intro r; unfold n; rewrite sum_times; apply sum_ext; intros; algebra. }
   set (c := fun t a => x t a - sum xs (x t) / n); set (dc := fun a => dx a - sum xs dx / n).
@@ -326,7 +330,8 @@ Proof.
   set (ds := (Σ (a ∈ xs) c t a * dc a) / n / s).
   assert (Mc : forall a, is_derive (fun t => c t a) t (dc a)).
   { intro a; apply (derive_minus (Mx a)); unfold Rdiv.
-    eapply derive_eq; [apply (derive_times (derive_sum xs x dx (fun b _ => Mx b)) (derive_constant (/ n) t)) | algebra]. }
+    eapply derive_eq;
+      [apply (derive_times (derive_sum xs x dx (fun b _ => Mx b)) (derive_constant (/ n) t)) | algebra]. }
   assert (Ms : is_derive deviation t ds).
   { eapply derive_eq; [apply is_derive_sqrt, V|].
     - apply derive_plus, derive_constant; unfold Rdiv.
