@@ -115,7 +115,12 @@ MISTAKES = [
         "Modifiers", "softcap's slope takes its cap", "one A - tanh_of A (z / cap) *", "cap - tanh_of A (z / cap) *"
     ),
     Mistake("Modifiers", "a slope's sign", "then zero A - distance i j", "then distance i j"),
-    Mistake("Modifiers", "a table gets every pair", "if same (entry i j) p then one A else zero A", "one A"),
+    Mistake(
+        "Modifiers",
+        "a table gets every pair",
+        "if same (entry i j) p then one A else zero A",
+        "if same (entry i j) p then one A else one A",
+    ),
     Mistake(
         "Modifiers",
         "the chain rule without its first factor",
