@@ -1,0 +1,108 @@
+(** * Score modifiers: each has the derivatives that it says *)
+From Coq Require Import List Bool Reals Lra.
+From Coquelicot Require Import Coquelicot.
+From Attendax Require Import Attention Sums Gradient.
+Import ListNotations.
+Set Implicit Arguments.
+
+(** ** The modifiers of [attendax.scores], over numbers of any kind *)
+
+Section Modifiers.
+Context (A : arithmetic) (T S P : Type) (same : forall a b : P, {a = b} + {a <> b}).
+Local Open Scope number_scope.
+
+Definition no_modifier : modifier A T S P :=
+  {| modify _ _ _ z := z; slope _ _ _ _ := one A; slope_in _ _ _ _ _ := zero A |}.
+
+(** [cap * tanh (z / cap)]. *)
+Definition softcap (cap : A) : modifier A T S P :=
+  {| modify _ _ _ z := cap * tanh_of A (z / cap);
+     slope _ _ _ z := one A - tanh_of A (z / cap) * tanh_of A (z / cap);
+     slope_in _ _ _ _ _ := zero A |}.
+
+(** [z - slope_n * |i + offset - j|]: the head [n] of the query, and the distance of the pair. *)
+Definition alibi (head : T -> P) (distance : T -> S -> A) : modifier A T S P :=
+  {| modify a i j z := z - a (head i) * distance i j;
+     slope _ _ _ _ := one A;
+     slope_in _ i j _ p := if same (head i) p then zero A - distance i j else zero A |}.
+
+(** [z + table[n, c]]: head and clipped distance of the pair say which number of the table it reads. *)
+Definition relative_bias (entry : T -> S -> P) : modifier A T S P :=
+  {| modify a i j z := z + a (entry i j);
+     slope _ _ _ _ := one A;
+     slope_in _ i j _ p := if same (entry i j) p then one A else zero A |}.
+
+(** One modifier after another, the first one first. *)
+Definition compose (first second : modifier A T S P) : modifier A T S P :=
+  let between a i j z := modify first a i j z in
+  {| modify a i j z := modify second a i j (between a i j z);
+     slope a i j z := slope second a i j (between a i j z) * slope first a i j z;
+     slope_in a i j z p := slope second a i j (between a i j z) * slope_in first a i j z p
+                           + slope_in second a i j (between a i j z) p |}.
+End Modifiers.
+
+(** ** Over the reals these are their derivatives *)
+
+Local Open Scope R_scope.
+Section True.
+Context {T S D V B P : Type} (o : options reals T S D V B P) (same : forall a b : P, {a = b} + {a <> b}).
+Notation modifier := (modifier reals T S P).
+
+Lemma derive_tanh (z : R) : is_derive tanh z (1 - tanh z * tanh z).
+Proof.
+  assert (Q : 0 < cosh z) by (unfold cosh; pose proof (exp_pos z); pose proof (exp_pos (- z)); lra).
+  eapply derive_eq.
+  - apply (derive_divided (f := sinh) (g := cosh)); [lra | apply is_derive_Reals, derivable_pt_lim_sinh |
+      apply is_derive_Reals, derivable_pt_lim_cosh].
+  - unfold tanh; fractions.
+Qed.
+
+Local Opaque tanh.
+
+(** No modifier at all. *)
+Theorem no_modifier_slopes : true_slopes o (no_modifier reals T S P).
+Proof.
+  intros i j a z t da dz _ Z; apply (derive_eq Z); cbn; rewrite sum_zero by (intros; algebra); algebra.
+Qed.
+
+(** Softcap: tanh' = 1 - tanh². *)
+Theorem softcap_slopes (cap : R) : cap <> 0 -> true_slopes o (softcap reals T S P cap).
+Proof.
+  intros N i j a z t da dz _ Z; cbn; rewrite sum_zero by (intros; algebra).
+  eapply derive_eq; [apply derive_scaled, (derive_of (h := tanh) (f := fun t => z t / cap))|].
+  - apply derive_tanh.
+  - unfold Rdiv; apply (derive_times Z (derive_constant (/ cap) t)).
+  - fractions.
+Qed.
+
+(** ALiBi: the scores pass their gradient on, and a slope gets [-distance] for each pair of its head. *)
+Theorem alibi_slopes head distance : NoDup (entries o) -> (forall i, In (head i) (entries o)) ->
+  true_slopes o (alibi reals same head distance).
+Proof.
+  intros N I i j a z t da dz M Z; eapply derive_eq.
+  - apply (derive_minus Z (derive_times (M (head i)) (derive_constant (distance i j) t))).
+  - rewrite (sum_ext _ _ (fun p => if same (head i) p then - distance i j * da p else 0)).
+    + rewrite (sum_pick same _ (fun p => - distance i j * da p) N (I i)); cbn; algebra.
+    + intros p _; cbn; destruct (same (head i) p); algebra.
+Qed.
+
+(** Relative bias: each number of the table gets the sum over the pairs that read it. *)
+Theorem relative_bias_slopes entry : NoDup (entries o) -> (forall i j, In (entry i j) (entries o)) ->
+  true_slopes o (relative_bias reals same entry).
+Proof.
+  intros N I i j a z t da dz M Z; eapply derive_eq.
+  - apply (derive_plus Z (M (entry i j))).
+  - rewrite (sum_ext _ _ (fun p => if same (entry i j) p then da p else 0)).
+    + rewrite (sum_pick same _ da N (I i j)); cbn; algebra.
+    + intros p _; cbn; destruct (same (entry i j) p); algebra.
+Qed.
+
+(** One after another: the chain rule. *)
+Theorem compose_slopes (first second : modifier) :
+  true_slopes o first -> true_slopes o second -> true_slopes o (compose first second).
+Proof.
+  intros F G i j a z t da dz M Z; pose proof (F i j a z t da dz M Z) as Y; apply (G i j a _ t da _ M) in Y.
+  apply (derive_eq Y); cbn; rewrite Rmult_plus_distr_l, sum_times, Rplus_assoc, <- sum_plus.
+  f_equal; [algebra | apply sum_ext; intros; algebra].
+Qed.
+End True.
