@@ -159,7 +159,8 @@ def compile_times(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, 
     with compiling.from_cold():
         for number, (name, direction) in enumerate(plan.todo):
             screen.at(number, len(plan.todo), f"{name} {direction}")
-            found = compiling.run(Case(name, known()[name], dtype), direction, plan.grid.rounds, screen.doing)
+            case = Case(name, (known() | compiling.MODELS)[name], dtype)
+            found = compiling.run(case, direction, plan.grid.rounds, screen.doing)
             results["compile"] += found
             if folder:
                 write_json(results, folder)

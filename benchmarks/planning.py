@@ -83,6 +83,8 @@ def planned_to_compile(options: argparse.Namespace, grid: Grid) -> Plan:
     grid = Grid(options.rounds or compiling.ROUNDS, grid.budget_s, None)
     measures = options.measures or ["forward", "backward"]
     todo = [(shape, measure) for shape in options.shapes or SHAPES for measure in measures]
+    if "backward" in measures and not options.shapes:
+        todo += [(model, "backward") for model in compiling.MODELS]
     return Plan(grid, todo, list(compiling.CONTESTANTS), [], kind="compile")
 
 

@@ -442,7 +442,8 @@ class TestCompile:
         assert status == 0, err
         records = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["compile"]
         names = [(r["case"], r["measure"], r["contestant"]) for r in records]
-        assert names == list(itertools.product(TINY, ("forward", "backward"), compiling.CONTESTANTS))
+        model = itertools.product(compiling.MODELS, ("backward",), compiling.CONTESTANTS)
+        assert names == [*itertools.product(TINY, ("forward", "backward"), compiling.CONTESTANTS), *model]
         for record in records:
             assert record["status"] == "timed"
             (one,) = record["rounds"]
@@ -469,7 +470,7 @@ class TestCompile:
         ]
         assert [compiling.ratio(group, "cpu_s") for group in tables.groups(records)] == [3, 0.75, None]
         assert (records[0]["wall_s"], records[0]["cpu_s"], records[0]["trace_s"]) == (6, 8, 2)
-        assert compiling.means(records)[0] == ["forward", "CPU", "1.50", "0.75 to 3.00", "2"]
+        assert compiling.means(records)[0] == ["forward", "CPU", "1.50", "1.88", "0.75 to 3.00", "2"]
         assert compiling.rows(records[4:]) == [["c", "forward", "attendax", "4.000", "3.000", *["1.000"] * 3, "", ""]]
         assert "- c, forward: jax.nn: unable: no softcap\n" in compiling.markdown(records)
 
