@@ -5,7 +5,7 @@ tangent, and every second derivative, runs in tiles. cuDNN never sees what it mi
 
 - A text without any key is given one, and its results are 0 (L5).
 - Numbers that are not finite, or so large that a score or a gradient could overflow, are taken out. The queries that
-  see one come ``by_definition`` (L6, L7).
+  see one are taken in tiles, in a branch that runs only where there is one (L6, L7).
 
 The cotangent asks jax.nn for its forward again, because its public functions give no row sums of full precision. XLA
 may find both in one program and do the work once.

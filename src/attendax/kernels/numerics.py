@@ -1,7 +1,8 @@
 """Products, and tests for finite numbers: what has to know what a compiler may do to it (L17).
 
 XLA's CPU compiler (jaxlib 0.10.2 to 0.12) fuses products with their neighbours into one kernel, and some of these
-kernels are wrong; ``docs/xla-faults.md`` shows each fault in ten lines. Two of them shape this module:
+kernels are wrong; ``docs/xla-faults.md`` shows each fault in ten lines, with what each version prints, and the tests
+run them: where a version prints what is right, its shield may go. Two of them shape this module:
 
 - A product, an operand of which is a number or a row repeated (ones, as the cotangent of ``loss = out.sum()``; a
   scalar; a key shared by a batch), comes out as garbage where its result is reduced in the same kernel. So all operands
@@ -26,6 +27,8 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
     The wall is a condition that always holds. The compiler must not know that, and must not move into the branch what
     it knows of the arrays: both pass an optimization barrier. Tangents and cotangents pass the same wall. Outside jit
     no two operations are fused, and the function is simply called.
+
+    For jaxlib 0.10.2 and 0.12.0.1, which both misread a constant that is broadcast on the right of a product.
     """
     true = lax.optimization_barrier(jnp.bool_(True))
     if not isinstance(true, jax.core.Tracer):
@@ -60,6 +63,7 @@ def in_memory(x: Array) -> Array:
     """``x``, written out before it is used.
 
     A rounding to its own precision is not taken into the kernel of a product, and behind a barrier it is not left out.
+    For jaxlib 0.10.2; in 0.12.0.1 the barrier is enough.
     """
     precision = jnp.finfo(x.dtype)
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)

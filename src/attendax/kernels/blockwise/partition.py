@@ -168,7 +168,10 @@ def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     """A band for each block of queries, where the mask leaves out much of not very many pairs.
 
     A causal call of 1,024 queries does 5/8 of the full work in four bands, 3/4 in tiles of 512, and as much in tiles of
-    256, which are slower to multiply and have to be merged: 1.15 times the speed forward, 1.05 with the gradient.
+    256, which are slower to multiply and have to be merged: its forward is 1.15 times as fast as in tiles of 512, its
+    gradient as fast. Of 512 queries, in two bands, the forward is 1.1 and the gradient 1.2 times as fast as in one
+    tile. Each band is a program of its own: four compile in 1.1 s of CPU time, the loop over tiles in 0.6. So a
+    derivative has two at most.
     """
     T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
     if not size < max(T, S) <= most * size:
