@@ -240,7 +240,8 @@ def _quarantined(operands: Operands, plan: Plan) -> tuple[Operands, Array]:
 
 def _that_see(keys: Array, operands: Operands) -> Array:
     """The rows (..., N, T, 1) that may look at one of the marked keys: a row sees those from one number to another."""
-    (N, T), (G, S), seen = operands.query.shape[-3:-1], keys.shape[-3:-1], visible(operands.mask)
+    (N, T), (G, S) = operands.query.shape[-3:-1], keys.shape[-3:-1]
+    seen: Any = visible(operands.mask)
     counts = jnp.pad(jnp.cumsum(keys, axis=-2, dtype=jnp.int32), [(0, 0)] * (keys.ndim - 2) + [(1, 0), (0, 0)])
     rows = jnp.arange(T, dtype=jnp.int32).reshape(*[1] * (keys.ndim - 2), T, 1)
     first, last = jnp.zeros_like(rows), jnp.full_like(rows, S)

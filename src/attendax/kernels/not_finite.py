@@ -35,7 +35,7 @@ def mark_of_heads(*arrays: Array) -> Array:
     return functools.reduce(jnp.add, (jnp.sum(x - x, axis=(-2, -1), keepdims=True) for x in arrays))
 
 
-def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Array], list[Array | None]]:
+def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Any], list[Any]]:
     """Query, key and value, and their tangents (None: not at all), where NaN stands for what is not finite.
 
     A query, and a position, which is a key with its value, are NaN as a whole where a number of them or of their

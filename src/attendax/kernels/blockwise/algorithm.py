@@ -115,7 +115,8 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     partition = partition_of(operands, plan, "cotangent")
     if partition.heads is not None:
         return whole_heads.cotangent(partition.heads, grads, operands, results, plan, wanted)
-    rows, wide = Rows.of(*grads, results), operands.wide()
+    dout, dlse = grads
+    rows, wide = Rows.of(dout, dlse, results), operands.wide()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
     buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)

@@ -62,9 +62,8 @@ class Visits:
         number = index if self.order is None else self.order[index]
         chunk, place = divided(number, len(self.places))
         at = [int(x[0]) if (x == x[0]).all() else jnp.asarray(x)[place] for x in self.places.T]
-        late = (self.places[:, 2:] > self.places[:, :2]).any(axis=0)
-        new_row, new_column = (place if some else None for place, some in zip(at[2:], late, strict=True))
-        return Tile(self.grid, self.grid.starts(chunk), *at[:2], new_row if rows_once else None, new_column)
+        new_row, new_column = (at[k + 2] if (self.places[:, k + 2] > self.places[:, k]).any() else None for k in (0, 1))
+        return Tile(self.grid, self.grid.starts(chunk), at[0], at[1], new_row if rows_once else None, new_column)
 
 
 def every_tile(grid: Grid) -> np.ndarray:

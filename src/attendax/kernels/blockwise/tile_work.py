@@ -41,7 +41,7 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
 def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, wide, roles = leaves_in(tile, operands), operands.wide(), operands.roles()
-    dots = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
+    dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
     leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])
     if operands.bias is not None and dots[REST] is not None:
         dots[REST] = finite(dots[REST], jnp.nan)

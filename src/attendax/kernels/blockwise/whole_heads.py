@@ -66,7 +66,8 @@ def cotangent(
         return [found[k] for k in used]
 
     outputs, leaves = [(ROLES[k], wanted[k]) for k in used], operands.differentiable()
-    others = [("queries", x) for x in (*grads, spoiled_rows(*grads, results.out))]
+    dout, dlse = grads
+    others = [("queries", x) for x in (dout, dlse, spoiled_rows(dout, dlse, results.out))]
     found = _by_chunks(grid, operands, operands[:3], others, outputs, work)
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
 
@@ -114,10 +115,8 @@ def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     It does so for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
     """
     query, key, value, allowed = heads
-    if allowed is None:  # all see all: a key that is not finite spreads by itself, and of a value the row sum knows
-        mask, mark = 0, mark_of_heads(key, value)
-    else:
-        mask, mark = jnp.where(allowed, 0, -jnp.inf).astype(query.dtype), 0
+    mask: Any = 0 if allowed is None else jnp.where(allowed, 0, -jnp.inf).astype(query.dtype)
+    mark: Any = mark_of_heads(key, value) if allowed is None else 0  # all see all: their row sums know of each position
     rows, S = math.prod(query.shape[:-1]), key.shape[-2]
     every = on_all_cores if rows < ROWS and rows * S >= WORTH else lambda x: x
     return _averaged(every(product(query * plan.scale, key, True)) + mask, value, mark, every, allowed is None)
@@ -126,7 +125,7 @@ def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
 def _by_choice(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """The same, where any number may be anywhere."""
     (query, key, value), _ = marked(heads[:3])
-    scores = jnp.where(heads.allowed, product(query * plan.scale, key, True), -jnp.inf)
+    scores = _chosen(product(query * plan.scale, key, True), heads.allowed)
     return _averaged(scores, value, 0, lambda x: x, False)
 
 
@@ -230,10 +229,11 @@ def _by_chunks(
 
         def found_here():
             heads = math.prod(grid.pieces[:-1])
-            flat = [x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in here]
+            flat: list[Any] = [x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in here]
             # The mask is asked for in here, so that it is part of the kernel.
             allowed = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
-            found = work(_Heads(*flat[:3], allowed), *flat[3:])
+            query, key, value, *rest = flat
+            found = work(_Heads(query, key, value, allowed), *rest)
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
         each = zip(outputs, buffers, once_more(found_here), strict=True)
