@@ -424,13 +424,6 @@ MARKS = (
             "keys",
         ),
         ("a modifier of rows that nothing reads", ", live=rows.shift != jnp.inf", "", "unread modifier", "future"),
-        (
-            "a weight above 1",
-            "jnp.exp(at_most_zero(s - rows.shift.swapaxes(-1, -2)))",
-            "jnp.exp(s - rows.shift.swapaxes(-1, -2))",
-            "huge gradient",
-            "rounds otherwise",
-        ),
     )
     + in_file(
         "programs.py",

@@ -110,7 +110,6 @@ SETTINGS = {
     "bias forbids": setting(mask=masks.causal(1), bias=FORBIDDING),
     "cubed": setting(mask=masks.padding(np.array([3])), score_mod=scores.from_function(lambda s, at: s + s**3 / 9)),
     "wide": setting(TWO),
-    "rounds otherwise": setting((8, 4, 1, 1, 8, 17, V), Limits(512, 512, 72)),  # forward two heads, backward one
     "narrow": setting((2, N, G, T, S, 1, V)),
 }
 
@@ -728,23 +727,6 @@ def judge_huge_forward(twin, case):
     np.testing.assert_allclose(out, case.forward(spec, *wide)[0], atol=1e-5)
 
 
-@judge("huge gradient")
-def judge_huge_gradient(twin, case, read_lse=0.0):
-    """L7: where softmax has become the maximum, queries and keys have the gradient 0, but for what lse adds."""
-    arrays, (dout, dlse) = random_of(case)
-    query, key, value, dout, dlse = (x.astype(np.float32) for x in (*arrays, dout, read_lse * dlse))
-    query, key = np.float32(1e15) * query, np.float32(1e15) * key
-    got = jax.jit(partial(results_and_gradients, case, twin))((query, key, value), (dout, dlse))[1]
-    query, key, value, dout, dlse = (x.astype(np.float64) for x in (query, key, value, dout, dlse))
-    wanted = case.backward(spec, (dout, dlse), query, key, value)
-    assert_tree_close(got, tuple(wanted), 1e-5, "gradient")
-
-
-@judge("huge gradient of lse")
-def judge_huge_gradient_of_lse(twin, case):
-    judge_huge_gradient(twin, case, read_lse=1.0)
-
-
 @judge("merge")
 def judge_merge(twin, case):
     query, key, value = arrays_of(case)
@@ -782,8 +764,7 @@ def judge_some_weights(twin, case):
     np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
 
 
-COMPILED = {"huge forward", "huge gradient", "huge gradient of lse"}
-COMPILED |= {"losses", "a shared key", "an unseen NaN", "a seen NaN"}
+COMPILED = {"huge forward", "losses", "a shared key", "an unseen NaN", "a seen NaN"}
 
 
 def hold(judge_name, setting_name, twin):
@@ -795,7 +776,7 @@ def hold(judge_name, setting_name, twin):
     if judge_name in COMPILED:
         JUDGES[judge_name](twin, case)
         return
-    with jax.disable_jit():
+    with jax.disable_jit(), np.errstate(invalid="ignore", over="ignore"):  # NumPy's are the constants of a step
         JUDGES[judge_name](twin, case)
 
 
