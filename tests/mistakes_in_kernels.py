@@ -83,13 +83,6 @@ WHOLE = in_file(
     ("a wild value is not seen", " & rows_below(heads.value, HUGE)", "", "whole", "keys"),
     ("a wild query is not seen", "(~rows_below(heads.query, HUGE) | bad_keys", "(bad_keys", "whole", "keys"),
     (
-        "a wild key is seen by all",
-        "pairs = heads.allowed & (",
-        "pairs = (heads.allowed | True) & (",
-        "whole",
-        "future, whole",
-    ),
-    (
         "by choice, the mask added",
         "jnp.where(heads.allowed, product(query * plan.scale, key, True), -jnp.inf)",
         "product(query * plan.scale, key, True) + jnp.where(heads.allowed, 0, -jnp.inf)",
