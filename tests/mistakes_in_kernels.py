@@ -81,7 +81,13 @@ WHOLE = in_file(
     ("what is wild is not seen", "jnp.where(see_it, *pair)", "jnp.where(see_it & False, *pair)", "whole", "keys"),
     ("a wild key is not seen", "| bad_keys.swapaxes(-1, -2)", "", "whole", "keys"),
     ("a wild value is not seen", " & rows_below(heads.value, HUGE)", "", "whole", "keys"),
-    ("a wild query is not seen", "(~rows_below(heads.query, HUGE) | bad_keys", "(bad_keys", "whole", "keys"),
+    (
+        "a wild query is not seen",
+        "~rows_below(heads.query, HUGE) |",
+        "(rows_below(heads.query, HUGE) & False) |",
+        "whole",
+        "keys",
+    ),
     (
         "by choice, the mask added",
         "jnp.where(heads.allowed, product(query * plan.scale, key, True), -jnp.inf)",
