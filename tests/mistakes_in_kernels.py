@@ -309,13 +309,6 @@ MARKS = (
             "visible second",
             "future",
         ),
-        (
-            "a row that moves to NaN moves",
-            "tuple(jnp.where(fine, t, 0) for t in tangents)",
-            "tuple(tangents)",
-            "unread second",
-            "future",
-        ),
         ("delta without dlse", "dout, results.out) - dlse", "dout, results.out)", "gradient", "open"),
         ("delta without out", "sums_of_products(dout, results.out) - dlse", "-dlse", "gradient", "open"),
         (
@@ -406,6 +399,13 @@ MARKS = (
             "jnp.where(rows.live, leaves[QUERY], 0)",
             "leaves[QUERY]",
             "unread",
+            "future",
+        ),
+        (
+            "the overflow of a query that nothing depends on",
+            "jnp.where(rows.live, leaves[QUERY], 0)",
+            "leaves[QUERY]",
+            "unread overflow",
             "future",
         ),
         (
@@ -550,7 +550,6 @@ TILES = (
             "forward",
             "open",
         ),
-        ("the last block of queries starts late", "np.minimum(i, grid.T - grid.rows)", "i", "gradient", "open"),
         ("keys of the overlap twice", "else None, new_column)", "else None, None)", "forward", "open"),
         ("queries of the overlap twice", "new_row if rows_once else None", "None", "gradient", "open"),
         ("tiles of the first row", "*at[:2]", "0, at[1]", "forward", "open"),
