@@ -449,13 +449,6 @@ MARKS = (
             "future",
         ),
         (
-            "rows of two tangents not spoiled",
-            "jnp.where(fine, x, jnp.nan) for x in found",
-            "x for x in found",
-            "jvp of jvp of NaN",
-            "future",
-        ),
-        (
             "tangents of the first leaves",
             "[next(rest) if t else None for t in there]",
             "[next(rest, None) for _ in there]",
