@@ -536,7 +536,6 @@ TILES = (
             "open",
         ),
         ("keys of the overlap twice", "else None, new_column)", "else None, None)", "forward", "open"),
-        ("queries of the overlap twice", "new_row if rows_once else None", "None", "gradient", "open"),
         ("tiles of the first row", "*at[:2]", "0, at[1]", "forward", "open"),
         ("tiles of the first column", "*at[:2]", "at[0], 0", "forward", "banded"),
         ("the last tile that is used skipped", "else self.found", "else self.found - 1", "forward", "padding"),
