@@ -8,6 +8,7 @@ than compiling a mistake first; only those whose mistake lies in rounding compil
 
 import importlib
 import importlib.util
+import itertools
 import shutil
 import sys
 from functools import partial
@@ -59,10 +60,6 @@ IDS = np.array([[0, 0, 0, 1, 1]]), np.array([[0, 1, 1, 1, 2, 0, 2]])
 DENSE = np.random.default_rng(6).random((1, N, T, S)) < 0.5
 DENSE[0, 0, :, 2:4] = DENSE[0, 1, 2:] = False
 DENSE[0, 2, :3, :2] = DENSE[0, 3, 1, 5] = True
-FUTURE_OF_ONE = np.tril(np.ones((1, 2, T, T), bool))
-FUTURE_OF_ONE[0, 0, :, 3:] = False
-FEW = np.zeros((1, N, T, S), bool)
-FEW[0, [0, 1, 2, 2], [0, 4, 2, 3], [5, 2, 2, 0]] = True
 FORBIDDING = np.where(np.arange(S) < 3, 0.5, -np.inf)
 
 SETTINGS = {
@@ -74,8 +71,8 @@ SETTINGS = {
         (1, 2, 2, 7, 9, D, V), Limits(3, 2, 2**20, band=4), mask=masks.window(1, 2) & masks.window(3, 1)
     ),
     "banded": setting((1, 2, 2, 7, 7, D, V), Limits(3, 2, 2**20, band=2), mask=masks.causal() & ~masks.causal(-3)),
-    "one loop": setting(platform="cuda"),
-    "one loop, causal": setting(platform="cuda", mask=masks.causal()),
+    "even": setting((1, N, G, 6, 6, D, V)),
+    "even, all heads": setting((1, N, G, 6, 6, D, V), ALL_HEADS),
     "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
     "small": setting(SMALL, mask=masks.causal(1)),
     "small, all heads": setting(SMALL, ALL_HEADS, mask=masks.causal(1)),
@@ -84,10 +81,6 @@ SETTINGS = {
     "causal": setting(mask=masks.causal(-1)),
     "future": setting((1, 2, 1, T, T, D, V), mask=masks.causal()),
     "future, whole": setting((1, 2, 1, T, T, D, V), WHOLE_HEADS, mask=masks.causal()),
-    "future of two heads": setting((1, 2, 2, T, T, D, V), ALL_HEADS, mask=masks.causal()),
-    "future, all heads": setting((1, N, G, T, T, D, V), ALL_HEADS, mask=masks.causal()),
-    "future, dropout": setting((1, 2, 1, T, T, D, V), mask=masks.causal(), dropout_rate=0.4, dropout_rng=KEY),
-    "future of one head": setting((1, 2, 1, T, T, D, V), ALL_HEADS, mask=FUTURE_OF_ONE),
     "offset": setting(TWO, mask=masks.causal(np.array([3, -2]))),
     "window": setting(mask=masks.window(1, 1) & masks.causal(1)),
     "wide window": setting(mask=masks.window(2, 2)),
@@ -97,7 +90,6 @@ SETTINGS = {
     "prefix": setting(TWO, mask=masks.prefix(np.array([6, 1]))),
     "segments": setting(mask=masks.segments(*IDS)),
     "dense": setting(mask=DENSE),
-    "few": setting(mask=FEW),
     "function": setting(mask=masks.from_function(lambda i, j: (i + j) % 3 != 0)),
     "and": setting(mask=masks.causal(1) & ~masks.causal(-3)),
     "or": setting(mask=masks.causal(-2) | ~masks.causal(2)),
@@ -109,7 +101,6 @@ SETTINGS = {
     "bias forbids": setting(mask=masks.causal(1), bias=FORBIDDING),
     "cubed": setting(mask=masks.padding(np.array([3])), score_mod=scores.from_function(lambda s, at: s + s**3 / 9)),
     "wide": setting(TWO),
-    "rounds otherwise": setting((8, 4, 1, 1, 8, 17, V), Limits(512, 512, 72)),  # forward two heads, backward one
     "narrow": setting((2, N, G, T, S, 1, V)),
 }
 
@@ -166,8 +157,19 @@ def judge_whole(twin, case):
     for wild in (np.nan, np.finfo(float).max):
         arrays = [np.where(unseen[:, None], wild, x) for x in (key, value)]
         assert_same_bits(twin.attention(query, *arrays, **case.options), wanted, str(wild))
-    found = twin.attention(query, key, np.where(unseen[:, None], value, np.nan), **case.options)
+    bad, large = value.copy(), np.where(unseen[:, None], np.nan, value)
+    bad[..., ~unseen, 0], large[..., 0, :] = np.nan, 2.0**60 * value[..., 0, :]
+    found = twin.attention(query, key, bad, **case.options)
     np.testing.assert_array_equal(np.isnan(found), np.broadcast_to(seen.any(axis=-1)[..., None], found.shape))
+    got, exact = (
+        module.attention(query, np.where(unseen[:, None], np.nan, key), large, **case.options)
+        for module in (twin, spec)
+    )
+    np.testing.assert_allclose(got, exact, rtol=1e-9)
+    query = query.copy()
+    query[..., -1, 0] = np.nan
+    got, exact = (module.attention(query, key, value, **case.options) for module in (twin, spec))
+    np.testing.assert_allclose(got, exact, rtol=1e-9)
 
 
 @judge("whole derivatives")
@@ -197,8 +199,9 @@ def judge_whole_derivatives(twin, case):
     assert_same_bits(gradients(dead, key, value), wanted, "a query that nothing depends on")
     if case.options.get("mask") is not None:
         _, unseen = seen_and_unseen(case, query, key)
-        hidden = [np.where(unseen[:, None], np.nan, x) for x in (key, value)]
-        assert_same_bits(gradients(query, *hidden), wanted, "what nobody sees")
+        for wild in (np.nan, np.finfo(float).max):
+            hidden = [np.where(unseen[:, None], wild, x) for x in (key, value)]
+            assert_same_bits(gradients(query, *hidden), wanted, "what nobody sees")
         large = 2.0**60 * key
         by_hand = spec.attention_backward(cotangent, query, large, value, **case.options)[:3]
         assert_tree_close(gradients(query, large, value), by_hand, 1e-10, "large keys")
@@ -210,21 +213,6 @@ def seen_and_unseen(case, query, key):
     mask = case.options["mask"]
     seen = mask if isinstance(mask, np.ndarray) else mask.to_dense(query.shape[-2], key.shape[-2])
     return seen, ~seen.any(axis=tuple(range(seen.ndim - 1)))
-
-
-@judge("large values")
-def judge_large_values(twin, case):
-    query, key, value = arrays_of(case)
-    large = np.full_like(value, np.finfo(value.dtype).max / 2)
-    np.testing.assert_allclose(twin.attention(0 * query, key, large), large[0, 0, 0, 0], rtol=1e-12)
-
-
-@judge("small values")
-def judge_small_values(twin, case):
-    """A weight of 1 on the smallest normal number keeps it."""
-    query, key, value = arrays_of(case)
-    small = np.full_like(value, np.finfo(value.dtype).tiny)
-    np.testing.assert_allclose(twin.attention(0 * query, key, small), small[0, 0, 0, 0], rtol=1e-12)
 
 
 @judge("jvp of jvp")
@@ -405,16 +393,16 @@ def judge_poison_backward(twin, case):
     arrays = arrays_of(case)
     cotangent = cotangent_of(case.forward(twin, *arrays))
     wanted = results_and_gradients(case, twin, arrays, cotangent)
-    for poison in (np.nan, 1e200):
+    for poison in (np.nan, 1e200, 1e308):
         got = results_and_gradients(case, twin, poisoned(arrays, 3, poison), cotangent)
         assert_same_bits(got, wanted, str(poison))
 
 
-def gradients_of(twin, case, arrays, heads=slice(None)):
-    """Where nothing depends on queries 3 and later, of some heads."""
+def gradients_of(twin, case, arrays):
+    """Where nothing depends on queries 3 and later."""
     out, pull = jax.vjp(partial(twin.attention, **case.options), *arrays)
     cotangent = np.random.default_rng(4).normal(size=out.shape)
-    cotangent[..., heads, 3:, :] = 0
+    cotangent[..., 3:, :] = 0
     return pull(cotangent)
 
 
@@ -429,7 +417,9 @@ def judge_unread(twin, case):
     arrays = arrays_of(case)
     wanted = gradients_before(twin, case, arrays)
     bad = poisoned(arrays, 3, np.nan)
-    for spoilt in (bad, (*arrays[:2], bad[2])):
+    query = arrays[0].copy()
+    query[..., 3:, 0] = np.nan
+    for spoilt in (bad, (*arrays[:2], bad[2]), (query, *arrays[1:])):
         assert_same_bits(gradients_before(twin, case, spoilt), wanted, "gradients before")
 
 
@@ -443,17 +433,6 @@ def judge_unread_modifier(twin, case):
         return gradients_before(twin, case._replace(options=case.options | {"score_mod": score_mod}), arrays)
 
     assert_same_bits(before(jnp.nan), before(0.0), "gradients before")
-
-
-@judge("unread head")
-def judge_unread_head(twin, case):
-    """The same, where later queries of another head are read."""
-    arrays = arrays_of(case)
-
-    def of_one(arrays):
-        return tuple(np.asarray(g)[..., 1, :3, :] for g in gradients_of(twin, case, arrays, heads=1))
-
-    assert_same_bits(of_one(poisoned(arrays, 3, np.nan)), of_one(arrays), "gradients before")
 
 
 def second_before(twin, case, arrays, directions):
@@ -498,34 +477,144 @@ def judge_visible_second(twin, case):
     assert np.isnan(query[..., 3:, :]).all()
 
 
-@judge("hidden infinity")
-def judge_hidden_infinity(twin, case):
-    """An infinite key, the scores of which are -inf, makes NaN of the gradients of the queries that see it."""
-    arrays, cotangent = random_of(case)
-    query, key, *rest = abs(arrays[0]), *(x.copy() for x in arrays[1:])
-    key[..., 1, :] = -np.inf, *(0,) * (D - 1)
-    got = results_and_gradients(case, twin, (query, key, *rest), cotangent)[1]
-    for a, b in zip(got, case.backward(spec, cotangent, query, key, *rest), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-10)
+def attended(module, case):
+    """The attention of a case, with lse; without for whole heads, which lse would have cut."""
+    return partial(module.attention, return_lse=not case.limits.whole, **case.options)
 
 
-@judge("visible tangent")
-def judge_visible_tangent(twin, case):
-    """What is not finite in a value, or in its direction, reaches the queries that see it, and no other."""
+def spoilt(arrays, numbers=(np.nan,)):
+    """Which array has one number that is not finite, in row 3 of the first head, and the arrays."""
+    for k, number in itertools.product(range(len(arrays)), numbers):
+        bad = tuple(x.copy() for x in arrays)
+        bad[k][..., 0, 3, 0] = number
+        yield k, bad
+
+
+def assert_equal_with_nan(got, wanted, tolerance=1e-10):
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@judge("spoiled forward")
+def judge_spoiled_forward(twin, case):
+    """L6: what is not finite makes NaN of the rows that it belongs to, or that see it, an infinite score of 0, too."""
+    query, key, value = arrays_of(case)
+    for _, bad in spoilt((abs(query), abs(key), value), (np.nan, -np.inf)):
+        assert_equal_with_nan(attended(twin, case)(*bad), attended(spec, case)(*bad))
+
+
+def read_but_the_last(twin, case, arrays):
+    """A cotangent that is 0 for the last query."""
+    shapes = jax.eval_shape(attended(twin, case), *arrays)
+    grads = tuple(np.array(x) for x in jax.tree.leaves(cotangent_of(shapes)))
+    grads[0][..., -1, :] = 0
+    for dlse in grads[1:]:
+        dlse[..., -1] = 0
+    return grads
+
+
+def gradients_by(twin, case, grads, arrays):
+    return jax.vjp(attended(twin, case), *arrays)[1](grads if len(grads) > 1 else grads[0])
+
+
+def gradients_by_hand(case, grads, arrays):
+    given = {"grad_lse": grads[1]} if len(grads) > 1 else {}
+    return tuple(spec.attention_backward(grads[0], *arrays, **given, **case.options)[:3])
+
+
+@judge("spoiled gradient")
+def judge_spoiled_gradient(twin, case):
+    """The same of gradients, where the last query is not read."""
     arrays = arrays_of(case)
-    directions = directions_of(arrays)
+    grads = read_but_the_last(twin, case, arrays)
+    for _, bad in spoilt(arrays):
+        assert_equal_with_nan(gradients_by(twin, case, grads, bad), gradients_by_hand(case, grads, bad))
+
+
+@judge("spoiled cotangent")
+def judge_spoiled_cotangent(twin, case):
+    arrays = arrays_of(case)
+    grads = read_but_the_last(twin, case, arrays)
     for number in (np.nan, np.inf):
-        bad, moves = (tuple(x.copy() for x in tree) for tree in (arrays, directions))
-        bad[2][..., 3, 0] = moves[2][..., 3, 0] = number
-        if number == np.inf:
-            large = (*bad[:2], np.nan_to_num(bad[2], posinf=1e12))
-            moved = [jax.jvp(partial(case.forward, twin), x, directions)[1][0] for x in (bad, large)]
-            np.testing.assert_array_equal(*(np.sign(x[..., 3:, 0]) for x in moved))
-        for pair in ((bad, directions), (arrays, moves)):
-            dout = np.asarray(jax.jvp(partial(case.forward, twin), *pair)[1][0])
-            assert np.isfinite(dout[..., :3, :]).all()
-            assert np.isfinite(dout[..., 1:]).all()
-            assert not np.isfinite(dout[..., 3:, 0]).any()
+        bad = tuple(x.copy() for x in grads)
+        bad[0][..., 2, 1] = number
+        assert_equal_with_nan(gradients_by(twin, case, bad, arrays), gradients_by_hand(case, bad, arrays))
+
+
+@judge("overflow of a gradient")
+def judge_overflow_of_a_gradient(twin, case):
+    """A value too large for the gradient of a row that sees it leaves those of keys that this row does not see."""
+    query, key, value = (x.copy() for x in arrays_of(case))
+    grads = read_but_the_last(twin, case, (query, key, value))
+    value[..., 3, :] = 1e308
+    _, dkey, dvalue = gradients_by(twin, case, tuple(1e3 * x for x in grads), (query, key, value))
+    np.testing.assert_array_equal(dkey[..., 4:, :], 0)
+    np.testing.assert_array_equal(dvalue[..., 4:, :], 0)
+
+
+def spoiled_rows(case, k, arrays):
+    """Which rows (N, T) row 3 of the first head of array k spoils."""
+    (N, T), (G, S) = arrays[0].shape[-3:-1], arrays[1].shape[-3:-1]
+    rows, mask = np.zeros((N, T), bool), case.options.get("mask")
+    seen = np.ones((T, S), bool) if mask is None else mask.to_dense(T, S)
+    if k == 0:
+        rows[0, 3] = True
+    else:
+        rows[: N // G] = seen[:, 3]
+    return rows, seen
+
+
+@judge("spoiled tangent")
+def judge_spoiled_tangent(twin, case):
+    """The same of tangents, of arrays and of directions: NaN in these rows, all else as without."""
+    arrays, directions = arrays_of(case), directions_of(arrays_of(case))
+    clean = jax.tree.leaves(jax.jvp(attended(twin, case), arrays, directions)[1])
+    numbers = np.nan, np.inf
+    every = [(k, bad, directions) for k, bad in spoilt(arrays, numbers)]
+    for k, *pair in every + [(k, arrays, bad) for k, bad in spoilt(directions, numbers)]:
+        got = jax.tree.leaves(jax.jvp(attended(twin, case), *pair)[1])
+        rows, _ = spoiled_rows(case, k, arrays)
+        wanted = np.where(rows[..., None], np.nan, clean[0]), *(np.where(rows, np.nan, x) for x in clean[1:])
+        assert_equal_with_nan(got, wanted)
+
+
+@judge("spoiled second")
+def judge_spoiled_second(twin, case):
+    """The same of the gradients along a direction: NaN in these rows where they are read, and in what they see."""
+    arrays, directions = arrays_of(case), directions_of(arrays_of(case))
+    grads = read_but_the_last(twin, case, arrays)
+
+    def second(arrays, directions):
+        return jax.jvp(lambda *a: gradients_by(twin, case, grads, a), arrays, directions)[1]
+
+    clean = second(arrays, directions)
+    every = [(k, bad, directions) for k, bad in spoilt(arrays)] + [(k, arrays, bad) for k, bad in spoilt(directions)]
+    for k, *pair in every:
+        rows, seen = spoiled_rows(case, k, arrays)
+        rows[:, -1] = False
+        keys = (rows[..., None] & seen).any(axis=1).reshape(arrays[1].shape[-3], -1, seen.shape[-1]).any(axis=1)
+        wanted = [np.where(nan[..., None], np.nan, x) for nan, x in zip((rows, keys, keys), clean, strict=True)]
+        assert_equal_with_nan(second(*pair), wanted)
+
+
+@judge("open tiles")
+def judge_open_tiles(twin, case):
+    """What is said of whole tiles, by which a report counts: none is open that is not, none skipped that is not."""
+    query, key, _ = arrays_of(case)
+    T, S = query.shape[-2], key.shape[-2]
+    mask = case.options["mask"]
+    mask = masks.dense(mask) if isinstance(mask, np.ndarray) else mask
+    axes = *query.shape[:-3], key.shape[-3], query.shape[-3] // key.shape[-3]
+    T, S = 3 * (T // 3), 2 * (S // 2)
+    grid = twin.tiles.Grid(axes, (*(1 for _ in axes[:-2]), *axes[-2:]), T, S, 3, 2)
+    kinds = np.asarray(twin.schedule.kinds_of_tiles(mask.of_rank(grid.rank), grid))
+    dense = mask.to_dense(query.shape[-2], key.shape[-2])
+    dense = np.broadcast_to(dense, (*query.shape[:-1], key.shape[-2]))[..., :T, :S]
+    tiles = dense.reshape(grid.chunks, query.shape[-3], T // 3, 3, S // 2, 2)
+    kinds = np.broadcast_to(kinds, (grid.chunks, T // 3, S // 2))
+    assert tiles.all(axis=(1, 3, 5))[kinds == twin.schedule.OPEN].all()
+    assert not tiles.any(axis=(1, 3, 5))[kinds == twin.schedule.SKIPPED].any()
 
 
 @judge("jvp of jvp of NaN")
@@ -536,9 +625,10 @@ def judge_jvp_of_jvp_of_nan(twin, case):
     attend = partial(case.forward, twin)
     moves = (*directions[:2], poisoned(directions, 3, np.nan)[2])
     for first, second in ((moves, directions), (directions, moves)):
-        got = jax.jvp(lambda *a: jax.jvp(attend, a, first)[1], arrays, second)[1][0]  # noqa: B023
-        assert np.isfinite(got[..., :3, :]).all()
-        assert np.isnan(got[..., 3:, :]).all()
+        out, lse = jax.jvp(lambda *a: jax.jvp(attend, a, first)[1], arrays, second)[1]  # noqa: B023
+        for got in (out, lse[..., None]):
+            assert np.isfinite(got[..., :3, :]).all()
+            assert np.isnan(got[..., 3:, :]).all()
 
 
 @judge("third order")
@@ -619,23 +709,6 @@ def judge_huge_forward(twin, case):
     np.testing.assert_allclose(out, case.forward(spec, *wide)[0], atol=1e-5)
 
 
-@judge("huge gradient")
-def judge_huge_gradient(twin, case, read_lse=0.0):
-    """L7: where softmax has become the maximum, queries and keys have the gradient 0, but for what lse adds."""
-    arrays, (dout, dlse) = random_of(case)
-    query, key, value, dout, dlse = (x.astype(np.float32) for x in (*arrays, dout, read_lse * dlse))
-    query, key = np.float32(1e15) * query, np.float32(1e15) * key
-    got = jax.jit(partial(results_and_gradients, case, twin))((query, key, value), (dout, dlse))[1]
-    query, key, value, dout, dlse = (x.astype(np.float64) for x in (query, key, value, dout, dlse))
-    wanted = case.backward(spec, (dout, dlse), query, key, value)
-    assert_tree_close(got, tuple(wanted), 1e-5, "gradient")
-
-
-@judge("huge gradient of lse")
-def judge_huge_gradient_of_lse(twin, case):
-    judge_huge_gradient(twin, case, read_lse=1.0)
-
-
 @judge("merge")
 def judge_merge(twin, case):
     query, key, value = arrays_of(case)
@@ -673,16 +746,7 @@ def judge_some_weights(twin, case):
     np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
 
 
-@judge("any allowed")
-def judge_any_allowed(twin, case):
-    pairs = case.options["mask"]
-    queries, keys = twin.any_allowed(pairs, pairs.shape)
-    np.testing.assert_array_equal(queries, pairs.any(axis=(-3, -1)))
-    np.testing.assert_array_equal(keys, pairs.any(axis=(-3, -2)))
-
-
-COMPILED = {"huge forward", "huge gradient", "huge gradient of lse"}
-COMPILED |= {"losses", "a shared key", "an unseen NaN", "a seen NaN"}
+COMPILED = {"huge forward", "losses", "a shared key", "an unseen NaN", "a seen NaN"}
 
 
 def hold(judge_name, setting_name, twin):
@@ -694,24 +758,26 @@ def hold(judge_name, setting_name, twin):
     if judge_name in COMPILED:
         JUDGES[judge_name](twin, case)
         return
-    with jax.disable_jit():
+    with jax.disable_jit(), np.errstate(invalid="ignore", over="ignore"):  # NumPy's are the constants of a step
         JUDGES[judge_name](twin, case)
 
 
 # The copy
 
 
+PARTS = ["attention", "online_softmax", "inspection", "opaque"]
+PARTS += [f"blockwise.{part}" for part in ("partition", "schedule", "tiles")]
+
+
 class Twin:
     """What a copy of the kernels offers, in tiny tiles."""
 
     def __init__(self):
-        attention, online_softmax, inspection, any_allowed, self.opaque, self.partition = (
-            importlib.import_module(f"{NAME}.{part}")
-            for part in ("attention", "online_softmax", "inspection", "any_allowed", "opaque", "blockwise.partition")
+        attention, online_softmax, inspection, self.opaque, self.partition, self.schedule, self.tiles = (
+            importlib.import_module(f"{NAME}.{part}") for part in PARTS
         )
         self.attention, self.merge = attention.attention, online_softmax.merge
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
-        self.any_allowed, any_allowed.ROWS = any_allowed.any_allowed, 3
 
 
 def replaced(file, right, wrong):
