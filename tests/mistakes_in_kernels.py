@@ -90,7 +90,7 @@ WHOLE = in_file(
     ),
     (
         "by choice, the mask added",
-        "jnp.where(heads.allowed, product(query * plan.scale, key, True), -jnp.inf)",
+        "_chosen(product(query * plan.scale, key, True), heads.allowed)",
         "product(query * plan.scale, key, True) + jnp.where(heads.allowed, 0, -jnp.inf)",
         "whole",
         "keys",
@@ -328,13 +328,6 @@ MARKS = (
             "spoiled forward",
             "open",
         ),
-        (
-            "values are not marked",
-            "mark_of_rows(operands.key, operands.value)",
-            "mark_of_rows(operands.key)",
-            "poison forward",
-            "keys",
-        ),
         ("no marks under a mask", "for x in operands[3:6])", "for x in operands[3:5])", "poison forward", "keys"),
         (
             "no marks with a bias",
@@ -536,8 +529,8 @@ TILES = (
             "open",
         ),
         ("keys of the overlap twice", "else None, new_column)", "else None, None)", "forward", "open"),
-        ("tiles of the first row", "*at[:2]", "0, at[1]", "forward", "open"),
-        ("tiles of the first column", "*at[:2]", "at[0], 0", "forward", "banded"),
+        ("tiles of the first row", "at[0], at[1], new_row", "0, at[1], new_row", "forward", "open"),
+        ("tiles of the first column", "at[0], at[1], new_row", "at[0], 0, new_row", "forward", "banded"),
         ("the last tile that is used skipped", "else self.found", "else self.found - 1", "forward", "padding"),
         ("out of the order", "else self.order[index]", "else index", "forward", "padding"),
         (

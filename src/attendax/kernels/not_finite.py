@@ -26,13 +26,13 @@ def finite(x: Array, other: float = 0) -> Array:
 def mark_of_rows(*arrays: Array) -> Array:
     """NaN for each row that is not finite in one of the arrays (..., S, .), 0 for the others: (..., S, 1)."""
     arrays = tuple(map(lax.stop_gradient, arrays))
-    return functools.reduce(jnp.add, (jnp.sum(x - x, axis=-1, keepdims=True) for x in arrays))
+    return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in arrays))
 
 
 def mark_of_heads(*arrays: Array) -> Array:
     """The same for each head, (..., G, 1, 1): what is added to the row sums, where every query sees every key."""
     arrays = tuple(map(lax.stop_gradient, arrays))
-    return functools.reduce(jnp.add, (jnp.sum(x - x, axis=(-2, -1), keepdims=True) for x in arrays))
+    return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=(-2, -1), keepdims=True) for x in arrays))
 
 
 def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Any], list[Any]]:

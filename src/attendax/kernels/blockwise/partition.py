@@ -11,6 +11,7 @@ from ..operands import Limits, Operands, Plan
 from .schedule import SKIPPED, Visits, kinds_of_tiles, visits_of
 from .tiles import Grid
 
+# ``whole`` stays at 2**16: beyond 256 x 256, XLA 0.10.2 may misread a square product (docs/xla-faults.md).
 LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}

@@ -32,8 +32,6 @@ def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, marks: 
     """Scores (..., N, queries, keys), -inf where forbidden; before that, ``marks`` are added: see ``not_finite``."""
     products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan, marks)
     scores, allowed = finished(products, leaves[REST:], tile, operands)
-    if operands.score_mod is not None or operands.query.shape[-1] == 1:
-        scores = _rounded(scores)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
@@ -98,13 +96,15 @@ def finished(
     scores = jnp.broadcast_to(products, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
     allowed = allowed_pairs(tile, operands.mask)
     allowed = None if allowed is None else turned(allowed)
-    if live is not True and rest:
+    if live is not True and (bias is not None or score_mod is not None):
         allowed = turned(live) if allowed is None else allowed & turned(live)
     if bias is not None:
         allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
     if score_mod is not None:
         scores = scores if allowed is None else jnp.where(allowed, scores, 0)
         scores = turned(_modified(turned(scores), score_mod, tile))
+    if score_mod is not None or operands.query.shape[-1] == 1:
+        scores = _rounded(scores)
     if bias is not None:
         scores, _ = add_bias(scores, bias.astype(scores.dtype), jnp.bool_(True))
     return scores, allowed
