@@ -1,6 +1,6 @@
 """The table of mistakes planted in the blockwise kernels: a piece of text to replace, and the judge that must notice.
 
-The file is one of ``attendax.kernels``, or ``masks.py``, of which only what is said about whole tiles is replaced.
+The file is one of ``attendax``, or ``masks.py``, of which only what is said about whole tiles is replaced.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ def in_file(file, *rows):
 
 
 MERGING = in_file(
-    "online_softmax.py",
+    "kernels/online_softmax.py",
     ("stale row maximum", "jnp.maximum(one[-2], other[-2])", "other[-2]", "huge forward", "wide"),
     ("row maximum of the first tile", "jnp.maximum(one[-2], other[-2])", "one[-2]", "forward", "open"),
     ("rescaled the wrong way", "jnp.exp(part[-2] - common)", "jnp.exp(common - part[-2])", "forward", "open"),
@@ -42,14 +42,14 @@ MERGING = in_file(
     ("merged lse without shift", ", shift + jnp.log(total))", ", jnp.log(total))", "merge", "open"),
     ("merged without its weights", "* share / total", "/ total", "merge", "open"),
 ) + in_file(
-    "blockwise/algorithm.py",
+    "kernels/blockwise/algorithm.py",
     ("average not divided", "summed / sum_or_one(row_sum)", "summed", "forward", "open"),
     ("average divided twice", "finish(*parts) if at_once", "finish(*parts) if True", "forward", "open"),
     ("average divided again at the end", "return buffers if at_once", "return buffers if False", "forward", "banded"),
 )
 
 WHOLE = in_file(
-    "blockwise/whole_heads.py",
+    "kernels/blockwise/whole_heads.py",
     (
         "not divided",
         "every(product(powers, value, False)) / jnp.maximum(total, 1)",
@@ -225,7 +225,7 @@ WHOLE = in_file(
 
 MARKS = (
     in_file(
-        "not_finite.py",
+        "kernels/not_finite.py",
         ("a value is not marked", "(key, value, dkey, dvalue)", "(key, dkey)", "spoiled tangent", "future"),
         (
             "a tangent of a value is not marked",
@@ -320,7 +320,7 @@ MARKS = (
         ),
     )
     + in_file(
-        "blockwise/algorithm.py",
+        "kernels/blockwise/algorithm.py",
         (
             "keys are not marked",
             "mark_of_rows(operands.key, operands.value)",
@@ -338,7 +338,7 @@ MARKS = (
         ),
     )
     + in_file(
-        "blockwise/tile_scores.py",
+        "kernels/blockwise/tile.py",
         (
             "the mark of a query forgotten",
             "query * plan.scale + marks[QUERY].astype(query.dtype)",
@@ -355,7 +355,7 @@ MARKS = (
         ),
     )
     + in_file(
-        "blockwise/tile_work.py",
+        "kernels/blockwise/tile.py",
         ("NaN of a masked value", "jnp.where(jnp.isnan(marks[KEY]), 0, value)", "value", "poison forward", "keys"),
         (
             "heads not marked by keys",
@@ -418,7 +418,7 @@ MARKS = (
         ("a modifier of rows that nothing reads", ", live=rows.shift != jnp.inf", "", "unread modifier", "future"),
     )
     + in_file(
-        "programs.py",
+        "kernels/programs.py",
         (
             "results stand still",
             "given], *result_tangents)",
@@ -450,7 +450,7 @@ MARKS = (
         ),
     )
     + in_file(
-        "numerics.py",
+        "kernels/numerics.py",
         (
             "a product moves by what is not finite",
             "times(dleft, finite(right)",
@@ -460,7 +460,7 @@ MARKS = (
         ),
     )
     + in_file(
-        "blockwise/tile_scores.py",
+        "kernels/blockwise/tile.py",
         ("NaN behind a bias of -inf", "allowed & (bias != -jnp.inf)", "allowed", "poison forward", "bias forbids"),
         (
             "masked pairs reach the modifier",
@@ -473,7 +473,7 @@ MARKS = (
 )
 
 NUMERICS = in_file(
-    "numerics.py",
+    "kernels/numerics.py",
     (
         "half of a product for all cores",
         "jnp.minimum(jnp.max(x, axis=axis",
@@ -509,18 +509,18 @@ NUMERICS = in_file(
 
 MODIFIED = [
     *in_file(
-        "score_modifiers.py",
+        "kernels/score_modifiers.py",
         ("bias without its tangent", "tangents[0] + tangents[1]", "tangents[0]", "gradient", "bias"),
     ),
     *in_file(
-        "dropout.py",
+        "kernels/dropout.py",
         ("one round of threefry less", "for group in range(5)", "for group in range(4)", "forward", "dropout"),
     ),
 ]
 
 TILES = (
     in_file(
-        "blockwise/schedule.py",
+        "kernels/blockwise/partition.py",
         (
             "the last block of keys starts late",
             "np.minimum(j, grid.S - grid.columns)",
@@ -568,7 +568,7 @@ TILES = (
         ("truth values by their least alone", "(jnp.all, jnp.any)", "(jnp.all, jnp.all)", "forward", "dense"),
     )
     + in_file(
-        "blockwise/algorithm.py",
+        "kernels/blockwise/algorithm.py",
         (
             "queries that several tiles have, each once",
             "rows_once=not each.rows_are_whole",
@@ -585,7 +585,7 @@ TILES = (
         ),
     )
     + in_file(
-        "blockwise/tiles.py",
+        "kernels/blockwise/tiles.py",
         (
             "tile starts at the head of the keys",
             "many = self.first_head(),",
@@ -621,7 +621,7 @@ TILES = (
 )
 
 SIZES = in_file(
-    "blockwise/partition.py",
+    "kernels/blockwise/partition.py",
     ("pieces that do not divide", "if size % n == 0)", "if n)", "forward", "three key heads"),
     ("not the first key that is seen", "int(blocks[0] * size)", "int(blocks[0] * size + 1)", "forward", "banded"),
     ("a block of keys too few", "(blocks[-1] + 1) * size", "max(1, blocks[-1]) * size", "forward", "banded"),
@@ -650,7 +650,7 @@ SIZES = in_file(
         "along a window",
     ),
 ) + in_file(
-    "operands.py",
+    "kernels/operands.py",
     (
         "computed in float32",
         "jnp.result_type(jnp.float32, *(x.dtype for x in given))",
@@ -717,7 +717,7 @@ MASKS = in_file(
 )
 
 SCORES = in_file(
-    "blockwise/tile_scores.py",
+    "kernels/blockwise/tile.py",
     ("keys of the overlap twice", "(j, tile.new_column)", "(j, None)", "forward", "open"),
     (
         "modifier local to the tile",
@@ -735,7 +735,7 @@ SCORES = in_file(
     ),
     ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge forward", "narrow"),
 ) + in_file(
-    "blockwise/tile_work.py",
+    "kernels/blockwise/tile.py",
     (
         "dropout local to the tile",
         "dropout.keep(keys, i, j,",
@@ -748,7 +748,7 @@ SCORES = in_file(
 )
 
 BACKWARD = in_file(
-    "blockwise/tile_work.py",
+    "kernels/blockwise/tile.py",
     (
         "dropout missing in dp",
         "(dropped(x, tile, operands, plan, tall=True) for x in (p, tall_product(value, rows.dout, plan)))",
@@ -775,7 +775,7 @@ BACKWARD = in_file(
         "bias",
     ),
 ) + in_file(
-    "blockwise/algorithm.py",
+    "kernels/blockwise/algorithm.py",
     (
         "bias gradient written, not added",
         "tuple(tile.add(*of_leaf)",
@@ -787,17 +787,17 @@ BACKWARD = in_file(
 
 DIRECTIONS = (
     in_file(
-        "blockwise/algorithm.py",
+        "kernels/blockwise/algorithm.py",
         ("tangent without dlse out", "summed - dlse * results.out", "summed", "tangent", "open"),
     )
     + in_file(
-        "blockwise/tile_work.py",
+        "kernels/blockwise/tile.py",
         ("tangent without dv", "summed += _average(", "_average(", "tangent", "open"),
         ("tangent before dropout", "_average(w * ds,", "_average(p * ds,", "tangent", "dropout"),
         ("dlse after dropout", "sums_of_products(p, ds)", "sums_of_products(w, ds)", "tangent", "dropout"),
     )
     + in_file(
-        "derivatives.py",
+        "kernels/derivatives.py",
         ("total moves as lse", ".dtotal_dlse() * dlse]", ".dtotal_dlse() ** 0 * dlse]", "tangent", "open"),
         (
             "total a constant",

@@ -215,7 +215,7 @@ def test_l1_any_leading_axes(leading, rng):
 
 def scheduled(mask, T=12, S=16, rows=4, columns=4):
     """The kinds of the tiles, and whether they tell the truth about the pairs in them."""
-    from attendax.kernels.blockwise.schedule import MASKED, OPEN, SKIPPED, kinds_of_tiles
+    from attendax.kernels.blockwise.partition import MASKED, OPEN, SKIPPED, kinds_of_tiles
     from attendax.kernels.blockwise.tiles import Grid
 
     grid = Grid((1, 1, 1), (1, 1, 1), T, S, rows, columns)

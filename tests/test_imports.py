@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 VALUES = {"params", "checks", "masks", "scores", "options", "integers"}  # below everything
+ENGINE = {"kernels", "sharding"}
+DOOR = {"door", "inspection"}
 MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "params": set(),
     "options": set(),
@@ -27,13 +29,16 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "legible": set(),
     "spec": VALUES,
     "kernels": VALUES,
-    "ops": VALUES | {"kernels"},
-    "sharding": VALUES | {"kernels", "ops"},
-    "compat": VALUES | {"kernels", "ops"},
-    "encoders": VALUES | {"kernels", "ops", "spec", "extras"},
+    "sharding": VALUES | {"kernels"},
+    "door": VALUES | ENGINE,
+    "explanation": VALUES | ENGINE | {"door"},
+    "inspection": VALUES | ENGINE,
+    "ops": VALUES | ENGINE | DOOR,
+    "compat": VALUES | ENGINE | DOOR | {"ops"},
+    "encoders": VALUES | ENGINE | DOOR | {"ops", "spec", "extras"},
     "conformance": VALUES | {"spec", "extras", "exits"},
     "figures": {"checks", "extras"},
-    "": VALUES | {"spec", "kernels", "ops", "encoders", "conformance", "sharding", "compat"},  # attendax itself
+    "": VALUES | ENGINE | DOOR | {"explanation", "spec", "ops", "encoders", "conformance", "compat"},  # attendax itself
     "searching": {"encoders", "exits", "legible", "interrupts"},
     "drawing": {"encoders", "exits", "extras", "figures", "legible"},
     "embedding_command": {"drawing", "encoders", "exits", "legible", "searching"},

@@ -9,6 +9,7 @@ than compiling a mistake first; only those whose mistake lies in rounding compil
 import importlib
 import importlib.util
 import itertools
+import re
 import shutil
 import sys
 from functools import partial
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-import attendax.kernels
+import attendax
 from attendax import masks, scores, spec
 from attendax.conformance import directional_difference
 from attendax.kernels.blockwise.partition import LIMITS
@@ -608,13 +609,13 @@ def judge_open_tiles(twin, case):
     axes = *query.shape[:-3], key.shape[-3], query.shape[-3] // key.shape[-3]
     T, S = 3 * (T // 3), 2 * (S // 2)
     grid = twin.tiles.Grid(axes, (*(1 for _ in axes[:-2]), *axes[-2:]), T, S, 3, 2)
-    kinds = np.asarray(twin.schedule.kinds_of_tiles(mask.of_rank(grid.rank), grid))
+    kinds = np.asarray(twin.partition.kinds_of_tiles(mask.of_rank(grid.rank), grid))
     dense = mask.to_dense(query.shape[-2], key.shape[-2])
     dense = np.broadcast_to(dense, (*query.shape[:-1], key.shape[-2]))[..., :T, :S]
     tiles = dense.reshape(grid.chunks, query.shape[-3], T // 3, 3, S // 2, 2)
     kinds = np.broadcast_to(kinds, (grid.chunks, T // 3, S // 2))
-    assert tiles.all(axis=(1, 3, 5))[kinds == twin.schedule.OPEN].all()
-    assert not tiles.any(axis=(1, 3, 5))[kinds == twin.schedule.SKIPPED].any()
+    assert tiles.all(axis=(1, 3, 5))[kinds == twin.partition.OPEN].all()
+    assert not tiles.any(axis=(1, 3, 5))[kinds == twin.partition.SKIPPED].any()
 
 
 @judge("jvp of jvp of NaN")
@@ -765,19 +766,29 @@ def hold(judge_name, setting_name, twin):
 # The copy
 
 
-PARTS = ["attention", "online_softmax", "inspection", "opaque"]
-PARTS += [f"blockwise.{part}" for part in ("partition", "schedule", "tiles")]
-
-
 class Twin:
-    """What a copy of the kernels offers, in tiny tiles."""
+    """What a copy of the kernels and of their door offers, in tiny tiles."""
 
     def __init__(self):
-        attention, online_softmax, inspection, self.opaque, self.partition, self.schedule, self.tiles = (
-            importlib.import_module(f"{NAME}.{part}") for part in PARTS
-        )
-        self.attention, self.merge = attention.attention, online_softmax.merge
+        def part(name):
+            return importlib.import_module(f"{NAME}.{name}")
+
+        self.opaque, self.partition = part("kernels.opaque"), part("kernels.blockwise.partition")
+        self.tiles, self.merge = part("kernels.blockwise.tiles"), part("kernels.online_softmax").merge
+        self.attention, inspection = part("door").attention, part("inspection")
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
+
+
+def copied(to):
+    """A copy of the kernels and of what stands above them up to the door, which imports itself."""
+    package = Path(attendax.__file__).parent
+    for part in ("kernels", "sharding"):
+        shutil.copytree(package / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("door.py", "inspection.py"):
+        shutil.copy(package / part, to)
+    for file in to.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(re.sub(r"from attendax\.(kernels|sharding)", rf"from {NAME}.\1", text), encoding="utf-8")
 
 
 def replaced(file, right, wrong):
@@ -814,9 +825,7 @@ def twin_with(tmp_path, monkeypatch, request):
     """Make an importable copy of the kernels with one piece of text replaced, in them or in the bounds of the masks."""
 
     def make(file, right, wrong):
-        shutil.copytree(
-            Path(attendax.kernels.__file__).parent, tmp_path / NAME, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        copied(tmp_path / NAME)
         if file == "masks.py":
             replace_bounds(right, wrong)
         else:
@@ -852,7 +861,7 @@ def test_the_mistake_is_caught(mistake, twin_with):
 @pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS}))
 def test_an_untouched_copy_passes_every_judge(judge, setting, twin_with):
     """So that it is the mistake that is caught, not the copying."""
-    hold(judge, setting, twin_with("blockwise/algorithm.py", '"""', '"""'))
+    hold(judge, setting, twin_with("kernels/blockwise/algorithm.py", '"""', '"""'))
 
 
 @pytest.mark.slow

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from . import scores as scores
     from . import sharding as sharding
     from . import spec as spec
-    from .kernels.attention import attention as attention
-    from .kernels.explain import Explanation as Explanation
-    from .kernels.explain import explain as explain
-    from .kernels.inspection import AttentionStats as AttentionStats
-    from .kernels.inspection import attention_stats as attention_stats
-    from .kernels.inspection import weights_at as weights_at
+    from .door import attention as attention
+    from .explanation import Explanation as Explanation
+    from .explanation import explain as explain
+    from .inspection import AttentionStats as AttentionStats
+    from .inspection import attention_stats as attention_stats
+    from .inspection import weights_at as weights_at
     from .kernels.online_softmax import merge as merge
 
-_IN_KERNELS = {
-    "attention": "attention",
-    "merge": "online_softmax",
-    "Explanation": "explain",
-    "explain": "explain",
+_FUNCTIONS = {
+    "attention": "door",
+    "merge": "kernels.online_softmax",
+    "Explanation": "explanation",
+    "explain": "explanation",
     "AttentionStats": "inspection",
     "attention_stats": "inspection",
     "weights_at": "inspection",
@@ -65,8 +65,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take it for every name there could be
 
     def __getattr__(name: str) -> Any:
-        if name in _IN_KERNELS:
-            value = getattr(importlib.import_module(f".kernels.{_IN_KERNELS[name]}", __name__), name)
+        if name in _FUNCTIONS:
+            value = getattr(importlib.import_module(f".{_FUNCTIONS[name]}", __name__), name)
         elif name in _MODULES:
             value = importlib.import_module(f".{name}", __name__)
         else:

@@ -9,8 +9,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import fail
-from attendax.kernels.attention import results_of
-from attendax.kernels.call import checked_call
+from attendax.kernels.call import checked_call, results_of
 
 __all__ = ["multihead_attention"]
 

@@ -9,8 +9,7 @@ from jax import Array, lax
 from attendax import checks, masks
 from attendax.checks import fail, is_traced
 from attendax.kernels import dropout
-from attendax.kernels.attention import results_of
-from attendax.kernels.call import checked_call
+from attendax.kernels.call import checked_call, results_of
 from attendax.ops import attention_with_weights
 
 from .layout import heads_first, joined, wide_bias

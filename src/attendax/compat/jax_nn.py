@@ -6,8 +6,7 @@ from jax import Array
 
 from attendax import checks, masks
 from attendax.checks import fail
-from attendax.kernels.attention import results_of
-from attendax.kernels.call import checked_call
+from attendax.kernels.call import checked_call, results_of
 from attendax.kernels.operands import takes_arrays
 
 from .layout import heads_first, joined, wide_bias

@@ -15,9 +15,9 @@ import numpy as np
 from jax import lax
 
 from attendax import checks, masks, ops, spec
-from attendax.kernels.across.door import DIVISION
-from attendax.kernels.across.explicit import over_auto_axes
 from attendax.params import EncoderParams
+from attendax.sharding.division import DIVISION
+from attendax.sharding.explicit import over_auto_axes
 
 from .config import EncoderConfig, encoder_shapes
 from .inputs import check_inputs, check_params, in_numpy, operand_dtype

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import checks
-from attendax.kernels.inspection import weights_at
+from attendax.inspection import weights_at
 from attendax.params import EncoderParams
 
 from .config import EncoderConfig

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import ops, spec
+from attendax.door import attention
 from attendax.kernels import dropout
-from attendax.kernels.attention import attention
 from attendax.kernels.numerics import times, walled
 from attendax.kernels.operands import widen
 from attendax.spec import dropout as dropout_by_definition

@@ -9,8 +9,10 @@ from attendax.masks import Mask
 
 from . import cudnn, dropout
 from .backends import BACKENDS, DEFAULT
+from .derivatives import attend
 from .functions import trace_mask, trace_modifier
-from .operands import Operands, Plan
+from .online_softmax import log_sum_exp
+from .operands import Operands, Plan, Results
 
 
 class Call(NamedTuple):
@@ -94,3 +96,14 @@ def with_traced(operands: Operands) -> Operands:
     mask = None if mask is None else trace_mask(mask, *shape[-2:])
     score_mod = None if score_mod is None else trace_modifier(score_mod, shape, operands.wide())
     return operands._replace(mask=mask, score_mod=score_mod)
+
+
+def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
+    """out, or out and lse, of a call of this query and value, as its caller has shaped them."""
+    return as_asked(attend(*call), query, value, return_lse)
+
+
+def as_asked(results: Results, query: Array, value: Array, return_lse: bool) -> Any:
+    """out, or out and lse, in the shapes of this query and value."""
+    out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
+    return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out

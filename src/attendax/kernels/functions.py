@@ -157,3 +157,10 @@ class _Itself:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+def has_function(value: Any) -> bool:
+    """Whether a mask or modifier, or a part of it, is a function of its user."""
+    return value is not None and (
+        value.kind == "function" or any(has_function(x) for x in value.arrays if hasattr(x, "kind"))
+    )

@@ -1,7 +1,7 @@
 """Primitives of this package: how one is made, and one that computes any program (L12, L17).
 
 A program in a primitive is compiled where it stands and seen by no one: inside ``shard_map`` its loops need not say
-over which mesh axes a value varies, and its lowering learns over how many devices XLA divides it (``placement``).
+over which mesh axes a value varies, and its lowering learns over how many devices XLA divides it (``backends.placed``).
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from . import cudnn
+from .backends import ACCELERATORS, default_platform, on, placed
 from .numerics import vary_alike
-from .placement import ACCELERATORS, default_platform, on, placed
 
 KEPT = 256
 

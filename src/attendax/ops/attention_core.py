@@ -11,9 +11,9 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.across.layout import refuse_divided_tokens
 from attendax.kernels.numerics import matmul_transposed
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.sharding.layout import refuse_divided_tokens
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward

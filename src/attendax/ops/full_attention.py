@@ -7,13 +7,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax.checks import knows_keywords
-from attendax.kernels.across.layout import refuse_divided_tokens
-from attendax.kernels.attention import results_of
-from attendax.kernels.call import Call, checked_call
-from attendax.kernels.inspection import all_weights
+from attendax.inspection import all_weights
+from attendax.kernels.call import Call, checked_call, results_of
 from attendax.kernels.operands import takes_arrays
 from attendax.options import Options
 from attendax.params import AttentionGradients
+from attendax.sharding.layout import refuse_divided_tokens
 
 
 @overload

@@ -9,11 +9,11 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
-from attendax.kernels.across.explicit import over_auto_axes
-from attendax.kernels.attention import attention
+from attendax.door import attention
 from attendax.kernels.numerics import product, times, walled
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.params import MultiHeadParams
+from attendax.sharding.explicit import over_auto_axes
 
 from .full_attention import out_and_weights
 from .init import glorot

@@ -10,9 +10,9 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.across.explicit import over_auto_axes
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.params import EncoderBlockParams, MultiHeadParams
+from attendax.sharding.explicit import over_auto_axes
 
 from .init import glorot
 from .multi_head import in_tiles, init_multi_head_attention

@@ -1,12 +1,9 @@
 """The same attention over many devices, and what a compiled program sends between them."""
 
-from attendax.kernels.across.strategy import Choice as Choice
-from attendax.kernels.across.strategy import Link as Link
-
-from .across import attention as attention
-from .across import attention_on_mesh as attention_on_mesh
-from .across import explain as explain
-from .across import on_mesh as on_mesh
+from .calls import attention as attention
+from .calls import attention_on_mesh as attention_on_mesh
+from .calls import explain as explain
+from .calls import on_mesh as on_mesh
 from .compiled import Collective as Collective
 from .compiled import bytes_received as bytes_received
 from .compiled import collectives as collectives
@@ -14,6 +11,8 @@ from .compiled import flops as flops
 from .order import positions as positions
 from .order import restore as restore
 from .order import zigzag as zigzag
+from .strategy import Choice as Choice
+from .strategy import Link as Link
 
 __all__ = [
     "Choice",

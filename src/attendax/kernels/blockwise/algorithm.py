@@ -20,9 +20,8 @@ from ..numerics import turned_in_memory
 from ..online_softmax import combined, sum_or_one
 from ..operands import Operands, Plan, Results
 from . import whole_heads
-from .partition import partition_of
-from .schedule import Visits, once_more, repeat
-from .tile_work import part_of_forward, part_of_tangent, pulled_back
+from .partition import Visits, once_more, partition_of, repeat
+from .tile import part_of_forward, part_of_tangent, pulled_back
 from .tiles import folded
 
 

@@ -17,8 +17,8 @@ from jax import Array, lax
 from ..not_finite import finite, mark_of_heads, marked, spoiled_rows
 from ..numerics import all_below, on_all_cores, product, repeated, rows_below, times
 from ..operands import Operands, Plan, Results
-from .schedule import once_more, repeat
-from .tile_scores import allowed_pairs
+from .partition import once_more, repeat
+from .tile import allowed_pairs
 from .tiles import Grid
 
 ROLES = ["queries", "keys", "keys"]

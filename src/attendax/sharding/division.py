@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 
 from attendax.checks import fail
+from attendax.kernels.call import Call, with_traced
+from attendax.kernels.derivatives import attend
+from attendax.kernels.functions import has_function
+from attendax.kernels.operands import Results
 
-from ..call import Call, with_traced
-from ..derivatives import attend
-from ..operands import Results
-from .layout import Axes, Layout, attend_on, has_function, layout_of, spec_of
+from .layout import Axes, Layout, attend_on, layout_of, spec_of
 
 
 class Division(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import jax
-from jax.sharding import PartitionSpec as P
 
 from attendax.params import MultiHeadParams
 
-from .door import DIVISION, Division
+from .division import DIVISION, Division
+from .layout import Axes, explicit_axes, spec_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,7 +27,7 @@ def over_auto_axes(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
         places = [k for k, x in enumerate(leaves) if isinstance(x, jax.Array)]
-        if not any(any(_entries(leaves[k])) for k in places):
+        if not any(any(_axes_of(leaves[k])) for k in places):
             return function(*args, **kwargs)
 
         def inside(*arrays: Any) -> Any:
@@ -41,10 +41,10 @@ def over_auto_axes(function: Function) -> Function:
 
         arrays, given = [leaves[k] for k in places], dict(zip(names, args, strict=False)) | kwargs
         params, *inputs = (given.get(name) for name in names)
-        entries, division = _entries(inputs[0]), _division(params, *inputs)
+        entries, division = _axes_of(inputs[0]), _division(params, *inputs)
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             shapes = jax.eval_shape(inside, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
-        out = jax.tree.map(lambda x: P(*[*entries[: 2 if x.ndim == 3 else 1], *[None] * x.ndim][: x.ndim]), shapes)
+        out = jax.tree.map(lambda x: spec_of(*[*entries[: 2 if x.ndim == 3 else 1], *[()] * x.ndim][: x.ndim]), shapes)
         here = jax.sharding.get_abstract_mesh()
         divided = jax.sharding.auto_axes(by_division, axes=here.explicit_axes, out_sharding=out)
         if here.manual_axes:  # of a shard_map around: JAX can keep no numbers () over Auto axes for its gradient
@@ -58,12 +58,12 @@ def over_auto_axes(function: Function) -> Function:
 
 def _division(params: Any, queries: Any, keys: Any = None, *_: Any) -> Division | None:
     """How the attention of a layer is divided where the tokens of its queries are: heads lie as the weights say."""
-    batch, tokens = (_names(entry) for entry in [*_entries(queries), None, None][:2])
+    batch, tokens = [*_axes_of(queries), (), ()][:2]
     if not tokens:
         return None  # XLA divides batches and heads by itself
-    of_keys = tokens if keys is None else _names([*_entries(keys), None, None][1])
+    of_keys = tokens if keys is None else [*_axes_of(keys), (), ()][1]
     weights = (x for x in jax.tree.leaves(params, is_leaf=_is_multi_head) if _is_multi_head(x))
-    heads = (_names([None, *_entries(each.W_Q)][-1]) for each in weights)
+    heads = ([(), *_axes_of(each.W_Q)][-1] for each in weights)
     return Division(None, batch, next(heads, ()), tokens, of_keys if of_keys == tokens else ())
 
 
@@ -71,15 +71,6 @@ def _is_multi_head(x: Any) -> bool:
     return isinstance(x, MultiHeadParams)
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def _entries(x: Any) -> list[Any]:
-    """What divides each axis, None where no Explicit mesh axis does; nothing of what is not of JAX."""
-    if not isinstance(x, jax.Array):
-        return []
-    sharding = jax.typeof(x).sharding
-    explicit = set(sharding.mesh.explicit_axes)
-    names = [(entry,) if isinstance(entry, str) else entry for entry in sharding.spec]
-    return [entry if entry and set(entry) <= explicit else None for entry in names]
+def _axes_of(x: Any) -> list[Axes]:
+    """The Explicit mesh axes that divide each axis; nothing of what is not of JAX."""
+    return explicit_axes(x) if isinstance(x, jax.Array) else []

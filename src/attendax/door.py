@@ -2,16 +2,15 @@
 
 from typing import Any, Literal, Unpack, overload
 
+import jax
 from jax import Array
 
 from attendax.checks import knows_keywords
+from attendax.kernels.call import as_asked, checked_call, with_traced
+from attendax.kernels.derivatives import attend
+from attendax.kernels.operands import takes_arrays
 from attendax.options import Options
-
-from .across.door import attend_where_it_lies
-from .call import Call, checked_call
-from .derivatives import attend
-from .online_softmax import log_sum_exp
-from .operands import Results, takes_arrays
+from attendax.sharding.division import DIVISION, attend_where_it_lies
 
 
 @overload
@@ -82,15 +81,8 @@ def attention(
     """
     arrays, options = (query, key, value, mask, bias, score_mod), (scale, dropout_rate, dropout_rng)
     call = checked_call("attention", *arrays, *options, implementation, return_lse, traced=False)
-    return as_asked(attend_where_it_lies(call, query, key), query, value, return_lse)
-
-
-def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
-    """out, or out and lse, of a call of this query and value, as its caller has shaped them."""
-    return as_asked(attend(*call), query, value, return_lse)
-
-
-def as_asked(results: Results, query: Array, value: Array, return_lse: bool) -> Any:
-    """out, or out and lse, in the shapes of this query and value."""
-    out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
-    return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out
+    if DIVISION.value is not None or any(jax.typeof(x).sharding.mesh.explicit_axes for x in (query, key)):
+        results = attend_where_it_lies(call, query, key)
+    else:
+        results = attend(with_traced(call.operands), call.plan)
+    return as_asked(results, query, value, return_lse)

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax.checks import fail
+from attendax.kernels.operands import Operands, Positions
 from attendax.masks import Mask
-
-from ..operands import Operands, Positions
 
 
 def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:

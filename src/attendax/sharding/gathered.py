@@ -6,10 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..backends import ACROSS
-from ..derivatives import attend, pull, push
-from ..numerics import vary_alike
-from ..operands import KEY, VALUE, Operands, Plan, Results
+from attendax.kernels.backends import ACROSS
+from attendax.kernels.derivatives import attend, pull, push
+from attendax.kernels.numerics import vary_alike
+from attendax.kernels.operands import KEY, VALUE, Operands, Plan, Results
+
 from .blocks import Travellers, local, meeting, rounded, travellers
 
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array, lax
 
+from attendax.kernels.numerics import vary_alike
+from attendax.kernels.operands import KEY, REST, VALUE, Operands, Plan
 from attendax.masks import Mask
-
-from ..numerics import vary_alike
-from ..operands import KEY, REST, VALUE, Operands, Plan
 
 
 class Travellers(NamedTuple):

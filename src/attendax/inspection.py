@@ -8,18 +8,16 @@ import numpy as np
 from jax import Array, lax
 
 from attendax.checks import fail, is_traced, knows_keywords
-
-from .across.layout import refuse_divided_tokens
-from .blockwise.algorithm import by_rows
-from .blockwise.partition import grid_of, partition_of
-from .blockwise.tile_scores import scores_of_tile
-from .blockwise.tile_work import weights_of_tile
-from .blockwise.tiles import Grid, Tile
-from .call import Call, checked_call
-from .derivatives import attend
-from .numerics import walled
-from .online_softmax import max_or_zero, sum_or_one, weights_of
-from .operands import takes_arrays
+from attendax.kernels.blockwise.algorithm import by_rows
+from attendax.kernels.blockwise.partition import grid_of, partition_of
+from attendax.kernels.blockwise.tile import scores_of_tile, weights_of_tile
+from attendax.kernels.blockwise.tiles import Grid, Tile
+from attendax.kernels.call import Call, checked_call
+from attendax.kernels.derivatives import attend
+from attendax.kernels.numerics import walled
+from attendax.kernels.online_softmax import max_or_zero, sum_or_one, weights_of
+from attendax.kernels.operands import takes_arrays
+from attendax.sharding.layout import refuse_divided_tokens
 
 
 class AttentionStats(NamedTuple):

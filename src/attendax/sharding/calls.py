@@ -8,14 +8,15 @@ import jax
 from jax import Array
 
 from attendax.checks import fail, knows_keywords, one_of
-from attendax.kernels.across.call import attend_across, checked_positions
-from attendax.kernels.across.door import DIVISION, Division, attend_divided
-from attendax.kernels.across.strategy import LINK, STRATEGIES, Choice, Link, choose
-from attendax.kernels.attention import as_asked
-from attendax.kernels.call import checked_call
+from attendax.kernels.call import as_asked, checked_call
 from attendax.kernels.operands import Operands, takes_arrays
 from attendax.masks import Mask
 from attendax.options import Meaning
+
+from .division import DIVISION, Division, attend_divided
+from .in_shard_map import attend_across, checked_positions
+from .layout import names_in
+from .strategy import LINK, STRATEGIES, Choice, Link, choose
 
 Axes = str | tuple[str, ...]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -292,4 +293,4 @@ def _names(function: str, axes: Any) -> tuple[str, ...]:
     """The names of mesh axes: one, or several."""
     if not isinstance(axes, str | tuple | list):
         fail(TypeError, function, f"an axis must be a name or a tuple of names, got {type(axes).__name__}.")
-    return (axes,) if isinstance(axes, str) else tuple(axes)
+    return names_in(axes)

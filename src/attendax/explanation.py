@@ -9,19 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax.checks import is_traced, knows_keywords
+from attendax.door import attention
+from attendax.kernels import cudnn
+from attendax.kernels.backends import DEFAULT, NOT_HERE, default_platform, on
+from attendax.kernels.blockwise.partition import MASKED, OPEN, SKIPPED, kinds_of_tiles, partition_of
+from attendax.kernels.blockwise.tiles import Grid
+from attendax.kernels.call import checked_call
+from attendax.kernels.operands import Operands, Plan, takes_arrays
 from attendax.masks import Mask
-
-from . import cudnn
-from .across.layout import Layout, choice_for, layout_of
-from .across.strategy import Choice
-from .attention import attention
-from .backends import DEFAULT, NOT_HERE
-from .blockwise.partition import partition_of
-from .blockwise.schedule import MASKED, OPEN, SKIPPED, kinds_of_tiles
-from .blockwise.tiles import Grid
-from .call import checked_call
-from .operands import Operands, Plan, takes_arrays
-from .placement import default_platform, on
+from attendax.sharding.layout import Layout, choice_for, layout_of
+from attendax.sharding.strategy import Choice
 
 BY_DEFAULT = "the fastest path for this device that keeps the law; memory O(T + S)"
 UNMEASURED = "the path that keeps the law, in large tiles of sizes not yet measured on this device; memory O(T + S)"

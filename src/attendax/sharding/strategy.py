@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from ..operands import Operands
+from attendax.kernels.operands import Operands
 
 STRATEGIES = ("ring", "all_gather", "ulysses")
 

@@ -10,12 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..backends import ACROSS
-from ..derivatives import attend, pull, push
-from ..not_finite import is_read
-from ..numerics import sums_of_products, vary_alike
-from ..online_softmax import union
-from ..operands import KEY, REST, VALUE, Operands, Plan, Results
+from attendax.kernels.backends import ACROSS
+from attendax.kernels.derivatives import attend, pull, push
+from attendax.kernels.not_finite import is_read
+from attendax.kernels.numerics import sums_of_products, vary_alike
+from attendax.kernels.online_softmax import union
+from attendax.kernels.operands import KEY, REST, VALUE, Operands, Plan, Results
+
 from .blocks import (
     around,
     local,

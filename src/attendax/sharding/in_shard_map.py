@@ -10,11 +10,11 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import fail
+from attendax.kernels.call import Call, in_rank_of_scores, with_traced
+from attendax.kernels.derivatives import attend
+from attendax.kernels.operands import Positions, Results
 from attendax.masks import Mask
 
-from ..call import Call, in_rank_of_scores, with_traced
-from ..derivatives import attend
-from ..operands import Positions, Results
 from . import gathered as gathered  # registers itself
 from . import ring as ring
 from .heads import heads_of_tokens, with_all_tokens

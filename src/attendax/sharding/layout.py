@@ -11,13 +11,14 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from attendax.checks import fail
+from attendax.kernels.call import Call, with_traced
+from attendax.kernels.derivatives import attend
+from attendax.kernels.functions import has_function
+from attendax.kernels.numerics import varying
+from attendax.kernels.operands import Operands, Positions, Results
 from attendax.masks import Mask
 
-from ..call import Call, with_traced
-from ..derivatives import attend
-from ..numerics import varying
-from ..operands import Operands, Positions, Results
-from .call import attend_locally
+from .in_shard_map import attend_locally
 from .strategy import Choice, choose
 
 Axes = tuple[str, ...]
@@ -45,16 +46,11 @@ def layout_of(query: Any, key: Any) -> tuple[Layout, Any] | None:
 
     Keys lie as queries do; their tokens are divided where their own type says so, too.
     """
-    kinds = [jax.typeof(x).sharding for x in (query, key)]
-    explicit = {name for kind in kinds for name in kind.mesh.explicit_axes}
-    if not explicit:
+    found = [[()] * (3 - x.ndim) + explicit_axes(x) for x in (query, key)]
+    if not any(map(any, found)):
         return None
-    found = []
-    for kind, x in zip(kinds, (query, key), strict=True):
-        found.append([_explicit(entry, explicit) for entry in _padded(kind.spec, 3, x.ndim)])
     (*lead, heads, queries, _), (*_, keys, _) = found
-    layout = Layout(tuple(lead), heads, queries, keys if keys == queries else ())
-    return (layout, kinds[0].mesh) if layout.names() or any(map(any, found)) else None
+    return Layout(tuple(lead), heads, queries, keys if keys == queries else ()), jax.typeof(query).sharding.mesh
 
 
 def refuse_divided_tokens(function: str, query: Any, key: Any) -> None:
@@ -67,14 +63,16 @@ def refuse_divided_tokens(function: str, query: Any, key: Any) -> None:
         fail(NotImplementedError, function, sentence, advice=advice)
 
 
-def _padded(spec: Any, least: int, rank: int) -> list[Any]:
-    """An entry for each axis, and one more in front of an array without heads."""
-    return [None] * (least - rank) + list(spec) + [None] * (rank - len(spec))
+def explicit_axes(x: Any) -> list[Axes]:
+    """For each axis of an array, the Explicit mesh axes that divide it."""
+    sharding = jax.typeof(x).sharding
+    names = [names_in(entry) for entry in sharding.spec] + [()] * (x.ndim - len(sharding.spec))
+    return [tuple(name for name in each if name in sharding.mesh.explicit_axes) for each in names]
 
 
-def _explicit(entry: Any, explicit: set[str]) -> Axes:
-    names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-    return tuple(name for name in names if name in explicit)
+def names_in(entry: Any) -> Axes:
+    """The mesh axes of an entry of a partition spec: None, a name, or several."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def attend_on(
@@ -155,7 +153,7 @@ def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operand
 
     def part(x: Any, spec: P) -> Any:
         pairs = zip(x.shape, spec, strict=True)
-        shape = (size // math.prod(sizes[name] for name in _named(entry)) for size, entry in pairs)
+        shape = (size // math.prod(sizes[name] for name in names_in(entry)) for size, entry in pairs)
         return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
     specs = _specs(operands, layout)
@@ -169,11 +167,7 @@ def _is_narrow(x: Any) -> bool:
 
 
 def _names_of(spec: P) -> set[str]:
-    return {name for entry in spec for name in _named(entry)}
-
-
-def _named(entry: Any) -> Axes:
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+    return {name for entry in spec for name in names_in(entry)}
 
 
 def _specs(operands: Operands, layout: Layout) -> Any:
@@ -211,13 +205,6 @@ def _specs(operands: Operands, layout: Layout) -> Any:
 def spec_of(*axes: Axes) -> P:
     """The partition spec of axes, each divided by so many mesh axes."""
     return P(*(names[0] if len(names) == 1 else names or None for names in axes))
-
-
-def has_function(value: Any) -> bool:
-    """Whether a mask or modifier, or a part of it, is a function of its user."""
-    return value is not None and (
-        value.kind == "function" or any(has_function(x) for x in value.arrays if hasattr(x, "kind"))
-    )
 
 
 def _refuse_functions(operands: Operands, layout: Layout, sizes: dict[str, int]) -> None:
