@@ -11,7 +11,6 @@ from . import cudnn, dropout
 from .backends import BACKENDS, DEFAULT
 from .derivatives import attend
 from .functions import trace_mask, trace_modifier
-from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results
 
 
@@ -106,4 +105,4 @@ def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
 def as_asked(results: Results, query: Array, value: Array, return_lse: bool) -> Any:
     """out, or out and lse, in the shapes of this query and value."""
     out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
-    return (out, log_sum_exp(results).reshape(query.shape[:-1])) if return_lse else out
+    return (out, results.lse.reshape(query.shape[:-1])) if return_lse else out

@@ -67,15 +67,15 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _forward_jvp(leaves: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    """Of the results, ``shift`` is a constant, and ``total`` moves with lse: see ``Results.dtotal_dlse``."""
-    out, shift, total = forward_p.bind(*leaves, **params)
+    """Of the results, ``shift`` is a constant, and ``total`` moves with lse."""
+    out, *others = forward_p.bind(*leaves, **params)
     out = checkpoint_name(out, "attention_out")
-    shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
+    shift, total, lse = (checkpoint_name(x, "attention_lse") for x in others)
     active, given = _moving(leaves, tangents, params["tree"])
     if not given:
-        return [out, shift, total], [_zero(out), _zero(shift), _zero(total)]
+        return [out, shift, total, lse], [_zero(x) for x in (out, shift, total, lse)]
     dout, dlse = tangent_p.bind(*given, *leaves, out, shift, total, active=active, **params)
-    return [out, shift, total], [dout, _zero(shift), Results(out, shift, total).dtotal_dlse() * dlse]
+    return [out, shift, total, lse], [dout, _zero(shift), total * dlse, dlse]
 
 
 def _moving(leaves: Any, tangents: Any, tree: Any) -> tuple[tuple[bool, ...], list[Any]]:
@@ -130,7 +130,7 @@ def _by_backend_beyond(first: int, primals: Any, *, tree: Any, plan: Plan, **par
     """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
     if beyond := "" if plan.axis else BACKENDS[plan.backend].beyond:
         plan = dataclasses.replace(plan, backend=beyond)
-        primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)]
+        primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)[:3]]
     return primals, {"tree": tree, "plan": plan, **params}
 
 

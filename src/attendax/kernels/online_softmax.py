@@ -83,16 +83,9 @@ def union(one: Results, other: Results) -> Results:
     return Results(jnp.clip(out, *bounds), largest, total)
 
 
-@jax.custom_jvp
-def log_sum_exp(results: Results) -> Array:
-    """``shift + log total``, -inf for the empty set, (..., N, T, 1); see ``results.dtotal_dlse`` for its derivative."""
-    return jnp.where(results.total == 0, -jnp.inf, results.shift + jnp.log(sum_or_one(results.total)))
-
-
-@log_sum_exp.defjvp
-def _log_sum_exp_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (results,), (moved,) = primals, tangents
-    return log_sum_exp(results), moved.total / results.dtotal_dlse()
+def log_sum_exp(row_max: Array, row_sum: Array) -> Array:
+    """``row_max + log row_sum``, -inf for the empty set."""
+    return jnp.where(row_sum == 0, -jnp.inf, row_max + jnp.log(sum_or_one(row_sum)))
 
 
 @takes_arrays

@@ -75,13 +75,7 @@ class Results(NamedTuple):
     out: Array  # (..., N, T, V)
     shift: Array  # (..., N, T, 1), -inf for the empty set
     total: Array  # (..., N, T, 1), 0 for the empty set
-
-    def dtotal_dlse(self) -> Array:
-        """How total moves with lse: ``dtotal = total · dlse``; 1 where total is 0 or not finite.
-
-        So a gradient of 0 with respect to lse stays 0 on its way through total, in a row that is not finite, too.
-        """
-        return jnp.where(jnp.isfinite(self.total) & (self.total != 0), self.total, 1)
+    lse: Any = None  # (..., N, T, 1), of what ``derivatives.attend`` gives; it moves by itself
 
 
 class Limits(NamedTuple):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from .backends import ACROSS, BACKENDS
 from .not_finite import finite, spoiled_by
 from .numerics import repeated, walled
+from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results
 
 
@@ -34,12 +35,13 @@ def forward(*leaves: Any, tree: Any, plan: Plan) -> tuple[Any, ...]:
     operands = jax.tree.unflatten(tree, leaves)
     if not _has_scores(operands, plan):
         shapes = forward_shapes(*leaves, tree=tree, plan=plan)
-        return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0), strict=True))
+        return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0, -jnp.inf), strict=True))
 
     def run(*leaves):
-        return tuple(_functions(plan).forward(jax.tree.unflatten(tree, leaves), plan))
+        return tuple(_functions(plan).forward(jax.tree.unflatten(tree, leaves), plan)[:3])
 
-    return _shielded(plan, run, *leaves)
+    out, shift, total = _shielded(plan, run, *leaves)
+    return out, shift, total, log_sum_exp(shift, total)
 
 
 def tangent(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -176,7 +178,7 @@ def _unpack(arrays: Any, tree: Any) -> tuple[Operands, Results, Any]:
 def forward_shapes(*leaves: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
     """Of the results."""
     operands = jax.tree.unflatten(tree, leaves)
-    return _shapes(operands, plan, (operands.value.shape[-1], 1, 1))
+    return _shapes(operands, plan, (operands.value.shape[-1], 1, 1, 1))
 
 
 def tangent_shapes(*arrays: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:

@@ -93,5 +93,5 @@ def _by_xla(call: Call, layout: Layout) -> Results:
         return attend(with_traced(jax.tree.unflatten(tree, leaves)), call.plan)
 
     rows: Any = spec_of(*layout.lead, layout.heads, (), ())
-    out = Results(rows, rows, rows)
+    out = Results(rows, rows, rows, rows)
     return jax.sharding.auto_axes(everywhere, axes=tuple(layout.names()), out_sharding=out)(*leaves)

@@ -123,7 +123,7 @@ def attend_on(
     )
     if others := tuple(name for name in mesh.explicit_axes if name not in layout.names()) if reshard else ():
         # vmap may divide its axis over these; inside, XLA takes care of that.
-        divided = jax.sharding.auto_axes(divided, axes=others, out_sharding=Results(out, out, out))
+        divided = jax.sharding.auto_axes(divided, axes=others, out_sharding=Results(out, out, out, out))
     return jax.jit(divided)(*leaves)  # outside jit, JAX would trace it anew for each operation
 
 
