@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attendax import attention, explain, masks, scores, spec
-from attendax.kernels import explain as explaining
+from attendax import explanation as explaining
 from attendax.kernels import opaque
 from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits

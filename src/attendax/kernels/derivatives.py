@@ -41,13 +41,13 @@ def push(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tup
     leaves, tree = jax.tree.flatten(operands)
     given = [t for t in tangents if t is not None]
     active = tuple(t is not None for t in tangents)
-    return tuple(tangent_p.bind(*vary_alike([*given, *leaves, *results]), tree=tree, plan=plan, active=active))
+    return tuple(tangent_p.bind(*vary_alike([*given, *leaves, *results[:3]]), tree=tree, plan=plan, active=active))
 
 
 def pull(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Any, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape; see ``backends``."""
     leaves, tree = jax.tree.flatten(operands)
-    arrays = vary_alike([*grads, *leaves, *results])
+    arrays = vary_alike([*grads, *leaves, *results[:3]])
     return tuple(cotangent_p.bind(*arrays, tree=tree, plan=plan, wanted=tuple(wanted)))
 
 
