@@ -100,12 +100,13 @@ def test_chosen_weights_have_their_gradient(rng):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mask", [masks.causal(1), masks.padding(np.array(3))], ids=["causal", "padding"])
 @pytest.mark.parametrize("name", ["entropy", "largest", "received"])
-def test_stats_have_their_gradient(name, rng):
+def test_stats_have_their_gradient(name, mask, rng):
     """In both directions of differentiation."""
 
     def statistic(query, key):
-        return getattr(attendax.attention_stats(query, key, mask=masks.causal(1)), name)
+        return getattr(attendax.attention_stats(query, key, mask=mask), name)
 
     assert_gradients(jax.jit(statistic), rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D)))
 

@@ -1,5 +1,6 @@
 """Attention inspected without its T x S weights: what they look like, row by row, and some of them."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -87,8 +88,9 @@ def attention_stats(
         first = one[1] >= other[1]
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
-    partition = partition_of(call.operands, call.plan.in_parts())
-    parts = by_rows(partition.visits(*call), *call, neutral, work, add)
+    plan = dataclasses.replace(call.plan.in_parts(), reversible=True)
+    visits = partition_of(call.operands, plan).visits(call.operands, plan)
+    parts = by_rows(visits, call.operands, plan, neutral, work, add)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     total = results.total.reshape(shape[:-1])
     top = max_or_zero(top)

@@ -65,10 +65,7 @@ def collectives(compiled: Any) -> list[Collective]:
 
 
 def bytes_received(compiled: Any) -> int:
-    """Bytes that a device receives in one run of a compiled program, but for what a condition decides.
-
-    Such as the ring's second way round for scores beyond 64 in float32; see ``Collective``.
-    """
+    """Bytes that a device receives in one run of a compiled program, but for what a condition decides."""
     return sum(found.bytes * found.times for found in collectives(compiled) if found.always)
 
 

@@ -95,7 +95,7 @@ def by_rows(
         tile_of = functools.partial(each.tile, rows_once=not each.rows_are_whole)
 
         def step(index, buffers, each=each, tile_of=tile_of):
-            tile, parts = tile_of(index), once_more(lambda index: work(tile_of(index)), index)
+            tile, parts = tile_of(index), once_more(plan, lambda index: work(tile_of(index)), index)
             if not each.rows_are_whole:
                 parts = add([tile.cut("queries", x) for x in buffers], parts)
             parts = finish(*parts) if at_once else parts
@@ -130,7 +130,7 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
             return tuple(turned_in_memory(x.swapaxes(-1, -2)) if role == "pairs" else x for x, role in pairs)
 
         def step(index, buffers, each=each, pull=pull):
-            tile, parts = each.tile(index), once_more(pull, index)
+            tile, parts = each.tile(index), once_more(plan, pull, index)
             return tuple(tile.add(*of_leaf) for of_leaf in zip(roles, buffers, parts, strict=True))
 
         buffers = repeat(each.count, step, buffers)

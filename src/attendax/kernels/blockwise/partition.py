@@ -380,10 +380,10 @@ def _of_chunks(x: Any, reduce: Callable, grid: Grid, xp: Any) -> Any:
     )
 
 
-def once_more(function: Callable[..., Any], *arrays: Any) -> Any:
+def once_more(plan: Plan, function: Callable[..., Any], *arrays: Any) -> Any:
     """``function(*arrays)``, of which reverse mode keeps nothing: it is computed again there, tile by tile (L16)."""
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-        return function(*arrays)  # a checkpoint would trace, and compile each of its loops
+    if not plan.reversible or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return function(*arrays)  # a checkpoint would be traced, and without jit compiled, for nothing
     return jax.checkpoint(function, prevent_cse=False)(*arrays)
 
 

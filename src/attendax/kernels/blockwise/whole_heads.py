@@ -32,10 +32,10 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1, 1)]
 
     def by(work, arrays):
-        return _by_chunks(grid, operands, arrays, [], outputs, lambda heads: work(heads, plan))
+        return _by_chunks(grid, operands, plan, arrays, [], outputs, lambda heads: work(heads, plan))
 
     def in_two_ways():
-        see_it, found = _see_it(grid, operands), by(_in_one_kernel, map(_small, operands[:3]))
+        see_it, found = _see_it(grid, operands, plan), by(_in_one_kernel, map(_small, operands[:3]))
         return tuple(jnp.where(see_it, *pair) for pair in zip(by(_by_choice, operands[:3]), found, strict=True))
 
     if operands.mask is None:
@@ -52,7 +52,7 @@ def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
-    return _by_chunks(grid, operands, operands[:3], [(ROLES[k], tangents[k]) for k in moving], outputs, work)
+    return _by_chunks(grid, operands, plan, operands[:3], [(ROLES[k], tangents[k]) for k in moving], outputs, work)
 
 
 def cotangent(
@@ -68,11 +68,11 @@ def cotangent(
     outputs, leaves = [(ROLES[k], wanted[k]) for k in used], operands.differentiable()
     dout, dlse = grads
     others = [("queries", x) for x in (dout, dlse, spoiled_rows(dout, dlse, results.out))]
-    found = _by_chunks(grid, operands, operands[:3], others, outputs, work)
+    found = _by_chunks(grid, operands, plan, operands[:3], others, outputs, work)
     return tuple(x.astype(leaves[k].dtype) for k, x in zip(used, found, strict=True))
 
 
-def _see_it(grid: Grid, operands: Operands) -> Array:
+def _see_it(grid: Grid, operands: Operands, plan: Plan) -> Array:
     """Which rows (..., N, T, 1) are or may look at a number that is ``HUGE`` or not finite."""
 
     def work(heads):
@@ -82,7 +82,7 @@ def _see_it(grid: Grid, operands: Operands) -> Array:
 
     rows = *operands.query.shape[-3:-1], 1
     lead = grid.axes[:-2]
-    return _by_chunks(grid, operands, operands[:3], [], [("queries", (*lead, *rows))], work)[0] > 0
+    return _by_chunks(grid, operands, plan, operands[:3], [], [("queries", (*lead, *rows))], work)[0] > 0
 
 
 class _Heads(NamedTuple):
@@ -201,6 +201,7 @@ def _softmax_jvp(axis: int, masked: bool, primals: Any, tangents: Any) -> tuple[
 def _by_chunks(
     grid: Grid,
     operands: Operands,
+    plan: Plan,
     arrays: Iterable[Array],
     others: Sequence[tuple[str, Array]],
     outputs: Any,
@@ -210,7 +211,7 @@ def _by_chunks(
 
     Args:
         grid: one tile for a chunk.
-        operands: of the call.
+        operands, plan: of the call.
         arrays: query, key and value.
         others: what else is read, with its role: tangents, or the gradients of out and lse.
         outputs: role and shape of each result.
@@ -236,7 +237,7 @@ def _by_chunks(
             found = work(_Heads(query, key, value, allowed), *rest)
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
-        each = zip(outputs, buffers, once_more(found_here), strict=True)
+        each = zip(outputs, buffers, once_more(plan, found_here), strict=True)
         return tuple(
             (tile.put if shape[:-2] == alone[role] else tile.add)(role, *pair) for (role, shape), *pair in each
         )
