@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from attendax import extras
 from attendax.cli import main
 from attendax.conformance.adapters import matrix
 
@@ -65,6 +66,23 @@ class TestAllInstalled:
         status, out, _ = run("--all-installed", "--only", "scale given", "--quiet")
         assert status == 1
         assert "attendax-gone: gone" in out
+
+    def test_without_the_folder_benchmarks_there_is_one_line(self, run, monkeypatch):
+        def missing():
+            raise ModuleNotFoundError("the folder benchmarks is missing from this installation")
+
+        monkeypatch.setattr(extras, "benchmarks", missing)
+        monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
+        said = "the folder benchmarks is missing from this installation\n"
+        assert run("--all-installed") == (2, "", f"attendax check: {said}")
+        assert run("jax.nn", "--only", "plain") == (2, "", f"attendax check: jax.nn: {said}")
+
+    def test_what_is_known_hides_no_module_of_the_user(self, monkeypatch):
+        """Its folder does not come onto the path: it has modules called matrix, report, judge and shapes."""
+        monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
+        before = list(sys.path)
+        assert matrix().__name__ == "attendax_matrix"
+        assert sys.path == before
 
     def test_a_crash_tells_where(self):
         _why = matrix().installed._why

@@ -66,4 +66,4 @@ def benchmarks() -> Path:
     for folder in (package / "benchmarks", package.parents[1] / "benchmarks"):
         if (folder / "bench.py").is_file():
             return folder
-    raise ModuleNotFoundError("the folder benchmarks is missing from this installation of attendax")
+    raise ModuleNotFoundError("the folder benchmarks is missing from this installation")
