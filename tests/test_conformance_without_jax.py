@@ -41,6 +41,21 @@ print("jax" in sys.modules)
     assert run(code) == ["False"]
 
 
+def test_a_function_of_any_arrays_is_judged_with_those_that_are_imported():
+    code = """
+from attendax.conformance import check
+def attend(query, key, value):
+    powers = 2.718281828459045 ** (query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5)
+    return powers / powers.sum(-1, keepdims=True) @ value
+def judged(**given):
+    report = check(attend, only=["plain"], level="forward", **given)
+    assert report.ok, report.counts()
+    return report.arrays
+print(judged(), judged(arrays="jax"), judged())
+"""
+    assert run(code) == ["numpy", "jax", "jax"]
+
+
 def test_the_command(tmp_path):
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
     code = f"""
