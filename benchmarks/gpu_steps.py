@@ -21,13 +21,13 @@ import machine
 import program
 from attendax.conformance import ADAPTERS
 from attendax.conformance.cases import at_sizes, choose
-from attendax.conformance.how import How
-from attendax.conformance.installed import anonymous
-from attendax.conformance.judging import judge
-from attendax.conformance.outcomes import Outcomes
+from attendax.conformance.cases.how import How
+from attendax.conformance.checking import judge
+from attendax.conformance.report.outcomes import Outcomes
 from contestants import PEERS
 from harness import Contestant, threads
 from judge import TOLERANCE
+from matrix.installed import anonymous
 
 HERE = Path(__file__).resolve().parent
 CONTESTANTS = ("attendax-blockwise", "attendax-cudnn", "attendax-dense", "jax.nn", "jax.nn-cudnn", "torch-sdpa")

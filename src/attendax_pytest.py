@@ -20,6 +20,6 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Load the collector if it is asked for."""
     if config.getoption("attention"):
-        from attendax.conformance import pytest_plugin
+        from attendax.conformance.command import pytest_plugin
 
         config.pluginmanager.register(pytest_plugin, "attendax-conformance")

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from attendax import cli, interrupts, scores, spec
+from attendax import cli, extras, interrupts, scores, spec
 from attendax.cli import main
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -426,7 +426,7 @@ class TestCommand:
         assert err.endswith(' -m pip install ".[bench]"\n')
 
     def test_without_the_folder(self, run, monkeypatch, tmp_path):
-        monkeypatch.setattr(cli, "__file__", str(tmp_path / "a" / "b" / "cli.py"))
+        monkeypatch.setattr(extras, "__file__", str(tmp_path / "a" / "b" / "extras.py"))
         assert run()[::2] == (2, "attendax bench: the folder benchmarks is missing from this installation\n")
 
     def test_a_process_of_its_own_passes_its_status_on(self, monkeypatch, capfd):

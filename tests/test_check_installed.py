@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from attendax import extras
 from attendax.cli import main
+from attendax.conformance.adapters import matrix
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
@@ -27,7 +29,7 @@ class TestAllInstalled:
     @pytest.fixture
     def adapters(self, monkeypatch):
         """One that works, one without its library, one for a GPU, and one of ours that its process cannot find."""
-        from attendax.conformance import installed
+        installed = matrix().installed
 
         spec = installed.ADAPTERS["attendax-spec"]
         known = {
@@ -54,7 +56,7 @@ class TestAllInstalled:
             assert sys.prefix not in text
 
     def test_one_of_ours_that_cannot_be_judged_is_1(self, run, adapters, monkeypatch):
-        from attendax.conformance import installed
+        installed = matrix().installed
 
         adapters["attendax-gone"] = adapters["attendax-spec"]
         real = installed.in_own_process
@@ -65,15 +67,32 @@ class TestAllInstalled:
         assert status == 1
         assert "attendax-gone: gone" in out
 
+    def test_without_the_folder_benchmarks_there_is_one_line(self, run, monkeypatch):
+        def missing():
+            raise ModuleNotFoundError("the folder benchmarks is missing from this installation")
+
+        monkeypatch.setattr(extras, "benchmarks", missing)
+        monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
+        said = "the folder benchmarks is missing from this installation\n"
+        assert run("--all-installed") == (2, "", f"attendax check: {said}")
+        assert run("jax.nn", "--only", "plain") == (2, "", f"attendax check: jax.nn: {said}")
+
+    def test_what_is_known_hides_no_module_of_the_user(self, monkeypatch):
+        """Its folder does not come onto the path: it has modules called matrix, report, judge and shapes."""
+        monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
+        before = list(sys.path)
+        assert matrix().__name__ == "attendax_matrix"
+        assert sys.path == before
+
     def test_a_crash_tells_where(self):
-        from attendax.conformance.installed import _why
+        _why = matrix().installed._why
 
         assert _why(-11, "x", "attendax check: 3/9 L6 leak") == "its process ended with SIGSEGV, in L6 leak: x"
         assert _why(2, "attendax check: no keras", "") == "no keras"
         assert _why(1, "Bang", "") == "its process ended with exit status 1: Bang"
 
     def test_paths_and_addresses_are_taken_out(self, tmp_path):
-        from attendax.conformance.installed import anonymous
+        anonymous = matrix().installed.anonymous
 
         words = (
             f"in /opt/python3/site-packages/flax/nn.py: <function f at 0x7f3a9c0de120> {sys.prefix}/bin; got out[0, 1]"

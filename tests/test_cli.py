@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import small_bert
-from attendax import cli, embedding_command
+from attendax import cli
 from attendax.cli import main
+from attendax.commands.embed import NEAREST
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ class TestMatrix:
         status, out, _ = embed(*words, "a")
         assert status == 0
         lines = out.splitlines()
-        assert len(lines) == 12 * (1 + embedding_command.NEAREST)
+        assert len(lines) == 12 * (1 + NEAREST)
         assert lines[0] == " 1  a"
         assert lines[1].split() == ["1.000", "12", "a"]
 

@@ -13,9 +13,10 @@ import pytest
 
 import right_attention
 from attendax.conformance import ADAPTERS, CASES, Adapter, Implementation, Verdict, checking
+from attendax.conformance.adapters.implementation import OPTIONS
 from attendax.conformance.frameworks import framework
-from attendax.conformance.implementation import OPTIONS
-from attendax.conformance.trial import Trial, dense_errors
+from attendax.conformance.judge.tolerances import dense_errors
+from attendax.conformance.judge.trial import Trial
 from planted import by_law
 
 LAWS = {f"L{k}" for k in range(1, 18)}

@@ -9,12 +9,12 @@ import pytest
 
 import right_attention
 from attendax.conformance import ADAPTERS, CASES, Verdict, check
-from attendax.conformance.adapters.scripts import SCRIPTS
+from attendax.conformance.adapters import matrix, shipped
+from attendax.conformance.adapters.implementation import explains, matches
 from attendax.conformance.cases import choose
-from attendax.conformance.documented import matches
-from attendax.conformance.outcomes import SCHEMA_VERSION
-from attendax.conformance.tables import summary
-from attendax.conformance.verdicts import Finding
+from attendax.conformance.judge.verdicts import Finding
+from attendax.conformance.report.outcomes import SCHEMA_VERSION
+from attendax.conformance.report.summary import summary
 
 NAMES = {case.name: case for case in CASES}
 
@@ -97,7 +97,7 @@ def fits(value, schema, root):
 
 
 def test_the_json_is_as_its_schema_says():
-    schema = json.loads(files("attendax.conformance").joinpath("report.schema.json").read_text("utf-8"))
+    schema = json.loads(files("attendax.conformance.report").joinpath("report.schema.json").read_text("utf-8"))
     report = json.loads(check(forgetful, **GIVEN).to_json())
     assert report["schema_version"] == SCHEMA_VERSION == schema["properties"]["schema_version"]["const"]
     assert report["causes"]
@@ -119,12 +119,13 @@ def test_junit():
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_every_entry_picks_cases_and_has_its_source(name):
-    for entry in (*ADAPTERS[name].documented, *ADAPTERS[name].known):
+    made = shipped(name)
+    for entry in (*made.documented, *made.known):
         assert all(any(matches((pattern,), case) for case in NAMES) for pattern in entry.cases), entry
-    for entry in ADAPTERS[name].documented:
+    for entry in made.documented:
         assert entry.source
         assert ":" in entry.source
-    for entry in ADAPTERS[name].known:
+    for entry in made.known:
         assert entry.where
         if entry.kind != "robustness gap":
             assert entry.report, entry.name
@@ -134,24 +135,27 @@ def test_every_entry_picks_cases_and_has_its_source(name):
 
 
 def test_every_script_belongs_to_a_cause():
-    assert SCRIPTS.keys() == {entry.name for adapter in ADAPTERS.values() for entry in adapter.known if entry.script}
+    scripts = {entry.name for entries in matrix().KNOWN.values() for entry in entries if entry.script}
+    assert matrix().scripts.SCRIPTS.keys() == scripts
 
 
 def test_by_design_is_neither_a_fault_nor_a_pass():
-    made = ADAPTERS["torch-sdpa"]
+    made = shipped("torch-sdpa")
     case = NAMES["leak: NaN in a masked value"]
-    entry = next(entry for entry in made.documented if entry.fits(case, Finding(Verdict.LEAK, "120 of 120; NaN")))
+    entry = next(
+        entry for entry in made.documented if explains(entry, case.name, Finding(Verdict.LEAK, "120 of 120; NaN").said)
+    )
     assert "functional.py:6365" in entry.source
     assert not Verdict.BY_DESIGN.fails
     wrong = NAMES["plain"]
-    assert not any(entry.fits(wrong, Finding(Verdict.WRONG, "off")) for entry in made.documented)
+    assert not any(explains(entry, wrong.name, "wrong: off") for entry in made.documented)
 
 
 @pytest.mark.parametrize("sizes", [{"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64}, {"T": 130, "S": 70}])
 def test_the_cases_that_are_left_at_other_sizes_have_them(sizes):
     """A case whose lines give numbers of its own sizes makes no sense at others."""
     from attendax.conformance.cases import at_sizes
-    from attendax.conformance.expected import allowed_pairs
+    from attendax.conformance.judge.right import allowed_pairs
 
     left = at_sizes(CASES, sizes)
     assert len(left) > 100

@@ -18,7 +18,7 @@ import mistakes_in_values
 import right_attention
 import right_blockwise
 from attendax.conformance import CASES, Implementation, Verdict, checking
-from attendax.conformance.how import How
+from attendax.conformance.cases.how import How
 from planted import BLOCKWISE, SOURCE, by_law, first_by_others, first_to_catch
 
 IN_JAX = [c for c in CASES if (c.level == "everything" or c.direction == "eager") and c.judge != "refused"]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from attendax.conformance import CASES, Finding, Outcome, Report, Verdict
-from attendax.conformance.page import page
-from attendax.conformance.screen import matrix_terminal, terminal
-from attendax.conformance.tables import markdown, matrix_markdown, times
+from attendax.conformance.adapters import matrix
+from attendax.conformance.report.markdown import markdown
+from attendax.conformance.report.page import page
+from attendax.conformance.report.screen import terminal
+from attendax.conformance.report.summary import times
 from planted import by_law
 
 AWKWARD = "[bold]x[/bold] <script>alert(1)</script> | a `tick` *star* </pre>\x1b[31m é"
@@ -134,7 +136,11 @@ class TestMarkdown:
         assert "\x1b" not in text
 
     def test_rows_have_as_many_cells_as_their_header(self, awkward, clean):
-        for text in (markdown(awkward), markdown(clean), matrix_markdown([awkward, clean], {"x|y": "a|b"})):
+        for text in (
+            markdown(awkward),
+            markdown(clean),
+            matrix().tables.matrix_markdown([awkward, clean], {"x|y": "a|b"}),
+        ):
             blocks = re.findall(r"(?:^\|.*\n)+", text, re.M)
             assert blocks
             for block in blocks:
@@ -146,7 +152,7 @@ class TestMarkdown:
         assert not re.search(r"(?<!\\)<", outside)
 
     def test_matrix(self, awkward, clean):
-        text = matrix_markdown([awkward, clean], {"other": "needs a GPU"})
+        text = matrix().tables.matrix_markdown([awkward, clean], {"other": "needs a GPU"})
         header, _, first, second = text.splitlines()[2:6]
         assert header.split(" | ")[1:5] == ["wrong numbers", "crash", "robustness gap", "by design"]
         assert first.split(" | ")[-4:] == ["-", "1", "1", "2 |"]
@@ -193,7 +199,7 @@ class TestTerminal:
     @pytest.mark.parametrize("width", [40, 60, 80])
     def test_a_matrix_fits(self, printed, awkward, clean, width):
         reports = [clean._replace(name="a-very-long-name-of-a-library-indeed"), awkward]
-        text = printed(matrix_terminal, reports, {"left [bold]": "[red]no[/red]"}, width=width)
+        text = printed(matrix().tables.matrix_terminal, reports, {"left [bold]": "[red]no[/red]"}, width=width)
         lines = text.splitlines()
         assert max(map(len, lines)) <= width
         assert {"wrong", "crash", "gap", "ok"} <= set(lines[1].split())

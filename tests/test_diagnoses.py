@@ -9,8 +9,8 @@ import pytest
 
 import right_attention
 from attendax.conformance import check
-from attendax.conformance.causes import Harm
 from attendax.conformance.diagnoses.by_running import SEEN
+from attendax.conformance.report.outcomes import Harm
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import pytest
 
 import small_bert
 from attendax.cli import main
+from attendax.commands.legible import one_line
 from attendax.encoders import load_bert
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
-from attendax.legible import one_line
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
 pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")

@@ -26,7 +26,6 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "exits": set(),
     "extras": set(),
     "interrupts": set(),
-    "legible": set(),
     "spec": VALUES,
     "kernels": VALUES,
     "sharding": VALUES | {"kernels"},
@@ -39,22 +38,25 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "conformance": VALUES | {"spec", "extras", "exits"},
     "figures": {"checks", "extras"},
     "": VALUES | ENGINE | DOOR | {"explanation", "spec", "ops", "encoders", "conformance", "compat"},  # attendax itself
-    "searching": {"encoders", "exits", "legible", "interrupts"},
-    "drawing": {"encoders", "exits", "extras", "figures", "legible"},
-    "embedding_command": {"drawing", "encoders", "exits", "legible", "searching"},
-    "cli": {
-        "embedding_command",
-        "spec",
-        "encoders",
-        "conformance",
-        "figures",
-        "exits",
-        "extras",
-        "interrupts",
-        "legible",
-    },
+    "commands": {"encoders", "exits", "extras", "figures", "interrupts"},
+    "cli": {"commands", "conformance", "exits", "extras", "interrupts", "spec"},
     "__main__": {"cli", "interrupts"},
 }
+IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package
+    "differences": set(),
+    "gradients": {"differences", "frameworks"},
+    "cases": set(),
+    "frameworks": set(),
+    "adapters": {"cases", "frameworks"},
+    "worker": {"adapters", "cases", "frameworks"},  # calls the candidate: knows neither what is right nor a verdict
+    "judge": {"worker", "adapters", "cases", "differences"},
+    "report": {"judge", "adapters", "cases", "frameworks"},
+    "diagnoses": {"report", "judge", "worker", "adapters", "cases"},
+    "checking": {"diagnoses", "report", "judge", "worker", "adapters", "cases"},
+    "command": {"checking", "report", "judge", "worker", "adapters", "cases"},
+    "": {"checking", "report", "judge", "adapters", "cases", "gradients", "differences"},
+}
+CALLING = {"judging", "judges", "dropout", "trial"}  # the files of the judge that may call the candidate
 SPEC_NEEDS = {"numpy", "scipy.special"}
 
 
@@ -98,18 +100,20 @@ def circle(graph):
     return []
 
 
-def part_of(name):
+def part_of(name, package="attendax"):
     """Of attendax.kernels.tiles it is kernels; of attendax itself nothing."""
-    return name.partition(".")[2].partition(".")[0]
+    return name.removeprefix(package).removeprefix(".").partition(".")[0]
 
 
-def upward(graph):
-    """The imports that the layers forbid, in words."""
+def upward(graph, package="attendax", layers=MAY_IMPORT):
+    """The imports between the parts of a package that its layers forbid, in words."""
     return [
         f"{name} imports {found}"
         for name, every in graph.items()
         for found in sorted(every)
-        if found.partition(".")[0] == "attendax" and part_of(found) not in MAY_IMPORT[part_of(name)] | {part_of(name)}
+        if f"{name}.".startswith(f"{package}.")
+        and f"{found}.".startswith(f"{package}.")
+        and part_of(found, package) not in layers[part_of(name, package)] | {part_of(name, package)}
     ]
 
 
@@ -143,8 +147,31 @@ def test_layers_import_downward_only(attendax):
     assert upward(attendax) == []
 
 
-def test_the_layers_themselves_are_no_circle():
-    assert circle(MAY_IMPORT) == []
+@pytest.mark.parametrize("layers", [MAY_IMPORT, IN_THE_KIT], ids=["attendax", "conformance"])
+def test_the_layers_themselves_are_no_circle(layers):
+    assert circle(layers) == []
+
+
+def test_the_rooms_of_the_kit_import_downward_only(attendax):
+    kit = "attendax.conformance"
+    assert upward(attendax, kit, IN_THE_KIT) == []
+    assert {part_of(name, kit) for name in attendax if f"{name}.".startswith(f"{kit}.")} == IN_THE_KIT.keys()
+    hall = [path.name for path in (ROOT / "src/attendax/conformance").iterdir() if path.is_file()]
+    assert len(hall) <= 6, hall
+
+
+def test_what_compares_numbers_knows_no_candidate(attendax):
+    """What is right, how far off one may be, and comparing need neither the function nor the way to call it."""
+    judge = "attendax.conformance.judge."
+    files = {name.removeprefix(judge): found for name, found in attendax.items() if name.startswith(judge)}
+    assert files.keys() == {"right", "dense", "tolerances", "comparing", "verdicts"} | CALLING
+    for name in files.keys() - CALLING:
+        assert {part_of(x, "attendax.conformance") for x in files[name] if x.startswith("attendax.conformance.")} <= {
+            "cases",
+            "differences",
+            "judge",
+        }, name
+        assert not {x.removeprefix(judge) for x in files[name]} & CALLING, name
 
 
 def test_the_specification_needs_numpy_only(attendax):
@@ -208,6 +235,16 @@ def test_a_planted_import_upward_is_found(tmp_path, name, source):
     assert upward(planted(tmp_path, **there, **{name: "from attendax.checks import x"})) == []
     (found,) = upward(planted(tmp_path, **there, **{name: source}))
     assert found.startswith(f"attendax.{name.replace('__', '.')} imports attendax")
+
+
+@pytest.mark.parametrize("source", ["from ..judge.b import x", "def f():\n    import attendax.conformance.judge.b"])
+def test_a_planted_import_upward_in_the_kit_is_found(tmp_path, source):
+    there = {"conformance__judge__b": "from ..worker import a", "conformance__cases__b": "import numpy"}
+    graph = planted(tmp_path, **there, conformance__worker__a="from ..cases import b")
+    assert upward(graph, "attendax.conformance", IN_THE_KIT) == []
+    graph = planted(tmp_path, **there, conformance__worker__a=source)
+    (found,) = upward(graph, "attendax.conformance", IN_THE_KIT)
+    assert found == "attendax.conformance.worker.a imports attendax.conformance.judge.b"
 
 
 def test_a_planted_import_of_jax_is_found(tmp_path):

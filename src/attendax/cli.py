@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from attendax import embedding_command, interrupts
+from attendax import extras, interrupts
+from attendax.commands import embed
+from attendax.commands.legible import one_line
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
-from attendax.legible import one_line
 
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 
@@ -66,7 +67,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         command.add_arguments(check)
         check.set_defaults(run=command.run)
 
-    embedding_command.add_commands(commands)
+    embed.add_commands(commands)
 
     about = "time attention beside the other libraries that are installed"
     bench = commands.add_parser("bench", help=about, description=about)
@@ -139,16 +140,10 @@ def _bench(args: argparse.Namespace) -> int:
     """
     if BLAS_REST[0] not in os.environ:
         return _in_new_process(args.argv)
-    from attendax.extras import require
-
-    package = Path(__file__).resolve().parent
-    folders = package / "benchmarks", package.parents[1] / "benchmarks"
-    folder = next((place for place in folders if (place / "bench.py").is_file()), None)
-    if folder is None:
-        raise Refusal("the folder benchmarks is missing from this installation")
     try:
+        folder = extras.benchmarks()
         for module in ("rich", "psutil", "matplotlib"):
-            require(module, "bench", extra="bench")
+            extras.require(module, "bench", extra="bench")
     except ImportError as error:
         raise Refusal(str(error)) from error
     sys.path.insert(0, str(folder))

@@ -1,33 +1,22 @@
-"""Judge an implementation: every case, one after the other."""
+"""What is asked of the kit in Python: every case of an implementation, one case, or whether a mistake is refused."""
 
-import dataclasses
-import functools
-import importlib.util
+import time
 import unittest
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from .adapters import ADAPTERS, adapter_for
-from .adapters.adapter import Adapter
-from .adapters.layout import laid_out, plain
-from .cases import CASES, Case, at_sizes, choose
+from .adapters.implementation import Implementation
+from .cases import CASES as CASES
+from .cases import Case, at_sizes, choose
+from .cases.how import How
 from .diagnoses import diagnosed
-from .frameworks import framework
-from .how import How
-from .implementation import Implementation, resolve
-from .judging import judge
-from .known_failures import KnownFailures
-from .outcomes import versions
+from .judge.judging import find
+from .judge.verdicts import Finding, Verdict
 from .report import Report
-from .trial import Failed, NoNumbers, first_line, run
-from .verdicts import Finding, Verdict
-
-LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
-SETTINGS = (*LAYOUT, "causal", "empty_rows", "lacks", "device")
-OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
+from .report.known_failures import KnownFailures
+from .report.outcomes import Outcome, versions
+from .report.reproduction import reproduction
+from .worker.candidate import implement
 
 
 def check(
@@ -64,7 +53,7 @@ def check(
         name: for the report; the function's own unless given.
         adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
             path has its own where one ships.
-        arrays: "jax", "torch" or "numpy"; found by trying unless given.
+        arrays: "jax", "torch" or "numpy"; found by trying unless given, those last that nobody has imported.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
             value and bias in this order; NumPy has no others, JAX and torch take them in place of their own.
         only: laws ("L6"), parts of the names of cases, and keywords that are in no name ("offset"); all unless given.
@@ -110,6 +99,16 @@ def check(
     return Report(
         name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes
     )
+
+
+def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
+    """One case: the verdict, and where it is a fault how to see it."""
+    start, how = time.perf_counter(), how or How()
+    finding, got = find(implementation, case, how)
+    seconds = time.perf_counter() - start
+    if not finding.verdict.fails:
+        return Outcome(case, finding, seconds, "")
+    return Outcome(case, finding, seconds, reproduction(implementation, case, finding, how), got=got)
 
 
 def assert_conforms(
@@ -161,122 +160,44 @@ def _implement_once(fn: Any, settings: dict[str, Any]) -> Implementation:
     return _last[0][2]
 
 
-def implement(
-    fn: Any,
-    *,
-    name: str | None = None,
-    adapter: Any = None,
-    arrays: str | None = None,
-    backward: Any = None,
-    how: How | None = None,
-    **settings: Any,
-) -> Implementation:
-    """What ``check`` judges, from what it is given."""
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {', '.join(SETTINGS)}")
-    if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
-        settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
-    if isinstance(fn, Implementation):
-        return _overridden(fn, arrays, backward, settings)
-    path = fn if isinstance(fn, str) else None
-    if path and adapter is None:
-        adapter = path if path in ADAPTERS else adapter_for(path)
-        path = None if path in ADAPTERS else path
-    if isinstance(adapter, str) and ":" in adapter:
-        adapter = resolve(adapter)
-    if isinstance(adapter, str):
-        return _overridden(_by_shipped(adapter, fn, path, name), arrays, backward, settings)
-    fn = resolve(path) if path else fn
-    if not callable(fn):
-        raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
-    name = str(name or path or _name_of(fn))
-    if adapter is not None:
-        layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
-        made = _by_adapter(adapter, fn, path, name, arrays, layout, how or How())
-        return _overridden(made, arrays, backward, settings)
-    arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings, how or How())
-    framework(arrays)
-    return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+def assert_refuses(call: Callable[[], Any], error: type[Exception], *facts: str) -> str:
+    """Assert that a call is refused: by exactly this error, whose first line states these facts.
 
+    Args:
+        call: of no arguments. A function under ``jax.jit`` is tried by a call of its own.
+        error: the type; a subclass of it is another error.
+        *facts: what the first line of the message has to hold, such as the name of the function, or two sizes that
+            disagree.
 
-def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
-    """What an adapter made, with the conventions that the user declares in its place.
+    Returns:
+        The whole message, for what else has to be in it.
 
     Raises:
-        ValueError: a setting that an adapter sees to.
+        AssertionError: the call was accepted; or the error is of another type; or a fact is missing.
+
+    Example:
+        >>> import numpy as np
+        >>> from attendax import spec
+        >>> x = np.zeros((2, 3))
+        >>> message = assert_refuses(lambda: spec.attention(x, x, x[1:]), ValueError, "attention: ", "S=2", "S=1")
+        >>> print(message.splitlines()[0])
+        attention: key has S=2 but value has S=1.
+        >>> assert_refuses(lambda: x.reshape(4), TypeError)
+        Traceback (most recent call last):
+        AssertionError: refused by ValueError, not by TypeError: cannot reshape array of size 6 into shape (4,)
     """
-    if arrays is not None and arrays != made.arrays:
-        raise ValueError(f"check: arrays got {arrays!r}, but the adapter of {made.name} is for {made.arrays}")
-    given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
-    if taken := [k for k in given if k not in OVERRIDES]:
-        known = ", ".join(OVERRIDES)
-        raise ValueError(
-            f"check: {taken[0]} got {given[taken[0]]!r}, but {made.name} has an adapter; with one go {known}"
-        )
-    lacks = {**made.lacks, **given.pop("lacks", {})}
-    return dataclasses.replace(made, lacks=lacks, **given)
-
-
-def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
-    if adapter not in ADAPTERS:
-        known = ", ".join(ADAPTERS)
-        raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
-    shipped = ADAPTERS[adapter]
-    own = path is None or path == shipped.function
-    fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
-    return shipped.implementation(name or (adapter if fn is None else path or _name_of(fn)), fn, path)
-
-
-def _name_of(fn: Any) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)
-
-
-def _by_adapter(
-    adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None, layout: dict[str, Any], how: How
-) -> Implementation:
-    """With an adapter of one's own, which is given arrays in the layout that is said."""
-    if not isinstance(adapter, Adapter):
-        if not callable(adapter):
-            raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
-        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout, how)[0]
-        adapter = Adapter(adapter, "", arrays=kind)
-    return laid_out(adapter.implementation(name, fn, path), **layout)
-
-
-def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> tuple[str, bool]:
-    """With which arrays the plainest call works, and whether JAX may not compile it.
-
-    Raises:
-        ValueError: with none.
-    """
-    case = CASES[0].sized(how.sizes) or CASES[0]
-    inputs = case.inputs(0, how.dtype)
-    plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
-    said = []
-    for arrays, eager in (("jax", False), ("numpy", False), ("jax", True), ("torch", False)):
-        if arrays == "torch" and not importlib.util.find_spec("torch"):
-            continue
-        if arrays == "numpy" and not (settings.get("device") or "cpu").startswith("cpu"):
-            said.append(f"  {arrays:<6} has no device {settings['device']}")
-            continue
-        try:
-            tried = plain(fn, name, arrays, eager=eager, **settings)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                if arrays == "numpy" and not _gives_numpy(tried.attend(*inputs.arrays.values())):
-                    continue
-                run(tried, inputs, "forward")
-            return arrays, eager
-        except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
-            said.append(f"  {arrays:<6} {error}")
-        except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
-            said.append(f"  {arrays:<6} {first_line(error)}")
-    rows = ";\n".join(dict.fromkeys(said))
-    raise ValueError(
-        f"check: {name} fails on the plainest call, {how.dtype}, query {inputs.arrays['query'].shape}, "
-        f"key and value {inputs.arrays['key'].shape}:\n{rows};\n  dtype, sizes and arrays ask for another call"
-    )
-
-
-def _gives_numpy(found: Any) -> bool:
-    return isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray)
+    try:
+        found = call()
+    except Exception as caught:
+        raised = caught
+    else:
+        shown = getattr(found, "shape", None)
+        what = type(found).__name__ if shown is None else f"{type(found).__name__} of shape {shown}"
+        raise AssertionError(f"accepted, where {error.__name__} was expected; gives {what}")
+    message = str(raised)
+    if type(raised) is not error:
+        raise AssertionError(f"refused by {type(raised).__name__}, not by {error.__name__}: {message}") from raised
+    first = message.splitlines()[0] if message else ""
+    if missing := [fact for fact in facts if fact not in first]:
+        raise AssertionError(f"{', '.join(map(repr, missing))} missing in the first line: {first!r}") from raised
+    return message

@@ -1,6 +1,6 @@
 """Finite differences along a direction: the one stencil that everything is held against."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,13 +53,27 @@ def differences(fn: Callable[..., Any], arrays: Any, directions: Any, step: floa
     def at(h: float) -> Any:
         return fn(*jax.tree.map(lambda x, d: _wide(x) + h * _wide(d), list(arrays), list(directions)))
 
-    def difference(up: Any, down: Any) -> np.ndarray:
-        up, down = np.asarray(up, np.float64), np.asarray(down, np.float64)
-        with np.errstate(invalid="ignore"):
-            return np.where(up == down, 0.0, up - down)
-
     with jax.enable_x64(True):
-        return [jax.tree.map(difference, at(k * step), at(-k * step)) for k in range(1, number + 1)]
+        return [jax.tree.map(_difference, at(k * step), at(-k * step)) for k in range(1, number + 1)]
+
+
+def of_numpy(
+    fn: Callable[..., Iterable[np.ndarray]], arrays: Sequence[np.ndarray], directions: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """``directional_difference`` of some arrays of NumPy, which gives some; without JAX."""
+
+    def at(h: float) -> Iterable[np.ndarray]:
+        return fn(*(x.astype(np.float64) + h * d.astype(np.float64) for x, d in zip(arrays, directions, strict=True)))
+
+    steps = [k * STEP for k in range(1, len(WEIGHTS[ORDER]) + 1)]
+    parts = [[_difference(*ends) for ends in zip(at(h), at(-h), strict=True)] for h in steps]
+    return [weighed(WEIGHTS[ORDER], x, STEP) for x in zip(*parts, strict=True)]
+
+
+def _difference(up: Any, down: Any) -> np.ndarray:
+    up, down = np.asarray(up, np.float64), np.asarray(down, np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(up == down, 0.0, up - down)
 
 
 def weighed(weights: Sequence[float], parts: Sequence[np.ndarray], step: float) -> np.ndarray:

@@ -5,8 +5,8 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..documented import Documented, Known
-from ..implementation import Implementation, import_line, resolve, source_of
+from .implementation import Documented, Implementation, Known
+from .source import import_line, resolve, source_of
 
 
 class Adapter(NamedTuple):

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..frameworks import framework
-from ..implementation import OPTIONS, Implementation, import_line, source_of
 from . import packed
+from .implementation import OPTIONS, Implementation, keywords
+from .source import import_line, source_of
 
 LAYOUTS = ("BNTD", "BTND", "NTD", "TND", "TD", packed.PACKED)
 TOOLS = {  # of a framework, as its name and as text
@@ -134,8 +135,9 @@ def laid_out(
 
 def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dict[str, str]:
     """What the layout rules out, and which keywords the function does not take under their own names."""
-    bare = Implementation(fn, "")
-    lacks = {k: f"no argument {names.get(k, k)}" for k in OPTIONS if _misses(bare, names.get(k, k))}
+    accepted = keywords(fn)
+    theirs = {k: names.get(k, k) for k in OPTIONS}
+    lacks = {k: f"no argument {name}" for k, name in theirs.items() if accepted is not None and name not in accepted}
     if layout == packed.PACKED:
         return lacks | packed.LACKS
     if layout != "BNTD":
@@ -145,13 +147,6 @@ def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dic
     if "N" not in layout:
         lacks |= dict.fromkeys(("heads", "grouped heads"), f"its layout is {layout}")
     return lacks
-
-
-def _misses(bare: Implementation, keyword: str) -> bool:
-    from ..implementation import _keywords
-
-    accepted = _keywords(bare.attend)
-    return accepted is not None and keyword not in accepted
 
 
 def _with_backward(attend: Any, source: str, backward: Callable[..., Any]) -> tuple[Any, str]:

@@ -4,8 +4,9 @@ import numpy as np
 
 from ..cases import CASES
 from ..cases.case import Leaves
-from ..trial import Failed, NoNumbers, Trial
-from ..verdicts import Tolerance, compare
+from ..judge.comparing import Tolerance, compare
+from ..judge.trial import Trial
+from ..worker.calling import Failed, NoNumbers
 from .hypothesis import loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)

@@ -4,15 +4,13 @@ import collections
 import re
 from collections.abc import Iterable, Sequence
 
+from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS, Implementation, Known, explains
 from ..cases import CASES
 from ..cases.case import Case
-from ..causes import Cause, Harm
-from ..documented import Known
-from ..how import How
-from ..implementation import OPTIONS, PROTOCOL_TRAITS, Implementation
-from ..outcomes import Outcome
-from ..trial import Trial
-from ..verdicts import Verdict
+from ..cases.how import How
+from ..judge.trial import Trial
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Cause, Harm, Outcome
 from . import by_running, of_formulas, of_inputs, of_packs
 from .hypothesis import ON_TOP, Hypothesis
 
@@ -61,7 +59,7 @@ def harm_of(outcome: Outcome) -> Harm:
 
 
 def _known(entry: Known, left: list[Outcome]) -> Cause | None:
-    names = {o.case.name for o in left if entry.fits(o.case, o.finding)}
+    names = {o.case.name for o in left if explains(entry, o.case.name, o.finding.said)}
     if not names:
         return None
     taken = _take(left, names)

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import expected
 from ..cases.case import Inputs, Leaves
-from ..trial import Trial
-from ..verdicts import Tolerance, compare
+from ..judge import right
+from ..judge.comparing import Tolerance, compare
+from ..judge.trial import Trial
 
 Change = Callable[[Inputs], Inputs | None]
 KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
@@ -67,20 +67,20 @@ class Hypothesis(NamedTuple):
         yield wanted
         if not wanted or changed is None or not self.filled:
             return
-        if (expected.empty_rows(changed) & ~expected.empty_rows(trial.inputs)).any():
-            yield expected.with_mean_of_values(changed, wanted)
+        if (right.empty_rows(changed) & ~right.empty_rows(trial.inputs)).any():
+            yield right.with_mean_of_values(changed, wanted)
 
 
 def _is_given(trial: Trial, wanted: Leaves) -> bool | None:
     got = {leaf: x for leaf, x in trial.got.items() if leaf in wanted}
     if got.keys() != wanted.keys():
         return None
-    right = trial.expected()
-    told = [leaf for leaf in wanted if leaf in right and wanted[leaf].shape == right[leaf].shape]
-    if told and all(np.allclose(wanted[leaf], right[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told):
+    truth = trial.expected()
+    told = [leaf for leaf in wanted if leaf in truth and wanted[leaf].shape == truth[leaf].shape]
+    if told and all(np.allclose(wanted[leaf], truth[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told):
         return None  # it would be right
     found = compare(got, wanted, loosely(trial, wanted))
-    plainly = compare(got, {leaf: right[leaf] for leaf in told}, loosely(trial, wanted))
+    plainly = compare(got, {leaf: truth[leaf] for leaf in told}, loosely(trial, wanted))
     nearer = not told or plainly.error is None or (found.error or 0) <= plainly.error / 2  # than to what is right
     return nearer and not found.verdict.fails
 
@@ -143,4 +143,4 @@ def lengths(inputs: Inputs) -> tuple[int, int]:
 def allowed(inputs: Inputs) -> np.ndarray:
     """Which pairs may look at each other, in the full shape of the scores."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
-    return np.broadcast_to(expected.allowed_pairs(inputs), (*query.shape[:-1], key.shape[-2]))
+    return np.broadcast_to(right.allowed_pairs(inputs), (*query.shape[:-1], key.shape[-2]))

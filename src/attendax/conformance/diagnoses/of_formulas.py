@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import expected
 from ..cases.case import Inputs, Leaves
-from ..trial import Trial
+from ..judge import right
+from ..judge.trial import Trial
 from .hypothesis import KEY_BLOCKS, Hypothesis, allowed
 
 FILLS = (1, 10, 100)  # what is written by those who think it low enough
@@ -141,14 +141,14 @@ def _lowered_by(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 def _empty_rows(trial: Trial, what: str) -> Leaves | None:
     inputs = trial.inputs
-    if not expected.empty_rows(inputs).any():
+    if not right.empty_rows(inputs).any():
         return None
     if what == "nan":
-        rows = expected.empty_rows(inputs)
+        rows = right.empty_rows(inputs)
         leaves = trial.expected()
         filled = {"out": rows[..., None], "lse": rows}
         return {leaf: np.where(filled[leaf], np.nan, x) for leaf, x in leaves.items() if leaf == "out"}
-    return {k: x for k, x in expected.with_mean_of_values(inputs, trial.expected()).items() if not k.endswith("lse")}
+    return {k: x for k, x in right.with_mean_of_values(inputs, trial.expected()).items() if not k.endswith("lse")}
 
 
 def _overflowed(trial: Trial) -> Leaves | None:
@@ -217,9 +217,9 @@ def _lse_subtracted(trial: Trial) -> Leaves | None:
 
 
 def _swapped(trial: Trial) -> Leaves | None:
-    right = trial.expected()
-    if {"grad key", "grad value"} <= right.keys() and right["grad key"].shape == right["grad value"].shape:
-        return right | {"grad key": right["grad value"], "grad value": right["grad key"]}
+    found = trial.expected()
+    if {"grad key", "grad value"} <= found.keys() and found["grad key"].shape == found["grad value"].shape:
+        return found | {"grad key": found["grad value"], "grad value": found["grad key"]}
     return None
 
 

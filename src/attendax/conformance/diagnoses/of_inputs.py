@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
-from ..trial import Trial
+from ..judge.trial import Trial
 from .hypothesis import KEY_BLOCKS, Hypothesis, array, lengths, of_change, option
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..adapters.packed import in_packs
 from ..cases.case import Inputs, Leaves
-from ..trial import Trial
+from ..judge.trial import Trial
 from .hypothesis import Hypothesis, lengths
 
 OF_QUERIES = ("out", "lse", "grad query")  # the gradients of other keys are not those of the case

@@ -1,0 +1,89 @@
+"""The causes of faults in libraries outside JAX, as ``findings`` has them: torch, ONNX's reference and runtime, MLX."""
+
+from .findings import CRASH, GAP, OVERFLOW, WRONG, Known, known
+
+ONNX = "onnx/reference/ops/op_attention.py"
+UNREAD = "mlx.core.fast.scaled_dot_product_attention on a CPU; its source was not read"
+MLX = (
+    known("a row with a bias of -inf everywhere is NaN", GAP, ("*empty row by a bias of -inf",), UNREAD),
+    known("scores of float16 overflow", GAP, ("float16 of 300, D = 64",), UNREAD),
+)
+ONNXRUNTIME = (
+    known(
+        "no keys: Reshape of an empty array raises (onnxruntime)",
+        CRASH,
+        ("no keys",),
+        "onnxruntime/core/providers/cpu/tensor/reshape_helper.h, as its message says",
+        "With S = 0, the nodes that Attention is expanded to raise in `Reshape`; the sum over no keys is 0.",
+    ),
+)
+KNOWN: dict[str, tuple[Known, ...]] = {
+    "torch-sdpa": (
+        known(
+            "a value shorter than the key is accepted",
+            WRONG,
+            ("refused: value length",),
+            "the flash kernel of the CPU; torch/nn/functional.py:6341",
+            "`scaled_dot_product_attention` with `key` (.., 7, D) and `value` (.., 6, D) on the CPU "
+            "returns a result in "
+            "which the last key takes part in the softmax and has no value. The formula in the "
+            "documentation would raise.",
+        ),
+        known(
+            "an attn_mask of rank 1 raises IndexError",
+            CRASH,
+            ("bias (S,)",),
+            'torch/nn/functional.py:6463, "broadcastable to the shape of attention weights"',
+            "An additive `attn_mask` of shape (S,) is broadcastable to the weights, as the documentation asks, and "
+            "raises `IndexError: Dimension out of range`.",
+        ),
+    ),
+    "torch-mha-weights": (
+        known(
+            "need_weights=True gives NaN gradients through a row without keys",
+            GAP,
+            ("gradient: empty row*", "jvp: mask with an empty row", "leak: gradient: a query without keys"),
+            "torch/nn/functional.py:7037, softmax of a row of -inf; need_weights=False gives 0",
+        ),
+    ),
+    "torch-flex": (
+        known(
+            "no keys: max of an empty axis",
+            CRASH,
+            ("no keys*",),
+            "torch/_higher_order_ops/flex_attention.py:278",
+            "With S = 0, `torch.max(post_mod_scores, dim=-1)` has no identity and raises IndexError; "
+            "the sum over no keys "
+            "is 0.",
+        ),
+    ),
+    "onnx-reference": (
+        known(
+            "is_causal with a mask that is broadcast over the queries: rows see key 0 only",
+            WRONG,
+            (
+                "in blocks: causal and mask (B, N, 1, S), 300",
+                "in blocks: causal and mask (B, 1, 1, S), 300",
+                "in blocks: causal and mask (1, S), 300",
+                "bias of finfo.min under a causal mask",
+            ),
+            f"{ONNX}:69 and 258, the length of the queries is read from the mask's shape",
+            "`_apply_causal` takes `q_sequence_length` from `base.shape[-2]`. Where `attn_mask` is "
+            "(.., 1, S), as padding "
+            "masks are, that is 1, and every query gets the causal row of query 0: it sees key 0 only. "
+            "`base = np.zeros((T, S)) + attn_mask`, as for windows in line 264, would do.",
+        ),
+        known(
+            "no keys: maximum of an empty axis",
+            CRASH,
+            ("no keys*",),
+            f"{ONNX}:19",
+            "With S = 0, `np.max` has no identity and raises ValueError; a row without keys is 0 "
+            "elsewhere in the file.",
+        ),
+        known("scores of float16 overflow", GAP, OVERFLOW, f"{ONNX}:344, in float16 unless softmax_precision is given"),
+        known("sums of bfloat16 run in bfloat16", GAP, ("bfloat16, a long row",), f"{ONNX}:31 and 395"),
+    ),
+    "onnxruntime": ONNXRUNTIME,
+    "mlx": MLX,
+}

@@ -1,0 +1,162 @@
+"""Every implementation that is installed, each judged in a process of its own: one that crashes ends itself only."""
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attendax
+from attendax.conformance.adapters import ADAPTERS
+from attendax.conformance.adapters.adapter import Adapter
+from attendax.conformance.command.output import LINES, console, took, write
+from attendax.conformance.report import Report
+from attendax.conformance.report.outcomes import to_json, versions
+from attendax.conformance.report.page import page
+from attendax.exits import FAILED, Refusal
+
+from .tables import matrix_markdown, matrix_terminal
+
+OWN = "attendax"
+ON_A_GPU = ("cudnn", "mosaic", "triton")
+
+
+def all_installed(args: argparse.Namespace) -> int:
+    """Judge, write conformance.json, conformance.md and conformance.html, and print the matrix.
+
+    Returns:
+        1 if an implementation of attendax has a fault or could not be judged, else 0.
+    """
+    folder = Path(args.output or ".")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"--output {args.output}: {error.strerror}") from error
+    left_out = {name: why for name, adapter in ADAPTERS.items() if (why := missing(adapter))}
+    names = [name for name in ADAPTERS if name not in left_out]
+    reports, failed = [], []
+    for number, name in enumerate(names, start=1):
+        start = time.monotonic()
+        report = in_own_process(name, args, _teller(f"{number}/{len(names)} {name}", args.quiet))
+        if isinstance(report, str):
+            left_out[name], said = report, report
+            failed += [name] * name.startswith(OWN)
+        else:
+            reports.append(report)
+            failed += [name] * (name.startswith(OWN) and not report.ok)
+            said = f"{len(report.failures)} faults of {len(report.causes)} causes"
+        if not args.quiet:
+            print(f"attendax check: {name}: {said}, {took(start)}", file=sys.stderr, flush=True)
+    if not reports:
+        raise Refusal("--all-installed: no implementation could be judged")
+    save(folder, reports, left_out)
+    matrix_terminal(reports, console(), left_out)
+    return FAILED if failed else 0
+
+
+def missing(adapter: Adapter) -> str:
+    """Why an adapter cannot be used here; nothing where it can."""
+    module = adapter.function.partition(":")[0].partition(".")[0]
+    if importlib.util.find_spec(module) is None:
+        return f"the package {module} is not installed"
+    if adapter.options.get("implementation") in ON_A_GPU and not has_gpu():
+        return "needs a GPU, and JAX finds none"
+    return ""
+
+
+def has_gpu() -> bool:
+    """Whether JAX finds a GPU, asked in a process of its own: this one shall not take its memory."""
+    if not _gpu:
+        asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
+        _gpu.append(found.stdout.strip() == "gpu")
+    return _gpu[0]
+
+
+_gpu: list[bool] = []
+
+
+def _teller(what: str, quiet: bool) -> Callable[[str], None]:
+    """Show the lines of a process: over each other in a terminal, else not at all."""
+    if quiet or not sys.stderr.isatty():
+        return lambda line: None
+    return lambda line: print(
+        f"\r\033[K{what}: {line.removeprefix('attendax check: ')[:60]}\r", end="", file=sys.stderr, flush=True
+    )
+
+
+def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Report | str:
+    """The report of an adapter, or why there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "report.json")
+        argv = [sys.executable, "-m", "attendax", "check", name, "--json", file, "--level", args.level]
+        argv += [
+            "--profile",
+            args.profile or "law",
+            "--dtype",
+            args.dtype,
+            "--seed",
+            str(args.seed),
+            *(["--only", *args.only] if args.only else []),
+        ]
+        root = str(Path(attendax.__file__).resolve().parents[1])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        last = case = ""
+        with subprocess.Popen(
+            argv, env=os.environ | {"PYTHONPATH": path, LINES: "1"}, text=True, errors="replace", **streams
+        ) as process:
+            for line in process.stderr or ():
+                last = line.strip() or last
+                case = last if re.match(r"attendax check: \d+/\d+ ", last) else case
+                tell(last)
+        if os.path.exists(file):
+            with open(file, encoding="utf-8") as found:
+                return Report.from_dict(json.load(found))
+        return anonymous(_why(process.returncode, last, case))
+
+
+def _why(status: int, last: str, case: str) -> str:
+    if status == 2 and last.startswith("attendax check: "):
+        return last.removeprefix("attendax check: ")
+    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    where = re.sub(r"^attendax check: \d+/\d+ ", ", in ", case)
+    return f"its process ended with {how}{where}" + (f": {last}" if last and last != case else "")
+
+
+def anonymous(words: str) -> str:
+    """Without the paths and addresses of this machine."""
+    words = re.sub(r"(?:[A-Za-z]:)?[/\\][^\s'\"`,;:()]*[/\\]site-packages[/\\]", "", words)
+    for place in (sys.prefix, str(Path.cwd()), str(Path.home()), tempfile.gettempdir()):
+        if len(place) > 1:
+            words = words.replace(place, "...")
+    return re.sub(r"\b0x[0-9a-f]{6,}\b", "0x...", words)
+
+
+def save(folder: Path, reports: list[Report], left_out: dict[str, str]) -> None:
+    """Three files that say the same: versions, findings, reproductions; no paths, no seconds."""
+    reports = [_portable(report) for report in reports]
+    found = {"versions": versions("jax"), "left_out": left_out, "reports": [report.to_dict() for report in reports]}
+    contents = {"json": to_json(found), "md": matrix_markdown(reports, left_out), "html": page(reports, left_out)}
+    for suffix, content in contents.items():
+        write(str(folder / f"conformance.{suffix}"), content)
+
+
+def _portable(report: Report) -> Report:
+    cases = tuple(
+        outcome._replace(
+            finding=outcome.finding._replace(message=anonymous(outcome.finding.message)),
+            reproduction=anonymous(outcome.reproduction),
+            seconds=0.0,
+        )
+        for outcome in report.cases
+    )
+    return report._replace(cases=cases)

@@ -1,0 +1,88 @@
+"""Several reports as one table: in Markdown, and in a terminal."""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attendax.conformance.judge.verdicts import Verdict
+from attendax.conformance.report.markdown import cause_markdown, escaped, table
+from attendax.conformance.report.outcomes import KINDS, Outcomes
+from attendax.conformance.report.summary import clean, summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LEGEND = (
+    "A cause is one reason for some faults: one typing error is one cause, however many cases show it. By design: "
+    "differences that the library's own documentation or source states; neither faults nor passes. Convention: "
+    "the adapter declares it. Not offered: no such argument."
+)
+MATRIX = ("", *KINDS, "by design", "convention", "ok", "not offered")
+
+
+def all_versions(reports: Sequence[Outcomes]) -> str:
+    """Of everything that was run, in a line."""
+    versions = {name: version for report in reports for name, version in report.versions.items()}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def matrix_row(report: Outcomes) -> list[str]:
+    """Causes by kind, then cases."""
+    kinds = report.kinds()
+    cases = [report.number(v) for v in (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)]
+    return [str(x or "-") for x in (*kinds.values(), *cases)]
+
+
+def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
+    """Implementations by kinds of causes, then the causes of each, and who was left out with the reason."""
+    rows = [[f"{report.name} {report.version}".strip(), *matrix_row(report)] for report in reports]
+    parts = ["# attendax check\n", table(MATRIX, rows), escaped(LEGEND) + "\n", f"{all_versions(reports)}.\n"]
+    for report in reports:
+        parts.append(f"## {escaped(report.name)}\n\n{escaped(summary(report))}\n")
+        parts += [cause_markdown(cause, report) for cause in report.causes]
+        if report.by_design:
+            parts += ["### By design\n", "".join(f"- {escaped(line)}\n" for line in _contracts(report))]
+    if left_out:
+        parts += ["## Left out\n", "".join(f"- {escaped(name)}: {escaped(why)}\n" for name, why in left_out.items())]
+    return "\n".join(parts)
+
+
+def _contracts(report: Outcomes) -> list[str]:
+    """Each contract once, with the cases in which it counts."""
+    found = collections.defaultdict(list)
+    for outcome in report.by_design:
+        found[outcome.finding.message.partition("; found ")[0]].append(outcome.case.name)
+    return [f"{contract}: {'; '.join(names)}" for contract, names in found.items()]
+
+
+def matrix_terminal(reports: Sequence[Outcomes], console: "Console", left_out: Mapping[str, str] | None = None) -> None:
+    """Print implementations by kinds of causes; narrow columns, so that a name and all of them fit 40 columns."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    short = {"wrong numbers": "wrong", "robustness gap": "gap", "by design": "design", "convention": "conv",
+             "not offered": "none"}  # fmt: skip
+    columns = [
+        k for k, name in enumerate(MATRIX[1:]) if name not in ("convention", "not offered") or console.width >= 60
+    ]
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, header_style="bold")
+    taken = sum(max(3, len(short.get(MATRIX[k + 1], MATRIX[k + 1]))) + 1 for k in columns)
+    room = max(8, console.width - taken - 3)
+    found.add_column("", no_wrap=True, width=room)
+    for k in columns:
+        found.add_column(short.get(MATRIX[k + 1], MATRIX[k + 1]), justify="right", no_wrap=True, min_width=3)
+    for report in reports:
+        name = report.name if len(report.name) <= room else f"{report.name[: room - 1]}…"
+        cells = matrix_row(report)
+        found.add_row(Text(clean(name), "bold" if report.ok else ""), *(_styled(k, cells[k]) for k in columns))
+    console.print(found)
+    console.print(Text("causes that give wrong numbers, crash, or are a gap in robustness; then cases", "dim"))
+    for name, why in (left_out or {}).items():
+        console.print(Text.assemble(("left out  ", "yellow"), clean(f"{name}: {why}")))
+
+
+def _styled(k: int, cell: str) -> Any:
+    from rich.text import Text
+
+    return Text(cell, "dim" if cell == "-" else ("bold red", "red", "yellow", "blue")[k] if k < 4 else "")

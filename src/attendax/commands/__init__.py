@@ -1,0 +1,1 @@
+"""The commands ``attendax embed`` and ``attendax search``, and what they draw."""

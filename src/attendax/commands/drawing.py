@@ -1,0 +1,85 @@
+"""What ``attendax embed`` draws of its first text: a map of one layer, a page of all."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attendax.exits import Refusal
+
+from .legible import one_line
+
+if TYPE_CHECKING:
+    from attendax.encoders.embedding import Embedding
+    from attendax.encoders.sentences import SentenceEncoder
+
+PICTURES = (".png", ".svg", ".pdf", ".jpg")
+LABEL = 60  # columns for a text
+
+
+def map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
+    """What draws the attention map, or None; what could stop it is looked at now, before any text is embedded."""
+    if args.map is None:
+        return None
+    from attendax import figures
+    from attendax.encoders import layer_attention
+    from attendax.extras import require
+
+    picture = Path(args.map)
+    if picture.suffix.lower() not in PICTURES:  # matplotlib would add one, and write another file than the one named
+        raise Refusal(f"--map {args.map}: name a picture file, such as heads.png ({', '.join(PICTURES)})")
+    if picture.is_dir() or not picture.parent.is_dir():
+        raise Refusal(f"--map {args.map}: there is no such folder, or this is one")
+    num_layers = encoder.config.num_layers
+    layer = num_layers if args.layer is None else args.layer
+    if not 1 <= layer <= num_layers:
+        raise Refusal(f"--layer {layer}: the model has layers 1 to {num_layers}")
+    try:
+        require("matplotlib", "--map")
+    except ImportError as error:
+        raise Refusal(str(error)) from error
+
+    def draw(result: "Embedding") -> None:
+        ids = np.array([result.tokens.ids], np.int32)
+        weights = layer_attention(encoder.params, ids, config=encoder.config, layer=layer - 1)
+        title = f"Layer {layer} of {num_layers}: {_shown(result)}"
+        try:
+            figures.attention_map(weights[0], result.tokens.pieces, title=title).savefig(args.map)
+        except (OSError, ValueError) as error:  # no such folder, not writable, not a picture format
+            raise Refusal(f"--map {args.map}: {error}") from error
+        print(f"attendax embed: wrote the attention of text 1, layer {layer}, to {args.map}", file=sys.stderr)
+
+    return draw
+
+
+def page_writer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
+    """What writes the page, or None; what could stop it is looked at before any text is embedded."""
+    if args.page is None:
+        return None
+    from attendax import figures
+    from attendax.encoders import attention_rows
+
+    page = Path(args.page)
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise Refusal(f"--page {args.page}: name a file that ends in .html")
+    if page.is_dir() or not page.parent.is_dir():
+        raise Refusal(f"--page {args.page}: there is no such folder, or this is one")
+
+    def write(result: "Embedding") -> None:
+        rows = attention_rows(encoder.params, np.array([result.tokens.ids], np.int32), config=encoder.config)
+        title = f"Attention: {_shown(result)}"
+        text = figures.attention_page(rows, result.tokens.pieces, num_layers=encoder.config.num_layers, title=title)
+        try:
+            page.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise Refusal(f"--page {args.page}: {error.strerror}") from error
+        print(f"attendax embed: wrote the attention of text 1, all layers, to {args.page}", file=sys.stderr)
+
+    return write
+
+
+def _shown(result: "Embedding") -> str:
+    return one_line(result.tokens.text, LABEL) or "(empty)"

@@ -1,0 +1,189 @@
+"""``attendax search``: the lines of a file that are nearest to a question; and vectors in files, in bounded memory."""
+
+import argparse
+import heapq
+import io
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attendax import interrupts
+from attendax.exits import Refusal
+
+from .legible import one_line
+
+if TYPE_CHECKING:
+    from attendax.encoders.sentences import SentenceEncoder
+
+LABEL = 100  # columns for a line that was found
+BLOCK = 4096  # vectors of a file that are compared at a time
+LONGEST = 2**20  # bytes of a line; models cut after a few hundred words
+HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
+EVERY = 0.5  # seconds between two reports of progress
+Embed = Callable[["SentenceEncoder", Iterable[str]], Iterator[Any]]
+
+
+def add_arguments(search: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    search.add_argument("file", metavar="FILE", help="texts, one a line, UTF-8")
+    search.add_argument("query", metavar="QUERY", help="what to look for")
+    search.add_argument("--top", type=int, default=5, metavar="K", help="how many lines to print; 5 unless given")
+    about = "embeddings of the file, written by: attendax embed --file FILE --output VECTORS.npy"
+    search.add_argument("--vectors", metavar="VECTORS.npy", help=about)
+
+
+def run(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, query: str) -> int:
+    """Print the nearest lines, the nearest first: cosine, number of the line, line."""
+    if args.top < 1:
+        raise Refusal(f"--top {args.top}: at least 1 line")
+    (asked,) = embed(encoder, [query])
+    direction = _unit(asked.vector[None])[0]
+    if args.vectors is None:
+        pairs = _embedded(encoder, embed, args.file)
+    else:
+        pairs = _stored(args.vectors, args.file, len(direction))
+    scored = ((float(vector @ direction), -number, text) for number, (text, vector) in enumerate(pairs, start=1))
+    nearest = heapq.nlargest(args.top, scored)
+    if not nearest:
+        raise Refusal(f"{args.file} holds no line")
+    width = len(str(max(-number for _, number, _ in nearest)))
+    for cosine, number, text in nearest:
+        print(f"{cosine:6.3f}  {-number:>{width}}  {one_line(text, LABEL) or '(empty)'}")
+    return 0
+
+
+def _embedded(encoder: "SentenceEncoder", embed: Embed, file: str) -> Iterator[tuple[str, np.ndarray]]:
+    for result in progress(embed(encoder, Lines(file))):
+        yield result.tokens.text, _unit(result.vector[None])[0]
+
+
+def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[str, np.ndarray]]:
+    """The lines with their vectors, which are mapped into memory and read block by block."""
+    try:
+        found = np.load(vectors, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Refusal(f"--vectors {vectors}: {error}") from None
+    if not isinstance(found, np.ndarray):
+        raise Refusal(f"--vectors {vectors}: holds several arrays (.npz), expected one, as embed --output writes it")
+    if found.ndim != 2 or found.shape[1] != width or found.dtype != np.float32:
+        facts = f"{found.dtype} {found.shape}, expected float32 (lines, {width})"
+        raise Refusal(f"--vectors {vectors}: holds {facts}; was it written with other weights?")
+    lines, count = iter(Lines(file)), 0
+    for start in range(0, len(found), BLOCK):
+        block = np.asarray(found[start : start + BLOCK])
+        if not (fine := np.isfinite(block).all(axis=1)).all():
+            raise Refusal(f"--vectors {vectors}: the vector of line {start + int(fine.argmin()) + 1} is not finite")
+        block = _unit(block)
+        texts = list(itertools.islice(lines, len(block)))
+        count += len(texts)
+        yield from zip(texts, block, strict=False)
+    count += sum(1 for _ in lines)
+    if count != len(found):
+        raise Refusal(f"--vectors {vectors}: holds {len(found)} vectors, but {file} has {count} lines")
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1; of no length, they are near to nothing."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(vectors.dtype).tiny)
+
+
+class Lines:
+    """The lines of a file, read as they are asked for. All are there already, unlike those of standard input."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            with Path(self.file).open("rb") as stream:
+                yield from decoded(stream, self.file)
+        except OSError as error:
+            raise Refusal(f"cannot read {self.file}: {error.strerror}") from None
+
+
+def windows_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """So many lines at a time."""
+    stream = iter(lines)
+    while window := list(itertools.islice(stream, size)):
+        yield window
+
+
+def decoded(stream: Any, name: str) -> Iterator[str]:
+    """The lines of a stream of bytes, without their ends; an empty line is an empty text."""
+    for number in itertools.count(1):
+        if not (line := stream.readline(LONGEST + 1)):
+            return
+        if len(line) > LONGEST:
+            raise Refusal(f"line {number} of {name} has more than {LONGEST:,} bytes; is it text?")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise Refusal(f"line {number} of {name} is not valid UTF-8: {error.reason}") from None
+
+
+def progress(results: Iterable[Any], clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
+    """The results, and on a terminal how many there are, and how many come in a second."""
+    shown = isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.isatty()
+    start = last = clock()
+    number = 0
+    for number, result in enumerate(results, start=1):
+        yield result
+        if shown and clock() - last >= EVERY:
+            last = clock()
+            print(f"\r{number:,} texts, {number / (last - start):,.0f} a second", end="", file=sys.stderr, flush=True)
+    if last > start:
+        print(f"\r{number:,} texts, {number / max(clock() - start, 1e-9):,.0f} a second", file=sys.stderr)
+
+
+class VectorFile:
+    """A ``.npy`` file of vectors (count, width), float32, written one by one: how many there will be is not known.
+
+    Used as a context; the header is written anew at the end, and only then is the file where it belongs.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.count, self.width = Path(path), 0, 0
+        if self.path.suffix != ".npy":
+            raise Refusal(f"--output {path}: name a file that ends in .npy")
+        if self.path.is_dir() or not self.path.parent.is_dir():
+            raise Refusal(f"--output {path}: there is no such folder, or this is one")
+        self._beside = self.path.with_name(self.path.name + ".part")
+
+    def __enter__(self) -> "VectorFile":
+        try:
+            self._file = self._beside.open("wb")
+        except OSError as error:
+            raise Refusal(f"--output {self.path}: {error.strerror}") from None
+        interrupts.unfinished.add(str(self._beside))
+        self._file.write(b" " * HEADER)
+        return self
+
+    def add(self, vector: np.ndarray) -> None:
+        """Write one more."""
+        self.width = len(vector)
+        try:
+            self._file.write(np.asarray(vector, "<f4").tobytes())
+        except OSError as error:
+            raise Refusal(f"--output {self.path}: {error.strerror}") from None
+        self.count += 1
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            with self._file:  # whose end, too, may find the disk full
+                if kind is None:
+                    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
+                    self._file.seek(0)
+                    self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
+                    self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
+            if kind is None:
+                self._beside.replace(self.path)
+        except OSError as failed:
+            raise Refusal(f"--output {self.path}: {failed.strerror}") from None
+        finally:
+            self._beside.unlink(missing_ok=True)
+            interrupts.unfinished.discard(str(self._beside))

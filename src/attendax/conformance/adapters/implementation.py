@@ -1,0 +1,158 @@
+"""What is judged: a function of the protocol, its conventions, the text that makes it, and what is known of it."""
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+OPTIONS = (
+    "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
+    "dropout_rate", "dropout_rng", "return_lse", "offset",
+)  # fmt: skip
+TRAITS = (  # what no keyword shows
+    "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", "empty arrays",
+    "gradients", "gradient of bias", "bias of rank 1", "bias of rank 3", "determinism", "float64", "float32",
+    "bfloat16", "float16",
+)  # fmt: skip
+PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
+CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
+
+
+class Documented(NamedTuple):
+    """A difference that the library's documentation or source states: no fault, and no pass either.
+
+    Attributes:
+        cases: of the kit, as patterns of file names.
+        says: the contract, in a sentence.
+        source: the file and the lines, or the page, that state it.
+        found: a regular expression on "verdict: message"; another finding in the same case stays a fault.
+    """
+
+    cases: tuple[str, ...]
+    says: str
+    source: str
+    found: str = ""
+
+
+class Known(NamedTuple):
+    """A cause of faults that somebody has read the source for.
+
+    Attributes:
+        name: in a few words.
+        kind: "wrong numbers", "crash" or "robustness gap".
+        cases: the faults that it explains, as patterns of file names.
+        found: a regular expression on "verdict: message", as in ``Documented``.
+        where: the file and the lines.
+        report: what to send to its maintainers, in Markdown.
+        script: ten lines that show it without attendax, and end in an error as long as it is there.
+    """
+
+    name: str
+    kind: str
+    cases: tuple[str, ...]
+    found: str = ""
+    where: str = ""
+    report: str = ""
+    script: str = ""
+
+
+def explains(entry: Documented | Known, case: str, said: str) -> bool:
+    """Whether an entry explains what was found in a case: "verdict: message"."""
+    return matches(entry.cases, case) and bool(re.search(entry.found, said))
+
+
+def matches(patterns: tuple[str, ...], name: str) -> bool:
+    """Whether a name fits one of the patterns; brackets are themselves."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Implementation:
+    """What is judged.
+
+    Attributes:
+        attend: ``fn(query, key, value, *, mask=None, ...)`` on arrays (..., N, T, D) of its framework.
+        name: for the report.
+        arrays: "jax", "torch" or "numpy".
+        backward: of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)``.
+        causal: where ``is_causal`` begins: "start" (L4) or "end".
+        empty_rows: what a query without any key gets: "zero" (L5), "mean" of the values, or "nan".
+        lacks: what it does not offer, of ``TRAITS`` and ``OPTIONS``, each with the reason.
+        source: Python that defines ``attend`` in a reproduction.
+        eager: whether JAX may not compile it.
+        version: of its library.
+        device: where its arrays are made, as its framework names it; its own default unless given.
+        documented: where it differs by design, each with the text that says so.
+        known: the causes of its faults that have a name.
+    """
+
+    attend: Callable[..., Any]
+    name: str
+    arrays: str = "jax"
+    backward: Callable[..., Any] | None = None
+    causal: str = "start"
+    empty_rows: str = "zero"
+    lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    source: str = ""
+    eager: bool = False
+    version: str = ""
+    device: str = ""
+    documented: tuple[Documented, ...] = ()
+    known: tuple[Known, ...] = ()
+
+    def contract(self, case: str, said: str) -> str:
+        """The documented difference that explains what was found in a case, with its source; empty where none does."""
+        entry = next((entry for entry in self.documented if explains(entry, case, said)), None)
+        return f"{entry.says} ({entry.source})" if entry else ""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that are none; a function carries its backward."""
+        for name, known in (("causal", CAUSAL), ("empty_rows", EMPTY_ROWS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"check: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
+        if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
+            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {', '.join((*TRAITS, *OPTIONS))}")
+        if self.backward is not None and not hasattr(self.attend, "backward"):
+            attend: Any = functools.partial(self.attend)
+            attend.backward = self.backward
+            object.__setattr__(self, "attend", attend)
+
+    def conventions(self) -> bool:
+        """Whether it declares to differ."""
+        return self.causal != "start" or self.empty_rows != "zero"
+
+    def lack(self, traits: list[str]) -> str | None:
+        """Why it does not offer one of the traits of a case; None if it offers all."""
+        accepted = keywords(self.attend)
+        for trait in traits:
+            if trait in self.lacks:
+                return self.lacks[trait]
+            if trait in OPTIONS and accepted is not None and trait not in accepted:
+                others = never_given(self.attend)
+                return f"no argument {trait}" + (f"; never given: {', '.join(others)}" if others else "")
+        return None
+
+
+def never_given(function: Callable[..., Any]) -> list[str]:
+    """The parameters after query, key and value that are no keywords of the protocol: perhaps they have other names."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[3:]
+    except (TypeError, ValueError):
+        return []
+    bound = getattr(function, "keywords", {})
+    named = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return [name for name in named if name not in OPTIONS and name not in bound]
+
+
+def keywords(function: Callable[..., Any]) -> set[str] | None:
+    """The names that a function takes as keywords; None if it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}

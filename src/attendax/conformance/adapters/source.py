@@ -1,0 +1,122 @@
+"""What a path names, and the text that makes a function in a script of its own."""
+
+import ast
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import os
+import re
+import sys
+import textwrap
+from types import ModuleType
+from typing import Any
+
+
+def resolve(path: str) -> Any:
+    """What ``"module:name"`` names; the current directory is searched, too.
+
+    Raises:
+        ValueError: it is no such path, or the module has no such name.
+        ModuleNotFoundError: there is no such module.
+    """
+    module, separator, names = path.partition(":")
+    if not (module and separator and names):
+        raise ValueError(f"check: {path!r} is not module:function, such as jax.nn:dot_product_attention")
+    found = importlib.import_module(module)
+    for name in names.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"check: {module} has no {names}")
+        found = getattr(found, name)
+    return found
+
+
+def import_line(function: Any, path: str | None = None, name: str = "fn", known: tuple[Any, ...] = ()) -> str:
+    """Python that makes ``name`` the function, as far as it can be told; else it raises, and says what to define."""
+    if path:
+        module, _, names = path.partition(":")
+        if "." in names:
+            return f"{_findable(module)}import {module}\n{name} = {module}.{names}"
+        return f"{_findable(module)}from {module} import {names} as {name}"
+    home, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if home in sys.modules and home != "__main__" and "<" not in qualified:
+        try:
+            if qualified and resolve(f"{home}:{qualified}") is function:
+                return import_line(function, f"{home}:{qualified}", name)
+        except (ImportError, ValueError):
+            pass
+    if isinstance(function, functools.partial):
+        words = [repr(x) for x in function.args] + [f"{k}={x!r}" for k, x in function.keywords.items()]
+        inner = import_line(function.func, None, name, known)
+        return f"{inner}\nimport functools\n{name} = functools.partial({', '.join([name, *words])})"
+    text = _definition(function, name)
+    if text is None:
+        shown = qualified or type(function).__qualname__
+        return f"raise NotImplementedError({f'define {name} here: {shown}, which was judged, cannot be shown'!r})"
+    return "\n".join([*_used(function, (*known, function)), text])
+
+
+def _findable(module: str) -> str:
+    """A line that finds a module which no installed distribution has."""
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if not file or top in sys.stdlib_module_names or top in importlib.metadata.packages_distributions():
+        return ""
+    folder = os.path.dirname(os.path.abspath(file))
+    folder = os.path.dirname(folder) if os.path.basename(file) == "__init__.py" else folder
+    return f"import sys\nsys.path.insert(0, {folder!r})\n"
+
+
+def _definition(function: Any, name: str) -> str | None:
+    """The text of a function, bound to ``name``; None where the text alone does not make it."""
+    if inspect.ismethod(function) or not inspect.isfunction(inspect.unwrap(function)):
+        return None
+    text = source_of(function)
+    if function.__name__ == "<lambda>":
+        return _lambda(text, name)
+    tree = ast.parse(text)
+    if not (tree.body and isinstance(tree.body[0], ast.FunctionDef)):
+        return None
+    return text if function.__name__ == name else f"{text}\n{name} = {function.__name__}"
+
+
+def _lambda(text: str, name: str) -> str | None:
+    """The one lambda of a piece of a statement; None where there are several."""
+    if text.count("lambda") != 1:
+        return None
+    text = text[text.index("lambda") :]
+    for end in range(len(text), 0, -1):  # what follows it belongs to the statement
+        try:
+            ast.parse(f"{name} = {text[:end]}")
+        except SyntaxError:
+            continue
+        return f"{name} = {text[:end].rstrip().rstrip(',')}"
+    return None
+
+
+def _used(function: Any, known: tuple[Any, ...]) -> list[str]:
+    """Lines that define what a function uses from around it, and its decorators."""
+    inner = inspect.unwrap(function)
+    around = inspect.getclosurevars(inner)
+    given = {**around.globals, **around.nonlocals}
+    names = set(re.findall(r"\w+", source_of(function)))
+    given |= {n: inner.__globals__[n] for n in names if n in inner.__globals__}  # of decorators and defaults
+    lines = []
+    for name, x in given.items():
+        if isinstance(x, ModuleType):
+            lines.append(f"{_findable(x.__name__)}import {x.__name__} as {name}")
+        elif isinstance(x, (bool, int, float, str, tuple, type(None))):
+            lines.append(f"{name} = {x!r}")
+        elif callable(x) and not any(x is y for y in known):
+            lines.append(import_line(x, None, name, known))
+    return lines
+
+
+def source_of(function: Any) -> str:
+    """The text of a function, without decorators' indentation; a comment where there is none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        return textwrap.dedent(inspect.getsource(function)).rstrip()
+    except (OSError, TypeError):
+        return f"# the source of {getattr(function, '__qualname__', function)} cannot be read: define it here"

@@ -1,0 +1,46 @@
+"""How an implementation is judged: numbers, dtype, profile, sizes and the precision of its products, as one value."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .case import LAW, PROFILES, SIZES
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+PRECISIONS = ("highest", "tf32", "bf16")
+
+
+class How(NamedTuple):
+    """How a case is judged.
+
+    Attributes:
+        seed: of the numbers.
+        dtype: of the cases that do not choose their own.
+        profile: "numbers", "robust" or "law": what is asked, and how much rounding is allowed.
+        sizes: of the axes, in place of those of the cases.
+        precision: of products of float32 arrays: "highest", "tf32" or "bf16".
+    """
+
+    seed: int = 0
+    dtype: str = "float32"
+    profile: str = LAW
+    sizes: Mapping[str, int] = {}
+    precision: str = "highest"
+
+    def checked(self, who: str = "check") -> "How":
+        """The same.
+
+        Raises:
+            ValueError: a field is none of those there are.
+        """
+        for name, known in (("dtype", DTYPES), ("profile", PROFILES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{who}: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
+        for axis, size in self.sizes.items():
+            if axis not in SIZES or not isinstance(size, int) or size < 0:
+                raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
+        return self
+
+    @property
+    def strict(self) -> bool:
+        """Whether the law's precision is asked: twice the error of the dense formula (L8), dtypes, the same bits."""
+        return self.profile == LAW

@@ -1,0 +1,4 @@
+"""``attendax check`` and ``pytest --attention``: what is asked for, and how."""
+
+from .arguments import add_arguments as add_arguments
+from .running import run as run

@@ -1,0 +1,172 @@
+"""What is asked for at the command line: its arguments, and what they say in the terms of ``check``."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from attendax.exits import Refusal
+
+from ..adapters import ADAPTERS
+from ..adapters.implementation import Implementation
+from ..adapters.source import resolve
+from ..cases.how import DTYPES, How
+from ..worker.candidate import implement
+
+REPORTS = ("json", "junit", "markdown", "html")
+SAID = """\
+The function takes (query, key, value, *, mask, bias, is_causal, scale, ...) on arrays (B, N, T, D); what its signature
+does not name is not offered. Exit status: 0 nothing is wrong, 1 something is, 2 refused. With --all-installed: 1 if
+attendax's own implementations are not all without fault, whatever the others are; else 0."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = SAID
+    parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function, or the name of an adapter")
+    how = parser.add_argument_group("how the function is called")
+    how.add_argument("--adapter", metavar="NAME", help="one that ships, or module:function of your own")
+    about = "found by trying unless given, those last that the function does not import"
+    how.add_argument("--arrays", choices=("jax", "torch", "numpy"), help=about)
+    how.add_argument("--layout", metavar="BTNH", help="of the axes: BNTD, BTND, NTD, TND, TD (H for D), or packed")
+    how.add_argument("--rename", nargs="+", action="extend", metavar="mask=attn_mask", help="keywords of other names")
+    how.add_argument("--mask-true", choices=("attend", "drop"), help="what True in a mask means; attend unless given")
+    how.add_argument("--causal", choices=("start", "end"), help="where is_causal is aligned; start unless given")
+    how.add_argument("--empty-rows", choices=("zero", "mean", "nan"), help="of a query without keys; zero unless given")
+    how.add_argument("--lse-base", type=float, metavar="2", help="of its log-sum-exp; e unless given")
+    how.add_argument(
+        "--lacks", nargs="+", action="extend", metavar="TRAIT", help='what it does not offer, such as "grouped heads"'
+    )
+    how.add_argument("--backward", metavar="module:function", help="its gradients by hand")
+    what = parser.add_argument_group("what is judged")
+    what.add_argument(
+        "--only", nargs="+", action="extend", metavar="L6", help="laws, parts of the names of cases, and keywords"
+    )
+    what.add_argument(
+        "--level",
+        default="everything",
+        metavar="LEVEL",
+        help="forward, gradient (and forward), backward (gradients alone) or everything; the last unless given",
+    )
+    what.add_argument(
+        "--profile", metavar="PROFILE", help="numbers, robust (NaN under masks, extremes, empty sets) or law; numbers"
+    )
+    what.add_argument("--dtype", default="float32", metavar="DTYPE", help="float32, float64, bfloat16 or float16")
+    what.add_argument("--seed", type=int, default=0, metavar="N", help="of the numbers")
+    what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
+    what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
+    what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
+    what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
+    out = parser.add_argument_group("what is written")
+    for kind in REPORTS:
+        out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
+    out.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    out.add_argument(
+        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
+    )
+    out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
+    out.add_argument("--list-adapters", action="store_true", help="print the adapters that ship, and stop")
+    out.add_argument("--all-installed", action="store_true", help="every adapter whose library is installed")
+    out.add_argument(
+        "--output", metavar="DIR", help="of --all-installed: conformance.json, .md and .html; . unless given"
+    )
+
+
+def asked_of(args: argparse.Namespace) -> dict[str, Any]:
+    """How it is judged, as ``check`` takes it."""
+    sizes = {}
+    for pair in filter(None, (args.sizes or "").split(",")):
+        axis, _, size = pair.partition("=")
+        if not size.strip().isdigit():
+            raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
+        sizes[axis.strip().upper()] = int(size)
+    given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision}
+    return given | {"profile": profile(args), "sizes": sizes}
+
+
+def profile(args: argparse.Namespace) -> str:
+    """How much is asked of one function."""
+    return args.profile or "numbers"
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The keywords of ``check`` that were given."""
+    names = ("adapter", "arrays", "layout", "mask_true", "causal", "empty_rows", "lse_base", "device")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if args.backward is not None:
+        given["backward"] = _resolved(args.backward)
+    if args.rename:
+        pairs = [pair.partition("=") for pair in args.rename]
+        if wrong := [pair for pair, found in zip(args.rename, pairs, strict=True) if not all(found)]:
+            raise Refusal(f"--rename got {wrong[0]!r}, expected ours=theirs, such as mask=attn_mask")
+        given["names"] = {ours: theirs for ours, _, theirs in pairs}
+    if args.lacks:
+        given["lacks"] = dict.fromkeys(args.lacks, "said to be lacking")
+    if "lse_base" in given and not given["lse_base"] > 1:
+        raise Refusal(f"--lse-base got {given['lse_base']:g}, expected a number above 1")
+    return given
+
+
+def _resolved(path: str) -> Any:
+    return _import(lambda: resolve(path), path)
+
+
+def _import(load: Callable[[], Any], path: str) -> Any:
+    """What ``load`` gives; an error in the user's module becomes a refusal, as it is before any case."""
+    try:
+        return load()
+    except ImportError as error:
+        raise Refusal(f"{path}: {one_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        if str(error).startswith("check: "):
+            raise
+        raise Refusal(f"{path}: {type(error).__name__}: {one_line(error)}") from error
+
+
+def implementation(args: argparse.Namespace) -> Implementation:
+    """What the arguments name; all that can be refused is refused here."""
+    if ":" not in args.target and args.target not in ADAPTERS:
+        known = ", ".join(ADAPTERS)
+        raise Refusal(f"{args.target!r} is neither module:function nor an adapter that ships: {known}")
+    if args.dtype not in DTYPES:
+        raise Refusal(f"--dtype got {args.dtype!r}, expected one of {', '.join(DTYPES)}")
+    if args.seed < 0:
+        raise Refusal(f"--seed got {args.seed}, expected 0 or more")
+    given = settings(args)
+    how = How(**asked_of(args)).checked()
+    return _import(lambda: implement(args.target, how=how, **given), args.target)
+
+
+def refuse_with_all(args: argparse.Namespace) -> None:
+    """Options of a single function."""
+    single = (
+        "target", "adapter", "arrays", "layout", "rename", "mask_true", "causal", "empty_rows", "lse_base", "lacks",
+        "backward", "device", "sizes", "known_failures",
+    )  # fmt: skip
+    for name in (*single, "reproduce", *REPORTS):
+        if getattr(args, name) is not None:
+            shown = f"the function {args.target}" if name == "target" else f"--{name.replace('_', '-')}"
+            raise Refusal(f"--all-installed runs every adapter as it ships: leave {shown} out")
+
+
+def files(args: argparse.Namespace) -> dict[str, str]:
+    """Where each kind of report goes, of those that are asked for."""
+    return {kind: getattr(args, kind) for kind in REPORTS if getattr(args, kind) is not None}
+
+
+def refuse_unwritable(args: argparse.Namespace) -> None:
+    """Say now, not after two minutes, that a file cannot be written."""
+    written = files(args)
+    if sum(file == "-" for file in written.values()) > 1:
+        raise Refusal("only one report fits standard output: give the others a file")
+    for kind, file in written.items():
+        folder = os.path.dirname(file) or "."
+        if file != "-" and (os.path.isdir(file) or not os.path.isdir(folder)):
+            raise Refusal(f"--{kind} {file}: there is no such folder, or this is one")
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, without the name of the function that raised it."""
+    words = " ".join(str(error).split()).removeprefix("check: ")
+    return words or type(error).__name__

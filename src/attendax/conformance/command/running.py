@@ -1,0 +1,126 @@
+"""``attendax check``: judge a function, or every library that is installed."""
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import os
+import sys
+
+from attendax.exits import FAILED, REFUSED, Refusal
+from attendax.extras import require
+
+from ..adapters import ADAPTERS, matrix
+from ..adapters.adapter import version_of
+from ..cases import CASES, choose
+from ..cases.how import How
+from ..checking import check, judge
+from ..report import Report
+from ..report.screen import terminal
+from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all
+from .output import console, progress, write
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the arguments say.
+
+    Returns:
+        The exit status: 0 nothing is wrong, 1 something is, 2 refused, said why on standard error.
+
+    Raises:
+        KeyboardInterrupt, BrokenPipeError: for the caller to end on.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return _run(args)
+    except (Refusal, ValueError, TypeError, ImportError, AttributeError) as error:
+        if not isinstance(error, Refusal) and not _users(error):
+            raise
+        print(f"attendax check: {one_line(error)}", file=sys.stderr)
+        return REFUSED
+
+
+def _users(error: Exception) -> bool:
+    """Whether an error is about what the user gave: it names ``check``, or is an import of theirs that failed."""
+    return isinstance(error, ImportError) or str(error).startswith("check: ")
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.list_adapters:
+        return _list_adapters()
+    if args.list_cases:
+        return _list_cases(args)
+    require("rich", "check", extra="check")
+    if args.all_installed:
+        refuse_with_all(args)
+        return int(matrix().all_installed(args))
+    if args.output:
+        raise Refusal("--output is of --all-installed; a single report goes to --json, --markdown or --html FILE")
+    if args.target is None:
+        raise Refusal("name a function as module:function, or an adapter, before the options; or --all-installed")
+    refuse_unwritable(args)
+    if args.reproduce:
+        return _reproduce(args)
+    only = args.only or ()
+    choose(only, args.level, profile(args))  # before anything is imported for longer
+    with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the function may print
+        made = implementation(args)
+        asked = asked_of(args) | {"known_failures": args.known_failures}
+        report = check(made, only=only, level=args.level, progress=tell, **asked)
+    return _show(report, args)
+
+
+def _list_adapters() -> int:
+    width = max(map(len, ADAPTERS))
+    for name, adapter in ADAPTERS.items():
+        found = importlib.util.find_spec(adapter.function.partition(":")[0].partition(".")[0])
+        version = version_of(adapter.package) if found else "not installed"
+        print(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
+    return 0
+
+
+def _list_cases(args: argparse.Namespace) -> int:
+    for case in choose(args.only or (), args.level, args.profile or "law"):
+        print(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
+    return 0
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    """Print the script of one case, and nothing else."""
+    exact = [case for case in CASES if case.name == args.reproduce]
+    cases = exact or choose([args.reproduce])
+    if len(cases) > 1:
+        names = ", ".join(repr(case.name) for case in cases[:5])
+        raise Refusal(
+            f"--reproduce {args.reproduce!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}"
+        )
+    with contextlib.redirect_stdout(sys.stderr):
+        how = How(**asked_of(args))
+        outcome = judge(implementation(args), cases[0].sized(how.sizes) or cases[0], how)
+    if outcome.verdict.fails:
+        print(outcome.reproduction, end="")
+        return FAILED
+    print(f"attendax check: {outcome.case.law}, {outcome.case.name}: {outcome.told()}", file=sys.stderr)
+    return 0
+
+
+def _show(report: Report, args: argparse.Namespace) -> int:
+    """The files, and the tables unless a report takes standard output."""
+    contents = {"json": report.to_json, "markdown": report.to_markdown, "html": report.to_html}
+    contents["junit"] = report.to_junit
+    written = files(args)
+    for kind, file in written.items():
+        if file == "-":
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8")
+            print(contents[kind]())
+        else:
+            write(file, contents[kind]())
+    if "-" not in written.values():
+        terminal(report, console(), scripts=args.reproduce is not None)
+    return 0 if report.ok else FAILED

@@ -1,0 +1,229 @@
+"""The plain dense formula in the dtype of the inputs: how large an error is nobody's fault (L8).
+
+Scores, softmax and sums in float32 at least; below that, weights and what is multiplied by them in the dtype itself,
+which is how everyone writes it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..cases.case import Inputs, Leaves
+from .right import allowed_pairs
+
+MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
+
+
+class Style(NamedTuple):
+    """How the formula is computed: the precision of its products, and the dtype of its steps."""
+
+    precision: str = ""  # of MANTISSA; "": that of float32
+    steps: str = "float32"  # scores, softmax and sums; the inputs' own where that is wider, or narrower and asked for
+
+
+class Rounding:
+    """What is done to numbers between the steps."""
+
+    def __init__(self, xp: Any, wide: Any, style: Style) -> None:
+        """``wide`` is the dtype that holds the numbers."""
+        self.xp, self.wide, self.style = xp, wide, style
+
+    def product(self, a: Any, b: Any) -> Any:
+        """``a @ b``, of operands at the precision of the products."""
+        return self.step(self._operand(a) @ self._operand(b))
+
+    def step(self, x: Any) -> Any:
+        """A step's result, in the dtype of the steps."""
+        narrow = np.dtype(self.style.steps)
+        if narrow.itemsize >= np.dtype(self.wide).itemsize:
+            return x
+        return x.astype(narrow).astype(self.wide)
+
+    def _operand(self, x: Any) -> Any:
+        bits = MANTISSA.get(self.style.precision)
+        if bits is None or self.wide is not np.float32:
+            return x
+        if self.xp is not np:
+            import jax
+
+            return jax.lax.reduce_precision(x, 8, bits)
+        whole = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+        half = np.uint64(1 << (22 - bits))
+        kept = (whole + half - np.uint64(1) + (whole >> np.uint64(23 - bits) & np.uint64(1))) & ~(
+            half * np.uint64(2) - np.uint64(1)
+        )
+        rounded = kept.astype(np.uint32).view(np.float32).reshape(x.shape)
+        return np.where(np.isfinite(x), rounded, x)
+
+
+def forward(inputs: Inputs, xp: Any = np, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
+    """``out`` and ``lse``; with ``xp=jax.numpy`` to be differentiated by JAX."""
+    steps = _forward(inputs, xp, kept, style)
+    given = {"out": steps["out"], "lse": steps["lse"]}
+    return given if inputs.options.get("return_lse") else {"out": given["out"]}
+
+
+def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]:
+    query, key, value = (inputs.arrays[name] for name in ("query", "key", "value"))
+    wide: Any = np.float64 if query.dtype == np.float64 else np.float32
+    rounding = Rounding(xp, wide, style)
+    step = rounding.step
+    q, k, v = (x.astype(wide) for x in (query, key, value))
+    if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
+        k, v = (xp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+    scale = wide(inputs.options.get("scale", 1 / np.sqrt(q.shape[-1])))
+    products = rounding.product(step(q * scale), k.swapaxes(-1, -2))
+    cap = inputs.options.get("softcap")
+    scores = products if cap is None else step(wide(cap) * xp.tanh(products / wide(cap)))
+    slope = 1 if cap is None else 1 - xp.tanh(products / wide(cap)) ** 2  # of the scores in the products
+    if "bias" in inputs.arrays:
+        scores = step(scores + inputs.arrays["bias"].astype(wide))
+    scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
+    largest = xp.max(scores, axis=-1, keepdims=True, initial=np.finfo(wide).min)
+    powers = step(xp.exp(step(scores - largest)))
+    total = step(powers.sum(axis=-1, keepdims=True))
+    weights = step(powers / xp.where(total == 0, 1, total))
+    rounded = (weights * kept).astype(query.dtype).astype(wide)
+    out = rounding.product(rounded, v).astype(query.dtype)
+    lse = step(largest + xp.log(total))[..., 0]
+    return dict(
+        q=q, k=k, v=v, scale=scale, products=products, slope=slope, weights=weights, out=out, lse=lse,
+        wide=wide, rounding=rounding,
+    )  # fmt: skip
+
+
+def gradient(inputs: Inputs, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
+    """By hand, as in ``spec.attention_backward``."""
+    found = _pulled(inputs, _forward(inputs, np, kept, style), kept)
+    return {f"grad {name}": _to_shape(found[name], x, name).astype(x.dtype) for name, x in inputs.arrays.items()}
+
+
+def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
+    """The gradients of query, key, value and bias in the shapes of the scores, and the steps to them."""
+    narrow, wide, rounding = s["out"].dtype, s["wide"], s["rounding"]
+    step, product = rounding.step, rounding.product
+    cotangent = inputs.extra["cotangent"].astype(wide)
+    dweights = product(cotangent, s["v"].swapaxes(-1, -2)) * kept
+    weights = s["weights"]
+    centred = step(dweights - step((dweights * weights).sum(-1, keepdims=True)))
+    dscores = step(weights * centred)
+    if "lse_cotangent" in inputs.extra:
+        through_lse = inputs.extra["lse_cotangent"].astype(wide)[..., None]
+        centred, dscores = step(centred + through_lse), step(dscores + weights * through_lse)
+    dproducts = step((dscores * s["slope"]).astype(narrow).astype(wide) * s["scale"])
+    rounded = (weights * kept).astype(narrow).astype(wide)
+    found = {"query": product(dproducts, s["k"]), "key": product(dproducts.swapaxes(-1, -2), s["q"])}
+    found |= {"value": product(rounded.swapaxes(-1, -2), cotangent), "bias": dscores}
+    return found | {"cotangent": cotangent, "dweights": dweights, "centred": centred, "dproducts": dproducts}
+
+
+def tangent(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
+    """How ``out`` and ``lse`` move along the tangents."""
+    s = _forward(inputs, np, 1, style)
+    moved = _moved(inputs, s)
+    found = {"tangent out": moved["out"].astype(s["out"].dtype), "tangent lse": moved["lse"]}
+    return found if inputs.options.get("return_lse") else {"tangent out": found["tangent out"]}
+
+
+def _moved(inputs: Inputs, s: dict[str, Any]) -> dict[str, Any]:
+    """How the steps of the forward move: of ``softmax(c(scale q kᵀ) + bias) v`` the product rule, line by line."""
+    step, product, narrow, wide = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["wide"]
+    given = {name: np.zeros_like(x) for name, x in inputs.arrays.items()} | inputs.extra["tangents"]
+    q, k, v = (given[name].astype(wide) for name in ("query", "key", "value"))
+    if s["k"].shape != k.shape:
+        k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+    keys, moved_keys = (x.swapaxes(-1, -2) for x in (s["k"], k))
+    products = step(product(step(q * s["scale"]), keys) + product(step(s["q"] * s["scale"]), moved_keys))
+    scores = step(products * s["slope"])
+    if "bias" in given:
+        scores = step(scores + given["bias"].astype(wide))
+    lse = step((s["weights"] * scores).sum(-1, keepdims=True))
+    weights = step(s["weights"] * step(scores - lse))
+    rounded, moved = (x.astype(narrow).astype(wide) for x in (s["weights"], weights))
+    out = step(product(moved, s["v"]) + product(rounded, v))
+    return dict(q=q, k=k, v=v, products=products, weights=weights, out=out, lse=lse[..., 0])
+
+
+def second(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
+    """How the gradients move along the tangents: of each line of ``_pulled`` the product rule."""
+    s = _forward(inputs, np, 1, style)
+    m, g = _moved(inputs, s), _pulled(inputs, s)
+    step, product, narrow, wide = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["wide"]
+    weights, slope, cotangent = s["weights"], s["slope"], g["cotangent"]
+    moved_dweights = product(cotangent, m["v"].swapaxes(-1, -2))
+    average = step((moved_dweights * weights + g["dweights"] * m["weights"]).sum(-1, keepdims=True))
+    dscores = step(m["weights"] * g["centred"] + weights * step(moved_dweights - average))
+    dproducts = dscores * slope
+    if (cap := inputs.options.get("softcap")) is not None:  # slope = 1 - tanh², whose derivative is -2 tanh slope / cap
+        bend = -2 * np.tanh(s["products"] / wide(cap)) * slope / wide(cap)
+        dproducts = step(dproducts + step(weights * g["centred"]) * bend * m["products"])
+    dproducts = step(dproducts.astype(narrow).astype(wide) * s["scale"])
+    rounded = m["weights"].astype(narrow).astype(wide)
+    found = {
+        "query": product(dproducts, s["k"]) + product(g["dproducts"], m["k"]),
+        "key": product(dproducts.swapaxes(-1, -2), s["q"]) + product(g["dproducts"].swapaxes(-1, -2), m["q"]),
+        "value": product(rounded.swapaxes(-1, -2), cotangent),
+        "bias": dscores,
+    }
+    moving = {name: x for name, x in inputs.arrays.items() if name in inputs.extra["tangents"]}
+    return {f"second {name}": _to_shape(step(found[name]), x, name).astype(x.dtype) for name, x in moving.items()}
+
+
+def formula(direction: str, in_jax: bool, style: Style = Style()) -> Callable[[Inputs], Leaves]:  # noqa: B008
+    """The dense formula in a direction: by hand in NumPy, or by JAX.
+
+    By JAX it is compiled once, with the options of the first call.
+    """
+    name = direction.partition(",")[0]
+    name = "gradient" if "gradient" in name else name
+    if in_jax:
+        return _by_jax(name, style)
+    by_hand: dict[str, Callable[..., Leaves]] = {"gradient": gradient, "jvp": tangent, "second": second}
+    return functools.partial(by_hand.get(name, forward), style=style)
+
+
+def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
+    import jax
+
+    prefix = {"jvp": "tangent ", "second": "second ", "gradient": "grad "}.get(name, "")
+    compiled: list[Any] = []
+
+    def run(inputs: Inputs) -> Leaves:
+        given = {k: x for k, x in inputs.extra.items() if k in ("cotangent", "lse_cotangent", "tangents")}
+        with jax.enable_x64(inputs.arrays["query"].dtype == np.float64):
+            if not compiled:
+                compiled.append(jax.jit(functools.partial(_differentiated, name, style, inputs, jax)))
+            found = compiled[0](dict(inputs.arrays), given)
+        return {prefix + leaf: np.asarray(x) for leaf, x in found.items()}
+
+    return run
+
+
+def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
+    moving = {k: x for k, x in arrays.items() if k not in inputs.extra.get("constants", {})}
+
+    def results(moving: Any) -> Any:
+        return forward(inputs._replace(arrays=arrays | moving), jax.numpy, style=style)
+
+    def pulled(moving: Any) -> Any:
+        found, pull = jax.vjp(results, moving)
+        cotangents = {"out": given["cotangent"], "lse": given.get("lse_cotangent")}
+        return pull({leaf: cotangents[leaf].astype(x.dtype) for leaf, x in found.items()})[0]
+
+    if name == "jvp":
+        return jax.jvp(results, (moving,), (given["tangents"],))[1]
+    if name == "second":
+        return jax.jvp(pulled, (moving,), (given["tangents"],))[1]
+    return pulled(moving) if name == "gradient" else results(moving)
+
+
+def _to_shape(gradient: np.ndarray, array: np.ndarray, name: str) -> np.ndarray:
+    """Summed over what was repeated: the query heads of a group, the axes of a bias that were broadcast."""
+    shape = array.shape
+    if name in ("key", "value") and gradient.ndim > 2 and gradient.shape != shape:
+        return gradient.reshape(*shape[:-2], -1, *shape[-2:]).sum(axis=-3)
+    gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
+    repeated = tuple(k for k, size in enumerate(shape) if size == 1 and gradient.shape[k] != 1)
+    return gradient.sum(axis=repeated, keepdims=True)

@@ -1,0 +1,124 @@
+"""How the cases of dropout are judged (L10): with one-hot values the result is the weights, so the kept set is seen."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from . import dense, right
+from .comparing import Tolerance, compare, unchanged
+from .trial import Trial
+from .verdicts import Finding, Verdict
+
+SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
+
+
+def dropped(trial: Trial) -> Finding:
+    """What ``extra["question"]`` asks about dropout (L10); the values are one-hot, so the result is the weights."""
+    question = trial.inputs.extra["question"]
+    rate = trial.inputs.options["dropout_rate"]
+    plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
+    weights = right.forward(trial.inputs._replace(options=plain))["out"]
+    got = np.asarray(trial.run(direction="forward")["out"], np.float64)
+    if (bad := np.isnan(got)).any():
+        return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
+    kept = got > weights / 2
+    off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
+    if off > 1e-4:
+        return Finding(Verdict.WRONG, f"{_kept_wrongly(got, weights, kept, rate)}: off by {off:.2g}", "out", error=off)
+    if kept.all():
+        return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
+    return DROPOUT[question](trial, kept, rate)
+
+
+def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, rate: float) -> str:
+    """What stands where something is kept, in words."""
+    if not kept.any() or np.abs(got[~kept]).max(initial=0.0) > 1e-4:
+        return "a weight is neither 0 nor p / (1 - rate)"
+    factor = float(np.median(got[kept] / weights[kept]))
+    if np.abs(got[kept] - factor * weights[kept]).max() > 1e-4:
+        return "a weight is neither 0 nor p / (1 - rate)"
+    if abs(factor - 1) < 1e-3:
+        return "what dropout keeps is not divided by 1 - rate"
+    return f"what dropout keeps is {factor:.3g} times its weight, not 1 / (1 - rate)"
+
+
+def dropped_none(trial: Trial) -> Finding:
+    """Rate 0 changes no bit."""
+    plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
+    return unchanged(trial.run(trial.inputs._replace(options=plain)), trial.run(), {})
+
+
+def dropped_all(trial: Trial) -> Finding:
+    """Rate 1 gives zeros."""
+    wanted = {leaf: np.zeros_like(x) for leaf, x in trial.expected().items()}
+    return compare(trial.run(), wanted, dict.fromkeys(wanted, Tolerance(0.0)))
+
+
+def _share(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """As many are kept as the rate says."""
+    seen = kept.size
+    away = abs(kept.mean() - (1 - rate)) / np.sqrt(rate * (1 - rate) / seen)
+    words = f"keeps {kept.mean():.3f} of the weights, expected {1 - rate:.3f}: {away:.1f} standard deviations"
+    return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=float(away), allowed=SIGMAS)
+
+
+def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """No two batches, heads or queries keep the same sets more often than chance has it."""
+    for axis in (0, 1, 2):
+        one, other = np.take(kept, 0, axis), np.take(kept, 1, axis)
+        chance = rate**2 + (1 - rate) ** 2
+        away = abs((one == other).mean() - chance) / np.sqrt(chance * (1 - chance) / one.size)
+        if away > SIGMAS:
+            which = ("batch", "head", "query")[axis]
+            return Finding(Verdict.WRONG, f"{which} 0 and 1 keep the same set: {away:.0f} standard deviations", "out")
+    return Finding(Verdict.OK)
+
+
+def _independent_in_blocks(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """No block of queries or keys, of any power of two, keeps the set of the one before it."""
+    chance = rate**2 + (1 - rate) ** 2
+    for axis, words in ((-2, "queries"), (-1, "keys")):
+        for step in (2**k for k in range(3, 13) if 2**k < kept.shape[axis]):
+            size = kept.shape[axis] - step
+            same = np.take(kept, range(size), axis) == np.take(kept, range(step, step + size), axis)
+            away = abs(same.mean() - chance) / np.sqrt(chance * (1 - chance) / same.size)
+            if away > SIGMAS:
+                message = f"{words} {step} apart keep the same set: {away:.0f} standard deviations"
+                return Finding(Verdict.WRONG, message, "out")
+    return Finding(Verdict.OK)
+
+
+def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """Other numbers, same random key: the same set."""
+    again = np.asarray(trial.run(direction="forward")["out"]) > 0  # NaN is not: it would be another set
+    if (again != kept).any():
+        return Finding(Verdict.WRONG, "the same random key gives another set", "out")
+    arrays = trial.inputs.arrays
+    other = arrays | {"query": arrays["query"][::-1] / 2}
+    moved = np.asarray(trial.run(trial.inputs._replace(arrays=other), "forward")["out"]) > 0
+    same = (moved == kept).all()
+    return Finding(Verdict.OK) if same else Finding(Verdict.WRONG, "the kept set depends on the numbers", "out")
+
+
+def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """Another random key: another set."""
+    options = trial.inputs.options | {"dropout_rng": 12345}
+    other = np.asarray(trial.run(trial.inputs._replace(options=options), "forward")["out"]) > 0
+    return Finding(Verdict.SILENT, "dropout_rng is ignored", "out") if (other == kept).all() else Finding(Verdict.OK)
+
+
+def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
+    """The gradient goes through the very set that the forward kept."""
+    wide = trial.inputs._replace(arrays={k: x.astype(np.float64) for k, x in trial.inputs.arrays.items()})
+    wanted = dense.gradient(wide, kept / (1 - rate))
+    return compare(trial.run(direction="gradient"), wanted, {leaf: Tolerance(2e-6) for leaf in wanted})
+
+
+DROPOUT: dict[str, Callable[..., Finding]] = {
+    "share": _share,
+    "independent": _independent,
+    "independent in blocks": _independent_in_blocks,
+    "position only": _position_only,
+    "other key": _other_key,
+    "gradient": _gradient_of_kept,
+}

@@ -1,0 +1,224 @@
+"""How each kind of case is judged: what is computed, and what it is held against."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..cases.case import Inputs, Leaves
+from ..worker.calling import Failed
+from . import right
+from .comparing import Tolerance, at, compare, unchanged, unsound
+from .dropout import dropped, dropped_all, dropped_none
+from .tolerances import MOST
+from .trial import Trial
+from .verdicts import Finding, Verdict
+
+HOPELESS = 1e-4  # an error above it is none of rounding, unless little more is allowed
+RIGHT_TO_ROUNDING = "right to rounding"
+SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
+
+
+def value(trial: Trial) -> Finding:
+    """The numbers of the specification, in the dtype of the query (L8)."""
+    wanted, got = trial.expected(), trial.run()  # in this order: a call may write to its inputs
+    trial.got = got
+    finding = compared(trial, got, wanted)
+    if finding.verdict.fails:
+        return _explained(trial, got, finding)
+    return _dtypes(trial, got) or finding
+
+
+def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
+    """What is got beside what is right; where a little more than is allowed, more effort is taken to say how much is.
+
+    ``times`` as much is allowed.
+    """
+    finding = Finding(Verdict.OK)
+    for effort in range(0 if trial.how.strict else -1, MOST + 1):
+        allowed = trial.tolerances(wanted, effort=effort)
+        finding = compare(got, wanted, {leaf: t._replace(allowed=times * t.allowed) for leaf, t in allowed.items()})
+        hopeless = effort >= 0 and (finding.error or 0) > max(10 * (finding.allowed or 0), HOPELESS)
+        if finding.verdict is not Verdict.WRONG or hopeless:
+            break
+    return finding
+
+
+def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
+    if not trial.how.strict:
+        return None
+    arrays, least = trial.inputs.arrays, np.float32 if trial.dtype != "float64" else np.float64
+    for leaf, x in got.items():
+        if leaf.endswith("lse"):
+            if np.dtype(x.dtype).itemsize < np.dtype(least).itemsize:
+                return Finding(Verdict.WRONG, f"lse is {x.dtype}, expected {np.dtype(least)} or wider", leaf)
+            continue
+        wanted = arrays.get(leaf.partition(" ")[2], arrays["query"]).dtype
+        if x.dtype != wanted:
+            return Finding(Verdict.WRONG, f"{leaf} is {x.dtype}, expected {wanted}", leaf)
+    return None
+
+
+def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
+    """Whether a declared convention explains it; whether an argument was ignored; or a gradient left out."""
+    if trial.implementation.conventions():
+        for words, wanted in _by_convention(trial):
+            if not compare(_judged(trial, got, wanted), wanted, trial.tolerances(wanted)).verdict.fails:
+                return Finding(Verdict.CONVENTION, words)
+    leaf = finding.leaf or ""
+    if (
+        leaf.startswith(("grad", "tangent", "second"))
+        and finding.verdict is Verdict.WRONG
+        and leaf in got
+        and not np.any(got[leaf])
+    ):
+        return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
+    if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
+        for name, less in _without(trial.inputs):
+            wanted = trial.expected(less)
+            mine = {leaf: x for leaf, x in got.items() if leaf in wanted}
+            if wanted.keys() == mine.keys() and not compare(mine, wanted, trial.tolerances(wanted)).verdict.fails:
+                return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
+    return finding
+
+
+def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
+    """The inputs without each option in turn."""
+    fewer = []
+    if "lse_cotangent" in inputs.extra:
+        silent = inputs.extra | {"lse_cotangent": np.zeros_like(inputs.extra["lse_cotangent"])}
+        fewer.append(("the cotangent of lse", inputs._replace(extra=silent)))
+    segments = ("query_segment_ids", "key_segment_ids")
+    for name in inputs.options:
+        if name not in ("return_lse", "dropout_rng", segments[0]):
+            gone = segments if name in segments else (name,)
+            rest = {k: x for k, x in inputs.options.items() if k not in gone}
+            fewer.append((name, inputs._replace(options=rest)))
+    if "bias" in inputs.arrays:
+        rest = {k: x for k, x in inputs.arrays.items() if k != "bias"}
+        fewer.append(("bias", inputs._replace(arrays=rest)))
+    return fewer
+
+
+def _judged(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
+    """What is got, without the lse of empty rows: who has another convention for these rows has another lse there."""
+    if "lse" not in got or trial.implementation.empty_rows == "zero":
+        return got
+    return got | {"lse": np.where(right.empty_rows(trial.inputs), wanted["lse"], got["lse"])}
+
+
+def _by_convention(trial: Trial) -> list[tuple[str, Leaves]]:
+    """What would be right under the conventions that the adapter declares, and their words."""
+    mine, found = trial.implementation, []
+    variants: list[tuple[str, dict[str, Any]]] = [("", {})]
+    if mine.causal == "end" and trial.inputs.options.get("is_causal"):
+        variants = [("causal is aligned to the end of the keys", {"causal_to_the_end": True})]
+        found.append((variants[0][0], trial.expected(causal_to_the_end=True)))
+    for words, conventions in variants:
+        rows = right.empty_rows(trial.inputs, **conventions)
+        wanted = trial.expected(**conventions) if rows.any() else {}
+        if wanted and mine.empty_rows == "mean":
+            more = right.with_mean_of_values(trial.inputs, wanted, **conventions)
+            found.append((f"{words} a query without any key gets the mean of the values".strip(), more))
+        if "out" in wanted and mine.empty_rows == "nan":
+            nan = wanted | {"out": np.where(rows[..., None], np.nan, wanted["out"])}
+            found.append(("a query without any key gets NaN", nan))
+    return found
+
+
+def same_bits(trial: Trial) -> Finding:
+    """Two calls whose inputs differ where it may not matter give the same bits (L6, L15).
+
+    Where only robustness is asked, or where no two calls are the same to the bit, the same numbers up to rounding.
+    """
+    other = trial.changed() if trial.case.changed else trial.inputs
+    nan_rows = trial.implementation.empty_rows == "nan"
+    one, two = trial.run(), trial.run(other)
+    found = unchanged(one, two, trial.case.where, nan_rows=nan_rows)
+    exact = trial.how.strict and "determinism" not in trial.implementation.lacks
+    if found.verdict is not Verdict.LEAK or exact or not trial.case.changed:
+        return found
+    wanted, got = ({leaf: x for leaf, x in some.items() if leaf in (trial.case.where or one)} for some in (one, two))
+    parts = {leaf: np.s_[...] if leaf not in trial.case.where else _part(trial.case.where[leaf]) for leaf in wanted}
+    wanted = {leaf: np.asarray(x, np.float64)[parts[leaf]] for leaf, x in wanted.items()}
+    nearly = compared(trial, {leaf: x[parts[leaf]] for leaf, x in got.items()}, wanted)
+    return found if nearly.verdict.fails else Finding(Verdict.OK)
+
+
+def _part(where: str) -> Any:
+    return eval(f"np.s_[{where}]", {"np": np})
+
+
+def close(trial: Trial) -> Finding:
+    """Two calls agree up to rounding, where the case says (L15)."""
+    one, other = trial.run(), trial.run(trial.changed())
+    if fault := unsound(one):
+        return fault
+    wanted = {leaf: np.asarray(one[leaf], np.float64)[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
+    got = {leaf: np.asarray(other[leaf])[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
+    found = compared(trial, got, wanted)
+    return found._replace(verdict=Verdict.LEAK) if found.verdict.fails else found
+
+
+def unwritten(trial: Trial) -> Finding:
+    """The arrays of the caller keep their numbers (L15)."""
+    given = trial.inputs.arrays | {k: x for k, x in trial.inputs.options.items() if hasattr(x, "shape")}
+    before = {name: x.copy() for name, x in given.items()}
+    after = trial.run(direction="unwritten")
+    for name, x in before.items():
+        if (differ := x != after[name]).any():
+            return at(Verdict.WRONG, f"the call wrote to {name}", name, differ, x, after[name])
+    return Finding(Verdict.OK)
+
+
+def refused(trial: Trial) -> Finding:
+    """A mistake gets an error that speaks of it (L14)."""
+    try:
+        got = trial.run()
+    except Failed as failed:
+        return _clear(failed, trial)
+    if trial.case.changed and not compare(got, *_as_meant(trial)).verdict.fails:
+        return Finding(Verdict.SILENT, f"accepted, and {RIGHT_TO_ROUNDING}")
+    shapes = ", ".join(f"{leaf} {x.shape}" for leaf, x in got.items())
+    return Finding(Verdict.SILENT, f"accepted; gives {shapes}")
+
+
+def _as_meant(trial: Trial) -> tuple[Leaves, dict[str, Tolerance]]:
+    """What is right where the mistake is read as it may be meant: after the lines that change the inputs."""
+    meant = trial.expected(trial.changed())
+    narrowest = max(float(ml_dtypes.finfo(x.dtype).eps) for x in trial.changed().arrays.values())
+    return meant, dict.fromkeys(meant, Tolerance(16 * max(narrowest, float(np.finfo(np.float32).eps))))
+
+
+def _clear(failed: Failed, trial: Trial) -> Finding:
+    """Whether an error names what it is about: an argument, sizes that disagree, a dtype."""
+    text, words = failed.text, trial.inputs.extra["speaks_of"]
+    named = failed.refusal or SIZES.search(text) or any(word.lower() in text.lower() for word in words)
+    return Finding(Verdict.OK if named and not failed.names_nothing else Verdict.OBSCURE, failed.said)
+
+
+def merged(trial: Trial) -> Finding:
+    """Attention over two parts of the keys, joined by their lse, is attention over all of them (L9)."""
+    cut, inputs = trial.inputs.extra["cut"], trial.inputs
+    halves = []
+    for part in (slice(None, cut), slice(cut, None)):
+        arrays = {k: x if k == "query" else x[..., part, :] for k, x in inputs.arrays.items()}
+        mask = {k: x[..., part] for k, x in inputs.options.items() if k == "mask"}
+        halves.append(trial.run(Inputs(arrays, inputs.options | mask, inputs.extra)))
+    outs, lses = ([np.asarray(h[k], np.float64) for h in halves] for k in ("out", "lse"))
+    with np.errstate(all="ignore"):
+        largest = np.maximum(np.maximum(*lses), np.finfo(np.float64).min)
+        powers = [np.exp(lse - largest)[..., None] for lse in lses]
+        total = powers[0] + powers[1]
+        out = sum(p * x for p, x in zip(powers, outs, strict=True)) / np.where(total == 0, 1, total)
+        lse = largest + np.log(total[..., 0])
+    trial.got = {"out": out, "lse": lse}
+    return compared(trial, trial.got, trial.expected(), times=2)  # two calls
+
+
+JUDGES: dict[str, Callable[[Trial], Finding]] = {
+    judge.__name__: judge
+    for judge in (value, same_bits, close, unwritten, refused, merged, dropped, dropped_none, dropped_all)
+}

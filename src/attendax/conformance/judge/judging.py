@@ -1,0 +1,108 @@
+"""One case of one implementation: whether it is offered, and what its judge finds."""
+
+import functools
+from collections.abc import Callable
+
+from ..adapters.implementation import Implementation
+from ..cases import CASES, Case
+from ..cases.case import SIZES, Leaves
+from ..cases.how import DTYPES, How
+from ..worker.calling import Failed, NoNumbers, call, first_line
+from .judges import JUDGES
+from .trial import Trial
+from .verdicts import Finding, Verdict
+
+# Sizes of the plainest call that has a trait, from its own.
+NEEDED: dict[str, Callable[[dict[str, int]], dict[str, int]]] = {
+    "grouped heads": lambda x: {"N": 2 * x["G"]} if x["N"] == x["G"] else {},
+    "V != D": lambda x: {"V": 2 * x["D"]} if x["V"] == x["D"] else {},
+}
+RANKS = {"rank 2": "-", "rank 3": "", "rank 5": "AB"}  # and the axes before the heads
+PROBED = (*NEEDED, *DTYPES)  # what no keyword shows, and who lacks it raises
+
+
+def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
+    """What is found in a case, by design where a documented difference explains it; and what a call gave."""
+    finding, got = _find(implementation, case, how)
+    if finding.verdict.fails and (contract := implementation.contract(case.name, finding.said)):
+        message = f"{contract}; found {finding.said}"
+        finding = finding._replace(verdict=Verdict.BY_DESIGN, message=message)
+    return finding, got
+
+
+def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
+    if implementation.arrays not in case.frameworks:
+        return Finding(Verdict.NOT_OFFERED, f"{implementation.arrays} has nothing of the kind"), {}
+    trial = Trial(implementation, case, how)
+    if lack := implementation.lack(case.traits(trial.inputs)) or _found_lacking(implementation, case, trial):
+        return Finding(Verdict.NOT_OFFERED, lack), {}
+    try:
+        return JUDGES[case.judge](trial), trial.got
+    except NotImplementedError as error:
+        return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error)), {}
+    except NoNumbers as found:
+        return Finding(Verdict.WRONG, found.args[1], found.args[0]), {}
+    except Failed as failed:
+        if failed.refusal or _of_a_rank(implementation, case, trial):
+            return Finding(Verdict.NOT_OFFERED, f"refused: {failed}"), {}
+        return Finding(Verdict.OBSCURE, str(failed)), {}
+
+
+def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool:
+    """Whether what raised may be the rank of an array, which only the law asks for."""
+    traits = [] if trial.how.strict else case.traits(trial.inputs)
+    ranks = [trait for trait in traits if trait in RANKS]
+    return any(t.startswith("bias of") for t in traits) or any(probe(implementation, t, trial.how) for t in ranks)
+
+
+def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> str:
+    """Why a trait that nobody declared is not offered: the plainest call that needs it raises. The law asks for all."""
+    if trial.how.strict or case.judge == "refused":
+        return ""
+    traits = [trait for trait in case.traits(trial.inputs) if trait in PROBED]
+    reasons = [(trait, probe(implementation, trait, trial.how)) for trait in traits]
+    if case.direction.startswith("gradient") and not any(reason for _, reason in reasons):
+        reasons.append(("gradients", probe(implementation, "gradients", trial.how)))
+    return next((f"{trait}: raises {reason}" for trait, reason in reasons if reason), "")
+
+
+@functools.lru_cache(maxsize=256)
+def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[str, int], ...]) -> str:
+    how = How(dtype=dtype, sizes=dict(sizes))
+    case = _plain("gradient: plain" if trait == "gradients" else "plain")
+    base = SIZES | dict((case.sized(how.sizes) or case).sizes)
+    base |= NEEDED[trait](base) if trait in NEEDED else {}
+    if trait in RANKS:
+        base |= {"N": 1, "G": 1} if trait == "rank 2" else {"A": 2} if trait == "rank 5" else {}
+        case = case._replace(leading=RANKS[trait])
+    case = case._replace(sizes=base, dtype=trait if trait in DTYPES else None)
+    try:
+        trial = Trial(implementation.of, case, how)
+        call(implementation.of, trial.inputs, case.direction)
+    except NotImplementedError:
+        return ""  # says so itself, case by case
+    except (Failed, NoNumbers) as failed:
+        return str(failed)
+    return ""
+
+
+class ById:
+    """An implementation as a key: it may hold what is not hashable."""
+
+    def __init__(self, of: Implementation) -> None:
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of.attend)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ById) and other.of.attend is self.of.attend
+
+
+def probe(implementation: Implementation, trait: str, how: How) -> str:
+    """The error of the plainest call that needs a trait; nothing where it runs."""
+    return _probe(ById(implementation), trait, how.dtype, tuple(how.sizes.items()))
+
+
+def _plain(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)

@@ -1,0 +1,202 @@
+"""What is right: the specification in float64, in every direction, and what a declared convention makes of it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attendax import spec
+
+from .. import differences
+from ..cases.case import Inputs, Leaves
+
+
+class Modifier(NamedTuple):
+    """A score modifier as the specification reads it: those of ``attendax.scores`` load JAX, as pytrees of it."""
+
+    kind: str
+    arrays: tuple[Any, ...]
+    settings: tuple[Any, ...]
+
+    def replace(self, arrays: tuple[Any, ...]) -> "Modifier":
+        """With gradients in place of its arrays."""
+        return self._replace(arrays=arrays)
+
+
+def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndarray:
+    """Which query may look at which key, (..., N, T, S) or broadcastable to it; a bias of -inf is not looked at."""
+    query, key = inputs.arrays["query"], inputs.arrays["key"]
+    T, S, given = query.shape[-2], key.shape[-2], inputs.options
+    i, j = np.arange(T)[:, None], np.arange(S)
+    allowed = np.ones((T, S), bool)
+    if given.get("is_causal"):
+        begins = np.asarray(given.get("offset", S - T if causal_to_the_end else 0))
+        allowed = allowed & (j <= i + begins[..., None, None, None] if begins.ndim else j <= i + begins)
+    if given.get("window") is not None:
+        left, right = given["window"]
+        allowed = allowed & ((left is None) | (j >= i - (left or 0))) & ((right is None) | (j <= i + (right or 0)))
+    if given.get("key_lengths") is not None:
+        allowed = allowed & (j < np.asarray(given["key_lengths"])[..., None, None, None])
+    if given.get("query_segment_ids") is not None:
+        ids = given["query_segment_ids"], given["key_segment_ids"]
+        allowed = allowed & (np.asarray(ids[0])[..., None, :, None] == np.asarray(ids[1])[..., None, None, :])
+    if given.get("mask") is not None:
+        allowed = allowed & given["mask"]
+    return allowed
+
+
+def forward(inputs: Inputs, **conventions: Any) -> Leaves:
+    """``out``, and ``lse`` where it is asked for."""
+    arrays, options = _for_spec(inputs, **conventions)
+    out, lse = spec.attention(**arrays, **options, return_lse=True)
+    return {"out": out, "lse": lse} if inputs.options.get("return_lse") else {"out": out}
+
+
+def gradient(inputs: Inputs, **conventions: Any) -> Leaves:
+    """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse) with respect to every floating array."""
+    arrays, options = _for_spec(inputs, **conventions)
+    cotangent = np.asarray(inputs.extra["cotangent"], np.float64)
+    if "lse_cotangent" in inputs.extra:
+        options["grad_lse"] = np.asarray(inputs.extra["lse_cotangent"], np.float64)
+    found = spec.attention_backward(cotangent, **arrays, **options)
+    return {f"grad {name}": x for name, x in zip(inputs.arrays, found, strict=False)}
+
+
+def jvp(inputs: Inputs, **conventions: Any) -> Leaves:
+    """How the results move along the tangents."""
+    return {f"tangent {name}": x for name, x in _along(inputs, functools.partial(forward, **conventions)).items()}
+
+
+def second(inputs: Inputs, **conventions: Any) -> Leaves:
+    """How the gradients move along the tangents: the Hessian of Σ cotangent · out times the tangents."""
+    moved = _along(inputs, functools.partial(gradient, **conventions))
+    return {name.replace("grad", "second"): x for name, x in moved.items()}
+
+
+def _along(inputs: Inputs, function: Callable[[Inputs], Leaves]) -> Leaves:
+    tangents: Leaves = inputs.extra["tangents"]
+    leaves: list[str] = []
+
+    def at(*moved: np.ndarray) -> list[np.ndarray]:
+        found = function(inputs._replace(arrays=inputs.arrays | dict(zip(tangents, moved, strict=True))))
+        leaves[:] = found  # in this order, which a dict would lose
+        return list(found.values())
+
+    moves = differences.of_numpy(at, [inputs.arrays[name] for name in tangents], list(tangents.values()))
+    return dict(zip(leaves, moves, strict=True))
+
+
+def mapped(inputs: Inputs, function: Callable[..., Leaves], **conventions: Any) -> Leaves:
+    """``function`` for each index of the axes in ``extra["mapped"]`` (a name to its axis, or None), stacked."""
+    axes = inputs.extra["mapped"]
+    size = next(
+        inputs.arrays[name].shape[axis] for name, axis in axes.items() if axis is not None and name in inputs.arrays
+    )
+
+    def at(k: int) -> Leaves:
+        def take(given: dict[str, Any]) -> dict[str, Any]:
+            return {n: x if axes.get(n) is None else np.take(x, k, axes[n]) for n, x in given.items()}
+
+        extra = dict(inputs.extra)
+        if "cotangent" in extra:
+            extra["cotangent"] = extra["cotangent"][k]
+        return function(Inputs(take(inputs.arrays), take(inputs.options), extra), **conventions)
+
+    each = [at(k) for k in range(size)]
+    return {leaf: np.stack([x[leaf] for x in each]) for leaf in each[0]}
+
+
+def in_context(function: Callable[..., Leaves]) -> Callable[..., Leaves]:
+    """The same with what a case does around the call.
+
+    ``changed`` arrays hold other numbers; constants have no gradient; ``weights`` project query, key and value.
+    """
+
+    def run(inputs: Inputs, **conventions: Any) -> Leaves:
+        inputs, weights = _as_called(inputs), inputs.extra.get("weights")
+        constants = inputs.extra.get("constants", {})
+        found = {k: x for k, x in function(inputs, **conventions).items() if _of(k) not in constants}
+        if weights is None:
+            return found
+        return {k: x @ weights.T if _of(k) in ("query", "key", "value") else x for k, x in found.items()}
+
+    return run
+
+
+def _as_called(inputs: Inputs) -> Inputs:
+    """What the function itself is given."""
+    changed, weights = inputs.extra.get("changed", {}), inputs.extra.get("weights")
+    arrays, options = ({k: changed.get(k, x) for k, x in some.items()} for some in (inputs.arrays, inputs.options))
+    if weights is None:
+        return Inputs(arrays, options, inputs.extra)
+
+    def projected(given: Leaves) -> Leaves:
+        return {k: x if k == "bias" else x @ weights for k, x in given.items()}
+
+    tangents = {"tangents": projected(inputs.extra["tangents"])} if "tangents" in inputs.extra else {}
+    return Inputs(projected(arrays), options, inputs.extra | tangents)
+
+
+def _of(leaf: str) -> str:
+    return leaf.partition(" ")[2]
+
+
+DIRECTIONS: dict[str, Callable[..., Leaves]] = {
+    "forward": forward,
+    "gradient": gradient,
+    "jvp": jvp,
+    "second, forward over reverse": second,
+    "second, reverse over reverse": second,
+    "vmap": functools.partial(mapped, function=forward),
+    "per example gradient": functools.partial(mapped, function=gradient),
+    "gradient under checkpoint": gradient,
+    "eager": forward,
+    "changed in place": forward,
+    **{f"gradient of a loss, {how}": gradient for how in ("sum", "mean", "a row")},
+}
+BY_DIRECTION = {direction: in_context(function) for direction, function in DIRECTIONS.items()}
+
+
+def _for_spec(inputs: Inputs, *, causal_to_the_end: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays and options as ``spec.attention`` takes them, in float64."""
+    arrays = {name: np.asarray(x, np.float64) for name, x in inputs.arrays.items()}
+    query, key = arrays["query"], arrays["key"]
+    allowed = allowed_pairs(inputs, causal_to_the_end=causal_to_the_end)
+    shape = (*query.shape[:-1], key.shape[-2])
+    options: dict[str, Any] = {"mask": np.broadcast_to(allowed, shape)}
+    if inputs.options.get("scale") is not None:
+        options["scale"] = inputs.options["scale"]
+    if inputs.options.get("softcap") is not None:
+        options["score_mod"] = Modifier("softcap", (), (float(inputs.options["softcap"]),))
+    return arrays, options
+
+
+def with_mean_of_values(inputs: Inputs, leaves: Leaves, **conventions: Any) -> Leaves:
+    """The same where a query without any key gets the mean of all values, and a zero cotangent no gradient."""
+    empty = empty_rows(inputs, **conventions)
+    value = np.asarray(inputs.arrays["value"], np.float64)
+    groups = empty.shape[-2] // value.shape[-3] if value.ndim > 2 else 1
+    leaves = dict(leaves)
+    for leaf, x in (("out", value), ("tangent out", inputs.extra.get("tangents", {}).get("value"))):
+        if leaf in leaves:
+            mean = np.asarray(x, np.float64).sum(axis=-2, keepdims=True) / max(value.shape[-2], 1)
+            mean = np.repeat(mean, groups, axis=-3) if value.ndim > 2 else mean
+            leaves[leaf] = np.where(empty[..., None], mean, leaves[leaf])
+    if "grad value" in leaves:
+        through = np.where(empty[..., None], np.asarray(inputs.extra["cotangent"], np.float64), 0).sum(
+            -2, keepdims=True
+        )
+        if value.ndim > 2:
+            through = through.reshape(*value.shape[:-2], groups, -1).sum(-2)[..., None, :]
+        leaves["grad value"] = leaves["grad value"] + through / max(value.shape[-2], 1)
+    return leaves
+
+
+def empty_rows(inputs: Inputs, **conventions: Any) -> np.ndarray:
+    """Which queries may look at no key: boolean (..., N, T)."""
+    query, key = inputs.arrays["query"], inputs.arrays["key"]
+    allowed = np.broadcast_to(allowed_pairs(inputs, **conventions), (*query.shape[:-1], key.shape[-2]))
+    if "bias" in inputs.arrays:
+        allowed = allowed & (inputs.arrays["bias"] != -np.inf)
+    return np.asarray(~allowed.any(axis=-1))

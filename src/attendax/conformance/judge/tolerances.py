@@ -1,0 +1,107 @@
+"""How far a result may be off: by how much the plain dense formula is off in the same dtype (L8)."""
+
+import ml_dtypes
+import numpy as np
+
+from ..cases.case import Case, Leaves
+from ..cases.how import How
+from . import dense, right
+from .comparing import Tolerance, judge_leaf, largest
+
+DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
+MANY_DRAWS = 64
+MANY_PAIRS = 2**20  # of queries and keys: fewer draws are enough
+EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are asked
+EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
+MOST = 2  # effort
+
+
+def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST) -> dict[str, Tolerance]:
+    """How far each leaf may be off.
+
+    By the law twice the error of the dense formula in the same dtype (L8); where only numbers are asked, four times
+    that of the formula with every step in the dtype.
+
+    Args:
+        case: what is asked; where it names a tolerance, it is that one.
+        how: numbers, dtype, profile and precision.
+        wanted: the leaves.
+        in_jax: whether a function of JAX is judged: then the formula under ``jax.jit`` counts, too.
+        effort: -1 is without the formula; 0 of one draw of the numbers, 1 of more, 2 of many, in JAX as well. The
+            largest error counts, so that more effort only allows more.
+    """
+    if case.tolerance is not None:
+        return dict.fromkeys(wanted, Tolerance((1 if how.strict else EASY) * case.tolerance))
+    dtype = case.dtype or how.dtype
+    fine = dtype == "float64"  # there the error of the dense formula is told, and no bound
+    precision = "" if how.precision == "highest" or dtype != "float32" else how.precision
+    style = dense.Style(precision, "float32" if how.strict else dtype)
+    errors: dict[str, float] = {}
+    if effort >= 0:
+        errors = dense_errors(case, how.seed, dtype, draws=DRAWS[0 if fine else min(effort, 1)], style=style)
+    if effort == MOST and not fine:
+        for compiled in (False, True) if in_jax else (False,):
+            more = dense_errors(case, how.seed, dtype, draws=MANY_DRAWS, in_jax=compiled, style=style)
+            errors = {leaf: max(x, more.get(leaf, 0.0)) for leaf, x in errors.items()}
+    return {leaf: _tolerance(case, how, dtype, leaf, errors.get(leaf)) for leaf in wanted}
+
+
+def _tolerance(case: Case, how: How, dtype: str, leaf: str, dense_error: float | None) -> Tolerance:
+    unit = case.units.get(leaf, 0.0)
+    if dtype == "float64":
+        return Tolerance(EXACT if how.strict else NEARLY_EXACT, dense_error, unit)
+    narrow = "float32" if leaf.endswith("lse") and how.strict else dtype
+    rounding = max(_eps(narrow), 2 * _eps("float32"))  # where the dense formula happens to be exact
+    if how.strict:
+        return Tolerance(case.slack * max(2 * (dense_error or 0.0), rounding), dense_error, unit)
+    return Tolerance(EASY * max(dense_error or 0.0, 2 * rounding), dense_error, unit)
+
+
+def _eps(dtype: str) -> float:
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def dense_errors(
+    case: Case,
+    seed: int,
+    dtype: str,
+    *,
+    draws: int = DRAWS[-1],
+    in_jax: bool = False,
+    style: dense.Style = dense.Style(),  # noqa: B008  a value
+) -> dict[str, float]:
+    """The largest error of each leaf of the dense formula in a dtype, relative to its largest number, over some draws.
+
+    It is the same for every implementation, and kept.
+    """
+    key = f"{all_of(case, seed, dtype)} {draws} {in_jax} {style}"
+    if key not in _dense_errors:
+        _dense_errors[key] = _measure_dense(case, seed, dtype, draws, in_jax, style)
+    return _dense_errors[key]
+
+
+_dense_errors: dict[str, dict[str, float]] = {}
+
+
+def all_of(case: Case, seed: int, dtype: str) -> str:
+    """All that the numbers of a case depend on, as a key."""
+    return f"{case.text(seed, dtype)} {case.call} {case.direction}"
+
+
+def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, style: dense.Style) -> dict[str, float]:
+    formula = right.in_context(dense.formula(case.direction, in_jax, style))
+    worst: dict[str, float] = {}
+    first = case.inputs(seed, dtype)
+    options, pairs = first.options, first.arrays["query"][..., 0].size * first.arrays["key"].shape[-2]
+    for draw in range(max(1, min(draws, MANY_PAIRS // max(pairs, 1)))):
+        inputs = case.inputs(seed + 1000 * draw, dtype)._replace(options=options)
+        with np.errstate(all="ignore"):
+            wanted = right.BY_DIRECTION[case.direction](inputs)
+            got = right.mapped(inputs, formula) if "mapped" in inputs.extra else formula(inputs)
+        tree = max((largest(x) for x in wanted.values()), default=0.0)
+        for leaf in wanted:
+            tolerance = Tolerance(np.inf, unit=case.units.get(leaf, 0.0))
+            found = judge_leaf(leaf, np.asarray(got[leaf]), wanted[leaf], tolerance, tree)
+            if found.error is not None and not found.verdict.fails:  # where it fails itself, nothing is granted
+                worst[leaf] = max(worst.get(leaf, 0.0), found.error)
+    return worst

@@ -1,0 +1,69 @@
+"""One implementation on one case: its inputs, what it gives, what is right, and how far off it may be."""
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ..adapters.implementation import Implementation
+from ..cases.case import Case, Inputs, Leaves
+from ..cases.how import How
+from ..worker.calling import NoNumbers, call
+from . import right
+from .comparing import Tolerance
+from .tolerances import MOST, all_of, tolerances
+
+
+class Trial:
+    """One implementation on one case."""
+
+    def __init__(self, implementation: Implementation, case: Case, how: How | None = None) -> None:
+        """Make the inputs."""
+        self.implementation, self.case, self.how = implementation, case, how or How()
+        self.dtype = case.dtype or self.how.dtype
+        self.inputs = case.inputs(self.how.seed, self.dtype)
+        self.got: Leaves = {}  # what a call gave, for a diagnosis
+        self.kept = True  # whether the inputs are those of the case
+
+    def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
+        """What the implementation gives: leaves of NumPy arrays."""
+        inputs, direction = inputs or self.inputs, direction or self.case.direction
+        found = call(self.implementation, inputs, direction)
+        if self.case.judge not in ("value", "refused", "unwritten") and direction in ("forward", "eager"):
+            query, value = inputs.arrays["query"], inputs.arrays["value"]
+            shapes = {"out": query.shape[:-1] + value.shape[-1:], "lse": query.shape[:-1]}
+            for leaf in ("out", "lse") if "return_lse" in inputs.options else ("out",):
+                if leaf not in found:
+                    raise NoNumbers(leaf, f"gives no {leaf}")
+                if found[leaf].shape != shapes[leaf]:
+                    raise NoNumbers(leaf, f"{leaf} has shape {found[leaf].shape}, expected {shapes[leaf]}")
+        return found
+
+    def at(self, inputs: Inputs) -> "Trial":
+        """The same with other inputs, and what was got."""
+        other = copy.copy(self)
+        other.inputs, other.kept = inputs, False
+        return other
+
+    def changed(self) -> Inputs:
+        """The inputs after the lines that change them."""
+        return self.case.inputs(self.how.seed, self.dtype, changed=True)
+
+    def expected(self, inputs: Inputs | None = None, **conventions: Any) -> Leaves:
+        """What is right, in float64; of the case itself kept, for it is the same for every implementation."""
+        key = "" if inputs or conventions or not self.kept else all_of(self.case, self.how.seed, self.dtype)
+        if key in _expected:
+            return _expected[key]
+        with np.errstate(all="ignore"):
+            found = right.BY_DIRECTION[self.case.direction](inputs or self.inputs, **conventions)
+        if key:
+            _expected[key] = found
+        return found
+
+    def tolerances(self, wanted: Leaves, *, effort: int = MOST) -> dict[str, Tolerance]:
+        """How far each leaf may be off, as ``tolerances.tolerances`` has it."""
+        in_jax = self.implementation.arrays == "jax"
+        return tolerances(self.case, self.how, wanted, in_jax=in_jax, effort=effort)
+
+
+_expected: dict[str, Leaves] = {}

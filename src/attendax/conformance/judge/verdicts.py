@@ -1,0 +1,42 @@
+"""What a judge finds: a verdict and the numbers it stands on."""
+
+import enum
+from typing import NamedTuple
+
+
+class Verdict(enum.StrEnum):
+    """How a case ended."""
+
+    OK = "ok"
+    CONVENTION = "differs by convention"  # and the adapter says so
+    BY_DESIGN = "by design"  # another contract, which its own documentation or source states
+    NOT_OFFERED = "not offered"
+    WRONG = "wrong"
+    LEAK = "leak"  # what may not matter does
+    NAN = "NaN"
+    SILENT = "silent"  # accepted what it should refuse, ignored an argument, a gradient of zeros
+    OBSCURE = "obscure error"  # of a legal call, or one that does not say what is wrong
+
+    @property
+    def fails(self) -> bool:
+        """Whether this is a fault."""
+        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN, Verdict.NOT_OFFERED)
+
+
+class Finding(NamedTuple):
+    """A verdict and what it stands on."""
+
+    verdict: Verdict
+    message: str = ""
+    leaf: str | None = None  # where the largest error is
+    index: tuple[int, ...] | None = None  # type: ignore[assignment]
+    expected: float | None = None
+    got: float | None = None
+    error: float | None = None  # the largest, relative to the largest number expected
+    allowed: float | None = None
+    dense_error: float | None = None  # of the plain dense formula in the same dtype
+
+    @property
+    def said(self) -> str:
+        """The verdict and the message."""
+        return f"{self.verdict}: {self.message}"

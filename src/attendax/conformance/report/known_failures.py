@@ -1,0 +1,57 @@
+"""A list of known failures: cases that are skipped, and cases that are expected to fail."""
+
+from typing import NamedTuple, Self
+
+from ..adapters.implementation import matches
+from ..cases import CASES, Case
+from ..judge.verdicts import Finding, Verdict
+from .outcomes import Outcome
+
+
+class KnownFailures(NamedTuple):
+    """Lines of ``skip CASES # why`` and ``xfail CASES # why``; CASES is a name, or a pattern with ``*``.
+
+    A case that is skipped is not run. One that is expected to fail is run; its fault is told and not counted.
+    """
+
+    lines: tuple[tuple[str, str, str], ...] = ()  # skip or xfail, the pattern, why
+
+    @classmethod
+    def read(cls, file: str | None) -> Self:
+        """Of a file; without one, nothing is known.
+
+        Raises:
+            ValueError: it cannot be read, or a line of it is neither, or picks no case.
+        """
+        if file is None:
+            return cls()
+        try:
+            with open(file, encoding="utf-8") as text:
+                every = list(enumerate(text, start=1))
+        except OSError as error:
+            raise ValueError(f"check: known_failures {file}: {error.strerror}") from error
+        lines = []
+        for number, line in every:
+            words, _, why = line.partition("#")
+            if not words.strip():
+                continue
+            how, _, pattern = words.strip().partition(" ")
+            if how not in ("skip", "xfail") or not any(matches((pattern.strip(),), case.name) for case in CASES):
+                raise ValueError(
+                    f"check: known_failures {file}, line {number}: got {words.strip()!r}, expected "
+                    "skip or xfail and the name of a case, or a pattern of some"
+                )
+            lines.append((how, pattern.strip(), why.strip() or "known"))
+        return cls(tuple(lines))
+
+    def skipped(self, case: Case) -> Outcome | None:
+        """The outcome of a case that is not run."""
+        why = self._why("skip", case)
+        return Outcome(case, Finding(Verdict.NOT_OFFERED, f"skipped: {why}"), 0.0, "") if why else None
+
+    def marked(self, outcome: Outcome) -> Outcome:
+        """The same; where it is expected to fail, with the reason."""
+        return outcome._replace(known=self._why("xfail", outcome.case))
+
+    def _why(self, how: str, case: Case) -> str:
+        return next((why for kind, pattern, why in self.lines if kind == how and matches((pattern,), case.name)), "")

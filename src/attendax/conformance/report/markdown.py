@@ -1,0 +1,103 @@
+"""A report in Markdown: laws with their measured errors, causes and faults with what can be sent to maintainers."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ..judge.verdicts import Verdict
+from .outcomes import KINDS, Cause, Outcome, Outcomes
+from .summary import about, by_reason, clean, law_rows, number_of, summary
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown leaves as it is, on one line."""
+    return re.sub(r"([\\`*_<|~])", r"\\\1", " ".join(clean(text).split())).replace("](", "]\\(")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; the cells are escaped."""
+    lines = [[escaped(cell) for cell in line] for line in (header, *rows)]
+    lines.insert(1, ["---"] * len(header))
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def fenced(script: str) -> str:
+    """Python as a block, whatever is in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", script)), default=0))
+    return f"{fence}python\n{clean(script).rstrip()}\n{fence}\n"
+
+
+def markdown(report: Outcomes) -> str:
+    """The whole report: counts, laws with their measured errors, faults with reproductions, what is not offered."""
+    parts = [f"# attendax check: {escaped(f'{report.name} {report.version}'.strip())}\n"]
+    parts += [
+        table(("", ""), about(report)),
+        f"**{escaped(summary(report))}**\n",
+        "## Laws\n",
+        table(*law_rows(report)),
+    ]
+    parts.append(
+        'An error is the largest difference as a share of the largest number expected; allowed is twice that of the '
+        "plain dense formula in the same dtype, or what the case says.\n"
+    )  # fmt: skip
+    if report.causes:
+        parts += ["## Causes\n", *(cause_markdown(cause, report) for cause in report.causes)]
+    if report.failures:
+        parts += ["## Faults\n", *map(_fault, report.failures)]
+    if designed := report.by_design:
+        rows = [[o.case.law, o.case.name, o.finding.message] for o in designed]
+        parts += [
+            "## By design\n",
+            "Documented, so neither fault nor pass.\n",
+            table(("law", "case", "contract"), rows),
+        ]
+    if expected := [o for o in report.cases if o.known]:
+        rows = [[o.case.law, o.case.name, o.verdict.value, o.known] for o in expected]
+        parts += ["## Known failures\n", table(("law", "case", "now", "why"), rows)]
+    conventions = [outcome for outcome in report.cases if outcome.verdict is Verdict.CONVENTION]
+    if conventions:
+        rows = [[o.case.law, o.case.name, o.finding.message] for o in conventions]
+        parts += ["## Differs by convention\n", "Declared, so no fault.\n", table(("law", "case", "convention"), rows)]
+    if reasons := by_reason(report):
+        parts.append("## Not offered\n")
+        parts.append("".join(f"- {escaped(reason)}: {escaped(_names(found))}\n" for reason, found in reasons.items()))
+    return "\n".join(parts)
+
+
+def _names(outcomes: Iterable[Outcome]) -> str:
+    return "; ".join(f"{outcome.case.law} {outcome.case.name}" for outcome in outcomes)
+
+
+def _fault(outcome: Outcome) -> str:
+    case = outcome.case
+    facts = "".join(f"- {name}: {escaped(text)}\n" for name, text in outcome.facts().items())
+    head = f"### {case.law}, {escaped(case.name)}\n\nAsked: {escaped(case.about)}.\n"
+    found = f"**{outcome.verdict}**: {escaped(outcome.finding.message)}\n"
+    return "\n".join(filter(None, [head, found, facts, fenced(outcome.reproduction)]))
+
+
+def cause_markdown(cause: Cause, report: Outcomes, level: str = "###") -> str:
+    """A cause: what it is, where, the cases that show it, and what can be sent to the maintainers."""
+    lines = [f"{level} {cause.harm.value}: {escaped(cause.name)}\n"]
+    told = [f"{number_of(len(cause.cases), 'case')}: {'; '.join(cause.cases[:6])}{'; ...' * (len(cause.cases) > 6)}"]
+    told += [f"where: {cause.where}"] * bool(cause.where)
+    told += [f"tried: {cause.tried} of them computed as if it were so, and equal"] * bool(cause.tried)
+    told += [f"remedy: {cause.remedy}"] * bool(cause.remedy)
+    lines.append("".join(f"- {escaped(line)}\n" for line in told))
+    if cause.harm.kind != KINDS[-1]:
+        lines += ["Ready to be sent:\n", quoted(upstream(cause, report))]
+    return "\n".join(lines)
+
+
+def upstream(cause: Cause, report: Outcomes) -> str:
+    """What to send to the maintainers: what happens, what was expected, and a script."""
+    first = next((o for o in report.cases if o.case.name in cause.cases and o.verdict.fails), None)
+    versions = ", ".join(f"{k} {x}" for k, x in report.versions.items() if k != "attendax")
+    head = f"**{cause.name}** ({report.name} {report.version}; {versions})\n"
+    body = cause.report or (first.told() + "\n" if first else "")
+    script = cause.script or (first.reproduction if first else "")
+    return "\n".join(filter(None, [head, body, fenced(script) if script else ""]))
+
+
+def quoted(text: str) -> str:
+    """Text as a quotation of Markdown."""
+    return "".join(f"> {line}".rstrip() + "\n" for line in text.splitlines())

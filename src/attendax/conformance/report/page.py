@@ -1,0 +1,223 @@
+"""The page: implementations by laws, and behind each cell its cases. One file, nothing from elsewhere."""
+
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from ..judge.verdicts import Verdict
+from .outcomes import KINDS, LAWS, Cause, Outcome, Outcomes, Tally
+from .summary import clean, laws_of, summary, times
+
+STYLES = {Verdict.OK: "ok", Verdict.CONVENTION: "other", Verdict.BY_DESIGN: "other", Verdict.NOT_OFFERED: "none"}
+SIGNS = {Verdict.OK: "✓", Verdict.CONVENTION: "~", Verdict.BY_DESIGN: "◦", Verdict.NOT_OFFERED: "–"}
+MEANINGS = {
+    Verdict.OK: "as the law says, within what is allowed",
+    Verdict.CONVENTION: "another convention, which the adapter declares; no fault",
+    Verdict.BY_DESIGN: "another contract, which its own documentation or source states; neither a fault nor a pass",
+    Verdict.NOT_OFFERED: "no such argument, or declared; counted apart, never as a pass",
+    Verdict.WRONG: "other numbers, shapes or dtypes",
+    Verdict.LEAK: "what may not matter changes the result",
+    Verdict.NAN: "not a number where there is one",
+    Verdict.SILENT: "an argument ignored, a mistake accepted, a gradient of zeros",
+    Verdict.OBSCURE: "a legal call fails, or an error that does not say what is wrong",
+}
+SCRIPT = """
+const reveal = () => {
+  const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let x = found; x; x = x.parentElement) if (x.tagName === "DETAILS") x.open = true;
+  if (found) found.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+reveal();
+document.addEventListener("click", event => {
+  const button = event.target.closest(".copy");
+  if (!button) return;
+  navigator.clipboard?.writeText(button.nextElementSibling.textContent).then(() => { button.textContent = "copied"; });
+});
+"""
+
+
+def page(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
+    """The page as HTML.
+
+    Args:
+        reports: one for each implementation.
+        left_out: who is missing, each with the reason.
+    """
+    laws = laws_of(reports)
+    style = importlib.resources.files(__package__).joinpath("page.css").read_text("utf-8")
+    title = f"Attention by the laws: {reports[0].name}" if len(reports) == 1 else "Attention by the laws"
+    body = [
+        f"<h1>{text(title)}</h1>", _lead(reports), _matrix(reports, laws), _legend(reports), _versions(reports),
+        _left_out(left_out or {}), *(_section(k, report) for k, report in enumerate(reports)),
+    ]  # fmt: skip
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, body))
+        + f"\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+
+
+def text(words: object) -> str:
+    """Escaped, without control characters."""
+    return escape(clean(str(words)))
+
+
+def _lead(reports: Sequence[Outcomes]) -> str:
+    if len(reports) == 1:
+        return f"<p>{text(summary(reports[0]))}</p>"
+    cases = max((len(report.cases) for report in reports), default=0)
+    fine = sum(report.ok for report in reports)
+    return (
+        f"<p>{len(reports)} implementations of attention, {cases} cases each, held against a definition in float64. "
+        f"{fine} of them {'is' if fine == 1 else 'are'} without a fault. "
+        "A cell leads to its cases, and each fault to a script that shows it.</p>"
+    )
+
+
+def badge(verdict: Verdict) -> str:
+    """A verdict in words, with its sign and colour."""
+    return f'<span class="badge {STYLES.get(verdict, "bad")}">{SIGNS.get(verdict, "✕")} {verdict.value}</span>'
+
+
+def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
+    head = "".join(f'<th scope="col" title="{text(LAWS.get(law, ""))}">{law}</th>' for law in laws)
+    rows = []
+    for k, report in enumerate(reports):
+        tallies = report.laws()
+        cells = "".join(f"<td>{_cell(k, law, tallies.get(law), report)}</td>" for law in laws)
+        cells = "".join(f"<td>{number or '–'}</td>" for number in _counted(report)) + cells
+        name = f'<a href="#i{k}">{text(report.name)}</a> <span>{text(report.version)}</span>'
+        rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
+    kinds = "".join(f'<th scope="col">{kind}</th>' for kind in (*KINDS, Verdict.BY_DESIGN.value))
+    table = (
+        f'<table class="matrix"><thead><tr><th></th>{kinds}{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+    return f'<div class="scroll" role="region" aria-label="Implementations by laws" tabindex="0">{table}</div>'
+
+
+def shade(tally: Tally) -> str:
+    """The colour of a law: from half of the cases on, a fault is worse."""
+    if not tally.judged:
+        return "none"
+    if tally.failed:
+        return "worse" if 2 * tally.failed >= tally.judged else "bad"
+    return "ok" if tally.number(Verdict.OK) else "other"
+
+
+def result(tally: Tally) -> str:
+    """A law in a few characters: how many cases are fine, and of how many; conventions apart."""
+    if not tally.judged:
+        return SIGNS[Verdict.NOT_OFFERED]
+    fine = tally.number(Verdict.OK)
+    if tally.failed:
+        return f"✕ {fine}/{fine + tally.failed}"
+    return f"✓ {fine}" if fine else SIGNS[Verdict.CONVENTION]
+
+
+def _counted(report: Outcomes) -> list[int]:
+    """Causes of each kind, and cases by design."""
+    return [*report.kinds().values(), len(report.by_design)]
+
+
+def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
+    if tally is None:
+        return '<span class="none">–</span>'
+    differing = tally.number(Verdict.CONVENTION)
+    note = f"<small>~ {differing}</small>" if differing else ""
+    words = f"{law}, {LAWS.get(law, '')}: {tally.failed} faults in {tally.judged} cases offered"
+    link = f'<a class="{shade(tally)}" href="#i{k}-{law}" title="{text(words)}">'
+    within = {outcome.case.name for outcome in tally.outcomes}
+    causes = sum(not within.isdisjoint(cause.cases) for cause in report.causes)
+    return f"{link}{f'✕ {causes}' if causes else result(tally)}{note}</a>"
+
+
+def _legend(reports: Sequence[Outcomes]) -> str:
+    used = {outcome.verdict for report in reports for outcome in report.cases}
+    items = "".join(f"<li>{badge(v)} <span>{text(MEANINGS[v])}</span></li>" for v in Verdict if v in used)
+    cells = (
+        "Columns of words: causes of that kind, and cases that differ by design. Columns of laws: ✓ 14, nothing is "
+        "wrong in 14 cases; ✕ 2, so many causes have faults under that law; "
+        "~ 2, so many more differ by a declared convention; – nothing is offered."
+    )
+    laws = "".join(f"<li><strong>{law}</strong> {text(LAWS.get(law, ''))}</li>" for law in laws_of(reports))
+    legend = f'<p class="soft small">{cells}</p><ul class="legend">{items}</ul>'
+    return f'{legend}<ul class="line" aria-label="Laws">{laws}</ul>'
+
+
+def _versions(reports: Sequence[Outcomes]) -> str:
+    versions = {name: version for report in reports for name, version in report.versions.items()}
+    if not versions:
+        return ""
+    items = "".join(f"<li>{text(name)} {text(version)}</li>" for name, version in versions.items())
+    return f'<ul class="line" aria-label="Versions">{items}</ul>'
+
+
+def _left_out(left_out: Mapping[str, str]) -> str:
+    items = "".join(f"<p><strong>{text(name)}</strong> {text(why)}</p>" for name, why in left_out.items())
+    return f"<h2>Left out</h2>{items}" if items else ""
+
+
+def _section(k: int, report: Outcomes) -> str:
+    """An implementation: its laws, each to be opened."""
+    how = f"{report.arrays} arrays, {report.dtype}, seed {report.seed}, level {report.level}"
+    laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())
+    up = '<a class="up" href="#">to the matrix</a>'
+    head = f'<h2 id="i{k}">{text(report.name)} <span class="soft">{text(report.version)}</span>{up}</h2>'
+    causes = "".join(map(_cause, report.causes))
+    told = f'<p class="small">{text(summary(report))}<br><span class="soft">{text(how)}</span></p>'
+    return f"<section>{head}{told}{f'<ol>{causes}</ol>' if causes else ''}{laws}</section>"
+
+
+def _cause(cause: Cause) -> str:
+    """What is wrong, where, and how many cases show it."""
+    where = f" <code>{text(cause.where)}</code>" if cause.where else ""
+    number = f"{len(cause.cases)} case{'s' * (len(cause.cases) != 1)}"
+    script = f'<div class="script"><pre>{text(cause.script)}</pre></div>' if cause.script else ""
+    told = f"<strong>{cause.harm.value}</strong>: {text(cause.name)}{where} <span class='soft'>({number})</span>"
+    return f"<li>{told}{f'<details><summary>script</summary>{script}</details>' if script else ''}</li>"
+
+
+def _law(k: int, law: str, tally: Tally) -> str:
+    worst, measured = tally.worst, ""
+    if worst and worst.multiple is not None:
+        style = ' class="over"' if worst.multiple > 1 else ""
+        measured = f"worst error <b{style}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
+    faults = "".join(_fault(outcome) for outcome in tally.outcomes if outcome.verdict.fails)
+    order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)
+    rest = "".join(_row(outcome) for verdict in order for outcome in tally.outcomes if outcome.verdict is verdict)
+    table = f'<table class="rest">{rest}</table>' if rest else ""
+    return (
+        f'<details class="law" id="i{k}-{law}"><summary><span class="number">{law}</span>'
+        f'<span class="title">{text(LAWS.get(law, ""))}</span>'
+        f'<span class="result"><span class="badge {shade(tally)}">{result(tally)}</span></span>'
+        f'<span class="worst">{measured}</span></summary><div class="cases">{faults}{table}</div></details>'
+    )
+
+
+def _fault(outcome: Outcome) -> str:
+    facts = "".join(f"<div><dt>{name}</dt><dd>{text(fact)}</dd></div>" for name, fact in outcome.facts().items())
+    if outcome.multiple is not None:
+        facts += f"<div><dt>times the allowed</dt><dd>{times(outcome.multiple)}</dd></div>"
+    script = ""
+    if outcome.reproduction:
+        copy = '<button class="copy" type="button">copy</button>'
+        script = f'<div class="script">{copy}<pre>{text(outcome.reproduction)}</pre></div>'
+    return (
+        f'<details class="case"><summary>{badge(outcome.verdict)} <span class="name">{text(outcome.case.name)}</span> '
+        f'<span class="soft small">{text(outcome.case.about)}</span></summary>'
+        f'<div class="body"><p class="message">{text(outcome.finding.message)}</p>'
+        f'<dl class="facts">{facts}</dl>{script}</div></details>'
+    )
+
+
+def _row(outcome: Outcome) -> str:
+    facts = outcome.facts()
+    measured = ", ".join(f"{k} {facts[k]}" for k in ("error", "allowed", "dense formula") if k in facts)
+    told = outcome.finding.message.removeprefix("NotImplementedError: ") or measured
+    return (
+        f"<tr><td>{badge(outcome.verdict)}</td><td>{text(outcome.case.name)}</td>"
+        f'<td class="soft about">{text(outcome.case.about)}</td><td>{text(told)}</td></tr>'
+    )

@@ -1,0 +1,204 @@
+"""A script that shows a failure in a fresh Python without attendax: the lines that the kit itself ran."""
+
+import inspect
+import re
+from types import ModuleType
+
+from ..adapters.implementation import Implementation
+from ..cases.case import Case
+from ..cases.how import How
+from ..frameworks import framework
+from ..judge.verdicts import Finding, Verdict
+
+NUMBERS_FIRST = ("dropped", "dropped_none")
+COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
+
+
+def reproduction(implementation: Implementation, case: Case, finding: Finding, how: How) -> str:
+    """The script; it ends in an error as long as the fault is there."""
+    module = framework(implementation.arrays)
+    text = case.text(how.seed, how.dtype)
+    about = f"{case.law}, {case.name}: {case.about}"
+    name = " ".join(filter(None, (implementation.name, implementation.version)))
+    parts = [f"# {about}\n# {name}: {finding.verdict}. {finding.message}".rstrip(), module.HEADER]
+    parts += [module.WIDE] * bool((case.dtype or how.dtype) == "float64" and module.WIDE)
+    parts += [module.on(implementation.device)] * bool(implementation.device)
+    parts += [
+        "# the function",
+        implementation.source,
+        "# the call",
+        _drivers(module, case, implementation),
+        "# the numbers",
+        text,
+    ]
+    return "\n\n".join([*parts, _ending(implementation, case, finding)]) + "\n"
+
+
+def _drivers(module: ModuleType, case: Case, implementation: Implementation) -> str:
+    """The functions of the driver that the direction uses, and what those use."""
+    known = {name: inspect.unwrap(x) for name, x in vars(module).items() if callable(x)}
+    known = {name: x for name, x in known.items() if inspect.isfunction(x) and x.__module__ == module.__name__}
+    wanted, sources = [_function(case, implementation), *["closing_over"] * bool(case.constants)], {}
+    while wanted:
+        name = wanted.pop()
+        sources[name] = (
+            inspect.getsource(known[name]).rstrip().replace(f"def {known[name].__name__}(", f"def {name}(", 1)
+        )
+        body = sources[name].replace(f"def {name}(", "")
+        wanted += [n for n in known if re.search(rf"\b{n}\b", body) and n not in sources and n not in wanted]
+    order = [name for name in known if name in sources]
+    if any(text.startswith("@compiled") for text in sources.values()):
+        at = next(k for k, name in enumerate(order) if sources[name].startswith("@compiled"))
+        sources[order[at]] = f"{COMPILED}\n\n\n{sources[order[at]]}"
+    return "\n\n\n".join(sources[name] for name in order)
+
+
+def _function(case: Case, implementation: Implementation) -> str:
+    if case.judge == "unwritten":
+        return "unwritten"
+    name = case.direction.partition(", ")[0].replace(" ", "_")
+    return "eager" if name == "forward" and implementation.eager else name
+
+
+def _call(case: Case, implementation: Implementation) -> str:
+    """The call of the driver, as text, on ``arrays`` and ``options``."""
+    name, _, how = case.direction.partition(", ")
+    given = ["attend", "arrays", "options"]
+    if case.judge not in ("refused", "unwritten"):
+        if "gradient" in name or name == "second":
+            lse = ", lse=lse_cotangent" if "return_lse" in case.call else ""
+            given.append(f"cotangents=dict(out=cotangent{lse})")
+        given += ["tangents=tangents"] * (name in ("jvp", "second"))
+        given += ["mapped=mapped"] * (name in ("vmap", "per example gradient"))
+        given += ["changed=changed"] * (name == "changed in place")
+        given += [f"how={how!r}"] * bool(how)
+    return f"{_function(case, implementation)}({', '.join(given)})"
+
+
+def _collected(case: Case) -> str:
+    lines = ["arrays = dict(query=query, key=key, value=value)", f"options = dict({case.call})"]
+    if "bias=" in case.call:
+        lines.append('if options["bias"].dtype.kind in "fV":\n    arrays["bias"] = options.pop("bias")')
+    if case.constants:
+        lines += [
+            f"kinds = {case.constants!r}",
+            "known = {k: x for k, x in globals().items() if k in kinds}",
+            "attend = closing_over(attend, kinds, known)",
+            "arrays = {k: x for k, x in arrays.items() if k not in kinds}",
+            "options = {k: x for k, x in options.items() if k not in kinds}",
+        ]
+    return "\n".join(lines)
+
+
+def _ending(implementation: Implementation, case: Case, finding: Finding) -> str:
+    """Collect, call, and hold the result against what is right."""
+    call, collected = _call(case, implementation), _collected(case)
+    if case.judge in NUMBERS_FIRST and finding.verdict is Verdict.WRONG and "shape" in finding.message:
+        case = case._replace(judge="value")
+    if "SystemExit" in finding.message:
+        lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
+        return "\n".join(lines)
+    if case.judge in ("same_bits", "close", "merged") and finding.verdict is Verdict.WRONG and finding.index is None:
+        return "\n".join([collected, f"got = {call}", *_assertion(finding)])
+    special = {
+        "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "unwritten": _unwritten,
+        "merged": _merge, "dropped": _dropout, "dropped_none": _dropout_of_none,
+    }  # fmt: skip
+    if finding.verdict is Verdict.OBSCURE and case.judge not in special:
+        return f"{collected}\n{call}  # raises: {finding.message}"
+    if case.judge in special:
+        return special[case.judge](call, collected, case, finding)
+    return "\n".join([collected, f"got = {call}", *_assertion(finding)])
+
+
+def _assertion(finding: Finding) -> list[str]:
+    leaf, index = finding.leaf, finding.index
+    if leaf is None:
+        return ["print(got)"]
+    lines = [f"got = got[{leaf!r}]"]
+    if index is None:
+        return [*lines, 'print("got", getattr(got, "shape", got))', f"raise AssertionError({finding.message!r})"]
+    if finding.verdict is Verdict.NAN:
+        return [*lines, f"print(got[{index}])", "assert not np.isnan(got).any(), 'NaN'"]
+    where = f"float(got[{index}])"
+    lines += [
+        f"expected = {finding.expected!r}  # by the definition, in float64",
+        f"print('got', {where}, 'expected', expected)",
+    ]
+    if finding.allowed is None or finding.error is None:
+        return [*lines, f"assert {where} == expected"]
+    off = abs((finding.expected or 0) - (finding.got or 0)) * finding.allowed / (finding.error or 1)
+    return [
+        *lines,
+        f"assert abs({where} - expected) <= {off:.3g}  # {finding.allowed:.2g} of the largest number expected",
+    ]
+
+
+def _two_calls(call: str, collected: str, case: Case, finding: Finding) -> str:
+    lines = [collected, f"one = {call}"]
+    if finding.verdict is Verdict.NAN:
+        return "\n".join([*lines, "got = one", f"assert not np.isnan(got[{finding.leaf!r}]).all(), 'NaN'"])
+    lines += [
+        "# changed where nothing may depend on it" if case.changed else "# again",
+        *case.changed.splitlines(),
+        collected,
+        f"other = {call}",
+    ]
+    if finding.leaf is None:
+        return "\n".join(lines)
+    at = f"[{finding.leaf!r}][{finding.index}]"
+    lines += [f"print('before', one{at}, 'after', other{at})"]
+    if case.judge == "close":
+        return "\n".join([*lines, f"assert np.allclose(one{at}, other{at}, atol={finding.allowed!r})"])
+    return "\n".join([*lines, f"assert one{at} == other{at}"])
+
+
+def _refusal(call: str, collected: str, case: Case, finding: Finding) -> str:
+    if finding.verdict is Verdict.SILENT:
+        lines = [collected, f"got = {call}", "print({leaf: x.shape for leaf, x in got.items()})"]
+        return "\n".join([*lines, f"raise AssertionError({'accepted: ' + case.about!r})"])
+    return "\n".join([collected, f"{call}  # raises {finding.message}"])
+
+
+def _unwritten(call: str, collected: str, case: Case, finding: Finding) -> str:
+    lines = [
+        collected,
+        "given = arrays | {k: x for k, x in options.items() if hasattr(x, 'shape')}",
+        "before = {name: x.copy() for name, x in given.items()}",
+        f"after = {call}",
+    ]
+    return "\n".join([*lines, "assert all((before[name] == after[name]).all() for name in before)"])
+
+
+def _merge(call: str, collected: str, case: Case, finding: Finding) -> str:
+    lines = [
+        collected,
+        "whole, given = arrays, options",
+        "halves = []",
+        "for part in (slice(None, cut), slice(cut, None)):",
+    ]
+    lines += ["    arrays = {k: x if k == 'query' else x[..., part, :] for k, x in whole.items()}"]
+    lines += [
+        "    options = {k: x[..., part] if k == 'mask' else x for k, x in given.items()}",
+        f"    halves.append({call})",
+    ]
+    lines += ["outs, lses = ([half[k].astype('float64') for half in halves] for k in ('out', 'lse'))"]
+    lines += ["largest = np.maximum(np.maximum(*lses), np.finfo('float64').min)"]
+    lines += ["powers = [np.exp(lse - largest)[..., None] for lse in lses]", "total = powers[0] + powers[1]"]
+    lines += ["out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)"]
+    lines += ["got = dict(out=out, lse=largest + np.log(total[..., 0]))"]
+    return "\n".join([*lines, *_assertion(finding)])
+
+
+def _dropout(call: str, collected: str, case: Case, finding: Finding) -> str:
+    lines = [collected, f"got = {call}", "# with one-hot values the result is the weights after dropout"]
+    lines += [
+        "for leaf, x in got.items():",
+        "    print(leaf, 'zeros:', (x == 0).mean(), 'batch 0, head 0, query 0:', x[0, 0, 0][:8])",
+    ]
+    return "\n".join([*lines, f"raise AssertionError({finding.message!r})"])
+
+
+def _dropout_of_none(call: str, collected: str, case: Case, finding: Finding) -> str:
+    lines = [collected, f"one = {call}", "options = {}", f"other = {call}"]
+    return "\n".join([*lines, "assert (one['out'] == other['out']).all()"])

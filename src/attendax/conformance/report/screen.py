@@ -1,0 +1,107 @@
+"""What a terminal shows: one screen, the same through a pipe."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..judge.verdicts import Verdict
+from .outcomes import Cause, Outcome, Outcomes
+from .summary import by_reason, clean, summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST = 8  # causes that a screen shows
+REASONS = 3  # why something is not offered
+
+
+def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> None:
+    """Print the result in a sentence, the causes by harm, and what is no fault; with ``scripts`` one for each cause."""
+    from rich.text import Text
+
+    how = f"{report.arrays}, {report.dtype}, profile {report.profile}, level {report.level}, seed {report.seed}"
+    title = Text.assemble((clean(report.name), "bold"), f" {report.version}".rstrip(), (f"   {how}", "dim"))
+    console.print(title)
+    console.print(Text(clean(summary(report)), "bold green" if report.ok else "bold red"))
+    for number, cause in enumerate(report.causes[:MOST], start=1):
+        _print_cause(number, cause, report, console)
+    if len(report.causes) > MOST:
+        console.print(Text(f"and {len(report.causes) - MOST} causes more: --markdown FILE or --html FILE has all."))
+    if not report.causes:
+        for outcome in report.failures[:MOST]:
+            _print_fault(outcome, console)
+    _print_rest(report, console)
+    if scripts:
+        _print_scripts(report, console)
+    elif report.failures:
+        console.print(
+            Text('A script that shows it: --reproduce "NAME OF A CASE", or --reproduce for each cause.', "dim")
+        )
+
+
+def _print_cause(number: int, cause: Cause, report: Outcomes, console: "Console") -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    head = Text.assemble((f"{number}. {cause.harm.value}: ", "bold red"), (clean(cause.name), "bold"))
+    console.print(head)
+    cases = f"{len(cause.cases)} cases" if len(cause.cases) > 1 else "1 case"
+    first = next((o for o in report.cases if o.case.name == cause.cases[0]), None)
+    shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
+    told = f"{cases}, such as {shown}" if len(cause.cases) > 1 else shown
+    told += f"; tried: it explains {cause.tried}" if cause.tried else ""
+    told += "; the others may follow from it" if 0 < cause.tried < len(cause.cases) else ""
+    facts = first.facts() if first and not cause.tried else {}
+    if {"expected", "got"} <= facts.keys():
+        told += f"; expected {facts['expected']}, got {facts['got']}"
+    elif first and not cause.tried and first.finding.message not in cause.name:
+        told += f"; {first.finding.message.removeprefix(f'{cause.name}: ')}"
+    console.print(Padding(Text(clean(told), "dim"), (0, 0, 0, 3)))
+    if cause.remedy:
+        clears = f" clears {cause.tried}" if cause.tried and cause.remedy.startswith("--") else ""
+        console.print(Padding(Text.assemble((clean(cause.remedy), "cyan"), clears), (0, 0, 0, 3)))
+
+
+def _print_fault(outcome: Outcome, console: "Console") -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    case = outcome.case
+    console.print(Text.assemble((f"{case.law} {clean(case.name)}", "bold"), (f"  {clean(case.about)}", "dim")))
+    console.print(Padding(Text(clean(outcome.told())), (0, 0, 0, 3)))
+
+
+def _print_rest(report: Outcomes, console: "Console") -> None:
+    """What is no fault: conventions, contracts, known failures, and what is not offered."""
+    from rich.text import Text
+
+    def line(label: str, outcomes: Sequence[Outcome], words: str) -> None:
+        number = "1 case" if len(outcomes) == 1 else f"{len(outcomes)} cases"
+        console.print(Text(clean(f"{label} ({number}): {words}"), "dim"))
+
+    designed = [o for o in report.cases if o.verdict is Verdict.CONVENTION]
+    if designed:
+        line("differs by convention", designed, "; ".join(dict.fromkeys(o.finding.message for o in designed)))
+    if contracts := report.by_design:
+        line("by design", contracts, "; ".join(dict.fromkeys(o.finding.message.partition(" (")[0] for o in contracts)))
+    if listed := [o for o in report.cases if o.known]:
+        passed = [o.case.name for o in listed if not o.verdict.fails]
+        line("known failures", listed, f"no longer failing: {'; '.join(passed)}" if passed else "all still fail")
+    reasons = sorted(by_reason(report).items(), key=lambda item: -len(item[1]))
+    words = [_shortened(reason, len(found)) for reason, found in reasons[:REASONS]]
+    if words:
+        more = f"; {len(reasons) - REASONS} more reasons" if len(reasons) > REASONS else ""
+        line("not offered", [o for _, found in reasons for o in found], "; ".join(words) + more)
+
+
+def _shortened(reason: str, number: int) -> str:
+    return f"{reason if len(reason) <= 90 else reason[:89] + '…'} ({number})"
+
+
+def _print_scripts(report: Outcomes, console: "Console") -> None:
+    from rich.text import Text
+
+    firsts = [cause.cases[0] for cause in report.causes] or [o.case.name for o in report.failures]
+    for outcome in report.cases:
+        if outcome.case.name in firsts and outcome.reproduction:
+            console.rule(Text(f"{outcome.case.law}, {outcome.case.name}"), style="dim", align="left")
+            console.print(Text(clean(outcome.reproduction)), soft_wrap=True)

@@ -1,0 +1,84 @@
+"""What a report says, in words and rows, for every way to show it."""
+
+import collections
+import re
+from collections.abc import Sequence
+
+from ..judge.verdicts import Verdict
+from .outcomes import LAWS, Outcome, Outcomes
+
+
+def clean(text: str) -> str:
+    """Without characters that a terminal obeys; lines stay."""
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
+def times(multiple: float | None) -> str:
+    """A multiple of what is allowed, in at most seven characters."""
+    if multiple is None:
+        return ""
+    return f"{multiple:.2f} x" if multiple < 99.995 else f"{multiple:.0e} x".replace("e+0", "e").replace("e+", "e")
+
+
+def by_reason(report: Outcomes) -> dict[str, list[Outcome]]:
+    """The cases that are not offered, by the reason."""
+    found = collections.defaultdict(list)
+    for outcome in report.cases:
+        if outcome.verdict is Verdict.NOT_OFFERED:
+            found[outcome.finding.message.removeprefix("NotImplementedError: ")].append(outcome)
+    return dict(found)
+
+
+def about(report: Outcomes) -> list[tuple[str, str]]:
+    """What was judged, and how."""
+    rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
+    rows += [("dtype", report.dtype), ("seed", str(report.seed))]
+    rows += [("profile", report.profile), ("level", report.level)]
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return [*rows, ("versions", versions)] if versions else rows
+
+
+def summary(report: Outcomes) -> str:
+    """The result in a sentence."""
+    known = [outcome.verdict.value for outcome in report.cases if outcome.known and outcome.verdict.fails]
+    told = {verdict: number - known.count(verdict) for verdict, number in report.counts().items()}
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in told.items() if number)
+    counts += f", {number_of(len(known), 'known failure')}" if known else ""
+    counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
+    if report.failures:
+        said = f"{number_of(len(report.failures), 'fault')} in {len(report.cases)} cases"
+        return f"{said}{_of_causes(report)}: {counts}."
+    if not report.ok:
+        return f"Nothing was judged, so nothing is shown: {counts or 'no case'}."
+    return f"Nothing is wrong in {len(report.cases)} cases: {counts}."
+
+
+def number_of(count: int, of: str) -> str:
+    """How many, as one says it: 1 case, 2 cases."""
+    return f"{count} {of}{'' if count == 1 else 's'}"
+
+
+def _of_causes(report: Outcomes) -> str:
+    if not report.causes:
+        return ""
+    kinds = ", ".join(f"{kind} {number}" for kind, number in report.kinds().items() if number)
+    return f", of {number_of(len(report.causes), 'cause')} ({kinds})"
+
+
+def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of the table of laws: verdicts that occur, and the worst error of each law."""
+    kinds = [v for v in Verdict if v is Verdict.OK or any(outcome.verdict is v for outcome in report.cases)]
+    header = ["law", "", *(verdict.value for verdict in kinds), "worst error", "allowed", "of allowed", "in case"]
+    rows = []
+    for law, tally in report.laws().items():
+        worst = tally.worst
+        facts = worst.facts() if worst else {}
+        measured = [facts.get("error", ""), facts.get("allowed", ""), times(worst.multiple if worst else None)]
+        numbers = [str(tally.number(verdict) or "") for verdict in kinds]
+        rows.append([law, LAWS.get(law, ""), *numbers, *measured, worst.case.name if worst else ""])
+    return header, rows
+
+
+def laws_of(reports: Sequence[Outcomes]) -> list[str]:
+    """The laws that any of the reports has cases of, in order."""
+    return sorted({law for report in reports for law in report.laws()}, key=lambda law: (len(law), law))

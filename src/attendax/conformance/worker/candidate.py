@@ -1,0 +1,149 @@
+"""The function that is judged, from what a user gives: a path, a function, an adapter, settings."""
+
+import dataclasses
+import functools
+import importlib.util
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..adapters import ADAPTERS, adapter_for, shipped
+from ..adapters.adapter import Adapter
+from ..adapters.implementation import Implementation
+from ..adapters.layout import laid_out, plain
+from ..adapters.source import resolve
+from ..cases import CASES
+from ..cases.how import How
+from ..frameworks import framework
+from .calling import Failed, NoNumbers, call, first_line
+
+LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
+OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
+SETTINGS = (*LAYOUT, *OVERRIDES)
+KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
+
+
+def implement(
+    fn: Any,
+    *,
+    name: str | None = None,
+    adapter: Any = None,
+    arrays: str | None = None,
+    backward: Any = None,
+    how: How | None = None,
+    **settings: Any,
+) -> Implementation:
+    """What ``check`` judges, from what it is given."""
+    if unknown := sorted(set(settings) - set(SETTINGS)):
+        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {', '.join(SETTINGS)}")
+    if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
+        settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
+    if isinstance(fn, Implementation):
+        return _overridden(fn, arrays, backward, settings)
+    path = fn if isinstance(fn, str) else None
+    if path and adapter is None:
+        adapter = path if path in ADAPTERS else adapter_for(path)
+        path = None if path in ADAPTERS else path
+    if isinstance(adapter, str) and ":" in adapter:
+        adapter = resolve(adapter)
+    if isinstance(adapter, str):
+        return _overridden(_by_shipped(adapter, fn, path, name), arrays, backward, settings)
+    fn = resolve(path) if path else fn
+    if not callable(fn):
+        raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
+    name = str(name or path or _name_of(fn))
+    if adapter is not None:
+        layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
+        made = _by_adapter(adapter, fn, path, name, arrays, layout, how or How())
+        return _overridden(made, arrays, backward, settings)
+    arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings, how or How())
+    framework(arrays)
+    return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+
+
+def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
+    """What an adapter made, with the conventions that the user declares in its place.
+
+    Raises:
+        ValueError: a setting that an adapter sees to.
+    """
+    if arrays is not None and arrays != made.arrays:
+        raise ValueError(f"check: arrays got {arrays!r}, but the adapter of {made.name} is for {made.arrays}")
+    given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
+    if taken := [k for k in given if k not in OVERRIDES]:
+        known = ", ".join(OVERRIDES)
+        raise ValueError(
+            f"check: {taken[0]} got {given[taken[0]]!r}, but {made.name} has an adapter; with one go {known}"
+        )
+    lacks = {**made.lacks, **given.pop("lacks", {})}
+    return dataclasses.replace(made, lacks=lacks, **given)
+
+
+def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
+    if adapter not in ADAPTERS:
+        known = ", ".join(ADAPTERS)
+        raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
+    made = shipped(adapter)
+    own = path is None or path == made.function
+    fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
+    return made.implementation(name or (adapter if fn is None else path or _name_of(fn)), fn, path)
+
+
+def _name_of(fn: Any) -> str:
+    return getattr(fn, "__qualname__", type(fn).__name__)
+
+
+def _by_adapter(
+    adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None, layout: dict[str, Any], how: How
+) -> Implementation:
+    """With an adapter of one's own, which is given arrays in the layout that is said."""
+    if not isinstance(adapter, Adapter):
+        if not callable(adapter):
+            raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
+        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout, how)[0]
+        adapter = Adapter(adapter, "", arrays=kind)
+    return laid_out(adapter.implementation(name, fn, path), **layout)
+
+
+def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> tuple[str, bool]:
+    """With which arrays the plainest call works, and whether JAX may not compile it.
+
+    A framework that nobody has imported is tried last: a function of NumPy does not load JAX.
+
+    Raises:
+        ValueError: with none.
+    """
+    case = CASES[0].sized(how.sizes) or CASES[0]
+    inputs = case.inputs(0, how.dtype)
+    plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
+    said = []
+    for arrays, eager in sorted(KINDS, key=lambda kind: kind[0] not in sys.modules):
+        if arrays == "torch" and not importlib.util.find_spec("torch"):
+            continue
+        if arrays == "numpy" and not (settings.get("device") or "cpu").startswith("cpu"):
+            said.append(f"  {arrays:<6} has no device {settings['device']}")
+            continue
+        try:
+            tried = plain(fn, name, arrays, eager=eager, **settings)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if arrays == "numpy" and not _gives_numpy(tried.attend(*inputs.arrays.values())):
+                    continue
+                call(tried, inputs, "forward")
+            return arrays, eager
+        except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
+            said.append(f"  {arrays:<6} {error}")
+        except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
+            said.append(f"  {arrays:<6} {first_line(error)}")
+    rows = ";\n".join(dict.fromkeys(said))
+    raise ValueError(
+        f"check: {name} fails on the plainest call, {how.dtype}, query {inputs.arrays['query'].shape}, "
+        f"key and value {inputs.arrays['key'].shape}:\n{rows};\n  dtype, sizes and arrays ask for another call"
+    )
+
+
+def _gives_numpy(found: Any) -> bool:
+    return isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray)
