@@ -166,6 +166,25 @@ def test_a_stack_of_what_is_no_block(module):
     assert "NoneType" in message.splitlines()[0]
 
 
+@pytest.mark.parametrize("module", [spec, ops])
+@pytest.mark.parametrize("backward", [False, True])
+def test_weights_before_the_tokens(module, backward):
+    """A block and a stack take their arguments in one order, x first; the other one is named."""
+    block = spec.TransformerEncoderBlock(6, 3, rng=0)
+    x, options = np.ones((2, 3, 6)), {"num_heads": 3}
+    gradient, suffix = ([x], "_backward") if backward else ([], "")
+    blocks = [block.params] if module is ops else [block]
+    calls = [("encoder_block", "params", block.params, options)]
+    calls += [("stack_encoder_blocks", "blocks", given, options if module is ops else {}) for given in (blocks, [])]
+    for name, argument, weights, given in calls:
+        function = getattr(module, name + suffix)
+        function(*gradient, x, weights, **given)
+        message = assert_refuses(lambda f=function, w=weights, o=given: f(*gradient, w, x, **o), TypeError)
+        first, advice = message.splitlines()
+        assert first == f"{name}{suffix}: x comes first, then {argument}, and they are the other way round."
+        assert advice == f"Write {name}{suffix}({'grad_output, ' if backward else ''}x, {argument}, ...)."
+
+
 # The values of a traced array are not known: these are refused outside jit only.
 @pytest.mark.parametrize(("lengths", "found"), [([3, -1, 2], "-1 to 3"), ([8, 7, 0], "0 to 8")])
 def test_lengths_that_are_negative_or_too_long(lengths, found):

@@ -17,6 +17,7 @@ from .attention import positions as positions
 from .attention import rotary as rotary
 from .attention import softmax as softmax
 from .attention import split_heads as split_heads
+from .attention import tokens_first as tokens_first
 from .keywords import knows_keywords as knows_keywords
 from .shapes import FLOATING as FLOATING
 from .shapes import check as check

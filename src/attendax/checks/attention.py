@@ -230,6 +230,8 @@ def encoder_block(
     broadcast: bool = False,
 ) -> tuple[int, ...]:
     """Check a call of an encoder block, its options included; returns the shape of the scores (B, N, T, T)."""
+    if function.startswith("encoder_block"):  # a layer has a method, which takes the weights first
+        tokens_first(function, arrays["x"], "params", params)
     instance(function, "params", params, EncoderBlockParams)
     instance(function, "params.attention", params.attention, MultiHeadParams)
     weights = params._asdict()
@@ -240,6 +242,14 @@ def encoder_block(
     shape = sizes["B"], int(num_heads), sizes["T"], sizes["T"]
     mask(function, mask_, shape, broadcast=broadcast)
     return shape
+
+
+def tokens_first(function: str, x: Any, name: str, weights: Any) -> None:
+    """Refuse weights in the place of the tokens, and the tokens in theirs."""
+    if isinstance(x, tuple | list) and hasattr(weights, "shape"):
+        gradient = "grad_output, " if function.endswith("backward") else ""
+        advice = f"Write {function}({gradient}x, {name}, ...)."
+        fail(TypeError, function, f"x comes first, then {name}, and they are the other way round.", advice=advice)
 
 
 def block_options(function: str, norm: Any, activation: Any, eps: Any) -> None:

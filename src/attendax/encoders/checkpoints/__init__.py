@@ -5,3 +5,4 @@ from .modernbert import load_modernbert as load_modernbert
 from .native import load as load
 from .native import save as save
 from .pytorch import load_torch as load_torch
+from .pytorch import to_torch as to_torch
