@@ -331,7 +331,9 @@ VALUES = [
      "padding: query_lengths must lie in [0, 5], got 6 to 6."),
     (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64."),
     (lambda: masks.dense(IDS > 0).to_dense(3, 5), ValueError,
-     "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1."),
+     "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1.\n"
+     "One for each key, (B, S), is array[:, None, None, :], or masks.padding(array.sum(-1)) "
+     "where the real tokens come first."),
     (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
     (lambda: masks.causal() & IDS, TypeError,
      "mask and mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
@@ -367,7 +369,8 @@ VALUES = [
     (lambda: scores.alibi(np.ones(2, ">f4")), TypeError,
      "alibi: slopes must be a floating array, got >f4.\n"
      "They are in the byte order of another machine: slopes.astype('float32')."),
-    (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list."),
+    (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list.\n"
+     "A list becomes an array by np.asarray(slopes, 'float32')."),
     (lambda: scores.alibi(np.ones(2), offset=0.5), TypeError,
      "alibi: offset must be an integer, got 0.5 of type float."),
     (lambda: scores.relative_bias(np.ones((2, 4))), ValueError,
@@ -409,7 +412,10 @@ attention: key has S=7 but value has S=6.
   key    got (3, 2, 7, 11) float64   expected (..., G, S, D)
   value  got (3, 2, 6, 13) float64   expected (..., G, S, V)"""),
     ("attention", {"query": np.ones((3, 5, 5, 11))}, """\
-attention: query has N=5 heads, which is not a multiple of the G=2 of key."""),
+attention: query has N=5 heads, which is not a multiple of the G=2 of key.
+  query  got (3, 5, 5, 11) float64   expected (..., N, T, D)
+  key    got (3, 2, 7, 11) float64   expected (..., G, S, D)
+  value  got (3, 2, 7, 13) float64   expected (..., G, S, V)"""),
     ("attention", {"key": np.ones((4, 2, 7, 11))}, """\
 attention: query has leading axes (3,) but key has (4,).
   query  got (3, 4, 5, 11) float64   expected (..., N, T, D)
@@ -441,7 +447,10 @@ attention: there is no argument 'mood'.
 There are query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation."""),
     ("attention", TOKENS_BEFORE_HEADS, """\
 attention: query has N=5 heads, which is not a multiple of the G=7 of key.
-Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2)."""),
+  query  got (3, 5, 4, 11) float64   expected (..., N, T, D)
+  key    got (3, 7, 2, 11) float64   expected (..., G, S, D)
+  value  got (3, 7, 2, 13) float64   expected (..., G, S, V)
+Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)."""),  # noqa: E501
     ("attention", {"bias": np.ones((5, 7), bool)}, """\
 attention: bias has dtype bool but must be floating.
   bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)
@@ -467,7 +476,8 @@ compute_attention_scores: Q has dtype float64 but K has float32.
 layer_norm: gamma must be an array, got list.
   x      got (3, 5, 22) float64   expected (..., M)
   gamma  got list                 expected (M,)
-  beta   got (22,) float64        expected (M,)"""),
+  beta   got (22,) float64        expected (M,)
+A list becomes an array by np.asarray(gamma, 'float64')."""),
     ("layer_norm", {"beta": np.ones(22, np.float32)}, """\
 layer_norm: x has dtype float64 but beta has float32: a weight may be wider, not narrower.
   x      got (3, 5, 22) float64   expected (..., M)

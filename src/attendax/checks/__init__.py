@@ -8,6 +8,7 @@ from .attention import bias as bias
 from .attention import block_options as block_options
 from .attention import encoder_block as encoder_block
 from .attention import gated as gated
+from .attention import groups as groups
 from .attention import mask as mask
 from .attention import merge_heads as merge_heads
 from .attention import modified as modified
