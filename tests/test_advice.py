@@ -247,7 +247,8 @@ def test_a_window_that_is_traced():
     found = attend(2, 1, 3)
     assert said[0].startswith("Sides that are traced are masks.from_function(lambda i, j, left, right, offset: ")
     np.testing.assert_allclose(found, attendax.attention(**CALL, mask=masks.window(2, 1, 3)), rtol=1e-6, atol=1e-6)
-    assert len(message_of(lambda: masks.window(2.5, 0), TypeError)) == 1  # no array, and no such window
+    for left in (2.5, np.array(2.5), True):  # there is no such window
+        assert len(message_of(lambda left=left: masks.window(left, 0), TypeError)) == 1
 
 
 def test_ids_and_masks_of_encode():

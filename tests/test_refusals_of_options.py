@@ -10,6 +10,7 @@ import pytest
 import attendax
 from attendax import masks, ops, scores, spec
 from attendax.conformance import assert_refuses
+from attendax.params import EncoderParams
 from refusal_calls import arguments, assert_refused
 
 NAN, INF = float("nan"), float("inf")
@@ -164,6 +165,13 @@ def test_a_stack_of_what_is_no_block(module):
     message = assert_refuses(lambda: module.stack_encoder_blocks(x, [None], **options), TypeError)
     assert message.startswith("stack_encoder_blocks: ")
     assert "NoneType" in message.splitlines()[0]
+
+
+def test_a_stack_of_a_whole_encoder():
+    """What ``load_torch`` gives for an ``nn.TransformerEncoder`` has its blocks inside."""
+    params = EncoderParams(None, (ops.init_encoder_block(jax.random.key(0), 6, 2),))
+    message = assert_refuses(lambda: ops.stack_encoder_blocks(jnp.ones((2, 3, 6)), params, num_heads=2), TypeError)
+    assert message.splitlines()[1] == "Write params.blocks."
 
 
 @pytest.mark.parametrize("module", [spec, ops])

@@ -100,7 +100,8 @@ def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
 def on_window(left: Any, right: Any, offset: Any) -> str:
     """How a window whose sides are arrays is written: traced numbers, or one for each head."""
     sides = {"left": left, "right": right, "offset": offset}
-    if any(isinstance(side, bool | str | float) for side in sides.values()):
+    kinds = (str(getattr(side, "dtype", type(side).__name__)) for side in sides.values())
+    if any(kind.startswith(("bool", "str", "float", "bfloat")) for kind in kinds):
         return ""
     given = {
         name: side for name, side in sides.items() if side is not None and not (name == "offset" and _is_zero(side))

@@ -12,7 +12,7 @@ from attendax import checks
 from attendax.checks import check
 from attendax.kernels.across.explicit import over_auto_axes
 from attendax.kernels.operands import takes_arrays, widen
-from attendax.params import EncoderBlockParams, MultiHeadParams
+from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 
 from .init import glorot
 from .multi_head import in_tiles, init_multi_head_attention
@@ -193,6 +193,8 @@ def _stack(
 ) -> Array:
     """The forward in the name of ``function``."""
     checks.tokens_first(function, x, "blocks", blocks)
+    if isinstance(blocks, EncoderParams):
+        checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")
     check(function, {"x": x})
     for params in blocks:
         shape = checks.encoder_block(function, {"x": x}, params, mask, **options, broadcast=True)
