@@ -178,7 +178,7 @@ def torch_layer(layer: Any, forward: Callable, order: Callable, x: Any, cotangen
 
 def our_block(params: EncoderBlockParams, heads: int, *rest: Any) -> Built:
     options = {"num_heads": heads, "norm": "post", "activation": "gelu", "eps": EPS}
-    return our_layer(lambda params, x: ops.encoder_block(params, x, **options), params, *rest)
+    return our_layer(lambda params, x: ops.encoder_block(x, params, **options), params, *rest)
 
 
 def our_multi_head(params: MultiHeadParams, heads: int, *rest: Any) -> Built:

@@ -171,7 +171,7 @@ def _block(B: int, T: int, M: int, N: int, F: int, training: bool) -> Case:
     peers = {OURS: contestants.our_block, "torch.nn.TransformerEncoderLayer": contestants.torch_block}
 
     def right():
-        wide = jax.tree.map(lambda array: array.astype(np.float64), (params, x, cotangent))
+        wide = jax.tree.map(lambda array: array.astype(np.float64), (x, params, cotangent))
         options = {"num_heads": N, "norm": "post", "activation": "gelu", "eps": contestants.EPS}
         output = spec.encoder_block(*wide[:2], **options)
         if not training:

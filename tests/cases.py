@@ -323,8 +323,8 @@ def block_cases() -> list[Case]:
         cases.append(
             Case(
                 f"encoder_block-{norm}-{activation}",
-                lambda t, x, p, o=options: t.encoder_block(p, x, **o),
-                lambda s, g, x, p, o=options: s.encoder_block_backward(g, p, x, **o),
+                lambda t, x, p, o=options: t.encoder_block(x, p, **o),
+                lambda s, g, x, p, o=options: s.encoder_block_backward(g, x, p, **o),
                 lambda rng, b=bias: (rng.normal(size=(B, T, M)), block_params(rng, b)),
                 smooth=activation != "relu",
             )

@@ -172,7 +172,7 @@ def _encoder_block(twin, name, *, x, params=None, **given):
     gradient = tuple(_taken(given, ["grad_output"]).values())
     attention = MultiHeadParams(**_taken(given, MultiHeadParams._fields))
     weights = EncoderBlockParams(attention, **_taken(given, EncoderBlockParams._fields[1:]))
-    return getattr(TWINS[twin], name)(*gradient, weights if params is None else params, x, **given)
+    return getattr(TWINS[twin], name)(*gradient, x, weights if params is None else params, **given)
 
 
 @functools.cache

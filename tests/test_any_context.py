@@ -99,11 +99,11 @@ def multi_head_backward(dout, x):
 
 
 def block(twin, x, norm):
-    return twin.encoder_block(like(BLOCK, x), x, num_heads=HEADS, norm=norm, mask=masks.causal())
+    return twin.encoder_block(x, like(BLOCK, x), num_heads=HEADS, norm=norm, mask=masks.causal())
 
 
 def block_backward(dout, x, norm):
-    return spec.encoder_block_backward(dout, like(BLOCK, x), x, num_heads=HEADS, norm=norm, mask=masks.causal())[0]
+    return spec.encoder_block_backward(dout, x, like(BLOCK, x), num_heads=HEADS, norm=norm, mask=masks.causal())[0]
 
 
 def seed(twin, x):

@@ -543,7 +543,7 @@ def test_whole_blocks_need_memory_linear_in_their_length():
     params = attendax.ops.init_encoder_block(jax.random.key(0), 64, 4, dtype=jnp.float32)
 
     def used(T):
-        f = jax.grad(lambda x: (attendax.ops.encoder_block(params, x, num_heads=4, mask=masks.causal()) ** 2).sum())
+        f = jax.grad(lambda x: (attendax.ops.encoder_block(x, params, num_heads=4, mask=masks.causal()) ** 2).sum())
         return temporaries(f, (1, T, 64))
 
     assert used(8192) <= 4.5 * used(2048)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import spec
-from attendax.encoders import encode, load, load_bert, load_modernbert, load_torch, save, stack_layers
+from attendax import ops, spec
+from attendax.encoders import encode, load, load_bert, load_modernbert, load_torch, save, stack_layers, to_torch
 from test_encoder_options import BERT, CONFIGS, IDS, MASK, random_params
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
@@ -153,41 +153,156 @@ class TestTransformers:
 @pytest.mark.filterwarnings("ignore")  # of torch: of how its own fast path is switched off
 class TestTorch:
     @pytest.mark.parametrize("norm_first", [False, True])
-    @pytest.mark.parametrize("bias", [True, False])
-    def test_encoder_and_layer(self, norm_first, bias):
+    @pytest.mark.parametrize(
+        ("bias", "activation", "ours"),
+        [(True, "relu", "relu"), (False, "gelu", "gelu"), (True, "tanh", "gelu_tanh"), (True, "silu", "silu")],
+    )
+    def test_there_and_back(self, norm_first, bias, activation, ours):
+        """What ``load_torch`` returns runs as the module does; trained by a step, it runs alike in a new module."""
         torch = pytest.importorskip("torch", reason="torch is not installed")
         torch.manual_seed(0)
-        options = {"norm_first": norm_first, "batch_first": True, "dropout": 0.0, "bias": bias, "activation": "gelu"}
-        layer = torch.nn.TransformerEncoderLayer(12, 3, 11, **options)
-        module = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(12), enable_nested_tensor=False)
-        x = np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32)
-        with torch.no_grad():
-            for weight in module.parameters():
-                weight += 0.1 * torch.randn(weight.shape)
-            wanted, one = module(torch.tensor(x)).numpy(), module.layers[1](torch.tensor(x)).numpy()
-        given = {"num_heads": 3, "norm": "pre" if norm_first else "post", "activation": "gelu", "eps": 1e-5}
-        params = load_torch(module.state_dict())
-        found = spec.encoder_block(load_torch(module.layers[1].state_dict()), x, **given)
-        np.testing.assert_allclose(found, one, rtol=1e-5, atol=1e-5)
-        for block in params.blocks:
-            x = spec.encoder_block(block, x, **given)
-        np.testing.assert_allclose(spec.layer_norm(x, params.gamma, params.beta, 1e-5), wanted, rtol=1e-5, atol=1e-5)
+        functions = {"tanh": torch.nn.GELU(approximate="tanh"), "silu": torch.nn.functional.silu}
+        made = {"norm_first": norm_first, "bias": bias, "activation": functions.get(activation, activation)}
+        made |= {"batch_first": True, "dropout": 0.0, "layer_norm_eps": 1e-3, "dtype": torch.float64}
 
-    @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}])
-    def test_attention(self, widths):
+        def module(**other):
+            layer = torch.nn.TransformerEncoderLayer(12, 3, 11, **made | other)
+            final = torch.nn.LayerNorm(12, eps=1e-3, dtype=torch.float64)
+            return torch.nn.TransformerEncoder(layer, 2, norm=final, enable_nested_tensor=False).eval()
+
+        one = module()
+        with torch.no_grad():
+            for weight in one.parameters():
+                weight += 0.1 * torch.randn(weight.shape)
+        params, options = load_torch(one)
+        assert options == {"num_heads": 3, "norm": "pre" if norm_first else "post", "activation": ours, "eps": 1e-3}
+        same, said = load_torch(one.state_dict(), **options)
+        assert said == options
+        jax.tree.map(np.testing.assert_array_equal, same, params)
+        x = np.random.default_rng(0).normal(size=(2, 5, 12))
+
+        def run(params, x):
+            hidden = ops.stack_encoder_blocks(x, params.blocks, **options)
+            return ops.layer_norm(hidden, params.gamma, params.beta, options["eps"])
+
+        def equal(module, params):
+            with torch.no_grad():
+                wanted = module(torch.tensor(x)).numpy()
+            np.testing.assert_allclose(run(params, x), wanted, rtol=0, atol=1e-12)
+            found = x
+            for block in params.blocks:
+                found = spec.encoder_block(found, jax.tree.map(np.asarray, block), **options)
+            found = spec.layer_norm(found, np.asarray(params.gamma), np.asarray(params.beta), options["eps"])
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+        def given(params, **other):
+            new = module(**other)
+            new.load_state_dict(to_torch(params))  # strict: nothing is missing, nothing left over
+            return new
+
+        with jax.enable_x64(True):
+            equal(one, params)
+            equal(given(params), params)
+            block, layer = params.blocks[1], one.layers[1].state_dict()
+            jax.tree.map(np.testing.assert_array_equal, load_torch(one.layers[1]), (block, options))
+            for name, tensor in to_torch(block).items():
+                assert torch.equal(tensor, layer.pop(name))
+            assert not layer
+            gradient = jax.grad(lambda params: (run(params, x) ** 3).sum())(params)
+            trained = jax.tree.map(lambda weight, slope: weight - 0.01 * slope, params, gradient)
+            assert max(map(float, jax.tree.leaves(jax.tree.map(lambda a: abs(a).max(), gradient)))) > 0.1
+            equal(given(trained, bias=True), trained)  # the step gives biases to a network that had none
+
+    def test_an_encoder_without_a_last_norm_and_in_half_precision(self):
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        layer = torch.nn.TransformerEncoderLayer(12, 3, 11, batch_first=True, dtype=torch.bfloat16)
+        module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        params, options = load_torch(module)
+        assert options == {"num_heads": 3, "norm": "post", "activation": "relu", "eps": 1e-5}
+        assert params.gamma is None
+        found = to_torch(jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), params))
+        for name, tensor in module.state_dict().items():
+            assert torch.equal(found.pop(name), tensor)
+        assert not found
+
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}, {"vdim": 7}])
+    def test_attention(self, widths, bias):
         torch = pytest.importorskip("torch", reason="torch is not installed")
         torch.manual_seed(0)
-        module = torch.nn.MultiheadAttention(12, 3, batch_first=True, **widths)
+        made = {"batch_first": True, "bias": bias, "dtype": torch.float64, **widths}
+        module = torch.nn.MultiheadAttention(12, 3, **made)
         rng = np.random.default_rng(0)
-        shapes = (2, 5, 12), (2, 7, widths.get("kdim", 12)), (2, 7, widths.get("vdim", 12))
-        arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        arrays = [rng.normal(size=size) for size in ((2, 5, 12), (2, 7, widths.get("kdim", 12)))]
+        arrays.append(rng.normal(size=(2, 7, widths.get("vdim", 12))))
         with torch.no_grad():
-            module.in_proj_bias += 0.3
-            wanted = module(*map(torch.tensor, arrays))[0].numpy()
-        params = load_torch(module.state_dict())
-        np.testing.assert_allclose(
-            spec.multi_head_attention(params, *arrays, num_heads=3), wanted, rtol=1e-5, atol=1e-5
-        )
+            if bias:
+                module.in_proj_bias += 0.3
+        params, options = load_torch(module)
+        assert options == {"num_heads": 3}
+        jax.tree.map(np.testing.assert_array_equal, load_torch(module.state_dict(), num_heads=3), (params, options))
+        trained = jax.tree.map(lambda weight: weight + 0.1 * rng.normal(size=weight.shape), params)
+        other = torch.nn.MultiheadAttention(12, 3, **made)
+        other.load_state_dict(to_torch(trained))
+        for attention, weights in ((module, params), (other, trained)):
+            with torch.no_grad():
+                wanted = attention(*map(torch.tensor, arrays))[0].numpy()
+            found = spec.multi_head_attention(weights, *arrays, **options)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            (lambda nn: nn.MultiheadAttention(6, 2, add_zero_attn=True), NotImplementedError, "add_zero_attn=True"),
+            (lambda nn: nn.MultiheadAttention(6, 2, add_bias_kv=True), NotImplementedError, "add_bias_kv=True"),
+            (lambda nn: nn.Linear(6, 6), TypeError, "module must be an nn.MultiheadAttention.* got Linear"),
+            (
+                lambda nn: nn.TransformerEncoderLayer(6, 2, 5, activation=nn.Tanh()),
+                NotImplementedError,
+                "activation 'tanh' is not supported",
+            ),
+            (
+                lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5), 1, nn.LayerNorm(6, eps=1e-12)),
+                NotImplementedError,
+                "the layers and the last norm must have the same options",
+            ),
+            (
+                lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 5), 1, nn.RMSNorm(6)),
+                NotImplementedError,
+                "norms must be nn.LayerNorm with a weight, got RMSNorm",
+            ),
+            (
+                lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(6, 2, 5), 1),
+                ValueError,
+                "an encoder has no place for, layers.0.multihead_attn",
+            ),
+        ],
+    )
+    def test_refuses_a_module(self, change, error, message):
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        with pytest.raises(error, match=rf"^load_torch: (?s:.*){message}"):
+            load_torch(change(torch.nn))
+
+    def test_refuses_options_beside_a_module(self):
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        with pytest.raises(TypeError, match=r"^load_torch: a module says its own options; leave out norm$"):
+            load_torch(torch.nn.MultiheadAttention(6, 2), norm="pre")
+
+    def test_a_state_dict_has_no_options(self):
+        """Nothing is guessed: with the norms in the other place a block is off by more than 1."""
+        layer = to_state_dict(spec.TransformerEncoderBlock(6, 3, 11, rng=0).params)
+        with pytest.raises(TypeError, match=r"^load_torch: a state dict does not say num_heads, norm, activation\n"):
+            load_torch(layer)
+        with pytest.raises(TypeError, match=r'^load_torch: .* norm\n.*num_heads=8, norm="post", activation="relu"\)'):
+            load_torch(layer, num_heads=3, activation="relu")
+        for wrong in ({"num_heads": 4}, {"norm": "first"}, {"activation": "tanh"}, {"eps": -1.0}):
+            with pytest.raises(ValueError, match=rf"^load_torch: .*{next(iter(wrong))}"):
+                load_torch(layer, **{"num_heads": 3, "norm": "pre", "activation": "relu"} | wrong)
+        attention = {"in_proj_weight": np.ones((18, 6)), "out_proj.weight": np.ones((6, 6))}
+        with pytest.raises(TypeError, match=r"^load_torch: a state dict does not say num_heads\n.*num_heads=8\) with"):
+            load_torch(attention)
+        with pytest.raises(TypeError, match=r"^load_torch: an nn.MultiheadAttention has no norm; leave it out"):
+            load_torch(attention, num_heads=3, norm="pre")
 
     @pytest.mark.parametrize(
         ("tensors", "error", "message"),
@@ -212,6 +327,33 @@ class TestTorch:
     def test_refuses(self, tensors, error, message):
         with pytest.raises(error, match=rf"^load_torch: (?s:.*){message}"):
             load_torch(tensors)
+
+    def test_refuses_to_give_what_no_module_has(self):
+        params = random_params(BERT)
+        block = params.blocks[0]
+        wide = block._replace(W1=np.concatenate([block.W1] * 2, axis=1))
+        fewer = block.attention._replace(W_K=block.attention.W_K[:, :2])
+        for given, error, message in [
+            (params, ValueError, "params have embeddings(?s:.*)save_bert"),
+            (wide, ValueError, "W1 has F="),
+            (block._replace(attention=fewer), ValueError, "W_Q has M=12 but W_K has M=2"),
+            (fewer, ValueError, "W_Q has M=12 but W_K has M=2"),
+            (block._replace(beta1=None), TypeError, "beta1 must be an array, got NoneType"),
+            ({"W_Q": 1}, TypeError, "params must be EncoderParams, got dict"),
+        ]:
+            with pytest.raises(error, match=rf"^to_torch: {message}"):
+                to_torch(given)
+        with pytest.raises(TypeError, match=r"^to_torch: the weights are traced"):
+            jax.eval_shape(to_torch, block)
+
+
+def to_state_dict(block):
+    """Of an encoder block with no biases in its projections, in NumPy."""
+    names = {"W1": "linear1.weight", "b1": "linear1.bias", "W2": "linear2.weight", "b2": "linear2.bias"}
+    names |= {"gamma1": "norm1.weight", "beta1": "norm1.bias", "gamma2": "norm2.weight", "beta2": "norm2.bias"}
+    tensors = {name: np.asarray(getattr(block, field)).T for field, name in names.items()}
+    inputs = np.concatenate([W.T for W in block.attention[:3]])
+    return tensors | {"self_attn.in_proj_weight": inputs, "self_attn.out_proj.weight": block.attention.W_O.T}
 
 
 def rewritten(path, change):

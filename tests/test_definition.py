@@ -58,7 +58,7 @@ def test_additive_attention(twin, rng):
 def test_encoder_block(twin, norm, activation, rng):
     """The block holds multi-head attention, feed-forward network and layer norm: all by definition at once."""
     params, x, allowed = block_params(rng), rng.normal(size=(B, T, M)), per_batch_mask(B, N, T, T)
-    got = twin.encoder_block(params, x, num_heads=N, mask=allowed, norm=norm, activation=activation, eps=1e-5)
+    got = twin.encoder_block(x, params, num_heads=N, mask=allowed, norm=norm, activation=activation, eps=1e-5)
     lists = EncoderBlockParams(
         type(params.attention)(*(w.tolist() for w in params.attention)), *(w.tolist() for w in params[1:])
     )

@@ -119,7 +119,7 @@ class TestEncode:
         )
         for block in params.blocks:
             hidden = twin.encoder_block(
-                block, hidden, num_heads=3, mask=MASK[:, None, None], norm="pre", activation="gelu_tanh", eps=1e-3
+                hidden, block, num_heads=3, mask=MASK[:, None, None], norm="pre", activation="gelu_tanh", eps=1e-3
             )
         found = encode(params, IDS, config=config, mask=MASK, twin=twin)
         np.testing.assert_allclose(found, hidden, rtol=1e-6, atol=1e-6)

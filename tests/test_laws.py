@@ -466,7 +466,7 @@ def test_l8_layer_norm_keeps_its_digits_at_a_large_mean(twin, rng):
 def test_l8_the_weights_may_be_wider_and_the_result_has_the_dtype_of_the_tokens(rng):
     params, x = block_params(rng), rng.normal(size=(B, T, M)).astype(np.float32)
     for twin in (spec, ops):
-        assert twin.encoder_block(params, x, num_heads=N).dtype == np.float32
+        assert twin.encoder_block(x, params, num_heads=N).dtype == np.float32
         assert twin.feed_forward(x, params.W1, params.b1, params.W2, params.b2).dtype == np.float32
     half = x.astype(np.float16)
     assert spec.TransformerEncoderBlock(M, N, F, rng=0).forward(half).dtype == np.float16

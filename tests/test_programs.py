@@ -59,7 +59,7 @@ def attend(query, key, value):
     return attention(query, key, value, mask=masks.causal())
 
 def layer(block, x):
-    return ops.encoder_block(block, x, num_heads=2)
+    return ops.encoder_block(x, block, num_heads=2)
 
 data = P("data")
 for function, given, specs in ((attend, arrays, (data,) * 3), (attend, [arrays[0], *(a[:1] for a in arrays[1:])],

@@ -117,8 +117,8 @@ def test_the_encoder_block_is_what_was_proved(norm, rng):
     attention = MultiHeadParams(**{name: arrays[name] for name in MultiHeadParams._fields})
     params = EncoderBlockParams(attention, **{name: arrays[name] for name in EncoderBlockParams._fields[1:]})
     options = {"num_heads": N, "mask": mask, "norm": norm, "activation": "silu", "eps": EPS}
-    want_x, want = spec.encoder_block_backward(dy, params, x, **options)
-    close(on_tokens(forward(given[0])(given[1])), spec.encoder_block(params, x, **options))
+    want_x, want = spec.encoder_block_backward(dy, x, params, **options)
+    close(on_tokens(forward(given[0])(given[1])), spec.encoder_block(x, params, **options))
     close(on_tokens(to_input(given[0])(given[1])(of_tokens(dy))), want_x)
     for name, array in (want._asdict() | want.attention._asdict()).items():
         if name != "attention":

@@ -10,6 +10,7 @@ import pytest
 import attendax
 from attendax import masks, ops, scores, spec
 from attendax.conformance import assert_refuses
+from attendax.params import EncoderParams
 from refusal_calls import arguments, assert_refused
 
 NAN, INF = float("nan"), float("inf")
@@ -166,6 +167,32 @@ def test_a_stack_of_what_is_no_block(module):
     assert "NoneType" in message.splitlines()[0]
 
 
+def test_a_stack_of_a_whole_encoder():
+    """What ``load_torch`` gives for an ``nn.TransformerEncoder`` has its blocks inside."""
+    params = EncoderParams(None, (ops.init_encoder_block(jax.random.key(0), 6, 2),))
+    message = assert_refuses(lambda: ops.stack_encoder_blocks(jnp.ones((2, 3, 6)), params, num_heads=2), TypeError)
+    assert message.splitlines()[1] == "Write params.blocks."
+
+
+@pytest.mark.parametrize("module", [spec, ops])
+@pytest.mark.parametrize("backward", [False, True])
+def test_weights_before_the_tokens(module, backward):
+    """A block and a stack take their arguments in one order, x first; the other one is named."""
+    block = spec.TransformerEncoderBlock(6, 3, rng=0)
+    x, options = np.ones((2, 3, 6)), {"num_heads": 3}
+    gradient, suffix = ([x], "_backward") if backward else ([], "")
+    blocks = [block.params] if module is ops else [block]
+    calls = [("encoder_block", "params", block.params, options)]
+    calls += [("stack_encoder_blocks", "blocks", given, options if module is ops else {}) for given in (blocks, [])]
+    for name, argument, weights, given in calls:
+        function = getattr(module, name + suffix)
+        function(*gradient, x, weights, **given)
+        message = assert_refuses(lambda f=function, w=weights, o=given: f(*gradient, w, x, **o), TypeError)
+        first, advice = message.splitlines()
+        assert first == f"{name}{suffix}: x comes first, then {argument}, and they are the other way round."
+        assert advice == f"Write {name}{suffix}({'grad_output, ' if backward else ''}x, {argument}, ...)."
+
+
 # The values of a traced array are not known: these are refused outside jit only.
 @pytest.mark.parametrize(("lengths", "found"), [([3, -1, 2], "-1 to 3"), ([8, 7, 0], "0 to 8")])
 def test_lengths_that_are_negative_or_too_long(lengths, found):
@@ -312,7 +339,9 @@ VALUES = [
      "padding: query_lengths must lie in [0, 5], got 6 to 6."),
     (lambda: masks.dense(IDS), TypeError, "dense: array must be boolean, got int64."),
     (lambda: masks.dense(IDS > 0).to_dense(3, 5), ValueError,
-     "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1."),
+     "dense: array has shape (2, 5) but must end in (3, 5), each of them or 1.\n"
+     "One for each key, (B, S), is array[:, None, None, :], or masks.padding(array.sum(-1)) "
+     "where the real tokens come first."),
     (lambda: masks.from_function(1), TypeError, "from_function: f must be callable, got int."),
     (lambda: masks.causal() & IDS, TypeError,
      "mask and mask: got ndarray.\nAn array becomes a mask by masks.dense(array)."),
@@ -348,7 +377,8 @@ VALUES = [
     (lambda: scores.alibi(np.ones(2, ">f4")), TypeError,
      "alibi: slopes must be a floating array, got >f4.\n"
      "They are in the byte order of another machine: slopes.astype('float32')."),
-    (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list."),
+    (lambda: scores.alibi([0.5]), TypeError, "alibi: slopes must be a floating array, got list.\n"
+     "A list becomes an array by np.asarray(slopes, 'float32')."),
     (lambda: scores.alibi(np.ones(2), offset=0.5), TypeError,
      "alibi: offset must be an integer, got 0.5 of type float."),
     (lambda: scores.relative_bias(np.ones((2, 4))), ValueError,
@@ -390,7 +420,10 @@ attention: key has S=7 but value has S=6.
   key    got (3, 2, 7, 11) float64   expected (..., G, S, D)
   value  got (3, 2, 6, 13) float64   expected (..., G, S, V)"""),
     ("attention", {"query": np.ones((3, 5, 5, 11))}, """\
-attention: query has N=5 heads, which is not a multiple of the G=2 of key."""),
+attention: query has N=5 heads, which is not a multiple of the G=2 of key.
+  query  got (3, 5, 5, 11) float64   expected (..., N, T, D)
+  key    got (3, 2, 7, 11) float64   expected (..., G, S, D)
+  value  got (3, 2, 7, 13) float64   expected (..., G, S, V)"""),
     ("attention", {"key": np.ones((4, 2, 7, 11))}, """\
 attention: query has leading axes (3,) but key has (4,).
   query  got (3, 4, 5, 11) float64   expected (..., N, T, D)
@@ -422,7 +455,10 @@ attention: there is no argument 'mood'.
 There are query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng, return_lse, implementation."""),
     ("attention", TOKENS_BEFORE_HEADS, """\
 attention: query has N=5 heads, which is not a multiple of the G=7 of key.
-Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2)."""),
+  query  got (3, 5, 4, 11) float64   expected (..., N, T, D)
+  key    got (3, 7, 2, 11) float64   expected (..., G, S, D)
+  value  got (3, 7, 2, 13) float64   expected (..., G, S, V)
+Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)."""),  # noqa: E501
     ("attention", {"bias": np.ones((5, 7), bool)}, """\
 attention: bias has dtype bool but must be floating.
   bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)
@@ -448,7 +484,8 @@ compute_attention_scores: Q has dtype float64 but K has float32.
 layer_norm: gamma must be an array, got list.
   x      got (3, 5, 22) float64   expected (..., M)
   gamma  got list                 expected (M,)
-  beta   got (22,) float64        expected (M,)"""),
+  beta   got (22,) float64        expected (M,)
+A list becomes an array by np.asarray(gamma, 'float64')."""),
     ("layer_norm", {"beta": np.ones(22, np.float32)}, """\
 layer_norm: x has dtype float64 but beta has float32: a weight may be wider, not narrower.
   x      got (3, 5, 22) float64   expected (..., M)

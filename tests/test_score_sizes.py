@@ -137,8 +137,8 @@ LAYERS = {
     ),
     "encoder_block": Layer(
         lambda rng, T, size: (block_params(rng, size), normal(rng, 1, T, WIDTH)),
-        lambda twin, params, x: twin.encoder_block(params, x, **BLOCK),
-        lambda g, params, x: reversed(spec.encoder_block_backward(g, params, x, **BLOCK)),
+        lambda twin, params, x: twin.encoder_block(x, params, **BLOCK),
+        lambda g, params, x: reversed(spec.encoder_block_backward(g, x, params, **BLOCK)),
     ),
     "additive_attention": Layer(
         additive_arrays, lambda twin, *a: twin.additive_attention(*a)[0], spec.additive_attention_backward

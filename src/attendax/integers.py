@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax.checks import fail, integer, is_traced
+from attendax.checks.advice import on_kind
 
 LENGTH, SIDE, OFFSET = 2**29, 2**30, 3 * 2**29
 INT32 = np.iinfo(np.int32)
@@ -79,8 +80,8 @@ def _signed(x: Any, wide: Any, mixed: bool) -> Any:
 def array(function: str, name: str, value: Any, rank: int = 0) -> Any:
     """``value``, an array of integers of at least this rank, in the byte order of this machine."""
     dtype = getattr(value, "dtype", None)
-    if dtype is None or not np.issubdtype(dtype, np.integer):
-        advice = f"A list becomes an array by np.asarray({name})." if isinstance(value, list | tuple) else ""
+    advice = on_kind(name, value)
+    if dtype is None or advice or not np.issubdtype(dtype, np.integer):
         got = type(value).__name__ if dtype is None else dtype
         fail(TypeError, function, f"{name} must be an array of integers, got {got}.", advice=advice)
     if len(value.shape) < rank:

@@ -20,6 +20,7 @@ import numpy as np
 
 from attendax import checks, integers
 from attendax.checks import fail
+from attendax.checks.advice import on_axes, on_kind, on_window
 
 __all__ = ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
@@ -151,7 +152,10 @@ class Mask:
         if self.kind == "dense":
             shape = self.arrays[0].shape
             if len(shape) < 2 or any(got not in (1, size) for got, size in zip(shape[-2:], (T, S), strict=True)):
-                fail(ValueError, "dense", f"array has shape {shape} but must end in ({T}, {S}), each of them or 1.")
+                sentence = f"array has shape {shape} but must end in ({T}, {S}), each of them or 1."
+                by_key = len(shape) == 2 and shape[1] == S
+                said = on_axes("mask", shape, (shape[0], 1, T, S), array="array") if by_key else ""
+                fail(ValueError, "dense", sentence, advice=said)
 
 
 def causal(offset: Any = 0) -> Mask:
@@ -171,8 +175,9 @@ def window(left: int | None, right: int | None, offset: Any = 0) -> Mask:
         left, right: how many keys back and ahead, integers that are not traced.
         offset: as in ``causal``.
     """
+    said = on_window(left, right, offset)
     left, right = (
-        None if side is None else checks.integer("window", name, side, minimum=0, maximum=integers.SIDE)
+        None if side is None else checks.integer("window", name, side, minimum=0, maximum=integers.SIDE, advice=said)
         for name, side in (("left", left), ("right", right))
     )
     return _within("window", left, right, offset)
@@ -209,7 +214,8 @@ def prefix(lengths: Any, offset: Any = 0) -> Mask:
 def dense(array: Any) -> Mask:
     """A boolean array (T, S), or of the full rank of the scores, each axis full or 1 (L3)."""
     if str(getattr(array, "dtype", None)) != "bool":
-        fail(TypeError, "dense", f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}.")
+        sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
+        fail(TypeError, "dense", sentence, advice=on_kind("array", array, "bool"))
     return Mask("dense", (array,))
 
 
@@ -237,6 +243,8 @@ def from_function(f: Callable, *arrays: Any) -> Mask:
 def _combine(kind: str, one: Mask, other: Any) -> Mask:
     if not isinstance(other, Mask):
         advice = "An array becomes a mask by masks.dense(array)." if hasattr(other, "dtype") else ""
+        array = on_kind("array", other, "bool")
+        advice = f"{array} An array becomes a mask by masks.dense(array)." if array else advice
         advice = "A mask is made by a call: masks.causal()." if callable(other) else advice
         fail(TypeError, f"mask {kind} mask", f"got {type(other).__name__}.", advice=advice)
     return Mask(kind, (one, other))

@@ -55,7 +55,7 @@ def test_vmap_of_a_layer_over_a_divided_batch(how, rng):
     host = rng.normal(size=(B, T, 8))
 
     def layer(x):
-        return ops.encoder_block(params, x, num_heads=4)
+        return ops.encoder_block(x, params, num_heads=4)
 
     right = [each(host) for each in both_ways(layer, "jit")]
     with jax.set_mesh(EXPLICIT):
@@ -94,13 +94,13 @@ def test_layers_and_explicit_axes_inside_a_shard_map_over_another_axis(rng):
     options = {"mesh": AUTO, "in_specs": P("data"), "out_specs": P("data"), "axis_names": {"data"}}
     block = sharding.on_mesh(ops.encoder_block, mesh=AUTO, axis_name="seq")
     close(
-        jax.jit(jax.shard_map(lambda x: block(params, x, num_heads=4), **options))(x),
-        ops.encoder_block(params, x, num_heads=4),
+        jax.jit(jax.shard_map(lambda x: block(x, params, num_heads=4), **options))(x),
+        ops.encoder_block(x, params, num_heads=4),
     )
     options["mesh"] = EXPLICIT
     for f, host in (
         (lambda q: attention(q, q, q, **CAUSAL), q),
-        (lambda x: ops.encoder_block(params, x, num_heads=4), x),
+        (lambda x: ops.encoder_block(x, params, num_heads=4), x),
     ):
         right = [each(host) for each in both_ways(f, "jit")]
         with jax.set_mesh(EXPLICIT):

@@ -8,6 +8,7 @@ from .attention import bias as bias
 from .attention import block_options as block_options
 from .attention import encoder_block as encoder_block
 from .attention import gated as gated
+from .attention import groups as groups
 from .attention import mask as mask
 from .attention import merge_heads as merge_heads
 from .attention import modified as modified
@@ -17,6 +18,7 @@ from .attention import positions as positions
 from .attention import rotary as rotary
 from .attention import softmax as softmax
 from .attention import split_heads as split_heads
+from .attention import tokens_first as tokens_first
 from .keywords import knows_keywords as knows_keywords
 from .shapes import FLOATING as FLOATING
 from .shapes import check as check

@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 from attendax.params import EncoderBlockParams, MultiHeadParams
 
-from .shapes import FLOATING, check, fail, floating, is_wider, native
+from . import advice
+from .shapes import FLOATING, check, fail, floating, is_wider, native, table
 from .values import boolean, heads, in_range, instance, integer, key_words, number, one_of
 
 NORMS = ("pre", "post")
 IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
+SIGNATURES = {False: "attention", True: "attention, tokens first"}  # whether tokens come before heads
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -32,10 +34,11 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
     """
     if value is None and optional:
         return
-    if hasattr(value, "to_dense"):
+    if advice.is_mask(value):
         meant = value.shape(*scores[-2:])
         one_head = len(scores) == 2 and len(meant) == 3 and meant[0] == 1
         value = _Meant(meant[1:] if one_head else meant)
+    has_heads = not broadcast or len(scores) > 3
     wanted = (
         f"{scores} or {scores[-2:]}, any axis may be 1" if not broadcast else f"a shape that broadcasts to {scores}"
     )
@@ -44,26 +47,14 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
     if str(getattr(value, "dtype", None)) != "bool":
         kind = getattr(value, "dtype", type(value).__name__)
         sentence = f"mask must be boolean (True = this query may look at this key), got {kind}."
-        fail(TypeError, function, sentence, rows, advice=_advice_on_mask(value))
+        fail(TypeError, function, sentence, rows, advice=advice.on_mask(value, scores, heads=has_heads))
     right_rank = broadcast or len(value.shape) in (2, len(scores))
     if not (right_rank and _fits(tuple(value.shape), scores)):
         sentence = f"mask has shape {got} but the scores have shape {scores}."
-        headless = len(value.shape) == len(scores) - 1 and len(scores) > 3
-        advice = "A mask without the head axis is given one by mask[:, None]." if headless else ""
-        fail(ValueError, function, sentence, rows, advice=advice)
-
-
-def _advice_on_mask(value: Any) -> str:
-    """What to write in place of something that is no mask."""
-    if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
-        return f"Call it: mask=masks.{value.__name__}(...)."
-    if callable(value):
-        return "A function of positions becomes a mask by masks.from_function(f)."
-    if hasattr(value, "kind"):
-        return "What changes scores is passed as score_mod."
-    if str(getattr(value, "dtype", "")) in FLOATING:
-        return "What is added to the scores is passed as bias."
-    return "Of numbers that are 0 and 1: mask.astype(bool)." if hasattr(value, "dtype") else ""
+        array = "array" if isinstance(value, _Meant) else ""
+        said = advice.on_axes("mask", tuple(value.shape), scores, heads=has_heads, array=array)
+        said += " So is the array that masks.dense takes." if said and array else ""
+        fail(ValueError, function, sentence, rows, advice=said)
 
 
 def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None:
@@ -71,11 +62,13 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
     if value is None:
         return
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-        fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.")
+        said = advice.on_kind("bias", value, str(dtype))
+        fail(TypeError, function, f"bias must be an array, got {type(value).__name__}.", advice=said)
     rows = [("bias", f"{tuple(value.shape)} {value.dtype}", f"a floating array that broadcasts to {scores}")]
     if str(value.dtype) not in FLOATING:
-        advice = "A boolean array is a mask: pass it as mask." if str(value.dtype) == "bool" else native("bias", value)
-        fail(TypeError, function, f"bias has dtype {value.dtype} but must be floating.", rows, advice=advice)
+        said = advice.on_kind("bias", value) or native("bias", value)
+        said = "A boolean array is a mask: pass it as mask." if str(value.dtype) == "bool" else said
+        fail(TypeError, function, f"bias has dtype {value.dtype} but must be floating.", rows, advice=said)
     if not is_wider(value.dtype, dtype):
         fail(
             TypeError,
@@ -84,7 +77,9 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
             rows,
         )
     if not _fits(tuple(value.shape), scores):
-        fail(ValueError, function, f"bias has shape {tuple(value.shape)} but the scores have shape {scores}.", rows)
+        sentence = f"bias has shape {tuple(value.shape)} but the scores have shape {scores}."
+        said = advice.on_axes("bias", tuple(value.shape), scores, heads=len(scores) > 3)
+        fail(ValueError, function, sentence, rows, advice=said)
 
 
 def _fits(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
@@ -94,15 +89,28 @@ def _fits(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
     return all(size in (1, full) for size, full in zip(shape[::-1], scores[::-1], strict=False))
 
 
-def groups(function: str, query: tuple[int, ...], key: tuple[int, ...]) -> int:
-    """How many query heads share a key/value head (L1), from the shapes; ValueError where that is not whole."""
-    N, G = query[-3], key[-3]
-    if N != G and (G == 0 or N % G):
-        swapped, axes = G and key[-2] and query[-2] % key[-2] == 0, f"{len(query) - 3}, {len(query) - 2}"
-        advice = f"Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes({axes})."
-        sentence = f"query has N={N} heads, which is not a multiple of the G={G} of key."
-        fail(ValueError, function, sentence, advice=advice if swapped else "")
-    return N // G if G else 1
+def groups(function: str, arrays: dict[str, Any], *, tokens_first: bool = False) -> int:
+    """How many query heads share a key/value head (L1); ValueError where that is not whole.
+
+    Where key and value, or all three, would fit with heads and tokens the other way round, and these look like it
+    (fewer heads than tokens, or as many keys as queries), the error says how to swap them.
+    """
+    heads, tokens = (-2, -3) if tokens_first else (-3, -2)
+    (N, T), (G, S) = ((arrays[name].shape[heads], arrays[name].shape[tokens]) for name in ("query", "key"))
+    if N == G or (G and N % G == 0):
+        return N // G if G else 1
+    swapped = []
+    if S > 1 and T % S == 0 and T < N and S < G:
+        swapped = ["query", "key", "value"]
+    elif S and N % S == 0 and (G == T or (S < G and N < G)):
+        swapped = ["key", "value"]
+    rank = len(arrays["query"].shape)
+    right, wrong = ("(..., T, N, D)", "(..., N, T, D)") if tokens_first else ("(..., N, T, D)", "(..., T, N, D)")
+    order = "Tokens come before heads" if tokens_first else "Heads come before tokens"
+    moves = ", ".join(f"{name}.swapaxes({rank - 3}, {rank - 2})" for name in swapped)
+    sentence = f"query has N={N} heads, which is not a multiple of the G={G} of key."
+    said = f"{order}, {right}. From {wrong}: {moves}." if swapped else ""
+    fail(ValueError, function, sentence, table(function, arrays, SIGNATURES[tokens_first]), advice=said)
 
 
 class Border(NamedTuple):
@@ -141,7 +149,7 @@ def attention(
     arrays = {"query": query, "key": key, "value": value, "grad_output": grad_output}
     one_head = len(getattr(query, "shape", ())) == 2
     sizes = check(function, arrays, signature="attention, one head" if one_head else "attention")
-    group = 1 if one_head else groups(function, query.shape, key.shape)
+    group = 1 if one_head else groups(function, {"query": query, "key": key, "value": value})
     shape = (*query.shape[:-1], sizes["S"])
     if grad_lse is not None:
         _grad_lse(function, grad_lse, shape[:-1])
@@ -230,6 +238,8 @@ def encoder_block(
     broadcast: bool = False,
 ) -> tuple[int, ...]:
     """Check a call of an encoder block, its options included; returns the shape of the scores (B, N, T, T)."""
+    if function.startswith("encoder_block"):  # a layer has a method, which takes the weights first
+        tokens_first(function, arrays["x"], "params", params)
     instance(function, "params", params, EncoderBlockParams)
     instance(function, "params.attention", params.attention, MultiHeadParams)
     weights = params._asdict()
@@ -240,6 +250,14 @@ def encoder_block(
     shape = sizes["B"], int(num_heads), sizes["T"], sizes["T"]
     mask(function, mask_, shape, broadcast=broadcast)
     return shape
+
+
+def tokens_first(function: str, x: Any, name: str, weights: Any) -> None:
+    """Refuse weights in the place of the tokens, and the tokens in theirs."""
+    if isinstance(x, tuple | list) and hasattr(weights, "shape"):
+        gradient = "grad_output, " if function.endswith("backward") else ""
+        advice = f"Write {function}({gradient}x, {name}, ...)."
+        fail(TypeError, function, f"x comes first, then {name}, and they are the other way round.", advice=advice)
 
 
 def block_options(function: str, norm: Any, activation: Any, eps: Any) -> None:

@@ -9,6 +9,8 @@ read, so a traced array passes like any other.
 
 from typing import Any, NamedTuple, NoReturn
 
+from .advice import on_kind
+
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _MAY_BE_EMPTY = ("...", "B", "N", "G", "T", "S", "P")  # the widths of vectors may not (L11)
 
@@ -95,7 +97,7 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
     """
     line = SHAPES[signature or function.removesuffix("backward").rstrip("_.")]
     rows = _rows(function, arrays, line)
-    shown = [(row.name, str(row), _expected(row.pattern)) for row in rows]
+    shown = _shown(rows)
     _check_dtypes(function, rows, shown)
     sizes: dict[str, Any] = {}
     owner: dict[str, str] = {}
@@ -107,6 +109,15 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
             if size == 0 and axis not in _MAY_BE_EMPTY:
                 fail(ValueError, function, f"{row.name} has {axis}=0 but a width is at least 1.", shown)
     return sizes
+
+
+def table(function: str, arrays: dict[str, Any], signature: str) -> list[tuple[str, str, str]]:
+    """The rows of an error: each array of a call, got and expected."""
+    return _shown(_rows(function, arrays, SHAPES[signature]))
+
+
+def _shown(rows: list[_Row]) -> list[tuple[str, str, str]]:
+    return [(row.name, str(row), _expected(row.pattern)) for row in rows]
 
 
 def _rows(function: str, arrays: dict[str, Any], line: str) -> list[_Row]:
@@ -151,12 +162,16 @@ def _named_axes(function: str, row: _Row, shown: list) -> list[tuple[str, Any]]:
 
 def _check_dtypes(function: str, rows: list[_Row], shown: list) -> None:
     """Every array floating; one dtype before the bar; nothing narrower than it after the bar."""
+    dtypes = (str(getattr(row.array, "dtype", "")) for row in rows)
+    common = next((dtype for dtype in dtypes if dtype in FLOATING), "float32")
     for row in rows:
+        said = on_kind(row.name, row.array, common)
         if not (hasattr(row.array, "shape") and hasattr(row.array, "dtype")):
-            fail(TypeError, function, f"{row.name} must be an array, got {type(row.array).__name__}.", shown)
+            sentence = f"{row.name} must be an array, got {type(row.array).__name__}."
+            fail(TypeError, function, sentence, shown, advice=said)
         if str(row.array.dtype) not in FLOATING:
             sentence = f"{row.name} has dtype {row.array.dtype} but must be floating: {', '.join(FLOATING)}."
-            fail(TypeError, function, sentence, shown, advice=native(row.name, row.array))
+            fail(TypeError, function, sentence, shown, advice=said or native(row.name, row.array))
     first = next((row for row in rows if not row.is_weight), None)
     for row in rows:
         if first is None or row.array.dtype == first.array.dtype:
@@ -172,7 +187,12 @@ def floating(function: str, name: str, array: Any, *, rank: int | None = None) -
     """Refuse what is no floating array, or one of another rank (None: any)."""
     dtype = getattr(array, "dtype", type(array).__name__)
     if str(dtype) not in FLOATING:
-        fail(TypeError, function, f"{name} must be a floating array, got {dtype}.", advice=native(name, array))
+        fail(
+            TypeError,
+            function,
+            f"{name} must be a floating array, got {dtype}.",
+            advice=on_kind(name, array, "float32") or native(name, array),
+        )
     if rank is not None and len(array.shape) != rank:
         fail(ValueError, function, f"{name} has rank {len(array.shape)} but needs rank {rank}.")
 

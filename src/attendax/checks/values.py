@@ -16,14 +16,21 @@ ADVICE_ON_NUMBERS = {  # what to do with a number that is an array
 }
 
 
-def integer(function: str, name: str, value: Any, *, minimum: int | None = 1, maximum: int | None = None) -> int:
-    """``value`` as an int within the bounds; TypeError for another kind, ValueError for one that is out of them."""
+def integer(
+    function: str, name: str, value: Any, *, minimum: int | None = 1, maximum: int | None = None, advice: str = ""
+) -> int:
+    """``value`` as an int within the bounds; TypeError for another kind, ValueError for one that is out of them.
+
+    An array gets the ``advice``.
+    """
     try:
         number = operator.index(value) if not isinstance(value, bool) else None
     except TypeError:
         number = None
     if number is None:
-        fail(TypeError, function, f"{name} must be an integer, got {value!r} of type {type(value).__name__}.")
+        is_array = hasattr(value, "shape") or isinstance(value, list | tuple)
+        sentence = f"{name} must be an integer, got {value!r} of type {type(value).__name__}."
+        fail(TypeError, function, sentence, advice=advice if is_array else "")
     if minimum is not None and number < minimum:
         fail(ValueError, function, f"{name} must be at least {minimum}, got {number}.")
     if maximum is not None and number > maximum:

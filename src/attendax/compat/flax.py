@@ -12,7 +12,7 @@ from attendax.kernels import dropout
 from attendax.kernels.call import checked_call, results_of
 from attendax.ops import attention_with_weights
 
-from .layout import heads_first, joined, wide_bias
+from .layout import heads_first, joined, scores_shape, wide_bias
 
 __all__ = ["attention_fn"]
 
@@ -84,7 +84,7 @@ def attention_fn(
     if promote_dtype is None:
         promote_dtype = _promoted
     query, key, value = heads_first(NAME, *promote_dtype((query, key, value), dtype=dtype))
-    mask = joined(NAME, _of_booleans(mask), masks.causal() if is_causal else None)
+    mask = joined(NAME, scores_shape(query, key), _of_booleans(mask), masks.causal() if is_causal else None)
     bias = wide_bias(bias, query.dtype)
     if module is not None:
         _sow(module, attention_with_weights(query, key, value, mask=mask, bias=bias)[2])
@@ -139,7 +139,7 @@ def _with_one_dropout(query: Any, key: Any, value: Any, mask: Any, bias: Any, ra
     def attend(mask: Any) -> Any:
         return results_of(checked_call(NAME, query, key, value, mask, bias, return_lse=True), query, value, True)
 
-    (_, lse), (out, lse_kept) = attend(mask), attend(joined(NAME, mask, kept))
+    (_, lse), (out, lse_kept) = attend(mask), attend(joined(NAME, scores_shape(query, key), mask, kept))
     share = jnp.exp(lse_kept - jnp.where(lse == -jnp.inf, 0, lse))
     return (out * (share / (1 - rate))[..., None]).astype(query.dtype)
 

@@ -6,10 +6,11 @@ from jax import Array
 
 from attendax import checks, masks
 from attendax.checks import fail
+from attendax.checks.advice import on_axes
 from attendax.kernels.call import checked_call, results_of
 from attendax.kernels.operands import takes_arrays
 
-from .layout import heads_first, joined, wide_bias
+from .layout import heads_first, joined, scores_shape, wide_bias
 
 __all__ = ["dot_product_attention"]
 
@@ -89,18 +90,19 @@ def dot_product_attention(
     checks.one_of(NAME, "implementation", implementation, (None, *IMPLEMENTATIONS, *checks.IMPLEMENTATIONS))
     query, key, value = heads_first(NAME, query, key, value)
     batch = query.shape[0] if rank == 4 else None
-    pairs = _of_rank("mask", mask, rank)
+    scores = scores_shape(query, key)
+    pairs = _of_rank("mask", mask, scores)
     of_keys = _lengths("key_value_seq_lengths", key_value_seq_lengths, batch)
     of_queries = _lengths("query_seq_lengths", query_seq_lengths, batch)
     causal = masks.causal() if is_causal else None
-    mask = joined(NAME, pairs, causal, _window(local_window_size), _padding(of_keys, of_queries, key.shape[-2]))
+    mask = joined(NAME, scores, pairs, causal, _window(local_window_size), _padding(of_keys, of_queries, key.shape[-2]))
     call = checked_call(
         NAME,
         query,
         key,
         value,
         mask,
-        wide_bias(_of_rank("bias", bias, rank), query.dtype),
+        wide_bias(_of_rank("bias", bias, scores), query.dtype),
         scale=scale,
         implementation=IMPLEMENTATIONS.get(implementation or "", implementation),
         return_lse=return_residual,
@@ -111,15 +113,16 @@ def dot_product_attention(
     return results[0].swapaxes(-3, -2), results[1].swapaxes(-2, -1)
 
 
-def _of_rank(name: str, array: Any, rank: int) -> Any:
-    """A mask or bias for arrays of ``rank``: one of rank 4 is for three axes, too, where its first is 1."""
+def _of_rank(name: str, array: Any, scores: tuple[int, ...]) -> Any:
+    """A mask or bias for scores of this shape: one of rank 4 is for three axes, too, where its first is 1."""
+    rank = len(scores)
     shape = tuple(getattr(array, "shape", ())) if hasattr(array, "dtype") else ()
     if rank == 3 and len(shape) == 4 and shape[0] == 1:
         return array[0]
     if len(shape) not in (0, 2, rank):
         sentence = f"{name} has rank {len(shape)} but needs rank 2, (T, S), or {rank}."
-        advice = f"One for every head of each batch is {name}[:, None]; one for each head is {name}[None]."
-        fail(ValueError, NAME, sentence, advice=advice if (len(shape), rank) == (3, 4) else "")
+        boolean = "mask.astype(bool)" if name == "mask" and str(array.dtype) != "bool" else ""
+        fail(ValueError, NAME, sentence, advice=on_axes(name, shape, scores, array=boolean))
     return array
 
 

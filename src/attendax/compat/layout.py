@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks, masks
-from attendax.checks import FLOATING, fail
+from attendax.checks import FLOATING
 from attendax.masks import Mask
 
 
@@ -18,19 +18,23 @@ def heads_first(function: str, query: Any, key: Any, value: Any) -> tuple[Array,
         ValueError: a rank or a size disagrees, or N is not a multiple of G.
     """
     arrays = {"query": query, "key": key, "value": value}
-    sizes = checks.check(function, arrays, signature="attention, tokens first")
-    N, G = sizes["N"], sizes["G"]
-    if N != G and (G == 0 or N % G):
-        fail(ValueError, function, f"query has N={N} heads, which is not a multiple of the G={G} of key.")
+    checks.check(function, arrays, signature="attention, tokens first")
+    checks.groups(function, arrays, tokens_first=True)
     query, key, value = (jnp.swapaxes(jnp.asarray(x), -3, -2) for x in (query, key, value))
     return query, key, value
 
 
-def joined(function: str, mask: Any, *others: Any) -> Any:
+def scores_shape(query: Any, key: Any) -> tuple[int, ...]:
+    """(..., N, T, S), of query and key with their heads first."""
+    return *query.shape[:-1], key.shape[-2]
+
+
+def joined(function: str, scores: tuple[int, ...], mask: Any, *others: Any) -> Any:
     """A mask, and those of ``others`` that are not None, joined by ``&``; None where there is none.
 
     Raises:
         TypeError: an array that is not boolean.
+        ValueError: one that does not fit the scores, of this shape.
     """
     others = tuple(other for other in others if other is not None)
     if mask is None or not others:
@@ -38,9 +42,7 @@ def joined(function: str, mask: Any, *others: Any) -> Any:
     elif isinstance(mask, Mask):
         found = mask
     else:
-        if str(getattr(mask, "dtype", None)) != "bool":
-            kind = getattr(mask, "dtype", type(mask).__name__)
-            fail(TypeError, function, f"mask must be boolean (True = this query may look at this key), got {kind}.")
+        checks.mask(function, mask, scores, broadcast=False)
         found = masks.dense(mask)
     for other in others:
         found = found & other

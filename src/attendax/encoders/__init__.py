@@ -9,6 +9,9 @@ from .checkpoints import load_bert as load_bert
 from .checkpoints import load_modernbert as load_modernbert
 from .checkpoints import load_torch as load_torch
 from .checkpoints import save as save
+from .checkpoints import save_bert as save_bert
+from .checkpoints import save_modernbert as save_modernbert
+from .checkpoints import to_torch as to_torch
 from .config import EncoderConfig as EncoderConfig
 from .config import encoder_shapes as encoder_shapes
 from .encoder import encode as encode

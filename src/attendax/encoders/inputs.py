@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import checks
+from attendax.checks.advice import on_kind
 from attendax.params import EmbeddingParams, EncoderBlockParams, EncoderParams, MultiHeadParams
 
 from .config import EncoderConfig, encoder_shapes
@@ -86,8 +87,10 @@ def check_inputs(x: Any, config: EncoderConfig, **others: Any) -> None:
         dtype = getattr(value, "dtype", None)
         got = f"{tuple(getattr(value, 'shape', ()))} {dtype}" if dtype is not None else type(value).__name__
         row = (name, got, f"{shape if len(shape) == 2 and name != 'x' else '(B, T)'} {kind}")
-        if dtype is None or not np.issubdtype(dtype, np.integer if kind == "integer" else np.bool_):
-            checks.fail(TypeError, "encode", f"{name} must be an array of {kind} dtype, got {got}.", [row])
+        said = on_kind(name, value, "bool" if kind == "boolean" else "")
+        if dtype is None or said or not np.issubdtype(dtype, np.integer if kind == "integer" else np.bool_):
+            said = said or ("Of numbers that are 0 and 1: mask.astype(bool)." if name == "mask" and dtype else "")
+            checks.fail(TypeError, "encode", f"{name} must be an array of {kind} dtype, got {got}.", [row], advice=said)
         if len(value.shape) != 2 or tuple(value.shape) != shape:
             checks.fail(ValueError, "encode", f"{name} has the wrong shape.", [row])
     if shape[1] > config.max_positions:

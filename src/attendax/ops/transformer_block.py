@@ -11,7 +11,7 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.operands import takes_arrays, widen
-from attendax.params import EncoderBlockParams, MultiHeadParams
+from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
 from .init import glorot
@@ -60,8 +60,8 @@ def init_encoder_block(
 @takes_arrays
 @over_auto_axes
 def encoder_block(
-    params: EncoderBlockParams,
     x: Array,
+    params: EncoderBlockParams,
     *,
     num_heads: int,
     mask: Any = None,
@@ -77,8 +77,8 @@ def encoder_block(
         norm="post":  h = N₁(x + A(x)),   y = N₂(h + F(h))      (Vaswani et al. 2017, "Add & Norm"; BERT)
 
     Args:
-        params: ``EncoderBlockParams``.
         x: (B, T, M).
+        params: ``EncoderBlockParams``.
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
@@ -95,7 +95,7 @@ def encoder_block(
 
     Example:
         >>> params = init_encoder_block(jax.random.key(0), 6, 2)
-        >>> encoder_block(params, jnp.ones((1, 3, 6)), num_heads=2).shape
+        >>> encoder_block(jnp.ones((1, 3, 6)), params, num_heads=2).shape
         (1, 3, 6)
     """
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
@@ -143,8 +143,8 @@ def _forward(
 @takes_arrays
 def encoder_block_backward(
     grad_output: Array,
-    params: EncoderBlockParams,
     x: Array,
+    params: EncoderBlockParams,
     *,
     num_heads: int,
     mask: Any = None,
@@ -192,6 +192,9 @@ def _stack(
     function: str, x: Array, blocks: Sequence[EncoderBlockParams], mask: Array | None, options: dict[str, Any]
 ) -> Array:
     """The forward in the name of ``function``."""
+    checks.tokens_first(function, x, "blocks", blocks)
+    if isinstance(blocks, EncoderParams):
+        checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")
     check(function, {"x": x})
     for params in blocks:
         shape = checks.encoder_block(function, {"x": x}, params, mask, **options, broadcast=True)
@@ -212,6 +215,7 @@ def stack_encoder_blocks_backward(
     eps: float = 1e-6,
 ) -> Any:
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
+    checks.tokens_first("stack_encoder_blocks_backward", x, "blocks", blocks)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
     options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
 

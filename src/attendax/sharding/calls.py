@@ -257,7 +257,7 @@ def on_mesh(
         >>> mesh = jax.make_mesh((1,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> block = on_mesh(ops.encoder_block, mesh=mesh, axis_name="seq")
         >>> params = ops.init_encoder_block(jax.random.key(0), 6, 2)
-        >>> block(params, jax.numpy.ones((1, 3, 6)), num_heads=2).shape
+        >>> block(jax.numpy.ones((1, 3, 6)), params, num_heads=2).shape
         (1, 3, 6)
     """
     division = _division("sharding.on_mesh", mesh, axis_name, batch_axes, head_axes, strategy)

@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def over_auto_axes(function: Function) -> Function:
-    """Decorate a layer ``function(params, x, ...)``: where arrays lie on Explicit axes, it runs over Auto axes.
+    """Decorate a layer, a function of ``params`` and x, ...: where arrays lie on Explicit axes, it runs over Auto axes.
 
     Its results lie as x does: divided by the batch, and (B, T, M) also by the tokens. Where tokens are divided, its
     attention goes from device to device, see ``sharding.attention``.
@@ -40,8 +40,8 @@ def over_auto_axes(function: Function) -> Function:
                 return inside(*arrays)
 
         arrays, given = [leaves[k] for k in places], dict(zip(names, args, strict=False)) | kwargs
-        params, *inputs = (given.get(name) for name in names)
-        entries, division = _axes_of(inputs[0]), _division(params, *inputs)
+        inputs = [given.get(name) for name in names if name != "params"]
+        entries, division = _axes_of(inputs[0]), _division(given["params"], *inputs)
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             shapes = jax.eval_shape(inside, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
         out = jax.tree.map(lambda x: spec_of(*[*entries[: 2 if x.ndim == 3 else 1], *[()] * x.ndim][: x.ndim]), shapes)

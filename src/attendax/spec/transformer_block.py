@@ -17,8 +17,8 @@ from .weighted_sum import Array, widen
 
 
 def encoder_block(
-    params: EncoderBlockParams,
     x: Array,
+    params: EncoderBlockParams,
     *,
     num_heads: int,
     mask: Array | None = None,
@@ -34,8 +34,8 @@ def encoder_block(
         norm="post":  h = N₁(x + A(x)),   y = N₂(h + F(h))      (Vaswani et al. 2017, "Add & Norm"; BERT)
 
     Args:
-        params: ``EncoderBlockParams``.
         x: (B, T, M).
+        params: ``EncoderBlockParams``.
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
@@ -57,8 +57,8 @@ def encoder_block(
 
 def encoder_block_backward(
     grad_output: Array,
-    params: EncoderBlockParams,
     x: Array,
+    params: EncoderBlockParams,
     *,
     num_heads: int,
     mask: Array | None = None,
@@ -79,7 +79,7 @@ def encoder_block_backward(
 
     Args:
         grad_output: gradient with respect to the result (B, T, M).
-        params, x, num_heads, mask, norm, activation, eps: as in the forward.
+        x, params, num_heads, mask, norm, activation, eps: as in the forward.
 
     Returns:
         grad_x (B, T, M) and the gradients of the weights as ``EncoderBlockParams``; each in the dtype of its input.
@@ -303,6 +303,7 @@ def _stack(
 
     They are kept here, not in the blocks: one block may stand in the stack more than once.
     """
+    checks.tokens_first(function, x, "blocks", blocks)
     check(function, {"x": x})
     caches = []
     for block in blocks:
@@ -329,6 +330,7 @@ def stack_encoder_blocks_backward(
     Raises:
         TypeError, ValueError: as the forward.
     """
+    checks.tokens_first("stack_encoder_blocks_backward", x, "blocks", blocks)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
     _, caches = _stack("stack_encoder_blocks_backward", x, blocks, mask)
     grad_params: list[dict[str, Any]] = []

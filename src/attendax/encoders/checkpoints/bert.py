@@ -1,4 +1,4 @@
-"""Weights of real checkpoints: a BERT directory (``config.json``, ``model.safetensors``) into ``EncoderParams``.
+"""A BERT directory (``config.json``, ``model.safetensors``) as ``EncoderParams``, and back.
 
 Every tensor is accounted for in both directions. It has to be: the matrices are square, so a missing transpose fits;
 and a key bias that was never read changes no output at all (softmax does not see a shift of its scores).
@@ -11,7 +11,8 @@ from typing import Any
 from attendax.params import EncoderParams
 
 from ..config import EncoderConfig, encoder_shapes
-from .files import WEIGHTS, Source, check_layers, opened, read_leaves, read_settings, stored_names
+from .files import WEIGHTS, Settings, Source, check_layers, opened, read_leaves, read_settings, stored_names
+from .published import Kind, write_model
 
 NAME = "load_bert"
 
@@ -81,10 +82,7 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
     """
     settings = read_settings(Path(directory), NAME)
     settings.model_type("bert")
-    settings.only(position_embedding_type="absolute", is_decoder=False)
-    sizes = settings.sizes(CONFIG_KEYS)
-    activation = settings.activation("hidden_act", ACTIVATIONS)
-    config = EncoderConfig(**sizes, activation=activation, eps=settings.number("layer_norm_eps", 1e-12, 1))
+    config = _config(settings)
     path = Path(directory) / WEIGHTS
 
     def read(file: Any) -> EncoderParams:
@@ -95,6 +93,59 @@ def load_bert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, Encoder
         return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes))
 
     return opened(path, NAME, read), config
+
+
+def save_bert(
+    directory: str | os.PathLike[str],
+    params: EncoderParams,
+    config: EncoderConfig,
+    *,
+    like: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write a BERT checkpoint, as ``load_bert`` and transformers read it: ``config.json`` and ``model.safetensors``.
+
+    Both are written beside their places and moved there when they are whole. Other files, such as those of a tokenizer,
+    are yours to copy. Layers of a stack (``stack_layers``) are stored one by one.
+
+    Args:
+        directory: made where it is missing.
+        params: the weights, NumPy or JAX; tensors have the widest of their dtypes.
+        config: sizes and options; those of ``params``.
+        like: a BERT directory of the same configuration, such as the one that the weights come from. Its tensors that
+            ``load_bert`` leaves out (pooler, heads), its other settings and its prefix of names are written, too.
+            Without it there are none, and what transformers needs of them, it draws at random and says so.
+
+    Raises:
+        TypeError, ValueError: the weights are not those of the configuration, or traced; ``like`` is corrupt.
+        NotImplementedError: the configuration is not BERT's, or not that of ``like``.
+        OSError: a file cannot be written; a missing file of ``like`` is a ``FileNotFoundError``.
+        ModuleNotFoundError: ``safetensors`` is not installed.
+
+    Example:
+        >>> import jax, tempfile
+        >>> from attendax.encoders import init_encoder
+        >>> config = EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=2)
+        >>> directory = tempfile.mkdtemp()
+        >>> save_bert(directory, init_encoder(jax.random.key(0), config), config)
+        >>> load_bert(directory)[1] == config
+        True
+    """
+    write_model("save_bert", KIND, directory, params, config, like)
+
+
+def _config(settings: Settings) -> EncoderConfig:
+    settings.only(position_embedding_type="absolute", is_decoder=False)
+    sizes = settings.sizes(CONFIG_KEYS)
+    activation = settings.activation("hidden_act", ACTIVATIONS)
+    return EncoderConfig(**sizes, activation=activation, eps=settings.number("layer_norm_eps", 1e-12, 1))
+
+
+def _settings(config: EncoderConfig) -> dict[str, Any]:
+    """What ``_config`` reads, back; what it does not read as ``config`` is not BERT's."""
+    sizes = {theirs: int(getattr(config, ours)) for ours, theirs in CONFIG_KEYS.items()}
+    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    activation = activations.get(config.activation, config.activation)
+    return sizes | {"model_type": "bert", "hidden_act": activation, "layer_norm_eps": float(config.eps)}
 
 
 def _is_unused(name: str) -> bool:
@@ -112,3 +163,15 @@ def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
     return Source(
         f"encoder.layer.{path[1].idx}.{BLOCK_TENSORS[field]}", shape[::-1] if turned else shape, turned=turned
     )
+
+
+KIND = Kind(
+    name="BERT",
+    prefix="bert.",
+    dropouts=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    unused=_is_unused,
+    config=_config,
+    settings=_settings,
+    defaults={"architectures": ["BertModel"], "position_embedding_type": "absolute"},
+    source=_source,
+)

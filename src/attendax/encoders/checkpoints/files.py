@@ -20,6 +20,7 @@ LARGEST = 2**31 - 1  # of a size in config.json
 LONGEST_NAME = 80  # that an error shows whole
 JSON_BYTES = 2**24  # settings take a few thousand
 WEIGHTS = "model.safetensors"
+SETTINGS = "config.json"
 
 
 class Source(NamedTuple):
@@ -103,7 +104,7 @@ def read_settings(directory: Path, function: str) -> Settings:
     """``config.json`` of a directory."""
     if not directory.is_dir():
         raise FileNotFoundError(f"{function}: there is no directory {directory}")
-    return Settings(function, read_json(directory / "config.json", function))
+    return Settings(function, read_json(directory / SETTINGS, function))
 
 
 def read_json(path: Path, function: str, kind: type = dict) -> Any:

@@ -1,4 +1,4 @@
-"""A ModernBERT directory (``config.json``, ``model.safetensors``) into ``EncoderParams``; Warner et al. 2024."""
+"""A ModernBERT directory (Warner et al. 2024) as ``EncoderParams``, and back."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,7 @@ from attendax.params import EncoderParams
 
 from ..config import EncoderConfig, encoder_shapes
 from .files import WEIGHTS, Settings, Source, check_layers, opened, read_leaves, read_settings, stored_names
+from .published import Kind, write_model
 
 NAME = "load_modernbert"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -58,25 +59,55 @@ def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, E
     """
     settings = read_settings(Path(directory), NAME)
     settings.model_type("modernbert")
-    sizes = settings.sizes(CONFIG_KEYS)
+    num_layers = settings.sizes(CONFIG_KEYS)["num_layers"]
     path = Path(directory) / WEIGHTS
 
     def read(file: Any) -> tuple[EncoderParams, EncoderConfig]:
-        stored = stored_names(path, file, NAME, "model.", lambda name: name.startswith(UNUSED_PREFIXES))
+        stored = stored_names(path, file, NAME, "model.", _is_unused)
         layers = {name.split(".")[1] for name in stored if name.startswith("layers.")}
-        check_layers(NAME, sizes["num_layers"], len(layers))
-        config = _config(settings, sizes)
+        check_layers(NAME, num_layers, len(layers))
+        config = _config(settings)
         shapes = encoder_shapes(config)
         return read_leaves(NAME, file, stored, shapes, lambda leaf: _source(leaf, shapes)), config
 
     return opened(path, NAME, read)
 
 
-def _config(settings: Settings, sizes: dict[str, Any]) -> EncoderConfig:
+def save_modernbert(
+    directory: str | os.PathLike[str],
+    params: EncoderParams,
+    config: EncoderConfig,
+    *,
+    like: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write a ModernBERT checkpoint, as ``load_modernbert`` and transformers read it.
+
+    Arguments and errors are those of ``save_bert``. Global and local layers may stand in any order. Windows are of one
+    width; global layers have one base of rotary frequencies, local layers another.
+
+    Args:
+        directory: made where it is missing.
+        params: the weights, NumPy or JAX; tensors have the widest of their dtypes.
+        config: sizes and options; those of ``params``.
+        like: a ModernBERT directory of the same configuration, whose heads, other settings and prefix of names are
+            written, too.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, OSError, ModuleNotFoundError: as ``save_bert``.
+    """
+    write_model("save_modernbert", KIND, directory, params, config, like)
+
+
+def _is_unused(name: str) -> bool:
+    return name.startswith(UNUSED_PREFIXES)
+
+
+def _config(settings: Settings) -> EncoderConfig:
+    sizes = settings.sizes(CONFIG_KEYS)
     biases = {settings.flag(key, False) for key in ("attention_bias", "mlp_bias")}
     if len(biases) == 2:
         facts = "config.json has attention_bias and mlp_bias that differ, supported are both or neither"
-        raise NotImplementedError(f"{NAME}: {facts}")
+        raise NotImplementedError(f"{settings.function}: {facts}")
     kinds = _layer_kinds(settings, sizes["num_layers"])
     thetas = {kind: _theta(settings, kind) for kind in THETAS}
     reach = settings.size("local_attention") // 2 if "local_attention" in settings.content else 64
@@ -98,13 +129,42 @@ def _config(settings: Settings, sizes: dict[str, Any]) -> EncoderConfig:
     )
 
 
+def _settings(config: EncoderConfig) -> dict[str, Any]:
+    """What ``_config`` reads, back; what it does not read as ``config`` is not ModernBERT's. Older files say less."""
+    kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
+    thetas = {kind: float(theta) for kind, theta in zip(kinds, config.thetas, strict=True)}
+    thetas = {kind: thetas.get(kind, default) for kind, (_, default) in THETAS.items()}
+    reach = next((int(window) for window in config.windows if window is not None), 64)
+    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    settings = {theirs: int(getattr(config, ours)) for ours, theirs in CONFIG_KEYS.items()} | {
+        "model_type": "modernbert",
+        "hidden_activation": activations.get(config.activation, config.activation),
+        "norm_eps": float(config.eps),
+        "norm_bias": bool(config.norm_bias),
+        "attention_bias": bool(config.bias),
+        "mlp_bias": bool(config.bias),
+        "local_attention": max(1, 2 * reach),
+        "layer_types": kinds,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
+    }
+    settings |= {THETAS[kind][0]: theta for kind, theta in thetas.items()}
+    every = kinds[1:].index(GLOBAL) + 1 if GLOBAL in kinds[1:] else max(1, len(kinds))
+    if kinds == _in_turn(every, len(kinds)):
+        settings["global_attn_every_n_layers"] = every
+    return settings
+
+
+def _in_turn(every: int, num_layers: int) -> list[str]:
+    return [LOCAL if number % every else GLOBAL for number in range(num_layers)]
+
+
 def _layer_kinds(settings: Settings, num_layers: int) -> list[str]:
     """Which layers are global: said one by one, or, in older files, every so many from the first."""
     kinds = settings.content.get("layer_types")
     if kinds is None:
         key = "global_attn_every_n_layers"
         every = settings.size(key) if key in settings.content else 3
-        return [LOCAL if number % every else GLOBAL for number in range(num_layers)]
+        return _in_turn(every, num_layers)
     if type(kinds) is not list or len(kinds) != num_layers or not all(kind in (GLOBAL, LOCAL) for kind in kinds):
         settings.refuse("layer_types", kinds, f"{num_layers} times {GLOBAL!r} or {LOCAL!r}")
     return kinds
@@ -121,7 +181,7 @@ def _theta(settings: Settings, kind: str) -> float:
         rope = every.get(kind) if isinstance(every, dict) else None
         if not isinstance(rope, dict):
             settings.refuse("rope_parameters", every, f"an object with {GLOBAL!r} and {LOCAL!r}")
-        Settings(NAME, rope).only(rope_type="default")
+        Settings(settings.function, rope).only(rope_type="default")
         theta = settings.number("rope_theta", default, 1e12, rope)
     if theta == 0:
         settings.refuse(key, theta, "a number above 0")
@@ -143,3 +203,15 @@ def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:
         name = f"layers.{number}.attn.Wqkv.{'weight' if turned else 'bias'}"
         return Source(name, (3 * M, M) if turned else (3 * M,), slice(third * M, (third + 1) * M), turned)
     return Source(f"layers.{number}.{BLOCK[field]}", shape[::-1] if turned else shape, turned=turned)
+
+
+KIND = Kind(
+    name="ModernBERT",
+    prefix="model.",
+    unused=_is_unused,
+    config=_config,
+    settings=_settings,
+    defaults={"architectures": ["ModernBertModel"], "pad_token_id": None},
+    dropouts=("attention_dropout", "embedding_dropout", "mlp_dropout"),
+    source=_source,
+)

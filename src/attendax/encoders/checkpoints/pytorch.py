@@ -1,12 +1,17 @@
-"""State dicts of PyTorch's own attention and encoder modules. PyTorch is not imported."""
+"""PyTorch's own attention and encoder modules, or their state dicts, in and out. PyTorch is not imported."""
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
+from attendax import checks
+from attendax.extras import pip_install
 from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 
+from ..stack import unstacked
 from .files import check_names
 
 NAME = "load_torch"
@@ -23,32 +28,130 @@ LAYER = {
 PARTS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
-def load_torch(state_dict: Mapping[str, Any]) -> Any:
-    """Read the state dict of an ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer`` or ``nn.TransformerEncoder``.
+def load_torch(
+    module: Any,
+    *,
+    num_heads: int | None = None,
+    norm: str | None = None,
+    activation: str | None = None,
+    eps: float | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Read an ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer`` or ``nn.TransformerEncoder``: weights, options.
 
-    Which of them it is, its names say. A state dict has no options: say ``num_heads``, ``norm="pre"`` for
-    ``norm_first=True`` and ``"post"`` otherwise, ``activation`` and ``eps=1e-5`` (PyTorch's) when you call
-    ``ops.multi_head_attention``, ``ops.encoder_block`` or ``ops.stack_encoder_blocks``. Keys and values of other widths
-    (``kdim``, ``vdim``) are fine. Read files with ``torch.load(path, weights_only=True)``.
+    With the options, ``multi_head_attention`` and ``encoder_block`` of ``ops`` and ``spec``, and
+    ``ops.stack_encoder_blocks``, give what the module gives in evaluation, batch first. A module says its options. A
+    state dict has none: say them, all but ``eps``. Keys and values of other widths (``kdim``, ``vdim``) are fine. Read
+    files with ``torch.load(path, weights_only=True)``.
 
     Args:
-        state_dict: names and tensors, of PyTorch or NumPy.
+        module: the module, or its state dict: names and tensors, of PyTorch or NumPy.
+        num_heads: with a state dict, ``nhead`` of the module.
+        norm: with a state dict of layers, "pre" for ``norm_first=True``, "post" for False (PyTorch's default).
+        activation: with a state dict of layers, "relu" (PyTorch's default), "gelu", "gelu_tanh" or "silu".
+        eps: with a state dict of layers, ``layer_norm_eps``; PyTorch's 1e-5 unless given.
 
     Returns:
-        ``MultiHeadParams``, ``EncoderBlockParams``, or ``EncoderParams`` without embeddings: ``blocks``, and ``gamma``
-        and ``beta`` of the last norm, if there is one. NumPy arrays, at least float32; biases that a module lacks are 0
-        or None.
+        ``(params, options)``. ``params``: ``MultiHeadParams``, ``EncoderBlockParams``, or ``EncoderParams`` without
+        embeddings: ``blocks``, and ``gamma`` and ``beta`` of the last norm, if there is one. NumPy arrays, at least
+        float32; biases that a module lacks are 0 or None. ``options``: a dict with ``num_heads`` and, of layers,
+        ``norm``, ``activation`` and ``eps``.
 
     Raises:
-        TypeError: no mapping of names to tensors, or tensors that are not floating.
-        ValueError: a tensor is missing, unexpected, or of a shape that does not fit the others.
-        NotImplementedError: ``add_bias_kv=True``.
+        TypeError: neither such a module nor a mapping of names to tensors, tensors that are not floating, an option of
+            a state dict that is missing, or one beside a module.
+        ValueError: a tensor is missing, unexpected, or of a shape that does not fit the others, or an option is not
+            among its choices.
+        NotImplementedError: ``add_bias_kv=True``, ``add_zero_attn=True``, another activation, or layers whose options
+            differ.
 
     Example:
         >>> weights = {"in_proj_weight": np.ones((18, 6)), "out_proj.weight": np.ones((6, 6))}
-        >>> load_torch(weights).W_Q.shape
-        (6, 6)
+        >>> params, options = load_torch(weights, num_heads=3)
+        >>> params.W_Q.shape, options
+        ((6, 6), {'num_heads': 3})
     """
+    given = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
+    is_module = callable(getattr(module, "state_dict", None))
+    if is_module and any(value is not None for value in given.values()):
+        said = ", ".join(name for name, value in given.items() if value is not None)
+        raise TypeError(f"{NAME}: a module says its own options; leave out {said}")
+    options = _options_of(module) if is_module else {}
+    params = _params(module.state_dict() if is_module else module)
+    return params, options or _said(params, given)
+
+
+def _options_of(module: Any) -> dict[str, Any]:
+    """The options of a module; of an encoder, those of all its layers."""
+    layers = list(getattr(module, "layers", ()))
+    if layers:
+        first, *others = map(_options_of, layers)
+        final = {} if getattr(module, "norm", None) is None else {"eps": _eps(module.norm)}
+        if any(other != first for other in (*others, first | final)):
+            raise NotImplementedError(f"{NAME}: the layers and the last norm must have the same options")
+        return first
+    attention = getattr(module, "self_attn", module)
+    if not hasattr(attention, "num_heads") or not hasattr(attention, "in_proj_weight"):
+        raise TypeError(
+            f"{NAME}: module must be an nn.MultiheadAttention, nn.TransformerEncoderLayer or nn.TransformerEncoder, "
+            f"or a state dict of one, got {type(module).__name__}"
+        )
+    if attention.add_zero_attn:
+        raise NotImplementedError(f"{NAME}: add_zero_attn=True has no place here")
+    options = {"num_heads": attention.num_heads}
+    if attention is module:
+        return options
+    eps, other = map(_eps, (module.norm1, module.norm2))
+    if eps != other:
+        raise NotImplementedError(f"{NAME}: norm1 and norm2 must have the same eps")
+    return options | {
+        "norm": "pre" if module.norm_first else "post",
+        "activation": _activation(module.activation),
+        "eps": eps,
+    }
+
+
+def _eps(norm: Any) -> float:
+    """That of an ``nn.LayerNorm``; other norms, and one without a scale, are refused."""
+    if all(kind.__name__ != "LayerNorm" for kind in type(norm).__mro__) or norm.weight is None:
+        raise NotImplementedError(f"{NAME}: norms must be nn.LayerNorm with a weight, got {norm}")
+    return float(norm.eps)
+
+
+def _activation(function: Any) -> str:
+    """Our name for a function of ``torch.nn.functional`` or a module of ``torch.nn``."""
+    name = getattr(function, "__name__", type(function).__name__).lower()
+    if name == "gelu" and getattr(function, "approximate", "none") == "tanh":
+        return "gelu_tanh"
+    if name not in ("relu", "gelu", "silu"):
+        raise NotImplementedError(f"{NAME}: activation {name[:80]!r} is not supported; supported are relu, gelu, silu")
+    return name
+
+
+def _said(params: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The options that the caller gives for a state dict."""
+    block: Any = params.blocks[0] if isinstance(params, EncoderParams) else params
+    is_layer = isinstance(block, EncoderBlockParams)
+    names = tuple(given) if is_layer else ("num_heads",)
+    missing = [name for name in names if given[name] is None and name != "eps"]
+    if missing:
+        example = "num_heads=8" + (', norm="post", activation="relu"' if is_layer else "")
+        raise TypeError(
+            f"{NAME}: a state dict does not say {', '.join(missing)}\n"
+            f"Write load_torch(module), or load_torch(state_dict, {example}) with what the module was made with."
+        )
+    over = [name for name in given if name not in names and given[name] is not None]
+    if over:
+        raise TypeError(f"{NAME}: an nn.MultiheadAttention has no {', '.join(over)}; leave it out")
+    options = {name: given[name] for name in names}
+    if is_layer:
+        options["eps"] = 1e-5 if given["eps"] is None else given["eps"]
+        checks.block_options(NAME, options["norm"], options["activation"], options["eps"])
+    checks.heads(NAME, (block.attention if is_layer else block).W_Q.shape[1], options["num_heads"])
+    return options
+
+
+def _params(state_dict: Any) -> Any:
+    """The weights in a state dict; which of the three modules it is of, its names say."""
     if not isinstance(state_dict, Mapping) or not all(isinstance(name, str) for name in state_dict):
         got = type(state_dict).__name__
         raise TypeError(f"{NAME}: state_dict must map names to tensors, got {got}; see module.state_dict()")
@@ -132,3 +235,87 @@ def _taken(
     if tensors[name].shape != shape:
         raise ValueError(f"{NAME}: tensor {name} has shape {tensors[name].shape}, the others say {shape}")
     return tensors[name]
+
+
+def to_torch(params: Any) -> dict[str, Any]:
+    """The state dict with which PyTorch's own modules compute what ``params`` do: what ``load_torch`` reads, back.
+
+    ``module.load_state_dict(to_torch(params))``, of an ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer`` or
+    ``nn.TransformerEncoder``. Where the projections have no biases (None) and all other biases are 0 it is one for a
+    module with ``bias=False``; otherwise biases that are None are 0 in it.
+
+    Args:
+        params: ``MultiHeadParams``, ``EncoderBlockParams``, or ``EncoderParams`` without embeddings; NumPy or JAX.
+
+    Returns:
+        Names and tensors of PyTorch, copies in the dtypes of the weights.
+
+    Raises:
+        TypeError: other params, traced ones, or a weight that is not floating.
+        ValueError: shapes that no such module has (fewer heads of keys, a gate), or embeddings.
+        ModuleNotFoundError: ``torch`` is not installed.
+    """
+    function = "to_torch"
+    if any(map(checks.is_traced, jax.tree.leaves(params))):
+        checks.fail(TypeError, function, "the weights are traced; call it outside jit and grad.")
+    if isinstance(params, MultiHeadParams):
+        tensors = _tensors_of_attention(params, any(bias is not None for bias in params[4:]))
+    elif isinstance(params, EncoderBlockParams):
+        tensors = _tensors_of_layer(params)
+    else:
+        checks.instance(function, "params", params, EncoderParams)
+        tensors = _tensors_of_encoder(params)
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError:
+        command = pip_install("torch")
+        raise ModuleNotFoundError(
+            f"to_torch: the package torch is not installed; run: {command}", name="torch"
+        ) from None
+    return {name: _tensor(torch, x) for name, x in tensors.items()}
+
+
+def _tensors_of_encoder(params: EncoderParams) -> dict[str, Any]:
+    if params.embeddings is not None:
+        sentence = "params have embeddings, for which nn.TransformerEncoder has no place."
+        advice = "Write to_torch(params._replace(embeddings=None)), or save_bert for a whole checkpoint."
+        checks.fail(ValueError, "to_torch", sentence, advice=advice)
+    tensors = {}
+    for number, block in enumerate(unstacked(params.blocks)):
+        tensors |= {f"layers.{number}.{name}": x for name, x in _tensors_of_layer(block).items()}
+    last = {"norm.weight": params.gamma, "norm.bias": params.beta}
+    return tensors | (last if params.gamma is not None else {})
+
+
+def _tensors_of_layer(params: EncoderBlockParams) -> dict[str, Any]:
+    checks.instance("to_torch", "params.attention", params.attention, MultiHeadParams)
+    weights = {name: x for name, x in params._asdict().items() if name != "attention"}
+    checks.check("to_torch", params.attention._asdict() | weights, signature="encoder_block")
+    biases = *params.attention[4:], params.b1, params.b2, params.beta1, params.beta2
+    has_bias = any(bias is not None for bias in biases[:4]) or any(np.any(bias) for bias in biases[4:])
+    tensors = {f"self_attn.{name}": x for name, x in _tensors_of_attention(params.attention, has_bias).items()}
+    named = {name: (x.T if field in ("W1", "W2") else x) for field, name in LAYER.items() for x in [weights[field]]}
+    return tensors | {name: x for name, x in named.items() if has_bias or not name.endswith("bias")}
+
+
+def _tensors_of_attention(params: MultiHeadParams, has_bias: bool) -> dict[str, Any]:
+    """One matrix (3M, M) for queries, keys and values of one width; else three."""
+    sizes = checks.check("to_torch", params._asdict(), signature="multi_head_attention")
+    M = sizes["M"]
+    inputs = [np.asarray(W).T for W in params[:3]]
+    if {W.shape for W in inputs} == {(M, M)}:
+        tensors = {"in_proj_weight": np.concatenate(inputs)}
+    else:
+        tensors = dict(zip(PARTS, inputs, strict=True))
+    tensors["out_proj.weight"] = np.asarray(params.W_O).T
+    if has_bias:
+        biases = [np.zeros(M, params.W_O.dtype) if bias is None else np.asarray(bias) for bias in params[4:]]
+        tensors |= {"in_proj_bias": np.concatenate(biases[:3]), "out_proj.bias": biases[3]}
+    return tensors
+
+
+def _tensor(torch: Any, x: Any) -> Any:
+    """A copy of an array as a tensor of its dtype."""
+    if str(x.dtype) == "bfloat16":
+        return torch.from_numpy(np.array(x, np.float32)).bfloat16()
+    return torch.from_numpy(np.array(x, order="C"))

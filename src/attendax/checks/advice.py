@@ -1,0 +1,126 @@
+"""The last line of an error: what to write instead (L14). Every piece of code in it works as it stands."""
+
+from typing import Any
+
+import numpy as np
+
+
+def is_mask(value: Any) -> bool:
+    """Whether it is a value from ``attendax.masks``; tensors of torch have a ``to_dense``, too."""
+    return hasattr(value, "to_dense") and hasattr(value, "kind")
+
+
+def on_kind(name: str, value: Any, dtype: str = "") -> str:
+    """How to make an array of something that is none of NumPy's or JAX's: a tensor of torch, a list."""
+    kind = "A list" if isinstance(value, list | tuple) else "A tensor of torch"
+    return f"{kind} becomes an array by {array}." if (array := _array_of(name, value, dtype)) else ""
+
+
+def _array_of(name: str, value: Any, dtype: str = "") -> str:
+    """The code that makes an array of a tensor or a list; nothing for anything else."""
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        narrow = str(value.dtype) == "torch.bfloat16"  # NumPy has no such dtype
+        return f"jnp.from_dlpack({name}.detach())" if narrow else f"{name}.detach().cpu().numpy()"
+    if not isinstance(value, list | tuple):
+        return ""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    module = "np" if isinstance(value, bool | int | float | list | tuple | np.generic | np.ndarray) else "jnp"
+    return f"{module}.asarray({name}{f', {dtype!r}' if dtype else ''})"
+
+
+def on_axes(
+    name: str,
+    shape: tuple[int, ...],
+    scores: tuple[int, ...],
+    *,
+    heads: bool = True,
+    array: str = "",
+    numbers: str = "",
+) -> str:
+    """How an array gets the axes that it lacks to fit the scores (..., N, T, S); every reading of its shape.
+
+    Args:
+        name: "mask" or "bias".
+        shape: of the array.
+        scores: their shape.
+        heads: whether their axis before T is that of heads; else there is none.
+        array: how it is written, where not by its name. numbers: the same before it is made boolean.
+    """
+    x, (*leading, T, S) = array or name, scores
+    batch = tuple(leading[:-1]) if heads else tuple(leading)
+    start, rows = ("[:, None", "[:, None]") if len(batch) == 1 else ("[..., None", "[..., None, :, :]")
+    readings = []
+    if shape == (S,):
+        readings.append(f"One for each key, (S,), is {x}[None, :].")
+    if batch and _alike(shape, (*batch, S)):
+        lengths = f", or masks.padding({numbers or x}.sum(-1)) where the real tokens come first"
+        said = f"One for each key, (B, S), is {x}{start}{', None' if heads else ''}, :]"
+        readings.append(f"{said}{lengths if heads and name == 'mask' else ''}.")
+    if heads and batch and _alike(shape, (*batch, T, S)):
+        readings.append(f"A {name} without the head axis is given one by {x}{rows}.")
+    if heads and batch and _alike(shape, (leading[-1], T, S)):
+        readings.append(f"A {name} for each head, (N, T, S), is {x}[{', '.join(['None'] * len(batch))}].")
+    return " ".join(readings)
+
+
+def _alike(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    return len(shape) == len(full) and all(got in (1, size) for got, size in zip(shape, full, strict=True))
+
+
+def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
+    """What to write in place of something that is no mask."""
+    if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
+        return f"Call it: mask=masks.{value.__name__}(...)."
+    if callable(value):
+        return "A function of positions becomes a mask by masks.from_function(f)."
+    if hasattr(value, "kind"):
+        return "What changes scores is passed as score_mod."
+    if isinstance(value, str):
+        return f"A mask has no name: write mask=masks.{'window(left, right)' if 'window' in value else 'causal()'}."
+    if isinstance(value, list | tuple) and value and all(map(is_mask, value)):
+        return f"Masks are joined: mask={' & '.join(f'mask[{k}]' for k in range(len(value)))}."
+    dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
+    if dtype.startswith(("float", "bfloat")):
+        return "What is added to the scores is passed as bias."
+    try:
+        shape = tuple(np.shape(value))
+    except ValueError:
+        return "Its rows have different lengths: fill them up with False."
+    numbers = _array_of("mask", value)
+    if len(scores) == 4 and len(shape) == 1 and scores[0] == shape[0] != scores[-1]:
+        return f"Lengths, (B,), are a mask by masks.padding({numbers or 'mask'})."
+    if not (numbers or dtype):
+        return ""
+    array = _array_of("mask", value, "bool") if isinstance(value, list | tuple) else f"{numbers or 'mask'}.astype(bool)"
+    said = on_axes("mask", shape, scores, heads=heads, array=array, numbers=numbers or "mask")
+    return said or f"{'A mask is an array' if numbers else 'Of numbers that are 0 and 1'}: {array}."
+
+
+def on_window(left: Any, right: Any, offset: Any) -> str:
+    """How a window whose sides are arrays is written: traced numbers, or one for each head."""
+    sides = {"left": left, "right": right, "offset": offset}
+    kinds = (str(getattr(side, "dtype", type(side).__name__)) for side in sides.values())
+    if any(kind.startswith(("bool", "str", "float", "bfloat")) for kind in kinds):
+        return ""
+    given = {
+        name: side for name, side in sides.items() if side is not None and not (name == "offset" and _is_zero(side))
+    }
+    place = "i + offset" if "offset" in given else "i"
+    terms = {"left": f"(j >= {place} - left)", "right": f"(j <= {place} + right)"}
+    rule = " & ".join(term for name, term in terms.items() if name in given)
+    shapes = {name: np.shape(side) for name, side in given.items()}
+    if any(len(shape) > 1 for shape in shapes.values()):
+        return ""
+
+    def written(name: str) -> str:
+        array = _array_of(name, sides[name]) or name
+        return f"{array}.reshape(1, -1, 1, 1)" if shapes[name] and name != "offset" else array
+
+    arrays = ", ".join(map(written, given))
+    heads = " for each head, of scores (B, N, T, S)," if any(shapes.values()) else " that are traced"
+    return f"Sides{heads} are masks.from_function(lambda i, j, {', '.join(given)}: {rule}, {arrays})."
+
+
+def _is_zero(offset: Any) -> bool:
+    return isinstance(offset, int) and offset == 0

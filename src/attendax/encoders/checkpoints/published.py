@@ -1,0 +1,119 @@
+"""Writing directories of published models: what is read from one, back, with every tensor accounted for."""
+
+import dataclasses
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from attendax.extras import require
+from attendax.params import EncoderParams
+
+from ..config import EncoderConfig, encoder_shapes
+from ..inputs import check_params, in_numpy
+from ..stack import unstacked
+from .files import SETTINGS, WEIGHTS, Settings, Source, check_names, opened, read_settings, stored_names
+
+
+class Kind(NamedTuple):
+    """What a kind of published model is made of: all that reading and writing one needs."""
+
+    name: str  # as in errors
+    prefix: str  # with which all names may begin
+    unused: Callable[[str], bool]  # of a tensor, whether it belongs to a head and not to the encoder
+    config: Callable[[Settings], EncoderConfig]
+    settings: Callable[[EncoderConfig], dict[str, Any]]
+    defaults: dict[str, Any]  # settings that an encoder knows nothing of
+    dropouts: tuple[str, ...]  # settings of dropout, which are read from no file
+    source: Callable[[Any, EncoderParams], Source]  # of the leaf at a path of a tree with these shapes
+
+
+def write_model(
+    function: str,
+    kind: Kind,
+    directory: str | os.PathLike[str],
+    params: EncoderParams,
+    config: EncoderConfig,
+    like: Any,
+) -> None:
+    """Write a directory of this kind: every weight, and what ``like`` holds beside the encoder."""
+    check_params(params, config, function)
+    params = in_numpy(function, params._replace(blocks=tuple(unstacked(params.blocks))))
+    content = kind.settings(config)
+    _check_same(function, config, kind.config(Settings(function, content)), kind.name)
+    tensors = _stored(params, lambda path: kind.source(path, encoder_shapes(config)))
+    content["torch_dtype"] = str(next(iter(tensors.values())).dtype)
+    rates = dict.fromkeys(kind.dropouts, float(config.dropout))
+    settings = kind.defaults | rates
+    if like is not None:
+        others = read_settings(Path(like), function)
+        others.model_type(content["model_type"])
+        _check_same(function, config, kind.config(others), str(like))
+        settings = settings | {key: value for key, value in others.content.items() if key != "dtype"}
+        tensors = _with_others(function, kind, Path(like) / WEIGHTS, tensors)
+    _write(function, Path(directory), tensors, settings | (rates if config.dropout else {}) | content)
+
+
+def _check_same(function: str, config: EncoderConfig, other: EncoderConfig, where: str) -> None:
+    """Refuse a configuration that the files would not say."""
+    ours, theirs = map(_plain, (config, other))
+    facts = [f"{name}={ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name]]
+    if facts:
+        raise NotImplementedError(f"{function}: config is not that of {where}: it has {', '.join(facts)}")
+
+
+def _plain(config: EncoderConfig) -> dict[str, Any]:
+    """The options of a configuration, one way of saying for each."""
+    thetas = config.thetas if config.positions == "rotary" else 10000.0
+    alike: dict[str, Any] = {
+        "dropout": 0.0,
+        "window": config.windows,
+        "rope_theta": thetas,
+        "num_kv_heads": config.key_heads,
+    }
+    return dataclasses.asdict(dataclasses.replace(config, **alike))
+
+
+def _stored(params: EncoderParams, source_of: Callable[[Any], Source]) -> dict[str, np.ndarray]:
+    """The tensors of a file, of one dtype: what ``read_leaves`` reads, back."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    dtype = functools.reduce(np.promote_types, (leaf.dtype for _, leaf in leaves))
+    tensors: dict[str, np.ndarray] = {}
+    for path, leaf in leaves:
+        source = source_of(path)
+        tensor = tensors.setdefault(source.name, np.empty(source.shape, dtype))
+        tensor[source.rows] = leaf.T if source.turned else leaf
+    return tensors
+
+
+def _with_others(function: str, kind: Kind, path: Path, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors under the names of a file, and what it holds beside them."""
+
+    def read(file: Any) -> dict[str, np.ndarray]:
+        stored = stored_names(path, file, function, kind.prefix, kind.unused)
+        check_names(function, set(tensors), set(stored), str(path))
+        others = set(file.keys()) - set(stored.values())
+        return {stored[name]: x for name, x in tensors.items()} | {name: file.get_tensor(name) for name in others}
+
+    return opened(path, function, read)
+
+
+def _write(function: str, directory: Path, tensors: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
+    """Write the two files beside their places, and move them when both are whole."""
+    safetensors, writer = require("safetensors", function), require("safetensors.numpy", function)
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part.", dir=directory) as beside:
+        try:
+            writer.save_file(tensors, Path(beside) / WEIGHTS, metadata={"format": "pt"})
+        except safetensors.SafetensorError as error:  # it has no other for a full disk
+            raise OSError(f"{function}: {directory / WEIGHTS} cannot be written ({error})") from None
+        text = json.dumps(settings, indent=2, sort_keys=True)
+        (Path(beside) / SETTINGS).write_text(text + "\n", encoding="utf-8")
+        for name in (WEIGHTS, SETTINGS):
+            (Path(beside) / name).replace(directory / name)
