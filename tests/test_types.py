@@ -28,13 +28,14 @@ def test_a_users_file_passes_a_strict_type_checker(tmp_path):
     mistaken.write_text(
         USER_CODE.read_text()
         + "attendax.attention(x, x, x, return_lse=True).sum()\nattendax.attention(x, x, x, is_causal=True)\n"
+        + "attendax.attention(x, x, x, mask='causal')\nops.attention(x, x, x, mask=['causal'])\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-error-summary", USER_CODE, mistaken]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert all(line.startswith("mistaken.py:") for line in lines), done.stdout + done.stderr
     last = len(mistaken.read_text().splitlines())
-    assert {int(line.split(":")[1]) for line in lines} == {last - 1, last}
+    assert {int(line.split(":")[1]) for line in lines} == {last - 3, last - 2, last - 1, last}
 
 
 @pytest.mark.slow

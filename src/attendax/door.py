@@ -9,32 +9,34 @@ from attendax.checks import knows_keywords
 from attendax.kernels.call import as_asked, checked_call, with_traced
 from attendax.kernels.derivatives import attend
 from attendax.kernels.operands import takes_arrays
+from attendax.masks import ArrayLike, Mask
 from attendax.options import Options
+from attendax.scores import ScoreModifier
 from attendax.sharding.division import DIVISION, attend_where_it_lies
 
 
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
 ) -> Array: ...
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Unpack[Options]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[True], **options: Unpack[Options]
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, return_lse: bool, **options: Unpack[Options]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **options: Unpack[Options]
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
-    mask: Any = None,
-    bias: Array | None = None,
-    score_mod: Any = None,
+    mask: Mask | ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,

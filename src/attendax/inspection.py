@@ -18,6 +18,8 @@ from attendax.kernels.derivatives import attend
 from attendax.kernels.numerics import walled
 from attendax.kernels.online_softmax import max_or_zero, sum_or_one, weights_of
 from attendax.kernels.operands import takes_arrays
+from attendax.masks import ArrayLike, Mask
+from attendax.scores import ScoreModifier
 from attendax.sharding.layout import refuse_divided_tokens
 
 
@@ -40,12 +42,12 @@ class AttentionStats(NamedTuple):
 @knows_keywords
 @takes_arrays
 def attention_stats(
-    query: Array,
-    key: Array,
+    query: ArrayLike,
+    key: ArrayLike,
     *,
-    mask: Any = None,
-    bias: Array | None = None,
-    score_mod: Any = None,
+    mask: Mask | ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
 ) -> AttentionStats:
     """Describe the weights of ``attention`` in memory O(T + S): their entropy, their largest, who receives them.
@@ -119,14 +121,14 @@ def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
 @knows_keywords
 @takes_arrays
 def weights_at(
-    query: Array,
-    key: Array,
+    query: ArrayLike,
+    key: ArrayLike,
     *,
     queries: Any = None,
     keys: Any = None,
-    mask: Any = None,
-    bias: Array | None = None,
-    score_mod: Any = None,
+    mask: Mask | ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
 ) -> Array:
     """Some rows or columns of the weights of ``attention``, before dropout, without the rest of them.

@@ -22,6 +22,8 @@ from attendax import checks, integers
 from attendax.checks import fail
 from attendax.checks.advice import on_axes, on_kind, on_window
 
+ArrayLike = jax.Array | np.ndarray[Any, Any]  # what public functions take for an array; see ``operands.takes_arrays``
+
 __all__ = ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
 

@@ -23,9 +23,9 @@ class Call(NamedTuple):
 
 def checked_call(
     function: str,
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Any,  # (..., N, T, D)
+    key: Any,  # (..., G, S, D)
+    value: Any,  # (..., G, S, V)
     mask: Any = None,
     bias: Any = None,
     score_mod: Any = None,
@@ -97,12 +97,12 @@ def with_traced(operands: Operands) -> Operands:
     return operands._replace(mask=mask, score_mod=score_mod)
 
 
-def results_of(call: Call, query: Array, value: Array, return_lse: bool) -> Any:
+def results_of(call: Call, query: Any, value: Any, return_lse: bool) -> Any:
     """out, or out and lse, of a call of this query and value, as its caller has shaped them."""
     return as_asked(attend(*call), query, value, return_lse)
 
 
-def as_asked(results: Results, query: Array, value: Array, return_lse: bool) -> Any:
+def as_asked(results: Results, query: Any, value: Any, return_lse: bool) -> Any:
     """out, or out and lse, in the shapes of this query and value."""
     out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (out, results.lse.reshape(query.shape[:-1])) if return_lse else out

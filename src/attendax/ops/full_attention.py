@@ -10,33 +10,35 @@ from attendax.checks import knows_keywords
 from attendax.inspection import all_weights
 from attendax.kernels.call import Call, checked_call, results_of
 from attendax.kernels.operands import takes_arrays
+from attendax.masks import ArrayLike, Mask
 from attendax.options import Options
 from attendax.params import AttentionGradients
+from attendax.scores import ScoreModifier
 from attendax.sharding.layout import refuse_divided_tokens
 
 
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[False] = ..., **options: Unpack[Options]
 ) -> Array: ...
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, return_lse: Literal[True], **options: Unpack[Options]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: Literal[True], **options: Unpack[Options]
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, return_lse: bool, **options: Unpack[Options]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, return_lse: bool, **options: Unpack[Options]
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
-    mask: Any = None,
-    bias: Array | None = None,
-    score_mod: Any = None,
+    mask: Mask | ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
@@ -79,7 +81,7 @@ def attention(
     return results_of(_dense("attention", query, key, value, implementation, **options), query, value, return_lse)
 
 
-def _dense(function: str, query: Array, key: Array, value: Array, implementation: Any = None, **options: Any) -> Call:
+def _dense(function: str, query: Any, key: Any, value: Any, implementation: Any = None, **options: Any) -> Call:
     """The call in one tile."""
     implementation = "dense" if implementation is None else implementation
     return checked_call(function, query, key, value, implementation=implementation, offered=("dense",), **options)

@@ -12,6 +12,7 @@ from attendax.checks import check, fail, knows_keywords
 from attendax.door import attention
 from attendax.kernels.numerics import product, times, walled
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
@@ -114,7 +115,13 @@ def init_multi_head_attention(
 @takes_arrays
 @over_auto_axes
 def multi_head_attention(
-    params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Any = None
+    params: MultiHeadParams,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    num_heads: int,
+    mask: Mask | ArrayLike | None = None,
 ) -> Array:
     """Project, attend in every head, put the heads side by side, project again (Vaswani et al. 2017, section 3.2.2).
 
@@ -145,7 +152,7 @@ def multi_head_attention(
     return in_tiles(params, query, key, value, mask, shape)
 
 
-def in_tiles(params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Any, shape: tuple[int, ...]) -> Array:
+def in_tiles(params: MultiHeadParams, Q: Any, K: Any, V: Any, mask: Any, shape: tuple[int, ...]) -> Array:
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     if hasattr(mask, "ndim"):

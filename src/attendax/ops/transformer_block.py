@@ -11,6 +11,7 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike, Mask
 from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
@@ -60,11 +61,11 @@ def init_encoder_block(
 @takes_arrays
 @over_auto_axes
 def encoder_block(
-    x: Array,
+    x: ArrayLike,
     params: EncoderBlockParams,
     *,
     num_heads: int,
-    mask: Any = None,
+    mask: Mask | ArrayLike | None = None,
     norm: str = "pre",
     activation: str = "relu",
     eps: float = 1e-6,
@@ -105,7 +106,7 @@ def encoder_block(
 
 def _forward(
     params: EncoderBlockParams,
-    x: Array,
+    x: Any,
     mask: Any,
     shape: tuple[int, ...],
     *,

@@ -10,7 +10,7 @@ from jax import Array
 from attendax.checks import fail, knows_keywords, one_of
 from attendax.kernels.call import as_asked, checked_call
 from attendax.kernels.operands import Operands, takes_arrays
-from attendax.masks import Mask
+from attendax.masks import ArrayLike, Mask
 from attendax.options import Meaning
 
 from .division import DIVISION, Division, attend_divided
@@ -38,22 +38,34 @@ class OnMesh(Across, total=False):
 
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, axis_name: Axes, return_lse: Literal[False] = ..., **rest: Unpack[Across]
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    axis_name: Axes,
+    return_lse: Literal[False] = ...,
+    **rest: Unpack[Across],
 ) -> Array: ...
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, axis_name: Axes, return_lse: Literal[True], **rest: Unpack[Across]
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    axis_name: Axes,
+    return_lse: Literal[True],
+    **rest: Unpack[Across],
 ) -> tuple[Array, Array]: ...
 @overload
 def attention(
-    query: Array, key: Array, value: Array, *, axis_name: Axes, return_lse: bool, **rest: Unpack[Across]
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, *, axis_name: Axes, return_lse: bool, **rest: Unpack[Across]
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
 def attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
     axis_name: Axes,
     positions: Any = None,
@@ -153,9 +165,9 @@ def explain(
 
 @overload
 def attention_on_mesh(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
     mesh: Any,
     axis_name: Axes,
@@ -164,9 +176,9 @@ def attention_on_mesh(
 ) -> Array: ...
 @overload
 def attention_on_mesh(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
     mesh: Any,
     axis_name: Axes,
@@ -175,14 +187,21 @@ def attention_on_mesh(
 ) -> tuple[Array, Array]: ...
 @overload
 def attention_on_mesh(
-    query: Array, key: Array, value: Array, *, mesh: Any, axis_name: Axes, return_lse: bool, **rest: Unpack[OnMesh]
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    *,
+    mesh: Any,
+    axis_name: Axes,
+    return_lse: bool,
+    **rest: Unpack[OnMesh],
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
 def attention_on_mesh(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
     mesh: Any,
     axis_name: Axes,

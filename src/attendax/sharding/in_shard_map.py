@@ -24,9 +24,9 @@ FUNCTION = "sharding.attention"
 
 
 def attend_across(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Any,  # (..., N, T / n, D)
+    key: Any,  # (..., G, S / n, D)
+    value: Any,  # (..., G, S / n, V)
     axis: tuple[str, ...],
     positions: Any,
     strategy: str | None,

@@ -37,7 +37,7 @@ def attention(
     value: Array,
     *,
     mask: Any = None,
-    bias: Array | None = None,
+    bias: Any = None,
     score_mod: Any = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
