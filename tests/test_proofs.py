@@ -50,7 +50,7 @@ def test_a_proof_with_a_gap_stops_the_build(copy):
         file.write("Lemma gap' : 0 = 1. Admitted.\nTheorem from_a_gap : 0 = 1. Proof. exact gap'. Qed.\n")
     run = make(copy, "check")
     assert run.returncode != 0
-    assert "assumed, and not an axiom of the library: gap'" in run.stderr
+    assert re.search(r"assumed, and not an axiom of the library: .*gap'", run.stderr), run.stderr
 
 
 @needs_coq
@@ -80,7 +80,8 @@ def test_every_theorem_is_listed_with_what_it_assumes():
     assert without == {name for name in theorems if name.startswith("Attention.")}
     used = {axiom for name in theorems - without for axiom in listed[name].split()}
     assert used == {"sig_not_dec", "sig_forall_dec", "functional_extensionality_dep", "classic"}
-    assert not any(re.search(r"\b(Admitted|Axiom|Parameter|admit|Unset Guard Checking|bypass_check)\b", path.read_text()) for path in PROOFS.glob("*.v"))
+    gap = re.compile(r"\b(Admitted|Axiom|Parameter|admit|Unset Guard Checking|bypass_check)\b")
+    assert not any(gap.search(path.read_text()) for path in PROOFS.glob("*.v"))
 
 
 def test_the_page_names_every_theorem_and_no_other():
