@@ -138,7 +138,7 @@ class Call:
             curry(lambda i, j: float(kept[(*i, j[2])]), 2),
         )
         cotangent = data("Build_cotangent", curry(lambda i, c: float(self.dout[(*i, c)]), 2), lambda i: self.dlse[i])
-        given = FLOATS, options, lambda place: self.at(place)
+        given = FLOATS, options, self.at
         backward = functools.partial(THE["backward"].whole, *given, cotangent)
         lse = [THE["lse"].whole(*given, i) for i in queries]
         results = {
@@ -188,6 +188,18 @@ def assert_same(by_proof, by_specification, tolerance=1e-12):
 def test_the_specification_is_what_was_proved(name, rng):
     call = Call(rng, **CASES[name](rng))
     assert_same(call.by_proof(), call.by_specification())
+
+
+def test_a_query_depends_on_nothing_that_it_may_not_look_at(rng):
+    call = Call(rng, mask=masks.causal().to_dense(T, S))
+    clean = call.by_specification()
+    call.arrays["key"][:, :, 1], call.arrays["value"][:, :, 1] = np.nan, np.inf  # the second query alone may look here
+    want, got = call.by_specification(), call.by_proof()
+    for name in ("out", "lse", "query"):
+        first = np.reshape(got[name], want[name].shape)[:, :, 0]
+        np.testing.assert_allclose(first, clean[name][:, :, 0], rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(want[name][:, :, 0], clean[name][:, :, 0])
+    assert np.isnan(np.reshape(got["out"], want["out"].shape)[:, :, 1]).all()
 
 
 @pytest.mark.parametrize("name", ["mask with empty rows", "bias", "softcap", "dropout", "all"])

@@ -1,6 +1,7 @@
 (** * Attention, forward and backward, over numbers of any kind
 
-    The definitions follow [attendax.spec.attention] and [attention_backward] step by step. No law of arithmetic is
+    The definitions are those of the docstrings of [attendax.spec.attention] and [attention_backward]; what the code does
+    beyond them, for numbers that it may look at and that are not finite, is not modelled. No law of arithmetic is
     assumed in this file, so IEEE floats are numbers as well, with their NaN and their rounding. What is proved here
     holds for them bit by bit, and needs no axiom. *)
 From Coq Require Import List.
@@ -138,82 +139,75 @@ Proof. intro E; cbn; rewrite E; split; reflexivity. Qed.
 
 (** ** L6: what is masked cannot matter *)
 
-(** The inputs agree wherever a query may look at a key, and hold the same arrays of the modifier. Elsewhere each may
-    hold anything: a NaN, or 1e30. *)
-Definition agree x y := arrays x = arrays y /\
-  forall i j, In i (queries o) -> In j (keys o) -> allowed o i j = true ->
-    (forall d, x (query i d) = y (query i d)) /\ (forall d, x (key j d) = y (key j d)) /\
-    (forall c, x (value j c) = y (value j c)) /\ x (bias (bias_at o i j)) = y (bias (bias_at o i j)).
+(** Two calls hold the same wherever query [i] may look. Elsewhere each may hold anything: a NaN, or 1e30. *)
+Definition same_view x y i := forall j, In j (seen o i) ->
+  (forall d, x (query i d) = y (query i d)) /\ (forall d, x (key j d) = y (key j d)) /\
+  (forall c, x (value j c) = y (value j c)) /\ x (bias (bias_at o i j)) = y (bias (bias_at o i j)).
 
-Context {x y : inputs} (same : agree x y).
+Context {x y : inputs} (same_arrays : arrays x = arrays y) (g : cotangent A T V).
 
-Lemma in_seen i j : In j (seen o i) <-> In j (keys o) /\ allowed o i j = true.
-Proof. apply filter_In. Qed.
+Section Row.
+Context {i : T} (same : same_view x y i).
 
-Lemma in_seers i j : In i (seers o j) <-> In i (queries o) /\ allowed o i j = true.
-Proof. unfold seers; apply (filter_In (fun i => allowed o i j)). Qed.
+Lemma same_product j : In j (seen o i) -> product o x i j = product o y i j.
+Proof. intro J; destruct (same J) as (Q & K & _); unfold product; f_equal; apply sum_ext; intros; now rewrite Q, K. Qed.
 
-Lemma same_product i j : In i (queries o) -> In j (seen o i) -> product o x i j = product o y i j.
+Lemma same_score j : In j (seen o i) -> score o x i j = score o y i j.
+Proof. intro J; unfold score; rewrite same_arrays, same_product by easy; f_equal; now apply same. Qed.
+
+Lemma same_shift : shift o x i = shift o y i.
+Proof. apply largest_ext, same_score. Qed.
+
+Lemma same_total : total o x i = total o y i.
+Proof. apply sum_ext; intros; now rewrite same_score, same_shift. Qed.
+
+Lemma same_weight j : In j (seen o i) -> weight o x i j = weight o y i j.
+Proof. intro; unfold weight; now rewrite same_score, same_shift, same_total. Qed.
+
+(** Forward: no bit of a query's out or lse depends on what that query may not look at. *)
+Theorem masked_cannot_matter : (forall c, out o x i c = out o y i c) /\ lse o x i = lse o y i.
 Proof.
-  intros Hi Hj; apply in_seen in Hj; destruct (proj2 same i j Hi) as (Q & K & _); try easy.
-  unfold product; f_equal; apply sum_ext; intros d _; now rewrite Q, K.
+  split; [|unfold lse; now rewrite same_total, same_shift].
+  intro c; apply sum_ext; intros j J; rewrite same_weight by easy; f_equal; now apply (same J).
 Qed.
 
-Lemma same_score i j : In i (queries o) -> In j (seen o i) -> score o x i j = score o y i j.
+Lemma same_grad_weight j : In j (seen o i) -> grad_weight o x g i j = grad_weight o y g i j.
+Proof. intro J; unfold grad_weight; f_equal; apply sum_ext; intros; f_equal; now apply (same J). Qed.
+
+Lemma same_grad_score j : In j (seen o i) -> grad_score o x g i j = grad_score o y g i j.
 Proof.
-  intros Hi Hj; unfold score; rewrite (proj1 same), same_product by easy; apply in_seen in Hj.
-  now destruct (proj2 same i j Hi) as (_ & _ & _ & ->).
-Qed.
-
-Lemma same_shift i : In i (queries o) -> shift o x i = shift o y i.
-Proof. intro Hi; apply largest_ext; intros; now apply same_score. Qed.
-
-Lemma same_total i : In i (queries o) -> total o x i = total o y i.
-Proof. intro Hi; apply sum_ext; intros; now rewrite same_score, same_shift. Qed.
-
-Lemma same_weight i j : In i (queries o) -> In j (seen o i) -> weight o x i j = weight o y i j.
-Proof. intros; unfold weight; now rewrite same_score, same_shift, same_total. Qed.
-
-(** Forward: no bit of out or lse of any query depends on what is masked. *)
-Theorem masked_cannot_matter i : In i (queries o) -> (forall c, out o x i c = out o y i c) /\ lse o x i = lse o y i.
-Proof.
-  intro Hi; split.
-  - intro c; apply sum_ext; intros j Hj; rewrite same_weight by easy; apply in_seen in Hj.
-    now destruct (proj2 same i j Hi) as (_ & _ & -> & _).
-  - unfold lse; destruct (seen o i); [reflexivity|]; now rewrite same_total, same_shift.
-Qed.
-
-Lemma same_grad_weight g i j : In i (queries o) -> In j (seen o i) -> grad_weight o x g i j = grad_weight o y g i j.
-Proof.
-  intros Hi Hj; apply in_seen in Hj; unfold grad_weight; f_equal; apply sum_ext; intros c _.
-  now destruct (proj2 same i j Hi) as (_ & _ & -> & _).
-Qed.
-
-Lemma same_grad_score g i j : In i (queries o) -> In j (seen o i) -> grad_score o x g i j = grad_score o y g i j.
-Proof.
-  intros Hi Hj; unfold grad_score, delta; rewrite same_weight, same_grad_weight by easy; f_equal; f_equal; f_equal.
+  intro; unfold grad_score; rewrite same_weight, same_grad_weight by easy; do 3 f_equal.
   apply sum_ext; intros; now rewrite same_weight, same_grad_weight.
 Qed.
 
-Lemma same_grad_product g i j : In i (queries o) -> In j (seen o i) -> grad_product o x g i j = grad_product o y g i j.
-Proof. intros; unfold grad_product; now rewrite same_grad_score, same_product, (proj1 same). Qed.
+Lemma same_grad_product j : In j (seen o i) -> grad_product o x g i j = grad_product o y g i j.
+Proof. intro; unfold grad_product; now rewrite same_grad_score, same_product, same_arrays. Qed.
+End Row.
 
-(** The places that queries and keys of this call have. *)
-Definition of_this_call (at_ : place T S D V B P) :=
-  match at_ with query i _ => In i (queries o) | key j _ | value j _ => In j (keys o) | _ => True end.
+(** The queries that a gradient comes from: of a key or value, those that may look at it; of a bias, its readers. *)
+Definition comes_from (at_ : place T S D V B P) i :=
+  match at_ with
+  | query k _ => i = k
+  | key j _ | value j _ => In i (seers o j)
+  | bias b => In i (queries o) /\ readers o i b <> []
+  | array _ => In i (queries o)
+  end.
+Definition of_this_call (at_ : place T S D V B P) := match at_ with key j _ | value j _ => In j (keys o) | _ => True end.
 
-(** Backward: no bit of any gradient depends on what is masked. *)
-Theorem masked_cannot_matter_backward g at_ : of_this_call at_ -> backward o x g at_ = backward o y g at_.
+Lemma seers_see i j : In j (keys o) -> In i (seers o j) -> In j (seen o i).
+Proof. intros J I; apply (filter_In (fun i => allowed o i j)) in I; apply filter_In; easy. Qed.
+
+(** Backward: no bit of a gradient depends on what the queries that it comes from may not look at. *)
+Theorem masked_cannot_matter_backward at_ : of_this_call at_ ->
+  (forall i, comes_from at_ i -> same_view x y i) -> backward o x g at_ = backward o y g at_.
 Proof.
-  assert (turned : forall i j, In j (keys o) -> In i (seers o j) -> In i (queries o) /\ In j (seen o i)).
-  { intros i j Hj Hi; apply in_seers in Hi; split; [|apply in_seen]; easy. }
-  destruct at_ as [i d | j d | j c | b | p]; cbn; intro H; apply sum_ext.
-  - intros j Hj; rewrite same_grad_product by easy; apply in_seen in Hj.
-    now destruct (proj2 same i j H) as (_ & -> & _).
-  - intros i Hi; destruct (turned i j H Hi) as [Ti Sj]; rewrite same_grad_product by easy; apply in_seen in Sj.
-    now destruct (proj2 same i j) as (-> & _).
-  - intros i Hi; destruct (turned i j H Hi); now rewrite same_weight.
-  - intros i Hi; apply sum_ext; intros j Hj; apply filter_In in Hj; now apply same_grad_score.
-  - intros i Hi; apply sum_ext; intros j Hj; now rewrite same_grad_score, same_product, (proj1 same).
+  destruct at_ as [i d | j d | j c | b | p]; cbn; intros K H; apply sum_ext.
+  - intros j J; rewrite (same_grad_product (H i eq_refl)) by easy; f_equal; now apply (H i eq_refl j J).
+  - intros i I; pose proof (seers_see _ _ K I) as J; specialize (H i I).
+    rewrite (same_grad_product H) by easy; f_equal; now apply (H j J).
+  - intros i I; now rewrite (same_weight (H i I)) by now apply seers_see.
+  - intros i I; apply sum_ext; intros j J; assert (readers o i b <> []) by (intro E; now rewrite E in J).
+    apply filter_In in J; now apply same_grad_score; [apply H|].
+  - intros i I; apply sum_ext; intros j J; now rewrite (same_grad_score (H i I)), (same_product (H i I)), same_arrays.
 Qed.
 End Laws.

@@ -106,3 +106,22 @@ Proof.
   f_equal; [algebra | apply sum_ext; intros; algebra].
 Qed.
 End True.
+
+(** ** Activations: two that have their slope everywhere *)
+
+(** SiLU, [z / (1 + exp (-z))]. *)
+Theorem silu_slope z : is_derive (fun z => z / (1 + exp (- z))) z
+  (/ (1 + exp (- z)) * (1 + z * (1 - / (1 + exp (- z))))).
+Proof. pose proof (exp_pos (- z)); auto_derive; [lra | field; lra]. Qed.
+
+(** GELU by tanh, with any [c]; the usual one is the root of 2 / pi. *)
+Theorem gelu_tanh_slope (c z : R) : let u z := c * (z + 0.044715 * z ^ 3) in
+  is_derive (fun z => z / 2 * (1 + tanh (u z))) z
+    (/ 2 * (1 + tanh (u z)) + z / 2 * ((1 - tanh (u z) * tanh (u z)) * (c * (1 + 3 * 0.044715 * z ^ 2)))).
+Proof.
+  intro u; assert (U : is_derive u z (c * (1 + 3 * 0.044715 * z ^ 2))) by (unfold u; auto_derive; [easy | simpl; field]).
+  pose proof (derive_of (derive_tanh (u z)) U) as H; eapply derive_eq.
+  - apply (derive_times (f := fun z => z * / 2)); [|apply derive_plus; [apply derive_constant | exact H]].
+    exact (derive_times (derive_same z) (derive_constant (/ 2) z)).
+  - fractions.
+Qed.

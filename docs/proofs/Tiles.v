@@ -158,11 +158,12 @@ Qed.
 Definition grad_product_from_lse i j : R :=
   grad_score_from_lse i j * slope (score_mod o) (arrays x) i j (product o x i j).
 
-Lemma in_seen_of i j : In i (seers o j) -> In j (keys o) -> In j (seen o i).
-Proof. intros H K; apply in_seers in H; apply in_seen; easy. Qed.
+Lemma sum_all_tiles {X} (l : list X) (tiles : list (list X)) (f : X -> R) :
+  Permutation (concat tiles) l -> Σ (tile ∈ tiles) sum tile f = sum l f.
+Proof. intro Q; rewrite <- (sum_permutation f Q), <- sum_concat_map, map_id; reflexivity. Qed.
 
-(** Queries tile by tile of keys, keys and values tile by tile of queries, in any order: the backward is that of the
-    whole. Nothing but lse and delta of a row is needed from other tiles. *)
+(** The gradient of a query sums over tiles of keys, those of a key and its value over tiles of queries, those of the
+    bias and of the modifier's arrays over both; in any order. Of other tiles a row needs only its lse and delta. *)
 Theorem tiled_backward_is_backward query_tiles key_tiles :
   Permutation (concat query_tiles) (queries o) -> Permutation (concat key_tiles) (keys o) ->
   (forall i d, backward o x g (query i d) = Σ (tile ∈ key_tiles) Σ (j ∈ filter (allowed o i) tile)
@@ -172,15 +173,25 @@ Theorem tiled_backward_is_backward query_tiles key_tiles :
     scale o * grad_product_from_lse i j * x (query i d)) /\
   (forall j c, In j (keys o) -> backward o x g (value j c) =
     Σ (tile ∈ query_tiles) Σ (i ∈ filter (fun i => allowed o i j) tile)
-    weight_from_lse i j * kept o i j * dout g i c).
+    weight_from_lse i j * kept o i j * dout g i c) /\
+  (forall b, backward o x g (bias b) = Σ (rows ∈ query_tiles) Σ (i ∈ rows) Σ (tile ∈ key_tiles)
+    Σ (j ∈ filter (allowed o i) tile) if same_bias o (bias_at o i j) b then grad_score_from_lse i j else 0) /\
+  (forall p, backward o x g (array p) = Σ (rows ∈ query_tiles) Σ (i ∈ rows) Σ (tile ∈ key_tiles)
+    Σ (j ∈ filter (allowed o i) tile)
+    grad_score_from_lse i j * slope_in (score_mod o) (arrays x) i j (product o x i j) p).
 Proof.
   intros Q K; repeat split.
   - intros i d; rewrite (sum_tiles _ _ _ K); apply sum_ext; intros j H.
     unfold grad_product_from_lse; rewrite <- grad_score_is_from_lse by easy; reflexivity.
-  - intros j d J; rewrite (sum_tiles _ _ _ Q); apply sum_ext; intros i H; apply in_seen_of in H; [|easy].
+  - intros j d J; rewrite (sum_tiles _ _ _ Q); apply sum_ext; intros i H; apply seers_see in H; [|easy].
     unfold grad_product_from_lse; rewrite <- grad_score_is_from_lse by easy; reflexivity.
-  - intros j c J; rewrite (sum_tiles _ _ _ Q); apply sum_ext; intros i H; apply in_seen_of in H; [|easy].
+  - intros j c J; rewrite (sum_tiles _ _ _ Q); apply sum_ext; intros i H; apply seers_see in H; [|easy].
     rewrite <- weight_is_weight_from_lse by easy; reflexivity.
+  - intro b; rewrite (sum_all_tiles _ _ Q); apply sum_ext; intros i _; rewrite (sum_tiles _ _ _ K); unfold readers.
+    rewrite sum_filter; apply sum_ext; intros j H; rewrite <- grad_score_is_from_lse by easy.
+    now destruct (same_bias o (bias_at o i j) b).
+  - intro p; rewrite (sum_all_tiles _ _ Q); apply sum_ext; intros i _; rewrite (sum_tiles _ _ _ K).
+    apply sum_ext; intros j H; now rewrite grad_score_is_from_lse.
 Qed.
 End Tiled.
 
