@@ -26,6 +26,7 @@ from jax.interpreters import ad, batching
 from . import programs
 from .backends import BACKENDS
 from .numerics import vary_alike
+from .online_softmax import max_or_zero
 from .opaque import Moved, Program, moving_places, primitive_of, run_opaque
 from .operands import Operands, Plan, Results
 
@@ -69,6 +70,8 @@ def _is_zero(tangent: Any) -> bool:
 def _forward_jvp(leaves: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     """Of the results, ``shift`` is a constant, and ``total`` moves with lse: see ``Results.dtotal_dlse``."""
     out, shift, total = forward_p.bind(*leaves, **params)
+    if jax.config.jax_debug_infs:  # type: ignore[attr-defined]
+        shift = max_or_zero(shift)  # what is kept for the backward is a result of a jit; total says which sets are empty
     out = checkpoint_name(out, "attention_out")
     shift, total = (checkpoint_name(x, "attention_lse") for x in (shift, total))
     active, given = _moving(leaves, tangents, params["tree"])

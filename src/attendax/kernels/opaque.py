@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 from . import cudnn
 from .numerics import vary_alike
 from .placement import ACCELERATORS, default_platform, on, placed
+from .watching import is_watched, watched
 
 KEPT = 256
 
@@ -49,7 +50,11 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
             return list(function(*arrays, **params))
         return list(compiled(tuple(params), tuple(params.values()))(*arrays))
 
-    primitive.def_impl(run)
+    def eager(*arrays, **params):
+        run_with = functools.partial(run, **params)
+        return watched(primitive.name, run_with, arrays) if is_watched() else run_with(*arrays)
+
+    primitive.def_impl(eager)
     primitive.def_abstract_eval(shapes)
     mlir.register_lowering(primitive, lower)
     for name in ACCELERATORS:
