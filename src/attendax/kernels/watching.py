@@ -1,4 +1,4 @@
-"""What JAX's own tools see of a primitive of this package: one operation, like a product (``debug_nans``, ``checkify``).
+"""What JAX's own tools (``debug_nans``, ``checkify``) see of our primitives: one operation, like a product.
 
 Inside, NaN is a mark that comes and goes (see ``not_finite``), and -inf stands for a pair that is forbidden. What
 counts is what comes out.
@@ -10,6 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax._src import checkify  # its table of rules has no public name
+from jax.experimental import jet
+
+from attendax.checks import fail
 
 
 def is_watched() -> bool:
@@ -36,3 +40,35 @@ def watched(name: str, run: Callable[..., Sequence[Array]], arrays: Sequence[Arr
 
 def _any(test: Callable, arrays: Sequence[Array]) -> bool:
     return any(bool(test(x).any()) for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def checked_by(primitive: Any, errors_inside: Callable) -> None:
+    """Make ``checkify`` see a primitive: NaN among its results, and what else may go wrong inside.
+
+    The results stay those of the primitive, with its derivatives.
+
+    Args:
+        primitive: with several results.
+        errors_inside: from the kinds of errors, the arrays and the parameters to what ``checkify`` found inside.
+    """
+
+    def rule(*given: Any, **params: Any) -> Any:
+        first = next(k for k, x in enumerate(given) if isinstance(x, checkify.Error))
+        (*context, error, errors), arrays = given[: first + 2], given[first + 2 :]
+        if others := errors - checkify.nan_checks:
+            found, tree = jax.tree.flatten(errors_inside(others, arrays, params))
+            join = checkify.error_checks[checkify.check_p]
+            error, _ = join(*context, error, errors, *found, err_tree=tree, debug=False)
+        return checkify.nan_error_check(primitive, *context, error, errors, *arrays, **params)
+
+    checkify.error_checks[primitive] = rule
+
+
+def without_jet(primitive: Any) -> None:
+    """Make ``jet`` say that it knows no rule for a primitive, and what there is instead."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        sentence = "jax.experimental.jet (Taylor mode) is not there."
+        fail(NotImplementedError, "attention", sentence, advice="Nest jax.jvp: one for each order.")
+
+    jet.jet_rules[primitive] = refuse
