@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from attendax import checks
+from attendax.checks import fail
 from attendax.masks import Mask
 
 from . import cudnn, dropout
@@ -44,6 +45,7 @@ def checked_call(
     Offered are all backends, unless named. Where not ``traced``, the functions in mask and modifier are still those of
     the user.
     """
+    _refuse_symbolic(function, query, key)
     border = checks.attention(
         function,
         query,
@@ -65,6 +67,18 @@ def checked_call(
     if plan.backend == "cudnn":
         cudnn.refuse(function, operands, plan)
     return Call(with_traced(operands) if traced else operands, plan)
+
+
+def _refuse_symbolic(function: str, query: Any, key: Any) -> None:
+    """Tiles have sizes that are known."""
+    for name, letter, array in (("query", "T", query), ("key", "S", key)):
+        size = (1, 1, *getattr(array, "shape", ()))[-2]
+        if not isinstance(size, int):
+            sentence = (
+                f"{letter} of {name} is the symbolic size {size}; only leading axes may be symbolic (jax.export)."
+            )
+            advice = "Export for the largest length, and leave the padding out by masks.padding(lengths)."
+            fail(NotImplementedError, function, sentence, advice=advice)
 
 
 def in_rank_of_scores(

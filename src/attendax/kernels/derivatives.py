@@ -23,11 +23,14 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.interpreters import ad, batching
 
+from attendax.checks import fail
+
 from . import programs
 from .backends import BACKENDS
 from .numerics import vary_alike
+from .online_softmax import max_or_zero
 from .opaque import Moved, Program, moving_places, primitive_of, run_opaque
-from .operands import Operands, Plan, Results
+from .operands import VALUE, Operands, Plan, Results
 
 
 def attend(operands: Operands, plan: Plan) -> Results:
@@ -68,9 +71,11 @@ def _is_zero(tangent: Any) -> bool:
 
 def _forward_jvp(leaves: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     """Of the results, ``shift`` is a constant, and ``total`` moves with lse."""
-    out, *others = forward_p.bind(*leaves, **params)
+    out, shift, total, lse = forward_p.bind(*leaves, **params)
+    if jax.config.jax_debug_infs:  # type: ignore[attr-defined]
+        shift = max_or_zero(shift)  # kept for the backward, it is a result of a jit; total says which sets are empty
     out = checkpoint_name(out, "attention_out")
-    shift, total, lse = (checkpoint_name(x, "attention_lse") for x in others)
+    shift, total, lse = (checkpoint_name(x, "attention_lse") for x in (shift, total, lse))
     active, given = _moving(leaves, tangents, params["tree"])
     if not given:
         return [out, shift, total, lse], [_zero(x) for x in (out, shift, total, lse)]
@@ -144,36 +149,67 @@ def _by_jax(function: Callable, first: int, primals: Any, tangents: Any, **param
     return moved(*given, plan=plan) if plan.axis else run_opaque(moved, plan, *given)
 
 
+def _refuse_unknown(arrays: Any) -> None:
+    if any(map(ad.is_undefined_primal, arrays)):
+        sentence = "linear_transpose is by value, or by a direction of a derivative, where that is all that is linear."
+        fail(NotImplementedError, "attention", sentence)
+
+
 def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **params: Any) -> list[Any]:
     size = sum(active)
+    _refuse_unknown(arrays[size:])
     grads = map(ad.instantiate_zeros, grads)
     results = cotangent_p.bind(*grads, *arrays[size:], wanted=_shapes_of(arrays[:size], active), **params)
     return [*results, *(None for _ in arrays[size:])]
 
 
 def _cotangent_transpose(grads: Any, *arrays: Any, wanted: tuple[Any, ...], **params: Any) -> list[Any]:
+    _refuse_unknown(arrays[2:])
     active = tuple(shape is not None for shape in wanted)
     tangents = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
     given = (t if ad.is_undefined_primal(x) else None for t, x in zip(tangents, arrays, strict=False))
     return [*given, *(None for _ in arrays[2:])]
 
 
-def _curve_transpose(grads: Any, *arrays: Any, moving: Any, **params: Any) -> list[Any]:
-    """By the tangents of the moving leaves."""
-    size = sum(moving)
+def _forward_transpose(grads: Any, *leaves: Any, tree: Any, plan: Plan) -> list[Any]:
+    """By the value alone, in which the average is linear: at 0, as everywhere; maximum and sum do not know of it."""
+    _refuse_unknown(leaves[:VALUE] + leaves[VALUE + 1 :])
+    value = leaves[VALUE].aval
+    leaves = *leaves[:VALUE], jnp.zeros(value.shape, value.dtype), *leaves[VALUE + 1 :]
+    results = forward_p.bind(*leaves, tree=tree, plan=plan)[:3]
+    dout = ad.instantiate_zeros(grads[0])
+    given = dout, jnp.zeros_like(results[1])
+    count = len(jax.tree.unflatten(tree, leaves).differentiable())
+    wanted = tuple(value.shape if k == VALUE else None for k in range(count))
+    (found,) = cotangent_p.bind(*vary_alike([*given, *leaves, *results]), tree=tree, plan=plan, wanted=wanted)
+    return [found if k == VALUE else None for k in range(len(leaves))]
+
+
+def _curve_transpose(grads: Any, *arrays: Any, active: Any, moving: Any, **params: Any) -> list[Any]:
+    """By the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
+    size, both = sum(moving), sum(moving) + sum(active)
+    first, other, rest = arrays[:size], arrays[size:both], arrays[both:]
+    is_first = any(map(ad.is_undefined_primal, first))
+    if not is_first:
+        first, other, active, moving = other, first, moving, active
     grads = map(ad.instantiate_zeros, grads)
-    wanted = _shapes_of(arrays[:size], moving)
-    tangents, rest = arrays[size : size + sum(params["active"])], arrays[size + sum(params["active"]) :]
-    return [*second_p.bind(*tangents, *grads, *rest, wanted=wanted, **params), *(None for _ in arrays[size:])]
+    found = second_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), **params)
+    nothing = [None for _ in other]
+    return [*(found + nothing if is_first else nothing + found), *(None for _ in rest)]
 
 
 def _second_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
-    """By the tangents: itself."""
+    """By the tangents: itself; by dout and dlse: ``curve``."""
     size = sum(active)
     moving = tuple(shape is not None for shape in wanted)
-    grads, swapped = map(ad.instantiate_zeros, grads), _shapes_of(arrays[:size], active)
-    results = second_p.bind(*grads, *arrays[size:], active=moving, wanted=swapped, **params)
-    return [*results, *(None for _ in arrays[size:])]
+    grads = [ad.instantiate_zeros(x) for x in grads]
+    tangents, of_results, rest = arrays[:size], arrays[size : size + 2], arrays[size + 2 :]
+    if any(map(ad.is_undefined_primal, of_results)):
+        found = curve_p.bind(*grads, *tangents, *rest, active=active, moving=moving, **params)
+        return [*(None for _ in tangents), *found, *(None for _ in rest)]
+    swapped = _shapes_of(tangents, active)
+    found = second_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, **params)
+    return [*found, *(None for _ in (*of_results, *rest))]
 
 
 def _shapes_of(arrays: Any, there: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -235,6 +271,7 @@ for _each, _count, _beyond in (
     (second_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.second)),
 ):
     ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _beyond)
+ad.primitive_transposes[forward_p] = _forward_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 ad.primitive_transposes[curve_p] = _curve_transpose
 ad.primitive_transposes[cotangent_p] = _cotangent_transpose

@@ -14,18 +14,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
+from .numerics import is_compiled
 from .score_modifiers import modify
 
 
 class Traced:
-    """What a function computes for one pair, from flat arguments; the first of them are what it closed over."""
+    """What a function computes for one pair, from flat arguments; the last of them are what it closed over."""
 
-    def __init__(self, closed: ClosedJaxpr, wrap: Callable) -> None:
-        self.jaxpr = closed.jaxpr
+    def __init__(self, jaxpr: Jaxpr, wrap: Callable) -> None:
+        self.jaxpr = jaxpr
         self.wrap = wrap
-        self.key = wrap, _key(closed.jaxpr)
+        self.key = wrap, _key(jaxpr)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Traced) and self.key == other.key
@@ -38,10 +40,10 @@ class Traced:
         return self.wrap(self._on_pair, *arguments)
 
     def _on_pair(self, arrays: Any, *pair: Any) -> Any:
-        count = len(self.jaxpr.constvars)
-        typed = zip((*pair, *arrays[count:]), (v.aval.dtype for v in self.jaxpr.invars), strict=True)
+        types: list[Any] = [v.aval for v in self.jaxpr.invars]
+        typed = zip((*pair, *arrays), (t.dtype for t in types), strict=True)
         inputs = [x if x.dtype == dtype else x.astype(dtype) for x, dtype in typed]
-        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, list(arrays[:count])))(*inputs)[0]
+        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, []))(*inputs)[0]
 
 
 def trace_mask(mask: Any, T: int, S: int) -> Any:
@@ -88,8 +90,26 @@ def _trace(part: Any, wrap: Callable, *pair: Any) -> Any:
 
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
     closed = jax.make_jaxpr(flat)(*jax.tree.leaves(pair), *types)
-    found = Traced(closed, wrap)
-    return dataclasses.replace(part, arrays=(*map(jnp.asarray, closed.consts), *leaves), settings=(found,))
+    jaxpr, others = _opened(closed, numbers=not is_compiled())
+    return dataclasses.replace(part, arrays=(*leaves, *others), settings=(Traced(jaxpr, wrap),))
+
+
+def _opened(closed: ClosedJaxpr, *, numbers: bool) -> tuple[Jaxpr, list[Array]]:
+    """A computation with what it closes over as further arguments, and those; with its ``numbers`` among them or not.
+
+    With them functions that differ in a number alone are one: ``lambda s, at: s * 0.1`` and ``lambda s, at: s * 0.2``.
+    """
+    inputs, others, eqns = [*closed.jaxpr.constvars], [*map(jnp.asarray, closed.consts)], []
+    for eqn in closed.jaxpr.eqns:
+        atoms: list[Any] = list(eqn.invars)
+        for k, atom in enumerate(atoms):
+            if numbers and isinstance(atom, Literal) and np.shape(atom.val) == ():
+                number: Any = Var(atom.aval)
+                atoms[k] = number
+                inputs.append(number)
+                others.append(jnp.asarray(atom.val, number.aval.dtype))
+        eqns.append(eqn.replace(invars=atoms))
+    return closed.jaxpr.replace(constvars=[], invars=[*closed.jaxpr.invars, *inputs], eqns=eqns), others
 
 
 def _on_tile(on_pair: Callable, i: Any, j: Any, *arrays: Any) -> Any:

@@ -79,7 +79,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
         """The rows of a call, from the gradients of its out and lse and from its results."""
-        read = is_read(dout, dlse) & (results.shift != -jnp.inf)
+        read = is_read(dout, dlse) & (results.total != 0)
         delta = sums_of_products(dout, results.out) - dlse
         is_fine = rows_finite(delta, results.total, results.shift)  # delta knows of dout and out
         live = read & is_fine

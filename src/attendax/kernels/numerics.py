@@ -30,7 +30,7 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
 
     For jaxlib 0.10.2 and 0.12.0.1, which both misread a constant that is broadcast on the right of a product.
     """
-    true = lax.optimization_barrier(jnp.bool_(True))
+    true = _unknown_true()
     if not isinstance(true, jax.core.Tracer):
         return function(*arrays)
 
@@ -44,6 +44,16 @@ def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
 
     # One barrier each: behind a common one, none would have the tangent 0.
     return lax.cond(true, function, never, *jax.tree.map(lax.optimization_barrier, arrays))
+
+
+def is_compiled() -> bool:
+    """Whether what is computed here becomes part of a program: inside jit, or a loop."""
+    return isinstance(_unknown_true(), jax.core.Tracer)
+
+
+def _unknown_true() -> Array:
+    """A condition that always holds, which the compiler must not know; outside jit it is no more than True."""
+    return lax.optimization_barrier(jnp.bool_(True))
 
 
 def vary_alike(arrays: Tree) -> Tree:

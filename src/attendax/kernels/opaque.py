@@ -10,12 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax import lax
+from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from . import cudnn
 from .backends import ACCELERATORS, default_platform, on, placed
 from .numerics import vary_alike
+from .watching import checked_by, is_watched, watched, without_jet
 
 KEPT = 256
 
@@ -23,8 +26,39 @@ KEPT = 256
 def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
     """A primitive that is lowered as ``function``; outside jit the last ``KEPT`` sets of parameters stay compiled.
 
-    One of its parameters is a plan.
+    One of its parameters is a plan. Outside jit its scale is an array: a new number needs no new program.
     """
+    primitive = _lowered(name, function, shapes)
+    scaled = _lowered(
+        name,
+        lambda scale, *arrays, plan, **params: function(*arrays, plan=plan.with_scale(scale), **params),
+        lambda scale, *arrays, **params: shapes(*arrays, **params),
+    )
+
+    @functools.lru_cache(KEPT)
+    def compiled(names, values, has_scale):
+        chosen = scaled if has_scale else primitive
+        return jax.jit(functools.partial(chosen.bind, **dict(zip(names, values, strict=True))))
+
+    def run(*arrays, plan, **params):
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return list(function(*arrays, plan=on(plan, default_platform()), **params))
+        if has_scale := plan.backend != "cudnn":  # which is told its scale before it is compiled
+            arrays, plan = (jax.device_put(plan.scale), *arrays), plan.for_any_scale()
+        return list(compiled(("plan", *params), (plan, *params.values()), has_scale)(*arrays))
+
+    def eager(*arrays, **params):
+        run_with = functools.partial(run, **params)
+        return watched(name, run_with, arrays) if is_watched() else run_with(*arrays)
+
+    checked_by(primitive, functools.partial(_errors_inside, function))
+    without_jet(primitive)
+    primitive.def_impl(eager)
+    return primitive
+
+
+def _lowered(name: str, function: Callable, shapes: Callable) -> Primitive:
+    """A primitive for programs that are compiled."""
     primitive = Primitive(name)
     primitive.multiple_results = True
     lowered = mlir.lower_fun(function, multiple_results=True)
@@ -39,21 +73,10 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
             context = context.replace(avals_in=avals)
         return lowered(context, *arrays, **params)
 
-    @functools.lru_cache(KEPT)
-    def compiled(names, values):
-        return jax.jit(functools.partial(primitive.bind, **dict(zip(names, values, strict=True))))
-
-    def run(*arrays, **params):
-        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            params["plan"] = on(params["plan"], default_platform())
-            return list(function(*arrays, **params))
-        return list(compiled(tuple(params), tuple(params.values()))(*arrays))
-
-    primitive.def_impl(run)
     primitive.def_abstract_eval(shapes)
     mlir.register_lowering(primitive, lower)
-    for name in ACCELERATORS:
-        mlir.register_lowering(primitive, functools.partial(lower, platform=name), platform=name)
+    for accelerator in ACCELERATORS:
+        mlir.register_lowering(primitive, functools.partial(lower, platform=accelerator), platform=accelerator)
     return primitive
 
 
@@ -121,6 +144,24 @@ class _Batched:
 def run_opaque(program: Callable, plan: Any, *arrays: Any) -> tuple[Any, ...]:
     """``program(*arrays, plan=plan)``, differentiable in every direction: what comes of it is a program again."""
     return tuple(_program_p.bind(*vary_alike(arrays), program=program, plan=plan))
+
+
+def _errors_inside(function: Callable, errors: Any, arrays: Any, params: dict[str, Any]) -> checkify.Error:
+    """The errors of these kinds that ``checkify`` finds in a second run, which nothing is differentiated through.
+
+    It is traced once: the numbers of errors are those of one trace.
+    """
+    plan = on(params["plan"], default_platform())
+    checked = checkify.checkify(functools.partial(function, **params | {"plan": plan}), errors)
+    types = [jax.typeof(x) if plan.axis else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
+    traced, (shapes, _) = jax.make_jaxpr(checked, return_shape=True)(*types)
+    leaves, tree = jax.tree.flatten(shapes)
+
+    def program(*arrays, plan):
+        return jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *arrays)[: len(leaves)]
+
+    found = run_opaque(program, plan, *map(lax.stop_gradient, arrays)) if leaves else ()
+    return jax.tree.unflatten(tree, found)
 
 
 def _shapes(*arrays: Any, program: Callable, plan: Any) -> list[Any]:

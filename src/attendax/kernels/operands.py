@@ -98,7 +98,7 @@ class Limits(NamedTuple):
 class Plan:
     """What a call has settled besides its arrays: it is hashable, and part of what is compiled."""
 
-    scale: float
+    scale: Any  # a number; an array in a program that is made for any number
     rate: float
     limits: Limits
     backend: str = "blockwise"
@@ -115,6 +115,19 @@ class Plan:
     def in_parts(self) -> "Plan":
         """The plan of a call that wants maximum and sum, too, or must not multiply what the mask forbids."""
         return dataclasses.replace(self, heads_whole=False)
+
+    @property
+    def has_large_scale(self) -> bool:
+        """Whether the scale is known to be large: then the scaled product of two large numbers could overflow."""
+        return isinstance(self.scale, float) and abs(self.scale) > 2**10
+
+    def for_any_scale(self) -> "Plan":
+        """The plan of a program that is given its scale, by ``with_scale``, when it runs."""
+        return (self.in_parts() if self.has_large_scale else self).with_scale(1.0)
+
+    def with_scale(self, scale: Any) -> "Plan":
+        """The plan with another scale."""
+        return dataclasses.replace(self, scale=scale)
 
     @property
     def branches(self) -> bool:

@@ -7,6 +7,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.not_finite import mark_of_rows
 from attendax.kernels.numerics import finite, matmul
 from attendax.kernels.operands import takes_arrays, widen
 
@@ -56,15 +57,10 @@ def _attend(
     allowed = as_allowed(mask, shape)
     pairs = matmul(finite(q), w_q)[:, :, None, :] + matmul(finite(k), w_k)[:, None, :, :]
     scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
-    scores = scores + _nan_where_not_finite(q)[:, :, None] + _nan_where_not_finite(k)[:, None, :]
+    scores = scores + mark_of_rows(q) + mark_of_rows(k).swapaxes(-1, -2)
     no_query, no_key = (jnp.zeros_like(x[..., :1]) for x in (q, k))  # the scores are the bias to scores of 0
     output, weights = out_and_weights(no_query, no_key, values, allowed, scores)
     return output.astype(Q.dtype), weights.astype(Q.dtype)
-
-
-def _nan_where_not_finite(x: Array) -> Array:
-    """NaN for each row of x (B, T, .) that is not finite, 0 for the others: (B, T). Added, a derivative passes it."""
-    return jnp.where(jnp.isfinite(x).all(axis=-1), 0, jnp.full((), jnp.nan, x.dtype))
 
 
 @takes_arrays

@@ -164,7 +164,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
         or plan.devices > 1
         or not plan.heads_whole
         or D == 1
-        or abs(plan.scale) > 2**10
+        or plan.has_large_scale
         or _whole_axes(operands, plan)
     ):
         return None

@@ -1,0 +1,74 @@
+"""What JAX's own tools (``debug_nans``, ``checkify``) see of our primitives: one operation, like a product.
+
+Inside, NaN is a mark that comes and goes (see ``not_finite``), and -inf stands for a pair that is forbidden. What
+counts is what comes out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax._src import checkify  # its table of rules has no public name
+from jax.experimental import jet
+
+from attendax.checks import fail
+
+
+def is_watched() -> bool:
+    """Whether NaN or infinities raise (``jax_debug_nans``, ``jax_debug_infs``)."""
+    return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]
+
+
+def watched(name: str, run: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> Sequence[Array]:
+    """``run(*arrays)``, unwatched inside; FloatingPointError as of any operation of JAX, if it is watched.
+
+    An infinity inside comes out as NaN (L6): of arrays without NaN, NaN is an infinity, too. The second result of a
+    forward is -inf for the empty set.
+    """
+    nans, infs = jax.config.jax_debug_nans, jax.config.jax_debug_infs  # type: ignore[attr-defined]
+    with jax.debug_nans(False), jax.debug_infs(False):
+        results = run(*arrays)
+        is_nan = _any(jnp.isnan, results)
+        from_inf = _any(jnp.isposinf, results) or (is_nan and not _any(jnp.isnan, arrays))
+    for kind, found in (("nan", nans and is_nan), ("inf", infs and from_inf)):
+        if found:
+            raise FloatingPointError(f"invalid value ({kind}) encountered in {name}")
+    return results
+
+
+def _any(test: Callable, arrays: Sequence[Array]) -> bool:
+    return any(bool(test(x).any()) for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def checked_by(primitive: Any, errors_inside: Callable) -> None:
+    """Make ``checkify`` see a primitive: NaN among its results, and what else may go wrong inside.
+
+    The results stay those of the primitive, with its derivatives.
+
+    Args:
+        primitive: with several results.
+        errors_inside: from the kinds of errors, the arrays and the parameters to what ``checkify`` found inside.
+    """
+
+    def rule(*given: Any, **params: Any) -> Any:
+        first = next(k for k, x in enumerate(given) if isinstance(x, checkify.Error))
+        (*context, error, errors), arrays = given[: first + 2], given[first + 2 :]
+        if others := errors - checkify.nan_checks:
+            found, tree = jax.tree.flatten(errors_inside(others, arrays, params))
+            join = checkify.error_checks[checkify.check_p]
+            error, _ = join(*context, error, errors, *found, err_tree=tree, debug=False)
+        return checkify.nan_error_check(primitive, *context, error, errors, *arrays, **params)
+
+    checkify.error_checks[primitive] = rule
+
+
+def without_jet(primitive: Any) -> None:
+    """Make ``jet`` say that it knows no rule for a primitive, and what there is instead."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        sentence = "jax.experimental.jet (Taylor mode) is not there."
+        fail(NotImplementedError, "attention", sentence, advice="Nest jax.jvp: one for each order.")
+
+    jet.jet_rules[primitive] = refuse
