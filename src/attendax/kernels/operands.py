@@ -121,6 +121,7 @@ class Plan:
         """Whether the scale is known to be large: then the scaled product of two large numbers could overflow."""
         return isinstance(self.scale, float) and abs(self.scale) > 2**10
 
+    @functools.lru_cache(256)  # noqa: B019 - plans are few and small
     def for_any_scale(self) -> "Plan":
         """The plan of a program that is given its scale, by ``with_scale``, when it runs."""
         return (self.in_parts() if self.has_large_scale else self).with_scale(1.0)
