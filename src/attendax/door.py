@@ -87,4 +87,4 @@ def attention(
         results = attend_where_it_lies(call, query, key)
     else:
         results = attend(with_traced(call.operands), call.plan)
-    return as_asked(results, query, value, return_lse)
+    return as_asked(results, query, value, return_lse, score_mod)

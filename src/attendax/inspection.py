@@ -60,7 +60,7 @@ def attention_stats(
 
     Raises:
         TypeError, ValueError: as ``attention``.
-        NotImplementedError: Explicit mesh axes divide the tokens.
+        NotImplementedError: Explicit mesh axes divide the tokens; a sink.
 
     Example:
         >>> stats = attention_stats(jnp.zeros((2, 3)), jnp.zeros((4, 3)))
@@ -68,6 +68,7 @@ def attention_stats(
         (['1.386', '1.386'], [0.5, 0.5, 0.5, 0.5])
     """
     call = checked_call("attention_stats", query, key, key, mask, bias, score_mod, scale)
+    _refuse_sinks("attention_stats", score_mod)
     refuse_divided_tokens("attention_stats", query, key)
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:
@@ -113,6 +114,12 @@ def _received(call: Call, shape: tuple[int, ...]) -> Array:
     return jax.grad(total)(ones).reshape(*shape[:-2], shape[-1])
 
 
+def _refuse_sinks(function: str, score_mod: Any) -> None:
+    if score_mod is not None and score_mod.sinks():
+        advice = "Leave it out: it multiplies all weights of a query by exp(lse without it - lse with it)."
+        fail(NotImplementedError, function, "score_mod has a sink, with which weights do not sum to 1.", advice=advice)
+
+
 def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
     zeros = jnp.zeros(shape[:-1], call.operands.wide())
     return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype))
@@ -143,13 +150,14 @@ def weights_at(
 
     Raises:
         TypeError, ValueError: as ``attention``; positions that are no integers, or out of bounds.
-        NotImplementedError: Explicit mesh axes divide the tokens.
+        NotImplementedError: Explicit mesh axes divide the tokens; a sink.
 
     Example:
         >>> weights_at(jnp.zeros((3, 2)), jnp.zeros((4, 2)), queries=jnp.array([1])).tolist()
         [[0.25, 0.25, 0.25, 0.25]]
     """
     call = checked_call("weights_at", query, key, key, mask, bias, score_mod, scale)
+    _refuse_sinks("weights_at", score_mod)
     refuse_divided_tokens("weights_at", query, key)
     T, S = query.shape[-2], key.shape[-2]
     if queries is None and keys is None:

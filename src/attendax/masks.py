@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import checks, integers
-from attendax.checks import fail
+from attendax.checks import fail, written
 from attendax.checks.advice import on_axes, on_kind, on_window
 
 ArrayLike = jax.Array | np.ndarray[Any, Any]  # what public functions take for an array; see ``operands.takes_arrays``
@@ -32,7 +32,7 @@ def __dir__() -> list[str]:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Mask:
     """A mask: its kind, its arrays (of ``&``, ``|``, ``~``: masks), its settings. The functions below make them."""
 
@@ -41,6 +41,24 @@ class Mask:
     settings: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     __array_ufunc__ = None  # so that NumPy leaves ``array & mask`` to the mask
+
+    def __repr__(self) -> str:
+        """As one would write it: ``causal() & padding([3, 8])``."""
+        if self.kind == "not":
+            return f"~{_in_brackets(self.arrays[0], 'and', 'or')}"
+        if self.kind == "and":
+            return " & ".join(_in_brackets(part, "or") for part in self.arrays)
+        if self.kind == "or" and (of_prefix := _prefix_of(self)):
+            return written.call("prefix", *of_prefix)
+        if self.kind == "or":
+            return " | ".join(map(repr, self.arrays))
+        if self.kind == "window":
+            offset, left, right = _window_of(self)
+            name, sides = ("causal", ()) if (left, right) == (None, 0) else ("window", (left, right))
+            return written.call(name, *sides, *_but_zero(offset))
+        if self.kind == "function":
+            return written.call("from_function", *self.settings, *self.arrays)
+        return written.call(self.kind, *(x for x in self.arrays if x is not None), *self.settings)
 
     def __and__(self, other: "Mask") -> "Mask":
         return _combine("and", self, other)
@@ -250,6 +268,30 @@ def _combine(kind: str, one: Mask, other: Any) -> Mask:
         advice = "A mask is made by a call: masks.causal()." if callable(other) else advice
         fail(TypeError, f"mask {kind} mask", f"got {type(other).__name__}.", advice=advice)
     return Mask(kind, (one, other))
+
+
+def _in_brackets(part: Any, *kinds: str) -> str:
+    """A part of a mask, in brackets where it is of one of these kinds and would be read otherwise."""
+    bare = getattr(part, "kind", None) not in kinds or _prefix_of(part) is not None
+    return repr(part) if bare else f"({part!r})"
+
+
+def _prefix_of(mask: Any) -> tuple[Any, ...] | None:
+    """What ``prefix`` was given to make this mask; None for any other."""
+    one, other = mask.arrays if mask.kind == "or" else (None, None)
+    if getattr(other, "kind", None) != "prefix" or getattr(one, "kind", None) != "window":
+        return None
+    offset, left, right = _window_of(one)
+    return (*other.arrays, *_but_zero(offset)) if (left, right) == (None, 0) else None
+
+
+def _window_of(mask: Mask) -> tuple[Any, ...]:
+    """Offset, left and right of a mask from ``window`` or ``causal``."""
+    return *mask.arrays, *mask.settings
+
+
+def _but_zero(offset: Any) -> list[Any]:
+    return [] if isinstance(offset, int) and offset == 0 else [offset]
 
 
 def _within(function: str, left: int | None, right: int | None, offset: Any) -> Mask:

@@ -1,7 +1,7 @@
 """Score modifiers as values: what changes a score before bias and mask (L2).
 
-A modifier is a pytree: its arrays (slopes, tables, offsets) are leaves, may be traced, and get their gradient where
-they are floating; the rest is part of its structure. ``spec`` and ``ops`` say what each kind does.
+A modifier is a pytree: its arrays (slopes, tables, offsets, logits) are leaves, may be traced, and get their gradient
+where they are floating; the rest is part of its structure. ``spec`` and ``ops`` say what each kind does.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from attendax import integers
-from attendax.checks import fail, floating, function_arrays, number
+from attendax.checks import fail, floating, function_arrays, number, written
 
-__all__ = ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "softcap"]
+__all__ = ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "sink", "softcap"]
 
 
 def __dir__() -> list[str]:
@@ -21,13 +21,20 @@ def __dir__() -> list[str]:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ScoreModifier:
     """A modifier: its kind, its arrays, its settings. Made by the functions of this module."""
 
     kind: str = dataclasses.field(metadata={"static": True})
     arrays: tuple[Any, ...] = ()
     settings: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
+
+    def __repr__(self) -> str:
+        """As one would write it: ``compose(softcap(30.0), alibi([0.5, 0.25]))``."""
+        if self.kind == "function":
+            return written.call("from_function", *self.settings, *self.arrays)
+        settings = (x for x in self.settings if not (isinstance(x, int) and x == 0))  # an offset that need not be said
+        return written.call(self.kind, *self.arrays, *settings)
 
     def replace(self, arrays: tuple[Any, ...]) -> "ScoreModifier":
         """The same modifier with other arrays."""
@@ -49,6 +56,19 @@ class ScoreModifier:
         if self.kind in WITH_OFFSET:
             return ["own", "pairs"][: len(self.arrays)]
         return ["own" for _ in jax.tree.leaves(self.arrays)]
+
+    def sinks(self) -> list[Any]:
+        """The logits of each sink in it."""
+        if self.kind == "compose":
+            return [logits for part in self.arrays for logits in part.sinks()]
+        return list(self.arrays) if self.kind == "sink" else []
+
+    def without_sinks(self) -> "ScoreModifier | None":
+        """What it does to the scores of keys; None for nothing."""
+        if self.kind == "compose":
+            parts = tuple(part for each in self.arrays if (part := each.without_sinks()) is not None)
+            return self.replace(parts) if parts else None
+        return None if self.kind == "sink" else self
 
     def __bool__(self) -> bool:
         fail(TypeError, "score_mod", "a modifier has no truth value.", advice="Join modifiers by scores.compose(...).")
@@ -102,6 +122,25 @@ def relative_bias(table: Any, offset: Any = 0) -> ScoreModifier:
     if table.shape[1] % 2 == 0:
         fail(ValueError, "relative_bias", f"table has {table.shape[1]} columns but needs an odd number, 2R + 1.")
     return _with_offset("relative_bias", table, integers.offset("relative_bias", offset))
+
+
+def sink(logits: Any) -> ScoreModifier:
+    """Let a learned number for each head take a share of the weight and give nothing (gpt-oss; Xiao et al. 2024).
+
+    It is one more key that every query sees, with the score ``logits[n]`` and the value 0: ``p_ij = exp(s_ij) /
+    (exp(logits_n) + Σ_k exp(s_ik))``. lse counts it, so a query that may look at no key has out 0 and lse ``logits_n``.
+    Of calls that ``merge`` joins, give it to one. Bias, mask, dropout, scale and other modifiers do not change it: its
+    place in ``compose`` does not matter, and two of them are two such keys.
+
+    Args:
+        logits: floating (N,), one for each query head; -inf for no sink. In units of the scaled scores.
+
+    Raises:
+        TypeError: logits that are not floating.
+        ValueError: logits that are no vector.
+    """
+    floating("sink", "logits", logits, rank=1)
+    return ScoreModifier("sink", (logits,))
 
 
 def from_function(f: Callable, *arrays: Any) -> ScoreModifier:

@@ -39,6 +39,10 @@ def features(kind, rng, T):
             "mask": masks.prefix(lengths // 2) & masks.dense(rng.random((1, N, T, T)) < 0.7),
             "score_mod": scores.softcap(2.0),
         },
+        "sink, causal, padding": {
+            "score_mod": scores.compose(scores.sink(np.linspace(-1, 2, N)), scores.alibi(slopes)),
+            "mask": masks.causal() & masks.padding(lengths),
+        },
         "alibi, dropout": {"score_mod": scores.alibi(slopes), "dropout_rate": 0.3, "dropout_rng": RNG},
         "relative bias, function": {
             "score_mod": scores.relative_bias(rng.normal(size=(N, 7))),

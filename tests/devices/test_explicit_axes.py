@@ -19,6 +19,7 @@ LENGTHS = np.array([24, 7, 1, 13])
 MESH = jax.make_mesh((2, 2, 2), ("data", "heads", "seq"))
 LAYOUTS = {
     "batch, heads": (P("data", "heads"), {"score_mod": scores.alibi(np.linspace(0.1, 0.4, N))}),
+    "a sink": (P("data", "heads", "seq"), {"score_mod": scores.sink(np.linspace(-1, 2, N))}),
     "one key head for two devices": (P(None, ("heads", "seq")), {"mask": masks.causal()}),
     "all three": (P("data", "heads", "seq"), {"dropout_rate": 0.3, "dropout_rng": sequences.RNG}),
     "a function": (P("data"), {"score_mod": scores.from_function(lambda s, p, w: s * w, np.full((B, 1, 1, 1), 0.7))}),

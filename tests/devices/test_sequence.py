@@ -17,6 +17,7 @@ KINDS = {  # the number of devices, of tokens, and their order
     "prefix, dense mask, softcap": (6, 24, "in order"),
     "alibi, dropout": (4, 32, "zigzag"),
     "relative bias, function": (2, 1200, "zigzag"),
+    "sink, causal, padding": (4, 48, "zigzag"),
 }
 STRATEGIES = {"ring": "collective-permute", "all_gather": "all-gather", "ulysses": "all-to-all"}
 

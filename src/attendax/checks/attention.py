@@ -189,7 +189,7 @@ def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, w
             _score_mod(function, part, scores, dtype, wide)
     if value.kind == "softcap":
         in_range(function, "cap", value.settings[0], wide, "divisor")
-    if value.kind not in ("alibi", "relative_bias"):
+    if value.kind not in ("alibi", "relative_bias", "sink"):
         return
     array, *offset = value.arrays
     num_heads, name = scores[-3], f"score_mod {value.kind}"

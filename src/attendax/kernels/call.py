@@ -13,6 +13,7 @@ from .backends import BACKENDS, DEFAULT
 from .derivatives import attend
 from .functions import trace_mask, trace_modifier
 from .operands import Operands, Plan, Results
+from .sinks import with_sinks
 
 
 class Call(NamedTuple):
@@ -84,7 +85,9 @@ def _refuse_symbolic(function: str, query: Any, key: Any) -> None:
 def in_rank_of_scores(
     border: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any, score_mod: Any, backend: str
 ) -> Call:
-    """The call of arguments that have passed their checks; functions are not traced yet."""
+    """The call of arguments that have passed their checks; functions are not traced yet, and sinks are left out."""
+    has_sinks = score_mod is not None and bool(score_mod.sinks())
+    score_mod = None if score_mod is None else score_mod.without_sinks()
     query, key, value = (x[None] if x.ndim == 2 else x for x in (query, key, value))
     shape = *query.shape[:-1], key.shape[-2]
     if 0 in shape:  # no pair: nothing to ask a function for
@@ -99,6 +102,7 @@ def in_rank_of_scores(
     if border.rate:
         words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
     plan = Plan(float(border.scale), float(border.rate), BACKENDS[backend].limits(), backend)
+    plan = plan.in_parts() if has_sinks else plan
     return Call(Operands(query, key, value, bias, score_mod, mask, words), plan)
 
 
@@ -111,12 +115,13 @@ def with_traced(operands: Operands) -> Operands:
     return operands._replace(mask=mask, score_mod=score_mod)
 
 
-def results_of(call: Call, query: Any, value: Any, return_lse: bool) -> Any:
-    """out, or out and lse, of a call of this query and value, as its caller has shaped them."""
-    return as_asked(attend(*call), query, value, return_lse)
+def results_of(call: Call, query: Any, value: Any, return_lse: bool, score_mod: Any = None) -> Any:
+    """out, or out and lse, of a call of this query, value and modifier, as its caller has shaped them."""
+    return as_asked(attend(*call), query, value, return_lse, score_mod)
 
 
-def as_asked(results: Results, query: Any, value: Any, return_lse: bool) -> Any:
-    """out, or out and lse, in the shapes of this query and value."""
+def as_asked(results: Results, query: Any, value: Any, return_lse: bool, score_mod: Any = None) -> Any:
+    """out, or out and lse, in the shapes of this query and value, with the sinks of this modifier."""
+    results = with_sinks(results, score_mod)
     out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     return (out, results.lse.reshape(query.shape[:-1])) if return_lse else out

@@ -8,8 +8,10 @@ from jax import Array
 
 from attendax.checks import knows_keywords
 from attendax.inspection import all_weights
-from attendax.kernels.call import Call, checked_call, results_of
+from attendax.kernels.call import Call, as_asked, checked_call, results_of
+from attendax.kernels.derivatives import attend
 from attendax.kernels.operands import takes_arrays
+from attendax.kernels.sinks import share_of_keys, with_sinks
 from attendax.masks import ArrayLike, Mask
 from attendax.options import Options
 from attendax.params import AttentionGradients
@@ -78,7 +80,8 @@ def attention(
     """
     options = {"mask": mask, "bias": bias, "score_mod": score_mod, "scale": scale, "return_lse": return_lse}
     options |= {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
-    return results_of(_dense("attention", query, key, value, implementation, **options), query, value, return_lse)
+    call = _dense("attention", query, key, value, implementation, **options)
+    return results_of(call, query, value, return_lse, score_mod)
 
 
 def _dense(function: str, query: Any, key: Any, value: Any, implementation: Any = None, **options: Any) -> Call:
@@ -117,8 +120,10 @@ def attention_with_weights(
     options |= {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng}
     call = _dense("attention_with_weights", query, key, value, implementation, **options)
     refuse_divided_tokens("attention_with_weights", query, key)
-    weights = all_weights(call).astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
-    return *results_of(call, query, value, True), weights
+    results = attend(*call)
+    weights = all_weights(call) * share_of_keys(results, with_sinks(results, score_mod))
+    weights = weights.astype(query.dtype).reshape(*query.shape[:-1], key.shape[-2])
+    return *as_asked(results, query, value, True, score_mod), weights
 
 
 @knows_keywords

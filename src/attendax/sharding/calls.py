@@ -122,7 +122,7 @@ def attention(
             sentence = f"{name!r} is no axis of a shard_map around this call."
             fail(ValueError, "sharding.attention", sentence, advice="Whole arrays go to sharding.attention_on_mesh.")
     results = attend_across(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
-    return as_asked(results, query, value, return_lse)
+    return as_asked(results, query, value, return_lse, options.get("score_mod"))
 
 
 def explain(
@@ -244,7 +244,8 @@ def attention_on_mesh(
     if positions is not None:
         sizes = query.shape[-2], key.shape[-2]
         positions = checked_positions(name, positions, sizes, "there are")
-    return as_asked(attend_divided(call, division, query.ndim, positions), query, value, return_lse)
+    results = attend_divided(call, division, query.ndim, positions)
+    return as_asked(results, query, value, return_lse, options.get("score_mod"))
 
 
 def on_mesh(

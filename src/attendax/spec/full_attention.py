@@ -14,7 +14,7 @@ from attendax.params import AttentionGradients
 
 from . import dropout
 from .attention_core import add_bias
-from .score_modifiers import modify, modify_backward
+from .score_modifiers import modify, modify_backward, sink, sink_backward, with_sink_gradients
 from .weighted_sum import Array, as_allowed, average, average_backward, quiet, sum_to_shape, take_out, widen
 
 
@@ -111,14 +111,14 @@ def attention_with_weights(
     inputs = query, key, value, mask, bias, score_mod, scale, dropout_rate, dropout_rng
     steps = _forward("attention_with_weights", *inputs, implementation)
     out = steps.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
-    weights = (steps.weights * steps.kept).astype(query.dtype)
+    weights = (steps.weights * steps.kept)[..., : key.shape[-2]].astype(query.dtype)
     return out, steps.lse.reshape(query.shape[:-1]), weights.reshape(*query.shape[:-1], key.shape[-2])
 
 
 class _Steps(NamedTuple):
     """The forward, step by step, in the wide dtype and with a head axis: what the backward goes back through.
 
-    q, k and v are those of ``take_out``.
+    q, k and v are those of ``take_out``. Sinks are keys of v, allowed, weights and kept, behind all others.
     """
 
     q: Any
@@ -180,6 +180,8 @@ def _forward(
     kept = np.ones((), q.dtype)
     if border.rate:
         kept = dropout.keep(border.words, shape, border.rate) / q.dtype.type(1 - border.rate if border.rate < 1 else 1)
+    for logits in [] if score_mod is None else score_mod.sinks():
+        scores, v, allowed, kept = sink(logits, scores, v, allowed, kept)
     out, weights = average(scores, v, allowed, kept)
     lse = log_sum_exp(np.where(allowed, scores, -np.inf))
     return _Steps(q, k, v, border.scale, products, allowed, weights, kept, out, lse)
@@ -218,6 +220,7 @@ def attention_backward(
         dw_ij = dout_i · v_j,  dp_ij = dw_ij kept_ij / (1 - rate)
         ds_ij = p_ij (dp_ij - Σ_k dp_ik p_ik)         softmax
               + p_ij dlse_i                           ∂lse_i/∂s_ij = p_ij: L9's  delta <- delta - dlse
+        dlogits_n = Σ_i p_i0 (dlse_i - Σ_k dp_ik p_ik)   a sink is a key, here 0, of value 0; i are those of head n
         dbias = ds                                    summed over the axes along which the bias was repeated
         dz    = ds mod'(z)                            and the arrays of the modifier get theirs
         dq_i  = scale Σ_j dz_ij k_j
@@ -242,9 +245,13 @@ def attention_backward(
     gradient = grad_output.astype(steps.q.dtype).reshape(steps.out.shape)
     dlse: Any = 0.0 if grad_lse is None else grad_lse.astype(gradient.dtype).reshape(gradient.shape[:-1])
     grad_scores, grad_v = average_backward(gradient, steps.weights, steps.v, steps.allowed, steps.kept, dlse)
+    S = key.shape[-2]
+    grad_scores, grad_sinks, grad_v = grad_scores[..., :S], grad_scores[..., S:], grad_v[..., :S, :]
     grad_products, grad_score_mod = grad_scores, None
     if score_mod is not None:
         grad_products, grad_score_mod = modify_backward(grad_scores, score_mod, steps.products)
+        pairs = zip(np.moveaxis(grad_sinks, -1, 0), score_mod.sinks(), strict=True)
+        grad_score_mod = with_sink_gradients(grad_score_mod, [sink_backward(*pair) for pair in pairs])
     grad_products = steps.scale * grad_products
     return AttentionGradients(
         (grad_products @ steps.k).reshape(query.shape).astype(query.dtype),

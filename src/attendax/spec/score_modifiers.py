@@ -1,4 +1,4 @@
-"""What may change a score before the bias is added (L2): softcap, ALiBi, a learned table of relative positions.
+"""What may change a score before the bias is added (L2): softcap, ALiBi, a learned table of positions; and sinks.
 
 Each forward has its backward below it. ``attention`` gets them as a value from ``attendax.scores``, of which only
 ``kind``, ``arrays`` and ``settings`` are read here.
@@ -62,6 +62,49 @@ def relative_bias_backward(grad_output: Array, table: Array, offset: Any) -> Arr
     return np.stack([sum_to_shape(x, (len(table), 1, 1)).reshape(len(table)) for x in columns], axis=-1)
 
 
+def sink(logits: Array, scores: Array, values: Array, allowed: Array, kept: Array) -> tuple[Array, Array, Array, Array]:
+    """Append a key that every query sees, with the score ``logits[n]`` and the value 0; dropout leaves it alone.
+
+    So it takes the share ``exp(logits_n) / (exp(logits_n) + Σ_j exp(s_ij))`` of the weights of query i and gives
+    nothing (gpt-oss; Xiao et al. 2024).
+
+    Args:
+        logits: (N,); -inf for no sink. What else is not finite is NaN, like a score (L6).
+        scores: (..., N, T, S).
+        values: (..., N, S, V).
+        allowed: boolean (..., N, T, S).
+        kept: what dropout multiplies the weights with, (..., N, T, S), or a number ().
+
+    Returns:
+        All four with the key S, of S + 1.
+    """
+    column = np.broadcast_to(logits.astype(scores.dtype)[:, None, None], (*scores.shape[:-1], 1))
+    seen, column = column != -np.inf, np.where(np.isposinf(column), np.nan, column)
+    nothing, ones = np.zeros((*values.shape[:-2], 1, values.shape[-1]), values.dtype), np.ones_like(column)
+    return (
+        np.concatenate([scores, column], axis=-1),
+        np.concatenate([values, nothing], axis=-2),
+        np.concatenate([allowed, seen], axis=-1),
+        np.concatenate([np.broadcast_to(kept, scores.shape), ones], axis=-1),
+    )
+
+
+def sink_backward(grad_scores: Array, logits: Array) -> Array:
+    """``dlogits_n = Σ ds`` over the queries of head n, from the gradient (..., N, T) of the appended scores.
+
+    It is that of any score, ``ds_i = p_i (dp_i - Σ_k dp_ik p_ik) + p_i dlse_i``, with ``dp_i = dout_i · 0 = 0``:
+    a sink falls where the keys do better than nothing.
+    """
+    return sum_to_shape(grad_scores[..., None], (*logits.shape, 1, 1)).reshape(logits.shape).astype(logits.dtype)
+
+
+def with_sink_gradients(score_mod: Any, gradients: list[Array]) -> Any:
+    """The modifier with these in place of the logits of its sinks, in their order; the list is emptied."""
+    if score_mod.kind == "compose":
+        return score_mod.replace(tuple(with_sink_gradients(part, gradients) for part in score_mod.arrays))
+    return score_mod.replace((gradients.pop(0),)) if score_mod.kind == "sink" else score_mod
+
+
 def _distance(scores: Array, offset: Any) -> Array:
     """j - i - offset for every pair, (1, T, S) or (..., 1, T, S)."""
     T, S = scores.shape[-2:]
@@ -79,6 +122,8 @@ def modify(score_mod: Any, scores: Array) -> Array:
     if kind == "compose":
         for part in score_mod.arrays:
             scores = modify(part, scores)
+        return scores
+    if kind == "sink":  # it changes no score of a key
         return scores
     if kind == "function":
         axes = range(scores.ndim - 3, scores.ndim)
@@ -110,6 +155,8 @@ def modify_backward(grad_output: Array, score_mod: Any, scores: Array) -> tuple[
             grad_output, grad = modify_backward(grad_output, part, before)
             grads.insert(0, grad)
         return grad_output, score_mod.replace(tuple(grads))
+    if kind == "sink":
+        return grad_output, score_mod  # ``with_sink_gradients`` knows its own
     if kind == "softcap":
         return softcap_backward(grad_output, scores, *settings), score_mod
     array, *offset = score_mod.arrays

@@ -1,0 +1,90 @@
+"""Sinks: keys with a learned score and the value 0, merged with the results of a call (L9).
+
+With ``lse`` that of the keys and l the logit, the keys keep the share ``σ(lse - l)`` of the weight: ``out`` times the
+share is the average, and ``log(exp(lse) + exp(l))`` the lse of all. So no tile knows of a sink.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from .numerics import vary_alike
+from .online_softmax import log_sum_exp, max_or_zero, sum_or_one
+from .operands import Results
+
+
+def with_sinks(results: Results, score_mod: Any) -> Results:
+    """The results of a call, from those over its keys: each sink of the modifier takes its share."""
+    for logits in [] if score_mod is None else score_mod.sinks():
+        results = _with_sink(results, logits)
+    return results
+
+
+def share_of_keys(one: Results, other: Results) -> Array:
+    """What ``other``, which is ``one`` with sinks, leaves of a weight in ``one``: (..., N, T, 1)."""
+    below = jnp.exp(max_or_zero(one.shift) - max_or_zero(other.shift))
+    return one.total * below / sum_or_one(other.total)
+
+
+@jax.jit
+def _with_sink(results: Results, logits: Array) -> Results:
+    """Of logits (N,). One of +inf is not finite and seen, so it is NaN (L6)."""
+    column = logits.astype(results.lse.dtype).reshape((1,) * (results.lse.ndim - 3) + (-1, 1, 1))
+    column += jnp.where(jnp.isposinf(column), jnp.nan, 0)
+    column = jnp.zeros_like(results.lse) + column  # of its shape, and where it lies
+    shift, total = jax.lax.stop_gradient(results[1:3])
+    largest = jnp.maximum(shift, jax.lax.stop_gradient(column))
+    share, _, lse, total = _shared(results.lse, column, shift, total)
+    return Results(_times(results.out, jnp.zeros_like(results.out) + share), largest, total, lse)
+
+
+@jax.custom_jvp
+def _shared(lse: Array, logits: Array, shift: Array, total: Array) -> tuple[Array, ...]:
+    """The shares of the keys and of the sink, the lse of both, and its total above the larger of both maxima.
+
+    The numbers come of ``shift`` and ``total``, which together know more than lse; the derivatives of lse.
+    """
+    largest = jnp.maximum(shift, logits)
+    of_keys, of_sink = total * jnp.exp(shift - max_or_zero(largest)), jnp.exp(logits - max_or_zero(largest))
+    both = of_keys + of_sink
+    return of_keys / sum_or_one(both), of_sink / sum_or_one(both), log_sum_exp(largest, both), both
+
+
+@_shared.defjvp
+def _shared_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """``σ' = σ (1 - σ)``, and lse moves with each by its share."""
+    of_keys, of_sink, lse, total = _shared(*primals)
+    dlse, dlogits = tangents[:2]
+    dshare = _times(_times(of_keys, of_sink), dlse) - _times(_times(of_keys, of_sink), dlogits)
+    dboth = _times(of_keys, dlse) + _times(of_sink, dlogits)
+    return (of_keys, of_sink, lse, total), (dshare, -dshare, dboth, _times(total, dboth))
+
+
+def _times(one: Array, other: Array) -> Array:
+    """``one · other``, where 0 times NaN is 0, in each derivative, too.
+
+    So a row that is not finite spoils nothing if nothing depends on it, nor does what moves a sink of -inf (L6).
+    """
+    return _times_p.bind(*vary_alike((one, other)))
+
+
+def _product(one: Array, other: Array) -> Array:
+    return jnp.where((one == 0) | (other == 0), 0, one * other)
+
+
+def _batch(arrays: Any, axes: Any) -> tuple[Any, int]:
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    each = zip(arrays, axes, strict=True)
+    return _times(*(batching.bdim_at_front(x, axis, size) for x, axis in each)), 0
+
+
+_times_p = Primitive("attention_times")
+_times_p.def_impl(jax.jit(_product))
+_times_p.def_abstract_eval(lambda one, other: one.update(weak_type=False))
+mlir.register_lowering(_times_p, mlir.lower_fun(_product, multiple_results=False))
+ad.defbilinear(_times_p, lambda grad, one, other: _times(grad, other), lambda grad, one, other: _times(one, grad))
+batching.primitive_batchers[_times_p] = _batch
