@@ -20,6 +20,7 @@ import numpy as np
 
 from attendax import checks, integers
 from attendax.checks import fail
+from attendax.pictures import Pictures
 
 __all__ = ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
@@ -69,6 +70,21 @@ class Mask:
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
         full = xp.asarray(self._askable(T, S).of_rank().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
+
+    def show(self, T: int, S: int) -> Pictures:
+        """A picture of who may look at whom: drawn in a notebook, text in a terminal; one for each of a batch.
+
+        Raises:
+            ValueError: as ``to_dense``, or more than 16,384 squares.
+
+        Example:
+            >>> (causal() & window(1, None)).show(3, 4)
+            mask
+            ■ · · ·
+            ■ ■ · ·
+            · ■ ■ ·
+        """
+        return Pictures(mask=self.to_dense(T, S))
 
     def shape(self, T: int, S: int) -> tuple[int, ...]:
         """The shape of ``to_dense``; only the first pair is computed.
