@@ -5,6 +5,7 @@ import builtins
 import doctest
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -131,3 +132,29 @@ def test_numbers_are_drawn_by_their_size():
 def test_refuses(array, message):
     with pytest.raises(ValueError, match=message):
         Pictures(a=array)
+
+
+GLOSSARY = (pages.ROOT / "docs" / "glossary.md").read_text("utf-8")
+
+
+def test_every_line_of_the_glossary_runs():
+    names: dict = {}
+    exec(pages.BLOCK.search(GLOSSARY)[1], names)
+    code = re.findall(r"`([^`\n]+)`", GLOSSARY)
+    lines = [
+        line for line in code if re.match(r"(out, lse = )?(attention|masks|attendax)\b.*\(", line) and "..." not in line
+    ]
+    assert len(lines) > 25
+    for line in lines:
+        if "tokens[" not in line and "lengths" not in line:
+            exec(line, names)
+
+
+def test_the_glossary_has_what_people_type():
+    """Each is a term, a line of its own; docs/_site/browser.py asks the search of the built site for the same."""
+    terms = re.findall(r"^(?:\(|\w)[^`.]*$", GLOSSARY, re.MULTILINE)
+    words = runpy.run_path(str(pages.ROOT / "docs" / "_site" / "browser.py"))["WORDS"]
+    asked = [word for word, page in words.items() if page == "glossary.html"]
+    assert len(asked) > 12
+    for word in asked:
+        assert any(word in term for term in terms), word
