@@ -397,15 +397,4 @@ class TestEquinoxWithoutIt:
 def test_every_library_has_its_page():
     assert [name for name, _ in PAGES] == ["jax.nn", "flax.nnx", "flax.linen", "equinox", "keras"]
     assert all(len(ast.parse(code).body) <= 5 or name == "keras" for name, code in PAGES)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # keras, of NumPy's
-@pytest.mark.parametrize(("name", "code"), [pytest.param(*page, id=page[0]) for page in PAGES])
-def test_the_lines_of_a_page_run(name, code, monkeypatch, capsys):
-    """Each ends with an assertion that the switch changed nothing."""
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    if not name.startswith("jax"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
-    assert "assert" in code
-    exec(code, {"jax": jax, "jnp": jnp, "np": np})
+    assert all("assert " in code for _, code in PAGES)  # tests/test_pages.py runs them

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-VALUES = {"params", "checks", "masks", "scores", "options", "integers"}  # below everything
+VALUES = {"params", "checks", "masks", "pictures", "scores", "options", "integers"}  # below everything
 ENGINE = {"kernels", "sharding"}
 DOOR = {"door", "inspection"}
 MAY_IMPORT = {  # part of attendax -> the other parts it may import
@@ -21,7 +21,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "options": {"masks", "scores"},  # for type checkers
     "checks": {"params"},
     "integers": {"checks"},
-    "masks": {"checks", "integers"},
+    "pictures": {"checks"},
+    "masks": {"checks", "integers", "pictures"},
     "scores": {"checks", "integers"},
     "exits": set(),
     "extras": set(),

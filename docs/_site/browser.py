@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -85,14 +86,62 @@ def faults(browser: Browser, page: str, pictures: Path | None) -> Iterator[str]:
     browser.wrong.clear()
 
 
+TERMS = ["sliding window", "local attention", "SWA", "GQA", "MQA", "KV cache", "flash attention", "RoPE", "packing"]
+TERMS += ["varlen", "cu_seqlens", "paged", "SDPA", "ALiBi"]
+WORDS = {"slopes": "scores.html"} | dict.fromkeys(TERMS, "glossary.html")
+
+
 def search(browser: Browser) -> Iterator[str]:
-    """The search finds a word on the page that has it."""
-    browser.go("search.html?q=slopes")
-    for _ in range(1000):
-        if any(path.endswith("/scores.html") for path in browser.value(HITS)):
-            return
-        time.sleep(0.02)
-    yield "the search for 'slopes' does not find scores.html"
+    """The search finds what people type on the page that has it."""
+    for words, page in WORDS.items():
+        browser.go(f"search.html?q={quote(words)}")
+        for _ in range(500):
+            if any(path.endswith(f"/{page}") for path in browser.value(HITS)):
+                break
+            time.sleep(0.02)
+        else:
+            yield f"the search for {words!r} does not find {page}"
+
+
+def matrix(browser: Browser) -> Iterator[str]:
+    """Its names stay while it scrolls; details come by keyboard and by a touch; the address holds the choice."""
+    browser.size("phone")
+    browser.go("matrix.html?kind=crash&text=onnx")
+    if browser.value("document.querySelector('[data-filter=kind]').value") != "crash":
+        yield "a filter in the address is not chosen"
+    shown = (
+        "[...document.querySelectorAll('.matrix.causes tbody tr')].filter((x) => !x.hidden).map((x) => x.dataset.kind)"
+    )
+    if set(browser.value(shown)) != {"crash"}:
+        yield f"the filter in the address leaves {set(browser.value(shown))}"
+    browser.value("""{ const x = document.querySelector("[data-filter=kind]"); x.value = "";
+      x.dispatchEvent(new Event("input", {bubbles: true})); }""")
+    if browser.value("location.search") != "?text=onnx":
+        yield f"the address does not follow the filters: {browser.value('location.search')}"
+    place = """(() => { const box = document.querySelector(".wide:has(.matrix.counts)");
+      box.scrollTo(200, 300);
+      const [name, law] = [box.querySelector("tbody tr:last-child th"), box.querySelector("thead th:last-child")];
+      const [a, b, c] = [box, name, law].map((x) => x.getBoundingClientRect());
+      return [box.scrollLeft, box.scrollTop, b.left - a.left, c.top - a.top]; })()"""
+    right, down, left, top = browser.value(place)
+    if not right or abs(left) > 1 or (down and abs(top) > 1):
+        yield f"the names of the matrix leave while it scrolls: {left}, {top} after {right}, {down}"
+    detail = "document.querySelector('.matrix-detail').textContent"
+    button = "document.querySelectorAll('.matrix.counts button')"
+    for how, act in (("keyboard", f"{button}[3].focus()"), ("touch", f"{button}[5].click()")):
+        before = browser.value(detail)
+        browser.value(act)
+        if browser.value(detail) == before:
+            yield f"no detail of a number by {how}"
+
+
+def dark_plots(browser: Browser) -> Iterator[str]:
+    """A plot on white is turned dark with the page."""
+    browser.dark(True)
+    browser.go("benchmarks.html")
+    if browser.value("getComputedStyle(document.querySelector('img.plot')).filter") == "none":
+        yield "the plot stays white in dark mode"
+    browser.dark(False)
 
 
 def main(site: Path, pictures: Path | None = None) -> list[str]:
@@ -104,7 +153,7 @@ def main(site: Path, pictures: Path | None = None) -> list[str]:
     home = f"http://127.0.0.1:{server.server_port}/"
     with tempfile.TemporaryDirectory() as folder, Browser(folder, home) as browser:
         found = [f"{page}: {fault}" for page in pages for fault in faults(browser, page, pictures)]
-        return found + list(search(browser))
+        return [*found, *search(browser), *matrix(browser), *dark_plots(browser)]
 
 
 class _Quiet(SimpleHTTPRequestHandler):

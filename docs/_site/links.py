@@ -1,6 +1,6 @@
 """`python docs/_site/links.py SITE`: every link inside the built site leads to a file, and to a place in it.
 
-And every page is at most two clicks away from the first.
+Every page is at most two clicks away from the first, and shows no path of the machine that built it.
 """
 
 import sys
@@ -58,6 +58,17 @@ def far(site: Path, clicks: int = 2) -> list[str]:
     return [f"{path.name}: more than {clicks} clicks from the first page" for path in pages if path not in reached]
 
 
+def machine(site: Path) -> list[str]:
+    """A line for each page that shows a path of the machine that built it, such as a traceback has."""
+    folders = {str(Path(__file__).resolve().parents[2]), sys.prefix, str(Path.home())}
+    pages = [path for path in site.rglob("*.html") if path.relative_to(site).parts[0] != "_modules"]
+    shown = {path: path.read_text("utf-8") for path in pages}
+    return [
+        f"{path.name}: shows {folder}" for path, text in shown.items() for folder in folders if f"{folder}/" in text
+    ]
+
+
 if __name__ == "__main__":
-    found = broken(Path(sys.argv[1])) + far(Path(sys.argv[1]))
+    site = Path(sys.argv[1])
+    found = broken(site) + far(site) + machine(site)
     sys.exit("\n".join(found) or None)

@@ -50,7 +50,11 @@ def counts(reports: list[dict[str, Any]]) -> str:
         for report in reports
     )
     table = f"<thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="wide"><table class="matrix counts">{table}</table></div>'
+    return (
+        '<div class="wide" tabindex="0" role="region" aria-label="Counts">'
+        f'<table class="matrix counts">{table}</table></div>'
+        '<p class="matrix-detail" role="status"></p>'
+    )
 
 
 def _count(verdicts: list[str]) -> str:
@@ -60,7 +64,9 @@ def _count(verdicts: list[str]) -> str:
     shown = {"none": "–", "some": f"{len(verdicts) - faults} of {len(verdicts)}", "fine": str(len(verdicts))}[kind]
     found = Counter(verdict for verdict in verdicts if verdict != "ok")
     title = escape(", ".join(f"{number} {verdict}" for verdict, number in found.items()))
-    return f'<td class="{kind}"' + (f' title="{title}"' if title else "") + f">{shown}</td>"
+    if not title:
+        return f'<td class="{kind}">{shown}</td>'
+    return f'<td class="{kind}"><button type="button" data-detail="{title}" title="{title}">{shown}</button></td>'
 
 
 class Cause(NamedTuple):

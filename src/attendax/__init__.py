@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import masks as masks
     from . import ops as ops
     from . import params as params
+    from . import pictures as pictures
     from . import scores as scores
     from . import sharding as sharding
     from . import spec as spec
@@ -33,7 +34,7 @@ _FUNCTIONS = {
     "attention_stats": "inspection",
     "weights_at": "inspection",
 }
-_MODULES = ("compat", "conformance", "encoders", "masks", "ops", "params", "scores", "sharding", "spec")
+_MODULES = ("compat", "conformance", "encoders", "masks", "ops", "params", "pictures", "scores", "sharding", "spec")
 
 __version__ = "0.2.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "merge",
     "ops",
     "params",
+    "pictures",
     "scores",
     "sharding",
     "spec",

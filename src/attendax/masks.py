@@ -21,6 +21,7 @@ import numpy as np
 from attendax import checks, integers
 from attendax.checks import fail, written
 from attendax.checks.advice import on_axes, on_kind, on_window
+from attendax.pictures import Pictures
 
 ArrayLike = jax.Array | np.ndarray[Any, Any]  # what public functions take for an array; see ``operands.takes_arrays``
 
@@ -90,6 +91,21 @@ class Mask:
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
         full = xp.asarray(self._askable(T, S).of_rank().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
+
+    def show(self, T: int, S: int) -> Pictures:
+        """A picture of who may look at whom: drawn in a notebook, text in a terminal; one for each of a batch.
+
+        Raises:
+            ValueError: as ``to_dense``, or more than 16,384 squares.
+
+        Example:
+            >>> (causal() & window(1, None)).show(3, 4)
+            mask
+            ■ · · ·
+            ■ ■ · ·
+            · ■ ■ ·
+        """
+        return Pictures(mask=self.to_dense(T, S))
 
     def shape(self, T: int, S: int) -> tuple[int, ...]:
         """The shape of ``to_dense``; only the first pair is computed.
@@ -278,14 +294,14 @@ def _in_brackets(part: Any, *kinds: str) -> str:
 
 def _prefix_of(mask: Any) -> tuple[Any, ...] | None:
     """What ``prefix`` was given to make this mask; None for any other."""
-    one, other = mask.arrays if mask.kind == "or" else (None, None)
+    one, other = mask.arrays if mask.kind == "or" else (mask, mask)
     if getattr(other, "kind", None) != "prefix" or getattr(one, "kind", None) != "window":
         return None
     offset, left, right = _window_of(one)
     return (*other.arrays, *_but_zero(offset)) if (left, right) == (None, 0) else None
 
 
-def _window_of(mask: Mask) -> tuple[Any, ...]:
+def _window_of(mask: Any) -> tuple[Any, ...]:
     """Offset, left and right of a mask from ``window`` or ``causal``."""
     return *mask.arrays, *mask.settings
 
