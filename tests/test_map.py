@@ -1,0 +1,34 @@
+"""The map in docs/contributing.md is the tree as it is: what it names is there, and what is there is named."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs/contributing.md").read_text("utf-8")
+SAID_ONCE = {"__init__.py", "__main__.py", "py.typed"}
+
+
+def the_map():
+    return TEXT.split("src/attendax/\n", 1)[1].split("```", 1)[0]
+
+
+def test_what_is_named_is_there():
+    names = {path.name for path in ROOT.rglob("*.py")} | {path.name for path in ROOT.rglob("*.html")}
+    named = set(re.findall(r"[\w]+\.(?:py|html)", the_map()))
+    assert named
+    assert named <= names
+    folders = set(re.findall(r"^ *([\w]+)/ ", the_map(), re.MULTILINE))
+    assert folders <= {path.name for path in ROOT.rglob("*") if path.is_dir()}
+
+
+def test_every_part_of_the_package_is_named():
+    """Each folder and each file beside them; and in the engine, across devices and in the kit's hall each file."""
+    text = the_map()
+    package = ROOT / "src/attendax"
+    for path in sorted(package.iterdir()):
+        if path.name in SAID_ONCE | {"__pycache__"} or path.name.startswith("."):
+            continue
+        assert path.name in text, path.name
+    for room in ("kernels", "kernels/blockwise", "sharding"):
+        for path in sorted((package / room).glob("*.py")):
+            assert path.name in SAID_ONCE or path.name in text, f"{room}/{path.name}"
