@@ -56,6 +56,7 @@ copybutton_prompt_is_regexp = True
 
 default_role = "code"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # a module as a default would show where it lies
 autodoc_typehints = "none"  # signatures would hide what they say behind unions; shapes and kinds are in the text
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
