@@ -18,6 +18,7 @@ _WINDOW = "Write mask=masks.window(left, right)."
 _SEGMENTS = "Write mask=masks.segments(query_ids, key_ids)."
 _LENGTHS = "Write mask=masks.padding(key_lengths, query_lengths)."
 _SOFTCAP = "Write score_mod=scores.softcap(cap)."
+_SINK = "Write score_mod=scores.sink(logits)."
 _SCALE = "Write scale=number."
 _LSE = "Write return_lse=True."
 _WEIGHTS = "Call attention_with_weights of ops or spec, or weights_at for some of them."
@@ -49,6 +50,9 @@ HERE = {
     "softcap": _SOFTCAP,
     "logits_soft_cap": _SOFTCAP,
     "alibi_slopes": "Write score_mod=scores.alibi(slopes).",
+    "sinks": _SINK,
+    "s_aux": _SINK,
+    "learnable_sink": _SINK,
     "sm_scale": _SCALE,
     "softmax_scale": _SCALE,
     "return_residual": _LSE,

@@ -107,7 +107,7 @@ def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, 
         ValueError: the shapes disagree.
 
     Example:
-        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; in gpt-oss a learned number per head).
+        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; ``scores.sink`` for attention itself).
         It is a key with the score of the sink and the value 0:
 
         >>> out, lse = jnp.ones((1, 2, 3)), jnp.zeros((1, 2))

@@ -1,7 +1,7 @@
 """What may change a score before the bias is added (L2): softcap, ALiBi, a learned table of positions; and sinks.
 
 Each forward has its backward below it. ``attention`` gets them as a value from ``attendax.scores``, of which only
-``kind``, ``arrays`` and ``settings`` are read here.
+``kind``, ``arrays``, ``settings`` and ``sinks`` are read here.
 """
 
 from collections.abc import Callable
