@@ -45,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
         return REFUSED
+    except interrupts.Terminated as signal:
+        return signal.status
     except KeyboardInterrupt:
         return interrupts.STATUS
     return status
@@ -160,12 +162,14 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _in_new_process(argv: Sequence[str]) -> int:
-    """The same command with ``BLAS_REST`` in its environment; an interrupt is for the process to end on."""
+    """The same command with ``BLAS_REST`` in its environment; a signal is for the process to end on."""
     path = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path} | dict([BLAS_REST])
     with subprocess.Popen([sys.executable, "-m", "attendax", *argv], env=environment) as process:
         while True:
             try:
                 return process.wait()
+            except interrupts.Terminated:  # sent to one process; Ctrl-C reaches all
+                process.terminate()
             except KeyboardInterrupt:
                 continue

@@ -1,6 +1,7 @@
 """``attendax search``: the lines of a file that are nearest to a question; and vectors in files, in bounded memory."""
 
 import argparse
+import contextlib
 import heapq
 import io
 import itertools
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attendax import interrupts
+from attendax import writing
 from attendax.exits import Refusal
 from attendax.legible import one_line
 
@@ -146,43 +147,36 @@ class VectorFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.count, self.width = Path(path), 0, 0
-        if self.path.suffix != ".npy":
-            raise Refusal(f"--output {path}: name a file that ends in .npy")
-        if self.path.is_dir() or not self.path.parent.is_dir():
-            raise Refusal(f"--output {path}: there is no such folder, or this is one")
-        self._beside = self.path.with_name(self.path.name + ".part")
+        self.path, self.count, self.width = path, 0, 0
+        writing.check("--output", path, (".npy",), "a file that ends in .npy")
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "VectorFile":
-        try:
-            self._file = self._beside.open("wb")
-        except OSError as error:
-            raise Refusal(f"--output {self.path}: {error.strerror}") from None
-        interrupts.unfinished.add(str(self._beside))
-        self._file.write(b" " * HEADER)
+        with self._refusing():
+            self._file = self._open.enter_context(writing.whole(self.path))
+            self._file.write(b" " * HEADER)
         return self
 
     def add(self, vector: np.ndarray) -> None:
         """Write one more."""
         self.width = len(vector)
-        try:
+        with self._refusing():
             self._file.write(np.asarray(vector, "<f4").tobytes())
-        except OSError as error:
-            raise Refusal(f"--output {self.path}: {error.strerror}") from None
         self.count += 1
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self._open.__exit__(kind, error, trace)
+            return
+        with self._refusing(), self._open:
+            text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
+            self._file.seek(0)
+            self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
+            self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
         try:
-            with self._file:  # whose end, too, may find the disk full
-                if kind is None:
-                    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
-                    self._file.seek(0)
-                    self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
-                    self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
-            if kind is None:
-                self._beside.replace(self.path)
-        except OSError as failed:
-            raise Refusal(f"--output {self.path}: {failed.strerror}") from None
-        finally:
-            self._beside.unlink(missing_ok=True)
-            interrupts.unfinished.discard(str(self._beside))
+            yield
+        except OSError as error:
+            raise Refusal(f"--output {self.path}: {error.strerror}") from None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attendax import writing
 from attendax.exits import FAILED, REFUSED, Refusal
 
 from .output import console, progress, write
@@ -293,9 +294,8 @@ def _writable(args: argparse.Namespace) -> None:
     if sum(file == "-" for file in files.values()) > 1:
         raise Refusal("only one report fits standard output: give the others a file")
     for kind, file in files.items():
-        folder = os.path.dirname(file) or "."
-        if file != "-" and (os.path.isdir(file) or not os.path.isdir(folder)):
-            raise Refusal(f"--{kind} {file}: there is no such folder, or this is one")
+        if file != "-":
+            writing.check(f"--{kind}", file)
 
 
 def _show(report: "Report", args: argparse.Namespace) -> int:
