@@ -32,14 +32,16 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "sharding": VALUES | {"kernels", "ops"},
     "compat": VALUES | {"kernels", "ops"},
     "encoders": VALUES | {"kernels", "ops", "spec", "extras", "writing"},
-    "conformance": VALUES | {"spec", "extras", "exits", "writing"},
+    "conformance": VALUES | {"spec", "extras", "exits", "legible", "writing"},
     "figures": {"checks", "extras"},
     "": VALUES | {"spec", "kernels", "ops", "encoders", "conformance", "sharding", "compat"},  # attendax itself
     "searching": {"encoders", "exits", "legible", "writing"},
     "drawing": {"encoders", "exits", "extras", "figures", "legible", "writing"},
     "embedding_command": {"drawing", "encoders", "exits", "legible", "searching"},
     "cli": {
+        "",
         "embedding_command",
+        "masks",
         "spec",
         "encoders",
         "conformance",

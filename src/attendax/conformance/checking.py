@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from attendax.legible import did_you_mean
+
 from .adapters import ADAPTERS, adapter_for
 from .adapters.adapter import Adapter
 from .adapters.layout import laid_out, plain
@@ -37,7 +39,7 @@ def check(
     adapter: Any = None,
     arrays: str | None = None,
     backward: Callable[..., Any] | None = None,
-    only: Iterable[str] = (),
+    only: Iterable[str] | None = (),
     level: str = "everything",
     profile: str = "numbers",
     dtype: str = "float32",
@@ -173,7 +175,8 @@ def implement(
 ) -> Implementation:
     """What ``check`` judges, from what it is given."""
     if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {', '.join(SETTINGS)}")
+        known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
+        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
     if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
         settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
     if isinstance(fn, Implementation):
@@ -219,7 +222,7 @@ def _overridden(made: Implementation, arrays: str | None, backward: Any, setting
 
 def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
     if adapter not in ADAPTERS:
-        known = ", ".join(ADAPTERS)
+        known = ", ".join(ADAPTERS) + did_you_mean(adapter, ADAPTERS)
         raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
     shipped = ADAPTERS[adapter]
     own = path is None or path == shipped.function

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from attendax import writing
 from attendax.exits import FAILED, REFUSED, Refusal
+from attendax.legible import did_you_mean, wrapped
 
 from .output import console, progress, write
 
+ANY, INDENT = 1000, " " * 5  # a list for other programs has a line for each; in a terminal it is wrapped
 REPORTS = ("json", "junit", "markdown", "html")
 
 if TYPE_CHECKING:
@@ -195,7 +197,7 @@ def _list_adapters() -> int:
     for name, adapter in ADAPTERS.items():
         found = importlib.util.find_spec(adapter.function.partition(":")[0].partition(".")[0])
         version = version_of(adapter.package) if found else "not installed"
-        print(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
+        print(wrapped(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}", ANY, INDENT))
     return 0
 
 
@@ -203,7 +205,7 @@ def _list_cases(args: argparse.Namespace) -> int:
     from .checking import choose
 
     for case in choose(args.only or (), args.level, args.profile or "law"):
-        print(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
+        print(wrapped(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}", ANY, INDENT))
     return 0
 
 
@@ -236,7 +238,10 @@ def _import(load: Callable[[], Any], path: str) -> Any:
     try:
         return load()
     except ImportError as error:
-        raise Refusal(f"{path}: {_one_line(error)}") from error
+        from .adapters import ADAPTERS
+
+        near = did_you_mean(path, {adapter.function for adapter in ADAPTERS.values()} - {path})
+        raise Refusal(f"{path}: {_one_line(error)}{near}") from error
     except (Exception, SystemExit) as error:
         if str(error).startswith("check: "):
             raise
@@ -250,10 +255,12 @@ def implementation(args: argparse.Namespace) -> "Implementation":
     from .how import DTYPES, How
 
     if ":" not in args.target and args.target not in ADAPTERS:
-        known = ", ".join(ADAPTERS)
-        raise Refusal(f"{args.target!r} is neither module:function nor an adapter that ships: {known}")
+        near = did_you_mean(args.target, [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())])
+        said = f"{args.target!r} is neither module:function nor an adapter that ships"
+        raise Refusal(said + (near or f": {', '.join(ADAPTERS)}"))
     if args.dtype not in DTYPES:
-        raise Refusal(f"--dtype got {args.dtype!r}, expected one of {', '.join(DTYPES)}")
+        known = ", ".join(DTYPES) + did_you_mean(args.dtype, DTYPES)
+        raise Refusal(f"--dtype got {args.dtype!r}, expected one of {known}")
     if args.seed < 0:
         raise Refusal(f"--seed got {args.seed}, expected 0 or more")
     given = settings(args)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from attendax.legible import did_you_mean
+
 from .cases.case import Case
 from .documented import Documented, Known
 from .verdicts import Finding, Verdict
@@ -81,7 +83,8 @@ class Implementation:
             if getattr(self, name) not in known:
                 raise ValueError(f"check: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
         if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
-            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {', '.join((*TRAITS, *OPTIONS))}")
+            some = ", ".join((*TRAITS, *OPTIONS)) + did_you_mean(unknown[0], (*TRAITS, *OPTIONS))
+            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {some}")
         if self.backward is not None and not hasattr(self.attend, "backward"):
             attend: Any = functools.partial(self.attend)
             attend.backward = self.backward
@@ -138,7 +141,7 @@ def resolve(path: str) -> Any:
     found = importlib.import_module(module)
     for name in names.split("."):
         if not hasattr(found, name):
-            raise ValueError(f"check: {module} has no {names}")
+            raise ValueError(f"check: {module} has no {names}{did_you_mean(name, dir(found))}")
         found = getattr(found, name)
     return found
 
