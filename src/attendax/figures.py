@@ -202,6 +202,26 @@ def _page_content(rows: Callable[[int, int, int], np.ndarray], num_layers: int, 
             keys[layer, :, start:stop] = order
             weights[layer, :, start:stop] = np.round(np.take_along_axis(block, order, axis=2).clip(0, 1) * 65535)
     levels = np.round(255 * np.sqrt(np.clip(cells, 0, 1))).astype(np.uint8)
+    first = _worth_looking_at(keys, weights)
     coded = {"small": levels, "keys": keys, "weights": weights}
-    sizes = {"heads": num_heads, "bins": bins, "kept": kept}
+    sizes = {"heads": num_heads, "bins": bins, "kept": kept, "first": first}
     return sizes | {name: base64.b64encode(array.tobytes()).decode() for name, array in coded.items()}
+
+
+def _worth_looking_at(keys: np.ndarray, weights: np.ndarray) -> list[int]:
+    """Layer, head, query and key that a page shows first: of the head whose tokens look most at others, each elsewhere.
+
+    Heads whose tokens look at themselves, or all at one (often the first or the last), are in every model and say
+    little. So a pair counts with its weight, less the average that its key gets from all queries.
+    """
+    L, N, T, _ = keys.shape
+    best, found = -1.0, [0, 0, 0, 0]
+    for layer in range(L):
+        for head in range(N):
+            strongest, weight = keys[layer, head, :, 0].astype(int), weights[layer, head, :, 0] / 65535
+            received = np.bincount(keys[layer, head].ravel(), (weights[layer, head] / 65535).ravel(), minlength=T) / T
+            worth = np.where(strongest == np.arange(T), 0, weight - received[strongest])
+            if worth.mean() > best:
+                query = int(worth.argmax())
+                best, found = float(worth.mean()), [layer, head, query, int(strongest[query])]
+    return found
