@@ -94,12 +94,12 @@ def test_rows_are_those_of_the_specification():
 
 
 def test_shows_a_head_worth_looking_at_first():
-    """Not one whose tokens look at themselves, nor at one and the same token, nor everywhere alike."""
-    weights = np.empty((2, 2, 5, 5))
-    weights[0, 0], weights[0, 1], weights[1, 0] = np.eye(5), np.eye(5)[0], 1 / 5
-    weights[1, 1] = np.eye(5)[[1, 2, 3, 4, 0]] * 0.5 + 0.1
-    weights[1, 1, 3] = np.eye(5)[4]
-    assert content(attention_page(weights, list("abcde")))["first"] == [1, 1, 3, 4]
+    """Not one whose tokens look at themselves, at the one before, at one and the same token, or everywhere alike."""
+    weights = np.empty((5, 1, 5, 5))
+    weights[:4, 0] = np.eye(5), np.eye(5)[[0, 0, 1, 2, 3]], np.eye(5)[[0] * 5], np.full((5, 5), 1 / 5)
+    weights[4, 0] = np.eye(5)[[2, 0, 4, 1, 3]] * 0.5 + 0.1
+    weights[4, 0, 3] = np.eye(5)[0]
+    assert content(attention_page(weights, list("abcde")))["first"] == [4, 0, 3, 0]
     assert content(attention_page(np.ones((1, 1, 1, 1)), ["a"]))["first"] == [0, 0, 0, 0]
 
 

@@ -209,19 +209,24 @@ def _page_content(rows: Callable[[int, int, int], np.ndarray], num_layers: int, 
 
 
 def _worth_looking_at(keys: np.ndarray, weights: np.ndarray) -> list[int]:
-    """Layer, head, query and key that a page shows first: of the head whose tokens look most at others, each elsewhere.
+    """Layer, head, query and key that a page shows first: where most weight goes by what the tokens are.
 
-    Heads whose tokens look at themselves, or all at one (often the first or the last), are in every model and say
-    little. So a pair counts with its weight, less the average that its key gets from all queries.
+    Heads whose tokens look at themselves, at the one before, or all at one (often the first or the last) are in every
+    model and say little of a text. So the strongest key of a query counts with its weight, less what this key gets on
+    average, or what keys so far away get, if that is more.
     """
     L, N, T, _ = keys.shape
-    best, found = -1.0, [0, 0, 0, 0]
+    best, found, queries = 0.0, [0, 0, 0, 0], np.arange(T)
+    pairs = T - np.abs(np.arange(2 * T) - T)  # so far apart
     for layer in range(L):
         for head in range(N):
-            strongest, weight = keys[layer, head, :, 0].astype(int), weights[layer, head, :, 0] / 65535
-            received = np.bincount(keys[layer, head].ravel(), (weights[layer, head] / 65535).ravel(), minlength=T) / T
-            worth = np.where(strongest == np.arange(T), 0, weight - received[strongest])
+            key, weight = keys[layer, head].astype(int), weights[layer, head] / 65535
+            apart = key - queries[:, None] + T
+            by_key = np.bincount(key.ravel(), weight.ravel(), minlength=T) / T
+            by_distance = np.bincount(apart.ravel(), weight.ravel(), minlength=2 * T) / np.maximum(pairs, 1)
+            worth = weight[:, 0] - np.maximum(by_key[key[:, 0]], by_distance[apart[:, 0]])
+            worth = np.where(key[:, 0] == queries, 0, worth)
             if worth.mean() > best:
                 query = int(worth.argmax())
-                best, found = float(worth.mean()), [layer, head, query, int(strongest[query])]
+                best, found = float(worth.mean()), [layer, head, query, int(key[query, 0])]
     return found
