@@ -240,8 +240,9 @@ class TestLists:
     @pytest.mark.parametrize("which", ["--list-cases", "--list-adapters"])
     def test_follow_the_width(self, run, monkeypatch, which):
         """Nothing is cut; without a terminal, each has a line."""
-        plain = run(which)[1]
         monkeypatch.setenv("COLUMNS", "40")
+        plain = run(which)[1]
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         _, out, _ = run(which)
         assert max(map(len, out.splitlines())) <= 40
         assert "".join(out.split()) == "".join(plain.split())

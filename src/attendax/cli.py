@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 class _Parser(argparse.ArgumentParser):
     """Its errors name the nearest word, and show the usage of the command that they are of."""
 
+    commands: "Mapping[str, _Parser]" = {}
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
             super()._check_value(action, value)
@@ -76,7 +78,7 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(argv)
     before = args.command is None or argv[0] != args.command
     if unknown:
-        (parser if before else args.parser).refuse(unknown)
+        (parser if before else parser.commands[args.command]).refuse(unknown)
     if args.command is None:
         parser.error("the following arguments are required: COMMAND")
     return args
@@ -125,8 +127,7 @@ def _parser(argv: Sequence[str]) -> _Parser:
     bench.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help=about)
     bench.add_argument("--output", metavar="DIR", help="write results.json, results.md and the plots there")
     bench.add_argument("--against", metavar="REV", help="compare attendax with that of a commit instead")
-    for own in commands.choices.values():
-        own.set_defaults(parser=own)
+    parser.commands = commands.choices
     return parser
 
 

@@ -43,9 +43,9 @@ def columns(otherwise: int = 80) -> int:
     return max(NARROWEST, shutil.get_terminal_size((otherwise, 24)).columns)
 
 
-def wrapped(text: str, otherwise: int = 80, indent: str = "") -> str:
+def wrapped(text: str, indent: str = "") -> str:
     """The text in lines that fit; all but the first begin with ``indent``."""
-    return textwrap.fill(text, columns(otherwise), subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.fill(text, columns(), subsequent_indent=indent, break_on_hyphens=False)
 
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:

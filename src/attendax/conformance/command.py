@@ -15,7 +15,6 @@ from attendax.legible import did_you_mean, wrapped
 
 from .output import console, progress, write
 
-ANY, INDENT = 1000, " " * 5  # a list for other programs has a line for each; in a terminal it is wrapped
 REPORTS = ("json", "junit", "markdown", "html")
 
 if TYPE_CHECKING:
@@ -189,6 +188,11 @@ def _refuse_with_all(args: argparse.Namespace) -> None:
             raise Refusal(f"--all-installed runs every adapter as it ships: leave {shown} out")
 
 
+def _list(line: str) -> None:
+    """A line of a list: wrapped in a terminal; whole for other programs."""
+    print(wrapped(line, indent=" " * 5) if sys.stdout.isatty() else line)
+
+
 def _list_adapters() -> int:
     from .adapters import ADAPTERS
     from .adapters.adapter import version_of
@@ -197,7 +201,7 @@ def _list_adapters() -> int:
     for name, adapter in ADAPTERS.items():
         found = importlib.util.find_spec(adapter.function.partition(":")[0].partition(".")[0])
         version = version_of(adapter.package) if found else "not installed"
-        print(wrapped(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}", ANY, INDENT))
+        _list(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
     return 0
 
 
@@ -205,7 +209,7 @@ def _list_cases(args: argparse.Namespace) -> int:
     from .checking import choose
 
     for case in choose(args.only or (), args.level, args.profile or "law"):
-        print(wrapped(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}", ANY, INDENT))
+        _list(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
     return 0
 
 
