@@ -3,6 +3,7 @@
 import argparse
 import gc
 import json
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import kernels
 import machine
 import report
 import tables
+from attendax import writing
 from contestants import OURS
 from harness import Unable, keep_freed_memory
 from planning import BadRequest, Grid, Plan, alone, check_names, known, planned
@@ -104,8 +106,7 @@ def output_folder(path: str | None) -> Path | None:
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".writable").touch()
-        (folder / ".writable").unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise BadRequest(f"--output {path}: {error.strerror}") from error
     return folder
@@ -230,7 +231,7 @@ def encoder_level(grid: Grid, results: dict[str, Any], screen: Any) -> None:
 
 
 def write_json(results: dict[str, Any], folder: Path) -> None:
-    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    writing.write(folder / "results.json", json.dumps(results, indent=1) + "\n")
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
@@ -238,7 +239,8 @@ def write(results: dict[str, Any], folder: Path) -> None:
     import plots
 
     write_json(results, folder)
-    (folder / "results.md").write_text(report.markdown(results), encoding="utf-8")
+    writing.write(folder / "results.md", report.markdown(results))
     for name, figure in plots.figures(results).items():
         for kind in ("png", "svg"):
-            figure.savefig(folder / f"{name}.{kind}")
+            with writing.whole(folder / f"{name}.{kind}") as file:
+                figure.savefig(file, format=kind)

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from attendax import writing
+
 DEVICES, MOST = (1, 2, 4, 8), 8
 HEADS, WIDTH, LENGTH = 8, 64, 32_768
 STRATEGIES = ("ring", "all_gather", "ulysses")
@@ -33,8 +35,8 @@ def main(output: str | None = None, length: int = LENGTH) -> int:
     if output:
         folder = Path(output)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "devices.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-        (folder / "devices.md").write_text(text, "utf-8")
+        writing.write(folder / "devices.json", json.dumps(results, indent=1) + "\n")
+        writing.write(folder / "devices.md", text)
     return 0
 
 

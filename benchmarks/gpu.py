@@ -19,6 +19,7 @@ import jax
 
 import gpu_report
 import gpu_steps
+from attendax import writing
 
 LIMIT_S = 470.0
 FAILED, HARD_STOP, OUTPUT = 1, 3, "gpu-results"
@@ -73,14 +74,15 @@ class Run:
     def write(self) -> None:
         with self.lock:
             text = json.dumps(self.found, indent=1) + "\n"
-            (self.folder / "gpu.json").write_text(text, encoding="utf-8")
+            writing.write(self.folder / "gpu.json", text)
 
     def report(self) -> None:
         """The table and the plot, from what is in the JSON."""
         self.write()
-        (self.folder / "gpu.md").write_text(gpu_report.markdown(self.found), encoding="utf-8")
+        writing.write(self.folder / "gpu.md", gpu_report.markdown(self.found))
         for name, figure in gpu_report.figures(self.found).items():
-            figure.savefig(self.folder / f"{name}.png")
+            with writing.whole(self.folder / f"{name}.png") as file:
+                figure.savefig(file, format="png")
 
 
 def main(output: str | None = None, settings: Settings = FULL) -> int:

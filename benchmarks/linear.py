@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendax import attention, explain, masks, scores, spec
+from attendax import attention, explain, masks, scores, spec, writing
 from machine import about
 
 MIB = 2**20
@@ -143,7 +143,7 @@ def main() -> None:
             jax.config.update("jax_enable_x64", True)
         report[name] = FIGURES[name]()
     if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        writing.write(options.output, json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

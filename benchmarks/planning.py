@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import against
 import compiling
 import cores
+from attendax.legible import did_you_mean
 from contestants import OURS, PEERS, SAME_ON_CPU, SLOW_TO_COMPILE
 from shapes import EVERY_DIRECTION, LENGTHS, SHAPES, SHORT, Shape
 from workload import MEASURES
@@ -117,7 +118,7 @@ def alone(option: str, does: str, options: argparse.Namespace, goes_with: tuple[
 def check_names(option: str, given: list[str] | None, known: Any) -> None:
     for name in given or ():
         if name not in known:
-            raise BadRequest(f"{option} {name}: unknown; there are {', '.join(known)}")
+            raise BadRequest(f"{option} {name}: unknown; there are {', '.join(known)}{did_you_mean(name, known)}")
 
 
 def contestants(options: argparse.Namespace) -> tuple[list[str], list[str]]:

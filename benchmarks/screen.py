@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import report
+from attendax.legible import columns
 
 
 class Screen:
@@ -14,9 +15,9 @@ class Screen:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self.out = Console(width=None if Console().is_terminal else 140, highlight=False)
-        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.out = Console(width=columns(140), highlight=False)
+        bar = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+        self.progress = Progress(*bar, console=Console(stderr=True), transient=True)
         self.task = self.progress.add_task("", total=None)
         self.where = ""
 
@@ -35,7 +36,14 @@ class Screen:
             table.add_column(name, justify="right" if column else "left")
         for cells in rows:
             table.add_row(*cells)
-        self.out.print(table)
+        if table.__rich_measure__(self.out, self.out.options).minimum <= self.out.width:
+            self.out.print(table)
+        else:  # a block for each row
+            self.out.print(title, markup=False)
+            for first, *cells in rows:
+                self.out.print(first, markup=False)
+                for name, cell in zip(header[1:], cells, strict=True):
+                    self.out.print(f"  {name}: {cell}", markup=False)
         for remark in remarks:
             self.out.print(f"  {remark}", markup=False)
         self.out.print()

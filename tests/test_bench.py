@@ -1,6 +1,7 @@
 """``attendax bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
 
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -418,11 +419,37 @@ class TestCommand:
         assert err.startswith(f"attendax bench: {message}")
         assert err.count("\n") == 1
 
+    def test_names_the_nearest_word(self, run):
+        assert run("--shapes", "tiny-casual")[2].endswith("tiny-causal, length-8; did you mean tiny-causal?\n")
+
+    def test_a_full_disk_leaves_the_old_results(self, tmp_path):
+        import resource
+
+        bench = importlib.import_module("bench")
+        (tmp_path / "results.json").write_text("before")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                bench.write_json({"records": [1.5] * 99}, tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+    @pytest.mark.parametrize("columns", ["40", "80"])
+    def test_tables_follow_the_width(self, monkeypatch, capsys, columns):
+        monkeypatch.setenv("COLUMNS", columns)
+        row = ["jax.nn-blockwise", *["123.456"] * (len(report.HEADER) - 1)]
+        importlib.import_module("screen").Screen().print_table("forward", report.HEADER, [row], ["a remark " * 9])
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= int(columns)
+        assert "123.456" in out
+
     def test_without_the_extra(self, run, monkeypatch):
         monkeypatch.setitem(sys.modules, "rich", None)
         status, _, err = run()
         assert status == cli.REFUSED
-        assert err.startswith("attendax bench: bench: the package rich is not installed; run, in a clone of attendax: ")
+        assert err.startswith("attendax bench: the package rich is not installed; run, in a clone of attendax: ")
         assert err.endswith(' -m pip install ".[bench]"\n')
 
     def test_without_the_folder(self, run, monkeypatch, tmp_path):

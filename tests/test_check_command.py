@@ -159,6 +159,29 @@ class TestRefusals:
         assert words in err
         assert err.count("\n") == 1
 
+    @pytest.mark.parametrize(
+        ("argv", "near"),
+        [
+            (["jax.n"], "jax.nn"),
+            (["jaxnn"], "jax.nn"),
+            (["jax.nn.dot_product_attention"], "jax.nn:dot_product_attention"),
+            (["jax.nn:dot_product_atention"], "dot_product_attention"),
+            (["jax.n:dot_product_attention"], "jax.nn:dot_product_attention"),
+            (["mine:right", "--adapter", "jaxnn"], "jax.nn"),
+            (["mine:right", "--only", "casual"], "causal"),
+            (["mine:right", "--only", "L66"], "L6"),
+            (["mine:right", "--level", "forwrd"], "forward"),
+            (["mine:right", "--profile", "robst"], "robust"),
+            (["mine:right", "--dtype", "flot32"], "float32"),
+            (["mine:right", "--precision", "hihgest"], "highest"),
+            (["mine:right", "--lacks", "maks", "--arrays", "numpy"], "mask"),
+        ],
+    )
+    def test_names_the_nearest_word(self, run, argv, near):
+        status, out, err = run(*argv, "--quiet")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.endswith(f"; did you mean {near}?\n")
+
     def test_unknown_option_is_2(self, run):
         with pytest.raises(SystemExit) as caught:
             run("mine:right", "--nosuch")
@@ -214,6 +237,17 @@ class TestFiles:
 
 
 class TestLists:
+    @pytest.mark.parametrize("which", ["--list-cases", "--list-adapters"])
+    def test_follow_the_width(self, run, monkeypatch, which):
+        """Nothing is cut; without a terminal, each has a line."""
+        monkeypatch.setenv("COLUMNS", "40")
+        plain = run(which)[1]
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        _, out, _ = run(which)
+        assert max(map(len, out.splitlines())) <= 40
+        assert "".join(out.split()) == "".join(plain.split())
+        assert len(out.splitlines()) > len(plain.splitlines())
+
     def test_cases(self, run):
         status, out, _ = run("--list-cases", "--only", "L15", "--level", "forward")
         assert status == 0

@@ -72,6 +72,15 @@ class TestMatrix:
         _, out, _ = embed(*["the " * 30] * number)
         assert max(map(len, out.splitlines())) <= 80
 
+    @pytest.mark.parametrize(("columns", "in_matrix"), [(40, 4), (57, 7), (120, 14)])
+    def test_follows_the_width(self, embed, monkeypatch, columns, in_matrix):
+        """As many texts as fit make a matrix; of more, the nearest of each."""
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for number in (in_matrix, in_matrix + 1):
+            _, out, _ = embed(*["the " * 50] * number, "--check")
+            assert max(map(len, out.splitlines())) <= columns
+            assert ("\n\n" in out) == (number == in_matrix)
+
     def test_labels_stay_on_one_line(self, embed):
         _, out, _ = embed("a\n  man\x1b[31m", "", "the " * 40)
         labels = out.split("\n\n")[0].splitlines()
@@ -142,6 +151,11 @@ class TestStandardInput:
         status, out, err = embed("--json", "a", os.fsdecode(b"caf\xe9"))
         assert (status, out) == (2, "")
         assert err == "attendax embed: text 2 is not valid UTF-8\n"
+
+    def test_as_a_file(self, embed, stdin):
+        stdin(b"a man\nthe meal\n")
+        _, out, _ = embed("--json", "--file", "-")
+        assert [json.loads(line)["text"] for line in out.splitlines()] == ["a man", "the meal"]
 
 
 class TestPipes:

@@ -253,7 +253,7 @@ class TestFlax:
 
     @pytest.mark.slow
     def test_nnx_trains_alike_and_sows_alike(self, rng):
-        nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra 'test')")
+        nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra 'models')")
         x, real, target = task(rng)
         losses, sown = [], []
         for attention in (nnx.dot_product_attention, attention_fn):
@@ -274,7 +274,7 @@ class TestFlax:
 
     @pytest.mark.slow
     def test_nnx_decodes_with_its_cache(self, rng):
-        nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra 'test')")
+        nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra 'models')")
         x, decoded = task(rng)[0][:2], []
         for attention in (nnx.dot_product_attention, attention_fn):
             layer = nnx.MultiHeadAttention(2, 6, rngs=nnx.Rngs(0), decode=True, attention_fn=attention)
@@ -284,7 +284,7 @@ class TestFlax:
 
     @pytest.mark.slow
     def test_linen_trains_alike_decodes_and_sows(self, rng):
-        linen = pytest.importorskip("flax.linen", reason="flax is not installed (extra 'test')")
+        linen = pytest.importorskip("flax.linen", reason="flax is not installed (extra 'models')")
         x, real, target = task(rng)
         losses, decoded, sown = [], [], []
         for attention in (linen.dot_product_attention, attention_fn):
@@ -316,7 +316,7 @@ class TestFlax:
 
 @pytest.mark.slow
 def test_equinox_trains_alike(rng):
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed (extra 'test')")
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed (extra 'models')")
     x, real, target = task(rng)
     module = eqx.nn.MultiheadAttention(2, 6, use_query_bias=True, use_output_bias=True, key=jax.random.key(0))
     params, static = eqx.partition(module, eqx.is_inexact_array)
@@ -337,7 +337,7 @@ def test_equinox_trains_alike(rng):
 @pytest.mark.slow
 def test_equinox_drops_weights(rng):
     """Values that are the identity show them: kept and scaled up, or 0, other ones in each head."""
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed (extra 'test')")
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed (extra 'models')")
     sizes = {"value_size": 10, "output_size": 10, "vo_size": 5, "dropout_p": RATE}
     module = eqx.nn.MultiheadAttention(2, 6, **sizes, key=jax.random.key(0))
     eye = np.concatenate([np.eye(5), np.eye(5)], axis=1).astype(np.float32)
@@ -364,7 +364,7 @@ def test_equinox_drops_weights(rng):
 def test_keras_trains_alike(monkeypatch):
     """The layer of the page in a model of keras, by its own ``fit``, on padded tokens: every loss, all weights."""
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    keras = pytest.importorskip("keras", reason="keras is not installed (extra 'test')")
+    keras = pytest.importorskip("keras", reason="keras is not installed (extra 'models')")
     assert keras.backend.backend() == "jax"
     page: dict = {"jax": jax, "jnp": jnp, "np": np}
     exec(dict(PAGES)["keras"].split("\nx = ")[0], page)

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from attendax.conformance import CASES, Finding, Outcome, Report, Verdict
+from attendax.conformance import CASES, Finding, Outcome, Report, Verdict, check
 from attendax.conformance.adapters import matrix
 from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.page import page
@@ -276,3 +276,23 @@ class TestPage:
 
     def test_of_nothing(self):
         assert not Tags(page([])).open
+
+
+def test_a_report_is_a_line(awkward, clean):
+    """In an f-string and in an interpreter; all of it is in ``to_dict``."""
+    assert (
+        f"{clean}" == f"{clean.name} {clean.version}".strip() + f": Nothing is wrong in {len(clean.cases)} cases: 3 ok."
+    )
+    for report in (awkward, clean):
+        for line in (f"{report}", f"{report!r}", str(report), f"{[report]}"):
+            assert "\n" not in line
+            assert len(line) < 400
+            assert report.name.split()[0] in line
+        assert f"{report:>500}" == str(report).rjust(500)
+
+
+def test_only_none_is_every_case():
+    sizes = {axis: 1 for axis in "BNGTS"}
+    found = [check(right, arrays="numpy", level="forward", sizes=sizes, **only).cases for only in ({}, {"only": None})]
+    assert [outcome.case for outcome in found[0]] == [outcome.case for outcome in found[1]]
+    assert len(found[0]) > 20

@@ -52,12 +52,39 @@ Attention weights with causal mask (first batch):
 
 Note: Upper triangle is 0 (masked positions)
 """
+ATTENTION = """
+------------------------------------------------------------
+Example 3: attention, with a mask as a value
+(B texts, N heads, T queries and S keys of width D, values of width V)
+
+mask = causal() & padding([4, 2])
+out, lse = attention(query, key, value, mask=mask, return_lse=True)
+
+query (B, N, T, D) = (2, 1, 4, 8)
+key   (B, N, S, D) = (2, 1, 4, 8)
+value (B, N, S, V) = (2, 1, 4, 8)
+out   (B, N, T, V) = (2, 1, 4, 8)
+lse   (B, N, T)    = (2, 1, 4)
+
+mask, text 2 of 2 tokens: keys 3 and 4 are padding
+[[1 0 0 0]
+ [1 1 0 0]
+ [1 1 0 0]
+ [1 1 0 0]]
+
+out, text 2, query 4:
+[-0.0609  0.0015  0.0132 -0.0818  0.0442  0.0377  0.0549  0.1361]
+lse, text 2:
+[0.0030 0.6971 0.6876 0.7009]
+
+The specification in NumPy agrees: spec.attention, to 1e-06.
+"""
 
 
 class TestDemo:
     def test_prints_the_seed_s_figures(self, capsys):
         assert main(["demo"]) == 0
-        assert capsys.readouterr().out == DEMO
+        assert capsys.readouterr().out == DEMO + ATTENTION
 
     def test_depends_on_no_setting_and_changes_none(self, capsys):
         def settings():
@@ -67,7 +94,22 @@ class TestDemo:
             before = settings()
             assert main(["demo"]) == 0
             assert settings() == before
-        assert capsys.readouterr().out == DEMO
+        assert capsys.readouterr().out == DEMO + ATTENTION
+
+    def test_narrow(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "40")
+        assert main(["demo"]) == 0
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) == 40
+        assert out.split() == [word for word in (DEMO + ATTENTION).replace("-" * 60, "-" * 40).split()]
+
+    def test_another_attention_is_said(self, capsys, monkeypatch):
+        from attendax import spec
+
+        right = spec.attention
+        monkeypatch.setattr(spec, "attention", lambda *args, **options: right(*args, **options) + 1e-5)
+        assert main(["demo"]) == 1
+        assert "The specification in NumPy DIFFERS" in capsys.readouterr().out
 
 
 class TestMain:
@@ -82,6 +124,33 @@ class TestMain:
             main(argv)
         assert "usage: attendax" in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("argv", "usage", "said"),
+        [
+            (["embed", "a", "--jsno"], "embed", "unrecognized arguments: --jsno; did you mean --json?"),
+            (["search", "f", "q", "--tpo", "3"], "search", "unrecognized arguments: --tpo 3; did you mean --top?"),
+            (["search", "f", "q", "--tpo=3"], "search", "unrecognized arguments: --tpo=3; did you mean --top?"),
+            (["check", "attendax", "--onyl", "L6"], "check", "--onyl L6; did you mean --only?"),
+            (["bench", "--shape", "--rnds", "3"], "bench", "expected at least one argument"),
+            (["demo", "more"], "demo", "unrecognized arguments: more"),
+            (["demo", "--zzz"], "demo", "unrecognized arguments: --zzz"),
+            (["embed", "a", "--pool", "maen"], "embed", "did you mean mean?"),
+            (["serch", "f", "q"], "", "did you mean search?"),
+            (["--verison"], "", "unrecognized arguments: --verison; did you mean --version?"),
+            (["--jsno", "embed", "a"], "", "unrecognized arguments: --jsno"),
+            ([], "", "the following arguments are required: COMMAND"),
+        ],
+    )
+    def test_the_usage_of_the_command_and_the_nearest_word(self, argv, usage, said, capsys):
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main(argv)
+        err = capsys.readouterr().err
+        command = f"attendax {usage}".strip()
+        assert err.startswith(f"usage: {command} [-h]")
+        *_, last = err.splitlines()
+        assert last.startswith(f"{command}: error: ")
+        assert last.endswith(said)
+
     def test_as_a_module(self):
         done = subprocess.run([sys.executable, "-m", "attendax", "demo"], capture_output=True, text=True, check=True)
-        assert done.stdout == DEMO
+        assert done.stdout == DEMO + ATTENTION

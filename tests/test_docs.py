@@ -79,3 +79,15 @@ def test_a_release_says_its_address_which_no_source_does(tmp_path):
     assert all(link.startswith("https://host.test/somebody/attendax/") for link in links)
     assert links[0].endswith("/raw/v" + tag + "/docs/_static/two-backwards.png")
     assert subprocess.run(command, capture_output=True).returncode == 1  # once is enough
+
+
+def test_what_few_tests_need_is_an_extra_that_ci_installs():
+    """The README's command installs little and says how long it takes; no test is skipped in CI for want of a model."""
+    root = Path(__file__).parents[1]
+    extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    bare = {extra: {re.match(r"[\w-]+", one)[0] for one in extras[extra]} for extra in ("test", "models")}
+    assert bare["models"] == {"flax", "equinox", "keras", "optax"}
+    assert not bare["models"] & bare["test"]
+    assert ".[test,models]" in (root / ".ci" / "test").read_text("utf-8")
+    said, _, _ = (root / "README.md").read_text("utf-8").partition("<!-- tests -->")
+    assert re.search(r"installs in about .* minute\s.*\btests for about", said, re.DOTALL)

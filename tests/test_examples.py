@@ -16,7 +16,7 @@ README = Path(__file__).parents[1] / "README.md"
 @pytest.fixture
 def example(monkeypatch):
     """An example as a module, run as a user's JAX is set."""
-    pytest.importorskip("optax", reason="optax is not installed (extra 'test')")
+    pytest.importorskip("optax", reason="optax is not installed (extra 'models')")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
         yield importlib.import_module
@@ -37,7 +37,7 @@ def test_two_backwards_draw_one_curve(example, tmp_path):
 
 @pytest.mark.slow
 def test_an_encoder_from_scratch(example, tmp_path):
-    pytest.importorskip("orbax.checkpoint", reason="orbax is not installed")
+    pytest.importorskip("orbax.checkpoint", reason="orbax is not installed (extra 'models')")
     arguments = ["--steps", "60", "--width", "32", "--layers", "1", "--picture", str(tmp_path / "loss.png")]
     accuracy = example("encoder_from_scratch").main([*arguments, "--checkpoint", str(tmp_path / "checkpoint")])
     assert accuracy > 0.15  # by chance: 0.03

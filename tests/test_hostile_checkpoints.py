@@ -1,17 +1,20 @@
 """Broken and hostile checkpoints: one clear line each, in bounded time and memory."""
 
 import json
+import os
 import struct
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import small_bert
 from attendax.cli import main
-from attendax.commands.legible import one_line
-from attendax.encoders import load_bert
+from attendax.encoders import load_bert, panics
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
+from attendax.legible import one_line
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
 pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
@@ -200,6 +203,78 @@ class TestTokenizer:
     def test_corrupt(self, tmp_path, refusal, content):
         (small_bert.write_checkpoint(tmp_path) / "tokenizer.json").write_text(content)
         assert "tokenizer.json is corrupt (" in refusal(tmp_path)
+
+
+SPECIAL = {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}
+BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1, "東": 2}, "merges": [["a", "東"]], "continuing_subword_prefix": "##"}
+PANICS = {  # what the library cannot stand: a part of the file, and what becomes of it
+    "a table of characters that is none": ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    "no table of characters": ("normalizer", {"type": "Precompiled", "precompiled_charsmap": ""}),
+    "a special token that is not there": (
+        "post_processor",
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}], "pair": [],
+         "special_tokens": {"[CLS]": SPECIAL}},
+    ),
+    "a second text where there is one": (
+        "post_processor",
+        {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}], "pair": [],
+         "special_tokens": {"[CLS]": SPECIAL}},
+    ),
+    "a merge that is shorter than the prefix": ("model", BPE | {"merges": [["a", "b"]]}),
+    "a merge whose letter is cut": ("model", BPE),
+    "a merge of what is no token": ("model", BPE | {"merges": [["a", "##b"]], "vocab": {"a": 0}}),
+}  # fmt: skip
+
+
+class TestPanics:
+    """The library is Rust: where it panics, it writes a traceback itself, or ends the process."""
+
+    @pytest.mark.parametrize("what", PANICS)
+    def test_one_line(self, tmp_path, capfd, what):
+        part, content = PANICS[what]
+        change_tokenizer(tmp_path, lambda file: file.update({part: content}))
+        with pytest.raises(ValueError, match=r"^load_sentence_encoder: .*tokenizer.json is corrupt \(."):
+            load_sentence_encoder(tmp_path)
+        assert capfd.readouterr().err == ""
+        assert main(["embed", "a man", "--weights", str(tmp_path)]) == 2
+        assert capfd.readouterr().err.count("\n") == 1
+
+    def test_at_a_text(self, tmp_path, capfd):
+        change_tokenizer(tmp_path, lambda file: file.update(pre_tokenizer={"type": "FixedLength", "length": 0}))
+        encoder = load_sentence_encoder(tmp_path)
+        with pytest.raises(ValueError, match=r"^tokenize: tokenizer.json cannot split 'a man' \(chunk size"):
+            tokenize(encoder, "a man")
+        assert capfd.readouterr().err == ""
+        assert main(["embed", "a man", "--weights", str(tmp_path)]) == 2
+        assert capfd.readouterr().err.count("\n") == 1
+
+    def test_what_others_write_meanwhile_is_kept(self, capfd):
+        def write(text):
+            with panics.raised():
+                os.write(2, text)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(write, [b"abc\n"] * 50))
+        with pytest.raises(ZeroDivisionError), panics.raised():  # noqa: PT012
+            os.write(2, b"abc\n")
+            raise ZeroDivisionError
+        assert capfd.readouterr().err == "abc\n" * 51
+        os.write(2, b"it is open")
+        assert capfd.readouterr().err == "it is open"
+
+    def test_standard_error_may_be_closed(self, tmp_path):
+        change_tokenizer(tmp_path, lambda file: file.update({PANICS["no table of characters"][0]: {}}))
+        script = f"""
+import os
+os.close(2)
+from attendax.encoders.sentences import load_sentence_encoder
+try:
+    load_sentence_encoder({str(tmp_path)!r})
+except ValueError:
+    print("refused")
+"""
+        done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+        assert done.stdout == "refused\n"
 
 
 class TestModules:

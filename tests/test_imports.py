@@ -27,6 +27,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "exits": set(),
     "extras": set(),
     "interrupts": set(),
+    "legible": set(),
+    "writing": {"exits", "interrupts"},
     "spec": VALUES,
     "kernels": VALUES,
     "sharding": VALUES | {"kernels"},
@@ -35,12 +37,12 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "inspection": VALUES | ENGINE,
     "ops": VALUES | ENGINE | DOOR,
     "compat": VALUES | ENGINE | DOOR | {"ops"},
-    "encoders": VALUES | ENGINE | DOOR | {"ops", "spec", "extras"},
-    "conformance": VALUES | {"spec", "extras", "exits"},
+    "encoders": VALUES | ENGINE | DOOR | {"ops", "spec", "extras", "writing"},
+    "conformance": VALUES | {"spec", "extras", "exits", "legible", "writing"},
     "figures": {"checks", "extras"},
     "": VALUES | ENGINE | DOOR | {"explanation", "spec", "ops", "encoders", "conformance", "compat"},  # attendax itself
-    "commands": {"encoders", "exits", "extras", "figures", "interrupts"},
-    "cli": {"commands", "conformance", "exits", "extras", "interrupts", "spec"},
+    "commands": {"encoders", "exits", "extras", "figures", "legible", "writing"},
+    "cli": {"", "commands", "conformance", "exits", "extras", "interrupts", "legible", "masks", "spec"},
     "__main__": {"cli", "interrupts"},
 }
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package

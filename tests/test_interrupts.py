@@ -1,4 +1,4 @@
-"""Ctrl-C ends the command with status 130 and without a word, whatever it is doing."""
+"""Ctrl-C and SIGTERM end the command with a shell's status and without a word, whatever it is doing."""
 
 import json
 import os
@@ -62,9 +62,9 @@ def write(process, lines):
     process.stdin.flush()
 
 
-def interrupted(process):
-    """Send SIGINT; the status, and what is still written."""
-    process.send_signal(signal.SIGINT)
+def interrupted(process, number=signal.SIGINT):
+    """Send a signal; the status, and what is still written."""
+    process.send_signal(number)
     status = process.wait(timeout=300)
     return status, process.stdout.read(), process.stderr.read()
 
@@ -77,19 +77,21 @@ class TestEmbed:
         time.sleep(0.2)  # back in the read
         assert interrupted(process) == (130, b"", b"")
 
-    def test_half_a_file_goes(self, tmp_path):
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_half_a_file_goes(self, tmp_path, number):
         pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
         pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
         weights, folder = small_bert.write_checkpoint(tmp_path / "model"), tmp_path / "out"
         folder.mkdir()
+        (folder / "a.npy").write_text("before")
         command = [sys.executable, "-m", "attendax", "embed", "--weights", str(weights)]
         command += ["--output", str(folder / "a.npy")]
         with subprocess.Popen(command, **dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)) as process:
-            while not any(folder.iterdir()):
+            while len(list(folder.iterdir())) == 1:
                 assert process.poll() is None
                 time.sleep(0.05)
-            assert interrupted(process) == (130, b"", b"")
-        assert not any(folder.iterdir())
+            assert interrupted(process, number) == (128 + number, b"", b"")
+        assert [path.read_text() for path in folder.iterdir()] == ["before"]
 
     @pytest.mark.sample(1)
     @pytest.mark.parametrize("delay", [0.2, 0.6])
@@ -102,6 +104,18 @@ class TestEmbed:
         time.sleep(delay)
         status, _, errors = interrupted(process)
         assert (status, errors) == (130, b"")
+
+
+class TestCheck:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_cleans_up_first(self, tmp_path, number):
+        """A command that has folders and processes to see to gets an exception, and says nothing either."""
+        function = f"import os\ndef ends(query, key, value): os.kill(os.getpid(), {int(number)})"
+        (tmp_path / "mine.py").write_text(function, encoding="utf-8")
+        command = [sys.executable, "-m", "attendax", "check", "mine:ends", "--arrays", "numpy", "--quiet"]
+        done = subprocess.run([*command, "--json", "a.json"], cwd=tmp_path, capture_output=True, timeout=300)
+        assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"", b"")
+        assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 
 
 class TestStart:
@@ -127,16 +141,20 @@ class TestStart:
 class TestHandler:
     @pytest.fixture(autouse=True)
     def _restore(self):
-        before = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        before = {number: signal.signal(number, handler) for number, handler in interrupts.UNTOUCHED.items()}
         yield
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def test_there_and_back(self):
-        interrupts.end_at_once()
-        assert signal.getsignal(signal.SIGINT) is interrupts._end
-        interrupts.raise_instead()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        for _ in range(2):
+            interrupts.end_at_once()
+            assert {signal.getsignal(number) for number in interrupts.UNTOUCHED} == {interrupts._end}
+            interrupts.raise_instead()
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            with pytest.raises(interrupts.Terminated) as caught:
+                signal.raise_signal(signal.SIGTERM)
+            assert caught.value.status == 143
 
     def test_an_ignored_interrupt_stays_ignored(self):
         """A job in the background of a script, or under nohup."""

@@ -3,7 +3,7 @@
 import pytest
 
 from attendax.cli import main
-from attendax.commands.legible import one_line
+from attendax.legible import one_line
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 PERSIAN = "می\u200cخواهم"

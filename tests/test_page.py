@@ -1,6 +1,7 @@
 """The page of all heads: its content, and the page itself in a browser."""
 
 import base64
+import itertools
 import json
 import re
 
@@ -92,6 +93,16 @@ def test_rows_are_those_of_the_specification():
             np.testing.assert_allclose(rows(layer, 1, 4), wanted[:, 1:4], rtol=1e-9, atol=1e-12)
 
 
+def test_shows_a_head_worth_looking_at_first():
+    """Not one whose tokens look at themselves, at the one before, at one and the same token, or everywhere alike."""
+    weights = np.empty((5, 1, 5, 5))
+    weights[:4, 0] = np.eye(5), np.eye(5)[[0, 0, 1, 2, 3]], np.eye(5)[[0] * 5], np.full((5, 5), 1 / 5)
+    weights[4, 0] = np.eye(5)[[2, 0, 4, 1, 3]] * 0.5 + 0.1
+    weights[4, 0, 3] = np.eye(5)[0]
+    assert content(attention_page(weights, list("abcde")))["first"] == [4, 0, 3, 0]
+    assert content(attention_page(np.ones((1, 1, 1, 1)), ["a"]))["first"] == [0, 0, 0, 0]
+
+
 class TestCommand:
     @pytest.fixture
     def weights(self, tmp_path):
@@ -124,6 +135,7 @@ class TestInABrowser:
         (tmp_path / "page.html").write_text(attention_page(weights, tokens, title="a <man>"), encoding="utf-8")
         with chromium.Browser(tmp_path / "profile") as page:
             page.open(tmp_path / "page.html")
+            page.value("document.querySelectorAll('#heads button')[0].click()")
             assert page.value("document.querySelector('h1').textContent") == "a <man>"
             assert page.value("document.querySelectorAll('#heads button').length") == 6
             assert page.value("[...document.querySelectorAll('#tokens span')].map(s => s.textContent)") == [
@@ -156,3 +168,47 @@ class TestInABrowser:
             assert (page.value(level), page.value(back)) != light
             assert page.value(back) == "rgb(20, 23, 27)"
             assert page.errors == []
+
+    @pytest.mark.parametrize("width", [360, 390, 1280])
+    @pytest.mark.parametrize("T", [1, 7, 256])
+    def test_fits_the_window(self, rng, tmp_path, T, width):
+        """Tokens wrap, long ones too; the square is one; its axes are labelled, and no label covers another."""
+        tokens = [f"token{k}" for k in range(T)]
+        tokens[T // 2] = "Donaudampfschifffahrt" * 9
+        page_text = attention_page(random_weights(rng, 6, 12, T), tokens, title="word " * 60)
+        (tmp_path / "page.html").write_text(page_text, encoding="utf-8")
+        with chromium.Browser(tmp_path / "profile") as page:
+            size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000}
+            page.ask("Emulation.setDeviceMetricsOverride", **size)
+            page.open(tmp_path / "page.html")
+            root = "document.documentElement"
+            assert page.value(f"{root}.scrollWidth") == page.value(f"{root}.clientWidth") <= width
+            box = page.value("(b => [b.width, b.height, b.right])(large.getBoundingClientRect())")
+            assert abs(box[0] - box[1]) < 0.5
+            assert box[0] >= 200
+            wide = "[...document.querySelectorAll('#tokens span')].map(s => s.getBoundingClientRect().right)"
+            assert max(page.value(wide)) <= width
+            for axis, edges in (("queries", "[b.top, b.bottom]"), ("keys", "[b.left, b.right]")):
+                boxes = page.value(
+                    f"[...document.querySelectorAll('#{axis} span')].map(s => s.getBoundingClientRect())"
+                    f".map(b => {edges})"
+                )
+                assert boxes
+                assert all(one[1] <= other[0] + 2 for one, other in itertools.pairwise(boxes))
+            assert page.errors == []
+
+    def test_arrow_keys_at_once(self, rng, tmp_path):
+        """Without a click; the labels of the pair that is shown are marked."""
+        weights = random_weights(rng, 1, 1, 9)
+        text = attention_page(weights, [f"t{k}" for k in range(9)])
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        _, _, i, j = content(text)["first"]
+        with chromium.Browser(tmp_path / "profile") as page:
+            page.open(tmp_path / "page.html")
+            for key, di, dj in (("ArrowUp", -1, 0), ("ArrowDown", 1, 0), ("ArrowRight", 0, 1), ("ArrowLeft", 0, -1)):
+                page.press(key)
+                i, j = min(max(i + di, 0), 8), min(max(j + dj, 0), 8)
+                shown = page.value("document.getElementById('pair').textContent")
+                assert shown == f"t{i} ({i + 1}) \u2192 t{j} ({j + 1}): {weights[0, 0, i, j]:.4f}"
+                marked = page.value("[...document.querySelectorAll('.axis .on')].map(s => s.textContent)")
+                assert marked == [f"t{i}", f"t{j}"]

@@ -62,11 +62,11 @@ class TestSearch:
     def test_prints_the_nearest_lines(self, run, file, encoder):
         status, out, err = run("search", file, "a man is", "--top", 3)
         assert (status, err) == (0, "")
-        right = cosines(encoder, "a man is")
+        right = np.where([bool(line) for line in LINES], cosines(encoder, "a man is"), -np.inf)
         order = np.argsort(-right)[:3]
         for line, number in zip(out.splitlines(), order, strict=True):
             cosine, found, text = line.split(maxsplit=2)
-            assert (int(found), text) == (number + 1, LINES[number] or "(empty)")
+            assert (int(found), text) == (number + 1, LINES[number])
             assert abs(float(cosine) - right[number]) < 6e-4
 
     def test_stored_vectors_find_the_same(self, run, file, tmp_path):
@@ -75,6 +75,45 @@ class TestSearch:
         wanted = run("search", file, "a man is")
         assert run("search", file, "a man is", "--vectors", path) == wanted
         assert len(wanted[1].splitlines()) == 5
+
+    @pytest.mark.parametrize("stored", [False, True])
+    def test_blank_lines_are_no_candidates(self, run, tmp_path, stored):
+        """The others keep their numbers, whatever windows they are read in."""
+        lines = ["", "a man", " \t ", "the meal", "\u3000"] + [""] * 3000 + ["food"]
+        (tmp_path / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
+        options = []
+        if stored:
+            np.save(tmp_path / "a.npy", np.random.default_rng(0).standard_normal((len(lines), 6)).astype(np.float32))
+            options = ["--vectors", tmp_path / "a.npy"]
+        status, out, _ = run("search", tmp_path / "lines.txt", "a man", "--top", 99, *options)
+        found = [line.split(maxsplit=2)[1:] for line in out.splitlines()]
+        assert (status, sorted(found)) == (0, [["2", "a man"], ["3006", "food"], ["4", "the meal"]])
+
+    @pytest.mark.parametrize("stored", [False, True])
+    def test_standard_input(self, run, file, tmp_path, monkeypatch, stored):
+        wanted = run("search", file, "a man is")
+        options = []
+        if stored:
+            run("embed", "--file", file, "--output", tmp_path / "a.npy")
+            options = ["--vectors", tmp_path / "a.npy"]
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+        assert run("search", "-", "a man is", *options) == wanted
+
+    @pytest.mark.parametrize("content", [b"", b"\n \n"])
+    def test_standard_input_without_a_line(self, run, monkeypatch, content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        said = "attendax search: standard input holds no line that is not blank\n"
+        assert run("search", "-", "a man is") == (2, "", said)
+        monkeypatch.setattr(sys, "stdin", None)
+        assert run("search", "-", "a man is") == (2, "", "attendax search: standard input is closed\n")
+
+    @pytest.mark.parametrize("columns", ["40", "57", "200", "1"])
+    def test_as_wide_as_the_terminal(self, run, tmp_path, monkeypatch, columns):
+        (tmp_path / "lines.txt").write_text("food " * 99 + "\n" + "東京" * 99, encoding="utf-8")
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = run("search", tmp_path / "lines.txt", "a man is")[1].splitlines()
+        widths = [sum(2 if c in "東京" else 1 for c in line) for line in lines]
+        assert max(widths) == max(40, int(columns))
 
     @pytest.mark.parametrize(
         ("argv", "message"),

@@ -114,10 +114,14 @@ def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], No
         with subprocess.Popen(
             argv, env=os.environ | {"PYTHONPATH": path, LINES: "1"}, text=True, errors="replace", **streams
         ) as process:
-            for line in process.stderr or ():
-                last = line.strip() or last
-                case = last if re.match(r"attendax check: \d+/\d+ ", last) else case
-                tell(last)
+            try:
+                for line in process.stderr or ():
+                    last = line.strip() or last
+                    case = last if re.match(r"attendax check: \d+/\d+ ", last) else case
+                    tell(last)
+            except KeyboardInterrupt:  # a signal that may have been for this process alone
+                process.kill()
+                raise
         if os.path.exists(file):
             with open(file, encoding="utf-8") as found:
                 return Report.from_dict(json.load(found))

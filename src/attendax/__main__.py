@@ -7,13 +7,13 @@ from attendax import interrupts
 
 
 def main() -> None:
-    """Run the command line and end the process; Ctrl-C ends it from the first import on."""
+    """Run the command line and end the process; a signal ends it from the first import on."""
     interrupts.end_at_once()
     from attendax import cli
 
     status = cli.main()
     interrupts.end_at_once()
-    if status == interrupts.STATUS:  # the command has cleaned up; what XLA still compiles is left behind
+    if status in interrupts.STATUSES:  # the command has cleaned up; what XLA still compiles is left behind
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

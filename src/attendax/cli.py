@@ -6,16 +6,17 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
 from attendax import extras, interrupts
 from attendax.commands import embed
-from attendax.commands.legible import one_line
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
+from attendax.legible import columns, did_you_mean, one_line, wrapped
 
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
     """
     argv = sys.argv[1:] if argv is None else argv
-    args = _parser(argv).parse_args(argv)
+    args = _parsed(argv)
     args.argv = argv
     try:
         if sys.stdout is None:
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = args.run(args)
         sys.stdout.flush()
     except Refusal as refusal:
-        print(f"attendax {args.command}: {one_line(str(refusal))}", file=sys.stderr)
+        said = one_line(str(refusal)).removeprefix(f"{args.command}: ")
+        print(f"attendax {args.command}: {said}", file=sys.stderr)
         return REFUSED
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter flushes again and complains
@@ -46,22 +48,54 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
         return REFUSED
+    except interrupts.Terminated as signal:
+        return signal.status
     except KeyboardInterrupt:
         return interrupts.STATUS
     return status
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attendax", description="Attention that keeps its word.")
+class _Parser(argparse.ArgumentParser):
+    """Its errors name the nearest word, and show the usage of the command that they are of."""
+
+    commands: "Mapping[str, _Parser]" = {}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = did_you_mean(value, action.choices or ())
+            raise argparse.ArgumentError(action, f"{error.message}{near}") from None
+
+    def refuse(self, words: list[str]) -> NoReturn:
+        """Words that nothing takes."""
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        near = did_you_mean(option, self._option_string_actions) if option else ""
+        self.error(f"unrecognized arguments: {' '.join(words)}{near}")
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser(argv)
+    args, unknown = parser.parse_known_args(argv)
+    before = args.command is None or argv[0] != args.command
+    if unknown:
+        (parser if before else parser.commands[args.command]).refuse(unknown)
+    if args.command is None:
+        parser.error("the following arguments are required: COMMAND")
+    return args
+
+
+def _parser(argv: Sequence[str]) -> _Parser:
+    parser = _Parser(prog="attendax", description="Attention that keeps its word.")
     parser.add_argument("--version", action="version", version=f"attendax {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="scaled dot-product attention on small numbers, without and with a mask")
     demo.set_defaults(run=_demo)
 
     about = "judge an attention function, law by law, gradients included"
     check = commands.add_parser("check", help=about, description=about)
-    if "check" in argv[:1]:  # the kit is imported by nothing else
+    if "check" in argv[:1]:  # the kit is imported for nothing else
         from attendax.conformance import command
 
         command.add_arguments(check)
@@ -94,6 +128,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     bench.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help=about)
     bench.add_argument("--output", metavar="DIR", help="write results.json, results.md and the plots there")
     bench.add_argument("--against", metavar="REV", help="compare attendax with that of a commit instead")
+    parser.commands = commands.choices
     return parser
 
 
@@ -105,7 +140,7 @@ def _version() -> str:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    """Print the demo: attention weights of two small sequences, then the same under a causal mask."""
+    """Print the demo: attention weights of two small sequences, the same under a causal mask, and ``attention``."""
     from attendax import spec
 
     rng = np.random.RandomState(42)  # the generator behind np.random.seed(42), without touching the global one
@@ -114,22 +149,50 @@ def _demo(args: argparse.Namespace) -> int:
     causal_mask = np.broadcast_to(spec.create_causal_mask(4), (2, 4, 4))
     _, causal_weights = spec.scaled_dot_product_attention(Q, K, V, mask=causal_mask)
     # NumPy's own defaults, said again: what is printed does not depend on what the user has set.
-    layout = np.printoptions(threshold=1000, edgeitems=3, linewidth=75, formatter=None, legacy=False)
+    width = columns()
+    layout = np.printoptions(threshold=1000, edgeitems=3, linewidth=min(75, width), formatter=None, legacy=False)
     digits = np.printoptions(precision=8, suppress=False, sign="-", floatmode="maxprec", formatter=None)
     with layout, digits:
+        rule = "-" * min(60, width)
         print("Batch size: 2\nSequence length: 4")
         print("Key/Query dimension (d_k): 8\nValue dimension (d_v): 8")
         print(f"Q shape: {Q.shape}\nK shape: {K.shape}\nV shape: {V.shape}")
-        print(f"\n{'-' * 60}\nExample 1: Attention without mask")
+        print(f"\n{rule}\nExample 1: Attention without mask")
         print(f"\nOutput shape: {output.shape}\nAttention weights shape: {weights.shape}")
         print(f"\nAttention weights (first batch):\n{weights[0]}\nRow sums: {weights[0].sum(axis=1)}")
-        print(f"\nOutput (first batch, first sequence position):\n{output[0, 0]}")
-        print(f"\n{'-' * 60}\nExample 2: Attention with causal mask")
-        print("(Each position can only attend to itself and previous positions)")
+        print(f"\n{wrapped('Output (first batch, first sequence position):')}\n{output[0, 0]}")
+        print(f"\n{rule}\nExample 2: Attention with causal mask")
+        print(wrapped("(Each position can only attend to itself and previous positions)"))
         print(f"\nCausal mask (first batch):\n{causal_mask[0].astype(int)}")
-        print(f"\nAttention weights with causal mask (first batch):\n{causal_weights[0]}")
-        print("\nNote: Upper triangle is 0 (masked positions)")
-    return 0
+        print(f"\n{wrapped('Attention weights with causal mask (first batch):')}\n{causal_weights[0]}")
+        print(f"\n{wrapped('Note: Upper triangle is 0 (masked positions)')}")
+        print(f"\n{rule}")
+        return 0 if _show_attention(Q, K, V) else FAILED
+
+
+def _show_attention(Q: np.ndarray, K: np.ndarray, V: np.ndarray) -> bool:
+    """The same numbers in ``attention``, as one head, with a mask as a value; whether the specification agrees."""
+    import jax.numpy as jnp
+
+    from attendax import attention, masks, spec
+
+    query, key, value = (x[:, None].astype(np.float32) for x in (Q, K, V))
+    mask = masks.causal() & masks.padding(np.array([4, 2]))
+    out, lse = map(np.asarray, attention(*map(jnp.asarray, (query, key, value)), mask=mask, return_lse=True))
+    same = np.abs(out - spec.attention(query, key, value, mask=mask)).max() < 1e-6
+    print(wrapped("Example 3: attention, with a mask as a value"))
+    print(wrapped("(B texts, N heads, T queries and S keys of width D, values of width V)"))
+    calls = "mask = causal() & padding([4, 2])", "out, lse = attention(query, key, value, mask=mask, return_lse=True)"
+    print("\n" + "\n".join(wrapped(call, indent="    ") for call in calls) + "\n")
+    shapes = ("query", "B, N, T, D", query), ("key", "B, N, S, D", key), ("value", "B, N, S, V", value)
+    for name, axes, array in (*shapes, ("out", "B, N, T, V", out), ("lse", "B, N, T", lse)):
+        print(f"{name:<5} {f'({axes})':<12} = {array.shape}")
+    print(f"\n{wrapped('mask, text 2 of 2 tokens: keys 3 and 4 are padding')}")
+    print(mask.to_dense(4, 4)[1, 0].astype(int))
+    with np.printoptions(precision=4, floatmode="fixed"):
+        print(f"\nout, text 2, query 4:\n{out[1, 0, 3]}\nlse, text 2:\n{lse[1, 0]}")
+    print("\n" + wrapped(f"The specification in NumPy {'agrees' if same else 'DIFFERS'}: spec.attention, to 1e-06."))
+    return bool(same)
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -155,12 +218,14 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _in_new_process(argv: Sequence[str]) -> int:
-    """The same command with ``BLAS_REST`` in its environment; an interrupt is for the process to end on."""
+    """The same command with ``BLAS_REST`` in its environment; a signal is for the process to end on."""
     path = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path} | dict([BLAS_REST])
     with subprocess.Popen([sys.executable, "-m", "attendax", *argv], env=environment) as process:
         while True:
             try:
                 return process.wait()
+            except interrupts.Terminated:  # sent to one process; Ctrl-C reaches all
+                process.terminate()
             except KeyboardInterrupt:
                 continue

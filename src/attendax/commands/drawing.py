@@ -1,16 +1,17 @@
 """What ``attendax embed`` draws of its first text: a map of one layer, a page of all."""
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attendax import writing
 from attendax.exits import Refusal
-
-from .legible import one_line
+from attendax.legible import one_line
 
 if TYPE_CHECKING:
     from attendax.encoders.embedding import Embedding
@@ -28,11 +29,8 @@ def map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callabl
     from attendax.encoders import layer_attention
     from attendax.extras import require
 
-    picture = Path(args.map)
-    if picture.suffix.lower() not in PICTURES:  # matplotlib would add one, and write another file than the one named
-        raise Refusal(f"--map {args.map}: name a picture file, such as heads.png ({', '.join(PICTURES)})")
-    if picture.is_dir() or not picture.parent.is_dir():
-        raise Refusal(f"--map {args.map}: there is no such folder, or this is one")
+    writing.check("--map", args.map, PICTURES, f"a picture file, such as heads.png ({', '.join(PICTURES)})")
+    kind = os.path.splitext(args.map)[1].lower()
     num_layers = encoder.config.num_layers
     layer = num_layers if args.layer is None else args.layer
     if not 1 <= layer <= num_layers:
@@ -46,10 +44,10 @@ def map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callabl
         ids = np.array([result.tokens.ids], np.int32)
         weights = layer_attention(encoder.params, ids, config=encoder.config, layer=layer - 1)
         title = f"Layer {layer} of {num_layers}: {_shown(result)}"
-        try:
-            figures.attention_map(weights[0], result.tokens.pieces, title=title).savefig(args.map)
-        except (OSError, ValueError) as error:  # no such folder, not writable, not a picture format
-            raise Refusal(f"--map {args.map}: {error}") from error
+        picture = io.BytesIO()
+        figure = figures.attention_map(weights[0], result.tokens.pieces, title=title)
+        figure.savefig(picture, format=kind[1:] if kind in PICTURES else "png")  # a stream may have any name
+        _write("--map", args.map, picture.getvalue())
         print(f"attendax embed: wrote the attention of text 1, layer {layer}, to {args.map}", file=sys.stderr)
 
     return draw
@@ -62,23 +60,23 @@ def page_writer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callab
     from attendax import figures
     from attendax.encoders import attention_rows
 
-    page = Path(args.page)
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise Refusal(f"--page {args.page}: name a file that ends in .html")
-    if page.is_dir() or not page.parent.is_dir():
-        raise Refusal(f"--page {args.page}: there is no such folder, or this is one")
+    writing.check("--page", args.page, (".html", ".htm"), "a file that ends in .html")
 
     def write(result: "Embedding") -> None:
         rows = attention_rows(encoder.params, np.array([result.tokens.ids], np.int32), config=encoder.config)
         title = f"Attention: {_shown(result)}"
         text = figures.attention_page(rows, result.tokens.pieces, num_layers=encoder.config.num_layers, title=title)
-        try:
-            page.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise Refusal(f"--page {args.page}: {error.strerror}") from error
+        _write("--page", args.page, text)
         print(f"attendax embed: wrote the attention of text 1, all layers, to {args.page}", file=sys.stderr)
 
     return write
+
+
+def _write(option: str, path: str, content: str | bytes) -> None:
+    try:
+        writing.write(path, content)
+    except OSError as error:
+        raise Refusal(f"{option} {path}: {error.strerror}") from error
 
 
 def _shown(result: "Embedding") -> str:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attendax.exits import FAILED, Refusal
+from attendax.legible import columns, one_line, wrapped
 
 from . import drawing, search
-from .legible import one_line
 
 if TYPE_CHECKING:
     from attendax.encoders.embedding import Embedding
     from attendax.encoders.sentences import SentenceEncoder
 
 CHECK_LIMIT = 1e-5  # float32 through six layers; a wrong convention moves an embedding by 4e-5 at the very least
-MATRIX_LIMIT = 9  # texts whose similarity matrix still fits 80 columns
+CELL = 8  # columns of a similarity
 STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines at a time"
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
-LABEL = 60  # columns for a text
+LEAST_BESIDE = 20  # columns left to what stands beside a text
 
 
 def add_commands(commands: Any) -> None:
@@ -38,7 +38,7 @@ def add_commands(commands: Any) -> None:
     embed.add_argument("--map", metavar="FILE.png", help="draw the attention heads of one layer for the first text")
     embed.add_argument("--page", metavar="FILE.html", help="write a page of all heads of all layers for the first text")
     embed.add_argument("--layer", type=int, metavar="K", help="the layer to draw, from 1; the last unless given")
-    embed.add_argument("--file", metavar="FILE", help="the texts, one a line, UTF-8")
+    embed.add_argument("--file", metavar="FILE", help="the texts, one a line, UTF-8; - is standard input")
     embed.add_argument(
         "--output", metavar="FILE.npy", help="write the embeddings there, as they come, in bounded memory"
     )
@@ -75,9 +75,11 @@ def _embed(args: argparse.Namespace) -> int:
 
 
 def _texts(args: argparse.Namespace) -> Iterable[str]:
-    if args.file is not None:
+    if args.file not in (None, "-"):
         return search.Lines(args.file)
-    return _standard_input() if args.texts in ([], ["-"]) else _arguments(args.texts)
+    if args.file is None and args.texts not in ([], ["-"]):
+        return _arguments(args.texts)
+    return iter(search.Lines("-"))  # which come one by one
 
 
 def _embed_all(
@@ -113,7 +115,7 @@ def _embed_all(
     if number == 0 and (drawers or args.check or not args.json):  # a check of nothing would pass
         raise Refusal(
             f"{args.file} holds no line"
-            if args.file is not None
+            if args.file not in (None, "-")
             else "there is no text; give some as arguments, or one a line on standard input"
         )
     if not streams:
@@ -179,18 +181,6 @@ def _arguments(texts: list[str]) -> list[str]:
     return decoded
 
 
-def _standard_input() -> Iterator[str]:
-    """The lines of standard input, read as they come; an empty line is an empty text."""
-    if sys.stdin is None:
-        raise Refusal("standard input is closed and there is no TEXT")
-    if sys.stdin.isatty():
-        print("attendax embed: one text a line, then end of file (Ctrl-D)", file=sys.stderr)
-    try:
-        yield from search.decoded(sys.stdin.buffer, "standard input")
-    except OSError as error:
-        raise Refusal(f"cannot read standard input: {error.strerror}") from error
-
-
 def _report_truncated(number: int, result: "Embedding", limit: int) -> None:
     tokens = result.tokens
     facts = f"has {tokens.num_tokens} tokens, cut to the model's {limit}"
@@ -210,7 +200,7 @@ def _report_check(difference: np.float64, args: argparse.Namespace) -> int:
     passed = bool(difference <= CHECK_LIMIT)
     verdict = "within" if passed else "ABOVE"
     line = f"largest difference to the NumPy specification: {difference:.1e} ({verdict} {CHECK_LIMIT:.0e})"
-    print(line, file=sys.stderr if args.json else sys.stdout)
+    print(line if args.json else wrapped(line), file=sys.stderr if args.json else sys.stdout)
     return 0 if passed else FAILED
 
 
@@ -218,14 +208,14 @@ def _print_similarities(results: "list[Embedding]") -> None:
     """The cosine of every pair as a matrix; of more texts than fit a line, the nearest neighbours of each."""
     vectors = np.stack([result.vector for result in results])
     vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(vectors.dtype).tiny)
-    labels = [_shown(result.tokens.text) for result in results]
-    width = len(str(len(labels)))
-    if len(labels) <= MATRIX_LIMIT:
+    width, room = len(str(len(results))), columns()
+    labels = [_shown(result.tokens.text, max(LEAST_BESIDE, 2 * width + 12)) for result in results]
+    if width + CELL * len(labels) <= room:
         for number, label in enumerate(labels, start=1):
             print(f"{number:>{width}}  {label}")
-        print("\n" + " " * width + "".join(f"{number:8d}" for number in range(1, len(labels) + 1)))
+        print("\n" + " " * width + "".join(f"{number:{CELL}d}" for number in range(1, len(labels) + 1)))
         for number, vector in enumerate(vectors, start=1):
-            print(f"{number:>{width}}" + "".join(f"{cosine:8.3f}" for cosine in vectors @ vector))
+            print(f"{number:>{width}}" + "".join(f"{cosine:{CELL}.3f}" for cosine in vectors @ vector))
         return
     for number, (label, vector) in enumerate(zip(labels, vectors, strict=True), start=1):
         print(f"{number:>{width}}  {label}")
@@ -235,5 +225,5 @@ def _print_similarities(results: "list[Embedding]") -> None:
             print(f"{'':>{width}}  {cosines[other]:6.3f}  {other + 1:>{width}}  {labels[other]}")
 
 
-def _shown(text: str) -> str:
-    return one_line(text, LABEL) or "(empty)"
+def _shown(text: str, beside: int = LEAST_BESIDE) -> str:
+    return one_line(text, columns() - beside) or "(empty)"

@@ -1,26 +1,26 @@
 """``attendax search``: the lines of a file that are nearest to a question; and vectors in files, in bounded memory."""
 
 import argparse
+import collections
+import contextlib
 import heapq
 import io
 import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attendax import interrupts
+from attendax import writing
 from attendax.exits import Refusal
-
-from .legible import one_line
+from attendax.legible import columns, one_line
 
 if TYPE_CHECKING:
     from attendax.encoders.sentences import SentenceEncoder
 
-LABEL = 100  # columns for a line that was found
+LABEL = 100  # columns for a line that was found, where nothing says how wide the terminal is
 BLOCK = 4096  # vectors of a file that are compared at a time
 LONGEST = 2**20  # bytes of a line; models cut after a few hundred words
 HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
@@ -30,7 +30,7 @@ Embed = Callable[["SentenceEncoder", Iterable[str]], Iterator[Any]]
 
 def add_arguments(search: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    search.add_argument("file", metavar="FILE", help="texts, one a line, UTF-8")
+    search.add_argument("file", metavar="FILE", help="texts, one a line, UTF-8; - is standard input")
     search.add_argument("query", metavar="QUERY", help="what to look for")
     search.add_argument("--top", type=int, default=5, metavar="K", help="how many lines to print; 5 unless given")
     about = "embeddings of the file, written by: attendax embed --file FILE --output VECTORS.npy"
@@ -47,23 +47,27 @@ def run(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, quer
         pairs = _embedded(encoder, embed, args.file)
     else:
         pairs = _stored(args.vectors, args.file, len(direction))
-    scored = ((float(vector @ direction), -number, text) for number, (text, vector) in enumerate(pairs, start=1))
+    scored = ((float(vector @ direction), -number, text) for number, text, vector in pairs)
     nearest = heapq.nlargest(args.top, scored)
     if not nearest:
-        raise Refusal(f"{args.file} holds no line")
+        raise Refusal(f"{_named(args.file)} holds no line that is not blank")
     width = len(str(max(-number for _, number, _ in nearest)))
+    before = len(f"{0:6.3f}  {0:>{width}}  ")
+    room = columns(before + LABEL) - before
     for cosine, number, text in nearest:
-        print(f"{cosine:6.3f}  {-number:>{width}}  {one_line(text, LABEL) or '(empty)'}")
+        print(f"{cosine:6.3f}  {-number:>{width}}  {one_line(text, room)}")
     return 0
 
 
-def _embedded(encoder: "SentenceEncoder", embed: Embed, file: str) -> Iterator[tuple[str, np.ndarray]]:
-    for result in progress(embed(encoder, Lines(file))):
-        yield result.tokens.text, _unit(result.vector[None])[0]
+def _embedded(encoder: "SentenceEncoder", embed: Embed, file: str) -> Iterator[tuple[int, str, np.ndarray]]:
+    """Number, text and vector of the lines that are not blank."""
+    lines = Written(file)
+    for result in progress(embed(encoder, lines)):
+        yield lines.numbers.popleft(), result.tokens.text, _unit(result.vector[None])[0]
 
 
-def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The lines with their vectors, which are mapped into memory and read block by block."""
+def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[int, str, np.ndarray]]:
+    """The same of stored vectors, of all lines, which are mapped into memory and read block by block."""
     try:
         found = np.load(vectors, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -79,12 +83,13 @@ def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[str, np.ndarr
         if not (fine := np.isfinite(block).all(axis=1)).all():
             raise Refusal(f"--vectors {vectors}: the vector of line {start + int(fine.argmin()) + 1} is not finite")
         block = _unit(block)
-        texts = list(itertools.islice(lines, len(block)))
-        count += len(texts)
-        yield from zip(texts, block, strict=False)
+        for text, vector in zip(itertools.islice(lines, len(block)), block, strict=False):
+            count += 1
+            if text.strip():
+                yield count, text, vector
     count += sum(1 for _ in lines)
     if count != len(found):
-        raise Refusal(f"--vectors {vectors}: holds {len(found)} vectors, but {file} has {count} lines")
+        raise Refusal(f"--vectors {vectors}: holds {len(found)} vectors, but {_named(file)} has {count} lines")
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
@@ -93,17 +98,39 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Lines:
-    """The lines of a file, read as they are asked for. All are there already, unlike those of standard input."""
+    """The lines of a file, or of standard input (``-``), read as they are asked for."""
 
     def __init__(self, file: str) -> None:
         self.file = file
 
     def __iter__(self) -> Iterator[str]:
+        if self.file == "-" and sys.stdin is None:
+            raise Refusal("standard input is closed")
+        if self.file == "-" and sys.stdin.isatty():
+            print("attendax: one text a line, then end of file (Ctrl-D)", file=sys.stderr)
         try:
-            with Path(self.file).open("rb") as stream:
-                yield from decoded(stream, self.file)
+            with open(self.file, "rb") if self.file != "-" else contextlib.nullcontext(sys.stdin.buffer) as stream:
+                yield from decoded(stream, _named(self.file))
         except OSError as error:
-            raise Refusal(f"cannot read {self.file}: {error.strerror}") from None
+            raise Refusal(f"cannot read {_named(self.file)}: {error.strerror}") from None
+
+
+class Written(Lines):
+    """The lines that are not blank, and the numbers of those that were read."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.numbers: collections.deque[int] = collections.deque()
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in enumerate(super().__iter__(), start=1):
+            if line.strip():
+                self.numbers.append(number)
+                yield line
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file
 
 
 def windows_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -147,43 +174,36 @@ class VectorFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.count, self.width = Path(path), 0, 0
-        if self.path.suffix != ".npy":
-            raise Refusal(f"--output {path}: name a file that ends in .npy")
-        if self.path.is_dir() or not self.path.parent.is_dir():
-            raise Refusal(f"--output {path}: there is no such folder, or this is one")
-        self._beside = self.path.with_name(self.path.name + ".part")
+        self.path, self.count, self.width = path, 0, 0
+        writing.check("--output", path, (".npy",), "a file that ends in .npy")
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "VectorFile":
-        try:
-            self._file = self._beside.open("wb")
-        except OSError as error:
-            raise Refusal(f"--output {self.path}: {error.strerror}") from None
-        interrupts.unfinished.add(str(self._beside))
-        self._file.write(b" " * HEADER)
+        with self._refusing():
+            self._file = self._open.enter_context(writing.whole(self.path))
+            self._file.write(b" " * HEADER)
         return self
 
     def add(self, vector: np.ndarray) -> None:
         """Write one more."""
         self.width = len(vector)
-        try:
+        with self._refusing():
             self._file.write(np.asarray(vector, "<f4").tobytes())
-        except OSError as error:
-            raise Refusal(f"--output {self.path}: {error.strerror}") from None
         self.count += 1
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self._open.__exit__(kind, error, trace)
+            return
+        with self._refusing(), self._open:
+            text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
+            self._file.seek(0)
+            self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
+            self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
         try:
-            with self._file:  # whose end, too, may find the disk full
-                if kind is None:
-                    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
-                    self._file.seek(0)
-                    self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
-                    self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
-            if kind is None:
-                self._beside.replace(self.path)
-        except OSError as failed:
-            raise Refusal(f"--output {self.path}: {failed.strerror}") from None
-        finally:
-            self._beside.unlink(missing_ok=True)
-            interrupts.unfinished.discard(str(self._beside))
+            yield
+        except OSError as error:
+            raise Refusal(f"--output {self.path}: {error.strerror}") from None

@@ -26,7 +26,7 @@ def check(
     adapter: Any = None,
     arrays: str | None = None,
     backward: Callable[..., Any] | None = None,
-    only: Iterable[str] = (),
+    only: Iterable[str] | None = (),
     level: str = "everything",
     profile: str = "numbers",
     dtype: str = "float32",

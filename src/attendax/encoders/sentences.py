@@ -6,6 +6,7 @@ positions. Where the others declare something else, it is followed or refused, n
 """
 
 import importlib.util
+import json
 import os
 import reprlib
 from pathlib import Path, PurePath
@@ -17,6 +18,7 @@ from attendax import checks
 from attendax.extras import pip_install, require
 from attendax.params import EncoderParams
 
+from . import panics
 from .checkpoints import load_bert, load_modernbert
 from .checkpoints.files import listed, read_json
 from .config import EncoderConfig
@@ -88,8 +90,8 @@ def load_sentence_encoder(directory: str | os.PathLike[str]) -> SentenceEncoder:
     lower_case = settings.get("do_lower_case", False)
     if type(lower_case) is not bool:
         raise ValueError(f"{NAME}: {LIMITS} has do_lower_case={reprlib.repr(lower_case)}, expected true or false")
-    tokenizer = _read_tokenizer(directory / "tokenizer.json", config)
-    max_tokens = _max_tokens(settings, config, tokenizer.num_special_tokens_to_add(False))
+    tokenizer, num_special = _read_tokenizer(directory / "tokenizer.json", config)
+    max_tokens = _max_tokens(settings, config, num_special)
     return SentenceEncoder(jax.device_put(params), config, tokenizer, max_tokens, normalize, lower_case, pooling)
 
 
@@ -104,16 +106,17 @@ def tokenize(encoder: SentenceEncoder, text: str) -> Tokens:
     if not isinstance(text, str):
         checks.fail(TypeError, "tokenize", f"text must be a string, got {type(text).__name__}.")
     try:
-        content = tokenizer.encode(text.lower() if encoder.lower_case else text, add_special_tokens=False)
+        with panics.raised():
+            content = tokenizer.encode(text.lower() if encoder.lower_case else text, add_special_tokens=False)
+            room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(False)
+            num_cut = max(0, len(content) - room)
+            if num_cut:
+                content.truncate(room)
+            whole = tokenizer.post_process(content)
     except TypeError:
         checks.fail(TypeError, "tokenize", "text holds a lone surrogate, which UTF-8 cannot.")
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"tokenize: tokenizer.json cannot split {reprlib.repr(text)} ({error})") from None
-    room = encoder.max_tokens - tokenizer.num_special_tokens_to_add(False)
-    num_cut = max(0, len(content) - room)
-    if num_cut:
-        content.truncate(room)
-    whole = tokenizer.post_process(content)
     return Tokens(text, whole.ids, whole.tokens, len(whole) + num_cut)
 
 
@@ -133,23 +136,49 @@ def _max_tokens(settings: dict[str, Any], config: EncoderConfig, num_special: in
     return limit
 
 
-def _read_tokenizer(path: Path, config: EncoderConfig) -> Any:
-    """The tokenizer without the padding and truncation that its file may hold (all-MiniLM-L6-v2: both, at 128)."""
+def _read_tokenizer(path: Path, config: EncoderConfig) -> tuple[Any, int]:
+    """The tokenizer, and how many special tokens it adds to a text.
+
+    It is without the padding and truncation that its file may hold (all-MiniLM-L6-v2: both, at 128).
+    """
     tokenizers = require("tokenizers", NAME)
     if not path.is_file():
         raise FileNotFoundError(f"{NAME}: {path} is missing")
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        special = tokenizer.encode("").ids
+        content = path.read_bytes()
+        _check_merges(content)
+        with panics.raised():
+            tokenizer = tokenizers.Tokenizer.from_buffer(content)
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            special = tokenizer.encode("").ids
+            tokens = tokenizer.get_vocab()
+            num_special = tokenizer.num_special_tokens_to_add(False)
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"{NAME}: {path} is corrupt ({error})") from None
-    largest = max([*tokenizer.get_vocab().values(), *special], default=0)
+    largest = max([*tokens.values(), *special], default=0)
     if largest >= config.vocab_size:
         facts = f"a token of id {largest}, but the model has embeddings for ids 0 to {config.vocab_size - 1}"
         raise ValueError(f"{NAME}: tokenizer.json has {facts}")
-    return tokenizer
+    return tokenizer, num_special
+
+
+def _check_merges(content: bytes) -> None:
+    """Refuse merges at which the library ends the process: it cuts the prefix off what they add, and may cut a letter.
+
+    Raises:
+        ValueError: what a merge adds does not begin with the prefix of what continues a word.
+    """
+    try:
+        model = json.loads(content)["model"]
+        prefix, merges = model["continuing_subword_prefix"], model["merges"]
+        added = [(pair.split(" ") if isinstance(pair, str) else pair)[1] for pair in merges] if prefix else []
+        wrong = next((piece for piece in added if not piece.startswith(prefix)), None)
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return  # no such model; what is no JSON the library says
+    if wrong is not None:
+        facts = f"a merge adds {reprlib.repr(wrong)}, which does not begin with {reprlib.repr(prefix)}"
+        raise ValueError(f"{facts}, its continuing_subword_prefix")
 
 
 def _read_modules(directory: Path) -> tuple[bool, str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from attendax.legible import did_you_mean
+
 OPTIONS = (
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
     "dropout_rate", "dropout_rng", "return_lse", "offset",
@@ -114,7 +116,8 @@ class Implementation:
             if getattr(self, name) not in known:
                 raise ValueError(f"check: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
         if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
-            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {', '.join((*TRAITS, *OPTIONS))}")
+            some = ", ".join((*TRAITS, *OPTIONS)) + did_you_mean(unknown[0], (*TRAITS, *OPTIONS))
+            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {some}")
         if self.backward is not None and not hasattr(self.attend, "backward"):
             attend: Any = functools.partial(self.attend)
             attend.backward = self.backward

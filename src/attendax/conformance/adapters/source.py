@@ -12,6 +12,8 @@ import textwrap
 from types import ModuleType
 from typing import Any
 
+from attendax.legible import did_you_mean
+
 
 def resolve(path: str) -> Any:
     """What ``"module:name"`` names; the current directory is searched, too.
@@ -26,7 +28,7 @@ def resolve(path: str) -> Any:
     found = importlib.import_module(module)
     for name in names.split("."):
         if not hasattr(found, name):
-            raise ValueError(f"check: {module} has no {names}")
+            raise ValueError(f"check: {module} has no {names}{did_you_mean(name, dir(found))}")
         found = getattr(found, name)
     return found
 

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from attendax.legible import did_you_mean
+
 from . import biases, blocks, caches, conduct, contexts, gradients, leaks, masks, values
 from .case import GRADIENT, LEVELS, PROFILES, Case, Inputs, Leaves
 
@@ -21,7 +23,7 @@ __all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes"
 BACKWARD = "backward"  # the level of gradients alone
 
 
-def choose(only: Iterable[str] = (), level: str = "everything", profile: str = PROFILES[-1]) -> list[Case]:
+def choose(only: Iterable[str] | None = (), level: str = "everything", profile: str = PROFILES[-1]) -> list[Case]:
     """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
     What is named in full is asked whatever the profile.
@@ -31,8 +33,9 @@ def choose(only: Iterable[str] = (), level: str = "everything", profile: str = P
     """
     for name, got, known in (("level", level, (*LEVELS, BACKWARD)), ("profile", profile, PROFILES)):
         if got not in known:
-            raise ValueError(f"check: {name} got {got!r}, expected one of {', '.join(known)}")
-    only = [only] if isinstance(only, str) else list(only)
+            near = did_you_mean(got, known)
+            raise ValueError(f"check: {name} got {got!r}, expected one of {', '.join(known)}{near}")
+    only = [only] if isinstance(only, str) else list(only or ())
     of_level = [case for case in CASES if _of_level(case, level)]
     within = PROFILES[: PROFILES.index(profile) + 1]
     cases = [case for case in of_level if case.profile in within or case.name in only]
@@ -40,7 +43,8 @@ def choose(only: Iterable[str] = (), level: str = "everything", profile: str = P
         if not any(_picks(words, case) for case in cases):
             least = next((case.profile for case in of_level if _picks(words, case)), None)
             asked = "expected a law such as L6, a part of a name such as cache, or a keyword such as offset"
-            advice = f"; profile {least} has some" if least else f"; {asked}"
+            near = did_you_mean(words, [name for case in CASES for name in (case.law, case.name)])
+            advice = f"; profile {least} has some" if least else f"; {asked}{near}"
             raise ValueError(f"check: only got {words!r}, which picks no case of level {level}{advice}")
     return [case for case in cases if not only or any(_picks(words, case) for words in only)]
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from attendax.legible import did_you_mean
+
 from .case import LAW, PROFILES, SIZES
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -34,7 +36,8 @@ class How(NamedTuple):
         """
         for name, known in (("dtype", DTYPES), ("profile", PROFILES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
-                raise ValueError(f"{who}: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
+                near = did_you_mean(getattr(self, name), known)
+                raise ValueError(f"{who}: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}{near}")
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")

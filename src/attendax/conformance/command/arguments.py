@@ -1,11 +1,12 @@
 """What is asked for at the command line: its arguments, and what they say in the terms of ``check``."""
 
 import argparse
-import os
 from collections.abc import Callable
 from typing import Any
 
+from attendax import writing
 from attendax.exits import Refusal
+from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS
 from ..adapters.implementation import Implementation
@@ -117,7 +118,8 @@ def _import(load: Callable[[], Any], path: str) -> Any:
     try:
         return load()
     except ImportError as error:
-        raise Refusal(f"{path}: {one_line(error)}") from error
+        near = did_you_mean(path, {adapter.function for adapter in ADAPTERS.values()} - {path})
+        raise Refusal(f"{path}: {one_line(error)}{near}") from error
     except (Exception, SystemExit) as error:
         if str(error).startswith("check: "):
             raise
@@ -127,10 +129,12 @@ def _import(load: Callable[[], Any], path: str) -> Any:
 def implementation(args: argparse.Namespace) -> Implementation:
     """What the arguments name; all that can be refused is refused here."""
     if ":" not in args.target and args.target not in ADAPTERS:
-        known = ", ".join(ADAPTERS)
-        raise Refusal(f"{args.target!r} is neither module:function nor an adapter that ships: {known}")
+        near = did_you_mean(args.target, [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())])
+        said = f"{args.target!r} is neither module:function nor an adapter that ships"
+        raise Refusal(said + (near or f": {', '.join(ADAPTERS)}"))
     if args.dtype not in DTYPES:
-        raise Refusal(f"--dtype got {args.dtype!r}, expected one of {', '.join(DTYPES)}")
+        known = ", ".join(DTYPES) + did_you_mean(args.dtype, DTYPES)
+        raise Refusal(f"--dtype got {args.dtype!r}, expected one of {known}")
     if args.seed < 0:
         raise Refusal(f"--seed got {args.seed}, expected 0 or more")
     given = settings(args)
@@ -161,9 +165,8 @@ def refuse_unwritable(args: argparse.Namespace) -> None:
     if sum(file == "-" for file in written.values()) > 1:
         raise Refusal("only one report fits standard output: give the others a file")
     for kind, file in written.items():
-        folder = os.path.dirname(file) or "."
-        if file != "-" and (os.path.isdir(file) or not os.path.isdir(folder)):
-            raise Refusal(f"--{kind} {file}: there is no such folder, or this is one")
+        if file != "-":
+            writing.check(f"--{kind}", file)
 
 
 def one_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from attendax import writing
 from attendax.exits import Refusal
 
 LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of ``--all-installed``: a line for each case
@@ -42,10 +43,9 @@ def progress(*, quiet: bool = False) -> "Iterator[Callable[[int, int, Case], Non
 
 
 def write(file: str, content: str) -> None:
-    """Write a report, as UTF-8 whatever the locale."""
+    """Write a report, whole or not at all."""
     try:
-        with open(file, "w", encoding="utf-8", errors="replace", newline="\n") as out:
-            out.write(content)
+        writing.write(file, content)
     except OSError as error:
         raise Refusal(f"cannot write {file}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ import sys
 
 from attendax.exits import FAILED, REFUSED, Refusal
 from attendax.extras import require
+from attendax.legible import wrapped
 
 from ..adapters import ADAPTERS, matrix
 from ..adapters.adapter import version_of
@@ -75,18 +76,23 @@ def _run(args: argparse.Namespace) -> int:
     return _show(report, args)
 
 
+def _list(line: str) -> None:
+    """A line of a list: wrapped in a terminal; whole for other programs."""
+    print(wrapped(line, indent=" " * 5) if sys.stdout.isatty() else line)
+
+
 def _list_adapters() -> int:
     width = max(map(len, ADAPTERS))
     for name, adapter in ADAPTERS.items():
         found = importlib.util.find_spec(adapter.function.partition(":")[0].partition(".")[0])
         version = version_of(adapter.package) if found else "not installed"
-        print(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
+        _list(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
     return 0
 
 
 def _list_cases(args: argparse.Namespace) -> int:
     for case in choose(args.only or (), args.level, args.profile or "law"):
-        print(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
+        _list(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
     return 0
 
 

@@ -1,15 +1,30 @@
 """A report: the outcomes of an implementation, written as JSON, as Markdown and as a page."""
 
+from attendax.legible import one_line
+
 from .junit import junit
 from .markdown import markdown
 from .outcomes import Outcomes, to_json
 from .page import page
+from .summary import summary
 
 
 class Report(Outcomes):
     """All cases of one implementation: the ``Outcomes``, with their attributes, and how they are written."""
 
     __slots__ = ()
+
+    def __str__(self) -> str:
+        """What was found, on one line."""
+        return one_line(f"{f'{self.name} {self.version}'.strip()}: {summary(self)}")
+
+    def __repr__(self) -> str:
+        """The same; all of it is in ``to_dict``."""
+        return f"<Report {self}>"
+
+    def __format__(self, spec: str) -> str:
+        """As a string is."""
+        return format(str(self), spec)
 
     def to_json(self) -> str:
         """The report as JSON; a number that is not finite is a string."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from attendax.legible import did_you_mean
+
 from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
 from ..adapters.implementation import Implementation
@@ -38,7 +40,8 @@ def implement(
 ) -> Implementation:
     """What ``check`` judges, from what it is given."""
     if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {', '.join(SETTINGS)}")
+        known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
+        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
     if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
         settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
     if isinstance(fn, Implementation):
@@ -84,7 +87,7 @@ def _overridden(made: Implementation, arrays: str | None, backward: Any, setting
 
 def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Implementation:
     if adapter not in ADAPTERS:
-        known = ", ".join(ADAPTERS)
+        known = ", ".join(ADAPTERS) + did_you_mean(adapter, ADAPTERS)
         raise ValueError(f"check: adapter got {adapter!r}, expected module:function or one of {known}")
     made = shipped(adapter)
     own = path is None or path == made.function

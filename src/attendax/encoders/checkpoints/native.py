@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attendax import writing
 from attendax.extras import require
 from attendax.params import EncoderParams
 
@@ -24,8 +25,8 @@ SIZES = ("vocab_size", "max_positions", "d_model", "num_heads", "d_ff")
 def save(path: str | os.PathLike[str], params: EncoderParams, config: EncoderConfig) -> None:
     """Write an encoder to one safetensors file: every weight under its name, such as ``blocks.0.attention.W_Q``.
 
-    The file is there whole or not at all: it is written beside its place and then moved. Layers of a stack
-    (``stack_layers``) are stored one by one.
+    The file is there whole or not at all: it is written beside its place and then moved. What stood there stays until
+    then. Layers of a stack (``stack_layers``) are stored one by one. All of it is in memory once more meanwhile.
 
     Args:
         path: the file.
@@ -34,6 +35,7 @@ def save(path: str | os.PathLike[str], params: EncoderParams, config: EncoderCon
 
     Raises:
         TypeError, ValueError: the weights are not those of the configuration.
+        OSError: the disk is full, there is no such folder, or nothing may be written there; ``path`` is as it was.
         ModuleNotFoundError: ``safetensors`` is not installed.
 
     Example:
@@ -51,13 +53,7 @@ def save(path: str | os.PathLike[str], params: EncoderParams, config: EncoderCon
     leaves = jax.tree_util.tree_leaves_with_path(params._replace(blocks=blocks))
     tensors = {_name(where): np.ascontiguousarray(leaf) for where, leaf in leaves}
     metadata = {"format": FORMAT, "config": json.dumps(dataclasses.asdict(config))}
-    path = Path(path)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        writer.save_file(tensors, beside, metadata=metadata)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    writing.write(path, writer.save(tensors, metadata=metadata))  # save_file renames a file of its own
 
 
 def load(path: str | os.PathLike[str]) -> tuple[EncoderParams, EncoderConfig]:

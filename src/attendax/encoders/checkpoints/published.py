@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from attendax import writing
 from attendax.extras import require
 from attendax.params import EncoderParams
 
@@ -105,15 +105,10 @@ def _with_others(function: str, kind: Kind, path: Path, tensors: dict[str, np.nd
 
 
 def _write(function: str, directory: Path, tensors: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-    """Write the two files beside their places, and move them when both are whole."""
-    safetensors, writer = require("safetensors", function), require("safetensors.numpy", function)
+    """Write the two files; the places of both are as they were until both are whole."""
+    writer = require("safetensors.numpy", function)
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part.", dir=directory) as beside:
-        try:
-            writer.save_file(tensors, Path(beside) / WEIGHTS, metadata={"format": "pt"})
-        except safetensors.SafetensorError as error:  # it has no other for a full disk
-            raise OSError(f"{function}: {directory / WEIGHTS} cannot be written ({error})") from None
-        text = json.dumps(settings, indent=2, sort_keys=True)
-        (Path(beside) / SETTINGS).write_text(text + "\n", encoding="utf-8")
-        for name in (WEIGHTS, SETTINGS):
-            (Path(beside) / name).replace(directory / name)
+    with writing.whole(directory / SETTINGS) as config, writing.whole(directory / WEIGHTS) as weights:
+        config.write((json.dumps(settings, indent=2, sort_keys=True) + "\n").encode())
+        config.flush()
+        weights.write(writer.save(tensors, metadata={"format": "pt"}))

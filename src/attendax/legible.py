@@ -1,6 +1,13 @@
-"""Text from anywhere on one line of a terminal: as it is, without what could steer the terminal."""
+"""Text for a terminal: on one line, without what could steer it; as wide as it is; and the word that was meant."""
 
+import difflib
+import shutil
+import textwrap
 import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+NARROWEST = 40  # columns that everything that is printed fits
 
 # They reorder what stands beside them, up to the end of the line (UAX #9): embeddings, overrides, isolates.
 _REORDERING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
@@ -29,6 +36,30 @@ def one_line(text: str, columns: int | None = None) -> str:
     while end and (_width(line[end]) == 0 or line[end - 1] == _JOINER):  # not in the middle of a picture or a letter
         end -= 1
     return line[:end] + "…"
+
+
+def columns(otherwise: int = 80) -> int:
+    """How wide a line may be: what COLUMNS or else the terminal says, or ``otherwise``; 40 at least."""
+    return max(NARROWEST, shutil.get_terminal_size((otherwise, 24)).columns)
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """The text in lines that fit; all but the first begin with ``indent``."""
+    return textwrap.fill(text, columns(), subsequent_indent=indent, break_on_hyphens=False)
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str:
+    """The nearest of the known words, as the end of a sentence; nothing where none is near.
+
+    Example:
+        >>> did_you_mean("jaxnn", ["jax.nn", "flax"])
+        '; did you mean jax.nn?'
+        >>> did_you_mean("torch", ["jax.nn", "flax"])
+        ''
+    """
+    words = {name.lower().lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(str(word).lower().lstrip("-"), words, n=1, cutoff=0.5)
+    return f"; did you mean {words[near[0]]}?" if near else ""
 
 
 def _is_control(character: str) -> bool:
