@@ -23,6 +23,10 @@ class Modifier(NamedTuple):
         """With gradients in place of its arrays."""
         return self._replace(arrays=arrays)
 
+    def sinks(self) -> list[Any]:
+        """No protocol asks for them."""
+        return []
+
 
 def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndarray:
     """Which query may look at which key, (..., N, T, S) or broadcastable to it; a bias of -inf is not looked at."""
