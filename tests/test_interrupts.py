@@ -69,6 +69,11 @@ def interrupted(process, number=signal.SIGINT):
     return status, process.stdout.read(), process.stderr.read()
 
 
+def _hears():
+    """Of a signal that this process was started to ignore, as by nohup, the command would be right to know nothing."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class TestEmbed:
     def test_waiting_for_the_next_line(self, start):
         process = start()
@@ -86,7 +91,8 @@ class TestEmbed:
         (folder / "a.npy").write_text("before")
         command = [sys.executable, "-m", "attendax", "embed", "--weights", str(weights)]
         command += ["--output", str(folder / "a.npy")]
-        with subprocess.Popen(command, **dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)) as process:
+        pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
+        with subprocess.Popen(command, **pipes, preexec_fn=_hears) as process:
             while len(list(folder.iterdir())) == 1:
                 assert process.poll() is None
                 time.sleep(0.05)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 Tree = TypeVar("Tree")
@@ -205,7 +206,7 @@ def rows_below(x: Array, limit: float) -> Array:
 
 
 def _squares_below(x: Array, limit: float, axis: int | None) -> Array:
-    wide = lax.stop_gradient(x).astype(jnp.result_type(x.dtype, jnp.float32))
+    wide = lax.stop_gradient(x).astype(np.result_type(x.dtype, np.float32))
     squares = jnp.sum(jnp.square(wide), axis=axis, keepdims=axis is not None)  # NumPy, of a constant, would warn
     return squares < min(float(limit) * float(limit), float(jnp.finfo(wide.dtype).max))
 

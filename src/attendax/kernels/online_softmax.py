@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from attendax import checks
 
-from .operands import Results, takes_arrays
+from .operands import Results, takes_arrays, wide_dtype
 
 
 def max_or_zero(row_max: Array) -> Array:
@@ -117,7 +117,7 @@ def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, 
     """
     checks.pairs_to_merge("merge", one, other)
     (out1, lse1), (out2, lse2) = one, other
-    wide = jnp.result_type(lse1.dtype, lse2.dtype, jnp.float32)
+    wide = wide_dtype(lse1.dtype, lse2.dtype)
     lse1, lse2 = lse1.astype(wide), lse2.astype(wide)
     largest = lax.stop_gradient(jnp.maximum(lse1, lse2))
     empty, shift = largest == -jnp.inf, max_or_zero(largest)

@@ -63,7 +63,7 @@ class Operands(NamedTuple):
     def wide(self) -> Any:
         """The dtype to compute in: the widest of the arrays, float32 at least (L8)."""
         given = (x for x in self[:4] if x is not None)
-        return jnp.result_type(jnp.float32, *(x.dtype for x in given))
+        return wide_dtype(*(x.dtype for x in given))
 
 
 class Results(NamedTuple):
@@ -145,6 +145,11 @@ class Plan:
         return *self.batch, *operands.query.shape[len(self.batch) : -3]
 
 
+def wide_dtype(*dtypes: Any) -> Any:
+    """The widest of floating dtypes, float32 at least. NumPy says so, too, where JAX is set to promote nothing."""
+    return np.result_type(np.float32, *dtypes)
+
+
 def takes_arrays(function: Function) -> Function:
     """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
 
@@ -166,5 +171,5 @@ def takes_arrays(function: Function) -> Function:
 
 def widen(*arrays: Any) -> tuple[Any, ...]:
     """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
-    dtype = jnp.result_type(jnp.float32, *(array.dtype for array in arrays if array is not None))
+    dtype = wide_dtype(*(array.dtype for array in arrays if array is not None))
     return tuple(None if array is None else array.astype(dtype) for array in arrays)

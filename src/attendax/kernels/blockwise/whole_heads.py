@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from ..not_finite import finite, mark_of_heads, marked, spoiled_rows
 from ..numerics import all_below, on_all_cores, product, repeated, rows_below, times
-from ..operands import Operands, Plan, Results
+from ..operands import Operands, Plan, Results, wide_dtype
 from .partition import once_more, repeat
 from .tile import allowed_pairs
 from .tiles import Grid
@@ -131,7 +131,7 @@ def _by_choice(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
 
 def _small(x: Array) -> Array:
     """The array with 0 for what is ``HUGE`` or not finite; float16 has no such number."""
-    return jnp.where(jnp.abs(x.astype(jnp.result_type(x.dtype, jnp.float32))) < HUGE, x, 0)
+    return jnp.where(jnp.abs(x.astype(wide_dtype(x.dtype))) < HUGE, x, 0)
 
 
 def _averaged(scores: Array, value: Array, mark: Any, every: Callable, all_see_all: bool) -> tuple[Array, ...]:
