@@ -69,9 +69,12 @@ def interrupted(process, number=signal.SIGINT):
     return status, process.stdout.read(), process.stderr.read()
 
 
-def _hears():
-    """Of a signal that this process was started to ignore, as by nohup, the command would be right to know nothing."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+@pytest.fixture
+def heard():
+    """What they start hears the end of the terminal, also where the tests were told to ignore it, as by nohup."""
+    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, ours)
 
 
 class TestEmbed:
@@ -83,7 +86,7 @@ class TestEmbed:
         assert interrupted(process) == (130, b"", b"")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    def test_half_a_file_goes(self, tmp_path, number):
+    def test_half_a_file_goes(self, heard, tmp_path, number):
         pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
         pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
         weights, folder = small_bert.write_checkpoint(tmp_path / "model"), tmp_path / "out"
@@ -92,7 +95,7 @@ class TestEmbed:
         command = [sys.executable, "-m", "attendax", "embed", "--weights", str(weights)]
         command += ["--output", str(folder / "a.npy")]
         pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
-        with subprocess.Popen(command, **pipes, preexec_fn=_hears) as process:
+        with subprocess.Popen(command, **pipes) as process:
             while len(list(folder.iterdir())) == 1:
                 assert process.poll() is None
                 time.sleep(0.05)
