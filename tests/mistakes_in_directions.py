@@ -13,7 +13,7 @@ from jax.interpreters import batching, mlir
 keep = jax.lax.stop_gradient
 
 
-def pieces(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, inner=lambda x: x):
+def pieces(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None):
     """Scores by the formula, and the softmax, the average and lse of them; no row is empty unless a mask says so."""
     products = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
     scores = products if softcap is None else softcap * jnp.tanh(products / softcap)
@@ -22,13 +22,21 @@ def pieces(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=
     if is_causal:
         allowed = allowed & np.tri(*scores.shape[-2:], dtype=bool)
     scores = jnp.where(allowed, scores, -1e30)
-    weights = jnp.where(allowed, jax.nn.softmax(inner(scores), axis=-1), 0)
+    if sinks is not None:
+        scores = jnp.concatenate([scores, jnp.broadcast_to(column(sinks), (*scores.shape[:-1], 1))], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)[..., : key.shape[-2]]
+    weights = jnp.where(allowed, weights, 0)
     return allowed, products, weights, weights @ value, jax.nn.logsumexp(scores, axis=-1)
 
 
-def right(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, return_lse=False):
+def column(sinks):
+    """Beside the scores."""
+    return sinks[:, None, None]
+
+
+def right(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None, return_lse=False):
     """The formula."""
-    options = dict(mask=mask, bias=bias, is_causal=is_causal, softcap=softcap)
+    options = dict(mask=mask, bias=bias, is_causal=is_causal, softcap=softcap, sinks=sinks)
     *_, out, lse = pieces(query, key, value, **options)
     return (out, lse) if return_lse else out
 
@@ -45,24 +53,30 @@ def with_tangent(change):
     ``change(name, x)`` may change a piece of the tangent: ds, the products' part of it, dlse, or dv.
     """
 
-    def attend(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, return_lse=False):
+    def attend(
+        query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None, return_lse=False
+    ):  # fmt: skip
         options = dict(mask=mask, is_causal=is_causal, softcap=softcap)
-        arrays = (query, key, value) if bias is None else (query, key, value, bias)
+        optional = {name: x for name, x in (("bias", bias), ("sinks", sinks)) if x is not None}
+        arrays = (query, key, value, *optional.values())
 
-        def run(query, key, value, bias=None):
-            return pieces(query, key, value, bias=bias, **options)[-2:]
+        def run(query, key, value, *more):
+            return pieces(query, key, value, **dict(zip(optional, more, strict=True)), **options)[-2:]
 
         def moves(residuals, dots):
-            query, key, value, *bias = residuals
-            given = {"bias": bias[0]} if bias else {}
-            allowed, products, weights, _, _ = pieces(query, key, value, **given, **options)
+            query, key, value, *more = residuals
+            given, moved = (dict(zip(optional, x, strict=True)) for x in (more, dots[3:]))
+            allowed, products, weights, _, lse = pieces(query, key, value, **given, **options)
             dproducts = dots[0] @ key.swapaxes(-1, -2) + query @ dots[1].swapaxes(-1, -2)
             ds = dproducts * query.shape[-1] ** -0.5
             if softcap is not None:
                 ds = ds * change("cap", 1 - jnp.tanh(products / softcap) ** 2)
-            if bias:
-                ds = ds + change("bias", dots[3])
+            if "bias" in moved:
+                ds = ds + change("bias", moved["bias"])
             dlse = (weights * ds).sum(axis=-1)
+            if "sinks" in moved:
+                share = jnp.exp(column(given["sinks"]) - lse[..., None])
+                dlse = dlse + change("sinks", share * column(moved["sinks"]))[..., 0]
             tangent = (weights * (ds - dlse[..., None])) @ value + weights @ change("value", dots[2])
             empty = ~allowed.any(axis=-1)
             return change("row", tangent, empty), change("lse", dlse)
@@ -93,17 +107,20 @@ def mistaken(piece, how):
 def with_backward(hide):
     """The backward by hand; ``hide(name, x)`` may hide a piece of it from the second derivative."""
 
-    def attend(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, return_lse=False):
+    def attend(
+        query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None, return_lse=False
+    ):  # fmt: skip
         options = dict(mask=mask, is_causal=is_causal, softcap=softcap)
-        arrays = (query, key, value) if bias is None else (query, key, value, bias)
+        optional = {name: x for name, x in (("bias", bias), ("sinks", sinks)) if x is not None}
+        arrays = (query, key, value, *optional.values())
 
-        def run(query, key, value, bias=None):
-            return pieces(query, key, value, bias=bias, **options)[-2:]
+        def run(query, key, value, *more):
+            return pieces(query, key, value, **dict(zip(optional, more, strict=True)), **options)[-2:]
 
         def backward(arrays, cotangents):
-            query, key, value, *bias = arrays
-            given = {"bias": hide("bias", bias[0])} if bias else {}
-            _, products, weights, _, _ = pieces(query, key, value, **given, **options)
+            query, key, value, *more = arrays
+            given = {name: hide(name, x) for name, x in zip(optional, more, strict=True)}
+            _, products, weights, _, lse = pieces(query, key, value, **given, **options)
             weights = hide("weights", weights)
             dweights = cotangents[0] @ value.swapaxes(-1, -2)
             delta = (weights * dweights).sum(axis=-1, keepdims=True)
@@ -111,9 +128,12 @@ def with_backward(hide):
             slope = 1.0 if softcap is None else hide("cap", 1 - jnp.tanh(products / softcap) ** 2)
             dz = ds * slope * query.shape[-1] ** -0.5
             grads = [dz @ key, dz.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ cotangents[0]]
-            if bias:
-                axes = tuple(k for k, size in enumerate(bias[0].shape) if size != ds.shape[k])
+            if "bias" in given:
+                axes = tuple(k for k, size in enumerate(given["bias"].shape) if size != ds.shape[k])
                 grads.append(ds.sum(axis=axes, keepdims=True))
+            if "sinks" in given:
+                share = hide("share", jnp.exp(column(given["sinks"]) - lse[..., None]))
+                grads.append((share * (cotangents[1][..., None] - delta)).sum(axis=(0, 2, 3)))
             return tuple(grads)
 
         @jax.custom_vjp
@@ -301,6 +321,9 @@ MISTAKES = {
     "vmap: a mask for each": by_primitive(one_mask_for_all),
     "vmap: gradients by example": gradients_added_up,
     "checkpoint": weights_beside_the_graph,
+    "jvp: sinks": mistaken("sinks", lambda x: 0 * x),
+    "second order: sinks": hidden("share"),
+    "second order: sinks, the other way": with_backward(lambda name, x: seen_once(x) if name == "share" else x),
     "jvp: query of ones, 64": wrong_tangent_beside_a_constant(0),
     "jvp: value of identity, 64": wrong_tangent_beside_a_constant(2),
     "second order: query of ones, 64": hidden_beside_a_constant(0),

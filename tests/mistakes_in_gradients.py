@@ -157,7 +157,7 @@ BIASES = [
     instead("bias after a softcap", BIAS_RESULT, 'to_shape(dproducts / steps["scale"], bias)]'),
     before(
         "bias with grouped heads",
-        "    return [*grads, to_shape(dscores, bias)]",
+        "    grads = grads if bias is None else [",
         "if bias is not None and query.ndim == 4:",
         "    B, N, *rest = dscores.shape",
         "    dscores = dscores.reshape(B, key.shape[1], -1, *rest).swapaxes(1, 2).reshape(dscores.shape)",

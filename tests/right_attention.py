@@ -12,7 +12,7 @@ FLOATING = ("float64", "float32", "float16", "bfloat16")
 def attend(
     query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False, offset=0,
+    return_lse=False, offset=0, sinks=None,
 ):  # fmt: skip
     """out, or out and lse."""
     ids = query_segment_ids, key_segment_ids
@@ -20,6 +20,7 @@ def attend(
     allowed = pairs(query, key, mask, is_causal, window, key_lengths, *ids, bias, offset)
     steps = forward(query, key, value, allowed, bias, scale, softcap)
     kept = keep(steps["weights"].shape, dropout_rate, dropout_rng)
+    steps = beside_sinks(steps, sinks)
     out = average(steps["weights"] * kept, steps["v"], allowed)
     out = out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
     lse = steps["lse"].reshape(query.shape[:-1])
@@ -122,7 +123,21 @@ def forward(query, key, value, allowed, bias, scale, softcap):
     total = powers.sum(axis=-1, keepdims=True)
     weights = powers / np.where(total == 0, 1, total)
     lse = (shift + np.log(total))[..., 0]
-    return dict(q=q, k=k, v=v, scale=scale, products=products, weights=weights, lse=lse, wide=wide)
+    return dict(
+        q=q, k=k, v=v, scale=scale, products=products, weights=weights, shift=shift, total=total, lse=lse, wide=wide
+    )
+
+
+def beside_sinks(steps, sinks):
+    """Weights and lse beside a key of value 0 for each head, which every query sees, and its share of the weight."""
+    if sinks is None:
+        return steps
+    shift, column = steps["shift"], sinks.astype(steps["wide"])[:, None, None]
+    largest = np.maximum(shift, column)
+    of_keys, of_sink = steps["total"] * np.exp(shift - largest), np.exp(column - largest)
+    lse = largest + np.log(of_keys + of_sink)
+    share = of_sink / (of_keys + of_sink)
+    return steps | dict(weights=steps["weights"] * of_keys / (of_keys + of_sink), share=share, lse=lse[..., 0])
 
 
 def average(weights, values, allowed):
@@ -149,7 +164,7 @@ def keep(shape, rate, rng):
 def backward(
     grad_output, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None, grad_lse=None,
-    offset=0,
+    offset=0, sinks=None,
 ):  # fmt: skip
     """Gradients of query, key, value and, where there is one, the bias."""
     ids = query_segment_ids, key_segment_ids
@@ -157,6 +172,8 @@ def backward(
     steps = forward(query, key, value, allowed, bias, scale, softcap)
     q, k, v, weights = steps["q"], steps["k"], steps["v"], steps["weights"]
     kept = keep(weights.shape, dropout_rate, dropout_rng)
+    steps = beside_sinks(steps, sinks)
+    weights = steps["weights"]
     cotangent = grad_output.astype(steps["wide"])
     dweights = np.where(allowed, cotangent @ v.swapaxes(-1, -2), 0) * kept
     delta = (dweights * weights).sum(axis=-1, keepdims=True)
@@ -171,7 +188,14 @@ def backward(
     grad_key = average(dproducts.swapaxes(-1, -2), q, allowed.swapaxes(-1, -2))
     grad_value = (weights * kept).swapaxes(-1, -2) @ cotangent
     grads = [grad_query.astype(query.dtype), ungroup(grad_key, key), ungroup(grad_value, value)]
-    return [*grads, to_shape(dscores, bias)] if bias is not None else grads
+    grads = grads if bias is None else [*grads, to_shape(dscores, bias)]
+    return grads if sinks is None else [*grads, of_sinks(steps["share"], delta, grad_lse, sinks)]
+
+
+def of_sinks(share, delta, grad_lse, sinks):
+    """The gradient of the sinks: their weight has none, for their value is 0."""
+    gradient = -delta if grad_lse is None else grad_lse[..., None] - delta
+    return (share * gradient).sum(axis=(0, 2, 3)).astype(sinks.dtype)
 
 
 def ungroup(gradient, array):

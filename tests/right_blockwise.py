@@ -15,13 +15,15 @@ BLOCK_K = 128
 def attend(
     query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False, offset=0,
+    return_lse=False, offset=0, sinks=None,
 ):  # fmt: skip
     """out, or out and lse."""
     ids = query_segment_ids, key_segment_ids
     refuse(query, key, value, mask, bias, softcap, window, key_lengths, *ids, dropout_rate)
     kept = keep((*query.shape[:-1], key.shape[-2]), dropout_rate, dropout_rng)
-    call = Tiles(query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept, offset)
+    call = Tiles(
+        query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept, offset, sinks
+    )
     out = np.zeros((*query.shape[:-1], value.shape[-1]), call.wide)
     lse = np.full(query.shape[:-1], -np.inf, call.wide)
     for rows in call.query_blocks():
@@ -36,24 +38,30 @@ def attend(
 def backward(
     grad_output, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None, grad_lse=None,
-    offset=0,
+    offset=0, sinks=None,
 ):  # fmt: skip
     """Gradients of query, key, value and, where there is one, the bias."""
     ids, full = (query_segment_ids, key_segment_ids), (*query.shape[:-1], key.shape[-2])
     kept = keep(full, dropout_rate, dropout_rng)
-    call = Tiles(query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept, offset)
+    call = Tiles(
+        query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, *ids, kept, offset, sinks
+    )
     cotangent = grad_output.astype(call.wide)
     heads = query.shape[:-2]
     grad_query = np.zeros(query.shape, call.wide)
     grad_key = np.zeros((*heads, *key.shape[-2:]), call.wide)
     grad_value = np.zeros((*heads, *value.shape[-2:]), call.wide)
     grad_bias = np.zeros(full if bias is not None else (0,), call.wide)
+    grad_sinks = 0
     for rows in call.query_blocks():
         largest, total = call.normaliser(rows)
         delta = 0
         for keys in call.key_blocks():
             weights, dweights, _, _ = call.dweights(rows, keys, cotangent, largest, total)
             delta = delta + (weights * dweights).sum(axis=-1, keepdims=True)
+        for sink in call.scores_of_sinks(rows):
+            moved = (0 if grad_lse is None else grad_lse[..., rows, None]) - delta
+            grad_sinks = grad_sinks + (np.exp(sink - largest) / total * moved).sum(axis=(0, 2, 3))
         for keys in call.key_blocks():
             weights, dweights, allowed, products = call.dweights(rows, keys, cotangent, largest, total)
             dscores = weights * (dweights - delta)
@@ -70,7 +78,8 @@ def backward(
             weights = weights * call.kept_at(rows, keys)
             grad_value[..., keys, :] += weights.swapaxes(-1, -2) @ cotangent[..., rows, :]
     grads = [grad_query.astype(query.dtype), ungroup(grad_key, key), ungroup(grad_value, value)]
-    return [*grads, to_shape(grad_bias, bias)] if bias is not None else grads
+    grads += [] if bias is None else [to_shape(grad_bias, bias)]
+    return grads if sinks is None else [*grads, grad_sinks.astype(sinks.dtype)]
 
 
 def blocks(length, block):
@@ -91,13 +100,13 @@ class Tiles:
 
     def __init__(
         self, query, key, value, mask, bias, is_causal, scale, softcap, window, key_lengths, query_ids, key_ids, kept,
-        offset=0,
+        offset=0, sinks=None,
     ):  # fmt: skip
         self.wide = WIDE.get(query.dtype.name, np.float32)
         self.query, self.key, self.value = query, key, value
         self.mask, self.bias, self.is_causal, self.softcap, self.window = mask, bias, is_causal, softcap, window
         self.key_lengths, self.query_ids, self.key_ids, self.kept = key_lengths, query_ids, key_ids, kept
-        self.offset = offset
+        self.offset, self.sinks = offset, sinks
         self.T, self.S = query.shape[-2], key.shape[-2]
         self.scale = self.wide(query.shape[-1] ** -0.5 if scale is None else scale)
         self.group = query.shape[-3] // max(key.shape[-3], 1) if query.ndim > 2 else 1
@@ -165,10 +174,16 @@ class Tiles:
 
     def normaliser(self, rows):
         """The largest score of each row, 0 where there is none, and the sum of the exponentials."""
-        every = [self.scores(rows, keys)[0] for keys in self.key_blocks()]
+        every = [self.scores(rows, keys)[0] for keys in self.key_blocks()] + self.scores_of_sinks(rows)
         largest = np.max([x.max(axis=-1, keepdims=True, initial=-np.inf) for x in every], axis=0)
         largest = np.where(largest == -np.inf, 0, largest)
         return largest, sum(np.exp(x - largest).sum(axis=-1, keepdims=True) for x in every)
+
+    def scores_of_sinks(self, rows):
+        """Those of one more block of keys, of value 0, where there are sinks."""
+        if self.sinks is None:
+            return []
+        return [np.broadcast_to(self.sinks.astype(self.wide)[:, None, None], (*self.query.shape[:-2], len(rows), 1))]
 
     def weights(self, rows, keys, largest, total):
         """The weights of a tile."""

@@ -41,11 +41,12 @@ def check(
 
     ``fn(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False, offset=0)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives (..., N, T, V),
-    with ``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. What the signature does not
-    name, or raises ``NotImplementedError``, is not offered. A mask is boolean, True = may look; ``is_causal`` begins at
-    key 0; ``offset`` (B,) is where the queries begin among the keys, for ``is_causal``: a cache; ``window`` is
-    (left, right), None = no bound; lengths are (B,), segment ids (B, T) and (B, S);
+    return_lse=False, offset=0, sinks=None)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives
+    (..., N, T, V), with ``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. What the
+    signature does not name, or raises ``NotImplementedError``, is not offered. A mask is boolean, True = may look;
+    ``is_causal`` begins at key 0; ``offset`` (B,) is where the queries begin among the keys, for ``is_causal``: a
+    cache; ``window`` is (left, right), None = no bound; lengths are (B,), segment ids (B, T) and (B, S); ``sinks`` (N,)
+    are the scores of one more key of value 0 for each query head, which no mask, bias, scale or softcap changes;
     ``dropout_rng`` is a JAX key, or an integer where the arrays are not JAX's.
 
     Args:
@@ -55,7 +56,8 @@ def check(
             path has its own where one ships.
         arrays: "jax", "torch" or "numpy"; found by trying unless given, those last that nobody has imported.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
-            value and bias in this order; NumPy has no others, JAX and torch take them in place of their own.
+            value, bias and sinks in this order, of those given; NumPy has no others, JAX and torch take them in
+            place of their own.
         only: laws ("L6"), parts of the names of cases, and keywords that are in no name ("offset"); all unless given.
         level: "forward", "gradient" (and forward) or "everything"; "backward" is the gradients alone.
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under

@@ -12,12 +12,12 @@ from attendax.legible import did_you_mean
 
 OPTIONS = (
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
-    "dropout_rate", "dropout_rng", "return_lse", "offset",
+    "dropout_rate", "dropout_rng", "return_lse", "offset", "sinks",
 )  # fmt: skip
 TRAITS = (  # what no keyword shows
     "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", "empty arrays",
-    "gradients", "gradient of bias", "bias of rank 1", "bias of rank 3", "determinism", "float64", "float32",
-    "bfloat16", "float16",
+    "gradients", "gradient of bias", "gradient of sinks", "bias of rank 1", "bias of rank 3", "determinism", "float64",
+    "float32", "bfloat16", "float16",
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
 CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")

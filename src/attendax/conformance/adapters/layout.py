@@ -145,7 +145,7 @@ def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dic
     if "B" not in layout:
         lacks |= dict.fromkeys(("batch", "empty arrays"), f"its layout is {layout}")
     if "N" not in layout:
-        lacks |= dict.fromkeys(("heads", "grouped heads"), f"its layout is {layout}")
+        lacks |= dict.fromkeys(("heads", "grouped heads", "sinks"), f"its layout is {layout}")
     return lacks
 
 

@@ -6,7 +6,7 @@ from .adapter import Adapter
 def attention(
     fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
-    return_lse=False, offset=0, implementation=None,
+    return_lse=False, offset=0, sinks=None, implementation=None,
 ):  # fmt: skip
     """Each keyword of the protocol as a mask or a score modifier."""
     import jax
@@ -20,11 +20,13 @@ def attention(
     joined = mask if not allowed or mask is None else masks.dense(mask)
     for one in allowed:
         joined = one if joined is None else joined & one
+    modifiers = [] if softcap is None else [scores.softcap(softcap)]
+    modifiers += [] if sinks is None else [scores.sink(sinks)]
     if isinstance(dropout_rng, int):
         dropout_rng = jax.random.key(dropout_rng)
     return fn(
         query, key, value, mask=joined, bias=bias, scale=scale, dropout_rate=dropout_rate, dropout_rng=dropout_rng,
-        score_mod=None if softcap is None else scores.softcap(softcap), return_lse=return_lse,
+        score_mod=scores.compose(*modifiers) if modifiers else None, return_lse=return_lse,
         implementation=implementation,
     )  # fmt: skip
 
@@ -34,7 +36,9 @@ def attention_backward(fn, grad_output, query, key, value, *, grad_lse=None, **o
     from attendax import spec
 
     def backward(*arrays, return_lse, **options):
-        return spec.attention_backward(grad_output, *arrays, grad_lse=grad_lse, **options)
+        found = spec.attention_backward(grad_output, *arrays, grad_lse=grad_lse, **options)
+        sinks = [] if found.grad_score_mod is None else found.grad_score_mod.sinks()
+        return [x for x in (*found[:4], *sinks) if x is not None]
 
     return attention(backward, query, key, value, **options)
 

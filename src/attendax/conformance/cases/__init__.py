@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import biases, blocks, caches, conduct, contexts, gradients, leaks, masks, values
+from . import biases, blocks, caches, conduct, contexts, gradients, leaks, masks, sinks, values
 from .case import GRADIENT, LEVELS, PROFILES, Case, Inputs, Leaves
 
 CASES: tuple[Case, ...] = (
@@ -16,6 +16,7 @@ CASES: tuple[Case, ...] = (
     *leaks.CASES,
     *conduct.CASES,
     *blocks.CASES,
+    *sinks.CASES,
     *contexts.CASES,
     *caches.CASES,
 )

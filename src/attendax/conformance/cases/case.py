@@ -15,7 +15,7 @@ NUMBERS, ROBUST, LAW = "numbers", "robust", "law"
 PROFILES = (NUMBERS, ROBUST, LAW)  # each includes those before it
 SIZES = {"B": 2, "N": 3, "G": 3, "T": 5, "S": 7, "D": 4, "V": 4}
 PAIRS = (("T", "S"), ("N", "G"), ("V", "D"))  # axes whose order a case may be about; who gives the one means the other
-ARRAYS = ("query", "key", "value", "bias")  # what has a gradient
+ARRAYS = ("query", "key", "value", "bias", "sinks")  # what has a gradient; the last two are options
 CONSTANTS = {  # what a compiler may know, as NumPy has it; the drivers make the same by JAX and torch
     "ones": "np.ones_like({0})",
     "positions": "((np.arange({0}.shape[-2])[:, None] + np.arange({0}.shape[-1])) / 64 + 0 * {0}).astype(dtype)",
@@ -29,7 +29,7 @@ Leaves = dict[str, np.ndarray]
 class Inputs(NamedTuple):
     """What a call is given."""
 
-    arrays: Leaves  # query, key, value, and the bias if there is one
+    arrays: Leaves  # query, key, value, and of bias and sinks those that there are
     options: dict[str, Any]  # the other keywords
     extra: dict[str, Any]  # every other variable of the text: cotangents, directions, what a judge asks for
 
@@ -114,7 +114,7 @@ class Case(NamedTuple):
 
     def _directions(self) -> list[str]:
         """Lines that draw cotangents and tangents, unless the case does."""
-        arrays = [name for name in ARRAYS if name != "bias" or "bias=" in self.call]
+        arrays = [name for name in ARRAYS if name in ARRAYS[:3] or f"{name}=" in self.call]
         arrays = [name for name in arrays if name not in self.constants]
         second, lines = self.direction.startswith("second"), []
         if second or "gradient" in self.direction:
@@ -138,9 +138,9 @@ class Case(NamedTuple):
     def _collect(self, space: dict[str, Any]) -> Inputs:
         options = eval(f"dict({self.call})", space)
         arrays = {name: space[name] for name in ARRAYS[:3]}
-        bias = options.get("bias")
-        if isinstance(bias, np.ndarray) and bias.dtype.kind in "fV":
-            arrays["bias"] = options.pop("bias")
+        for name in ARRAYS[3:]:
+            if isinstance(x := options.get(name), np.ndarray) and x.dtype.kind in "fV":
+                arrays[name] = options.pop(name)
         hidden = {"np", "ml_dtypes", "rng", "dtype", "__builtins__", *ARRAYS, *options}
         extra = {k: x for k, x in space.items() if k not in hidden}
         return Inputs(arrays, options, extra | ({"constants": self.constants} if self.constants else {}))
@@ -148,7 +148,7 @@ class Case(NamedTuple):
     def traits(self, inputs: Inputs) -> list[str]:
         """What an implementation must offer: keywords, and what no keyword shows."""
         query, key, value = (inputs.arrays[name] for name in ARRAYS[:3])
-        found = [*inputs.options, *(["bias"] if "bias" in inputs.arrays else []), *self.needs]
+        found = [*inputs.options, *(name for name in ARRAYS[3:] if name in inputs.arrays), *self.needs]
         if self.judge == "refused":
             return found
         if query.ndim != 4 and self.direction != "vmap":

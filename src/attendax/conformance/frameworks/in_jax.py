@@ -105,8 +105,9 @@ def with_backward(attend, backward):
     import functools
 
     @functools.wraps(attend)
-    def run(query, key, value, *, bias=None, **options):
-        names = ("query", "key", "value") if bias is None else ("query", "key", "value", "bias")
+    def run(query, key, value, **options):
+        more = {name: options.pop(name) for name in ("bias", "sinks") if options.get(name) is not None}
+        names = ("query", "key", "value", *more)
         less = {k: x for k, x in options.items() if k != "return_lse"}
 
         @jax.custom_vjp
@@ -115,11 +116,11 @@ def with_backward(attend, backward):
 
         def pulled(arrays, cotangent):
             both = cotangent if isinstance(cotangent, (tuple, list)) else (cotangent,)
-            more = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *both[1:]), strict=False))
-            return tuple(backward(both[0], *arrays[:3], **more, **less))
+            given = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *both[1:]), strict=False))
+            return tuple(backward(both[0], *arrays[:3], **given, **less))
 
         call.defvjp(lambda *arrays: (call(*arrays), arrays), pulled)
-        return call(*(query, key, value, bias)[: len(names)])
+        return call(query, key, value, *more.values())
 
     return run
 

@@ -31,7 +31,7 @@ def is_lack(error: Exception) -> bool:
 
 def forward(attend, arrays, options):
     """out (and lse)."""
-    given = {k: x for k, x in arrays.items() if k == "bias"} | options
+    given = {k: x for k, x in arrays.items() if k in ("bias", "sinks")} | options
     found = attend(*(arrays.get(k) for k in ("query", "key", "value")), **given)
     names = ("out", "lse") if "return_lse" in options else ("out",)
     return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
@@ -44,7 +44,7 @@ def gradient(attend, arrays, options, cotangents):
     """Gradients by ``attend.backward(grad_output, query, key, value, ..., grad_lse=...)``, in this order."""
     given = [arrays.get(k) for k in ("query", "key", "value")]
     extra = {"grad_lse": cotangents["lse"]} if "lse" in cotangents else {}
-    extra |= {k: arrays[k] for k in arrays if k == "bias"}
+    extra |= {k: arrays[k] for k in arrays if k in ("bias", "sinks")}
     options = {k: x for k, x in options.items() if k != "return_lse"}
     found = attend.backward(cotangents["out"], *given, **extra, **options)
     return {f"grad {k}": x for k, x in zip(arrays, found, strict=False)}
@@ -70,7 +70,7 @@ def closing_over(attend, kinds, known):
 
     def backward(grad_output, query, key, value, **given):
         inputs, given = filled(query, key, value, given)
-        names = ("query", "key", "value", "bias")
+        names = ("query", "key", "value", *(k for k in ("bias", "sinks") if k in given))
         found = dict(zip(names, attend.backward(grad_output, *inputs, **given), strict=False))
         if "weights" in known:
             found |= {k: (found[k] @ known["weights"].T).astype(found[k].dtype) for k in ("query", "key", "value")}

@@ -87,8 +87,9 @@ def with_backward(attend, backward):
     import functools
 
     @functools.wraps(attend)
-    def run(query, key, value, *, bias=None, **options):
-        names = ("query", "key", "value") if bias is None else ("query", "key", "value", "bias")
+    def run(query, key, value, **options):
+        more = {name: options.pop(name) for name in ("bias", "sinks") if options.get(name) is not None}
+        names = ("query", "key", "value", *more)
         less = {k: x for k, x in options.items() if k != "return_lse"}
 
         class Call(torch.autograd.Function):
@@ -103,10 +104,10 @@ def with_backward(attend, backward):
             @staticmethod
             def backward(context, *cotangents):
                 arrays = context.saved_tensors
-                more = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *cotangents[1:]), strict=False))
-                return tuple(backward(cotangents[0], *arrays[:3], **more, **less))
+                given = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *cotangents[1:]), strict=False))
+                return tuple(backward(cotangents[0], *arrays[:3], **given, **less))
 
-        return Call.apply(*(query, key, value, bias)[: len(names)])
+        return Call.apply(query, key, value, *more.values())
 
     return run
 

@@ -82,15 +82,17 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]
         scores = step(scores + inputs.arrays["bias"].astype(wide))
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
     largest = xp.max(scores, axis=-1, keepdims=True, initial=np.finfo(wide).min)
-    powers = step(xp.exp(step(scores - largest)))
-    total = step(powers.sum(axis=-1, keepdims=True))
+    sinks = column(inputs.arrays["sinks"]).astype(wide) if "sinks" in inputs.arrays else np.full((), -np.inf, wide)
+    largest = xp.maximum(largest, sinks)
+    powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
+    total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
     weights = step(powers / xp.where(total == 0, 1, total))
     rounded = (weights * kept).astype(query.dtype).astype(wide)
     out = rounding.product(rounded, v).astype(query.dtype)
     lse = step(largest + xp.log(total))[..., 0]
     return dict(
         q=q, k=k, v=v, scale=scale, products=products, slope=slope, weights=weights, out=out, lse=lse,
-        wide=wide, rounding=rounding,
+        wide=wide, rounding=rounding, share=step(of_sink / xp.where(total == 0, 1, total)),
     )  # fmt: skip
 
 
@@ -101,21 +103,27 @@ def gradient(inputs: Inputs, kept: Any = 1, style: Style = Style()) -> Leaves:  
 
 
 def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
-    """The gradients of query, key, value and bias in the shapes of the scores, and the steps to them."""
+    """The gradients of query, key, value, bias and sinks in the shapes of the scores, and the steps to them.
+
+    A sink is a key of value 0, so its weight has the gradient 0.
+    """
     narrow, wide, rounding = s["out"].dtype, s["wide"], s["rounding"]
     step, product = rounding.step, rounding.product
     cotangent = inputs.extra["cotangent"].astype(wide)
     dweights = product(cotangent, s["v"].swapaxes(-1, -2)) * kept
     weights = s["weights"]
-    centred = step(dweights - step((dweights * weights).sum(-1, keepdims=True)))
+    average = step((dweights * weights).sum(-1, keepdims=True))
+    centred, of_sink = step(dweights - average), -average
     dscores = step(weights * centred)
     if "lse_cotangent" in inputs.extra:
         through_lse = inputs.extra["lse_cotangent"].astype(wide)[..., None]
         centred, dscores = step(centred + through_lse), step(dscores + weights * through_lse)
+        of_sink = step(of_sink + through_lse)
     dproducts = step((dscores * s["slope"]).astype(narrow).astype(wide) * s["scale"])
     rounded = (weights * kept).astype(narrow).astype(wide)
     found = {"query": product(dproducts, s["k"]), "key": product(dproducts.swapaxes(-1, -2), s["q"])}
     found |= {"value": product(rounded.swapaxes(-1, -2), cotangent), "bias": dscores}
+    found |= {"sinks": step(s["share"] * of_sink), "of_sink": of_sink}
     return found | {"cotangent": cotangent, "dweights": dweights, "centred": centred, "dproducts": dproducts}
 
 
@@ -139,11 +147,12 @@ def _moved(inputs: Inputs, s: dict[str, Any]) -> dict[str, Any]:
     scores = step(products * s["slope"])
     if "bias" in given:
         scores = step(scores + given["bias"].astype(wide))
-    lse = step((s["weights"] * scores).sum(-1, keepdims=True))
-    weights = step(s["weights"] * step(scores - lse))
+    sinks = column(given["sinks"]).astype(wide) if "sinks" in given else np.zeros((), wide)
+    lse = step((s["weights"] * scores).sum(-1, keepdims=True) + s["share"] * sinks)
+    weights, share = step(s["weights"] * step(scores - lse)), step(s["share"] * step(sinks - lse))
     rounded, moved = (x.astype(narrow).astype(wide) for x in (s["weights"], weights))
     out = step(product(moved, s["v"]) + product(rounded, v))
-    return dict(q=q, k=k, v=v, products=products, weights=weights, out=out, lse=lse[..., 0])
+    return dict(q=q, k=k, v=v, products=products, weights=weights, share=share, out=out, lse=lse[..., 0])
 
 
 def second(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
@@ -166,6 +175,7 @@ def second(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
         "key": product(dproducts.swapaxes(-1, -2), s["q"]) + product(g["dproducts"].swapaxes(-1, -2), m["q"]),
         "value": product(rounded.swapaxes(-1, -2), cotangent),
         "bias": dscores,
+        "sinks": m["share"] * g["of_sink"] - s["share"] * average,
     }
     moving = {name: x for name, x in inputs.arrays.items() if name in inputs.extra["tangents"]}
     return {f"second {name}": _to_shape(step(found[name]), x, name).astype(x.dtype) for name, x in moving.items()}
@@ -219,9 +229,16 @@ def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: A
     return pulled(moving) if name == "gradient" else results(moving)
 
 
+def column(sinks: Any) -> Any:
+    """Sinks (N,) beside the scores: (N, 1, 1)."""
+    return sinks[:, None, None]
+
+
 def _to_shape(gradient: np.ndarray, array: np.ndarray, name: str) -> np.ndarray:
     """Summed over what was repeated: the query heads of a group, the axes of a bias that were broadcast."""
     shape = array.shape
+    if name == "sinks":
+        return _to_shape(gradient, column(array), "")[:, 0, 0]
     if name in ("key", "value") and gradient.ndim > 2 and gradient.shape != shape:
         return gradient.reshape(*shape[:-2], -1, *shape[-2:]).sum(axis=-3)
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))

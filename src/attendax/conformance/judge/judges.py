@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..cases.case import Inputs, Leaves
+from ..cases.case import ARRAYS, Inputs, Leaves
 from ..worker.calling import Failed
 from . import right
 from .comparing import Tolerance, at, compare, unchanged, unsound
@@ -96,9 +96,9 @@ def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
             gone = segments if name in segments else (name,)
             rest = {k: x for k, x in inputs.options.items() if k not in gone}
             fewer.append((name, inputs._replace(options=rest)))
-    if "bias" in inputs.arrays:
-        rest = {k: x for k, x in inputs.arrays.items() if k != "bias"}
-        fewer.append(("bias", inputs._replace(arrays=rest)))
+    for name in (name for name in ARRAYS[3:] if name in inputs.arrays):
+        rest = {k: x for k, x in inputs.arrays.items() if k != name}
+        fewer.append((name, inputs._replace(arrays=rest)))
     return fewer
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from attendax import spec
 
 from .. import differences
-from ..cases.case import Inputs, Leaves
+from ..cases.case import ARRAYS, Inputs, Leaves
 
 
 class Modifier(NamedTuple):
@@ -24,8 +24,8 @@ class Modifier(NamedTuple):
         return self._replace(arrays=arrays)
 
     def sinks(self) -> list[Any]:
-        """No protocol asks for them."""
-        return []
+        """The logits of each sink in it."""
+        return list(self.arrays) if self.kind == "sink" else [x for part in self.arrays for x in part.sinks()]
 
 
 def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndarray:
@@ -64,7 +64,9 @@ def gradient(inputs: Inputs, **conventions: Any) -> Leaves:
     if "lse_cotangent" in inputs.extra:
         options["grad_lse"] = np.asarray(inputs.extra["lse_cotangent"], np.float64)
     found = spec.attention_backward(cotangent, **arrays, **options)
-    return {f"grad {name}": x for name, x in zip(inputs.arrays, found, strict=False)}
+    of_sinks = [] if found.grad_score_mod is None else found.grad_score_mod.sinks()
+    by_name = dict(zip(ARRAYS, (*found[:4], *of_sinks), strict=False))
+    return {f"grad {name}": by_name[name] for name in inputs.arrays}
 
 
 def jvp(inputs: Inputs, **conventions: Any) -> Leaves:
@@ -123,7 +125,7 @@ def in_context(function: Callable[..., Leaves]) -> Callable[..., Leaves]:
         found = {k: x for k, x in function(inputs, **conventions).items() if _of(k) not in constants}
         if weights is None:
             return found
-        return {k: x @ weights.T if _of(k) in ("query", "key", "value") else x for k, x in found.items()}
+        return {k: x @ weights.T if _of(k) in ARRAYS[:3] else x for k, x in found.items()}
 
     return run
 
@@ -136,7 +138,7 @@ def _as_called(inputs: Inputs) -> Inputs:
         return Inputs(arrays, options, inputs.extra)
 
     def projected(given: Leaves) -> Leaves:
-        return {k: x if k == "bias" else x @ weights for k, x in given.items()}
+        return {k: x @ weights if k in ARRAYS[:3] else x for k, x in given.items()}
 
     tangents = {"tangents": projected(inputs.extra["tangents"])} if "tangents" in inputs.extra else {}
     return Inputs(projected(arrays), options, inputs.extra | tangents)
@@ -165,14 +167,18 @@ BY_DIRECTION = {direction: in_context(function) for direction, function in DIREC
 def _for_spec(inputs: Inputs, *, causal_to_the_end: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arrays and options as ``spec.attention`` takes them, in float64."""
     arrays = {name: np.asarray(x, np.float64) for name, x in inputs.arrays.items()}
+    sinks = arrays.pop("sinks", None)
     query, key = arrays["query"], arrays["key"]
     allowed = allowed_pairs(inputs, causal_to_the_end=causal_to_the_end)
     shape = (*query.shape[:-1], key.shape[-2])
     options: dict[str, Any] = {"mask": np.broadcast_to(allowed, shape)}
     if inputs.options.get("scale") is not None:
         options["scale"] = inputs.options["scale"]
-    if inputs.options.get("softcap") is not None:
-        options["score_mod"] = Modifier("softcap", (), (float(inputs.options["softcap"]),))
+    cap = inputs.options.get("softcap")
+    modifiers = [] if cap is None else [Modifier("softcap", (), (float(cap),))]
+    modifiers += [] if sinks is None else [Modifier("sink", (sinks,), ())]
+    if modifiers:
+        options["score_mod"] = Modifier("compose", tuple(modifiers), ())
     return arrays, options
 
 
@@ -198,9 +204,9 @@ def with_mean_of_values(inputs: Inputs, leaves: Leaves, **conventions: Any) -> L
 
 
 def empty_rows(inputs: Inputs, **conventions: Any) -> np.ndarray:
-    """Which queries may look at no key: boolean (..., N, T)."""
+    """Which queries may look at no key: boolean (..., N, T). A sink is a key that all may look at."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
     allowed = np.broadcast_to(allowed_pairs(inputs, **conventions), (*query.shape[:-1], key.shape[-2]))
     if "bias" in inputs.arrays:
         allowed = allowed & (inputs.arrays["bias"] != -np.inf)
-    return np.asarray(~allowed.any(axis=-1))
+    return np.asarray(~allowed.any(axis=-1) & ("sinks" not in inputs.arrays))

@@ -5,7 +5,7 @@ import re
 from types import ModuleType
 
 from ..adapters.implementation import Implementation
-from ..cases.case import Case
+from ..cases.case import ARRAYS, Case
 from ..cases.how import How
 from ..frameworks import framework
 from ..judge.verdicts import Finding, Verdict
@@ -77,8 +77,9 @@ def _call(case: Case, implementation: Implementation) -> str:
 
 def _collected(case: Case) -> str:
     lines = ["arrays = dict(query=query, key=key, value=value)", f"options = dict({case.call})"]
-    if "bias=" in case.call:
-        lines.append('if options["bias"].dtype.kind in "fV":\n    arrays["bias"] = options.pop("bias")')
+    for name in ARRAYS[3:]:
+        if f"{name}=" in case.call:
+            lines.append(f'if options["{name}"].dtype.kind in "fV":\n    arrays["{name}"] = options.pop("{name}")')
     if case.constants:
         lines += [
             f"kinds = {case.constants!r}",
