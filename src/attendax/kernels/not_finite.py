@@ -35,6 +35,27 @@ def mark_of_heads(*arrays: Array) -> Array:
     return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=(-2, -1), keepdims=True) for x in arrays))
 
 
+def marks_of(
+    query: Array, key: Array, value: Array, *, few: bool, all_see_all: bool
+) -> tuple[Array | None, Array | None]:
+    """What a forward adds to its queries, (..., N, T or 1, 1), and to the scores of each key, (..., G, S, 1).
+
+    Keys and values are read as seldom as can be: with one query each read takes as long as a product.
+
+    Args:
+        query, key, value: of the call.
+        few: whether there are fewer scores than numbers in the keys: then the scores tell of queries and keys.
+        all_see_all: whether every query sees every key: then the result tells of the values, and a head of its keys.
+    """
+    if all_see_all:
+        return None if few else jnp.repeat(mark_of_heads(key), query.shape[-3] // key.shape[-3], axis=-3), None
+    if few and value.shape[-2] >= value.shape[-1]:  # then no sum of a row overflows, for values below max / S (L7)
+        wide = jnp.promote_types(value.dtype, jnp.float32)
+        sums = jnp.sum(lax.stop_gradient(value), axis=-1, keepdims=True, dtype=wide)  # half the time of a difference
+        return None, jnp.subtract(sums, sums)
+    return (None, mark_of_rows(value)) if few else (mark_of_rows(query), mark_of_rows(key, value))
+
+
 def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Any], list[Any]]:
     """Query, key and value, and their tangents (None: not at all), where NaN stands for what is not finite.
 

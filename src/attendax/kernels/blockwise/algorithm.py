@@ -15,10 +15,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ..not_finite import Rows, mark_of_rows
+from ..not_finite import Rows, mark_of_rows, marks_of
 from ..numerics import turned_in_memory
 from ..online_softmax import combined, sum_or_one
-from ..operands import Operands, Plan, Results
+from ..operands import REST, Operands, Plan, Results
 from . import whole_heads
 from .partition import Visits, once_more, partition_of, repeat
 from .tile import part_of_forward, part_of_tangent, pulled_back
@@ -33,12 +33,14 @@ def forward(operands: Operands, plan: Plan) -> Results:
     grid = partition.grid
     is_ragged = grid.S % grid.columns or (grid.T % grid.rows and grid.column_blocks > 1)
     all_see_all = all(x is None for x in operands[3:6]) and not is_ragged
-    marks = None if all_see_all else (mark_of_rows(operands.query), mark_of_rows(operands.key, operands.value))
+    few = grid.T * grid.axes[-1] <= 2 * operands.key.shape[-1]
+    marks = marks_of(*operands.differentiable()[:REST], few=few, all_see_all=all_see_all)
 
     def work(tile):
         return part_of_forward(tile, marks, operands, plan)
 
     def finish(summed, row_max, row_sum):
+        row_sum += mark_of_rows(summed) if all_see_all else 0
         return summed / sum_or_one(row_sum), row_max, row_sum
 
     neutral = [(operands.value.shape[-1], 0), (1, -jnp.inf), (1, 0)]

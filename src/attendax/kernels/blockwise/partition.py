@@ -23,7 +23,7 @@ ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
 ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
 BANDS, MOST_OF_ALL = {"forward": 4, "tangent": 2, "cotangent": 2}, 0.8  # how many, with what share of all pairs
-FEW = 128  # queries
+FEW, FEWEST = 128, 16  # queries
 LEAST = 32  # queries or keys, however many heads a tile must hold
 SKIPPED, MASKED, OPEN = 0, 1, 2
 
@@ -131,7 +131,7 @@ def choose(
         apart: whether query heads that share a key head go one by one where they do not all fit. The backward would
             have to bring them side by side, which takes longer than two products (1.1 times, of 32 heads over 8).
     """
-    if T * axes[-1] == 1 and not masked:  # fewer scores than keys, and cutting keys would copy them: 10 ms against 5
+    if T * axes[-1] <= min(FEWEST, limits.rows) and not masked:  # cutting the keys would copy them: 10 ms against 5
         return Grid(axes, axes, T, S, T, S, batch)
     budget = max(1, limits.bytes // itemsize)
     rows, columns = limits.rows, limits.columns

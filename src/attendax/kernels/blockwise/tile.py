@@ -13,7 +13,7 @@ from jax import Array, lax
 from attendax.masks import Mask
 
 from .. import dropout
-from ..not_finite import Rows, finite, mark_of_heads, marked
+from ..not_finite import Rows, finite, marked
 from ..numerics import product, repeated, sums_of_products, times, turned_in_memory
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
@@ -24,17 +24,15 @@ from .tiles import Tile
 def part_of_forward(tile: Tile, marks: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
     """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials.
 
-    ``marks`` are those of queries and keys (see ``not_finite``), None where every query sees every key.
+    ``marks`` are those of queries and keys (see ``not_finite``); keys have none where every query sees every key.
     """
-    leaves = leaves_in(tile, operands)
-    marks = None if marks is None else [tile.cut(*pair) for pair in zip(("queries", "keys"), marks, strict=True)]
+    leaves, all_see_all = leaves_in(tile, operands), marks[KEY] is None
+    pairs = zip(("queries", "keys"), marks, strict=True)
+    marks = [None if mark is None else tile.cut(role, mark) for role, mark in pairs]
     scores = flat_scores(leaves, tile, operands, plan, marks)
-    exps, row_max, row_sum = exp_scores(scores, may_be_empty=marks is not None)
+    exps, row_max, row_sum = exp_scores(scores, may_be_empty=not all_see_all)
     value = leaves[VALUE].astype(exps.dtype)
-    if marks is None:
-        row_sum += each_query_head(mark_of_heads(leaves[KEY], value), tile).astype(exps.dtype)
-    else:
-        value = jnp.where(jnp.isnan(marks[KEY]), 0, value)
+    value = value if all_see_all else jnp.where(jnp.isnan(marks[KEY]), 0, value)
     return _average(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
@@ -106,11 +104,6 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     return (*found, *drest)
 
 
-def each_query_head(x: Array, tile: Tile) -> Array:
-    """Numbers of key heads (..., G, 1, 1) for every query head."""
-    return x if tile.grid.group == 1 else jnp.repeat(x, tile.grid.group, axis=-3)
-
-
 def _in_groups(x: Array, tile: Tile) -> Array:
     """(..., N, S, T) with the queries of a group side by side: (..., G, S, N // G · T)."""
     if tile.grid.group == 1:
@@ -162,10 +155,13 @@ def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan, mar
     Query heads that share a key are rows of one product.
     """
     query, key = (x.astype(operands.wide()) for x in (query, key))
-    query = query * plan.scale if marks is None else query * plan.scale + marks[QUERY].astype(query.dtype)
+    of_queries, of_keys = (None, None) if marks is None else marks
+    query = query * plan.scale if of_queries is None else query * plan.scale + of_queries.astype(query.dtype)
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1])
     products = product(grouped, key, True, plan.flat)
-    products = products if marks is None else products + marks[KEY].astype(key.dtype).swapaxes(-1, -2)
+    if marks is not None and of_queries is None:
+        products = products + jnp.subtract(products, products)
+    products = products if of_keys is None else products + of_keys.astype(key.dtype).swapaxes(-1, -2)
     return products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
 
 
