@@ -107,11 +107,15 @@ def test_the_json_is_as_its_schema_says():
 def test_junit():
     report = check(forgetful, **GIVEN)
     suite = ElementTree.fromstring(report.to_junit()).find("testsuite")
-    tests = {test.get("name"): test for test in suite}
+    tests = {test.get("name"): test for test in suite.iter("testcase")}
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
     assert tests["causal, fewer queries"].find("failure").get("type") == "silent"
     assert "import numpy" in tests["causal, fewer queries"].find("failure").text
     assert list(tests["scale given"]) == []
+    assert "coverage" not in tests
+    said = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert said["judged results"] == "3"
+    assert said["coverage"] == str(report.coverage) == "Right in 1 of 3 results."
 
 
 # What is known of libraries

@@ -10,7 +10,7 @@ from .cases import CASES as CASES
 from .cases import Case, at_sizes, choose
 from .cases.how import How
 from .diagnoses import diagnosed
-from .judge.judging import find
+from .judge.judging import find, rule_of
 from .judge.verdicts import Finding, Verdict
 from .report import Report
 from .report.known_failures import KnownFailures
@@ -34,6 +34,7 @@ def check(
     sizes: Mapping[str, int] | None = None,
     precision: str = "highest",
     known_failures: str | None = None,
+    require: Iterable[str] = (),
     progress: Callable[[int, int, Case], None] | None = None,
     **settings: Any,
 ) -> Report:
@@ -43,11 +44,11 @@ def check(
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
     return_lse=False, offset=0, sinks=None)`` takes arrays (..., N, T, D), (..., G, S, D), (..., G, S, V) and gives
     (..., N, T, V), with ``return_lse`` also (..., N, T). A keyword is passed only where a case needs it. What the
-    signature does not name, or raises ``NotImplementedError``, is not offered. A mask is boolean, True = may look;
-    ``is_causal`` begins at key 0; ``offset`` (B,) is where the queries begin among the keys, for ``is_causal``: a
-    cache; ``window`` is (left, right), None = no bound; lengths are (B,), segment ids (B, T) and (B, S); ``sinks`` (N,)
-    are the scores of one more key of value 0 for each query head, which no mask, bias, scale or softcap changes;
-    ``dropout_rng`` is a JAX key, or an integer where the arrays are not JAX's.
+    signature does not name, or what raises ``NotImplementedError`` with words, is not offered. A mask is boolean,
+    True = may look; ``is_causal`` begins at key 0; ``offset`` (B,) is where the queries begin among the keys, for
+    ``is_causal``: a cache; ``window`` is (left, right), None = no bound; lengths are (B,), segment ids (B, T) and
+    (B, S); ``sinks`` (N,) are the scores of one more key of value 0 for each query head, which no mask, bias, scale or
+    softcap changes; ``dropout_rng`` is a JAX key, or an integer where the arrays are not JAX's.
 
     Args:
         fn: the function; or its path "module:function"; or an ``Implementation``.
@@ -68,6 +69,8 @@ def check(
         precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
             allowed.
         known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
+        require: kinds of cases of which some must be judged, such as "masks", "gradients", "bfloat16" or "lse": else
+            the report is not ok.
         progress: is told index, number and case before each.
         **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
             ``names``, ``mask_true``, ``lse_base``, as ``attendax check --help`` has them.
@@ -87,7 +90,7 @@ def check(
         >>> check(mine, arrays="numpy", only=["scale given"], level="forward").ok
         True
     """
-    how = How(seed, dtype, profile, dict(sizes or {}), precision).checked()
+    how = How(seed, dtype, profile, dict(sizes or {}), precision, tuple(require)).checked()
     cases = at_sizes(choose(only, level, profile), how.sizes)
     listed = KnownFailures.read(known_failures)
     implementation = implement(fn, name=name, adapter=adapter, arrays=arrays, backward=backward, how=how, **settings)
@@ -99,8 +102,9 @@ def check(
     causes = diagnosed(implementation, [o for o in outcomes if o.verdict.fails and not o.known], how)
     name, arrays = implementation.name, implementation.arrays
     return Report(
-        name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes
-    )
+        name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes,
+        rule_of(implementation, how), how.require,
+    )  # fmt: skip
 
 
 def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:

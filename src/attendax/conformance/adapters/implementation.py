@@ -127,15 +127,15 @@ class Implementation:
         """Whether it declares to differ."""
         return self.causal != "start" or self.empty_rows != "zero"
 
-    def lack(self, traits: list[str]) -> str | None:
-        """Why it does not offer one of the traits of a case; None if it offers all."""
+    def lack(self, traits: list[str]) -> tuple[str, str] | None:
+        """The first of the traits of a case that it does not offer, and why; None if it offers all."""
         accepted = keywords(self.attend)
         for trait in traits:
             if trait in self.lacks:
-                return self.lacks[trait]
+                return trait, self.lacks[trait]
             if trait in OPTIONS and accepted is not None and trait not in accepted:
                 others = never_given(self.attend)
-                return f"no argument {trait}" + (f"; never given: {', '.join(others)}" if others else "")
+                return trait, f"no argument {trait}" + (f"; never given: {', '.join(others)}" if others else "")
         return None
 
 

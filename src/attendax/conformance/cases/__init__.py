@@ -20,7 +20,7 @@ CASES: tuple[Case, ...] = (
     *contexts.CASES,
     *caches.CASES,
 )
-__all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "choose"]
+__all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "choose", "profiles"]
 BACKWARD = "backward"  # the level of gradients alone
 
 
@@ -48,6 +48,11 @@ def choose(only: Iterable[str] | None = (), level: str = "everything", profile: 
             advice = f"; profile {least} has some" if least else f"; {asked}{near}"
             raise ValueError(f"check: only got {words!r}, which picks no case of level {level}{advice}")
     return [case for case in cases if not only or any(_picks(words, case) for words in only)]
+
+
+def profiles(level: str = "everything") -> dict[str, int]:
+    """How many cases of a level each profile adds to those before it."""
+    return {profile: sum(c.profile == profile and _of_level(c, level) for c in CASES) for profile in PROFILES}
 
 
 def _of_level(case: Case, level: str) -> bool:

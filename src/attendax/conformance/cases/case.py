@@ -161,6 +161,8 @@ class Case(NamedTuple):
             found.append("V != D")
         if 0 in query.shape + key.shape:
             found.append("empty arrays")
+        if self.direction.startswith("gradient"):
+            found.append("gradients")
         return [*found, str(query.dtype)]
 
 

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from attendax.legible import did_you_mean
 
+from . import kinds
 from .case import LAW, PROFILES, SIZES
+from .kinds import DTYPES as DTYPES
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 PRECISIONS = ("highest", "tf32", "bf16")
 
 
@@ -20,6 +21,7 @@ class How(NamedTuple):
         profile: "numbers", "robust" or "law": what is asked, and how much rounding is allowed.
         sizes: of the axes, in place of those of the cases.
         precision: of products of float32 arrays: "highest", "tf32" or "bf16".
+        require: kinds of cases, of ``kinds.KINDS``, of which some must be judged.
     """
 
     seed: int = 0
@@ -27,6 +29,7 @@ class How(NamedTuple):
     profile: str = LAW
     sizes: Mapping[str, int] = {}
     precision: str = "highest"
+    require: tuple[str, ...] = ()
 
     def checked(self, who: str = "check") -> "How":
         """The same.
@@ -41,6 +44,7 @@ class How(NamedTuple):
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
+        kinds.checked(self.require, who)
         return self
 
     @property

@@ -11,6 +11,7 @@ from attendax.legible import did_you_mean
 from ..adapters import ADAPTERS
 from ..adapters.implementation import Implementation
 from ..adapters.source import resolve
+from ..cases import profiles
 from ..cases.how import DTYPES, How
 from ..worker.candidate import implement
 
@@ -50,14 +51,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL",
         help="forward, gradient (and forward), backward (gradients alone) or everything; the last unless given",
     )
-    what.add_argument(
-        "--profile", metavar="PROFILE", help="numbers, robust (NaN under masks, extremes, empty sets) or law; numbers"
-    )
+    adds = profiles()
+    about = f"numbers ({adds['numbers']} cases), robust ({adds['robust']} more: NaN under masks, extremes, empty sets)"
+    what.add_argument("--profile", metavar="PROFILE", help=f"{about} or law ({adds['law']} more); numbers unless given")
     what.add_argument("--dtype", default="float32", metavar="DTYPE", help="float32, float64, bfloat16 or float16")
     what.add_argument("--seed", type=int, default=0, metavar="N", help="of the numbers")
     what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
     what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
     what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
+    what.add_argument(
+        "--require", nargs="+", action="extend", metavar="KIND",
+        help="what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
+    )  # fmt: skip
     what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
     out = parser.add_argument_group("what is written")
     for kind in REPORTS:
@@ -83,7 +88,7 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
     given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision}
-    return given | {"profile": profile(args), "sizes": sizes}
+    return given | {"profile": profile(args), "sizes": sizes, "require": tuple(args.require or ())}
 
 
 def profile(args: argparse.Namespace) -> str:
@@ -146,7 +151,7 @@ def refuse_with_all(args: argparse.Namespace) -> None:
     """Options of a single function."""
     single = (
         "target", "adapter", "arrays", "layout", "rename", "mask_true", "causal", "empty_rows", "lse_base", "lacks",
-        "backward", "device", "sizes", "known_failures",
+        "backward", "device", "sizes", "known_failures", "require",
     )  # fmt: skip
     for name in (*single, "reproduce", *REPORTS):
         if getattr(args, name) is not None:

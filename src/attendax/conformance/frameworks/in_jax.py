@@ -237,6 +237,22 @@ def changed_in_place(attend, arrays, options, changed):
     return to_numpy(call(attend, fixed, arrays, traced))
 
 
+def custom_rule(attend, arrays, options):
+    """Whether its derivative is by a rule that is not JAX's own."""
+    fixed, traced = split(options)
+
+    def rules(jaxpr):
+        for equation in jaxpr.eqns:
+            inner = [x for x in equation.params.values() if hasattr(x, "jaxpr") or hasattr(x, "eqns")]
+            inner = [getattr(x, "jaxpr", x) for x in inner]
+            if equation.primitive.name.startswith(("custom_vjp", "custom_jvp")):
+                yield not any("/jax/" in str(getattr(x, "debug_info", "")) for x in inner)
+            yield from (rule for x in inner for rule in rules(x))
+
+    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
+    return {"rule": np.array(any(rules(jax.make_jaxpr(partial(call, attend, fixed))(arrays, traced).jaxpr)))}
+
+
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
     eager(attend, arrays, options)

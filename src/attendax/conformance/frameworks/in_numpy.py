@@ -90,6 +90,11 @@ def changed_in_place(attend, arrays, options, changed):
     return forward(attend, arrays, given)
 
 
+def custom_rule(attend, arrays, options):
+    """Whether a backward is given."""
+    return {"rule": np.array(hasattr(attend, "backward"))}
+
+
 def unwritten(attend, arrays, options):
     """The arrays after a call."""
     forward(attend, arrays, options)

@@ -17,6 +17,7 @@ LACKS = (
     "has no forward",
     "Batching rule",
     "TransformType.Vmap",
+    "no autograd formula",
     "setup_context staticmethod",  # what torch.func asks of an autograd.Function
 )
 
@@ -209,6 +210,16 @@ def changed_in_place(attend, arrays, options, changed):
             given[name].copy_(tensor(x))
         found = bind(attend, {})(given)
     return {k: to_numpy(x) for k, x in found.items()}
+
+
+def custom_rule(attend, arrays, options):
+    """Whether the result requires grad where the arrays do; an operator without a formula says so when it is asked."""
+    results = bind(attend, options)({k: x.requires_grad_() for k, x in tensors(arrays).items()})
+    try:
+        [x.sum().backward(retain_graph=True) for x in results.values() if x.requires_grad]
+    except Exception as error:
+        return {"rule": np.array(not is_lack(error))}
+    return {"rule": np.array(any(x.requires_grad for x in results.values()))}
 
 
 def unwritten(attend, arrays, options):

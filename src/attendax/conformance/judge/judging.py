@@ -7,6 +7,7 @@ from ..adapters.implementation import Implementation
 from ..cases import CASES, Case
 from ..cases.case import SIZES, Leaves
 from ..cases.how import DTYPES, How
+from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
 from ..worker.calling import Failed, NoNumbers, call, first_line
 from .judges import JUDGES
 from .trial import Trial
@@ -18,7 +19,7 @@ NEEDED: dict[str, Callable[[dict[str, int]], dict[str, int]]] = {
     "V != D": lambda x: {"V": 2 * x["D"]} if x["V"] == x["D"] else {},
 }
 RANKS = {"rank 2": "-", "rank 3": "", "rank 5": "AB"}  # and the axes before the heads
-PROBED = (*NEEDED, *DTYPES)  # what no keyword shows, and who lacks it raises
+PROBED = (*NEEDED, *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks it raises
 
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
@@ -31,21 +32,31 @@ def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding,
 
 
 def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
-    if implementation.arrays not in case.frameworks:
-        return Finding(Verdict.NOT_OFFERED, f"{implementation.arrays} has nothing of the kind"), {}
+    if not _can_be_asked(implementation, case):
+        reason = f"functions of {implementation.arrays} arrays have none"
+        return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
     trial = Trial(implementation, case, how)
-    if lack := implementation.lack(case.traits(trial.inputs)) or _found_lacking(implementation, case, trial):
-        return Finding(Verdict.NOT_OFFERED, lack), {}
+    if lack := implementation.lack(case.traits(trial.inputs)):
+        return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
+    if lack := _found_lacking(implementation, case, trial):
+        return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
     try:
         return JUDGES[case.judge](trial), trial.got
     except NotImplementedError as error:
-        return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error)), {}
+        return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error), refused=True), {}
     except NoNumbers as found:
         return Finding(Verdict.WRONG, found.args[1], found.args[0]), {}
     except Failed as failed:
         if failed.refusal or _of_a_rank(implementation, case, trial):
-            return Finding(Verdict.NOT_OFFERED, f"refused: {failed}"), {}
+            said = "refused:" if failed.refusal else "raises"
+            return Finding(Verdict.NOT_OFFERED, f"{said} {failed}", refused=True), {}
         return Finding(Verdict.OBSCURE, str(failed)), {}
+
+
+def _can_be_asked(implementation: Implementation, case: Case) -> bool:
+    """Whether the framework has what a case asks: a function of NumPy has the gradients that it brings."""
+    of_numpy = {RESULTS, REFUSALS} | ({GRADIENTS} if implementation.backward else set())
+    return implementation.arrays in case.frameworks and (implementation.arrays != "numpy" or directed(case) in of_numpy)
 
 
 def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool:
@@ -55,21 +66,24 @@ def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool
     return any(t.startswith("bias of") for t in traits) or any(probe(implementation, t, trial.how) for t in ranks)
 
 
-def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> str:
-    """Why a trait that nobody declared is not offered: the plainest call that needs it raises. The law asks for all."""
+def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> tuple[str, str] | None:
+    """A trait that nobody declared lacking, and why: the plainest call that needs it raises. The law asks for all.
+
+    Who wrote a rule for the gradient offers it: that rule may not raise.
+    """
     if trial.how.strict or case.judge == "refused":
-        return ""
-    traits = [trait for trait in case.traits(trial.inputs) if trait in PROBED]
-    reasons = [(trait, probe(implementation, trait, trial.how)) for trait in traits]
-    if case.direction.startswith("gradient") and not any(reason for _, reason in reasons):
-        reasons.append(("gradients", probe(implementation, "gradients", trial.how)))
-    return next((f"{trait}: raises {reason}" for trait, reason in reasons if reason), "")
+        return None
+    for trait in case.traits(trial.inputs):
+        if trait in PROBED and trait != trial.how.dtype and (reason := probe(implementation, trait, trial.how)):
+            own = trait == GRADIENTS and rule_of(implementation, trial.how)
+            return None if own else (trait, f"{trait}: raises {reason}")
+    return None
 
 
 @functools.lru_cache(maxsize=256)
 def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[str, int], ...]) -> str:
     how = How(dtype=dtype, sizes=dict(sizes))
-    case = _plain("gradient: plain" if trait == "gradients" else "plain")
+    case = _plain("gradient: plain" if trait == GRADIENTS else "plain")
     base = SIZES | dict((case.sized(how.sizes) or case).sizes)
     base |= NEEDED[trait](base) if trait in NEEDED else {}
     if trait in RANKS:
@@ -84,6 +98,24 @@ def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[st
     except (Failed, NoNumbers) as failed:
         return str(failed)
     return ""
+
+
+RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad", "numpy": "a backward is given"}
+
+
+def rule_of(implementation: Implementation, how: How) -> str:
+    """Why gradients are asked for: the function has a rule of its own for them, or torch records one; else nothing."""
+    return _rule(ById(implementation), how.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _rule(implementation: "ById", dtype: str) -> str:
+    inputs = Trial(implementation.of, _plain("plain"), How(dtype=dtype)).inputs
+    try:
+        found = call(implementation.of, inputs, "custom rule")["rule"].any()
+    except (NotImplementedError, Failed, NoNumbers):
+        return ""
+    return RULES[implementation.of.arrays] if found else ""
 
 
 class ById:

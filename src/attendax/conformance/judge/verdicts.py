@@ -35,6 +35,8 @@ class Finding(NamedTuple):
     error: float | None = None  # the largest, relative to the largest number expected
     allowed: float | None = None
     dense_error: float | None = None  # of the plain dense formula in the same dtype
+    lack: str = ""  # the trait that is not offered, where one is known
+    refused: bool = False  # whether it is not offered because a call raised, and not by its signature or declaration
 
     @property
     def said(self) -> str:

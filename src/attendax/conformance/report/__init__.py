@@ -16,7 +16,7 @@ class Report(Outcomes):
 
     def __str__(self) -> str:
         """What was found, on one line."""
-        return one_line(f"{f'{self.name} {self.version}'.strip()}: {summary(self)}")
+        return one_line(f"{f'{self.name} {self.version}'.strip()}: {summary(self)} {self.coverage}")
 
     def __repr__(self) -> str:
         """The same; all of it is in ``to_dict``."""

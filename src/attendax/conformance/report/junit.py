@@ -9,9 +9,18 @@ from .summary import clean
 
 def junit(report: Outcomes) -> str:
     """One test suite, a test for each case: failures, and skips with their reason."""
-    skipped = [o for o in report.cases if _skip(o)]
-    counts = {"tests": len(report.cases), "failures": len(report.failures), "errors": 0, "skipped": len(skipped)}
+    skipped, coverage = [o for o in report.cases if _skip(o)], report.coverage
+    short = not report.judged or bool(coverage.gaps)
+    counts = {"tests": len(report.cases) + short, "failures": len(report.failures) + short, "errors": 0}
+    counts |= {"skipped": len(skipped)}
     suite = ElementTree.Element("testsuite", {"name": clean(report.name), **{k: str(n) for k, n in counts.items()}})
+    properties = ElementTree.SubElement(suite, "properties")
+    for kind, (judged, _) in coverage.judged.items():
+        ElementTree.SubElement(properties, "property", {"name": f"judged {kind}", "value": str(judged)})
+    ElementTree.SubElement(properties, "property", {"name": "coverage", "value": clean(str(coverage))})
+    if short:
+        test = ElementTree.SubElement(suite, "testcase", {"classname": clean(report.name), "name": "coverage"})
+        ElementTree.SubElement(test, "failure", {"type": "coverage", "message": clean(str(coverage))})
     for outcome in report.cases:
         given = {"classname": f"{clean(report.name)}.{outcome.case.law}", "name": outcome.case.name}
         test = ElementTree.SubElement(suite, "testcase", given | {"time": f"{outcome.seconds:.3f}"})

@@ -32,6 +32,7 @@ def markdown(report: Outcomes) -> str:
     parts += [
         table(("", ""), about(report)),
         f"**{escaped(summary(report))}**\n",
+        f"{escaped(str(report.coverage))}\n",
         "## Laws\n",
         table(*law_rows(report)),
     ]

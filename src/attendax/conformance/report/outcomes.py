@@ -1,7 +1,6 @@
-"""What was found, as data: the outcome of a case, of the cases of a law, and of all cases of an implementation."""
+"""What was found, as data: the outcomes of a law, and of all cases of an implementation."""
 
 import collections
-import enum
 import importlib.metadata
 import json
 import math
@@ -9,8 +8,12 @@ import platform
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from ..cases import CASES, Case
-from ..judge.verdicts import Finding, Verdict
+from ..judge.verdicts import Verdict
+from .coverage import Coverage, coverage
+from .outcome import KINDS as KINDS
+from .outcome import Cause as Cause
+from .outcome import Harm as Harm
+from .outcome import Outcome as Outcome
 
 SCHEMA_VERSION = 1  # of the JSON, as report.schema.json describes it
 LAWS = {
@@ -31,112 +34,6 @@ LAWS = {
     "L15": "same inputs, same bits",
     "L17": "any context",
 }
-
-
-class Harm(enum.StrEnum):
-    """What a cause does to its users, the worst first."""
-
-    NUMBERS = "wrong numbers"
-    GRADIENTS = "wrong gradients"
-    CRASH = "crash"
-    ROBUSTNESS = "robustness gap"
-    ACCEPTED = "mistake accepted"
-
-    @property
-    def kind(self) -> str:
-        """As it is counted: wrong numbers (gradients, too), crash, or robustness gap."""
-        return {Harm.GRADIENTS: "wrong numbers", Harm.ACCEPTED: "robustness gap"}.get(self, self.value)
-
-
-KINDS = ("wrong numbers", "crash", "robustness gap")
-
-
-class Cause(NamedTuple):
-    """One reason for some faults.
-
-    Attributes:
-        name: what is wrong, in a sentence.
-        harm: to users.
-        cases: the names of the cases that show it, the plainest first.
-        tried: how many of them were computed as if this were the reason, and agreed.
-        remedy: a setting that declares it, or what to do.
-        where: the file and the lines, where somebody has read them.
-        report: what to send to the maintainers.
-        script: what shows it without attendax.
-    """
-
-    name: str
-    harm: Harm
-    cases: tuple[str, ...]
-    tried: int = 0
-    remedy: str = ""
-    where: str = ""
-    report: str = ""
-    script: str = ""
-
-
-class Outcome(NamedTuple):
-    """One case of one implementation."""
-
-    case: Case
-    finding: Finding
-    seconds: float
-    reproduction: str  # empty where nothing is wrong
-    known: str = ""  # why it is expected to fail, where a list of known failures says so
-    got: Mapping[str, Any] = {}  # what a call gave, of a fault; not written anywhere
-
-    @property
-    def verdict(self) -> Verdict:
-        """How it ended."""
-        return self.finding.verdict
-
-    @property
-    def multiple(self) -> float | None:
-        """The measured error over the allowed one; None where nothing was measured."""
-        error, allowed = self.finding.error, self.finding.allowed
-        if error is None or allowed is None or math.isnan(error):
-            return None
-        return error / allowed if allowed else math.inf if error else 0.0
-
-    def facts(self) -> dict[str, str]:
-        """Where it is worst, what is expected there and what came; the error beside the allowed one."""
-        found, texts = self.finding, {}
-        if found.leaf and found.index is not None:
-            texts["where"] = f"{found.leaf}{list(found.index)}"
-        if found.expected is not None and found.got is not None:
-            digits = 7 if abs(found.expected - found.got) > 1e-6 * abs(found.expected) else 17
-            texts |= {"expected": f"{found.expected:.{digits}g}", "got": f"{found.got:.{digits}g}"}
-        unit = " standard deviations" if self.case.judge == "dropped" and (found.allowed or 0) > 1 else ""
-        for name, x in (("error", found.error), ("allowed", found.allowed), ("dense formula", found.dense_error)):
-            texts |= {name: f"{x:.2g}{unit}"} if x is not None else {}
-        return texts
-
-    def told(self) -> str:
-        """The verdict, the message and the facts, on one line."""
-        facts = self.facts()
-        place = "; ".join(f"{k} {facts[k]}" for k in ("where", "expected", "got") if k in facts)
-        error = f"error {facts['error']}, allowed {facts['allowed']}" if {"error", "allowed"} <= facts.keys() else ""
-        return f"{self.verdict}: " + "; ".join(
-            filter(None, (self.finding.message, place.replace("where ", "at "), error))
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, in the types of JSON."""
-        finding = {k: x for k, x in self.finding._asdict().items() if x not in (None, "")}
-        case = {"name": self.case.name, "law": self.case.law, "about": self.case.about}
-        case |= {"known": self.known} if self.known else {}
-        return case | finding | {"seconds": round(self.seconds, 3), "reproduction": self.reproduction}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "Outcome":
-        """What ``to_dict`` gave, after JSON."""
-        case = next((case for case in CASES if case.name == found["name"]), None)
-        case = case or Case(found["name"], found["law"], found["about"])
-        given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
-        numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
-        index = {"index": tuple(given["index"])} if "index" in given else {}
-        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found["reproduction"],
-                   found.get("known", ""))  # fmt: skip
 
 
 class Tally(NamedTuple):
@@ -174,6 +71,8 @@ class Outcomes(NamedTuple):
         dtype, seed, level, profile: how.
         causes: of the faults, the worst first.
         versions: of Python, attendax, NumPy and the framework.
+        gradients: why gradients are asked for, where the function has a rule of its own.
+        require: kinds that must have been judged.
     """
 
     name: str
@@ -186,12 +85,23 @@ class Outcomes(NamedTuple):
     versions: Mapping[str, str] = {}
     profile: str = "law"
     causes: tuple[Cause, ...] = ()
+    gradients: str = ""
+    require: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong and something was judged."""
-        judged = any(outcome.verdict in (Verdict.OK, Verdict.CONVENTION) for outcome in self.cases)
-        return judged and not self.failures
+        """Whether nothing is wrong, something was judged, and all that had to be."""
+        return self.judged and not self.failures and not self.coverage.gaps
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything was judged."""
+        return any(outcome.verdict in (Verdict.OK, Verdict.CONVENTION) for outcome in self.cases)
+
+    @property
+    def coverage(self) -> Coverage:
+        """What was judged and what was not."""
+        return coverage(self.cases, self.dtype, self.gradients, self.require)
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
@@ -227,6 +137,7 @@ class Outcomes(NamedTuple):
         """Everything, in the types of JSON."""
         about = {"schema_version": SCHEMA_VERSION} | {k: x for k, x in self._asdict().items() if k != "cases"}
         about |= {"versions": dict(self.versions), "ok": self.ok, "counts": self.counts()}
+        about |= {"coverage": self.coverage.to_dict()}
         about |= {"causes": [cause._asdict() | {"kind": cause.harm.kind} for cause in self.causes]}
         return about | {"cases": [outcome.to_dict() for outcome in self.cases]}
 
@@ -235,6 +146,7 @@ class Outcomes(NamedTuple):
         """What ``to_dict`` gave, after JSON."""
         about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
         causes = tuple(_cause(cause) for cause in found.get("causes", ()))
+        about |= {"require": tuple(found.get("require", ()))}
         return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=causes)
 
 

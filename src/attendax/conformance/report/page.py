@@ -167,7 +167,9 @@ def _section(k: int, report: Outcomes) -> str:
     up = '<a class="up" href="#">to the matrix</a>'
     head = f'<h2 id="i{k}">{text(report.name)} <span class="soft">{text(report.version)}</span>{up}</h2>'
     causes = "".join(map(_cause, report.causes))
-    told = f'<p class="small">{text(summary(report))}<br><span class="soft">{text(how)}</span></p>'
+    told = (
+        f'<p class="small">{text(summary(report))} {text(report.coverage)}<br><span class="soft">{text(how)}</span></p>'
+    )
     return f"<section>{head}{told}{f'<ol>{causes}</ol>' if causes else ''}{laws}</section>"
 
 

@@ -5,20 +5,19 @@ from typing import TYPE_CHECKING
 
 from ..judge.verdicts import Verdict
 from .outcomes import Cause, Outcome, Outcomes
-from .summary import by_reason, clean, summary
+from .summary import clean, profile_told, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MOST = 8  # causes that a screen shows
-REASONS = 3  # why something is not offered
 
 
 def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> None:
     """Print the result in a sentence, the causes by harm, and what is no fault; with ``scripts`` one for each cause."""
     from rich.text import Text
 
-    how = f"{report.arrays}, {report.dtype}, profile {report.profile}, level {report.level}, seed {report.seed}"
+    how = f"{report.arrays}, {report.dtype}, {profile_told(report)}, level {report.level}, seed {report.seed}"
     title = Text.assemble((clean(report.name), "bold"), f" {report.version}".rstrip(), (f"   {how}", "dim"))
     console.print(title)
     console.print(Text(clean(summary(report)), "bold green" if report.ok else "bold red"))
@@ -36,6 +35,7 @@ def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> 
         console.print(
             Text('A script that shows it: --reproduce "NAME OF A CASE", or --reproduce for each cause.', "dim")
         )
+    console.print(Text(clean(str(report.coverage)), "" if report.ok else "bold"))
 
 
 def _print_cause(number: int, cause: Cause, report: Outcomes, console: "Console") -> None:
@@ -71,7 +71,7 @@ def _print_fault(outcome: Outcome, console: "Console") -> None:
 
 
 def _print_rest(report: Outcomes, console: "Console") -> None:
-    """What is no fault: conventions, contracts, known failures, and what is not offered."""
+    """What is no fault: conventions, contracts and known failures."""
     from rich.text import Text
 
     def line(label: str, outcomes: Sequence[Outcome], words: str) -> None:
@@ -86,15 +86,6 @@ def _print_rest(report: Outcomes, console: "Console") -> None:
     if listed := [o for o in report.cases if o.known]:
         passed = [o.case.name for o in listed if not o.verdict.fails]
         line("known failures", listed, f"no longer failing: {'; '.join(passed)}" if passed else "all still fail")
-    reasons = sorted(by_reason(report).items(), key=lambda item: -len(item[1]))
-    words = [_shortened(reason, len(found)) for reason, found in reasons[:REASONS]]
-    if words:
-        more = f"; {len(reasons) - REASONS} more reasons" if len(reasons) > REASONS else ""
-        line("not offered", [o for _, found in reasons for o in found], "; ".join(words) + more)
-
-
-def _shortened(reason: str, number: int) -> str:
-    return f"{reason if len(reason) <= 90 else reason[:89] + '…'} ({number})"
 
 
 def _print_scripts(report: Outcomes, console: "Console") -> None:

@@ -4,6 +4,7 @@ import collections
 import re
 from collections.abc import Sequence
 
+from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
 from .outcomes import LAWS, Outcome, Outcomes
 
@@ -33,7 +34,7 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
     """What was judged, and how."""
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
-    rows += [("profile", report.profile), ("level", report.level)]
+    rows += [("profile", profile_told(report)), ("level", report.level)]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
 
@@ -48,9 +49,17 @@ def summary(report: Outcomes) -> str:
     if report.failures:
         said = f"{number_of(len(report.failures), 'fault')} in {len(report.cases)} cases"
         return f"{said}{_of_causes(report)}: {counts}."
-    if not report.ok:
+    if not report.judged:
         return f"Nothing was judged, so nothing is shown: {counts or 'no case'}."
-    return f"Nothing is wrong in {len(report.cases)} cases: {counts}."
+    little = "" if report.ok else ", and too little was judged"
+    return f"Nothing is wrong in {len(report.cases)} cases{little}: {counts}."
+
+
+def profile_told(report: Outcomes) -> str:
+    """Which profile was asked, and what those after it would add."""
+    adds = profiles(report.level)
+    beyond = [f"{name} adds {adds[name]}" for name in PROFILES[PROFILES.index(report.profile) + 1 :]]
+    return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")
 
 
 def number_of(count: int, of: str) -> str:

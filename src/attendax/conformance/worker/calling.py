@@ -12,7 +12,9 @@ from ..adapters.implementation import Implementation
 from ..cases.case import Inputs, Leaves
 from ..frameworks import framework
 
-SAYS_WHY = re.compile(r"\bmust\b|should|expect|support|require|at least|multiple of|divisible|\bonly\b", re.IGNORECASE)
+SAYS_WHY = re.compile(
+    r"expect|support|require|should|at least|multiple of|divisible|\b(must|only|needs?|no|not|cannot|can't|too)\b", re.I
+)
 SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
 OF_A_FRAMEWORK = re.compile(r"[/\\](jax|numpy|jaxlib)[/\\](?!_src[/\\]nn)")
 
@@ -50,7 +52,7 @@ def call(implementation: Implementation, inputs: Inputs, direction: str) -> Leav
     """What the implementation gives in a direction: NumPy arrays by name, through the driver of its framework.
 
     Raises:
-        NotImplementedError: it, or its framework, has nothing of the kind.
+        NotImplementedError: it, or its framework, has nothing of the kind, and says so in words.
         Failed: it raised.
         NoNumbers: it gives something else.
     """
@@ -72,7 +74,9 @@ def call(implementation: Implementation, inputs: Inputs, direction: str) -> Leav
         warnings.simplefilter("ignore")
         try:
             found = function(attend, arrays, options, **given)
-        except NotImplementedError:
+        except NotImplementedError as error:
+            if not _text(error).strip():
+                raise Failed.by(error) from error
             raise
         except (Exception, SystemExit) as error:
             if module.is_lack(error):
@@ -129,12 +133,14 @@ def is_refusal(error: BaseException) -> bool:
 
     What JAX, NumPy or torch say from within, such as of shapes that do not fit, is none.
     """
-    if isinstance(error, AssertionError):
-        return True
-    if not isinstance(error, (ValueError, TypeError, RuntimeError)) or not SAYS_WHY.search(_text(error)):
-        return False
-    if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
-        return any(words in _text(error) for words in ("dtype", "support", "should not be set"))
+    if not isinstance(error, AssertionError):  # whose condition says enough
+        text = _text(error)
+        if not isinstance(error, (ValueError, TypeError, RuntimeError)) or not SAYS_WHY.search(text):
+            return False
+        if isinstance(error, RuntimeError) and any(
+            words in text for words in ("dtype", "support", "should not be set")
+        ):
+            return True  # as torch's compiled functions say it
     return _is_raised(error)
 
 

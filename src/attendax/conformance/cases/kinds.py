@@ -1,0 +1,68 @@
+"""What a case asks, as the kinds that a verdict counts by: results, gradients, masks, bfloat16, ..."""
+
+import re
+from collections.abc import Iterable
+
+from attendax.legible import did_you_mean
+
+from .case import SIZES, Case
+
+RESULTS, GRADIENTS = "results", "gradients"
+OF_OPTIONS = {  # what a keyword is counted as
+    "dropout_rate": "dropout",
+    "return_lse": "lse",
+    "offset": "caches",
+    "sinks": "sinks",
+    "query_segment_ids": "segments",
+    "key_lengths": "lengths",
+    "window": "windows",
+    "mask": "masks",
+    "bias": "biases",
+    "softcap": "softcaps",
+    "is_causal": "causal",
+    "scale": "scales",
+}
+OF_LAWS = {"L5": "empty rows", "L6": "leaks", "L7": "extremes"}
+DIRECTIONS = {"jvp": "tangents", "second": "second derivatives", "vmap": "vmap", "per example gradient": "vmap"}
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+REFUSALS, GROUPED = "refusals", "grouped heads"
+BY_DIRECTION = tuple(dict.fromkeys((RESULTS, GRADIENTS, *DIRECTIONS.values(), REFUSALS)))  # each case is of one
+KINDS = (*BY_DIRECTION, *OF_OPTIONS.values(), *OF_LAWS.values(), GROUPED, *DTYPES)
+
+
+def directed(case: Case) -> str:
+    """What of the function a case is about: its results, its gradients, ...; or that it refuses mistakes."""
+    if case.judge == "refused":
+        return REFUSALS
+    name = case.direction.partition(",")[0]
+    return DIRECTIONS.get(name, GRADIENTS if "gradient" in name else RESULTS)
+
+
+def options_of(case: Case) -> list[str]:
+    """The kinds that its keywords are, the rarest first."""
+    given = set(re.findall(r"(\w+)=", case.call))
+    return [kind for option, kind in OF_OPTIONS.items() if option in given]
+
+
+def kinds_of(case: Case, dtype: str) -> set[str]:
+    """Every kind that a case is of, in a run of a dtype."""
+    if case.judge == "refused":
+        return {REFUSALS}
+    sizes = SIZES | case.sizes
+    grouped = {GROUPED} if sizes["N"] != sizes["G"] else set()
+    of_law = {OF_LAWS[case.law]} if case.law in OF_LAWS else set()
+    return {directed(case), *options_of(case), case.dtype or dtype} | grouped | of_law
+
+
+def checked(kinds: Iterable[str], who: str) -> tuple[str, ...]:
+    """The same kinds.
+
+    Raises:
+        ValueError: one is none.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(
+                f"{who}: require got {kind!r}, expected some of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+            )
+    return tuple(kinds)

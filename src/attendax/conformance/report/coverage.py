@@ -1,0 +1,155 @@
+"""What was judged and what was not, by kind: a part of the verdict."""
+
+import collections
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..cases.case import SIZES
+from ..cases.kinds import (
+    BY_DIRECTION,
+    GRADIENTS,
+    GROUPED,
+    KINDS,
+    OF_OPTIONS,
+    REFUSALS,
+    RESULTS,
+    directed,
+    kinds_of,
+    options_of,
+)
+from ..judge.verdicts import Verdict
+from .outcome import Outcome
+
+SHARE, FEW = 1 / 3, 5  # of the sizes that were asked, at least so much is judged; where no more are asked, any
+MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
+
+
+class Coverage(NamedTuple):
+    """What a run has judged.
+
+    Attributes:
+        judged: for each kind, how many cases were judged, and how many of them are right.
+        left: for each reason and kind, how many cases were not judged.
+        gaps: sentences, each a reason why nothing is shown, whatever was judged.
+    """
+
+    judged: dict[str, tuple[int, int]]
+    left: dict[tuple[str, str], int]
+    gaps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """A sentence of what was judged, one of what was not, and the gaps."""
+        first = _listed([words for words in map(self._of, BY_DIRECTION) if words])
+        parts = [f"Right in {first}."] if first else []
+        parts += [f"Not judged: {_left(self.left)}."] if self.left else []
+        return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
+
+    def _of(self, kind: str) -> str:
+        judged, right = self.judged.get(kind, (0, 0))
+        return f"{right} of {judged} {kind}" if right != judged else number_of(judged, kind) if judged else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in the types of JSON."""
+        judged = {kind: {"judged": judged, "right": right} for kind, (judged, right) in self.judged.items()}
+        left = [{"reason": reason, "kind": kind, "cases": n} for (reason, kind), n in self.left.items()]
+        return {"judged": judged, "not_judged": left, "gaps": list(self.gaps), "said": str(self)}
+
+
+def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", require: Iterable[str] = ()) -> Coverage:
+    """What was judged.
+
+    Args:
+        outcomes: of all cases.
+        dtype: of the run.
+        gradients: why they are asked for, where the function has a rule of its own; empty where it has none.
+        require: kinds that must have been judged.
+    """
+    total: collections.Counter[str] = collections.Counter()
+    right: collections.Counter[str] = collections.Counter()
+    left: collections.Counter[tuple[str, str]] = collections.Counter()
+    for outcome in outcomes:
+        if outcome.verdict is Verdict.NOT_OFFERED:
+            left[_reason(outcome), _kind_left(outcome)] += 1
+            continue
+        kinds = kinds_of(outcome.case, dtype)
+        total.update(kinds)
+        right.update(kinds if not outcome.verdict.fails else ())
+    judged = {kind: (total[kind], right[kind]) for kind in KINDS if total[kind]}
+    return Coverage(judged, dict(left.most_common()), tuple(_gaps(outcomes, total, gradients, require)))
+
+
+def _gaps(
+    outcomes: Sequence[Outcome], judged: collections.Counter[str], gradients: str, require: Iterable[str]
+) -> list[str]:
+    gaps = []
+    asked = [o for o in outcomes if directed(o.case) == GRADIENTS]
+    if gradients and asked and not judged[GRADIENTS] and any(o.finding.lack != GRADIENTS for o in asked):
+        gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
+    gaps += [f"Required and not judged: {kind}" for kind in require if not judged[kind]]
+    return gaps + [gap for kind in (RESULTS, GRADIENTS) if (gap := _hardly(outcomes, kind))]
+
+
+def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
+    """Whether it refused most of the sizes of the cases whose keywords it offers, and whose traits are not lacking."""
+    sizes: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
+    for outcome in outcomes:
+        offered = outcome.verdict is not Verdict.NOT_OFFERED
+        if directed(outcome.case) == kind and (offered or outcome.finding.refused):
+            sizes[offered].add(tuple((SIZES | outcome.case.sizes).values()))
+    judged, asked = len(sizes[True]), len(sizes[True] | sizes[False])
+    if not judged or asked <= FEW or judged >= SHARE * asked:
+        return ""
+    return f"Hardly judged: {kind} at {judged} of {asked} sizes, and it refused the others"
+
+
+def _kind_left(outcome: Outcome) -> str:
+    """What a case that is not judged is counted as: what is lacking, or the rarest of its keywords."""
+    lack = outcome.finding.lack
+    own = directed(outcome.case)
+    if lack or own == REFUSALS:
+        return OF_OPTIONS.get(lack, lack) or own
+    return own if own not in (RESULTS, GRADIENTS) else next(iter(options_of(outcome.case)), own)
+
+
+def _reason(outcome: Outcome) -> str:
+    """Why it is not judged, in few words."""
+    finding = outcome.finding
+    message = finding.message.removeprefix(f"{finding.lack}: ")
+    if message.startswith("no argument"):
+        _, never, names = message.partition("; never given: ")
+        return f"not offered{never}{names}"
+    if finding.refused and not message.startswith("raises"):
+        words = message.removeprefix("refused: ")
+        message = f"refused: {re.sub(r'^[A-Za-z.]+(Error|Exception): ', '', words)!r}"
+    return shortened(message, 60)
+
+
+def number_of(count: int, kind: str) -> str:
+    """How many, as one says it: 1 mask, 2 masks."""
+    one = kind if kind in (GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
+    return f"{count} {one if count == 1 else kind}"
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many characters of a text."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _left(left: dict[tuple[str, str], int]) -> str:
+    """Kinds by reason: "24 masks, 6 lse (not offered), 3 windows (...)"."""
+    by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+    for (reason, kind), number in left.items():
+        by_reason[reason].append((kind, number))
+    ordered = sorted(by_reason.items(), key=lambda item: -sum(n for _, n in item[1]))
+    told = []
+    for reason, kinds in ordered[:MOST_REASONS]:
+        named = [number_of(n, kind) for kind, n in kinds[:MOST_KINDS]]
+        rest = sum(n for _, n in kinds[MOST_KINDS:])
+        told.append(f"{', '.join([*named, *([f'{rest} others'] if rest else [])])} ({reason})")
+    rest = sum(n for _, kinds in ordered[MOST_REASONS:] for _, n in kinds)
+    return ", ".join([*told, *([f"{rest} for other reasons"] if rest else [])])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

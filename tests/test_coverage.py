@@ -1,0 +1,261 @@
+"""What was judged and what was not is part of the verdict."""
+
+import xml.etree.ElementTree as ElementTree
+
+import jax
+import numpy as np
+import pytest
+
+import right_attention
+from attendax.cli import main
+from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict, check
+from attendax.conformance.cases.kinds import KINDS, kinds_of
+from attendax.conformance.worker.calling import Failed
+
+BY_NAME = {case.name: case for case in CASES}
+FEW = {"arrays": "numpy", "only": ["mask (T", "mask (B, N", "lse, masked"], "level": "gradient"}
+
+
+def right(query, key, value, *, mask=None, return_lse=False):
+    return right_attention.attend(query, key, value, mask=mask, return_lse=return_lse)
+
+
+def without_lse(query, key, value, *, mask=None):
+    if mask is not None and mask.ndim == 2:
+        raise ValueError("masks must be of rank 4")
+    return right_attention.attend(query, key, value, mask=mask)
+
+
+class TestWhatIsSaid:
+    def test_by_kind_and_reason(self):
+        report = check(without_lse, **FEW, backward=right_attention.backward)
+        said = str(report.coverage)
+        assert said.startswith("Right in 3 results and 3 gradients. Not judged: ")
+        assert "masks (refused: 'masks must be of rank 4')" in said
+        assert "lse" in said.partition("(not offered)")[0]
+        assert str(report).endswith(said)
+        assert report.ok
+
+    def test_every_way_to_show_it(self, capsys):
+        pytest.importorskip("rich", reason="the extra 'check' is not installed")
+        report = check(right, **FEW)
+        said = str(report.coverage)
+        assert "gradients" in said
+        assert said in report.to_markdown().replace("\\", "")
+        assert said in report.to_html().replace("&#x27;", "'")
+        assert report.to_dict()["coverage"]["said"] == said
+        status = main(["check", "attendax-spec", "--only", "scale given", "--quiet"])
+        assert (status, capsys.readouterr().out.splitlines()[-1]) == (0, "Right in 1 result and 1 gradient.")
+
+    def test_what_is_wrong_is_not_right(self):
+        report = check(lambda q, k, v: right_attention.attend(q, k, 2 * v), arrays="numpy", only=["width 1"])
+        assert str(report.coverage) == "Right in 0 of 2 results."
+
+    def test_a_report_that_comes_back_says_the_same(self):
+        report = check(right, **FEW, require=["masks"], backward=right_attention.backward)
+        again = Report.from_dict(report.to_dict())
+        assert again.coverage == report.coverage
+        assert again.require == ("masks",)
+
+    def test_kinds_of_cases(self):
+        assert kinds_of(BY_NAME["gradient: mask with grouped heads"], "float32") == {
+            "gradients", "masks", "grouped heads", "float32",
+        }  # fmt: skip
+        assert kinds_of(BY_NAME["refused: mask of integers"], "float32") == {"refusals"}
+        assert kinds_of(BY_NAME["bfloat16"], "float32") == {"results", "bfloat16"}
+        assert set().union(*(kinds_of(case, "float32") for case in CASES)) == set(KINDS)
+
+
+class TestRequire:
+    def test_what_is_required_must_be_judged(self):
+        assert check(right, **FEW, require=["masks", "lse"]).ok
+        report = check(right, **FEW, require=["masks", "gradients"])
+        assert not report.ok
+        assert report.coverage.gaps == ("Required and not judged: gradients",)
+        assert "and too little was judged" in str(report)
+        assert str(report).endswith("Required and not judged: gradients.")
+
+    def test_junit_has_a_failure(self):
+        suite = ElementTree.fromstring(check(right, **FEW, require=["windows"]).to_junit()).find("testsuite")
+        assert suite.get("failures") == "1"
+        assert suite.find("testcase[@name='coverage']/failure") is not None
+
+    def test_what_is_no_kind_is_refused(self):
+        with pytest.raises(ValueError, match=r"check: require got 'msks', expected some of results(.|\n)*mean masks"):
+            check(right, **FEW, require=["msks"])
+
+    def test_the_command(self, capsys):
+        pytest.importorskip("rich", reason="the extra 'check' is not installed")
+        given = ["check", "attendax-spec", "--only", "scale given", "--quiet", "--require"]
+        assert main([*given, "gradients", "results"]) == 0
+        assert main([*given, "gradients", "dropout"]) == 1
+        assert "Required and not judged: dropout." in capsys.readouterr().out
+        assert main([*given, "graidents"]) == 2
+
+
+def formula(query, key, value):
+    return jax.nn.softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5) @ value
+
+
+def with_rule(error):
+    @jax.custom_vjp
+    def attend(query, key, value):
+        return formula(query, key, value)
+
+    def backward(arrays, cotangent):
+        raise error
+
+    attend.defvjp(lambda *arrays: (attend(*arrays), arrays), backward)
+    return attend
+
+
+def numpy_backward(error):
+    def backward(*arrays, **options):
+        raise error
+
+    return backward
+
+
+class TestGradients:
+    @pytest.mark.parametrize("error", [NotImplementedError("not yet"), ValueError("only the forward is supported")])
+    def test_a_rule_that_refuses_all_is_not_green(self, error):
+        report = check(with_rule(error), arrays="jax", only=["gradient: plain", "scale given"], level="gradient")
+        assert not report.failures
+        assert not report.ok
+        assert "Gradients were asked for (a custom_vjp or custom_jvp), and none was judged" in report.coverage.gaps
+        report = check(right, **FEW, backward=numpy_backward(error))
+        assert not report.ok
+        assert "Gradients were asked for (a backward is given), and none was judged" in report.coverage.gaps
+
+    @pytest.mark.parametrize("error", [KeyError("x"), ValueError("shape"), NotImplementedError()])
+    def test_a_rule_that_crashes_is_a_fault(self, error):
+        report = check(with_rule(error), arrays="jax", only=["gradient: plain"], level="gradient")
+        assert [o.verdict for o in report.cases] == [Verdict.OBSCURE]
+
+    def test_who_has_no_rule_and_no_gradient_is_asked_for_none(self):
+        def forward_only(query, key, value):
+            shape = jax.ShapeDtypeStruct(query.shape[:-1] + value.shape[-1:], query.dtype)
+            return jax.pure_callback(right_attention.attend, shape, query, key, value)
+
+        report = check(forward_only, arrays="jax", only=["plain"], level="gradient")
+        assert report.ok
+        assert "Not judged: 2 gradients" in str(report)
+
+    def test_the_forward_alone_asks_for_no_gradient(self):
+        assert check(with_rule(KeyError("x")), arrays="jax", only=["plain"], level="forward").ok
+
+    def test_who_says_that_it_lacks_gradients_is_asked_for_none(self):
+        given = {"arrays": "jax", "only": ["plain"], "level": "gradient"}
+        assert check(with_rule(KeyError("x")), lacks=["gradients"], **given).ok
+
+    def test_a_rule_of_jax_is_nobodys_own(self):
+        report = check(lambda q, k, v: formula(jax.nn.relu(q) - jax.nn.relu(-q), k, v), arrays="jax", only=["scale 0"])
+        assert report.gradients == ""
+
+    def test_torch(self):
+        torch = pytest.importorskip("torch")
+
+        class Refuses(torch.autograd.Function):
+            @staticmethod
+            def forward(context, query, key, value):
+                return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+            @staticmethod
+            def backward(context, cotangent):
+                raise NotImplementedError("not yet")
+
+        given = {"arrays": "torch", "only": ["plain"], "level": "gradient"}
+        report = check(Refuses.apply, **given)
+        assert report.coverage.gaps == ("Gradients were asked for (its result requires grad), and none was judged",)
+
+        def kernel(query, key, value):  # writes to new memory, as a kernel does
+            return Refuses.apply(query, key, value).detach()
+
+        assert check(kernel, **given).ok
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("error", "verdict"),
+        [
+            (ValueError("D must be 64"), Verdict.NOT_OFFERED),
+            (TypeError("no scale, please"), Verdict.NOT_OFFERED),
+            (RuntimeError("only causal"), Verdict.NOT_OFFERED),
+            (NotImplementedError("scale"), Verdict.NOT_OFFERED),
+            (AssertionError(), Verdict.NOT_OFFERED),
+            (NotImplementedError(), Verdict.OBSCURE),
+            (ValueError(), Verdict.OBSCURE),
+            (TypeError("unhashable"), Verdict.OBSCURE),
+            (AttributeError("there must be an x"), Verdict.OBSCURE),
+            (KeyError("only"), Verdict.OBSCURE),
+        ],
+        ids=repr,
+    )
+    def test_who_wrote_words_for_the_call_refuses_and_else_it_is_a_crash(self, error, verdict):
+        def attend(query, key, value, *, scale=None):
+            if scale is not None:
+                raise error
+            return right_attention.attend(query, key, value)
+
+        report = check(attend, arrays="numpy", only=["scale given"], level="forward")
+        assert report.cases[0].verdict is verdict
+
+    def test_words_of_numpy_are_nobodys_refusal(self):
+        def attend(query, key, value, *, scale=None):
+            return right_attention.attend(query, key, value + np.zeros(3))
+
+        report = check(attend, arrays="numpy", only=["plain"], level="forward")
+        assert {o.verdict for o in report.cases} == {Verdict.OBSCURE}
+
+    def test_an_error_stays_where_it_was_raised(self):
+        assert Failed.by(NotImplementedError()).refusal is False
+
+
+def only_one_size(query, key, value, *, mask=None, is_causal=False, scale=None):
+    if query.shape != (2, 3, 5, 4) or key.shape != value.shape or key.shape != (2, 3, 7, 4):
+        raise ValueError(f"{query.shape} is not supported")
+    return right_attention.attend(query, key, value, mask=mask, is_causal=is_causal, scale=scale)
+
+
+class TestHardlyJudged:
+    def test_who_refuses_all_sizes_but_one(self):
+        report = check(only_one_size, arrays="numpy", level="forward", only=["L1", "L2", "L3", "L4", "L11"])
+        assert not report.failures
+        assert not report.ok
+        assert report.coverage.gaps == ("Hardly judged: results at 1 of 16 sizes, and it refused the others",)
+
+    def test_a_backward_that_refuses_all_sizes_but_one(self):
+        def backward(grad_output, query, key, value, **options):
+            if query.shape != (2, 3, 5, 4) or key.shape != (2, 3, 7, 4):
+                raise ValueError(f"{query.shape} is not supported")
+            return right_attention.backward(grad_output, query, key, value, **options)
+
+        report = check(right, arrays="numpy", backward=backward, level="backward", only=["L13", "L17"])
+        assert not report.failures
+        assert len(report.coverage.gaps) == 1
+        assert report.coverage.gaps[0].startswith("Hardly judged: gradients at ")
+
+    def test_few_sizes_are_no_share(self):
+        def outcomes(*names, **found):
+            return [Outcome(BY_NAME[name], Finding(**found), 0.0, "") for name in names]
+
+        judged = outcomes("plain", verdict=Verdict.OK)
+        refused = ["one query", "one key", "batch of one", "one head"]
+        found = {"verdict": Verdict.NOT_OFFERED, "message": "refused: ValueError: no", "refused": True}
+        few = Report("", "", "numpy", (*judged, *outcomes(*refused, **found)))
+        assert few.ok
+        assert not Report("", "", "numpy", (*judged, *outcomes(*refused, "width 13", **found))).ok
+
+    def test_what_is_no_argument_is_not_refused(self):
+        report = check(lambda q, k, v: right_attention.attend(q, k, v), arrays="numpy", only=["L1", "L3", "L4"])
+        assert report.ok
+        assert isinstance(report.cases[0].case, Case)
+
+
+def test_the_first_screen_and_help_say_what_other_profiles_add(capsys):
+    pytest.importorskip("rich", reason="the extra 'check' is not installed")
+    main(["check", "attendax-spec", "--only", "scale given", "--quiet"])
+    assert "profile numbers (robust adds " in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    assert "more: NaN under masks" in " ".join(capsys.readouterr().out.split())
