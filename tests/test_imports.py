@@ -56,8 +56,9 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "report": {"judge", "adapters", "cases", "frameworks"},
     "diagnoses": {"report", "judge", "worker", "adapters", "cases"},
     "checking": {"diagnoses", "report", "judge", "worker", "adapters", "cases"},
-    "command": {"checking", "report", "judge", "worker", "adapters", "cases"},
-    "": {"checking", "report", "judge", "adapters", "cases", "gradients", "differences"},
+    "models": {"report", "judge", "worker", "adapters", "cases"},
+    "command": {"checking", "models", "report", "judge", "worker", "adapters", "cases"},
+    "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
 CALLING = {"judging", "judges", "dropout", "trial"}  # the files of the judge that may call the candidate
 SPEC_NEEDS = {"numpy", "scipy.special"}

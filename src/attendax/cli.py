@@ -98,8 +98,9 @@ def _parser(argv: Sequence[str]) -> _Parser:
     if "check" in argv[:1]:  # the kit is imported for nothing else
         from attendax.conformance import command
 
-        command.add_arguments(check)
-        check.set_defaults(run=command.run)
+        chosen = command.command_for(argv)
+        chosen.add_arguments(check)
+        check.set_defaults(run=chosen.run)
 
     embed.add_commands(commands)
 

@@ -12,5 +12,7 @@ from .differences import directional_difference as directional_difference
 from .gradients import assert_gradients as assert_gradients
 from .judge.verdicts import Finding as Finding
 from .judge.verdicts import Verdict as Verdict
+from .models import assert_model as assert_model
+from .models import check_model as check_model
 from .report import Report as Report
 from .report.outcomes import Outcome as Outcome

@@ -19,7 +19,8 @@ REPORTS = ("json", "junit", "markdown", "html")
 SAID = """\
 The function takes (query, key, value, *, mask, bias, is_causal, scale, ...) on arrays (B, N, T, D); what its signature
 does not name is not offered. Exit status: 0 nothing is wrong, 1 something is, 2 refused. With --all-installed: 1 if
-attendax's own implementations are not all without fault, whatever the others are; else 0."""
+attendax's own implementations are not all without fault, whatever the others are; else 0.
+Whole models and layers: --model m:apply, --layer m:layer; --model m:apply --help has their options."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,5 +177,5 @@ def refuse_unwritable(args: argparse.Namespace) -> None:
 
 def one_line(error: BaseException) -> str:
     """What an error says, without the name of the function that raised it."""
-    words = " ".join(str(error).split()).removeprefix("check: ")
+    words = " ".join(str(error).split()).removeprefix("check: ").removeprefix("check_model: ")
     return words or type(error).__name__

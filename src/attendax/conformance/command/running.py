@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import sys
+from collections.abc import Callable
 
 from attendax.exits import FAILED, REFUSED, Refusal
 from attendax.extras import require
@@ -22,8 +23,12 @@ from .arguments import asked_of, files, implementation, one_line, profile, refus
 from .output import console, progress, write
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
     """Do what the arguments say.
+
+    Args:
+        args: of the command.
+        judge: does it; that of functions unless given.
 
     Returns:
         The exit status: 0 nothing is wrong, 1 something is, 2 refused, said why on standard error.
@@ -38,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        return _run(args)
+        return (judge or _run)(args)
     except (Refusal, ValueError, TypeError, ImportError, AttributeError) as error:
         if not isinstance(error, Refusal) and not _users(error):
             raise
@@ -48,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _users(error: Exception) -> bool:
     """Whether an error is about what the user gave: it names ``check``, or is an import of theirs that failed."""
-    return isinstance(error, ImportError) or str(error).startswith("check: ")
+    return isinstance(error, ImportError) or str(error).startswith(("check: ", "check_model: "))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -73,10 +78,10 @@ def _run(args: argparse.Namespace) -> int:
         made = implementation(args)
         asked = asked_of(args) | {"known_failures": args.known_failures}
         report = check(made, only=only, level=args.level, progress=tell, **asked)
-    return _show(report, args)
+    return show(report, args)
 
 
-def _list(line: str) -> None:
+def listed(line: str) -> None:
     """A line of a list: wrapped in a terminal; whole for other programs."""
     print(wrapped(line, indent=" " * 5) if sys.stdout.isatty() else line)
 
@@ -86,13 +91,13 @@ def _list_adapters() -> int:
     for name, adapter in ADAPTERS.items():
         found = importlib.util.find_spec(adapter.function.partition(":")[0].partition(".")[0])
         version = version_of(adapter.package) if found else "not installed"
-        _list(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
+        listed(f"{name:<{width}}  {adapter.arrays:<6} {adapter.function}  {version}".rstrip())
     return 0
 
 
 def _list_cases(args: argparse.Namespace) -> int:
     for case in choose(args.only or (), args.level, args.profile or "law"):
-        _list(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
+        listed(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
     return 0
 
 
@@ -115,7 +120,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(report: Report, args: argparse.Namespace) -> int:
+def show(report: Report, args: argparse.Namespace) -> int:
     """The files, and the tables unless a report takes standard output."""
     contents = {"json": report.to_json, "markdown": report.to_markdown, "html": report.to_html}
     contents["junit"] = report.to_junit

@@ -34,6 +34,20 @@ LAWS = {
     "L15": "same inputs, same bits",
     "L17": "any context",
 }
+MODEL_LAWS = {  # of whole models; from the faults of one, faults of those after it may follow
+    "batch": "rows do not know of each other",
+    "future": "nothing after a position matters to it",
+    "past": "everything before a position matters to it",
+    "window": "what a window leaves out does not matter",
+    "positions": "order matters, and where a text begins does not",
+    "padding": "padding does not matter",
+    "packing": "texts in one row do not know of each other",
+    "cache": "step by step equals the whole",
+    "ways": "every way of running gives the same",
+    "heads": "the heads are attention, by its definition",
+    "gradient": "gradients come from where results do",
+}
+LAWS |= MODEL_LAWS
 
 
 class Tally(NamedTuple):
@@ -131,7 +145,7 @@ class Outcomes(NamedTuple):
         by_law = collections.defaultdict(list)
         for outcome in self.cases:
             by_law[outcome.case.law].append(outcome)
-        return {law: Tally(tuple(by_law[law])) for law in sorted(by_law, key=lambda law: (len(law), law))}
+        return {law: Tally(tuple(by_law[law])) for law in sorted(by_law, key=list(LAWS).index)}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""

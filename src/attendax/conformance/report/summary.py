@@ -90,4 +90,4 @@ def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:
 
 def laws_of(reports: Sequence[Outcomes]) -> list[str]:
     """The laws that any of the reports has cases of, in order."""
-    return sorted({law for report in reports for law in report.laws()}, key=lambda law: (len(law), law))
+    return sorted({law for report in reports for law in report.laws()}, key=list(LAWS).index)

@@ -1,0 +1,113 @@
+"""``attendax check --model`` and ``--layer``: whole models, judged without a reference."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from attendax.exits import FAILED, Refusal
+from attendax.extras import require
+
+from ..adapters.source import resolve
+from ..models.blackbox import POSITIONS
+from ..models.checking import check_model, choose, described, laws_of
+from . import running
+from .arguments import REPORTS, refuse_unwritable
+from .output import progress
+
+OPTIONS = ("--model", "--layer")
+SAID = """\
+The model takes tokens (B, T) or vectors (B, T, M) and gives a result for each position; keywords mask, lengths,
+segment_ids and positions are passed only where its signature has them. help(attendax.conformance.check_model) has the
+rest. Exit status: 0 nothing is wrong, 1 something is, 2 refused."""
+
+
+def command_for(argv: Sequence[str]) -> ModuleType:
+    """Whose arguments these are: those of models, or those of functions."""
+    words = {word.partition("=")[0] for word in argv}
+    return sys.modules[__name__] if words.intersection(OPTIONS) else sys.modules[__package__]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = SAID
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", metavar="module:name", help="a function, or a module of a known library")
+    which.add_argument("--layer", metavar="module:name", help="the same, of vectors")
+    what = parser.add_argument_group("what it is")
+    about = "a position sees only what is before it, or all"
+    what.add_argument("--causal", action=argparse.BooleanOptionalAction, help=about)
+    what.add_argument("--inputs", choices=("tokens", "vectors"), help="tokens unless a width is given")
+    what.add_argument("--vocabulary", type=int, metavar="N", help="how many tokens there are")
+    what.add_argument("--width", type=int, metavar="M", help="of vectors")
+    what.add_argument("--arrays", choices=("jax", "torch", "numpy"), help="found by trying unless given")
+    what.add_argument("--mask", choices=("mask", "lengths"), help="how it is told of padding; by its signature")
+    what.add_argument("--cache", metavar="m:init,m:step", help="functions of its cache, and a third that reorders it")
+    what.add_argument("--window", type=int, metavar="W", help="how many tokens a position sees in a layer")
+    what.add_argument("--layers", type=int, metavar="L", help="of attention")
+    what.add_argument("--positions", choices=POSITIONS, help="how it encodes them")
+    what.add_argument("--longest", type=int, metavar="T", help="the most tokens that it takes")
+    what.add_argument("--pad", type=int, metavar="TOKEN", help="the token by which it knows padding")
+    what.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help="laws and traits that it has not")
+    what.add_argument("--claims", nargs="+", action="extend", metavar="CLAIM", help='"bits", "own positions"')
+    how = parser.add_argument_group("what is judged")
+    how.add_argument("--only", nargs="+", action="extend", metavar="LAW", help="laws, and parts of the names of cases")
+    how.add_argument("--level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
+    how.add_argument("--profile", default="numbers", metavar="PROFILE", help="numbers; robust adds NaN in padding")
+    how.add_argument("--seed", type=int, metavar="N", help="of the texts; drawn unless given")
+    out = parser.add_argument_group("what is written")
+    for kind in REPORTS:
+        out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
+    out.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    out.add_argument(
+        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
+    )
+    out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the arguments say.
+
+    Returns:
+        The exit status: 0 nothing is wrong, 1 something is, 2 refused, said why on standard error.
+    """
+    return running.run(args, _run)
+
+
+SETTINGS = (
+    "inputs", "vocabulary", "width", "arrays", "mask", "window", "layers", "positions", "longest", "pad", "lacks",
+    "claims",
+)  # fmt: skip
+
+
+def _run(args: argparse.Namespace) -> int:
+    require("rich", "check", extra="check")
+    refuse_unwritable(args)
+    said: dict[str, Any] = {name: x for name in SETTINGS if (x := getattr(args, name)) is not None}
+    if args.layer is not None:
+        said = {"inputs": "vectors"} | said
+    only = args.only or ([args.reproduce] if args.reproduce else ())
+    with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the model may print
+        if args.cache:
+            said["cache"] = tuple(resolve(path) for path in args.cache.split(","))
+        model = described(args.model or args.layer, causal=args.causal, **said)
+        laws = choose(laws_of(model), only, args.level, args.profile)
+        if not args.list_cases:
+            report = check_model(
+                model, only=only, level=args.level, profile=args.profile, seed=args.seed, progress=tell
+            )
+    if args.list_cases:
+        for law in laws:
+            running.listed(f"{law.law:<10} {law.name:<40} {law.level:<10} {law.about}")
+        return 0
+    if not args.reproduce:
+        return running.show(report, args)
+    if len(report.failures) > 1:
+        names = ", ".join(repr(outcome.case.name) for outcome in report.failures[:5])
+        raise Refusal(f"--reproduce {args.reproduce!r} is part of {len(report.failures)} cases: {names}")
+    for outcome in report.failures:
+        print(outcome.reproduction, end="")
+    return FAILED if report.failures else 0

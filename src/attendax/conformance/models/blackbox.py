@@ -1,0 +1,116 @@
+"""A model, as its laws see it: what it takes and claims, and one function that runs it."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from .request import Request
+
+KEYWORDS = ("mask", "lengths", "segment_ids", "positions")  # what the call of a model may take beside its inputs
+POSITIONS = ("absolute", "rotary", "relative", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What is known of a model, and how it is run.
+
+    Attributes:
+        name, version, arrays: for the report.
+        run: a ``Request`` to results (B, T, C), or to the gradient (B, T, M). Nothing else calls the model.
+        inputs: "tokens" or "vectors".
+        known_tokens: those that texts are made of.
+        nan: the token that stands for a vector of NaN.
+        causal: whether a position sees only what is before it and itself.
+        padding: "mask", "lengths" or None: how the model is told of padding.
+        accepts: those of ``KEYWORDS`` that its call takes.
+        window, layers: of attention; a position sees ``window`` tokens in each layer, itself among them.
+        positions: one of ``POSITIONS``, or None where nobody said.
+        longest: the most tokens that it takes.
+        pad: the token that stands for padding, where the model knows it by that.
+        steps: what its cache offers: "cache", "reordering", "positions of steps".
+        ways: other ways of running, by name.
+        gradient: why there is none; empty where there is one.
+        lacks: traits that it is said not to offer, and why.
+        claims: "bits": what does not matter changes no bit; "own positions": each text's are counted by itself.
+        dtype: of its results.
+        lines: Python that makes the model and runs it, by name; for scripts.
+    """
+
+    name: str
+    version: str
+    arrays: str
+    run: Callable[[Request], np.ndarray]
+    inputs: str
+    known_tokens: np.ndarray
+    nan: int
+    causal: bool
+    padding: str | None
+    accepts: frozenset[str]
+    window: int | None
+    layers: int
+    positions: str | None
+    longest: int | None
+    pad: int | None
+    steps: frozenset[str]
+    ways: tuple[str, ...]
+    gradient: str
+    lacks: Mapping[str, str]
+    claims: frozenset[str]
+    dtype: str = "float32"
+    lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def bits(self) -> bool:
+        """Whether what does not matter may change no bit."""
+        return "bits" in self.claims
+
+    @property
+    def reach(self) -> int | None:
+        """How far back a position sees through all layers; None where there is no window."""
+        return None if self.window is None else self.layers * (self.window - 1)
+
+    def lengths(self, wanted: Iterable[int]) -> list[int]:
+        """Those that the model takes; its longest where it takes none."""
+        longest = self.longest
+        return [n for n in wanted if longest is None or n <= longest] or [longest or 1]
+
+    def marked(self, mask: np.ndarray) -> dict[str, np.ndarray]:
+        """The keyword that tells of padding, from a mask (B, T), True = a real token; none where it takes none."""
+        if self.padding == "lengths":
+            return {"lengths": mask.sum(1).astype(np.int32)}
+        return {"mask": mask} if self.padding else {}
+
+    def lacking(self, trait: str) -> str:
+        """Why the model does not offer a trait; empty where it does."""
+        if trait in self.lacks:
+            return self.lacks[trait]
+        given = "positions" in self.accepts
+        relative = self.positions in ("rotary", "relative")
+        reasons = {
+            "mask": (self.padding == "mask", "no argument mask"),
+            "right padding": (self.padding is not None, "no argument mask or lengths"),
+            "left padding": (self.padding == "mask", "no argument mask, which padding on the left needs"),
+            "places of tokens": (
+                given or self.positions not in (None, "absolute") or "own positions" in self.claims,
+                "positions are absolute, or nobody said what they are, and there is no argument positions",
+            ),
+            "vectors": (self.inputs == "vectors", "inputs are tokens"),
+            "segment_ids": ("segment_ids" in self.accepts, "no argument segment_ids"),
+            "given positions": (given, "no argument positions"),
+            "relative": (relative, "positions are not said to be rotary or relative"),
+            "order": (self.positions not in (None, "none"), "positions are not said to be encoded"),
+            "no order": (self.positions == "none" and not self.causal, "positions are not said to be none"),
+            "window": (self.window is not None, "no window is given"),
+            "gradient": (not self.gradient, self.gradient),
+            **{name: (name in self.steps, f"no {name} is given") for name in STEPS},
+        }
+        offered, why = reasons.get(trait, (True, ""))
+        return "" if offered else why
+
+
+STEPS = ("cache", "reordering", "positions of steps")
+TRAITS = (
+    "batch", "mask", "right padding", "left padding", "places of tokens", "vectors", "segment_ids", "given positions",
+    "relative", "order", "no order", "window", "gradient", "heads", "dropout", *STEPS,
+)  # fmt: skip

@@ -1,0 +1,42 @@
+"""Which faults have one cause: those of a law, and those of other laws that follow from it."""
+
+from collections.abc import Sequence
+
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Cause, Harm, Outcome
+from .law import TITLES
+
+FOLLOW = {  # a law -> those that may fail for no other reason than that it does
+    "batch": set(TITLES),
+    "future": {"window", "positions", "padding", "packing", "cache", "ways", "gradient"},
+    "past": {"window", "positions", "padding", "packing", "gradient"},
+    "window": {"padding", "packing", "cache", "ways", "gradient"},
+    "positions": {"padding", "packing", "cache"},
+    "padding": {"ways", "gradient"},
+    "packing": {"gradient"},
+    "heads": {"gradient"},
+}
+
+
+def causes(outcomes: Sequence[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]:
+    """One for each law whose faults follow from no other, in the order of ``TITLES``.
+
+    Args:
+        outcomes: with a fault.
+        usual: by the name of a case, what usually causes it.
+    """
+    left, found = list(outcomes), []
+    for law in TITLES:
+        own = [o for o in left if o.case.law == law]
+        if not own:
+            continue
+        mine = own + [o for o in left if o.case.law in FOLLOW.get(law, set()) - {law}]
+        left = [o for o in left if o not in mine]
+        first = own[0]
+        broken = all(o.verdict is Verdict.OBSCURE for o in own)
+        harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
+        remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else ""
+        name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"
+        names = tuple(o.case.name for o in mine)
+        found.append(Cause(name, harm, names, remedy=remedy, script=first.reproduction))
+    return tuple(found)

@@ -1,0 +1,177 @@
+"""``check_model``: judge a whole model or a layer, without a reference."""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from attendax.legible import did_you_mean
+
+from ..cases.case import LEVELS, PROFILES, Case
+from ..judge.verdicts import Finding, Verdict
+from ..report import Report
+from ..report.outcomes import Outcome, versions
+from ..worker.calling import Failed
+from . import batch, cache, future, gradient, packing, padding, positions, ways, window
+from .blackbox import Model
+from .causes import causes
+from .describing import describe
+from .law import Law
+from .script import script
+from .trial import Found, Trial
+
+FAMILIES = (batch, future, window, positions, padding, packing, cache, ways, gradient)
+
+
+def check_model(
+    apply: Any,
+    *,
+    causal: bool | None = None,
+    only: Iterable[str] = (),
+    level: str = "everything",
+    profile: str = "numbers",
+    seed: int | None = None,
+    progress: Callable[[int, int, Case], None] | None = None,
+    **said: Any,
+) -> Report:
+    """Judge a whole model or a layer by laws that need no reference: no future, padding, batch, cache, and others.
+
+    ``apply(inputs, *, mask=None, lengths=None, segment_ids=None, positions=None)`` takes tokens (B, T) or vectors
+    (B, T, M) and gives a result for each position, (B, T, ...), the first of several. A keyword is passed only where a
+    law needs it; what the signature does not name is not offered. ``mask`` is (B, T), True = a real token; ``lengths``
+    (B,) is padding on the right; ``segment_ids`` and ``positions`` are (B, T) integers.
+
+    Args:
+        apply: the function; or a module of torch, transformers, flax nnx, flax linen (bound), equinox or keras; or the
+            path "module:name" of one.
+        causal: True where a position sees only what is before it; False where it sees all. Models of transformers
+            whose name says it need not.
+        only: laws ("future") and parts of the names of cases; all unless given.
+        level: "forward", "gradient" (and forward) or "everything".
+        profile: "numbers"; "robust" adds NaN in the padding.
+        seed: of the texts; drawn, and told in the report, unless given.
+        progress: is told index, number and case before each.
+        **said: ``name``; ``inputs``, "tokens" or "vectors"; ``vocabulary``, how many tokens there are; ``width``, of
+            vectors; ``arrays``, "jax", "torch" or "numpy", found by trying unless given; ``mask``, "mask", "lengths"
+            or None, how the model is told of padding, by its signature unless given; ``cache``, functions ``(init,
+            step)`` or ``(init, step, reorder)``: ``init(batch, room)`` gives a cache, ``step(inputs, cache)`` gives
+            (results, cache) and may take ``positions``, ``reorder(cache, rows)`` gives one; ``window``, how many
+            tokens a position sees in a layer, itself among them; ``layers``, of them; ``positions``, "absolute",
+            "rotary", "relative" or "none"; ``longest``, the most tokens that it takes; ``pad``, the token of padding,
+            where the model knows it by that; ``ways``, keywords that change no number, by name: ``{"flash":
+            {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (what does not matter changes no
+            bit) and "own positions" (each text is counted by itself, from the mask or the ids).
+
+    Returns:
+        ``Report``, whose laws are those of models in place of L1 to L17.
+
+    Raises:
+        TypeError, ValueError: a setting is none, nothing is left to judge, or the plainest call fails.
+        ModuleNotFoundError: a framework is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> table = np.random.default_rng(0).standard_normal((50, 8))
+        >>> def mean_so_far(tokens):
+        ...     return table[tokens].cumsum(1) / np.arange(1, 1 + tokens.shape[1])[:, None]
+        >>> check_model(mean_so_far, vocabulary=50, causal=True, seed=0).ok
+        True
+        >>> def mean_of_all(tokens):
+        ...     return table[tokens] + table[tokens].mean(1, keepdims=True)
+        >>> print(check_model(mean_of_all, vocabulary=50, causal=True, seed=0).causes[0].name)
+        future: every position sees all that comes after
+    """
+    seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
+    model = described(apply, causal=causal, **said)
+    laws = choose(laws_of(model), only, level, profile)
+    trial = Trial(model, seed)
+    trial.measure()
+    outcomes, usual = [], {}
+    for index, law in enumerate(laws):
+        if progress:
+            progress(index, len(laws), law.case)
+        outcome, usual[law.name] = _outcome(trial, law)
+        outcomes.append(outcome)
+    found = causes([o for o in outcomes if o.verdict.fails], usual)
+    return Report(
+        model.name, model.version, model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
+        profile, found,
+    )  # fmt: skip
+
+
+def described(apply: Any, *, causal: bool | None = None, **said: Any) -> Model:
+    """What ``check_model`` judges: it takes this, too, in place of the model and what is said of it."""
+    return apply if isinstance(apply, Model) else describe(apply, causal, said)
+
+
+def assert_model(apply: Any, **said: Any) -> None:
+    """Assert that a model keeps the laws, for a test.
+
+    Args:
+        apply: as of ``check_model``.
+        **said: its settings.
+
+    Raises:
+        AssertionError: it does not; the message has each cause, and the script that shows the first.
+        TypeError, ValueError, ModuleNotFoundError: as ``check_model``.
+
+    Example:
+        >>> import numpy as np
+        >>> table = np.random.default_rng(0).standard_normal((50, 8))
+        >>> assert_model(lambda tokens: table[tokens], vocabulary=50, causal=True, only=["future", "batch"])
+    """
+    report = check_model(apply, **said)
+    if not report.ok:
+        told = [f"{cause.name}; {cause.remedy}".rstrip("; ") for cause in report.causes]
+        scripts = [cause.script for cause in report.causes[:1]]
+        raise AssertionError("\n".join([str(report), *told, "", *scripts]))
+
+
+def laws_of(model: Model) -> list[Law]:
+    """Every question, in the order of ``TITLES``."""
+    return [law for family in FAMILIES for law in family.laws(model)]
+
+
+def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> list[Law]:
+    """The questions that are asked for.
+
+    Raises:
+        ValueError: a word picks none.
+    """
+    for name, value, known in (("level", level, LEVELS), ("profile", profile, PROFILES)):
+        if value not in known:
+            raise ValueError(
+                f"check_model: {name} got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}"
+            )
+    only = [only] if isinstance(only, str) else list(only)
+    for word in only:
+        if not any(word == law.law or word in law.name for law in laws):
+            titles = list(dict.fromkeys(law.law for law in laws))
+            raise ValueError(
+                f"check_model: only got {word!r}, expected a law ({', '.join(titles)}) or a part of the name of a case"
+                f"{did_you_mean(word, titles)}"
+            )
+    within = [law for law in laws if PROFILES.index(law.profile) <= PROFILES.index(profile)]
+    within = [law for law in within if LEVELS.index(law.level) <= LEVELS.index(level)]
+    return [law for law in within if not only or any(word == law.law or word in law.name for word in only)]
+
+
+def _outcome(trial: Trial, law: Law) -> tuple[Outcome, str]:
+    """One question: how it ended, and what usually causes that."""
+    start = time.perf_counter()
+    found = _judged(trial, law)
+    text = script(trial.model, law, found) if found.finding.verdict.fails else ""
+    return Outcome(law.case, found.finding, time.perf_counter() - start, text), found.usual
+
+
+def _judged(trial: Trial, law: Law) -> Found:
+    lacking = [law.law, *law.needs]
+    reasons = [why for trait in lacking if (why := trial.model.lacking(trait))]
+    if reasons:
+        return Found(Finding(Verdict.NOT_OFFERED, reasons[0]))
+    try:
+        return law.judge(trial)
+    except NotImplementedError as error:
+        return Found(Finding(Verdict.NOT_OFFERED, str(error) or "NotImplementedError"))
+    except Failed as error:
+        return Found(Finding(Verdict.OBSCURE, f"fails: {error}"))

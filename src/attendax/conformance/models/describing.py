@@ -1,0 +1,173 @@
+"""A model from what a user gives: a path, a function, a module, and what is said of it."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attendax.legible import did_you_mean
+
+from ..adapters.source import resolve
+from ..worker.calling import Failed
+from .adapters import Offer, offer
+from .blackbox import KEYWORDS, POSITIONS, TRAITS, Model
+from .law import TITLES
+from .request import COUNT, Request
+from .runner import Runner
+
+SAID = (
+    "name", "inputs", "vocabulary", "width", "arrays", "mask", "cache", "window", "layers", "positions", "longest",
+    "pad", "ways", "lacks", "claims",
+)  # fmt: skip
+CLAIMS = ("bits", "own positions")
+KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
+UNSAID = object()
+
+
+def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
+    """What ``check_model`` judges.
+
+    Raises:
+        TypeError, ValueError: a setting is none, or the plainest call fails.
+    """
+    if unknown := sorted(set(said) - set(SAID)):
+        known = ", ".join(SAID) + did_you_mean(unknown[0], SAID)
+        raise TypeError(f"check_model: got an unexpected setting {unknown[0]!r}, expected some of {known}")
+    path = apply if isinstance(apply, str) else None
+    target = resolve(apply) if path else apply
+    made = offer(target, causal)
+    said = {**made.facts, **said}
+    causal = said.pop("causal", None) if causal is None else causal
+    if not isinstance(causal, bool):
+        raise ValueError(
+            f"check_model: causal got {causal!r}, expected True (sees only what is before) or False (sees all)"
+        )
+    inputs, size = _inputs(said)
+    accepts = _accepted(made)
+    padding = said.get("mask", UNSAID)
+    if padding is UNSAID:
+        padding = next((name for name in ("mask", "lengths") if name in accepts), None)
+    _check(said, padding, accepts)
+    runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
+    return Model(
+        name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
+        version="",
+        arrays=runner.library.__name__.rpartition("in_")[2],
+        run=runner.run,
+        inputs=inputs,
+        known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")),
+        nan=COUNT,
+        causal=causal,
+        padding=padding,
+        accepts=accepts,
+        window=said.get("window"),
+        layers=said.get("layers") or 1,
+        positions=said.get("positions"),
+        longest=said.get("longest"),
+        pad=said.get("pad"),
+        steps=_steps(said.get("cache")),
+        ways=runner.ways,
+        gradient=runner.gradient,
+        lacks=_lacks(said.get("lacks", ())),
+        claims=frozenset(said.get("claims", ())),
+        dtype=dtype,
+        lines=_lines(runner, path, size, width),
+    )
+
+
+def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
+    """Tokens or vectors, and how many there are, or how wide.
+
+    Raises:
+        ValueError: nobody said.
+    """
+    inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
+    if inputs not in ("tokens", "vectors"):
+        raise ValueError(f"check_model: inputs got {inputs!r}, expected tokens or vectors")
+    name = "vocabulary" if inputs == "tokens" else "width"
+    size = said.get(name)
+    least = 4 if inputs == "tokens" else 1
+    if not isinstance(size, int) or size < least:
+        raise ValueError(f"check_model: {name} got {size!r}, expected a whole number, {least} or more, of {inputs}")
+    return inputs, size
+
+
+def _accepted(made: Offer) -> frozenset[str]:
+    """Those of the keywords that the call names."""
+    try:
+        named = inspect.signature(made.apply).parameters
+    except (TypeError, ValueError):
+        return frozenset()
+    return frozenset(name for name in KEYWORDS if name in named)
+
+
+def _check(said: Mapping[str, Any], padding: Any, accepts: frozenset[str]) -> None:
+    if padding not in ("mask", "lengths", None):
+        raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
+    for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *TITLES))):
+        given = said.get(name) or ()
+        for word in [given] if isinstance(given, str) else given:
+            if word not in known:
+                near = did_you_mean(word, known)
+                raise ValueError(f"check_model: {name} got {word!r}, expected one of {', '.join(known)}{near}")
+    for name in ("window", "layers", "longest", "vocabulary", "width"):
+        x = said.get(name)
+        if x is not None and (not isinstance(x, int) or x < 1):
+            raise ValueError(f"check_model: {name} got {x!r}, expected a whole number, 1 or more")
+
+
+def _lacks(lacks: Any) -> dict[str, str]:
+    if isinstance(lacks, Mapping):
+        return dict(lacks)
+    return dict.fromkeys([lacks] if isinstance(lacks, str) else lacks, "said to be lacking")
+
+
+def _tokens(count: int, pad: int | None) -> np.ndarray:
+    return np.array([k for k in range(count) if k != pad], np.int32)
+
+
+def _steps(cache: Any) -> frozenset[str]:
+    if not cache:
+        return frozenset()
+    found = {"cache"} | ({"reordering"} if len(cache) > 2 else set())
+    return frozenset(
+        found | ({"positions of steps"} if "positions" in inspect.signature(cache[1]).parameters else set())
+    )
+
+
+def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str, int]:
+    """With the arrays that the plainest call works with; the dtype of its results, and how wide they are.
+
+    Raises:
+        ValueError: with none.
+    """
+    arrays = said.get("arrays") or made.arrays
+    kinds = [kind for kind in KINDS if arrays in (None, kind[0])]
+    request = Request(_tokens(6, said.get("pad"))[None, :4].repeat(2, axis=0))
+    failed = []
+    for kind, eager in sorted(kinds, key=lambda kind: kind[0] not in sys.modules):
+        if not importlib.util.find_spec(kind):
+            continue
+        runner = Runner(made, target, kind, eager, width, said.get("cache"), said.get("ways") or {})
+        try:
+            found = runner.run(request)
+            return runner, str(found.dtype), found.shape[-1]
+        except (Failed, NotImplementedError) as error:
+            failed.append(f"  {kind:<6} {error}")
+    rows = ";\n".join(dict.fromkeys(failed)) or "  expected arrays of jax, torch or numpy"
+    raise ValueError(f"check_model: fails on the plainest call, inputs {request.tokens.shape}:\n{rows}")
+
+
+def _lines(runner: Runner, path: str | None, size: int, width: int) -> dict[str, str]:
+    lines = runner.lines(path) | {"width": str(size), "results": str(width)}
+    plain = "eager" if runner.eager else "forward"
+    lines["way "] = f"{plain} apply"
+    for way in runner.ways:
+        function = runner.called(way)[0]
+        keywords = runner.keywords.get(way)
+        given = f"partial(apply, **{dict(keywords)!r})" if keywords is not None else "apply"
+        lines[f"way {way}"] = f"{function} {runner.offer.ways[way].__name__ if way in runner.offer.ways else given}"
+    return lines

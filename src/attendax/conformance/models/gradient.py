@@ -1,0 +1,99 @@
+"""Gradients come from where results do: not from the future, padding, or other rows; and from all that matters."""
+
+from functools import partial
+
+import numpy as np
+
+from ..cases.case import GRADIENT
+from ..judge.verdicts import Finding, Verdict
+from .blackbox import Model
+from .equality import beside_rounding, not_a_number
+from .influence import seen
+from .law import Law
+from .padding import padded_request
+from .request import Request
+from .trial import FINE, Evidence, Found, Trial
+
+LENGTH = 7
+USUAL = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
+
+
+def laws(model: Model) -> list[Law]:
+    """The questions for a model."""
+    found = [
+        Law("gradient", "gradient: of one position", "0 for what may not matter, not 0 for what must", _positions,
+            ("gradient",), GRADIENT),
+        Law("gradient", "gradient: of one row", "0 for the other rows", _rows, ("gradient", "batch"), GRADIENT),
+    ]  # fmt: skip
+    for side in ("right", "left"):
+        about = f"0 for padding on the {side}, and a number for all"
+        padded = partial(_padding, side=side)
+        found.append(
+            Law("gradient", f"gradient: padding, {side}", about, padded, ("gradient", f"{side} padding"), GRADIENT)
+        )
+    return found
+
+
+def _positions(trial: Trial) -> Found:
+    """Row t of a batch asks for the gradient of a loss at position t."""
+    model = trial.model
+    tokens = np.repeat(trial.texts(1, LENGTH), LENGTH, axis=0)
+    one = Request(tokens, weights=np.eye(LENGTH, dtype=np.float32))
+    sources = np.arange(LENGTH)
+    may = seen(model.causal, model.reach, sources, LENGTH).T  # (position, source)
+    near = model.reach if model.window is None else 1
+    must = seen(model.causal, near, sources, LENGTH).T
+    return _judged(trial, one, may, must)
+
+
+def _judged(trial: Trial, request: Request, may: np.ndarray, must: np.ndarray) -> Found:
+    """Hold the gradient's size (row, source) against where it may be, and where it must be."""
+    gradient, weights = trial.ask(request), np.asarray(request.weights)
+    if (bad := ~np.isfinite(gradient).all(-1)).any():
+        row, source = (int(k) for k in np.argwhere(bad)[0])
+        return not_a_number(request, (row, source))._replace(usual="an empty softmax, or 0 * NaN, in the backward pass")
+    size = np.abs(gradient).max(-1)
+    allowed = size.max(1, keepdims=True) * max(trial.relative(gradient), 8 * trial.noise)
+    leaks, blind = ~may & (size > allowed), must & (size <= allowed * 1e-3)
+    for wrong, verdict in ((leaks, Verdict.LEAK), (blind, Verdict.SILENT)):
+        if wrong.any():
+            row, source = (int(k) for k in np.argwhere(wrong)[0])
+            of = f"a loss at {_named(weights[row])} has a gradient"
+            if verdict is Verdict.LEAK:
+                large = beside_rounding(float(size[row, source]), float(allowed[row, 0]))
+                said = f"{of} of {size[row, source]:.2g} for position {source} of row {row}, {large}"
+            else:
+                said = f"{of} of 0 for position {source}, which matters to it"
+            finding = Finding(verdict, said, "gradient", (row, source))
+            place, kind = (row, source), "zero" if verdict is Verdict.LEAK else "some"
+            return Found(finding, Evidence(request, request, place, place, float(allowed[row, 0]), kind), USUAL)
+    return FINE
+
+
+def _named(weights: np.ndarray) -> str:
+    places = np.flatnonzero(weights)
+    return f"position {places[0]}" if len(places) == 1 else "the real positions"
+
+
+def _rows(trial: Trial) -> Found:
+    tokens = trial.texts(3, LENGTH)
+    weights = np.zeros(tokens.shape, np.float32)
+    weights[1] = 1
+    request = Request(tokens, weights=weights)
+    gradient = trial.ask(request)
+    size = np.abs(gradient).max(-1)
+    allowed = float(size.max()) * max(trial.relative(gradient), 8 * trial.noise)
+    leaks = (weights == 0) & ~(size <= allowed)
+    if not leaks.any():
+        return FINE
+    row, source = (int(k) for k in np.argwhere(leaks)[0])
+    said = f"a loss of row 1 has a gradient of {size[row, source]:.2g} for row {row}"
+    place = (row, source)
+    evidence = Evidence(request, request, place, place, allowed, "zero")
+    return Found(Finding(Verdict.LEAK, said, "gradient", place), evidence, USUAL)
+
+
+def _padding(trial: Trial, side: str) -> Found:
+    request, mask = padded_request(trial, side, (5, 7, 3))
+    near = mask if trial.model.window is None else np.zeros_like(mask)
+    return _judged(trial, request._replace(weights=mask.astype(np.float32)), mask, near)

@@ -1,0 +1,112 @@
+"""Order matters, and where a text begins does not, as the model encodes positions."""
+
+import numpy as np
+
+from ..judge.verdicts import Finding, Verdict
+from .blackbox import Model
+from .equality import same
+from .law import Law
+from .request import Request
+from .trial import Evidence, Found, Trial, distance
+
+TRIES = 4
+LENGTH = 9
+
+
+def laws(model: Model) -> list[Law]:
+    """The questions for a model."""
+    return [
+        Law("positions", "positions: order", "swapping two tokens changes what is at others", _order, ("order",)),
+        Law("positions", "positions: no order", "swapping two tokens swaps their results", _no_order, ("no order",)),
+        Law(
+            "positions",
+            "positions: given",
+            "the positions 0, 1, 2, ... are those without any",
+            _given,
+            ("given positions",),
+        ),
+        Law(
+            "positions",
+            "positions: shifted",
+            "positions from k on give the same",
+            _shifted,
+            ("given positions", "relative"),
+        ),
+        Law(
+            "positions",
+            "positions: not ignored",
+            "positions in another order matter",
+            _used,
+            ("given positions", "order"),
+        ),
+    ]
+
+
+def _swapped(tokens: np.ndarray) -> np.ndarray:
+    found = tokens.copy()
+    found[:, [1, 4]] = tokens[:, [4, 1]]
+    return found
+
+
+def _order(trial: Trial) -> Found:
+    tokens = trial.texts(TRIES, LENGTH)
+    tokens[:, 4] = np.where(tokens[:, 4] == tokens[:, 1], trial.others(tokens)[:, 4], tokens[:, 4])
+    said = "swapping two tokens changes nothing at a third: the order does not matter"
+    usual = "the positional encoding is not added, is a constant, or is applied along the wrong axis"
+    return _differs(trial, Request(tokens), Request(_swapped(tokens)), 7, said, usual)
+
+
+def _differs(trial: Trial, one: Request, other: Request, position: int, said: str, usual: str) -> Found:
+    """In one of the rows at least."""
+    before, after = trial.ask(one)[:, position], trial.ask(other)[:, position]
+    if (distance(before, after) > trial.allowed(before)).any():
+        return Found(Finding(Verdict.OK))
+    place, allowed = (0, position), float(trial.allowed(before)[0])
+    return Found(
+        Finding(Verdict.SILENT, said, "out", place),
+        Evidence(one.row(0), other.row(0), place, place, allowed, "other"),
+        usual,
+    )
+
+
+def _no_order(trial: Trial) -> Found:
+    tokens = trial.texts(TRIES, LENGTH)
+    order = [0, 4, 2, 3, 1, *range(5, LENGTH)]
+    places = [((b, order[t]), (b, t)) for b in range(TRIES) for t in range(LENGTH)]
+    said = "swapping two tokens does more than swap their results"
+    usual = "a positional encoding, or a mask that depends on the place"
+    return same(trial, Request(tokens), Request(_swapped(tokens)), places, said, usual)
+
+
+def _counted(rows: int, start: int = 0) -> dict[str, np.ndarray]:
+    return {"positions": np.broadcast_to(np.arange(start, start + LENGTH, dtype=np.int32), (rows, LENGTH)).copy()}
+
+
+ALL = [((b, t), (b, t)) for b in range(2) for t in range(LENGTH)]
+
+
+def _given(trial: Trial) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    said, usual = (
+        "positions 0, 1, 2, ... differ from the model's own",
+        "positions that begin at 1, or at the padding token",
+    )
+    return same(trial, Request(tokens), Request(tokens, _counted(2)), ALL, said, usual)
+
+
+def _shifted(trial: Trial) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    one, other = Request(tokens, _counted(2)), Request(tokens, _counted(2, 11))
+    said = "positions that begin at 11 give other results"
+    usual = "the rotation of queries and keys differs, values are rotated, or it is added where it should turn"
+    return same(trial, one, other, ALL, said, usual, slack=8)
+
+
+def _used(trial: Trial) -> Found:
+    tokens = trial.texts(TRIES, LENGTH)
+    mixed = _counted(TRIES)
+    mixed["positions"][:, [1, 4]] = mixed["positions"][:, [4, 1]]
+    said = "positions in another order change nothing: they are ignored"
+    return _differs(
+        trial, Request(tokens, _counted(TRIES)), Request(tokens, mixed), 7, said, "the argument is not used"
+    )

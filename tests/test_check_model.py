@@ -1,0 +1,180 @@
+"""`check_model`: what it finds in models with the bugs of public threads, and that it accuses no sound one."""
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attendax import conformance
+from attendax.conformance import assert_model, check_model
+from broken_models import Entry
+
+FILES = {"in_torch": "torch"}
+TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
+
+
+def entries(kind):
+    """Of every framework that is installed; of the others one test that is skipped."""
+    found = []
+    for file, package in FILES.items():
+        if importlib.util.find_spec(package) is None:
+            found.append(pytest.param(None, id=package, marks=pytest.mark.skip(f"{package} is not installed")))
+            continue
+        module = importlib.import_module(f"broken_models.{file}")
+        found += [pytest.param(entry, id=f"{package}, {entry.name}") for entry in getattr(module, kind)]
+    return found
+
+
+def judged(entry: Entry, **said):
+    made, known = entry.make(), entry.said
+    made, known = made if isinstance(made, tuple) else (made, known)
+    return check_model(made, **known, **said)
+
+
+@pytest.mark.parametrize("entry", entries("BROKEN"))
+def test_a_broken_model_is_found_by_the_right_law_first(entry):
+    report = judged(entry, seed=7)
+    assert not report.ok
+    assert report.causes[0].name.partition(":")[0] == entry.law
+    assert all(outcome.reproduction for outcome in report.failures)
+
+
+@pytest.mark.parametrize("entry", entries("SOUND"))
+def test_a_sound_model_is_not_accused(entry):
+    report = judged(entry, seed=11)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", entries("SOUND"))
+def test_a_sound_model_is_not_accused_by_any_seed(entry):
+    for seed in np.random.default_rng(3).integers(2**24, size=20):
+        report = judged(entry, seed=int(seed))
+        assert report.ok, (int(seed), [outcome.told() for outcome in report.failures])
+
+
+def sees_all(tokens):
+    return TABLE[tokens] + TABLE[tokens].mean(1, keepdims=True)
+
+
+def sees_the_past(tokens, mask=None):
+    return TABLE[tokens].cumsum(1)
+
+
+def test_a_finding_says_where_how_large_and_why():
+    report = check_model(sees_all, vocabulary=50, causal=True, only=["future"], seed=1)
+    first = report.failures[0]
+    assert first.case.law == "future"
+    assert first.verdict.value == "leak"
+    for words in ("another token at", "moves position", "times what rounding may do"):
+        assert words in first.finding.message
+    assert "usually: " in report.causes[0].remedy
+
+
+def test_the_script_shows_it_without_attendax(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\ntable = np.random.default_rng(0).standard_normal((50, 8))\n\n\n"
+        "def model(tokens):\n    return table[tokens] + table[tokens].mean(1, keepdims=True)\n"
+    )
+    command = [sys.executable, "-m", "attendax", "check", "--model", "mine:model", "--vocabulary", "50", "--causal"]
+    found = subprocess.run(
+        [*command, "--only", "future: one", "--reproduce", "future: one"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert found.returncode == 1, found.stderr
+    assert "attendax" not in found.stdout
+    script = tmp_path / "shows.py"
+    script.write_text(found.stdout)
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert shown.returncode == 1
+    assert shown.stderr.rstrip().endswith("AssertionError")
+
+
+@pytest.mark.parametrize("kind", ["cache", "gradient", "packing", "past"])
+def test_scripts_of_torch_models_show_it(kind, tmp_path):
+    """The lines that make the model are the test's own: what is tried is all that follows."""
+    pytest.importorskip("torch")
+    from broken_models import in_torch
+
+    entry = next(e for e in in_torch.BROKEN if e.law == kind or (kind == "past" and "batch taken" in e.name))
+    report = judged(entry, seed=7)
+    text = next(o.reproduction for o in report.failures if o.case.law == kind)
+    maker = entry.make.__defaults__[0] if entry.make.__name__ == "<lambda>" else entry.make
+    tests = str(Path(__file__).parent)
+    home = f"import sys\nsys.path.insert(0, {tests!r})\nfrom broken_models.in_torch import {maker.__name__}"
+    lines = [line for line in text.splitlines() if not line.startswith("raise NotImplementedError('define ")]
+    at = lines.index("# the model") + 1
+    lines[at:at] = [home, f"model = {maker.__name__}()"]
+    if kind == "cache":
+        lines.insert(at + 3, "cache = model.cache()")
+    (tmp_path / "shows.py").write_text("\n".join(lines))
+    shown = subprocess.run([sys.executable, tmp_path / "shows.py"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 1
+    assert "AssertionError" in shown.stderr.splitlines()[-1], shown.stderr
+
+
+def test_the_report_is_that_of_the_kit():
+    report = check_model(sees_all, vocabulary=50, causal=True, only=["future", "batch"], seed=1)
+    again = conformance.Report.from_dict(json.loads(report.to_json()))
+    assert again.counts() == report.counts()
+    assert list(report.laws()) == ["batch", "future"]
+    assert "<failure" in report.to_junit()
+    assert "future" in report.to_html()
+    assert "future" in report.to_markdown()
+
+
+def test_assert_model():
+    assert_model(sees_the_past, vocabulary=50, causal=True, seed=0, only=["future", "past"])
+    with pytest.raises(AssertionError, match="future: every position sees all that comes after"):
+        assert_model(sees_all, vocabulary=50, causal=True, seed=0)
+
+
+def test_what_a_model_lacks_is_not_offered():
+    report = check_model(sees_all, vocabulary=50, causal=True, lacks=["future"], seed=0)
+    assert report.ok
+    assert {o.finding.message for o in report.cases if o.case.law == "future"} == {"said to be lacking"}
+
+
+def test_an_error_is_an_outcome():
+    def short(tokens):
+        if tokens.shape[1] > 20:
+            raise IndexError("out of range")
+        return sees_the_past(tokens)
+
+    report = check_model(short, vocabulary=50, causal=True, seed=0, arrays="numpy")
+    assert {o.verdict.value for o in report.failures} == {"obscure error"}
+    assert check_model(short, vocabulary=50, causal=True, seed=0, arrays="numpy", longest=20).ok
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"causal": None}, "causal got None"),
+        ({"vocabulary": None}, "vocabulary got None"),
+        ({"mask": "rows"}, "mask got 'rows'"),
+        ({"positions": "rope"}, "positions got 'rope'"),
+        ({"lacks": ["cash"]}, "did you mean cache"),
+        ({"window": 0}, "window got 0"),
+        ({"only": ["futures"]}, "did you mean future"),
+        ({"level": "all"}, "level got 'all'"),
+        ({"windo": 3}, "unexpected setting 'windo'"),
+    ],
+)
+def test_mistakes_are_refused(said, words):
+    with pytest.raises((TypeError, ValueError), match=r"check_model: .*") as raised:
+        check_model(sees_all, **{"vocabulary": 50, "causal": True, **said})
+    assert words in str(raised.value)
+
+
+def test_a_model_that_fails_at_once_is_refused():
+    def model(tokens):
+        raise RuntimeError("no weights")
+
+    with pytest.raises(ValueError, match="fails on the plainest call") as raised:
+        check_model(model, vocabulary=50, causal=True)
+    assert "no weights" in str(raised.value)
