@@ -98,7 +98,7 @@ class TestStatus:
         assert "Nothing was judged" in out
 
     def test_interrupt_is_130(self, run):
-        assert run("mine:interrupted", *FAST, "--only", "plain")[0] == 130
+        assert run("mine:interrupted", *FAST, "--only", "plain", "--in-process")[0] == 130
 
     def test_adapters_conventions_and_names(self, run):
         assert run("attendax-spec", "--only", "causal", "--level", "forward", "--quiet", "--causal", "start")[0] == 0

@@ -51,7 +51,8 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "cases": set(),
     "frameworks": set(),
     "adapters": {"cases", "frameworks"},
-    "worker": {"adapters", "cases", "frameworks"},  # calls the candidate: knows neither what is right nor a verdict
+    "protocol": {"cases"},
+    "worker": {"protocol", "adapters", "cases", "frameworks"},  # knows neither what is right nor a verdict
     "judge": {"worker", "adapters", "cases", "differences"},
     "report": {"judge", "adapters", "cases", "frameworks"},
     "diagnoses": {"report", "judge", "worker", "adapters", "cases"},

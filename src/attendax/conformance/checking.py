@@ -1,5 +1,6 @@
 """What is asked of the kit in Python: every case of an implementation, one case, or whether a mistake is refused."""
 
+import math
 import time
 import unittest
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,8 @@ from .report import Report
 from .report.known_failures import KnownFailures
 from .report.outcomes import Outcome, versions
 from .report.reproduction import reproduction
-from .worker.candidate import implement
+from .worker.place import end, implement
+from .worker.process import Remote
 
 
 def check(
@@ -36,6 +38,9 @@ def check(
     known_failures: str | None = None,
     require: Iterable[str] = (),
     progress: Callable[[int, int, Case], None] | None = None,
+    timeout: float = 60.0,
+    total_timeout: float | None = None,
+    in_process: bool = False,
     **settings: Any,
 ) -> Report:
     """Judge an attention function, law by law, gradients included.
@@ -72,6 +77,10 @@ def check(
         require: kinds of cases of which some must be judged, such as "masks", "gradients", "bfloat16" or "lse": else
             the report is not ok.
         progress: is told index, number and case before each.
+        timeout: seconds that the function may take for a case, in a process of its own.
+        total_timeout: seconds for all cases; what is left then is not judged.
+        in_process: call the function in this process, for a debugger. Else it is called in another, which knows
+            neither what is right nor the seed; but a function that no other process can import is called in this one.
         **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
             ``names``, ``mask_true``, ``lse_base``, as ``attendax check --help`` has them.
 
@@ -90,26 +99,37 @@ def check(
         >>> check(mine, arrays="numpy", only=["scale given"], level="forward").ok
         True
     """
-    how = How(seed, dtype, profile, dict(sizes or {}), precision, tuple(require)).checked()
+    how = How(seed, dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout).checked()
     cases = at_sizes(choose(only, level, profile), how.sizes)
     listed = KnownFailures.read(known_failures)
-    implementation = implement(fn, name=name, adapter=adapter, arrays=arrays, backward=backward, how=how, **settings)
-    outcomes = []
-    for index, case in enumerate(cases):
-        if progress:
-            progress(index, len(cases), case)
-        outcomes.append(listed.skipped(case) or listed.marked(judge(implementation, case, how)))
-    causes = diagnosed(implementation, [o for o in outcomes if o.verdict.fails and not o.known], how)
+    given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
+    implementation = implement(fn, how=how, in_process=in_process, **given)
+    try:
+        outcomes, end_of_time = [], time.monotonic() + (how.total_timeout or math.inf)
+        for index, case in enumerate(cases):
+            if progress:
+                progress(index, len(cases), case)
+            left = how._replace(timeout=min(how.timeout, end_of_time - time.monotonic()))
+            outcomes.append(listed.skipped(case) or listed.marked(judge(implementation, case, left)))
+        rule = rule_of(implementation, how)
+        causes = diagnosed(implementation, [o for o in outcomes if o.verdict.fails and not o.known], how)
+    finally:
+        if not isinstance(fn, Implementation):
+            end(implementation)
     name, arrays = implementation.name, implementation.arrays
     return Report(
         name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes,
-        rule_of(implementation, how), how.require,
+        rule, how.require, implementation.process,
     )  # fmt: skip
 
 
 def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
     """One case: the verdict, and where it is a fault how to see it."""
     start, how = time.perf_counter(), how or How()
+    if how.timeout <= 0:
+        return Outcome(case, Finding(Verdict.NOT_JUDGED, "no time left"), 0.0, "")
+    if isinstance(implementation.attend, Remote):
+        implementation.attend.worker.allow(how.timeout)
     finding, got = find(implementation, case, how)
     seconds = time.perf_counter() - start
     if not finding.verdict.fails:
@@ -118,7 +138,14 @@ def judge(implementation: Implementation, case: Case, how: How | None = None) ->
 
 
 def assert_conforms(
-    fn: Any, case: Case, *, seed: int = 0, dtype: str = "float32", profile: str = "law", **settings: Any
+    fn: Any,
+    case: Case,
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    profile: str = "law",
+    in_process: bool = False,
+    **settings: Any,
 ) -> Finding:
     """Judge one case, for a test that is parametrised over ``CASES``.
 
@@ -128,6 +155,7 @@ def assert_conforms(
         seed: of the numbers.
         dtype: of the cases that do not choose their own.
         profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
+        in_process: as of ``check``.
         **settings: ``name``, ``adapter``, ``arrays``, ``backward`` and the other settings of ``check``.
 
     Returns:
@@ -146,7 +174,7 @@ def assert_conforms(
         ...     assert_conforms(spec.attention, case)
     """
     how = How(seed, dtype, profile).checked("assert_conforms")
-    outcome = judge(_implement_once(fn, settings), case, how)
+    outcome = judge(_implement_once(fn, settings | {"in_process": in_process}), case, how)
     finding = outcome.finding
     if finding.verdict is Verdict.NOT_OFFERED:
         raise unittest.SkipTest(f"not offered: {finding.message}")

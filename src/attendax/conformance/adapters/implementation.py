@@ -89,6 +89,8 @@ class Implementation:
         device: where its arrays are made, as its framework names it; its own default unless given.
         documented: where it differs by design, each with the text that says so.
         known: the causes of its faults that have a name.
+        layout: of its arrays, where it is another than that of ``attend``.
+        process: why it is judged in this process; empty where it is in another.
     """
 
     attend: Callable[..., Any]
@@ -104,6 +106,8 @@ class Implementation:
     device: str = ""
     documented: tuple[Documented, ...] = ()
     known: tuple[Known, ...] = ()
+    layout: str = ""
+    process: str = "its functions were given"
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

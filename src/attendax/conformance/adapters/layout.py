@@ -130,7 +130,7 @@ def laid_out(
     lines = [made.source, "", "", source_of(run), "", "", "import functools", "within = attend"]
     lines.append(f"attend = functools.partial({run.__name__}, within, {words})")
     lacks = _lacks(made.attend, layout, names) | dict(made.lacks)
-    return dataclasses.replace(made, attend=attend, source="\n".join(lines), lacks=lacks)
+    return dataclasses.replace(made, attend=attend, source="\n".join(lines), lacks=lacks, layout=layout)
 
 
 def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dict[str, str]:

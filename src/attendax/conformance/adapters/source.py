@@ -33,6 +33,17 @@ def resolve(path: str) -> Any:
     return found
 
 
+def path_of(function: Any) -> str:
+    """The "module:name" that names a function; empty where none does."""
+    home, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if home not in sys.modules or home == "__main__" or not qualified or "<" in qualified:
+        return ""
+    try:
+        return f"{home}:{qualified}" if resolve(f"{home}:{qualified}") is function else ""
+    except (ImportError, ValueError):
+        return ""
+
+
 def import_line(function: Any, path: str | None = None, name: str = "fn", known: tuple[Any, ...] = ()) -> str:
     """Python that makes ``name`` the function, as far as it can be told; else it raises, and says what to define."""
     if path:
@@ -40,20 +51,15 @@ def import_line(function: Any, path: str | None = None, name: str = "fn", known:
         if "." in names:
             return f"{_findable(module)}import {module}\n{name} = {module}.{names}"
         return f"{_findable(module)}from {module} import {names} as {name}"
-    home, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if home in sys.modules and home != "__main__" and "<" not in qualified:
-        try:
-            if qualified and resolve(f"{home}:{qualified}") is function:
-                return import_line(function, f"{home}:{qualified}", name)
-        except (ImportError, ValueError):
-            pass
+    if path := path_of(function):
+        return import_line(function, path, name)
     if isinstance(function, functools.partial):
         words = [repr(x) for x in function.args] + [f"{k}={x!r}" for k, x in function.keywords.items()]
         inner = import_line(function.func, None, name, known)
         return f"{inner}\nimport functools\n{name} = functools.partial({', '.join([name, *words])})"
     text = _definition(function, name)
     if text is None:
-        shown = qualified or type(function).__qualname__
+        shown = getattr(function, "__qualname__", "") or type(function).__qualname__
         return f"raise NotImplementedError({f'define {name} here: {shown}, which was judged, cannot be shown'!r})"
     return "\n".join([*_used(function, (*known, function)), text])
 

@@ -1,4 +1,4 @@
-"""How an implementation is judged: numbers, dtype, profile, sizes and the precision of its products, as one value."""
+"""How an implementation is judged: numbers, dtype, profile, sizes, precision and time, as one value."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -22,6 +22,9 @@ class How(NamedTuple):
         sizes: of the axes, in place of those of the cases.
         precision: of products of float32 arrays: "highest", "tf32" or "bf16".
         require: kinds of cases, of ``kinds.KINDS``, of which some must be judged.
+        timeout: seconds that the function may take for a case.
+        total_timeout: seconds for all cases; what is left then is not judged.
+        repeat: how often each case is judged; where a call is cheap three times, unless given.
     """
 
     seed: int = 0
@@ -30,6 +33,9 @@ class How(NamedTuple):
     sizes: Mapping[str, int] = {}
     precision: str = "highest"
     require: tuple[str, ...] = ()
+    timeout: float = 60.0
+    total_timeout: float | None = None
+    repeat: int | None = None
 
     def checked(self, who: str = "check") -> "How":
         """The same.
@@ -45,6 +51,10 @@ class How(NamedTuple):
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
         kinds.checked(self.require, who)
+        for name, least in (("timeout", 0), ("total_timeout", 0), ("repeat", 1)):
+            got = getattr(self, name)
+            if got is not None and not (isinstance(got, (int, float)) and got >= least and got != 0):
+                raise ValueError(f"{who}: {name} got {got!r}, expected {'1 or more' if least else 'more than 0'}")
         return self
 
     @property

@@ -10,10 +10,9 @@ from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS
 from ..adapters.implementation import Implementation
-from ..adapters.source import resolve
 from ..cases import profiles
 from ..cases.how import DTYPES, How
-from ..worker.candidate import implement
+from ..worker.place import implement
 
 REPORTS = ("json", "junit", "markdown", "html")
 SAID = """\
@@ -65,6 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
     )  # fmt: skip
     what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
+    where = parser.add_argument_group("where and how long")
+    about = "seconds for one case; 60 unless given"
+    where.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=about)
+    about = "seconds for all; what is left then is not judged"
+    where.add_argument("--total-timeout", type=float, metavar="SECONDS", help=about)
+    about = "call the function in this process, for a debugger; else in one that does not know what is right"
+    where.add_argument("--in-process", action="store_true", help=about)
     out = parser.add_argument_group("what is written")
     for kind in REPORTS:
         out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
@@ -89,6 +95,7 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
     given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision}
+    given |= {"timeout": args.timeout, "total_timeout": args.total_timeout}
     return given | {"profile": profile(args), "sizes": sizes, "require": tuple(args.require or ())}
 
 
@@ -102,7 +109,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     names = ("adapter", "arrays", "layout", "mask_true", "causal", "empty_rows", "lse_base", "device")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.backward is not None:
-        given["backward"] = _resolved(args.backward)
+        given["backward"] = args.backward
     if args.rename:
         pairs = [pair.partition("=") for pair in args.rename]
         if wrong := [pair for pair, found in zip(args.rename, pairs, strict=True) if not all(found)]:
@@ -113,10 +120,6 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     if "lse_base" in given and not given["lse_base"] > 1:
         raise Refusal(f"--lse-base got {given['lse_base']:g}, expected a number above 1")
     return given
-
-
-def _resolved(path: str) -> Any:
-    return _import(lambda: resolve(path), path)
 
 
 def _import(load: Callable[[], Any], path: str) -> Any:
@@ -145,7 +148,7 @@ def implementation(args: argparse.Namespace) -> Implementation:
         raise Refusal(f"--seed got {args.seed}, expected 0 or more")
     given = settings(args)
     how = How(**asked_of(args)).checked()
-    return _import(lambda: implement(args.target, how=how, **given), args.target)
+    return _import(lambda: implement(args.target, how=how, in_process=args.in_process, **given), args.target)
 
 
 def refuse_with_all(args: argparse.Namespace) -> None:

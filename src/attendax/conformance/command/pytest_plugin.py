@@ -13,7 +13,7 @@ from ..cases.how import How
 from ..checking import judge
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
-from ..worker.candidate import implement
+from ..worker.place import implement
 
 
 @pytest.hookimpl(tryfirst=True)

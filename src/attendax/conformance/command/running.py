@@ -19,6 +19,7 @@ from ..cases.how import How
 from ..checking import check, judge
 from ..report import Report
 from ..report.screen import terminal
+from ..worker.place import end
 from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all
 from .output import console, progress, write
 
@@ -76,8 +77,11 @@ def _run(args: argparse.Namespace) -> int:
     choose(only, args.level, profile(args))  # before anything is imported for longer
     with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the function may print
         made = implementation(args)
-        asked = asked_of(args) | {"known_failures": args.known_failures}
-        report = check(made, only=only, level=args.level, progress=tell, **asked)
+        try:
+            asked = asked_of(args) | {"known_failures": args.known_failures}
+            report = check(made, only=only, level=args.level, progress=tell, **asked)
+        finally:
+            end(made)
     return show(report, args)
 
 
@@ -111,8 +115,11 @@ def _reproduce(args: argparse.Namespace) -> int:
             f"--reproduce {args.reproduce!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}"
         )
     with contextlib.redirect_stdout(sys.stderr):
-        how = How(**asked_of(args))
-        outcome = judge(implementation(args), cases[0].sized(how.sizes) or cases[0], how)
+        how, made = How(**asked_of(args)), implementation(args)
+        try:
+            outcome = judge(made, cases[0].sized(how.sizes) or cases[0], how)
+        finally:
+            end(made)
     if outcome.verdict.fails:
         print(outcome.reproduction, end="")
         return FAILED

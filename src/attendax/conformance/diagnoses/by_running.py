@@ -6,7 +6,7 @@ from ..cases import CASES
 from ..cases.case import Leaves
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
-from ..worker.calling import Failed, NoNumbers
+from ..worker.errors import Failed, NoNumbers
 from .hypothesis import loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)

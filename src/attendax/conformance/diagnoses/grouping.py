@@ -49,6 +49,8 @@ def diagnosed(implementation: Implementation, failures: Sequence[Outcome], how: 
 def harm_of(outcome: Outcome) -> Harm:
     """What a fault does."""
     case = outcome.case
+    if outcome.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
+        return Harm.CRASH
     if case.judge == "refused":
         return Harm.ACCEPTED
     if outcome.verdict is Verdict.OBSCURE:
@@ -196,7 +198,10 @@ def _crashes(left: list[Outcome]) -> list[Cause]:
         lack = min(shared, key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         _take(left, {o.case.name for o in outcomes})
-        causes.append(_cause(f"a legal call{asked} raises {outcomes[0].finding.message}", outcomes, 0, remedy))
+        finding, ends = outcomes[0].finding, "raises"
+        if finding.verdict is not Verdict.OBSCURE:  # which nobody declares to lack
+            ends, remedy = f"ends in a {finding.verdict}:", ""
+        causes.append(_cause(f"a legal call{asked} {ends} {finding.message}", outcomes, 0, remedy))
     return causes
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..adapters.packed import in_packs
+from ..adapters.packed import PACKED
 from ..cases.case import Inputs, Leaves
 from ..judge.trial import Trial
 from .hypothesis import Hypothesis, lengths
@@ -19,7 +19,7 @@ def _with_keys(inputs: Inputs, change: Callable[[np.ndarray], np.ndarray]) -> In
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    """What is packed behind each sequence of keys, as ``in_packs`` has it."""
+    """What is packed behind each sequence of keys, as ``packed.in_packs`` has it."""
     return x[..., : min(x.shape[-2], 2), :]
 
 
@@ -49,7 +49,7 @@ def _at_queries(inputs: Inputs) -> Inputs:
 
 
 def _gives(trial: Trial, change: Callable[[Inputs], Inputs]) -> Leaves | None:
-    if getattr(trial.implementation.attend, "func", None) is not in_packs:
+    if trial.implementation.layout != PACKED:
         return None
     leaves = trial.expected(change(trial.inputs))
     return {leaf: x for leaf, x in leaves.items() if leaf in OF_QUERIES}

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from ..cases.case import ARRAYS, Inputs, Leaves
-from ..worker.calling import Failed
+from ..worker.errors import Died, Failed
 from . import right
 from .comparing import Tolerance, at, compare, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none
@@ -177,6 +177,8 @@ def refused(trial: Trial) -> Finding:
     """A mistake gets an error that speaks of it (L14)."""
     try:
         got = trial.run()
+    except Died:
+        raise
     except Failed as failed:
         return _clear(failed, trial)
     if trial.case.changed and not compare(got, *_as_meant(trial)).verdict.fails:

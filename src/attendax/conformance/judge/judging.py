@@ -8,7 +8,8 @@ from ..cases import CASES, Case
 from ..cases.case import SIZES, Leaves
 from ..cases.how import DTYPES, How
 from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
-from ..worker.calling import Failed, NoNumbers, call, first_line
+from ..worker.calling import call
+from ..worker.errors import Died, Failed, NoNumbers, first_line
 from .judges import JUDGES
 from .trial import Trial
 from .verdicts import Finding, Verdict
@@ -46,6 +47,8 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
         return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error), refused=True), {}
     except NoNumbers as found:
         return Finding(Verdict.WRONG, found.args[1], found.args[0]), {}
+    except Died as died:
+        return Finding(Verdict(died.how), str(died)), {}
     except Failed as failed:
         if failed.refusal or _of_a_rank(implementation, case, trial):
             said = "refused:" if failed.refusal else "raises"
@@ -95,6 +98,8 @@ def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[st
         call(implementation.of, trial.inputs, case.direction)
     except NotImplementedError:
         return ""  # says so itself, case by case
+    except Died:
+        return ""  # the case tells, by its own call
     except (Failed, NoNumbers) as failed:
         return str(failed)
     return ""

@@ -8,7 +8,8 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
-from ..worker.calling import NoNumbers, call
+from ..worker.calling import call
+from ..worker.errors import NoNumbers
 from . import right
 from .comparing import Tolerance
 from .tolerances import MOST, all_of, tolerances

@@ -16,11 +16,14 @@ class Verdict(enum.StrEnum):
     NAN = "NaN"
     SILENT = "silent"  # accepted what it should refuse, ignored an argument, a gradient of zeros
     OBSCURE = "obscure error"  # of a legal call, or one that does not say what is wrong
+    CRASH = "crash"  # its process ended, or gave no answer that can be read
+    TIMEOUT = "timeout"
+    NOT_JUDGED = "not judged"  # no time was left: no fault, and no pass
 
     @property
     def fails(self) -> bool:
         """Whether this is a fault."""
-        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN, Verdict.NOT_OFFERED)
+        return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 
 
 class Finding(NamedTuple):

@@ -22,6 +22,7 @@ from ..judge.verdicts import Verdict
 from .outcome import Outcome
 
 SHARE, FEW = 1 / 3, 5  # of the sizes that were asked, at least so much is judged; where no more are asked, any
+LEFT = (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
 
 
@@ -69,7 +70,7 @@ def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", requi
     right: collections.Counter[str] = collections.Counter()
     left: collections.Counter[tuple[str, str]] = collections.Counter()
     for outcome in outcomes:
-        if outcome.verdict is Verdict.NOT_OFFERED:
+        if outcome.verdict in LEFT:
             left[_reason(outcome), _kind_left(outcome)] += 1
             continue
         kinds = kinds_of(outcome.case, dtype)
@@ -86,6 +87,8 @@ def _gaps(
     asked = [o for o in outcomes if directed(o.case) == GRADIENTS]
     if gradients and asked and not judged[GRADIENTS] and any(o.finding.lack != GRADIENTS for o in asked):
         gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
+    if late := sum(o.verdict is Verdict.NOT_JUDGED for o in outcomes):
+        gaps.append(f"No time was left for {late} of {len(outcomes)} cases")
     gaps += [f"Required and not judged: {kind}" for kind in require if not judged[kind]]
     return gaps + [gap for kind in (RESULTS, GRADIENTS) if (gap := _hardly(outcomes, kind))]
 
@@ -94,7 +97,7 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
     """Whether it refused most of the sizes of the cases whose keywords it offers, and whose traits are not lacking."""
     sizes: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
     for outcome in outcomes:
-        offered = outcome.verdict is not Verdict.NOT_OFFERED
+        offered = outcome.verdict not in LEFT
         if directed(outcome.case) == kind and (offered or outcome.finding.refused):
             sizes[offered].add(tuple((SIZES | outcome.case.sizes).values()))
     judged, asked = len(sizes[True]), len(sizes[True] | sizes[False])

@@ -87,6 +87,7 @@ class Outcomes(NamedTuple):
         versions: of Python, attendax, NumPy and the framework.
         gradients: why gradients are asked for, where the function has a rule of its own.
         require: kinds that must have been judged.
+        process: why the function was called in the process that judges; empty where it had one of its own.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Outcomes(NamedTuple):
     causes: tuple[Cause, ...] = ()
     gradients: str = ""
     require: tuple[str, ...] = ()
+    process: str = ""
 
     @property
     def ok(self) -> bool:

@@ -9,7 +9,9 @@ from .outcomes import KINDS, LAWS, Cause, Outcome, Outcomes, Tally
 from .summary import clean, laws_of, summary, times
 
 STYLES = {Verdict.OK: "ok", Verdict.CONVENTION: "other", Verdict.BY_DESIGN: "other", Verdict.NOT_OFFERED: "none"}
+STYLES |= {Verdict.NOT_JUDGED: "none"}
 SIGNS = {Verdict.OK: "✓", Verdict.CONVENTION: "~", Verdict.BY_DESIGN: "◦", Verdict.NOT_OFFERED: "–"}
+SIGNS |= {Verdict.NOT_JUDGED: "–"}
 MEANINGS = {
     Verdict.OK: "as the law says, within what is allowed",
     Verdict.CONVENTION: "another convention, which the adapter declares; no fault",
@@ -20,6 +22,9 @@ MEANINGS = {
     Verdict.NAN: "not a number where there is one",
     Verdict.SILENT: "an argument ignored, a mistake accepted, a gradient of zeros",
     Verdict.OBSCURE: "a legal call fails, or an error that does not say what is wrong",
+    Verdict.CRASH: "the process of the function ended, or gave no answer that can be read",
+    Verdict.TIMEOUT: "no answer in time",
+    Verdict.NOT_JUDGED: "no time was left; counted apart, never as a pass",
 }
 SCRIPT = """
 const reveal = () => {
@@ -188,7 +193,7 @@ def _law(k: int, law: str, tally: Tally) -> str:
         style = ' class="over"' if worst.multiple > 1 else ""
         measured = f"worst error <b{style}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
     faults = "".join(_fault(outcome) for outcome in tally.outcomes if outcome.verdict.fails)
-    order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED)
+    order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
     rest = "".join(_row(outcome) for verdict in order for outcome in tally.outcomes if outcome.verdict is verdict)
     table = f'<table class="rest">{rest}</table>' if rest else ""
     return (

@@ -107,6 +107,8 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
     }  # fmt: skip
     if finding.verdict is Verdict.OBSCURE and case.judge not in special:
         return f"{collected}\n{call}  # raises: {finding.message}"
+    if finding.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
+        return f"{collected}\n{call}  # {finding.verdict}: {finding.message}"
     if case.judge in special:
         return special[case.judge](call, collected, case, finding)
     return "\n".join([collected, f"got = {call}", *_assertion(finding)])

@@ -20,6 +20,8 @@ def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> 
     how = f"{report.arrays}, {report.dtype}, {profile_told(report)}, level {report.level}, seed {report.seed}"
     title = Text.assemble((clean(report.name), "bold"), f" {report.version}".rstrip(), (f"   {how}", "dim"))
     console.print(title)
+    if report.process:
+        console.print(Text(clean(f"Called in this process: {report.process}."), "dim"))
     console.print(Text(clean(summary(report)), "bold green" if report.ok else "bold red"))
     for number, cause in enumerate(report.causes[:MOST], start=1):
         _print_cause(number, cause, report, console)

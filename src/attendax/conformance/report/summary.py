@@ -35,6 +35,7 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
     rows += [("profile", profile_told(report)), ("level", report.level)]
+    rows += [("called in", f"the judging process: {report.process}")] if report.process else []
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
 

@@ -5,7 +5,7 @@ import functools
 import importlib.util
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from ..adapters.source import resolve
 from ..cases import CASES
 from ..cases.how import How
 from ..frameworks import framework
-from .calling import Failed, NoNumbers, call, first_line
+from .calling import call
+from .errors import Failed, NoNumbers, first_line
 
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
@@ -36,12 +37,12 @@ def implement(
     arrays: str | None = None,
     backward: Any = None,
     how: How | None = None,
+    eager: bool = False,
+    trying: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Implementation:
-    """What ``check`` judges, from what it is given."""
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
-        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
+    """What ``check`` judges, from what it is given; ``trying`` is told with which arrays a call is tried."""
+    refuse_unknown(settings)
     if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
         settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
     if isinstance(fn, Implementation):
@@ -50,6 +51,7 @@ def implement(
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)
         path = None if path in ADAPTERS else path
+    backward = resolve(backward) if isinstance(backward, str) else backward
     if isinstance(adapter, str) and ":" in adapter:
         adapter = resolve(adapter)
     if isinstance(adapter, str):
@@ -57,14 +59,25 @@ def implement(
     fn = resolve(path) if path else fn
     if not callable(fn):
         raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
-    name = str(name or path or _name_of(fn))
+    name = str(name or path or name_of(fn))
     if adapter is not None:
         layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
-        made = _by_adapter(adapter, fn, path, name, arrays, layout, how or How())
+        made = _by_adapter(adapter, fn, path, name, arrays, layout, how or How(), trying)
         return _overridden(made, arrays, backward, settings)
-    arrays, eager = (arrays, False) if arrays else _kind_of_arrays(fn, name, settings, how or How())
+    arrays, eager = (arrays, eager) if arrays else _kind_of_arrays(fn, name, settings, how or How(), trying)
     framework(arrays)
     return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+
+
+def refuse_unknown(settings: Iterable[str]) -> None:
+    """Say which of the names is no setting.
+
+    Raises:
+        TypeError: there is one.
+    """
+    if unknown := sorted(set(settings) - {*SETTINGS, "name", "adapter", "arrays", "backward"}):
+        known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
+        raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
 
 
 def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
@@ -92,26 +105,36 @@ def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Im
     made = shipped(adapter)
     own = path is None or path == made.function
     fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
-    return made.implementation(name or (adapter if fn is None else path or _name_of(fn)), fn, path)
+    return made.implementation(name or (adapter if fn is None else path or name_of(fn)), fn, path)
 
 
-def _name_of(fn: Any) -> str:
+def name_of(fn: Any) -> str:
+    """The name of a function that has no other."""
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
 def _by_adapter(
-    adapter: Any, fn: Any, path: str | None, name: str, arrays: str | None, layout: dict[str, Any], how: How
+    adapter: Any,
+    fn: Any,
+    path: str | None,
+    name: str,
+    arrays: str | None,
+    layout: dict[str, Any],
+    how: How,
+    trying: Callable[[str], None] | None,
 ) -> Implementation:
     """With an adapter of one's own, which is given arrays in the layout that is said."""
     if not isinstance(adapter, Adapter):
         if not callable(adapter):
             raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
-        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout, how)[0]
+        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout, how, trying)[0]
         adapter = Adapter(adapter, "", arrays=kind)
     return laid_out(adapter.implementation(name, fn, path), **layout)
 
 
-def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> tuple[str, bool]:
+def _kind_of_arrays(
+    fn: Any, name: str, settings: dict[str, Any], how: How, trying: Callable[[str], None] | None
+) -> tuple[str, bool]:
     """With which arrays the plainest call works, and whether JAX may not compile it.
 
     A framework that nobody has imported is tried last: a function of NumPy does not load JAX.
@@ -129,6 +152,8 @@ def _kind_of_arrays(fn: Any, name: str, settings: dict[str, Any], how: How) -> t
         if arrays == "numpy" and not (settings.get("device") or "cpu").startswith("cpu"):
             said.append(f"  {arrays:<6} has no device {settings['device']}")
             continue
+        if trying:
+            trying(arrays)
         try:
             tried = plain(fn, name, arrays, eager=eager, **settings)
             with warnings.catch_warnings():

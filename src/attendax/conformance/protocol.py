@@ -1,0 +1,206 @@
+"""A call as a folder: what is asked in ``case.json`` and arrays; what is answered in arrays, or ``error.json``.
+
+An array of a request is ``{"file": "query.npy", "dtype": "float32", "shape": [2, 3, 5, 4]}`` in its place; bfloat16,
+which ``.npy`` does not know, lies there as uint16. Answers are ``out.npy``, ``lse.npy``, ``grad_query.npy``,
+``tangent_out.npy``, ``second_query.npy``; one of uint16 is read as bfloat16. Nothing says what is right.
+"""
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cases.case import Leaves
+
+SCHEMA = 1
+MAPPED = 2**16  # bytes: from there on, an array of a request is mapped, not read
+SPARE = 2**20  # bytes that an answer may have, whatever it was asked
+TIMES = 64  # as many bytes as those of the request
+WHOLE = ("out.npy", "lse.npy", "rule.npy")  # the last is whether the function has a rule of its own for its gradient
+PREFIXES = ("grad", "tangent", "second", "after")  # of leaves of two words
+KINDS = ("refusal", "not offered", "failed", "no numbers")  # of ``error.json``
+
+
+class Request(NamedTuple):
+    """One call.
+
+    Attributes:
+        direction: "forward", "gradient", "jvp", ...: a function of the drivers in ``frameworks``, in words.
+        arrays: query, key, value and, where it is a floating array, bias; without those that are known.
+        options: the other keywords.
+        given: what the direction needs beyond them: cotangents, tangents, mapped axes, ...
+        constants: the kind of each array that a compiler knows.
+        known: these arrays.
+        dtype: of the query.
+    """
+
+    direction: str
+    arrays: Leaves
+    options: dict[str, Any]
+    given: dict[str, Any]
+    constants: dict[str, str]
+    known: Leaves
+    dtype: str
+
+
+def write_request(folder: str, request: Request) -> int:
+    """Write it; gives how many bytes the answer may have."""
+    size = 0
+
+    def put(x: Any, name: str) -> Any:
+        nonlocal size
+        if isinstance(x, Mapping):
+            return {k: put(v, f"{name}_{k}" if name else k) for k, v in x.items()}
+        if isinstance(x, np.ndarray):
+            size += x.nbytes
+            return _put(folder, name, x)
+        return x
+
+    told = {k: put(x, "known" if k == "known" else "") for k, x in request._asdict().items()}
+    with open(os.path.join(folder, "case.json"), "w", encoding="utf-8") as file:
+        json.dump({"schema": SCHEMA} | told, file)
+    return SPARE + TIMES * size
+
+
+def read_request(folder: str) -> Request:
+    """What ``write_request`` wrote.
+
+    Raises:
+        ValueError: it is of a schema that is not known.
+    """
+    with open(os.path.join(folder, "case.json"), encoding="utf-8") as file:
+        told = json.load(file)
+    if told.pop("schema", None) != SCHEMA:
+        raise ValueError(f"{folder}: case.json is not of schema {SCHEMA}")
+
+    def get(x: Any) -> Any:
+        if isinstance(x, list):
+            return tuple(x)
+        if not isinstance(x, dict):
+            return x
+        return _get(folder, x) if "file" in x else {k: get(v) for k, v in x.items()}
+
+    return Request(**get(told))
+
+
+def write_results(folder: str, leaves: Leaves) -> None:
+    """The answer: a file for each leaf."""
+    for leaf, x in leaves.items():
+        wide = x if x.dtype.isbuiltin != 2 or x.dtype == "bfloat16" else x.astype(np.float32)
+        np.save(os.path.join(folder, f"{leaf.replace(' ', '_')}.npy"), _plain(wide), allow_pickle=False)
+
+
+def write_error(folder: str, kind: str, *said: Any) -> None:
+    """The answer that there is none: one of ``KINDS``, and what was said."""
+    with open(os.path.join(folder, "error.json"), "w", encoding="utf-8") as file:
+        json.dump({"kind": kind, "said": said}, file)
+
+
+def read_results(folder: str, most: int) -> Leaves | tuple[str, list[Any]]:
+    """The leaves that were written, or the kind of an error and what was said; nothing that was written is run.
+
+    Raises:
+        ValueError: a file is none of those, is torn, or is larger than ``most`` bytes.
+    """
+    found = {}
+    for name in sorted(os.listdir(folder)):
+        head, _, tail = name.removesuffix(".npy").partition("_")
+        if name == "error.json":
+            return _read_error(os.path.join(folder, name))
+        if name in WHOLE or (head in PREFIXES and name.endswith(".npy")):
+            found[f"{head} {tail}".strip()] = read_array(os.path.join(folder, name), most)
+    return found
+
+
+def _read_error(path: str) -> tuple[str, list[Any]]:
+    with _regular(path, SPARE) as file:
+        try:
+            told = json.load(file)
+            kind, said = told["kind"], told["said"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise ValueError("error.json cannot be read") from error
+    if kind not in KINDS or not isinstance(said, list):
+        raise ValueError("error.json says nothing that is known")
+    return kind, said
+
+
+def read_array(path: str, most: int) -> np.ndarray:
+    """An array that somebody else wrote.
+
+    Raises:
+        ValueError: it is none, its numbers are not real, it is torn, or too large.
+    """
+    name = os.path.basename(path)
+    with _regular(path, most) as file:
+        try:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("an unknown version")
+            shape, transposed, dtype = np.lib.format.read_array_header_1_0(file)
+        except Exception as error:  # whatever a header makes NumPy say
+            raise ValueError(f"{name} is no array of NumPy") from error
+        count, left = math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
+        if dtype.kind not in "fiub":
+            raise ValueError(f"{name} is {dtype}, expected real numbers")
+        if count * dtype.itemsize != left:
+            raise ValueError(f"{name} has {left} bytes of numbers, expected {count * dtype.itemsize}: it is torn")
+        flat = np.fromfile(file, dtype, count)
+    if flat.size != count:
+        raise ValueError(f"{name} is torn")
+    if dtype == np.uint16:
+        import ml_dtypes
+
+        flat = flat.view(ml_dtypes.bfloat16)
+    return flat.reshape(shape, order="F" if transposed else "C")
+
+
+def _regular(path: str, most: int) -> Any:
+    """An open file, if it is one: neither a link nor a pipe, and no larger than it may be."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    name = os.path.basename(path)
+    try:
+        file = os.fdopen(os.open(path, flags), "rb")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
+    about = os.fstat(file.fileno())
+    if stat.S_ISREG(about.st_mode) and about.st_size <= most:
+        return file
+    file.close()
+    raise ValueError(f"{name} is no file of at most {most} bytes")
+
+
+def _plain(x: np.ndarray) -> np.ndarray:
+    """The same bits in a dtype that ``.npy`` knows."""
+    return x if x.dtype.isbuiltin != 2 else x.view(f"u{x.dtype.itemsize}")
+
+
+def _put(folder: str, name: str, x: np.ndarray) -> dict[str, Any]:
+    """Write an array; of a view also what lies between its numbers, so that it is the same view for who reads it."""
+    told: dict[str, Any] = {"file": f"{name}.npy", "dtype": str(x.dtype), "shape": x.shape}
+    steps = [step // x.itemsize for step in x.strides]
+    if x.size and not x.flags.c_contiguous and all(step % x.itemsize == 0 for step in x.strides):
+        forward = x[tuple(slice(None, None, -1 if step < 0 else 1) for step in steps)]
+        ends = [(n - 1) * step for n, step in zip(x.shape, steps, strict=True)]
+        whole = 1 + sum(abs(end) for end in ends)
+        x = np.lib.stride_tricks.as_strided(forward, (whole,), (x.itemsize,))
+        told |= {"strides": steps, "offset": -sum(end for end in ends if end < 0)}
+    np.save(os.path.join(folder, told["file"]), _plain(x), allow_pickle=False)
+    return told
+
+
+def _get(folder: str, told: Mapping[str, Any]) -> np.ndarray:
+    """An array of a request, which may be written to: the file keeps its numbers."""
+    path = os.path.join(folder, told["file"])
+    mapped = os.path.getsize(path) >= MAPPED
+    x = np.asarray(np.load(path, mmap_mode="c" if mapped else None, allow_pickle=False))
+    if str(x.dtype) != told["dtype"]:
+        import ml_dtypes  # registers bfloat16
+
+        x = x.view(getattr(ml_dtypes, told["dtype"]))
+    if "strides" not in told:
+        return x
+    steps = [step * x.itemsize for step in told["strides"]]
+    return np.lib.stride_tricks.as_strided(x[told["offset"] :], told["shape"], steps)

@@ -1,0 +1,90 @@
+"""How a call ends that gives no numbers: errors that go from process to process, and what an error says."""
+
+import dis
+import re
+
+SAYS_WHY = re.compile(
+    r"expect|support|require|should|at least|multiple of|divisible|\b(must|only|needs?|no|not|cannot|can't|too)\b", re.I
+)
+SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
+OF_A_FRAMEWORK = re.compile(r"[/\\](jax|numpy|jaxlib)[/\\](?!_src[/\\]nn)")
+
+
+class NoNumbers(Exception):
+    """The implementation gives something else than arrays of real numbers; the leaf, and what."""
+
+
+class Failed(Exception):
+    """The implementation raised: all that is asked about the error, which stays where it was raised.
+
+    Attributes:
+        said: its kind and the first line of its text.
+        text: the whole text.
+        refusal: whether somebody wrote it for this call, as ``is_refusal`` has it.
+        names_nothing: whether it says no more than that something went wrong.
+    """
+
+    def __init__(self, said: str, text: str = "", refusal: bool = False, names_nothing: bool = False) -> None:
+        super().__init__(said, text, refusal, names_nothing)
+        self.said, self.text, self.refusal, self.names_nothing = said, text, refusal, names_nothing
+
+    def __str__(self) -> str:
+        return self.said
+
+    @classmethod
+    def by(cls, error: BaseException) -> "Failed":
+        """What an error says."""
+        said = first_line(error)
+        nothing = isinstance(error, SAYS_NOTHING) or said == type(error).__name__
+        return cls(said, text_of(error), is_refusal(error), nothing)
+
+
+class Died(Failed):
+    """Its process ended, or gave no answer that can be read: a "crash"; or none in time: a "timeout"."""
+
+    def __init__(self, said: str, how: str = "crash") -> None:
+        super().__init__(said)
+        self.args, self.how = (said, how), how
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of its text."""
+    lines = text_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}".rstrip(": ")
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; nothing where it cannot."""
+    try:
+        return str(error)
+    except Exception:  # an error that cannot even say what it is
+        return ""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether somebody wrote this error for this call: an assertion, or words that say what is expected.
+
+    What JAX, NumPy or torch say from within, such as of shapes that do not fit, is none.
+    """
+    if not isinstance(error, AssertionError):  # whose condition says enough
+        text = text_of(error)
+        if not isinstance(error, (ValueError, TypeError, RuntimeError)) or not SAYS_WHY.search(text):
+            return False
+        if isinstance(error, RuntimeError) and any(
+            words in text for words in ("dtype", "support", "should not be set")
+        ):
+            return True  # as torch's compiled functions say it
+    return _is_raised(error)
+
+
+def _is_raised(error: BaseException) -> bool:
+    """Whether a statement ``raise`` outside of JAX and NumPy made the error: their compiled functions have none."""
+    last, whole = error.__traceback__, error.__cause__
+    if whole is not None and type(whole).__name__ == "UnfilteredStackTrace":  # JAX took its own frames out
+        last = whole.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    code = last.tb_frame.f_code
+    return code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"] and not OF_A_FRAMEWORK.search(code.co_filename)

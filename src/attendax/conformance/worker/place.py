@@ -1,0 +1,156 @@
+"""Where the candidate is run: in another process, or in this one and why."""
+
+import builtins
+import dataclasses
+import importlib.machinery
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..adapters import ADAPTERS, adapter_for, shipped
+from ..adapters.adapter import Adapter
+from ..adapters.implementation import Documented, Implementation, Known
+from ..adapters.source import path_of
+from ..cases.how import How
+from . import candidate
+from .errors import Died
+from .process import Remote, Worker
+
+ASKED_FOR = "as asked for"
+MADE = "its Implementation was given"
+PATHS: tuple[str, ...] = ("adapter", "backward")
+DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process has no need of them
+
+
+def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
+    """What ``check`` judges, from what it is given: in a process of its own where that can import it.
+
+    Raises:
+        TypeError, ValueError, ...: as ``candidate.implement``, or what importing the function raised.
+    """
+    candidate.refuse_unknown(asked)
+    how = how or How()
+    asked = {k: x for k, x in asked.items() if x is not None}
+    why = ASKED_FOR if in_process else MADE if isinstance(fn, Implementation) else ""
+    named = {k: path_in_other_process(asked[k], k) for k in PATHS if k in asked}
+    named["fn"] = path_in_other_process(fn, "the function")
+    why = why or next((reason for path, reason in named.values() if not path), "")
+    if why:
+        made = candidate.implement(fn, how=how, **asked)
+        return made if isinstance(fn, Implementation) else dataclasses.replace(made, process=why)
+    paths = {k: path for k, (path, _) in named.items()}
+    name = {} if isinstance(fn, str) or "name" in asked else {"name": candidate.name_of(fn)}
+    return _remote(asked | paths | name, how)
+
+
+def end(implementation: Implementation) -> None:
+    """End the process that has the candidate, if there is one."""
+    if isinstance(implementation.attend, Remote):
+        implementation.attend.worker.close()
+
+
+def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
+    """The path by which another process finds it, or why none does."""
+    if isinstance(x, str):
+        return x, ""
+    if isinstance(x, Adapter):
+        path = next((name for name, adapter in ADAPTERS.items() if adapter is x), "") or _path_of_adapter(x)
+    else:
+        path = path_of(x)
+    if path and (path in ADAPTERS or _is_found(path.partition(":")[0])):
+        return path, ""
+    home, name = getattr(x, "__module__", ""), getattr(x, "__qualname__", "")
+    if home == "__main__":
+        return "", f"{what} is defined in __main__, which no other process imports"
+    if "<" in name:
+        return "", f"{what} is defined inside another function, or is a lambda, so no other process can import it"
+    return "", f"{what} is no function that another process can import by its name"
+
+
+def _path_of_adapter(x: Adapter) -> str:
+    home = getattr(x.call, "__module__", "")
+    names = vars(sys.modules[home]) if home in sys.modules and home != "__main__" else {}
+    return next((f"{home}:{name}" for name, found in names.items() if found is x), "")
+
+
+def _is_found(module: str) -> bool:
+    """Whether a fresh process finds the file that this module is of."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    origin, where = None, None
+    for k in range(1, module.count(".") + 2):
+        spec = importlib.machinery.PathFinder.find_spec(".".join(module.split(".")[:k]), where)
+        if spec is None:
+            return file is None  # built in
+        origin, where = spec.origin, spec.submodule_search_locations
+    return file is None or (origin is not None and os.path.realpath(origin) == os.path.realpath(file))
+
+
+def _remote(asked: dict[str, Any], how: How) -> Implementation:
+    declared = {k: asked.pop(k) for k in DECLARED if k in asked}
+    if "lacks" in declared and not isinstance(declared["lacks"], Mapping):
+        declared["lacks"] = dict.fromkeys(declared["lacks"], "said to be lacking")
+    message = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
+    worker = Worker(message)
+    try:
+        made = _trusted(_described(_started(worker, asked), worker), asked)
+        declared["lacks"] = {**made.lacks, **declared.get("lacks", {})}
+        return dataclasses.replace(made, **declared, device=asked.get("device", ""))
+    except BaseException:
+        worker.close()
+        raise
+
+
+def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the candidate is; where trying it ends its process, that is for the cases to tell."""
+    try:
+        told = worker.start()
+    except Died as died:
+        if not worker.trying:
+            raise ValueError(f"check: {asked['fn']}: when it was imported: {died}") from died
+        worker.candidate |= {"arrays": worker.trying}
+        told = worker.start()
+    if "raised" in told:
+        raise _error(told)
+    worker.candidate |= {"arrays": told["arrays"], "eager": bool(told.get("eager"))}
+    return told
+
+
+def _error(told: Mapping[str, Any]) -> BaseException:
+    """What importing the candidate raised, as far as its type is of Python itself."""
+    kind = getattr(builtins, str(told["raised"]), None)
+    said = str(told.get("said", ""))
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(said)
+        except TypeError:  # it takes other arguments
+            pass
+    return ImportError(str(told.get("line", said)))
+
+
+def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
+    try:
+        accepted, others = told["accepted"], [str(name) for name in told["others"]]
+        accepted = None if accepted is None else [str(name) for name in accepted]
+        attend = Remote(worker, accepted, others, backward=bool(told["backward"]))
+        words = {k: str(told[k]) for k in ("name", "arrays", "causal", "empty_rows", "source", "version", "layout")}
+        return Implementation(
+            attend, **words, backward=attend if told["backward"] else None, eager=bool(told["eager"]),
+            lacks={str(k): str(x) for k, x in told["lacks"].items()}, process="",
+            documented=tuple(Documented(tuple(x[0]), *x[1:4]) for x in told["documented"]),
+            known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:7]) for x in told["known"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ValueError(f"check: {worker.candidate['fn']}: its process says nothing that can be read") from error
+
+
+def _trusted(made: Implementation, asked: Mapping[str, Any]) -> Implementation:
+    """What is declared counts where the user, or an adapter, declares it: not what the function's process says."""
+    adapter = asked.get("adapter", "") or (asked["fn"] if asked["fn"] in ADAPTERS else adapter_for(asked["fn"]) or "")
+    if ":" in adapter:
+        return made
+    given: dict[str, Any] = {"causal": "start", "empty_rows": "zero", "documented": (), "known": ()}
+    if adapter in ADAPTERS:
+        known = shipped(adapter)
+        given = {k: getattr(known, k) for k in given} | {"lacks": {**made.lacks, **known.lacks}}
+    return dataclasses.replace(made, **given)

@@ -1,0 +1,280 @@
+"""The other process, seen from here: it is started, asked with a limit of time, and started again after it died."""
+
+import contextlib
+import ctypes
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..adapters.implementation import OPTIONS
+from ..cases.case import Leaves
+from ..protocol import Request, read_results, write_request
+from .errors import Died, Failed, NoNumbers
+
+MEMORY = "/dev/shm"  # a file system in memory, where there is one
+LONGEST = 2**20  # bytes of a line that is answered
+KEPT = 4096  # bytes of what it printed last
+START = """import json, sys
+sys.path[:] = json.loads(sys.argv.pop())
+from attendax.conformance.worker.serve import main
+main()"""
+IMPORT = 60.0  # seconds that it has at least to start and to import
+GRACE = 1.0  # seconds in which a process ends that has closed its output
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
+POSIX = os.name == "posix"
+
+
+class Child:
+    """One process. What it answers, and how it ends, comes as events: a line, None (its output is closed), a status."""
+
+    def __init__(self) -> None:
+        own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, json.dumps(sys.path)], bufsize=0, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
+        )  # fmt: skip
+        self.events: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
+        self.printed = b""
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self._drain, self._listen, self._wait)]
+        for thread in self.threads:
+            thread.start()
+
+    def _drain(self) -> None:
+        while some := os.read(self.process.stderr.fileno(), 2**16):  # type: ignore[union-attr]
+            self.printed = (self.printed + some)[-KEPT:]
+
+    def _listen(self) -> None:
+        with open(self.process.stdout.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]
+            while line := lines.readline(LONGEST):
+                self.events.put(line)
+        self.events.put(None)
+
+    def _wait(self) -> None:
+        if POSIX:  # what it has started goes with it, before its number is free for another process
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            self._kill_group()
+        self.events.put(self.process.wait())
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End it, and what it has started."""
+        if self.process.returncode is None:
+            self._kill_group() if POSIX else self.process.kill()
+        self.threads[-1].join(GRACE)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def last_words(self) -> str:
+        """The end of what it printed, on one line."""
+        self.threads[0].join(GRACE / 4)
+        lines = self.printed.decode("utf-8", "replace").strip().splitlines()
+        return " / ".join(line.strip() for line in lines[-3:])[-300:]
+
+
+class Worker:
+    """The process that has the candidate.
+
+    Attributes:
+        limit, left: seconds that it may take for what is judged now, and what is left of them.
+        taken: seconds that its last call took.
+        trying: with which arrays it tried the plainest call last.
+    """
+
+    def __init__(self, candidate: dict[str, Any]) -> None:
+        self.candidate, self.taken, self.trying = candidate, 0.0, ""
+        self.allow(IMPORT)
+        self.child: Child | None = None
+        bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
+        self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
+        self._children: list[Child] = []  # the same, for when this object is gone
+        private = _unreadable()
+        private.__enter__()
+        self._end = weakref.finalize(self, _ended, self.folders, self._children, private)
+
+    def allow(self, seconds: float) -> None:
+        """The next calls may take so long together."""
+        self.limit = self.left = seconds
+
+    def start(self) -> dict[str, Any]:
+        """Start it: it imports the candidate, and says what that is.
+
+        Raises:
+            Died: it does not.
+        """
+        self.child = Child()
+        self._children[:] = [self.child]
+        return self._ask(self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
+
+    def call(self, request: Request, device: str) -> Leaves | tuple[str, list[Any]]:
+        """The answer to a request: leaves, or the kind of an error and what was said.
+
+        Raises:
+            Died: there is none, or none that can be read.
+        """
+        if self.child is None and "raised" in (told := self.start()):
+            raise Died(f"when it was imported again it raised {told['raised']}")
+        folder = self._folder(request)
+        try:
+            most = write_request(folder, request)
+            start = time.monotonic()
+            try:
+                self._ask({"folder": folder, "device": device}, self.left)
+            finally:
+                self.taken = time.monotonic() - start
+                self.left -= self.taken
+            return read_results(folder, most)
+        except ValueError as error:
+            raise Died(f"answered what cannot be read: {error}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, request: Request) -> str:
+        """A new folder: in memory, where there is room for the request and its answer."""
+        size = sum(x.nbytes for x in [*request.arrays.values(), *request.known.values()])
+        home = next((x for x in self.folders if shutil.disk_usage(x).free > 16 * size + 2**24), self.folders[-1])
+        return tempfile.mkdtemp(dir=home)
+
+    def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        child = self.child
+        assert child is not None
+        with contextlib.suppress(OSError):  # it is gone, as an event says
+            child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+        try:
+            while True:
+                event = child.events.get(timeout=max(seconds, 0.0))
+                told = _parsed(event) if isinstance(event, bytes) else self._death(event)
+                if "trying" not in told:
+                    return told
+                self.trying = str(told["trying"])
+        except queue.Empty:
+            self.stop()
+            raise Died(f"no answer in {max(seconds, self.limit):.3g} seconds", "timeout") from None
+        except Died:
+            self.stop()
+            raise
+
+    def _death(self, event: int | None) -> dict[str, Any]:
+        """How it ended, in words.
+
+        Raises:
+            Died: always.
+        """
+        child, how = self.child, "its process closed its output"
+        assert child is not None
+        if event is None:
+            with contextlib.suppress(queue.Empty):
+                event = child.events.get(timeout=GRACE)  # type: ignore[assignment]
+        if isinstance(event, int):
+            how = f"its process ended with exit status {event}"
+            if event < 0:
+                how = f"its process was ended by {_name(-event)}"
+                how += ", as the system does when memory runs out" * how.endswith("SIGKILL")
+        words = child.last_words()
+        raise Died(how + (f"; it said: {words}" if words else ""))
+
+    def stop(self) -> None:
+        """End the process; the next call starts another."""
+        if self.child is not None:
+            self.child.kill()
+        self.child = None
+        self._children.clear()
+
+    def close(self) -> None:
+        """End it for good, and remove its folders."""
+        self._end()
+        self.child = None
+
+
+class Remote:
+    """Stands for a function that another process has; its signature names the keywords of the function."""
+
+    def __init__(self, worker: Worker, accepted: list[str] | None, others: list[str], *, backward: bool) -> None:
+        from inspect import Parameter, Signature
+
+        self.worker = worker
+        first = [Parameter(name, Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
+        named = [name for name in OPTIONS if name in (accepted or ())] + others
+        rest = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in named]
+        rest += [Parameter("more", Parameter.VAR_KEYWORD)] if accepted is None else []
+        self.__signature__ = Signature([*first, *rest])
+        if backward:
+            self.backward: Callable[..., Any] = self
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """It is asked by ``ask`` alone."""
+        raise TypeError("check: the function is in another process, where only the kit calls it")
+
+    def ask(self, request: Request, device: str) -> Leaves:
+        """One call; what it ends with is raised here as it would be there."""
+        found = self.worker.call(request, device)
+        if isinstance(found, dict):
+            return {leaf.removeprefix("after "): x for leaf, x in found.items()}
+        kind, said = found
+        if kind == "not offered":
+            raise NotImplementedError(*map(str, said))
+        if kind == "no numbers":
+            raise NoNumbers(*map(str, said[:2]))
+        words = [str(x) for x in said[:2]] + [""] * 2
+        raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise Died("its process wrote to the pipe of the answers")
+    return told
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:
+    for child in children:
+        child.kill()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    private.__exit__(None, None, None)
+
+
+_workers = [0, 1]  # how many there are, and whether this process was readable before the first
+
+
+@contextlib.contextmanager
+def _unreadable() -> Any:
+    """As long as there is a worker, no other process of the user can read the memory of this one, where Linux runs."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    prctl = ctypes.CDLL(None).prctl
+    if not _workers[0]:
+        _workers[1] = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _workers[0] += 1
+    try:
+        yield
+    finally:
+        _workers[0] -= 1
+        if not _workers[0]:
+            prctl(PR_SET_DUMPABLE, _workers[1], 0, 0, 0)

@@ -1,0 +1,91 @@
+"""The other process: it imports the candidate, says what that is, and answers requests until nobody asks any more."""
+
+import dataclasses
+import json
+import os
+import select
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..adapters.implementation import Implementation, keywords, never_given
+from ..cases.how import How
+from ..protocol import read_request, write_error, write_results
+from .calling import answer
+from .candidate import implement
+from .errors import Failed, NoNumbers, first_line
+
+LONGEST = 10**5  # characters of what is said of an error
+
+
+def main() -> None:
+    """Requests come on standard input and answers go to standard output; the candidate has neither of the two."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.argv[:] = ["attendax"]
+
+    def tell(told: dict[str, Any]) -> None:
+        os.write(answers, json.dumps(told).encode() + b"\n")
+
+    made, folders = None, []
+    for line in requests:
+        message = json.loads(line)
+        if made is None:
+            folders = message.pop("folders")
+            threading.Thread(target=_end_with_the_asking, args=(requests.fileno(), folders), daemon=True).start()
+            made, told = _made(message, lambda arrays: tell({"trying": arrays}))
+            tell(told)
+        else:
+            _answer(made, message)
+            tell({})
+
+
+def _end_with_the_asking(requests: int, folders: list[str]) -> None:
+    """Whoever asks may die without a word: then nothing is left behind."""
+    if not hasattr(select, "poll"):
+        return
+    asked = select.poll()
+    asked.register(requests, 0)
+    asked.poll()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def _made(message: dict[str, Any], trying: Callable[[str], None]) -> tuple[Implementation | None, dict[str, Any]]:
+    """The candidate, and what it is in words; or what importing it raised."""
+    how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
+    try:
+        made = implement(**message, how=how, trying=trying)
+        return made, described(made)
+    except BaseException as error:
+        return None, {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
+
+
+def described(made: Implementation) -> dict[str, Any]:
+    """What is told of an implementation, in the types of JSON."""
+    told = {k: getattr(made, k) for k in ("name", "arrays", "eager", "version", "causal", "empty_rows", "layout")}
+    told["source"], accepted = made.source[:LONGEST], keywords(made.attend)
+    told |= {"accepted": accepted if accepted is None else sorted(accepted), "others": never_given(made.attend)}
+    told |= {"backward": made.backward is not None, "lacks": dict(made.lacks)}
+    return told | {"documented": made.documented, "known": made.known}
+
+
+def _answer(made: Implementation, message: dict[str, Any]) -> None:
+    folder = message["folder"]
+    try:
+        request = read_request(folder)
+        leaves = answer(dataclasses.replace(made, device=message["device"]), request)
+        after = "after " if request.direction == "unwritten" else ""  # its leaves have the names of the arrays given
+        write_results(folder, {f"{after}{leaf}": x for leaf, x in leaves.items()})
+    except NotImplementedError as error:
+        write_error(folder, "not offered", *map(str, error.args))
+    except NoNumbers as error:
+        write_error(folder, "no numbers", *error.args)
+    except BaseException as error:
+        failed = error if isinstance(error, Failed) else Failed.by(error)
+        kind = "refusal" if failed.refusal else "failed"
+        write_error(folder, kind, failed.said, failed.text[:LONGEST], failed.names_nothing)

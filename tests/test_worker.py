@@ -1,0 +1,209 @@
+"""The other process: a function that dies, hangs, floods or answers junk is an outcome, and the next case is judged."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import dying
+from attendax.conformance import ADAPTERS, CASES, Verdict, check, protocol
+from attendax.conformance.worker import place
+from attendax.conformance.worker.calling import asked
+
+HERE = Path(__file__).resolve().parent
+ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
+LAST = "width 1"  # judged after the fault
+SECONDS = 4.0
+CRASHES = {
+    "exits_with_0": ("obscure error", "SystemExit: 0"),
+    "ends_with_0": ("crash", "its process ended with exit status 0"),
+    "ends_with_1": ("crash", "its process ended with exit status 1"),
+    "ends_in_a_thread": ("crash", "its process ended with exit status 0"),
+    "is_killed": ("crash", "its process was ended by SIGKILL, as the system does when memory runs out"),
+    "reads_at_0": ("crash", "its process was ended by SIGSEGV; it said: a pointer of 0"),
+    "hangs": ("timeout", "no answer in 4 seconds"),
+    "prints_for_ever": ("timeout", "no answer in 4 seconds"),
+    "prints_much": ("ok", ""),
+    "closes_everything": ("crash", "its process closed its output"),
+    "leaves_children": ("crash", "its process ended with exit status 3"),
+    "has_no_end": ("obscure error", "RecursionError: maximum recursion depth exceeded"),
+    "has_no_memory": ("obscure error", "MemoryError"),
+    "answers_junk": ("crash", "its process wrote to the pipe of the answers"),
+    "gives_a_torn_file": ("crash", "out.npy has 959 bytes of numbers, expected 960: it is torn"),
+    "gives_text": ("crash", "out.npy is no array of NumPy"),
+    "gives_objects": ("crash", "out.npy is object, expected real numbers"),
+    "gives_a_pipe": ("crash", "out.npy is no file of at most"),
+    "gives_a_link": ("crash", "out.npy cannot be read"),
+    "gives_an_unknown_error": ("crash", "error.json says nothing that is known"),
+    "gives_too_much": ("crash", "out.npy is no file of at most"),
+}
+
+
+def test_every_way_to_die_is_tried():
+    assert len(CRASHES) == len(dying.WAYS) + len(dying.ODD)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left():
+    """Neither folders nor processes."""
+    yield
+    for place_ in ("/dev/shm", tempfile.gettempdir()):
+        names = os.listdir(place_) if os.path.isdir(place_) else []
+        assert not [name for name in names if name.startswith(f"attendax-{os.getpid()}-")]
+
+
+@pytest.mark.parametrize("way", CRASHES)
+def test_it_is_an_outcome(way):
+    verdict, words = CRASHES[way]
+    report = check(f"dying:it_{way}", arrays="numpy", timeout=SECONDS if verdict == "timeout" else 60.0, **ASKED)
+    found = {o.case.name: o for o in report.cases}
+    assert (found["scale given"].verdict, report.process) == (verdict, "")
+    assert words in found["scale given"].finding.message
+    assert found[LAST].verdict == "ok"  # by another process
+    assert report.ok == (verdict == "ok")
+    assert all(report.to_dict() and text() for text in (report.to_json, report.to_markdown, report.to_html))
+    assert ElementTree.fromstring(report.to_junit().encode()).find(".//failure") is not None or report.ok
+    if not report.ok and verdict != "obscure error":
+        (cause,) = report.causes
+        assert (cause.harm, f" ends in a {verdict}: " in cause.name, cause.remedy) == ("crash", True, "")
+        assert words in found["scale given"].reproduction
+
+
+def test_what_dies_in_every_call_is_judged_in_every_case():
+    report = check("dying:dies", **ASKED)
+    assert report.counts() == {"crash": 2, "not offered": 1}  # it has no argument scale
+
+
+@pytest.mark.parametrize("name", ["dies_at_import", "hangs_at_import"])
+def test_what_dies_when_it_is_imported_is_refused(tmp_path, monkeypatch, name):
+    (tmp_path / "dies_at_import.py").write_text("import os\nos._exit(0)\n")
+    (tmp_path / "hangs_at_import.py").write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("attendax.conformance.worker.process.IMPORT", 5.0)
+    with pytest.raises(ValueError, match=f"check: {name}:fn: when it was imported: ") as refused:
+        check(f"{name}:fn", timeout=1.0)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_total_time():
+    report = check("dying:it_hangs", arrays="numpy", total_timeout=1e-9, **ASKED)
+    assert report.counts() == {"not judged": len(report.cases)}
+    assert not report.ok
+    assert {o.finding.message for o in report.cases} == {"no time left"}
+
+
+class TestPlace:
+    def test_what_no_other_process_can_import_is_called_here_and_that_is_told(self):
+        report = check(lambda query, key, value: dying.right(query, key, value), arrays="numpy", **ASKED)
+        assert "the function is defined inside another function, or is a lambda" in report.process
+        assert json.loads(report.to_json())["process"] == report.process
+        assert report.process in report.to_markdown()
+
+    def test_what_can_be_imported_is_called_there(self):
+        assert check(dying.right, **ASKED).process == ""
+        assert check(dying.right, in_process=True, **ASKED).process == "as asked for"
+        assert check(ADAPTERS["attendax-spec"].implementation("x"), **ASKED).process == "its functions were given"
+
+    def test_the_module_is_not_imported_here(self, tmp_path, monkeypatch):
+        (tmp_path / "never_here.py").write_text("from dying import right\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        assert check("never_here:right", **ASKED).ok
+        assert "never_here" not in sys.modules
+
+    def test_what_is_declared_is_not_asked_of_the_function(self):
+        """What a process says of itself grants it no convention, and no documented difference."""
+        made = place.implement("dying:liar")
+        place.end(made)
+        assert (made.causal, made.empty_rows, made.documented, made.known) == ("start", "zero", (), ())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
+def test_a_request_comes_as_it_was(tmp_path, case, dtype):
+    request = asked(case.inputs(0, dtype), case.direction)
+    protocol.write_request(tmp_path, request)
+    equal(protocol.read_request(tmp_path), request)
+
+
+def equal(got, wanted):
+    if isinstance(wanted, np.ndarray):
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+        assert got.strides == wanted.strides or not wanted.size
+        np.testing.assert_array_equal(got, wanted)
+    elif isinstance(wanted, dict):
+        assert got.keys() == wanted.keys()
+        [equal(got[k], wanted[k]) for k in wanted]
+    elif isinstance(wanted, protocol.Request):
+        equal(got._asdict(), wanted._asdict())
+    else:
+        assert (type(got), got) == (type(wanted), wanted)
+
+
+@pytest.mark.parametrize("part", [np.s_[::-1], np.s_[1:, ::-2], np.s_[..., None], np.s_[:0], np.s_[2]])
+def test_a_view_comes_as_the_same_view(tmp_path, part):
+    x = np.arange(60.0).reshape(5, 12).T[part]
+    told = protocol._put(tmp_path, "x", x)
+    equal(protocol._get(tmp_path, json.loads(json.dumps(told))), x)
+
+
+def test_results_come_as_they_were(tmp_path):
+    leaves = {"out": np.ones(3, ml_dtypes.bfloat16), "lse": np.ones((), np.float32), "grad query": np.zeros((0, 2))}
+    protocol.write_results(tmp_path, leaves)
+    equal(protocol.read_results(tmp_path, 10**4), {k: leaves[k] for k in ("grad query", "lse", "out")})
+
+
+def test_the_other_process_is_told_nothing_of_what_is_right(tmp_path):
+    case = next(case for case in CASES if case.name == "gradient: lse")
+    protocol.write_request(tmp_path, asked(case.inputs(12345, "float32"), case.direction))
+    text = (tmp_path / "case.json").read_text()
+    assert "lse_cotangent" not in text
+    for word in (case.name, case.law, "seed", "12345", "tolerance", "expected"):
+        assert word not in text
+
+
+def test_its_memory_cannot_be_read(tmp_path):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("Linux alone has it")
+    from ctypes import CDLL
+
+    before = CDLL(None).prctl(3, 0, 0, 0, 0)
+    made = place.implement("dying:right")
+    assert CDLL(None).prctl(3, 0, 0, 0, 0) == 0
+    place.end(made)
+    assert CDLL(None).prctl(3, 0, 0, 0, 0) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_judge_that_is_killed_leaves_nothing(tmp_path):
+    code = """
+import os, signal, sys
+from attendax.conformance.worker import place
+made = place.implement("dying:right")
+worker = made.attend.worker
+from attendax.conformance import CASES
+from attendax.conformance.worker.calling import call
+call(made, CASES[0].inputs(0, "float32"), "forward")
+print(worker.child.process.pid, *worker.folders, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
+    environment = os.environ | {"PYTHONPATH": path}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    number, *folders = process.communicate(timeout=60)[0].split()
+    assert folders
+    while os.path.exists(f"/proc/{number}"):  # if it never ends, the run of the tests says so
+        os.sched_yield()
+    assert not any(map(os.path.exists, folders))
+
+
+def test_verdicts_that_fail():
+    assert Verdict.CRASH.fails
+    assert Verdict.TIMEOUT.fails
+    assert not Verdict.NOT_JUDGED.fails
