@@ -186,8 +186,8 @@ SPEC = [
     Mistake(
         "heads grouped in turn",
         "full_attention.py",
-        "np.repeat(x, border.group, axis=-3)",
-        "np.concatenate([x] * border.group, axis=-3)",
+        "np.repeat(x, checked.group, axis=-3)",
+        "np.concatenate([x] * checked.group, axis=-3)",
         "forward",
         "attention-grouped",
     ),
@@ -203,8 +203,8 @@ SPEC = [
     Mistake(
         "dropout not inverted",
         "full_attention.py",
-        "/ q.dtype.type(1 - border.rate if border.rate < 1 else 1)",
-        "* q.dtype.type(1)",
+        "q.dtype.type(1 - checked.rate if checked.rate < 1 else 1)",
+        "q.dtype.type(1)",
         "forward",
         "attention-dropout",
     ),
@@ -623,7 +623,7 @@ OPS = [
     Mistake(
         "a visible NaN is swallowed",
         "additive.py",
-        "+ _nan_where_not_finite(k)[:, None, :]",
+        "+ mark_of_rows(k).swapaxes(-1, -2)",
         "",
         "visible key",
         "additive-open",

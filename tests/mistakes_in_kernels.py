@@ -320,13 +320,25 @@ MARKS = (
         ),
     )
     + in_file(
+        "kernels/not_finite.py",
+        ("keys are not marked", "mark_of_rows(key, value)", "mark_of_rows(value)", "spoiled forward", "open"),
+        ("heads not marked by keys", "mark_of_heads(key)", "mark_of_heads(value)", "spoiled forward", "even"),
+        (
+            "marks of heads in turn",
+            "jnp.repeat(mark_of_heads(key), query.shape[-3] // key.shape[-3], axis=-3)",
+            "jnp.tile(mark_of_heads(key), (query.shape[-3] // key.shape[-3], 1, 1))",
+            "spoiled forward",
+            "even, all heads",
+        ),
+    )
+    + in_file(
         "kernels/blockwise/algorithm.py",
         (
-            "keys are not marked",
-            "mark_of_rows(operands.key, operands.value)",
-            "mark_of_rows(operands.value)",
+            "heads not marked by values",
+            "mark_of_rows(summed) if all_see_all else 0",
+            "0",
             "spoiled forward",
-            "open",
+            "even",
         ),
         ("no marks under a mask", "for x in operands[3:6])", "for x in operands[3:5])", "poison forward", "even, keys"),
         (
@@ -341,14 +353,14 @@ MARKS = (
         "kernels/blockwise/tile.py",
         (
             "the mark of a query forgotten",
-            "query * plan.scale + marks[QUERY].astype(query.dtype)",
+            "query * plan.scale + of_queries.astype(query.dtype)",
             "query * plan.scale",
             "spoiled forward",
             "open",
         ),
         (
             "the mark of a key forgotten",
-            "products + marks[KEY].astype(key.dtype).swapaxes(-1, -2)",
+            "products + of_keys.astype(key.dtype).swapaxes(-1, -2)",
             "products",
             "visible forward",
             "future",
@@ -357,27 +369,6 @@ MARKS = (
     + in_file(
         "kernels/blockwise/tile.py",
         ("NaN of a masked value", "jnp.where(jnp.isnan(marks[KEY]), 0, value)", "value", "poison forward", "keys"),
-        (
-            "heads not marked by keys",
-            "mark_of_heads(leaves[KEY], value)",
-            "mark_of_heads(value)",
-            "spoiled forward",
-            "even",
-        ),
-        (
-            "heads not marked by values",
-            "mark_of_heads(leaves[KEY], value)",
-            "mark_of_heads(leaves[KEY])",
-            "spoiled forward",
-            "even",
-        ),
-        (
-            "marks of heads in turn",
-            "jnp.repeat(x, tile.grid.group, axis=-3)",
-            "jnp.tile(x, (tile.grid.group, 1, 1))",
-            "spoiled forward",
-            "even, all heads",
-        ),
         (
             "tangents not marked",
             "leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])",
@@ -471,9 +462,9 @@ NUMERICS = in_file(
         "whole derivatives",
         "open",
     ),
-    ("no wall", "if not isinstance(true, jax.core.Tracer):", "if True:", "losses", "as users do"),
+    ("no fusion barrier", "if not isinstance(true, jax.core.Tracer):", "if True:", "losses", "as users do"),
     (
-        "a wall that is seen through",
+        "a barrier that is seen through",
         "*jax.tree.map(lax.optimization_barrier, arrays)",
         "*arrays",
         "losses",
@@ -481,8 +472,8 @@ NUMERICS = in_file(
     ),
     (
         "finite by a maximum",
-        "jnp.sum(jnp.square(wide),",
-        "jnp.max(jnp.square(wide),",
+        "jnp.sum(jnp.square(widened),",
+        "jnp.max(jnp.square(widened),",
         "an unseen NaN",
         "as users do",
     ),
@@ -643,8 +634,8 @@ SIZES = in_file(
     "kernels/operands.py",
     (
         "computed in float32",
-        "jnp.result_type(jnp.float32, *(x.dtype for x in given))",
-        "jnp.dtype(jnp.float32)",
+        "np.result_type(np.float32, *dtypes)",
+        "np.dtype(np.float32)",
         "forward",
         "open",
     ),
@@ -741,8 +732,8 @@ BACKWARD = in_file(
     "kernels/blockwise/tile.py",
     (
         "dropout missing in dp",
-        "(dropped(x, tile, operands, plan, tall=True) for x in (p, tall_product(value, rows.dout, plan)))",
-        "(dropped(p, tile, operands, plan, tall=True), tall_product(value, rows.dout, plan))",
+        "(dropped(x, tile, operands, plan, key_major=True) for x in (p, key_major_product(value, rows.dout, plan)))",
+        "(dropped(p, tile, operands, plan, key_major=True), key_major_product(value, rows.dout, plan))",
         "gradient",
         "dropout",
     ),
@@ -793,15 +784,15 @@ DIRECTIONS = (
         ("lse moves as total", "total * dlse, dlse]", "total * dlse, total * dlse]", "tangent", "open"),
         (
             "second order of the linear part alone",
-            "return second_p.bind(*given,",
-            "return None and second_p.bind(*given,",
+            "return hvp_p.bind(*given,",
+            "return None and hvp_p.bind(*given,",
             "second order",
             "small",
         ),
         (
             "second tangent of the linear part alone",
-            "return curve_p.bind(*given, *primals, moving",
-            "return None and curve_p.bind(*given, *primals, moving",
+            "return jvp_of_jvp_p.bind(*given, *primals, moving",
+            "return None and jvp_of_jvp_p.bind(*given, *primals, moving",
             "jvp of jvp",
             "open",
         ),

@@ -11,6 +11,7 @@ import pytest
 
 from attendax.kernels.numerics import (
     all_below,
+    fusion_barrier,
     in_memory,
     matmul,
     matmul_transposed,
@@ -19,7 +20,6 @@ from attendax.kernels.numerics import (
     rows_finite,
     sums_of_products,
     times,
-    walled,
 )
 
 OPERANDS = {
@@ -30,12 +30,12 @@ OPERANDS = {
 }
 
 
-def total_behind_a_wall(x, y):
-    return walled(lambda x, y: times(x, y).sum(), x, y)
+def total_behind_a_barrier(x, y):
+    return fusion_barrier(lambda x, y: times(x, y).sum(), x, y)
 
 
 TOTALS = {
-    "walled": total_behind_a_wall,
+    "fusion_barrier": total_behind_a_barrier,
     "in memory": lambda x, y: times(in_memory(x), in_memory(y)).sum(),
     "matmul": lambda x, y: matmul(x, y).sum(),
     "matmul transposed": lambda x, y: matmul_transposed(x, y.swapaxes(-1, -2)).sum(),

@@ -144,6 +144,11 @@ def copy_with(tmp_path, monkeypatch, request):
 TABLE = [(m, spec) for m in SPEC] + [(m, ops) for m in OPS]
 
 
+def test_every_text_to_replace_is_in_the_source():
+    folders = {package: Path(package.__file__).parent for package in (spec, ops)}
+    assert [m.name for m, p in TABLE if m.right not in (folders[p] / m.file).read_text(encoding="utf-8")] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("mistake", "package"), TABLE, ids=[f"{p.__name__[9:]}: {m.name}" for m, p in TABLE])
 def test_the_mistake_is_caught(mistake, package, copy_with):

@@ -9,7 +9,6 @@ than compiling a mistake first; only those whose mistake lies in rounding compil
 import importlib
 import importlib.util
 import itertools
-import re
 import shutil
 import sys
 from functools import partial
@@ -28,6 +27,7 @@ from attendax.conformance import directional_difference
 from attendax.kernels.blockwise.partition import LIMITS
 from attendax.kernels.operands import Limits
 from cases import KEY, attention_case
+from copied_kernels import copied
 from judges import arrays_of, assert_same_bits, assert_tree_close, cotangent_of
 from mistakes_in_kernels import KERNELS
 
@@ -786,18 +786,6 @@ class Twin:
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
 
 
-def copied(to):
-    """A copy of the kernels and of what stands above them up to the door, which imports itself."""
-    package = Path(attendax.__file__).parent
-    for part in ("kernels", "sharding"):
-        shutil.copytree(package / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in ("door.py", "inspection.py"):
-        shutil.copy(package / part, to)
-    for file in to.rglob("*.py"):
-        text = file.read_text(encoding="utf-8")
-        file.write_text(re.sub(r"from attendax\.(kernels|sharding)", rf"from {NAME}.\1", text), encoding="utf-8")
-
-
 def replaced(file, right, wrong):
     text = file.read_text(encoding="utf-8")
     assert text.count(right) >= 1, f"{right!r} is not in {file.name}: the table is stale"
@@ -854,6 +842,11 @@ def twin_with(tmp_path, monkeypatch, request):
         monkeypatch.setattr(masks.Mask, "bounds", module.Mask.bounds)
 
     return make
+
+
+def test_every_text_to_replace_is_in_the_source():
+    package = Path(attendax.__file__).parent
+    assert [m.name for m in KERNELS if m.right not in (package / m.file).read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from attendax.kernels.blockwise.tile import scores_of_tile, weights_of_tile
 from attendax.kernels.blockwise.tiles import Grid, Tile
 from attendax.kernels.call import Call, checked_call
 from attendax.kernels.derivatives import attend
-from attendax.kernels.numerics import walled
+from attendax.kernels.numerics import fusion_barrier
 from attendax.kernels.online_softmax import max_or_zero, sum_or_one, weights_of
 from attendax.kernels.operands import takes_arrays
 from attendax.masks import ArrayLike, Mask
@@ -106,7 +106,7 @@ def _received(call: Call, shape: tuple[int, ...]) -> Array:
     operands, plan = call
     N, G = operands.query.shape[-3], operands.key.shape[-3]
     key = jnp.repeat(operands.key, N // G, axis=-3)
-    ones = jnp.ones((*key.shape[:-1], 1), operands.wide())
+    ones = jnp.ones((*key.shape[:-1], 1), operands.compute_dtype())
 
     def total(values):
         return attend(operands._replace(key=key, value=values), plan).out.sum()
@@ -121,7 +121,7 @@ def _refuse_sinks(function: str, score_mod: Any) -> None:
 
 
 def _no_stats(call: Call, shape: tuple[int, ...]) -> AttentionStats:
-    zeros = jnp.zeros(shape[:-1], call.operands.wide())
+    zeros = jnp.zeros(shape[:-1], call.operands.compute_dtype())
     return AttentionStats(zeros, zeros, zeros.astype(jnp.int32) - 1, jnp.zeros((*shape[:-2], shape[-1]), zeros.dtype))
 
 
@@ -166,7 +166,7 @@ def weights_at(
     columns: Any = None if keys is None else _positions("keys", keys, S)
     if 0 in (*query.shape[:-1], S) or 0 in (x.shape[0] for x in (rows, columns) if x is not None):
         size = tuple(full if x is None else x.shape[0] for x, full in ((rows, T), (columns, S)))
-        return jnp.zeros((*query.shape[:-2], *size), call.operands.wide())
+        return jnp.zeros((*query.shape[:-2], *size), call.operands.compute_dtype())
     found = _columns(call, columns) if rows is None else _rows(call, rows)
     if rows is not None and columns is not None:
         found = jnp.take(found, columns, axis=-1)
@@ -188,12 +188,12 @@ def all_weights(call: Call) -> Array:
     leaves, tree = jax.tree.flatten(call.operands)
     grid = _one_tile(call)
     if 0 in grid.shape:
-        return jnp.zeros(grid.shape, call.operands.wide())
+        return jnp.zeros(grid.shape, call.operands.compute_dtype())
 
     def weights(*leaves):
         return weights_of_tile(grid.whole(), jax.tree.unflatten(tree, leaves), call.plan)
 
-    return walled(weights, *leaves)
+    return fusion_barrier(weights, *leaves)
 
 
 def _columns(call: Call, columns: Array) -> Array:

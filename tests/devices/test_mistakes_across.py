@@ -1,7 +1,6 @@
 """Mistakes planted in a copy of the ring and its neighbours, one at a time: each must be caught."""
 
 import importlib
-import shutil
 import sys
 from pathlib import Path
 
@@ -10,21 +9,24 @@ import numpy as np
 import pytest
 import sequences
 
-import attendax.kernels
+import attendax
 from attendax import masks, scores, sharding
+from copied_kernels import copied
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_quickly")]
-NAME = "kernels_with_a_mistake"
+compiled_quickly = pytest.mark.usefixtures("compiled_quickly")
+NAME = "sharding_with_a_mistake"
 DEVICES, T = 3, 24
-RING, BLOCKS, HEADS, GATHERED, CALL = (f"across/{name}.py" for name in ("ring", "blocks", "heads", "gathered", "call"))
+RING, SHARDS, HEADS, GATHERED, CALL = (
+    f"sharding/{name}.py" for name in ("ring", "shards", "heads", "gathered", "in_shard_map")
+)
 MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
-    "positions do not travel": (
+    "positions are not sent": (
         "ring",
-        BLOCKS,
-        "operands.positions._replace(keys=guests.positions)",
+        SHARDS,
+        "operands.positions._replace(keys=shard.positions)",
         "operands.positions",
     ),
-    "a hop too few": ("ring", BLOCKS, "lax.fori_loop(0, count - 1,", "lax.fori_loop(0, count - 2,"),
+    "a hop too few": ("ring", RING, "lax.fori_loop(0, count - 1,", "lax.fori_loop(0, count - 2,"),
     "local row sums": (
         "ring",
         RING,
@@ -43,16 +45,16 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
         "jnp.where(is_read(dout, dlse), sums_of_products(dout, results.out) - dlse, 0)",
         "sums_of_products(dout, results.out) - dlse",
     ),
-    "the other way round the ring": ("ring", BLOCKS, "(k, (k + 1) % count)", "(k, (k - 1) % count)"),
-    "ids do not travel": ("ring", BLOCKS, "(part.arrays[0], next(ids))", "(part.arrays[0], part.arrays[1])"),
-    "columns of the wrong owner": (
+    "the other way round the ring": ("ring", RING, "(k, (k + 1) % count)", "(k, (k - 1) % count)"),
+    "ids are not sent": ("ring", SHARDS, "(part.arrays[0], next(ids))", "(part.arrays[0], part.arrays[1])"),
+    "columns of the wrong source": (
         "ring",
-        BLOCKS,
-        "dynamic_slice_in_dim(x, owner * size",
-        "dynamic_slice_in_dim(x, 0 * owner * size",
+        SHARDS,
+        "dynamic_slice_in_dim(x, source * size",
+        "dynamic_slice_in_dim(x, 0 * source * size",
     ),
-    "gradients of keys stay away": ("ring", RING, "return rounded(along(found),", "return rounded(found,"),
-    "gradients of keys do not travel": (
+    "gradients of keys stay away": ("ring", RING, "return rounded(pass_gradients(found),", "return rounded(found,"),
+    "gradients of keys are not sent": (
         "ring",
         RING,
         "if k in (KEY, VALUE) else x for k, x in zip(used, found",
@@ -61,13 +63,13 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
     "gradient of a bias at the wrong columns": (
         "ring",
         RING,
-        "_put(x, part, owner * size)",
-        "_put(x, part, 0 * owner)",
+        "_put(x, part, source * size)",
+        "_put(x, part, 0 * source)",
     ),
-    "parts weighted alike": ("ring", "online_softmax.py", "x.out * (part / sum_or_one(total))", "x.out / 2"),
+    "parts weighted alike": ("ring", "kernels/online_softmax.py", "x.out * (part / sum_or_one(total))", "x.out / 2"),
     "row sums not rescaled": (
         "ring",
-        "online_softmax.py",
+        "kernels/online_softmax.py",
         "[x.total * jnp.exp(x.shift - max_or_zero(largest)) for",
         "[x.total for",
     ),
@@ -101,15 +103,14 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
 
 @pytest.fixture
 def attend_of(tmp_path, monkeypatch):
-    """``sharding.attention`` of a copy of the kernels with one piece of text replaced."""
+    """``sharding.attention`` of a copy with one piece of text replaced."""
 
     def forget():
         for module in [name for name in sys.modules if name.startswith(NAME)]:
             del sys.modules[module]
 
     def make(file, right, wrong):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(attendax.kernels.__file__).parent, tmp_path / NAME, ignore=ignored)
+        copied(tmp_path / NAME)
         path = tmp_path / NAME / file
         text = path.read_text("utf-8")
         assert text.count(right) == 1, f"{right!r} occurs {text.count(right)} times in {file}"
@@ -117,11 +118,13 @@ def attend_of(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(str(tmp_path))
         forget()
         importlib.invalidate_caches()
-        across, door = (importlib.import_module(f"{NAME}.{name}") for name in ("across.call", "attention"))
+        sharded, call = (
+            importlib.import_module(f"{NAME}.{name}") for name in ("sharding.in_shard_map", "kernels.call")
+        )
 
         def attend(query, key, value, *, axis_name, strategy, positions=None, **options):
-            results = across.attend_across(query, key, value, (axis_name,), positions, strategy, **options)
-            return door.as_asked(results, query, value, True)
+            results = sharded.attend_across(query, key, value, (axis_name,), positions, strategy, **options)
+            return call.as_asked(results, query, value, True)
 
         return attend
 
@@ -152,11 +155,21 @@ def differs(strategy, attend):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+def test_its_text_is_in_the_source(mistake):
+    _, file, right, _ = MISTAKES[mistake]
+    assert (Path(attendax.__file__).parent / file).read_text("utf-8").count(right) == 1
+
+
+@pytest.mark.slow
+@compiled_quickly
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_it_is_caught(mistake, attend_of):
     strategy, file, right, wrong = MISTAKES[mistake]
     assert differs(strategy, attend_of(file, right, wrong))
 
 
+@pytest.mark.slow
+@compiled_quickly
 @pytest.mark.parametrize("strategy", ["ring", "all_gather", "ulysses"])
 def test_without_a_mistake_nothing_is_caught(strategy, attend_of):
     assert not differs(strategy, attend_of(RING, "import sys\n", "import sys\n"))

@@ -1,4 +1,4 @@
-"""The one border check: named axes in, one clear error out (L14). Shared by NumPy and JAX, so both say the same."""
+"""The check of arguments: named axes in, one clear error out (L14). Shared by NumPy and JAX, so both say the same."""
 
 from .attention import ACTIVATIONS as ACTIVATIONS
 from .attention import IMPLEMENTATIONS as IMPLEMENTATIONS
@@ -33,7 +33,7 @@ from .values import instance as instance
 from .values import integer as integer
 from .values import is_cut as is_cut
 from .values import is_traced as is_traced
-from .values import key_words as key_words
+from .values import key_data as key_data
 from .values import lengths as lengths
 from .values import number as number
 from .values import one_of as one_of

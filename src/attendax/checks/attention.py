@@ -7,7 +7,7 @@ from attendax.params import EncoderBlockParams, MultiHeadParams
 
 from . import advice
 from .shapes import FLOATING, check, fail, floating, is_wider, native, table
-from .values import boolean, heads, in_range, instance, integer, key_words, number, one_of
+from .values import boolean, heads, in_range, instance, integer, key_data, number, one_of
 
 NORMS = ("pre", "post")
 IMPLEMENTATIONS = ("dense", "blockwise", "cudnn", "mosaic")
@@ -113,13 +113,13 @@ def groups(function: str, arrays: dict[str, Any], *, tokens_first: bool = False)
     fail(ValueError, function, sentence, table(function, arrays, SIGNATURES[tokens_first]), advice=said)
 
 
-class Border(NamedTuple):
-    """What the border check of ``attention`` has settled."""
+class Checked(NamedTuple):
+    """What the check of arguments of ``attention`` has settled."""
 
     group: int
     scale: float
     rate: float
-    words: Any
+    key_data: Any  # of dropout: two 32-bit words, or None
 
 
 def attention(
@@ -139,8 +139,8 @@ def attention(
     grad_output: Any = None,
     grad_lse: Any = None,
     offered: tuple[str, ...] = ("dense",),
-) -> Border:
-    """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the random words."""
+) -> Checked:
+    """Check all arguments of ``attention`` (L1, L3, L8, L10); settle the scale and the key data of dropout."""
     if implementation in IMPLEMENTATIONS and implementation not in offered:
         there = " and ".join(map(repr, offered))
         fail(NotImplementedError, function, f"implementation {implementation!r} is not here; offered: {there}.")
@@ -161,7 +161,7 @@ def attention(
     scale = 1 / math.sqrt(sizes["D"]) if scale is None else number(function, "scale", scale)
     in_range(function, "scale", scale, wide, "factor")
     rate = number(function, "dropout_rate", dropout_rate, low=0, high=1)
-    return Border(group, scale, rate, key_words(function, dropout_rng) if rate else None)
+    return Checked(group, scale, rate, key_data(function, dropout_rng) if rate else None)
 
 
 def pairs_to_merge(function: str, one: Any, other: Any) -> None:

@@ -1,4 +1,4 @@
-"""The one border check: named axes in, one clear error out (L14).
+"""The check of arguments: named axes in, one clear error out (L14).
 
 ``SHAPES`` says, once for NumPy and JAX alike, what every public function takes. In ``"x (... M) | gamma (M)"`` the
 arrays before the bar share one floating dtype, which is also that of the result; those after it (weights) may be
@@ -51,7 +51,7 @@ SHAPES = {
 
 
 class _Row(NamedTuple):
-    """One array at the border: what came and what the table asks for."""
+    """One array that is checked: what came and what the table asks for."""
 
     name: str
     array: Any

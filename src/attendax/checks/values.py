@@ -105,7 +105,7 @@ def projections(function: str, d_model: int, kdim: Any, vdim: Any) -> tuple[int,
     return d_model, of_keys, of_values, d_model
 
 
-def key_words(function: str, rng: Any) -> Any:
+def key_data(function: str, rng: Any) -> Any:
     """The two 32-bit words of a random key: a typed key, the array of an old one, or two uint32 as they are."""
     if rng is None:
         fail(
@@ -147,7 +147,7 @@ def in_range(function: str, name: str, value: float, dtype: Any, role: str) -> N
 
 def is_cut(x: np.ndarray) -> bool:
     """Whether JAX, as it is set, would cut integers of 64 bits to others of 32, without a word."""
-    import jax.numpy as jnp  # this is asked at the border of JAX only
+    import jax.numpy as jnp  # only functions of JAX ask this
 
     if x.dtype.kind not in "iu" or x.dtype.itemsize < 8 or jnp.result_type(int).itemsize == 8 or not x.size:
         return False

@@ -130,11 +130,11 @@ def _with_one_dropout(query: Any, key: Any, value: Any, mask: Any, bias: Any, ra
     With K the kept keys of a query, ``Σ_{j in K} p_j v_j`` is the attention over K alone, times the share
     ``Σ_{j in K} p_j = exp(lse_K - lse)`` that K has of all weight.
     """
-    words = checks.key_words(NAME, rng)
+    key_data = checks.key_data(NAME, rng)
     if rate == 1:
         return jnp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
     limit = np.uint32(min(round(rate * 2**32), 2**32 - 1))
-    kept = masks.from_function(_kept, words[:1, None], words[1:, None], limit)
+    kept = masks.from_function(_kept, key_data[:1, None], key_data[1:, None], limit)
 
     def attend(mask: Any) -> Any:
         return results_of(checked_call(NAME, query, key, value, mask, bias, return_lse=True), query, value, True)

@@ -52,5 +52,5 @@ def joined(function: str, scores: tuple[int, ...], mask: Any, *others: Any) -> A
 def wide_bias(bias: Any, dtype: Any) -> Any:
     """A floating bias in at least ``dtype``: these libraries take narrower ones, and every number of those is kept."""
     if str(getattr(bias, "dtype", None)) not in FLOATING:
-        return bias  # None, or for the border to refuse
+        return bias  # None, or what the check of arguments refuses
     return jnp.asarray(bias, jnp.promote_types(bias.dtype, dtype))

@@ -110,13 +110,13 @@ def encode(
         checks.fail(NotImplementedError, "encode", "dtype and remat are for JAX; NumPy computes by definition.")
     check_params(params, config)
     check_inputs(x, config, mask=mask, token_types=token_types, segments=segments)
-    words = checks.key_words("encode", dropout_rng) if dropout_rng is not None and config.dropout else None
+    key_data = checks.key_data("encode", dropout_rng) if dropout_rng is not None and config.dropout else None
     if twin is spec:
-        arrays = params, x, mask, token_types, segments, words
-        params, x, mask, token_types, segments, words = in_numpy("encode with twin=spec", arrays)
+        arrays = params, x, mask, token_types, segments, key_data
+        params, x, mask, token_types, segments, key_data = in_numpy("encode with twin=spec", arrays)
     pieces: Any = InNumpy() if twin is spec else InJax(operand_dtype(dtype, params))
     positions = None if segments is None else _restarted(segments, pieces.xp)
-    call = Call(config, pieces, None, None, words)
+    call = Call(config, pieces, None, None, key_data)
     hidden = drop(call, _embedded(call, params, x, token_types, positions), 0)
 
     def through_layers(hidden: Any, mask: Any, segments: Any, positions: Any) -> Any:
@@ -125,7 +125,7 @@ def encode(
         hidden = _through(call._replace(mask=seen, positions=places), params.blocks, hidden, remat)
         return normalised(call, hidden, params.gamma, params.beta)
 
-    if twin is spec or words is not None:  # dropout counts the rows of a batch, so that none are alike
+    if twin is spec or key_data is not None:  # dropout counts the rows of a batch, so that none are alike
         return through_layers(hidden, mask, segments, positions)
     return _in_pieces(through_layers, hidden, mask, segments, positions)
 

@@ -17,14 +17,14 @@ class Call(NamedTuple):
     """What all layers of a call share.
 
     ``mask`` is None, boolean (B, 1, 1, T), or a value from ``attendax.masks``; ``positions`` None for 0, 1, ..., or
-    (B, 1, T); ``words`` the two words of a random key, or None for no dropout.
+    (B, 1, T); ``key_data`` the two 32-bit words of a random key, or None for no dropout.
     """
 
     config: EncoderConfig
     pieces: Any
     mask: Any
     positions: Any
-    words: Any
+    key_data: Any
 
 
 def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, window: int | None, theta: float) -> Any:
@@ -45,8 +45,8 @@ def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, windo
     def attend(tokens: Any) -> Any:
         query, key, value = heads(call, block, tokens, theta)
         options = attention_options(call, window, tokens.shape[1])
-        if call.words is not None and call.config.dropout:
-            rng = call.pieces.key(call.words, DRAWS * number + 1)
+        if call.key_data is not None and call.config.dropout:
+            rng = call.pieces.key(call.key_data, DRAWS * number + 1)
             options |= {"dropout_rate": call.config.dropout, "dropout_rng": rng}
         out = call.pieces.merge_heads(call.pieces.attention(query, key, value, **options))
         return drop(call, call.pieces.linear(out, block.attention.W_O, block.attention.b_O), DRAWS * number + 2)
@@ -104,9 +104,9 @@ def normalised(call: Call, tokens: Any, gamma: Any, beta: Any) -> Any:
 
 def drop(call: Call, x: Any, number: Any) -> Any:
     """Dropout, where there is any, by the random key of this number."""
-    if call.words is None or not call.config.dropout:
+    if call.key_data is None or not call.config.dropout:
         return x
-    return call.pieces.drop(x, call.pieces.key(call.words, number), call.config.dropout)
+    return call.pieces.drop(x, call.pieces.key(call.key_data, number), call.config.dropout)
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:

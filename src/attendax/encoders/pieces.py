@@ -8,7 +8,7 @@ import numpy as np
 from attendax import ops, spec
 from attendax.door import attention
 from attendax.kernels import dropout
-from attendax.kernels.numerics import times, walled
+from attendax.kernels.numerics import fusion_barrier, times
 from attendax.kernels.operands import widen
 from attendax.spec import dropout as dropout_by_definition
 
@@ -41,7 +41,7 @@ class InJax:
 
     def linear(self, x: Any, W: Any, b: Any) -> Any:
         """``x W + b``."""
-        return walled(self._affine, *widen(x, W, b)).astype(x.dtype if self.dtype is None else W.dtype)
+        return fusion_barrier(self._affine, *widen(x, W, b)).astype(x.dtype if self.dtype is None else W.dtype)
 
     def heads(self, x: Any, *projections: tuple[Any, Any, int]) -> list[Any]:
         """``x W + b`` in so many heads, for each (W, b, heads)."""
@@ -52,7 +52,7 @@ class InJax:
             pairs = zip(flat[::2], flat[1::2], counts, strict=True)
             return [ops.split_heads(self._affine(x, W, b), count) for W, b, count in pairs]
 
-        return [head.astype(x.dtype if self.dtype is None else self.dtype) for head in walled(project, *flat)]
+        return [head.astype(x.dtype if self.dtype is None else self.dtype) for head in fusion_barrier(project, *flat)]
 
     def feed_forward(self, x: Any, W1: Any, b1: Any, W2: Any, b2: Any, activation: str, gated: bool) -> Any:
         """The network of a layer, where b1 and b2 may be None."""
@@ -64,20 +64,20 @@ class InJax:
             hidden = ops.token_wise.ACTIVATIONS[activation](before)
             return self._affine(hidden * gate if gated else hidden, W2, b2)
 
-        return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+        return fusion_barrier(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
 
-    def key(self, words: Any, number: Any) -> Any:
-        """A random key of its own for every number, as two words."""
+    def key(self, key_data: Any, number: Any) -> Any:
+        """A random key of its own for every number, as two 32-bit words."""
         return jnp.concatenate(
             dropout.threefry(
-                (words[:1], words[1:]), (jnp.zeros(1, jnp.uint32), jnp.reshape(number, 1).astype("uint32"))
+                (key_data[:1], key_data[1:]), (jnp.zeros(1, jnp.uint32), jnp.reshape(number, 1).astype("uint32"))
             )
         )
 
-    def drop(self, x: Any, words: Any, rate: float) -> Any:
+    def drop(self, x: Any, key_data: Any, rate: float) -> Any:
         """Dropout of single numbers of x (B, T, M), by position (L10)."""
         i, j = (jnp.arange(n, dtype=jnp.uint32) for n in x.shape[-2:])
-        keys = tuple(word[:, None, None] for word in dropout.head_keys(words, x.shape[:1]))
+        keys = tuple(word[:, None, None] for word in dropout.head_keys(key_data, x.shape[:1]))
         kept = dropout.keep(keys, i[None, :, None], j[None, None], rate)
         return jnp.where(kept, x / (1 - rate if rate < 1 else 1), 0).astype(x.dtype)
 
@@ -108,12 +108,12 @@ class InNumpy:
         network = spec.gated_feed_forward if gated else spec.feed_forward
         return network(x, W1, b1, W2, b2, activation=activation)
 
-    def key(self, words: Any, number: int) -> Any:
-        """A random key of its own for every number, as two words."""
+    def key(self, key_data: Any, number: int) -> Any:
+        """A random key of its own for every number, as two 32-bit words."""
         counter = np.zeros(1, np.uint32), np.full(1, number, np.uint32)
-        return np.concatenate(dropout_by_definition.threefry((words[:1], words[1:]), counter))
+        return np.concatenate(dropout_by_definition.threefry((key_data[:1], key_data[1:]), counter))
 
-    def drop(self, x: Any, words: Any, rate: float) -> Any:
+    def drop(self, x: Any, key_data: Any, rate: float) -> Any:
         """Dropout of single numbers of x (B, T, M), by position (L10)."""
-        kept = dropout_by_definition.keep(words, x.shape, rate)
+        kept = dropout_by_definition.keep(key_data, x.shape, rate)
         return np.where(kept, x / (1 - rate if rate < 1 else 1), 0).astype(x.dtype)

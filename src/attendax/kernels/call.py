@@ -47,7 +47,7 @@ def checked_call(
     the user.
     """
     _refuse_symbolic(function, query, key)
-    border = checks.attention(
+    checked = checks.attention(
         function,
         query,
         key,
@@ -63,7 +63,7 @@ def checked_call(
         offered=offered or tuple(BACKENDS),
         **gradients,
     )
-    operands, plan = in_rank_of_scores(border, query, key, value, mask, bias, score_mod, implementation or DEFAULT)
+    operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation or DEFAULT)
     plan = plan.in_parts() if return_lse else plan
     if plan.backend == "cudnn":
         cudnn.refuse(function, operands, plan)
@@ -83,7 +83,7 @@ def _refuse_symbolic(function: str, query: Any, key: Any) -> None:
 
 
 def in_rank_of_scores(
-    border: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any, score_mod: Any, backend: str
+    checked: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any, score_mod: Any, backend: str
 ) -> Call:
     """The call of arguments that have passed their checks; functions are not traced yet, and sinks are left out."""
     has_sinks = score_mod is not None and bool(score_mod.sinks())
@@ -98,12 +98,12 @@ def in_rank_of_scores(
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
     if score_mod is not None:
         score_mod = score_mod.of_rank(query.ndim)
-    words = None
-    if border.rate:
-        words = tuple(word[..., None, None] for word in dropout.head_keys(border.words, query.shape[:-2]))
-    plan = Plan(float(border.scale), float(border.rate), BACKENDS[backend].limits(), backend)
+    keys = None
+    if checked.rate:
+        keys = tuple(word[..., None, None] for word in dropout.head_keys(checked.key_data, query.shape[:-2]))
+    plan = Plan(float(checked.scale), float(checked.rate), BACKENDS[backend].limits(), backend)
     plan = plan.in_parts() if has_sinks else plan
-    return Call(Operands(query, key, value, bias, score_mod, mask, words), plan)
+    return Call(Operands(query, key, value, bias, score_mod, mask, keys), plan)
 
 
 def with_traced(operands: Operands) -> Operands:
@@ -111,7 +111,7 @@ def with_traced(operands: Operands) -> Operands:
     shape = *operands.query.shape[:-1], operands.key.shape[-2]
     mask, score_mod = operands.mask, operands.score_mod
     mask = None if mask is None else trace_mask(mask, *shape[-2:])
-    score_mod = None if score_mod is None else trace_modifier(score_mod, shape, operands.wide())
+    score_mod = None if score_mod is None else trace_modifier(score_mod, shape, operands.compute_dtype())
     return operands._replace(mask=mask, score_mod=score_mod)
 
 

@@ -35,7 +35,7 @@ ASKED_FOR = "asked for; forward and gradient by cuDNN, every other direction in 
 
 
 class Visible(NamedTuple):
-    """A mask in cuDNN's words."""
+    """A mask as cuDNN takes it."""
 
     causal: bool = False
     left: int | None = None  # how many keys back a query sees, where that is bounded
@@ -79,7 +79,7 @@ def _windows_end(seen: Any, T: int, S: int) -> bool:
 
 
 def visible(mask: Mask | None) -> Visible | str:
-    """The mask in cuDNN's words, or why there are none."""
+    """The mask as cuDNN takes it, or why it cannot."""
     found, right = Visible(), None
     for part in _parts(mask):
         if part.kind == "window":
@@ -166,7 +166,7 @@ def on_one_device(context: Any) -> Any:
 def forward(operands: Operands, plan: Plan) -> Results:
     """out; shift and total say nothing, and nothing reads them: there is no lse."""
     safe, marked = _quarantined(operands, plan)
-    out = _attend(safe, plan)(*safe[:3]).astype(operands.wide())
+    out = _attend(safe, plan)(*safe[:3]).astype(operands.compute_dtype())
     none = jnp.zeros((*out.shape[:-1], 1), out.dtype)
 
     def in_tiles() -> Array:
@@ -187,14 +187,16 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     marked |= _large(dout, LARGEST) | ~_are(jnp.isfinite(results.out)) | _may_overflow(dout, safe)
     given = jnp.where(marked, 0, dout).astype(operands.query.dtype)
     _, pull = jax.vjp(_attend(safe, plan), *safe[:3])
-    found = [x.astype(operands.wide()).reshape(shape) for x, shape in zip(pull(given), wanted, strict=True) if shape]
+    found = [
+        x.astype(operands.compute_dtype()).reshape(shape) for x, shape in zip(pull(given), wanted, strict=True) if shape
+    ]
     marked &= _are(dout != 0, jnp.any)
 
     def in_tiles() -> list[Array]:
         rest = jnp.where(marked, dout, 0), jnp.zeros_like(grads[1])
         own = algorithm.forward(operands, plan)
-        wide = dataclasses.replace(plan, rounded=False)
-        return [x + y for x, y in zip(found, algorithm.cotangent(rest, operands, own, wide, wanted), strict=True)]
+        unrounded = dataclasses.replace(plan, rounded=False)
+        return [x + y for x, y in zip(found, algorithm.cotangent(rest, operands, own, unrounded, wanted), strict=True)]
 
     exact = lax.cond(jnp.any(marked), in_tiles, lambda: found)
     return tuple(x.astype(operands.query.dtype) for x in exact)

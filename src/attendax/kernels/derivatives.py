@@ -4,13 +4,13 @@ A backend (see ``backends``) brings two linear functions, each the transpose of 
 JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
 front of the leading axes and calls the same primitive again, so that masks still skip their tiles.
 
-The derivatives of the two by the operands are primitives, too. With f the attention, that of ``tangent`` is ``curve``,
-its second derivative along two directions, and that of ``cotangent`` is ``second``, the Hessian of ``dout · f`` times
-tangents. The Hessian is symmetric, so ``second`` is its own transpose, and reverse over reverse runs what forward over
-reverse runs; so does reverse over forward, since ``second`` is also the transpose of ``curve``. (Transposed step by
-step, they would subtract what an operand does through the results from what it does directly: of keys with a large
-common part nothing would be left, L8.) Everything beyond is differentiated by running JAX's own jvp through these
-functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp, and a second derivative with it.)
+The derivatives of the two by the operands are primitives, too. With f the attention, that of ``tangent`` is
+``jvp_of_jvp``, its second derivative along two directions. That of ``cotangent`` is ``hvp``, the Hessian of
+``dout · f`` times tangents. The Hessian is symmetric, so ``hvp`` is its own transpose, and reverse over reverse runs
+what forward over reverse runs; so does reverse over forward, since ``hvp`` is also the transpose of ``jvp_of_jvp``.
+(Transposed step by step, they would subtract what an operand does through the results from what it does directly: of
+keys with a large common part nothing would be left, L8.) Everything beyond is differentiated by running JAX's own jvp
+through these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp, and a second derivative.)
 """
 
 import dataclasses
@@ -56,9 +56,9 @@ def pull(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: A
 
 forward_p = primitive_of("attention", programs.forward, programs.forward_shapes)
 tangent_p = primitive_of("attention_tangent", programs.tangent, programs.tangent_shapes)
-curve_p = primitive_of("attention_curve", programs.curve, programs.tangent_shapes)
+jvp_of_jvp_p = primitive_of("attention_jvp_of_jvp", programs.jvp_of_jvp, programs.tangent_shapes)
 cotangent_p = primitive_of("attention_cotangent", programs.cotangent, programs.cotangent_shapes)
-second_p = primitive_of("attention_second", programs.second, programs.cotangent_shapes)
+hvp_p = primitive_of("attention_hvp", programs.hvp, programs.cotangent_shapes)
 
 
 def _zero(x: Any) -> Any:
@@ -118,7 +118,7 @@ def _by_curve(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     if not given:
         return None
     primals, params = _by_backend_beyond(first, primals, **params)
-    return curve_p.bind(*given, *primals, moving=moving, **params)
+    return jvp_of_jvp_p.bind(*given, *primals, moving=moving, **params)
 
 
 def _by_second(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
@@ -128,7 +128,7 @@ def _by_second(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     if not given:
         return None
     primals, params = _by_backend_beyond(first, primals, **params)
-    return second_p.bind(*given, *primals, active=active, **params)
+    return hvp_p.bind(*given, *primals, active=active, **params)
 
 
 def _by_backend_beyond(first: int, primals: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, dict[str, Any]]:
@@ -185,7 +185,7 @@ def _forward_transpose(grads: Any, *leaves: Any, tree: Any, plan: Plan) -> list[
     return [found if k == VALUE else None for k in range(len(leaves))]
 
 
-def _curve_transpose(grads: Any, *arrays: Any, active: Any, moving: Any, **params: Any) -> list[Any]:
+def _jvp_of_jvp_transpose(grads: Any, *arrays: Any, active: Any, moving: Any, **params: Any) -> list[Any]:
     """By the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
     size, both = sum(moving), sum(moving) + sum(active)
     first, other, rest = arrays[:size], arrays[size:both], arrays[both:]
@@ -193,22 +193,22 @@ def _curve_transpose(grads: Any, *arrays: Any, active: Any, moving: Any, **param
     if not is_first:
         first, other, active, moving = other, first, moving, active
     grads = map(ad.instantiate_zeros, grads)
-    found = second_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), **params)
+    found = hvp_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), **params)
     nothing = [None for _ in other]
     return [*(found + nothing if is_first else nothing + found), *(None for _ in rest)]
 
 
-def _second_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
-    """By the tangents: itself; by dout and dlse: ``curve``."""
+def _hvp_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
+    """By the tangents: itself; by dout and dlse: ``jvp_of_jvp``."""
     size = sum(active)
     moving = tuple(shape is not None for shape in wanted)
     grads = [ad.instantiate_zeros(x) for x in grads]
     tangents, of_results, rest = arrays[:size], arrays[size : size + 2], arrays[size + 2 :]
     if any(map(ad.is_undefined_primal, of_results)):
-        found = curve_p.bind(*grads, *tangents, *rest, active=active, moving=moving, **params)
+        found = jvp_of_jvp_p.bind(*grads, *tangents, *rest, active=active, moving=moving, **params)
         return [*(None for _ in tangents), *found, *(None for _ in rest)]
     swapped = _shapes_of(tangents, active)
-    found = second_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, **params)
+    found = hvp_p.bind(*grads, *of_results, *rest, active=moving, wanted=swapped, **params)
     return [*found, *(None for _ in (*of_results, *rest))]
 
 
@@ -267,14 +267,14 @@ ad.primitive_jvps[forward_p] = _forward_jvp
 for _each, _count, _beyond in (
     (tangent_p, lambda active, **_: sum(active), _by_curve),
     (cotangent_p, lambda **_: 2, _by_second),
-    (curve_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, programs.curve)),
-    (second_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.second)),
+    (jvp_of_jvp_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, programs.jvp_of_jvp)),
+    (hvp_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.hvp)),
 ):
     ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _beyond)
 ad.primitive_transposes[forward_p] = _forward_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
-ad.primitive_transposes[curve_p] = _curve_transpose
+ad.primitive_transposes[jvp_of_jvp_p] = _jvp_of_jvp_transpose
 ad.primitive_transposes[cotangent_p] = _cotangent_transpose
-ad.primitive_transposes[second_p] = _second_transpose
-for _each in (forward_p, tangent_p, curve_p, cotangent_p, second_p):
+ad.primitive_transposes[hvp_p] = _hvp_transpose
+for _each in (forward_p, tangent_p, jvp_of_jvp_p, cotangent_p, hvp_p):
     batching.primitive_batchers[_each] = functools.partial(_batch, _each)

@@ -22,10 +22,10 @@ def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
     return a, b
 
 
-def head_keys(words: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def head_keys(key_data: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """The key of each head, as two words of the shape (..., N), leading axes counted through: ``fold_in(key, n)``."""
     heads = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-    first, second = threefry((words[:1], words[1:]), (jnp.zeros_like(heads), heads))
+    first, second = threefry((key_data[:1], key_data[1:]), (jnp.zeros_like(heads), heads))
     return first.reshape(shape), second.reshape(shape)
 
 

@@ -50,8 +50,10 @@ def marks_of(
     if all_see_all:
         return None if few else jnp.repeat(mark_of_heads(key), query.shape[-3] // key.shape[-3], axis=-3), None
     if few and value.shape[-2] >= value.shape[-1]:  # then no sum of a row overflows, for values below max / S (L7)
-        wide = jnp.promote_types(value.dtype, jnp.float32)
-        sums = jnp.sum(lax.stop_gradient(value), axis=-1, keepdims=True, dtype=wide)  # half the time of a difference
+        compute_dtype = jnp.promote_types(value.dtype, jnp.float32)
+        sums = jnp.sum(
+            lax.stop_gradient(value), axis=-1, keepdims=True, dtype=compute_dtype
+        )  # half the time of a difference
         return None, jnp.subtract(sums, sums)
     return (None, mark_of_rows(value)) if few else (mark_of_rows(query), mark_of_rows(key, value))
 

@@ -6,7 +6,7 @@ run them: where a version prints what is right, its shield may go. Two of them s
 
 - A product, an operand of which is a number or a row repeated (ones, as the cotangent of ``loss = out.sum()``; a
   scalar; a key shared by a batch), comes out as garbage where its result is reduced in the same kernel. So all operands
-  come from memory: whatever multiplies is ``walled``, and what is repeated inside is ``in_memory`` first.
+  come from memory: whatever multiplies is behind a ``fusion_barrier``; what is repeated inside is ``in_memory`` first.
 - A maximum drops NaN from 4,096 numbers on. So no test of finiteness rests on a maximum; ``all_below`` takes a sum.
 """
 
@@ -22,12 +22,12 @@ from jax import Array, lax
 Tree = TypeVar("Tree")
 
 
-def walled(function: Callable[..., Tree], *arrays: Any) -> Tree:
-    """``function(*arrays)`` behind a wall: what goes in and what comes out is in memory, and nothing is fused across.
+def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:
+    """``function(*arrays)``, its inputs and results in memory, and none of its operations fused with one outside.
 
-    The wall is a condition that always holds. The compiler must not know that, and must not move into the branch what
-    it knows of the arrays: both pass an optimization barrier. Tangents and cotangents pass the same wall. Outside jit
-    no two operations are fused, and the function is simply called.
+    The function is the branch of a condition that always holds. The compiler must not know that, and must not move into
+    the branch what it knows of the arrays: both pass an optimization barrier. Tangents and cotangents pass the same
+    barriers. Outside jit no two operations are fused, and the function is simply called.
 
     For jaxlib 0.10.2 and 0.12.0.1, which both misread a constant that is broadcast on the right of a product.
     """
@@ -83,11 +83,11 @@ def in_memory(x: Array) -> Array:
 def turned_in_memory(x: Array) -> Array:
     """The last two axes of ``x`` swapped, written out as such: whoever reads or adds it would do so in great strides.
 
-    It leaves a wall with both as one axis: of two, XLA could still put off the turn.
+    It leaves a fusion barrier with both as one axis: of two, XLA could still put off the turn.
     """
     if 1 in x.shape[-2:]:
         return x.swapaxes(-1, -2)
-    flat = walled(lambda x: lax.collapse(x.swapaxes(-1, -2), x.ndim - 2), x)
+    flat = fusion_barrier(lambda x: lax.collapse(x.swapaxes(-1, -2), x.ndim - 2), x)
     return flat.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])
 
 
@@ -139,7 +139,7 @@ def _on_all_cores_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Ar
 
 
 def matmul(left: Array, right: Array) -> Array:
-    """``times`` for use anywhere, without a wall: operands, tangents and cotangents are in memory."""
+    """``times`` for use anywhere, without a fusion barrier: operands, tangents and cotangents are in memory."""
     return _with_cotangent_in_memory(times(in_memory(left), in_memory(right)))
 
 
@@ -206,9 +206,9 @@ def rows_below(x: Array, limit: float) -> Array:
 
 
 def _squares_below(x: Array, limit: float, axis: int | None) -> Array:
-    wide = lax.stop_gradient(x).astype(np.result_type(x.dtype, np.float32))
-    squares = jnp.sum(jnp.square(wide), axis=axis, keepdims=axis is not None)  # NumPy, of a constant, would warn
-    return squares < min(float(limit) * float(limit), float(jnp.finfo(wide.dtype).max))
+    widened = lax.stop_gradient(x).astype(np.result_type(x.dtype, np.float32))
+    squares = jnp.sum(jnp.square(widened), axis=axis, keepdims=axis is not None)  # NumPy, of a constant, would warn
+    return squares < min(float(limit) * float(limit), float(jnp.finfo(widened.dtype).max))
 
 
 def rows_finite(*arrays: Array) -> Array:

@@ -117,14 +117,14 @@ def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, 
     """
     checks.pairs_to_merge("merge", one, other)
     (out1, lse1), (out2, lse2) = one, other
-    wide = wide_dtype(lse1.dtype, lse2.dtype)
-    lse1, lse2 = lse1.astype(wide), lse2.astype(wide)
+    compute_dtype = wide_dtype(lse1.dtype, lse2.dtype)
+    lse1, lse2 = lse1.astype(compute_dtype), lse2.astype(compute_dtype)
     largest = lax.stop_gradient(jnp.maximum(lse1, lse2))
     empty, shift = largest == -jnp.inf, max_or_zero(largest)
     share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
     total = jnp.where(empty, 1, share1 + share2)
     shares = (share[..., None] for share in (share1, share2))
     pairs = zip((out1, out2), shares, strict=True)
-    terms = (jnp.where(share == 0, 0, out.astype(wide)) * share / total[..., None] for out, share in pairs)
-    out = sum(terms, jnp.zeros(out1.shape, wide))
+    terms = (jnp.where(share == 0, 0, out.astype(compute_dtype)) * share / total[..., None] for out, share in pairs)
+    out = sum(terms, jnp.zeros(out1.shape, compute_dtype))
     return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))

@@ -60,14 +60,14 @@ class Operands(NamedTuple):
         query, key, value, bias, score_mod = jax.tree.unflatten(jax.tree.structure(self[:5]), leaves)
         return Operands(query, key, value, bias, score_mod, self.mask, self.dropout, self.positions)
 
-    def wide(self) -> Any:
+    def compute_dtype(self) -> Any:
         """The dtype to compute in: the widest of the arrays, float32 at least (L8)."""
         given = (x for x in self[:4] if x is not None)
         return wide_dtype(*(x.dtype for x in given))
 
 
 class Results(NamedTuple):
-    """What a forward gives, in the wide dtype: the average, the row maximum, and the sum of exponentials below it.
+    """What a forward gives, in the compute dtype: the average, the row maximum, and the sum of exponentials below it.
 
     ``lse = shift + log total``. The two are kept apart because at scores of 1e30 their sum would lose the second.
     """
@@ -107,7 +107,7 @@ class Plan:
     axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
     manual: tuple[str, ...] = ()  # all mesh axes of that ``shard_map``
     partial: bool = False  # the keys are some of those that the results are about
-    rounded: bool = True  # gradients have the dtypes of their leaves, and are not wide
+    rounded: bool = True  # gradients have the dtypes of their leaves, not the compute dtype
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
     heads_whole: bool = True  # whether heads that are small enough may stay whole
     reversible: bool = False  # whether reverse mode may go through the program itself

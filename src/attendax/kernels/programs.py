@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from .backends import ACROSS, BACKENDS
 from .not_finite import finite, spoiled_by
-from .numerics import repeated, walled
+from .numerics import fusion_barrier, repeated
 from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results
 
@@ -23,15 +23,15 @@ def _functions(plan: Plan) -> Any:
 
 
 def _shielded(plan: Plan, function: Callable, *arrays: Any) -> Any:
-    """``function(*arrays)`` behind a wall, on a CPU: it is the CPU's compiler that fuses what it must not.
+    """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
 
-    What crosses devices has its walls inside, where it multiplies.
+    What crosses devices has its barriers inside, where it multiplies.
     """
-    return walled(function, *arrays) if plan.platform == "cpu" and not plan.axis else function(*arrays)
+    return fusion_barrier(function, *arrays) if plan.platform == "cpu" and not plan.axis else function(*arrays)
 
 
 def forward(*leaves: Any, tree: Any, plan: Plan) -> tuple[Any, ...]:
-    """The results; of no scores, those of the empty set."""
+    """The results; without any score, out 0 and lse -inf (L5)."""
     operands = jax.tree.unflatten(tree, leaves)
     if not _has_scores(operands, plan):
         shapes = forward_shapes(*leaves, tree=tree, plan=plan)
@@ -56,7 +56,9 @@ def tangent(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tu
     return _shielded(plan, run, *arrays)
 
 
-def curve(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]) -> tuple[Any, ...]:
+def jvp_of_jvp(
+    *arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]
+) -> tuple[Any, ...]:
     """How ``tangent`` moves with the operands, and with the results through them: by both directions, linear in each.
 
     arrays: the tangents of the moving leaves; those of the active ones; the operands; the results.
@@ -97,7 +99,7 @@ def cotangent(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> t
     return _shielded(plan, run, *arrays)
 
 
-def second(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted: tuple[Any, ...]) -> tuple[Any, ...]:
+def hvp(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted: tuple[Any, ...]) -> tuple[Any, ...]:
     """How ``cotangent`` moves with the operands, and with the results through them.
 
     arrays: the tangents of the active leaves; dout, dlse; the operands; the results. wanted: as in ``cotangent``.
@@ -190,7 +192,7 @@ def tangent_shapes(*arrays: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
 def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any]:
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     like = _type_of(operands.query)
-    return [like.update(shape=(*rows, width), dtype=operands.wide(), weak_type=False) for width in widths]
+    return [like.update(shape=(*rows, width), dtype=operands.compute_dtype(), weak_type=False) for width in widths]
 
 
 def cotangent_shapes(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
@@ -198,8 +200,8 @@ def cotangent_shapes(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...
     operands = _unpack(arrays, tree)[0]
     leaves = operands.differentiable()
     pairs = zip(wanted, leaves, strict=True)
-    wide = {} if plan.rounded else {"dtype": operands.wide()}
-    return [_type_of(leaf).update(shape=shape, weak_type=False, **wide) for shape, leaf in pairs if shape is not None]
+    dtype = {} if plan.rounded else {"dtype": operands.compute_dtype()}
+    return [_type_of(leaf).update(shape=shape, weak_type=False, **dtype) for shape, leaf in pairs if shape is not None]
 
 
 def _type_of(x: Any) -> Any:

@@ -10,7 +10,7 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.door import attention
-from attendax.kernels.numerics import product, times, walled
+from attendax.kernels.numerics import fusion_barrier, product, times
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams
@@ -158,19 +158,19 @@ def in_tiles(params: MultiHeadParams, Q: Any, K: Any, V: Any, mask: Any, shape: 
     if hasattr(mask, "ndim"):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = walled(lambda *each: [split_heads(projection(*one), shape[1]) for one in each], *inputs)
-    return walled(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
+    q, k, v = fusion_barrier(lambda *each: [split_heads(projection(*one), shape[1]) for one in each], *inputs)
+    return fusion_barrier(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
 def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = (split_heads(walled(projection, *each), allowed.shape[1]) for each in inputs)
+    q, k, v = (split_heads(fusion_barrier(projection, *each), allowed.shape[1]) for each in inputs)
     heads, weights = out_and_weights(q, k, v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    return walled(affine, context, w_o, b_o).astype(Q.dtype), cache
+    return fusion_barrier(affine, context, w_o, b_o).astype(Q.dtype), cache
 
 
 def projection(x: Array, W: Array, b: Array | None = None) -> Array:

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import times, walled
+from attendax.kernels.numerics import fusion_barrier, times
 from attendax.kernels.operands import takes_arrays, widen
 
 from .weighted_sum import pull_back
@@ -116,7 +116,7 @@ def _feed_forward(
         hidden = ACTIVATIONS[activation](times(x, W1) + b1[None, None])
         return times(hidden, W2) + b2[None, None]
 
-    return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+    return fusion_barrier(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
 
 
 @takes_arrays
@@ -193,7 +193,7 @@ def _gated(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, activation: str
         before, gate = jnp.split(times(x, W1) + b1[None, None], 2, axis=-1)
         return times(ACTIVATIONS[activation](before) * gate, W2) + b2[None, None]
 
-    return walled(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+    return fusion_barrier(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
 
 
 @takes_arrays

@@ -115,7 +115,7 @@ def _forward(
     activation: str,
     eps: float,
 ) -> Array:
-    """The block, in the wide dtype inside; ``shape`` is that of the scores (B, N, T, T)."""
+    """The block, in the compute dtype inside; ``shape`` is that of the scores (B, N, T, T)."""
     del num_heads  # said by the shape
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])

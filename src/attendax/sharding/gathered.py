@@ -11,12 +11,12 @@ from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.numerics import vary_alike
 from attendax.kernels.operands import KEY, VALUE, Operands, Plan, Results
 
-from .blocks import Travellers, local, meeting, rounded, travellers
+from .shards import KeyShard, local_plan, local_shard, rounded, with_shard
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The results over the keys of all devices."""
-    return attend(_with_all_keys(operands, plan), local(plan, partial=False))
+    return attend(_with_all_keys(operands, plan), local_plan(plan, partial=False))
 
 
 def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
@@ -24,7 +24,7 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
     dots = list(tangents)
     for k in (KEY, VALUE):
         dots[k] = None if dots[k] is None else _gather(dots[k], -2, plan)
-    return push(dots, _with_all_keys(operands, plan), results, local(plan, partial=False))
+    return push(dots, _with_all_keys(operands, plan), results, local_plan(plan, partial=False))
 
 
 def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
@@ -33,20 +33,20 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     for k in (KEY, VALUE):
         if shapes[k] is not None:
             shapes[k] = *shapes[k][:-2], shapes[k][-2] * count, shapes[k][-1]
-    found = pull(grads, _with_all_keys(operands, plan), results, local(plan, partial=False), shapes)
+    found = pull(grads, _with_all_keys(operands, plan), results, local_plan(plan, partial=False), shapes)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     summed = [_scatter(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
     return rounded(vary_alike((summed, operands.query))[0], operands, plan, wanted)
 
 
 def _with_all_keys(operands: Operands, plan: Plan) -> Operands:
-    key, value, positions, ids = travellers(operands)
+    key, value, positions, ids = local_shard(operands)
     if positions is not None:
         positions = _gather(positions, 0, plan) if jnp.ndim(positions) else None  # counted from the first of all
-    keys = Travellers(
+    keys = KeyShard(
         _gather(key, -2, plan), _gather(value, -2, plan), positions, tuple(_gather(x, -1, plan) for x in ids)
     )
-    return meeting(operands._replace(key=keys.key), keys, 0)
+    return with_shard(operands._replace(key=keys.key), keys, 0)
 
 
 def _gather(x: Array, axis: int, plan: Plan) -> Array:

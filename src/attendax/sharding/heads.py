@@ -1,6 +1,6 @@
 """Heads for tokens: a device gives away its tokens of most heads, and gets all tokens of a few (Jacobs et al. 2023).
 
-What follows is an ordinary call of fewer heads. What its own heads are to it, a device reads from their numbers.
+What follows is an ordinary call with fewer heads. ``Positions.heads`` holds the numbers of a device's heads among all.
 """
 
 import dataclasses
@@ -65,5 +65,5 @@ def tokens_of_heads(x: Array, axis: tuple[str, ...]) -> Array:
 
 
 def heads_of_tokens(x: Array, axis: tuple[str, ...]) -> Array:
-    """The way back."""
+    """From all tokens of some heads back to some tokens of all."""
     return lax.all_to_all(x, axis, split_axis=x.ndim - 2, concat_axis=x.ndim - 3, tiled=True)

@@ -42,8 +42,8 @@ def attend_across(
     checks.one_of(FUNCTION, "strategy", strategy, (None, *STRATEGIES))
     query_, key_, value_, mask_, bias_ = _of_all((query, key, value, mask, bias), count)
     given = options | {"return_lse": return_lse}
-    border = checks.attention(FUNCTION, query_, key_, value_, mask_, bias_, score_mod, **given)
-    operands, plan = in_rank_of_scores(border, query, key, value, mask, bias, score_mod, "blockwise")
+    checked = checks.attention(FUNCTION, query_, key_, value_, mask_, bias_, score_mod, **given)
+    operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, "blockwise")
     operands = operands._replace(positions=_positions(positions, query, key, axis))
     strategy = strategy or choose(operands, count).strategy
     plan = plan.in_parts() if return_lse or strategy == "ring" else plan

@@ -1,12 +1,15 @@
-"""Keys travel round a ring of devices; each takes its queries with the keys that are its guests (Liu et al. 2023).
+"""A ring of devices: each passes its keys on to the next, and attends to those that it receives (Liu et al. 2023).
 
-The results over all keys are a union of the parts (L9). Tangent and cotangent are sums over the keys once maximum and
-sum of a row are known; the gradients of keys and values travel with them, and one hop more, home.
+``pass_on`` is where keys go from device to device. The results over all keys are the union of the parts (L9). Once
+maximum and sum of a row are known, tangent and cotangent are sums over the keys. The gradients of keys and values are
+passed on beside them, and once more at the end: then they are back where the keys came from.
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -17,68 +20,108 @@ from attendax.kernels.numerics import sums_of_products, vary_alike
 from attendax.kernels.online_softmax import union
 from attendax.kernels.operands import KEY, REST, VALUE, Operands, Plan, Results
 
-from .blocks import (
-    around,
-    local,
-    meeting,
-    of_block,
-    rounded,
-    rows_of,
-    sent_on,
-    shapes_of_block,
-    travellers,
-)
+from .shards import columns, local_plan, local_shard, rounded, with_shard
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The results over the keys of all devices."""
-    of_part = local(plan, partial=True)
+    of_part = local_plan(plan, partial=True)
     widths, neutral = (operands.value.shape[-1], 1, 1), (0, -jnp.inf, 0)
-    empty = (jnp.full(rows_of(operands, plan, n), x, operands.wide()) for n, x in zip(widths, neutral, strict=True))
+    empty = (
+        jnp.full(_rows(operands, plan, n), x, operands.compute_dtype()) for n, x in zip(widths, neutral, strict=True)
+    )
 
-    def work(results, guests, owner):
-        return union(results, attend(meeting(operands, guests, owner), of_part))
+    def step(results, shard, source):
+        return union(results, attend(with_shard(operands, shard, source), of_part))
 
-    return around(plan, *vary_alike((travellers(operands), Results(*empty))), work)
+    return once_round(plan, *vary_alike((local_shard(operands), Results(*empty))), step)
 
 
 def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """How out and lse move."""
-    of_part = local(plan, partial=True)
-    guests = travellers(operands), (tangents[KEY], tangents[VALUE])
-    nothing = tuple(jnp.zeros(rows_of(operands, plan, n), operands.wide()) for n in (operands.value.shape[-1], 1))
+    of_part = local_plan(plan, partial=True)
+    held = local_shard(operands), (tangents[KEY], tangents[VALUE])
+    widths = operands.value.shape[-1], 1
+    nothing = tuple(jnp.zeros(_rows(operands, plan, n), operands.compute_dtype()) for n in widths)
 
-    def work(summed, guests, owner):
-        held, dots = guests
-        dots = of_block(operands, tangents, dots, owner)
-        found = push(dots, meeting(operands, held, owner), results, of_part)
+    def step(summed, received, source):
+        shard, shard_tangents = received
+        moving = _tangents_of_shard(operands, tangents, shard_tangents, source)
+        found = push(moving, with_shard(operands, shard, source), results, of_part)
         return tuple(x + y for x, y in zip(summed, found, strict=True))
 
-    return around(plan, *vary_alike((guests, nothing)), work)
+    return once_round(plan, *vary_alike((held, nothing)), step)
 
 
 def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
     """The transpose of ``tangent``."""
-    of_part, (dout, dlse) = local(plan, partial=True), grads
-    # A block is told delta itself: out is 0, and dlse is -delta.
+    of_part, (dout, dlse) = local_plan(plan, partial=True), grads
+    # A part is given delta itself: its out is 0, and its dlse is -delta.
     delta = jnp.where(is_read(dout, dlse), sums_of_products(dout, results.out) - dlse, 0)
     known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, -delta)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
-    size, shapes = operands.key.shape[-2], shapes_of_block(operands, wanted)
+    size, shapes = operands.key.shape[-2], _shapes_of_shard(operands, wanted)
     by_columns = {REST} if operands.bias is not None and shapes[REST] is not None and wanted[REST][-1] > 1 else set()
 
-    def work(found, guests, owner):
-        parts = pull(given, meeting(operands, guests, owner), known, of_part, shapes)
+    def step(found, shard, source):
+        parts = pull(given, with_shard(operands, shard, source), known, of_part, shapes)
         pairs = zip(used, found, parts, strict=True)
-        return [_put(x, part, owner * size) if k in by_columns else x + part for k, x, part in pairs]
+        return [_put(x, part, source * size) if k in by_columns else x + part for k, x, part in pairs]
 
-    def along(found):
-        return [sent_on(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
+    def pass_gradients(found):
+        return [pass_on(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
 
-    nothing = [jnp.zeros(wanted[k], operands.wide()) for k in used]
-    guests, nothing = _alike(operands, travellers(operands), nothing)
-    found = around(plan, guests, nothing, work, along=along)
-    return rounded(along(found), operands, plan, wanted)
+    nothing = [jnp.zeros(wanted[k], operands.compute_dtype()) for k in used]
+    shard, nothing = _alike(operands, local_shard(operands), nothing)
+    found = once_round(plan, shard, nothing, step, pass_carry=pass_gradients)
+    return rounded(pass_gradients(found), operands, plan, wanted)
+
+
+def once_round(plan: Plan, held: Any, carry: Any, step: Callable, *, pass_carry: Callable = lambda carry: carry) -> Any:
+    """``carry = step(carry, received, source)`` for what each device holds, its own first.
+
+    What comes next is sent while a step computes; after the last step nothing is sent. ``pass_carry`` is applied to the
+    carry after every step but the last.
+    """
+    count, here = lax.axis_size(plan.axis), lax.axis_index(plan.axis)
+    carry, held = vary_alike((carry, held))
+
+    def hop(k: Any, state: Any) -> Any:
+        carry, received = state
+        following = pass_on(received, plan)
+        return vary_alike((pass_carry(step(carry, received, (here - k) % count)), following))
+
+    carry, received = lax.fori_loop(0, count - 1, hop, (carry, held)) if count > 1 else (carry, held)
+    return step(carry, received, (here - (count - 1)) % count)
+
+
+def pass_on(tree: Any, plan: Plan) -> Any:
+    """Send to the next device of the ring; what comes back is from the one before."""
+    count = lax.axis_size(plan.axis)
+    pairs = [(k, (k + 1) % count) for k in range(count)]
+    return jax.tree.map(lambda x: lax.ppermute(x, plan.axis, pairs), tree)
+
+
+def _rows(operands: Operands, plan: Plan, width: int) -> tuple[int, ...]:
+    """The shape of so many numbers for each query; results from before a vmap may have axes of 1 there."""
+    return *plan.leading(operands), *operands.query.shape[-3:-1], width
+
+
+def _tangents_of_shard(operands: Operands, tangents: Any, of_keys: Any, source: Any) -> list[Any]:
+    """Tangents of the leaves of a part, None where there are none; ``of_keys`` are those of key and value."""
+    found = list(tangents)
+    found[KEY], found[VALUE] = of_keys
+    if operands.bias is not None and found[REST] is not None:
+        found[REST] = columns(found[REST], source, operands.key.shape[-2])
+    return found
+
+
+def _shapes_of_shard(operands: Operands, wanted: Any) -> tuple[Any, ...]:
+    """The shapes of the gradients of a part."""
+    shapes = list(wanted)
+    if operands.bias is not None and (shape := shapes[REST]) is not None and shape[-1] > 1:
+        shapes[REST] = *shape[:-1], operands.key.shape[-2]
+    return tuple(shapes)
 
 
 def _alike(operands: Operands, *trees: Any) -> Any:

@@ -87,16 +87,16 @@ def bytes_received(operands: Operands, count: int) -> dict[str, int]:
     N, G = query.shape[-3], max(1, key.shape[-3])
     if N % count == 0 and not _rows_for_all_heads(bias, operands.mask, N):
         repeats = math.lcm(G, count) // G
-        out = query.size // query.shape[-1] * value.shape[-1] * operands.wide().itemsize
+        out = query.size // query.shape[-1] * value.shape[-1] * operands.compute_dtype().itemsize
         found["ulysses"] = (_bytes(query) + repeats * keys + out) * (count - 1) // count
     return found
 
 
 def _of_gradient(name: str, forward: int, operands: Operands, count: int) -> int:
-    """What the gradient receives: all keys again, and gradients of keys and values, which travel in the wide dtype."""
+    """What the gradient receives: all keys again, and gradients of keys and values, sent in the compute dtype."""
     if name == "ulysses":
         return forward
-    wide = (operands.key.size + operands.value.size) * operands.wide().itemsize
+    wide = (operands.key.size + operands.value.size) * operands.compute_dtype().itemsize
     return forward + int(wide) * (count if name == "ring" else count - 1)
 
 

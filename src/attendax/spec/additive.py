@@ -56,7 +56,7 @@ def _forward(
     mask: Array | None,
     grad_output: Array | None = None,
 ) -> Any:
-    """The forward in the wide dtype: output, weights, which pairs are allowed, the hidden layer, and all six arrays.
+    """The forward in the compute dtype: output, weights, which pairs are allowed, the hidden layer, and all six arrays.
 
     The hidden layer (B, T, S, A) is 0 where forbidden: a forbidden key may be so large that it is not finite.
     """

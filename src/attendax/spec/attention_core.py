@@ -217,7 +217,7 @@ def _scaled_dot_product(
     function: str,
     grad_output: Array | None = None,
 ) -> Any:
-    """The forward in the wide dtype: output, weights, which pairs are allowed, and Q, K and V from ``take_out``."""
+    """The forward in the compute dtype: output, weights, which pairs are allowed, and Q, K and V from ``take_out``."""
     check(function, {"Q": Q, "K": K, "V": V, "grad_output": grad_output})
     shape = (*Q.shape[:-1], K.shape[-2])
     checks.mask(function, mask, shape, broadcast=True)

@@ -40,7 +40,7 @@ def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
     return a, b
 
 
-def keep(words: Any, shape: tuple[int, ...], rate: float) -> Array:
+def keep(key_data: Any, shape: tuple[int, ...], rate: float) -> Array:
     """Which weights dropout keeps.
 
     Head n of the call, counted over all leading axes in row-major order, has its own key ``threefry(key, (0, n))``,
@@ -48,7 +48,7 @@ def keep(words: Any, shape: tuple[int, ...], rate: float) -> Array:
     kept when that is at least ``rate · 2³²``.
 
     Args:
-        words: the random key, uint32 (2,).
+        key_data: the random key, uint32 (2,).
         shape: of the weights (..., T, S).
         rate: in [0, 1].
 
@@ -59,7 +59,7 @@ def keep(words: Any, shape: tuple[int, ...], rate: float) -> Array:
         return np.zeros(shape, bool)
     *leading, T, S = shape
     heads = np.arange(int(np.prod(leading)), dtype=np.uint32)
-    word = np.asarray(words, np.uint32)[:, None]
+    word = np.asarray(key_data, np.uint32)[:, None]
     head_key = [k[:, None, None] for k in threefry(word, (np.zeros_like(heads), heads))]
     row, column = np.arange(T, dtype=np.uint32)[:, None], np.arange(S, dtype=np.uint32)[None]
     drawn, _ = threefry(head_key, (row, column))

@@ -116,7 +116,7 @@ def attention_with_weights(
 
 
 class _Steps(NamedTuple):
-    """The forward, step by step, in the wide dtype and with a head axis: what the backward goes back through.
+    """The forward, step by step, in the compute dtype and with a head axis: what the backward goes back through.
 
     q, k and v are those of ``take_out``. Sinks are keys of v, allowed, weights and kept, behind all others.
     """
@@ -149,7 +149,7 @@ def _forward(
     return_lse: bool = False,
     **gradients: Any,
 ) -> Any:
-    border = checks.attention(
+    checked = checks.attention(
         function,
         query,
         key,
@@ -167,24 +167,25 @@ def _forward(
     q, k, v, b = widen(query, key, value, bias)
     if query.ndim == 2:  # one head, no batch
         q, k, v = q[None], k[None], v[None]
-    k, v = (np.repeat(x, border.group, axis=-3) for x in (k, v))
+    k, v = (np.repeat(x, checked.group, axis=-3) for x in (k, v))
     q, k, v, spoiled = take_out(q, k, v)
     shape = (*q.shape[:-1], k.shape[-2])
     allowed = as_allowed(mask, shape)
     if b is not None:
         allowed = allowed & (b != -np.inf)
-    products = np.where(allowed, (border.scale * q) @ k.swapaxes(-1, -2), 0)  # scaled first: it cannot overflow alone
+    products = np.where(allowed, (checked.scale * q) @ k.swapaxes(-1, -2), 0)  # scaled first: it cannot overflow alone
     scores = products if score_mod is None else modify(score_mod, products)
     scores = scores if b is None else add_bias(scores, b, allowed)[0]
     scores = np.where(spoiled, np.nan, scores)  # last, because a modifier may hide a NaN
     kept = np.ones((), q.dtype)
-    if border.rate:
-        kept = dropout.keep(border.words, shape, border.rate) / q.dtype.type(1 - border.rate if border.rate < 1 else 1)
+    if checked.rate:
+        share = q.dtype.type(1 - checked.rate if checked.rate < 1 else 1)  # of the weights that are kept
+        kept = dropout.keep(checked.key_data, shape, checked.rate) / share
     for logits in [] if score_mod is None else score_mod.sinks():
         scores, v, allowed, kept = sink(logits, scores, v, allowed, kept)
     out, weights = average(scores, v, allowed, kept)
     lse = log_sum_exp(np.where(allowed, scores, -np.inf))
-    return _Steps(q, k, v, border.scale, products, allowed, weights, kept, out, lse)
+    return _Steps(q, k, v, checked.scale, products, allowed, weights, kept, out, lse)
 
 
 def log_sum_exp(scores: Array) -> Array:

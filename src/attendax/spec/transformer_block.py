@@ -95,7 +95,7 @@ def encoder_block_backward(
 def _forward(
     params: EncoderBlockParams, x: Array, mask: Array | None, *, num_heads: int, norm: str, activation: str, eps: float
 ) -> Any:
-    """The block, in the wide dtype inside: output, and a cache for ``_backward``."""
+    """The block, in the compute dtype inside: output, and a cache for ``_backward``."""
     cache: dict[str, Any] = {"params": params, "x": x, "norm": norm, "activation": activation, "eps": eps}
     wide, *leaves = widen(x, *params.attention, *params[1:])
     attention = MultiHeadParams(*leaves[:8])

@@ -1,4 +1,4 @@
-"""The plain dense formula in the dtype of the inputs: how large an error is nobody's fault (L8).
+"""The plain dense formula in the dtype of the inputs: its error is the measure for others (L8).
 
 Scores, softmax and sums in float32 at least; below that, weights and what is multiplied by them in the dtype itself,
 which is how everyone writes it.

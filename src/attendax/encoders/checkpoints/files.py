@@ -1,4 +1,4 @@
-"""Reading files that nobody vouches for: JSON, and tensors, each accounted for in both directions.
+"""Read untrusted files: JSON, and tensors, each accounted for in both directions.
 
 Nothing in them is executed, sizes are held against what is there before anything as large is built, and what is wrong
 is said in one line that names the function and the file.

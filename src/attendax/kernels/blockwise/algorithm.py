@@ -90,8 +90,8 @@ def by_rows(
         add: two parts of a row as one.
         finish: from the sums of a row to the results.
     """
-    rows, wide = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.wide()
-    buffers = tuple(jnp.full((*rows, width), nothing, wide) for width, nothing in neutral)
+    rows, compute_dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
+    buffers = tuple(jnp.full((*rows, width), nothing, compute_dtype) for width, nothing in neutral)
     at_once = all(each.rows_are_whole for each in visits)
     for each in visits:
         tile_of = functools.partial(each.tile, rows_once=not each.rows_are_whole)
@@ -117,17 +117,17 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     if partition.heads is not None:
         return whole_heads.cotangent(partition.heads, grads, operands, results, plan, wanted)
     dout, dlse = grads
-    rows, wide = Rows.of(dout, dlse, results), operands.wide()
+    rows, compute_dtype = Rows.of(dout, dlse, results), operands.compute_dtype()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
-    buffers = tuple(jnp.zeros(wanted[k], wide) for k in used)
+    buffers = tuple(jnp.zeros(wanted[k], compute_dtype) for k in used)
     for each in partition.visits(operands, plan):
 
         def pull(index, each=each):
             tile = each.tile(index)
             shapes = [tile.where(role, wanted[k])[1] for role, k in zip(roles, used, strict=True)]
             parts = pulled_back(tile, rows, operands, plan, wanted)
-            sums = (folded(part.astype(wide), shape) for part, shape in zip(parts, shapes, strict=True))
+            sums = (folded(part.astype(compute_dtype), shape) for part, shape in zip(parts, shapes, strict=True))
             pairs = zip(sums, roles, strict=True)
             return tuple(turned_in_memory(x.swapaxes(-1, -2)) if role == "pairs" else x for x, role in pairs)
 

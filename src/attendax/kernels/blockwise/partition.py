@@ -97,7 +97,7 @@ def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
         T, S = operands.query.shape[-2], operands.key.shape[-2]
         return Grid(axes, axes, T, S, T, S, len(plan.batch), operands.positions)
     masked, band = operands.mask is not None, _band(operands.mask)
-    sizes = operands.query.shape[-2], operands.key.shape[-2], operands.wide().itemsize
+    sizes = operands.query.shape[-2], operands.key.shape[-2], operands.compute_dtype().itemsize
     axes, whole, batch = _axes(operands, plan), _whole_axes(operands, plan), len(plan.batch)
     limits = plan.limits._replace(bytes=plan.limits.bytes * plan.devices)
     grid = choose(axes, *sizes, limits, masked=masked, band=band, whole=whole, batch=batch, apart=apart)
@@ -170,7 +170,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
         return None
     if most < max(T * S, S * S // 4):
         return None
-    pieces = _pieces(axes, bytes // (operands.wide().itemsize * T * S))
+    pieces = _pieces(axes, bytes // (operands.compute_dtype().itemsize * T * S))
     return Grid(axes, pieces, T, S, T, S, len(plan.batch), operands.positions)
 
 
@@ -192,7 +192,11 @@ def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list
     window of 256 keys to either side runs 1.7 times as fast as in tiles of 512, with the gradient 1.6 times.
     """
     T, S, width = operands.query.shape[-2], operands.key.shape[-2], high - low + 1
-    axes, room, step = _axes(operands, plan), plan.limits.bytes // operands.wide().itemsize, plan.limits.band // 4
+    axes, room, step = (
+        _axes(operands, plan),
+        plan.limits.bytes // operands.compute_dtype().itemsize,
+        plan.limits.band // 4,
+    )
     rows = min(plan.limits.rows, max(2 * step, 1 << max(0, (width // 2).bit_length() - 1)))
     columns = -(-(rows + width - 1) // step) * step  # 64 by 64: other products are slower
     if width < 1 or rows >= T or columns >= S or rows * columns > room:
@@ -217,7 +221,7 @@ def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
     if not size < max(T, S) <= most * size:
         return []
-    axes, itemsize = _axes(operands, plan), operands.wide().itemsize
+    axes, itemsize = _axes(operands, plan), operands.compute_dtype().itemsize
     kinds = kinds_of_tiles(operands.mask, Grid(axes, axes, T, S, min(T, size), min(S, size)))[0]
     bands = []
     for block, used in enumerate(kinds != SKIPPED):

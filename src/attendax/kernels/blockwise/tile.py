@@ -1,7 +1,7 @@
 """One tile: its scores (L2), softmax and average, how both move, and how both are pulled back.
 
-Tiles are flat, (..., N, queries, keys), in the forward; in the backward they are tall, (..., N, keys, queries), because
-then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
+Tiles are query-major, (..., N, queries, keys), in the forward. In the backward they are key-major, (..., N, keys,
+queries): then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def part_of_forward(tile: Tile, marks: Any, operands: Operands, plan: Plan) -> t
     leaves, all_see_all = leaves_in(tile, operands), marks[KEY] is None
     pairs = zip(("queries", "keys"), marks, strict=True)
     marks = [None if mark is None else tile.cut(role, mark) for role, mark in pairs]
-    scores = flat_scores(leaves, tile, operands, plan, marks)
+    scores = query_major_scores(leaves, tile, operands, plan, marks)
     exps, row_max, row_sum = exp_scores(scores, may_be_empty=not all_see_all)
     value = leaves[VALUE].astype(exps.dtype)
     value = value if all_see_all else jnp.where(jnp.isnan(marks[KEY]), 0, value)
@@ -44,7 +44,7 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
 
 def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
-    leaves, wide, roles = leaves_in(tile, operands), operands.wide(), operands.roles()
+    leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
     leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])
     if operands.bias is not None and dots[REST] is not None:
@@ -55,39 +55,45 @@ def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Resu
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
-        return flat_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan)
+        return query_major_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan)
 
     s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],))
     p = weights_of(s, tile.cut("queries", results.shift), tile.cut("queries", results.total))
     w = dropped(p, tile, operands, plan)
-    summed = _average(w * ds, leaves[VALUE].astype(wide), plan)
+    summed = _average(w * ds, leaves[VALUE].astype(compute_dtype), plan)
     if dots[VALUE] is not None:
-        summed += _average(w, dots[VALUE].astype(wide), plan)
+        summed += _average(w, dots[VALUE].astype(compute_dtype), plan)
     return summed, sums_of_products(p, ds)
 
 
 def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
     """What the pairs of a tile add to the gradients of the leaves that are wanted."""
-    leaves, rows, wide = leaves_in(tile, operands), Rows(*(tile.cut("queries", x) for x in rows)), operands.wide()
+    leaves, rows, compute_dtype = (
+        leaves_in(tile, operands),
+        Rows(*(tile.cut("queries", x) for x in rows)),
+        operands.compute_dtype(),
+    )
     leaves[QUERY] = jnp.where(rows.live, leaves[QUERY], 0)
-    query, key, value = (finite(x).astype(wide) if k else x.astype(wide) for k, x in enumerate(leaves[:REST]))
+    query, key, value = (
+        finite(x).astype(compute_dtype) if k else x.astype(compute_dtype) for k, x in enumerate(leaves[:REST])
+    )
     *head, T, S = tile.grid.shape  # in full: the gradient of what is repeated inside would be a sum
-    products = jnp.broadcast_to(tall_products(query, key, operands, plan), (*head, S, T))
+    products = jnp.broadcast_to(key_major_products(query, key, operands, plan), (*head, S, T))
     rest, moving = list(leaves[REST:]), [k for k, shape in enumerate(wanted[REST:]) if shape is not None]
     for k in moving:
         _, shape = tile.where(operands.roles()[REST + k], wanted[REST + k])
         rest[k] = jnp.broadcast_to(rest[k], jnp.broadcast_shapes(rest[k].shape, shape))
-    rest = tall_leaves(rest, operands)
+    rest = key_major_leaves(rest, operands)
 
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
         arrays = [filled.get(k, x) for k, x in enumerate(rest)]
-        return finished(products, arrays, tile, operands, tall=True, live=rows.shift != jnp.inf)
+        return finished(products, arrays, tile, operands, key_major=True, live=rows.shift != jnp.inf)
 
     s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
     p = jnp.exp(at_most_zero(s - rows.shift.swapaxes(-1, -2)))
     p = p if allowed is None else jnp.where(allowed, p, 0)
-    w, dp = (dropped(x, tile, operands, plan, tall=True) for x in (p, tall_product(value, rows.dout, plan)))
+    w, dp = (dropped(x, tile, operands, plan, key_major=True) for x in (p, key_major_product(value, rows.dout, plan)))
     ds = p * (dp - rows.delta.swapaxes(-1, -2))
     dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be too large to multiply
     found = []
@@ -112,14 +118,14 @@ def _in_groups(x: Array, tile: Tile) -> Array:
     return jnp.moveaxis(x.reshape(*lead, N // group, group, S, T), -3, -2).reshape(*lead, N // group, S, group * T)
 
 
-def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, tall: bool = False) -> Array:
+def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_major: bool = False) -> Array:
     """Weights, or what becomes of them, after dropout: a function of the keys of the heads and the positions (L10).
 
     What is dropped is multiplied by 0, as in ``spec``: NaN stays. XLA makes 0 of NaN times a truth value.
     """
     if not plan.rate:
         return weights
-    _, i, j = (x.swapaxes(-1, -2) if tall else x for x in tile.positions(weights.ndim))
+    _, i, j = (x.swapaxes(-1, -2) if key_major else x for x in tile.positions(weights.ndim))
     keys = tuple(tile.cut("pairs", word) for word in operands.dropout)
     kept = dropout.keep(keys, i, j, plan.rate)
     return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
@@ -134,7 +140,7 @@ def _average(weights: Array, values: Array, plan: Plan) -> Array:
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The scores (..., N, queries, keys) as softmaxed, -inf where forbidden."""
-    return flat_scores(leaves_in(tile, operands), tile, operands, plan)
+    return query_major_scores(leaves_in(tile, operands), tile, operands, plan)
 
 
 def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
@@ -142,19 +148,19 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def flat_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, marks: Any = None) -> Array:
+def query_major_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, marks: Any = None) -> Array:
     """Scores (..., N, queries, keys), -inf where forbidden; before that, ``marks`` are added: see ``not_finite``."""
-    products = _flat_products(leaves[QUERY], leaves[KEY], operands, plan, marks)
+    products = _query_major_products(leaves[QUERY], leaves[KEY], operands, plan, marks)
     scores, allowed = finished(products, leaves[REST:], tile, operands)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
-def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan, marks: Any = None) -> Array:
+def _query_major_products(query: Array, key: Array, operands: Operands, plan: Plan, marks: Any = None) -> Array:
     """``scale · Q Kᵀ``, (..., N, queries, keys), with ``marks`` of queries and of keys.
 
     Query heads that share a key are rows of one product.
     """
-    query, key = (x.astype(operands.wide()) for x in (query, key))
+    query, key = (x.astype(operands.compute_dtype()) for x in (query, key))
     of_queries, of_keys = (None, None) if marks is None else marks
     query = query * plan.scale if of_queries is None else query * plan.scale + of_queries.astype(query.dtype)
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1])
@@ -165,7 +171,7 @@ def _flat_products(query: Array, key: Array, operands: Operands, plan: Plan, mar
     return products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
 
 
-def tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
+def key_major_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
     """``scale · K Qᵀ``, (..., N, keys, queries), rounded as ``Q Kᵀ`` is in the forward.
 
     The order in which XLA adds up depends on how many columns the result has. In another order a weight near 1 would be
@@ -175,12 +181,12 @@ def tall_products(query: Array, key: Array, operands: Operands, plan: Plan) -> A
     """
     keys, queries = key.shape[-2], query.shape[-2] * (query.shape[-3] // key.shape[-3])
     if keys != queries and (keys % 64 or queries % 64):
-        return lax.optimization_barrier(_flat_products(query, key, operands, plan)).swapaxes(-1, -2)
-    query, key = (x.astype(operands.wide()) for x in (query, key))
-    return tall_product(key, query * plan.scale, plan)
+        return lax.optimization_barrier(_query_major_products(query, key, operands, plan)).swapaxes(-1, -2)
+    query, key = (x.astype(operands.compute_dtype()) for x in (query, key))
+    return key_major_product(key, query * plan.scale, plan)
 
 
-def tall_product(keys: Array, queries: Array, plan: Plan) -> Array:
+def key_major_product(keys: Array, queries: Array, plan: Plan) -> Array:
     """``K Qᵀ``: of (..., G, S, .) and (..., N, T, .), (..., N, S, T). Queries of a group are columns of one product."""
     (N, T), (G, S) = queries.shape[-3:-1], keys.shape[-3:-1]
     queries = queries.reshape(*queries.shape[:-3], G, -1, queries.shape[-1])
@@ -192,7 +198,7 @@ def tall_product(keys: Array, queries: Array, plan: Plan) -> Array:
 
 
 def finished(
-    products: Array, rest: Any, tile: Tile, operands: Operands, *, tall: bool = False, live: Any = True
+    products: Array, rest: Any, tile: Tile, operands: Operands, *, key_major: bool = False, live: Any = True
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
 
@@ -200,17 +206,17 @@ def finished(
     modifier, whose derivative there would be NaN, too; nor may one of a row that is not ``live`` (..., N, queries, 1).
 
     Args:
-        products: (..., N, queries, keys), or tall.
-        rest: the differentiable leaves after the value, of a tall tile a tall bias (``tall_leaves``).
+        products: (..., N, queries, keys), or key-major.
+        rest: the differentiable leaves after the value, of a key-major tile a key-major bias (``key_major_leaves``).
         tile, operands: of the scores.
-        tall: whether queries are columns.
+        key_major: whether queries are columns.
         live: rows that count, where there is a modifier or a bias.
     """
-    turned = (lambda x: x.swapaxes(-1, -2)) if tall else (lambda x: x)
+    turned = (lambda x: x.swapaxes(-1, -2)) if key_major else (lambda x: x)
     filled = operands.replaced([*operands.differentiable()[:REST], *rest])
     bias, score_mod = filled.bias, filled.score_mod
     shape = tile.grid.shape
-    scores = jnp.broadcast_to(products, (*shape[:-2], shape[-1], shape[-2]) if tall else shape)
+    scores = jnp.broadcast_to(products, (*shape[:-2], shape[-1], shape[-2]) if key_major else shape)
     allowed = allowed_pairs(tile, operands.mask)
     allowed = None if allowed is None else turned(allowed)
     if live is not True and (bias is not None or score_mod is not None):
@@ -227,8 +233,8 @@ def finished(
     return scores, allowed
 
 
-def tall_leaves(rest: Any, operands: Operands) -> list[Any]:
-    """The differentiable leaves after the value for a tall tile: the bias turned.
+def key_major_leaves(rest: Any, operands: Operands) -> list[Any]:
+    """The differentiable leaves after the value for a key-major tile: the bias is transposed.
 
     Where its rows are multiples of 2 KiB, a column lies in few lines of the cache, and whoever reads it turned takes 5
     times as long: such a bias is turned once for all, and gradients are 1.2 times as fast. A copy of others costs more.
@@ -289,7 +295,7 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
 
 
 def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
-    """The modifier on flat scores, for each entry of the axes from vmap, which its arrays have, too; NaN stays NaN."""
+    """The modifier on query-major scores, for each entry of the axes from vmap, as its arrays have them; NaN stays."""
     positions = tile.positions(scores.ndim - tile.grid.batch)
 
     def apply(score_mod, scores):

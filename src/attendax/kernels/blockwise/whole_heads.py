@@ -217,7 +217,7 @@ def _by_chunks(
         outputs: role and shape of each result.
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
     """
-    wide, read = operands.wide(), [*zip(ROLES, arrays, strict=True), *others]
+    compute_dtype, read = operands.compute_dtype(), [*zip(ROLES, arrays, strict=True), *others]
     sizes = {"queries": (*grid.heads, grid.T), "keys": (*grid.pieces[:-1], grid.S)}
 
     *lead, G, shared = grid.axes
@@ -230,7 +230,7 @@ def _by_chunks(
 
         def found_here():
             heads = math.prod(grid.pieces[:-1])
-            flat: list[Any] = [x.astype(wide).reshape(heads, -1, x.shape[-1]) for x in here]
+            flat: list[Any] = [x.astype(compute_dtype).reshape(heads, -1, x.shape[-1]) for x in here]
             # The mask is asked for in here, so that it is part of the kernel.
             allowed = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
             query, key, value, *rest = flat
@@ -242,4 +242,4 @@ def _by_chunks(
             (tile.put if shape[:-2] == alone[role] else tile.add)(role, *pair) for (role, shape), *pair in each
         )
 
-    return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, wide) for _, shape in outputs))
+    return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, compute_dtype) for _, shape in outputs))

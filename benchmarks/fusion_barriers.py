@@ -1,6 +1,6 @@
-"""Show what the walls of ``kernels/numerics.py`` cost: the same programs with them and without, in turns.
+"""Show what the fusion barriers of ``kernels/numerics.py`` cost: the same programs with them and without, in turns.
 
-    python benchmarks/walls.py [--rounds 21]
+    python benchmarks/fusion_barriers.py [--rounds 21]
 
 Without them some results may be wrong (docs/xla-faults.md); only time, compile time (CPU seconds) and XLA's count of
 temporaries are compared. Float32.
@@ -23,19 +23,19 @@ CASES = {
     "(1, 4, 4096, 64) causal": ((1, 4, 4096, 64), masks.causal()),
     "(1, 8, 2048, 64)": ((1, 8, 2048, 64), None),
 }
-WALLED = programs.walled
+BARRIER = programs.fusion_barrier
 
 
-def compiled(function, arrays, walled):
+def compiled(function, arrays, fusion_barrier):
     """The program, run once, and the CPU seconds that compiling it took."""
-    programs.walled = WALLED if walled else lambda f, *arrays: f(*arrays)
+    programs.fusion_barrier = BARRIER if fusion_barrier else lambda f, *arrays: f(*arrays)
     jax.clear_caches()
     try:
         start = time.process_time()
         program = jax.jit(function).lower(*arrays).compile()
         seconds = time.process_time() - start
     finally:
-        programs.walled = WALLED
+        programs.fusion_barrier = BARRIER
     jax.block_until_ready(program(*arrays))
     return program, seconds
 
@@ -48,7 +48,7 @@ def timed(program, arrays):
 
 def compare(function, arrays, rounds):
     """The median of the ratios with / without; and for each: compile seconds, MiB of temporaries."""
-    both = [compiled(function, arrays, walled) for walled in (True, False)]
+    both = [compiled(function, arrays, fusion_barrier) for fusion_barrier in (True, False)]
     ratios = []
     for number in range(rounds):
         order = (0, 1) if number % 2 else (1, 0)

@@ -1,0 +1,72 @@
+"""What a device holds of a sequence, its shard, and its operands beside the keys of another device.
+
+A bias and a dense mask have the rows of the device's own queries and the columns of all keys, in the order in which the
+devices hold the keys. They are never sent: the columns that belong to a shard of keys are cut out of them.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from jax import Array, lax
+
+from attendax.kernels.operands import Operands, Plan
+from attendax.masks import Mask
+
+
+class KeyShard(NamedTuple):
+    """The keys that a device holds, and all that belongs to them: what a ring sends on."""
+
+    key: Array  # (..., G, S / n, D)
+    value: Array  # (..., G, S / n, V)
+    positions: Any  # (S / n,), a number, or None
+    ids: tuple[Array, ...]  # of segments, each (..., 1, 1, S / n)
+
+
+def local_shard(operands: Operands) -> KeyShard:
+    """That of the device itself."""
+    ids: list[Any] = []
+
+    def collect(part: Mask) -> Mask:
+        ids.extend(part.arrays[1:] if part.kind == "segments" else ())
+        return part
+
+    if operands.mask is not None:
+        operands.mask.map(collect)
+    return KeyShard(operands.key, operands.value, operands.positions.keys, tuple(ids))
+
+
+def with_shard(operands: Operands, shard: KeyShard, source: Any) -> Operands:
+    """The operands of the device's own queries and the shard of the device ``source``."""
+    ids, size = iter(shard.ids), operands.key.shape[-2]
+
+    def part_of(part: Mask) -> Mask:
+        if part.kind == "segments":
+            return dataclasses.replace(part, arrays=(part.arrays[0], next(ids)))
+        if part.kind == "dense":
+            return dataclasses.replace(part, arrays=(columns(part.arrays[0], source, size),))
+        return part
+
+    return operands._replace(
+        key=shard.key,
+        value=shard.value,
+        bias=None if operands.bias is None else columns(operands.bias, source, size),
+        mask=None if operands.mask is None else operands.mask.map(part_of),
+        positions=operands.positions._replace(keys=shard.positions),
+    )
+
+
+def columns(x: Array, source: Any, size: int) -> Array:
+    """The columns of x that belong to the keys of ``source``; x itself where one column serves all keys."""
+    return x if x.shape[-1] == 1 else lax.dynamic_slice_in_dim(x, source * size, size, x.ndim - 1)
+
+
+def local_plan(plan: Plan, *, partial: bool) -> Plan:
+    """The plan of a call on one device and one shard; ``partial`` where other shards add to its results."""
+    plan = dataclasses.replace(plan, axis=(), manual=(), backend="blockwise", partial=partial, rounded=False)
+    return plan.in_parts() if partial else plan
+
+
+def rounded(found: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+    """Gradients in the dtypes of their leaves, unless they are to stay in the compute dtype."""
+    leaves = [x for x, shape in zip(operands.differentiable(), wanted, strict=True) if shape is not None]
+    return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(found, leaves, strict=True))
