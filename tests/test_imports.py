@@ -169,7 +169,7 @@ def test_what_compares_numbers_knows_no_candidate(attendax):
     """What is right, how far off one may be, and comparing need neither the function nor the way to call it."""
     judge = "attendax.conformance.judge."
     files = {name.removeprefix(judge): found for name, found in attendax.items() if name.startswith(judge)}
-    assert files.keys() == {"right", "dense", "tolerances", "comparing", "verdicts"} | CALLING
+    assert files.keys() == {"right", "parts", "dense", "tolerances", "comparing", "verdicts"} | CALLING
     for name in files.keys() - CALLING:
         assert {part_of(x, "attendax.conformance") for x in files[name] if x.startswith("attendax.conformance.")} <= {
             "cases",

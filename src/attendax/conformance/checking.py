@@ -1,5 +1,6 @@
 """What is asked of the kit in Python: every case of an implementation, one case, or whether a mistake is refused."""
 
+import functools
 import math
 import time
 import unittest
@@ -8,10 +9,11 @@ from typing import Any
 
 from .adapters.implementation import Implementation
 from .cases import CASES as CASES
-from .cases import Case, at_sizes, choose
+from .cases import Case, asks_for_the_ladder, at_sizes, choose
 from .cases.how import How
+from .cases.ladder import ladder
 from .diagnoses import diagnosed
-from .judge.judging import find, rule_of
+from .judge.judging import find, offers, rule_of
 from .judge.verdicts import Finding, Verdict
 from .report import Report
 from .report.known_failures import KnownFailures
@@ -35,6 +37,7 @@ def check(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
     precision: str = "highest",
+    budget: float = 60.0,
     known_failures: str | None = None,
     require: Iterable[str] = (),
     progress: Callable[[int, int, Case], None] | None = None,
@@ -73,6 +76,7 @@ def check(
         sizes: of some axes, such as ``dict(B=2, N=8, T=1024, S=1024, D=64)``: every case that makes sense there.
         precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
             allowed.
+        budget: seconds of the judge for cases at sizes as people run them, which are drawn by the seed; 0 for none.
         known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
         require: kinds of cases of which some must be judged, such as "masks", "gradients", "bfloat16" or "lse": else
             the report is not ok.
@@ -99,13 +103,16 @@ def check(
         >>> check(mine, arrays="numpy", only=["scale given"], level="forward").ok
         True
     """
-    how = How(seed, dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout).checked()
-    cases = at_sizes(choose(only, level, profile), how.sizes)
+    how = How(seed, dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout, budget=budget)
+    at_sizes(choose(only, level, profile), how.checked().sizes)  # what cannot be asked is refused before anything runs
     listed = KnownFailures.read(known_failures)
     given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
     implementation = implement(fn, how=how, in_process=in_process, **given)
     try:
         outcomes, end_of_time = [], time.monotonic() + (how.total_timeout or math.inf)
+        offered = functools.partial(offers, implementation, how=how)
+        drawn = ladder(how if asks_for_the_ladder(only) else how._replace(budget=0), level, offered)
+        cases = at_sizes(choose(only, level, profile, drawn.cases), how.sizes)
         for index, case in enumerate(cases):
             if progress:
                 progress(index, len(cases), case)
@@ -119,7 +126,7 @@ def check(
     name, arrays = implementation.name, implementation.arrays
     return Report(
         name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes,
-        rule, how.require, implementation.process,
+        rule, how.require, implementation.process, drawn.left_out,
     )  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """Every case, from the plain to the special."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import biases, blocks, caches, conduct, contexts, gradients, leaks, masks, sinks, values
+from . import biases, blocks, caches, conduct, contexts, gradients, ladder, leaks, masks, sinks, values
 from .case import GRADIENT, LEVELS, PROFILES, Case, Inputs, Leaves
+from .ladder import EXAMPLES
 
 CASES: tuple[Case, ...] = (
     *values.CASES,
@@ -20,14 +22,26 @@ CASES: tuple[Case, ...] = (
     *contexts.CASES,
     *caches.CASES,
 )
-__all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "choose", "profiles"]
+__all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "choose", "named", "profiles"]
+BY_NAME = {case.name: case for case in CASES}
 BACKWARD = "backward"  # the level of gradients alone
 
 
-def choose(only: Iterable[str] | None = (), level: str = "everything", profile: str = PROFILES[-1]) -> list[Case]:
+def named(name: str) -> Case | None:
+    """The case of a name, in ``CASES`` or drawn in some run."""
+    return BY_NAME.get(name) or ladder.named(name)
+
+
+def choose(
+    only: Iterable[str] | None = (),
+    level: str = "everything",
+    profile: str = PROFILES[-1],
+    drawn: Iterable[Case] = EXAMPLES,
+) -> list[Case]:
     """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
-    What is named in full is asked whatever the profile.
+    What is named in full is asked whatever the profile. Those that are ``drawn`` for a run are among them where all are
+    asked for, or they are by their law or by the name of the ladder.
 
     Raises:
         ValueError: no such level or profile, or something picks no case.
@@ -36,18 +50,29 @@ def choose(only: Iterable[str] | None = (), level: str = "everything", profile: 
         if got not in known:
             near = did_you_mean(got, known)
             raise ValueError(f"check: {name} got {got!r}, expected one of {', '.join(known)}{near}")
-    only = [only] if isinstance(only, str) else list(only or ())
-    of_level = [case for case in CASES if _of_level(case, level)]
+    only = _words(only)
+    every = (*CASES, *drawn) if asks_for_the_ladder(only) else CASES
+    of_level = [case for case in every if _of_level(case, level)]
     within = PROFILES[: PROFILES.index(profile) + 1]
     cases = [case for case in of_level if case.profile in within or case.name in only]
     for words in only:
         if not any(_picks(words, case) for case in cases):
             least = next((case.profile for case in of_level if _picks(words, case)), None)
             asked = "expected a law such as L6, a part of a name such as cache, or a keyword such as offset"
-            near = did_you_mean(words, [name for case in CASES for name in (case.law, case.name)])
+            near = did_you_mean(words, [name for case in every for name in (case.law, case.name)])
             advice = f"; profile {least} has some" if least else f"; {asked}{near}"
             raise ValueError(f"check: only got {words!r}, which picks no case of level {level}{advice}")
     return [case for case in cases if not only or any(_picks(words, case) for words in only)]
+
+
+def asks_for_the_ladder(only: Iterable[str] | None) -> bool:
+    """Whether cases at sizes as people run them are among those that are asked for."""
+    words = _words(only)
+    return not words or any("ladder" in x.lower() or x.upper() == "L11" for x in words)
+
+
+def _words(only: Iterable[str] | None) -> list[str]:
+    return [only] if isinstance(only, str) else list(only or ())
 
 
 def profiles(level: str = "everything") -> dict[str, int]:
@@ -104,9 +129,14 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
     return all(size in (1, full) for size, full in zip(shape[::-1], whole[::-1], strict=False))
 
 
+@functools.cache
+def _in_a_name(words: str) -> bool:
+    return any(words in case.name.lower() for case in (*CASES, *EXAMPLES))
+
+
 def _picks(words: str, case: Case) -> bool:
     if words[:1] in "Ll" and words[1:].isdigit():
         return words.upper() == case.law
-    if any(words.lower() in other.name.lower() for other in CASES):
+    if words.lower() in case.name.lower() or _in_a_name(words.lower()):
         return words.lower() in case.name.lower()
     return re.search(rf"\b{re.escape(words)}=", case.call) is not None

@@ -25,6 +25,7 @@ class How(NamedTuple):
         timeout: seconds that the function may take for a case.
         total_timeout: seconds for all cases; what is left then is not judged.
         repeat: how often each case is judged; where a call is cheap three times, unless given.
+        budget: seconds of the judge for cases at sizes as people run them, as ``ladder`` draws them.
     """
 
     seed: int = 0
@@ -36,6 +37,7 @@ class How(NamedTuple):
     timeout: float = 60.0
     total_timeout: float | None = None
     repeat: int | None = None
+    budget: float = 60.0
 
     def checked(self, who: str = "check") -> "How":
         """The same.
@@ -47,6 +49,8 @@ class How(NamedTuple):
             if getattr(self, name) not in known:
                 near = did_you_mean(getattr(self, name), known)
                 raise ValueError(f"{who}: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}{near}")
+        if not self.budget >= 0:
+            raise ValueError(f"{who}: budget got {self.budget}, expected seconds, 0 or more")
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")

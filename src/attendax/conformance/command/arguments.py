@@ -58,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seed", type=int, default=0, metavar="N", help="of the numbers")
     what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
     what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
+    about = "seconds for cases at sizes as people run them; 60 unless given, 0 for none"
+    what.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help=about)
     what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
     what.add_argument(
         "--require", nargs="+", action="extend", metavar="KIND",
@@ -94,7 +96,7 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
         if not size.strip().isdigit():
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
-    given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision}
+    given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision, "budget": args.budget}
     given |= {"timeout": args.timeout, "total_timeout": args.total_timeout}
     return given | {"profile": profile(args), "sizes": sizes, "require": tuple(args.require or ())}
 

@@ -14,8 +14,9 @@ from attendax.legible import wrapped
 
 from ..adapters import ADAPTERS, matrix
 from ..adapters.adapter import version_of
-from ..cases import CASES, choose
+from ..cases import asks_for_the_ladder, choose, named
 from ..cases.how import How
+from ..cases.ladder import EXAMPLES, POOL
 from ..checking import check, judge
 from ..report import Report
 from ..report.screen import terminal
@@ -101,21 +102,25 @@ def _list_adapters() -> int:
 
 def _list_cases(args: argparse.Namespace) -> int:
     for case in choose(args.only or (), args.level, args.profile or "law"):
-        listed(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
+        if case not in EXAMPLES:
+            listed(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
+    if asks_for_the_ladder(args.only):
+        listed(f"L11  ladder: drawn for each run, within --budget, from {POOL}")
     return 0
 
 
 def _reproduce(args: argparse.Namespace) -> int:
     """Print the script of one case, and nothing else."""
-    exact = [case for case in CASES if case.name == args.reproduce]
-    cases = exact or choose([args.reproduce])
+    how = How(**asked_of(args))
+    exact = named(args.reproduce)
+    cases = [exact] if exact else choose([args.reproduce])
     if len(cases) > 1:
         names = ", ".join(repr(case.name) for case in cases[:5])
         raise Refusal(
             f"--reproduce {args.reproduce!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}"
         )
     with contextlib.redirect_stdout(sys.stderr):
-        how, made = How(**asked_of(args)), implementation(args)
+        made = implementation(args)
         try:
             outcome = judge(made, cases[0].sized(how.sizes) or cases[0], how)
         finally:

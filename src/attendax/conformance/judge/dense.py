@@ -202,6 +202,7 @@ def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
 
     def run(inputs: Inputs) -> Leaves:
         given = {k: x for k, x in inputs.extra.items() if k in ("cotangent", "lse_cotangent", "tangents")}
+        given |= {k: x for k, x in inputs.options.items() if k == "mask"}
         with jax.enable_x64(inputs.arrays["query"].dtype == np.float64):
             if not compiled:
                 compiled.append(jax.jit(functools.partial(_differentiated, name, style, inputs, jax)))
@@ -213,9 +214,10 @@ def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
 
 def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
     moving = {k: x for k, x in arrays.items() if k not in inputs.extra.get("constants", {})}
+    mask = {k: x for k, x in given.items() if k == "mask"}
 
     def results(moving: Any) -> Any:
-        return forward(inputs._replace(arrays=arrays | moving), jax.numpy, style=style)
+        return forward(Inputs(arrays | moving, inputs.options | mask, inputs.extra), jax.numpy, style=style)
 
     def pulled(moving: Any) -> Any:
         found, pull = jax.vjp(results, moving)

@@ -32,6 +32,11 @@ def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding,
     return finding, got
 
 
+def offers(implementation: Implementation, case: Case, how: How) -> bool:
+    """Whether an implementation takes what a case asks for."""
+    return find(implementation, case, how)[0].verdict is not Verdict.NOT_OFFERED
+
+
 def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
     if not _can_be_asked(implementation, case):
         reason = f"functions of {implementation.arrays} arrays have none"

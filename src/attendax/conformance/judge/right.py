@@ -1,4 +1,7 @@
-"""What is right: the specification in float64, in every direction, and what a declared convention makes of it."""
+"""What is right: the specification in float64, in every direction, and what a declared convention makes of it.
+
+Large inputs are computed in parts, so that memory stays within some 64 MiB beside inputs and results.
+"""
 
 import functools
 from collections.abc import Callable
@@ -10,6 +13,7 @@ from attendax import spec
 
 from .. import differences
 from ..cases.case import ARRAYS, Inputs, Leaves
+from .parts import in_parts
 
 
 class Modifier(NamedTuple):
@@ -50,6 +54,10 @@ def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndar
     return allowed
 
 
+in_blocks = functools.partial(in_parts, allowed=allowed_pairs)
+
+
+@in_blocks
 def forward(inputs: Inputs, **conventions: Any) -> Leaves:
     """``out``, and ``lse`` where it is asked for."""
     arrays, options = _for_spec(inputs, **conventions)
@@ -57,6 +65,7 @@ def forward(inputs: Inputs, **conventions: Any) -> Leaves:
     return {"out": out, "lse": lse} if inputs.options.get("return_lse") else {"out": out}
 
 
+@in_blocks
 def gradient(inputs: Inputs, **conventions: Any) -> Leaves:
     """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse) with respect to every floating array."""
     arrays, options = _for_spec(inputs, **conventions)

@@ -1,12 +1,15 @@
 """How far a result may be off: by how much the plain dense formula is off in the same dtype (L8)."""
 
+from collections.abc import Iterator
+
 import ml_dtypes
 import numpy as np
 
-from ..cases.case import Case, Leaves
+from ..cases.case import FORWARD, GRADIENT, SIZES, Case, Inputs, Leaves
 from ..cases.how import How
 from . import dense, right
 from .comparing import Tolerance, judge_leaf, largest
+from .parts import can_be_cut, in_parts, pairs, part
 
 DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
 MANY_DRAWS = 64
@@ -74,6 +77,7 @@ def dense_errors(
 
     It is the same for every implementation, and kept.
     """
+    draws = min(draws, _available(SIZES | case.sizes))
     key = f"{all_of(case, seed, dtype)} {draws} {in_jax} {style}"
     if key not in _dense_errors:
         _dense_errors[key] = _measure_dense(case, seed, dtype, draws, in_jax, style)
@@ -89,12 +93,10 @@ def all_of(case: Case, seed: int, dtype: str) -> str:
 
 
 def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, style: dense.Style) -> dict[str, float]:
-    formula = right.in_context(dense.formula(case.direction, in_jax, style))
+    formula = dense.formula(case.direction, in_jax, style)
+    formula = right.in_context(in_parts(formula, right.allowed_pairs) if _is_cut(case) else formula)
     worst: dict[str, float] = {}
-    first = case.inputs(seed, dtype)
-    options, pairs = first.options, first.arrays["query"][..., 0].size * first.arrays["key"].shape[-2]
-    for draw in range(max(1, min(draws, MANY_PAIRS // max(pairs, 1)))):
-        inputs = case.inputs(seed + 1000 * draw, dtype)._replace(options=options)
+    for inputs in _samples(case, seed, dtype, draws):
         with np.errstate(all="ignore"):
             wanted = right.BY_DIRECTION[case.direction](inputs)
             got = right.mapped(inputs, formula) if "mapped" in inputs.extra else formula(inputs)
@@ -105,3 +107,25 @@ def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, 
             if found.error is not None and not found.verdict.fails:  # where it fails itself, nothing is granted
                 worst[leaf] = max(worst.get(leaf, 0.0), found.error)
     return worst
+
+
+def _samples(case: Case, seed: int, dtype: str, draws: int) -> Iterator[Inputs]:
+    """Draws of the numbers; of a large case one, and key heads of it, which have errors as large as the others."""
+    first = case.inputs(seed, dtype)
+    if pairs(first) > MANY_PAIRS and _is_cut(case) and can_be_cut(first):
+        (B, G), allowed = first.arrays["key"].shape[:2], right.allowed_pairs(first)
+        for head in np.random.default_rng(seed).permutation(B * G)[:draws]:
+            yield part(first, allowed, *divmod(int(head), G))[0]
+        return
+    for draw in range(max(1, min(draws, MANY_PAIRS // max(pairs(first), 1)))):
+        yield case.inputs(seed + 1000 * draw, dtype)._replace(options=first.options)
+
+
+def _available(sizes: dict[str, int]) -> int:
+    """How many samples there are: draws, or key heads of a large case."""
+    number = sizes["B"] * sizes["N"] * sizes["T"] * sizes["S"]
+    return sizes["B"] * sizes["G"] if number > MANY_PAIRS else max(1, MANY_PAIRS // max(number, 1))
+
+
+def _is_cut(case: Case) -> bool:
+    return case.direction in (FORWARD, GRADIENT)

@@ -3,7 +3,8 @@
 from typing import NamedTuple, Self
 
 from ..adapters.implementation import matches
-from ..cases import CASES, Case
+from ..cases import CASES, Case, named
+from ..cases.ladder import EXAMPLES
 from ..judge.verdicts import Finding, Verdict
 from .outcomes import Outcome
 
@@ -36,7 +37,7 @@ class KnownFailures(NamedTuple):
             if not words.strip():
                 continue
             how, _, pattern = words.strip().partition(" ")
-            if how not in ("skip", "xfail") or not any(matches((pattern.strip(),), case.name) for case in CASES):
+            if how not in ("skip", "xfail") or not _picks_some(pattern.strip()):
                 raise ValueError(
                     f"check: known_failures {file}, line {number}: got {words.strip()!r}, expected "
                     "skip or xfail and the name of a case, or a pattern of some"
@@ -55,3 +56,7 @@ class KnownFailures(NamedTuple):
 
     def _why(self, how: str, case: Case) -> str:
         return next((why for kind, pattern, why in self.lines if kind == how and matches((pattern,), case.name)), "")
+
+
+def _picks_some(pattern: str) -> bool:
+    return named(pattern) is not None or any(matches((pattern,), case.name) for case in (*CASES, *EXAMPLES))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..cases import CASES, Case
+from ..cases import Case, named
 from ..judge.verdicts import Finding, Verdict
 
 
@@ -106,8 +106,7 @@ class Outcome(NamedTuple):
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Outcome":
         """What ``to_dict`` gave, after JSON."""
-        case = next((case for case in CASES if case.name == found["name"]), None)
-        case = case or Case(found["name"], found["law"], found["about"])
+        case = named(found["name"]) or Case(found["name"], found["law"], found["about"])
         given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
         numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
         index = {"index": tuple(given["index"])} if "index" in given else {}

@@ -88,6 +88,7 @@ class Outcomes(NamedTuple):
         gradients: why gradients are asked for, where the function has a rule of its own.
         require: kinds that must have been judged.
         process: why the function was called in the process that judges; empty where it had one of its own.
+        left_out: what the budget had no room for.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Outcomes(NamedTuple):
     gradients: str = ""
     require: tuple[str, ...] = ()
     process: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -162,7 +164,7 @@ class Outcomes(NamedTuple):
         """What ``to_dict`` gave, after JSON."""
         about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
         causes = tuple(_cause(cause) for cause in found.get("causes", ()))
-        about |= {"require": tuple(found.get("require", ()))}
+        about |= {name: tuple(found.get(name, ())) for name in ("require", "left_out")}
         return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=causes)
 
 

@@ -88,6 +88,9 @@ def _print_rest(report: Outcomes, console: "Console") -> None:
     if listed := [o for o in report.cases if o.known]:
         passed = [o.case.name for o in listed if not o.verdict.fails]
         line("known failures", listed, f"no longer failing: {'; '.join(passed)}" if passed else "all still fail")
+    if report.left_out:
+        told = "; ".join(report.left_out[:3]) + "; ..." * (len(report.left_out) > 3)
+        console.print(Text(f"left out for want of budget ({len(report.left_out)}): {told}", "dim"))
 
 
 def _print_scripts(report: Outcomes, console: "Console") -> None:

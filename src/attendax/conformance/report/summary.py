@@ -36,6 +36,7 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
     rows += [("profile", profile_told(report)), ("level", report.level)]
     rows += [("called in", f"the judging process: {report.process}")] if report.process else []
+    rows += [("left out for want of budget", "; ".join(report.left_out))] if report.left_out else []
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return [*rows, ("versions", versions)] if versions else rows
 

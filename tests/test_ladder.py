@@ -1,0 +1,168 @@
+"""Cases at sizes as people run them: what a run draws, and what is right there."""
+
+import functools
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from attendax import spec
+from attendax.conformance import CASES
+from attendax.conformance.cases import LEVELS, ladder, named
+from attendax.conformance.cases.how import How
+from attendax.conformance.cases.ladder import AXES, MOST_PAIRS, USES
+from attendax.conformance.judge import parts, right
+from attendax.conformance.judge.tolerances import dense_errors
+
+WHOLE, RUNS = 50, 3  # draws; and the runs within which each pair of values comes up, at the budget that is usual
+
+
+@functools.cache
+def drawn(seed, budget=60.0):
+    return ladder.ladder(How(seed=seed, budget=budget))
+
+
+def rows(cases):
+    """What of each axis a case has, read from its text alone."""
+    for case in cases:
+        size, (asked, numbers, *_) = case.sizes, case.name.partition("ladder: ")[2].split(", ")
+        queries = "T = S" if size["T"] == size["S"] else size["T"] if size["T"] in (1, 4, 16) else "T != S"
+        yield {
+            "direction": case.direction,
+            "dtype": case.dtype,
+            "asked": asked,
+            "numbers": numbers,
+            "B": size["B"],
+            "N": size["N"],
+            "groups": size["N"] // size["G"],
+            "queries": queries,
+            "keys": next(k for k, (_, most) in ladder.LENGTHS.items() if size["S"] <= most + (most > 4000)),
+            "edge": {0: 0, 1: 1, 63: -1}.get(size["S"] % 64, "odd"),
+            "D": size["D"],
+            "V": size["V"],
+        }
+
+
+AXES_OF_SIZES = {axis: tuple(x for x in values if x != "D") for axis, values in AXES.items() if axis != "keys"}
+
+
+def possible(a, x, b, y):
+    together = {a: x, b: y}
+    return "N" not in together or together["N"] % together.get("groups", 1) == 0
+
+
+class TestDraw:
+    @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, WHOLE))])
+    def test_each_value_of_each_axis_is_in_every_run_forward_and_gradient(self, seed):
+        found = drawn(seed)
+        assert found.left_out == ()
+        seen = list(rows(found.cases))
+        for way in AXES["direction"]:
+            mine = [row for row in seen if row["direction"] == way]
+            for axis, values in AXES_OF_SIZES.items():
+                assert set(values) - {row[axis] for row in mine} <= ({way} ^ set(AXES["direction"])), (way, axis)
+            lengths = [case.sizes["S"] for case in found.cases if case.direction == way]
+            assert min(lengths) < 1024 < max(lengths)
+            assert max(lengths) >= 2048
+            for use in USES:
+                known = {axis: x for axis, x in use.items() if axis != "keys"}
+                assert any(known.items() <= row.items() for row in mine), use
+
+    def test_every_pair_of_values_comes_up_within_three_runs(self):
+        pairs = {
+            (a, x, b, y)
+            for a, b in itertools.combinations(AXES_OF_SIZES, 2)
+            for x, y in itertools.product(AXES_OF_SIZES[a], AXES_OF_SIZES[b])
+            if possible(a, x, b, y)
+        }
+        for first in range(0, 9, RUNS):
+            seen = [row for seed in range(first, first + RUNS) for row in rows(drawn(seed).cases)]
+            have = {(a, row[a], b, row[b]) for row in seen for a, b in itertools.combinations(AXES_OF_SIZES, 2)}
+            assert pairs - have == set()
+
+    def test_a_seed_repeats_a_draw_and_another_makes_another(self):
+        assert drawn(3) == ladder.ladder(How(seed=3))
+        assert not {case.name for case in drawn(3).cases} & {case.name for case in drawn(4).cases}
+
+    @pytest.mark.parametrize("budget", [2, 10, 60])
+    def test_a_budget_is_kept_and_what_has_no_room_is_told(self, budget):
+        found = drawn(0, budget=budget)
+        assert 0.3 * len(found.cases) <= budget
+        assert bool(found.left_out) == (budget < 60)
+        assert drawn(0, budget=0).cases == ()
+
+    def test_single_values_come_first(self):
+        for seed in range(5):
+            assert not [told for told in drawn(seed, budget=12).left_out if told.count(",") == 1]
+
+    def test_a_name_is_a_case_and_a_case_is_small(self):
+        for case in drawn(1).cases:
+            assert named(case.name) == case
+            size = case.sizes
+            assert size["B"] * size["N"] * size["T"] * size["S"] <= MOST_PAIRS
+        assert named("ladder: of snakes") is None
+        assert all(named(case.name) is case for case in CASES)
+
+    def test_sizes_that_are_given_are_those_of_every_case(self):
+        found = ladder.ladder(How(sizes=dict(D=40, T=300, N=6, G=2))).cases
+        assert len(found) > 5
+        assert {tuple(case.sizes[axis] for axis in "DVTSNG") for case in found} == {(40, 40, 300, 300, 6, 2)}
+        assert ladder.ladder(How(sizes=dict(N=64, T=4096))).cases == ()
+
+    def test_what_is_refused_at_a_small_size_is_asked_once(self):
+        def offers(case):
+            size = case.sizes
+            return size["D"] in (64, 128) and size["V"] == size["D"] and case.call == "is_causal=True"
+
+        found = ladder.ladder(How(seed=0), offers=offers)
+        taken = [case for case in found.cases if offers(case)]
+        assert len(taken) > 40
+        assert len(found.cases) - len(taken) == 5 + 7 + 2  # widths, widths of the values, plain and lengths
+        assert max(case.sizes["S"] for case in found.cases if not offers(case)) < 256
+
+    @pytest.mark.parametrize("level", [*LEVELS, "backward"])
+    def test_a_level_has_its_directions(self, level):
+        found = {case.direction for case in ladder.ladder(How(seed=0), level).cases}
+        assert found == {"forward": {"forward"}, "backward": {"gradient"}}.get(level, {"forward", "gradient"})
+
+
+class TestRight:
+    @pytest.mark.parametrize("options", ["plain", "causal", "key lengths"])
+    @pytest.mark.parametrize("direction", ["forward", "gradient"])
+    def test_in_tiny_blocks_it_is_the_definition(self, direction, options):
+        sizes = dict(B=2, N=6, G=3, T=11, S=13, D=3, V=5)
+        case = ladder._case(direction, options, "heavy tails", sizes, None)
+        inputs = case.inputs(5, "float64")
+        whole = getattr(right, direction).__wrapped__
+        found = parts.in_parts(whole, right.allowed_pairs, 3 * 13)(inputs)
+        assert found.keys() == whole(inputs).keys()
+        for leaf, x in whole(inputs).items():
+            np.testing.assert_allclose(found[leaf], x, rtol=0, atol=1e-12 * abs(x).max())
+
+    @pytest.mark.parametrize("direction", ["forward", "gradient"])
+    def test_at_a_middle_size_it_is_the_definition_in_little_memory(self, direction):
+        sizes = dict(B=1, N=2, G=1, T=1023, S=1025, D=64, V=96)
+        inputs = ladder._case(direction, "causal", "normal", sizes, None).inputs(0, "float32")
+        tracemalloc.start()
+        found = getattr(right, direction)(inputs)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak - sum(x.nbytes for x in found.values()) < 64 * 2**20
+        arrays = {name: x.astype(np.float64) for name, x in inputs.arrays.items()}
+        mask = np.tri(1023, 1025, dtype=bool)
+        if direction == "forward":
+            wanted = {"out": spec.attention(**arrays, mask=mask)}
+        else:
+            backward = spec.attention_backward(inputs.extra["cotangent"].astype(float), **arrays, mask=mask)
+            wanted = {f"grad {name}": x for name, x in zip(arrays, backward, strict=False)}
+        for leaf, x in wanted.items():
+            np.testing.assert_allclose(found[leaf], x, rtol=0, atol=1e-12 * abs(x).max())
+
+    @pytest.mark.parametrize("direction", ["forward", "gradient"])
+    def test_the_error_of_the_formula_is_that_of_a_sample_of_heads(self, direction):
+        sizes = dict(B=3, N=4, G=2, T=300, S=301, D=64, V=64)
+        case = ladder._case(direction, "causal", "logits to 60", sizes, None)
+        one, all_heads = (dense_errors(case, 0, "float32", draws=draws) for draws in (1, 64))
+        for leaf, x in all_heads.items():
+            assert x / 4 < one[leaf] <= x  # where that is not enough, all heads are asked
