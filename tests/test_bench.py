@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from attendax import cli, extras, interrupts, scores, spec
+from attendax import cli, exits, extras, scores, spec
 from attendax.cli import main
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -386,7 +386,7 @@ class TestCommand:
 
         monkeypatch.setattr(attention, "run", interrupted)
         status, _, _ = run("--shapes", "tiny", *self.FEW, "--output", str(tmp_path))
-        assert status == interrupts.STATUS
+        assert status == exits.STATUS
         results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
         assert [r["measure"] for r in results["records"]] == ["forward", "forward"]
         assert "interrupted: what is missing was not measured" in (tmp_path / "results.md").read_text(encoding="utf-8")

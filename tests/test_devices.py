@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+
+from attendax import attention, masks, sharding
 
 FOLDER = Path(__file__).parent / "devices"
 FILES = sorted(FOLDER.glob("test_*.py"))
@@ -27,3 +31,25 @@ def test_on_eight_devices():
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
 def test_on_eight_devices_more_of_it(file):
     run(file, "slow")
+
+
+def test_a_call_on_one_device_enters_nothing_about_devices():
+    """Of sharding only the name of the variable is read that says how a call is divided: no function of it runs."""
+    rooms, entered = Path(sharding.__file__).parent, set()
+    query = jnp.ones((1, 2, 8, 4))
+
+    def note(frame, event, arg):
+        if event == "call" and Path(frame.f_code.co_filename).parent == rooms:
+            entered.add(frame.f_code.co_qualname)
+
+    def loss(query):
+        return attention(query, query, query, mask=masks.causal(1)).sum()
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        attention(query, query, query)
+        jax.make_jaxpr(jax.value_and_grad(loss))(query)
+    finally:
+        sys.setprofile(before)
+    assert entered == set()

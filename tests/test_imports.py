@@ -26,9 +26,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "scores": {"checks", "integers"},
     "exits": set(),
     "extras": set(),
-    "interrupts": set(),
     "legible": set(),
-    "writing": {"exits", "interrupts"},
+    "writing": {"exits"},
     "spec": VALUES,
     "kernels": VALUES,
     "sharding": VALUES | {"kernels"},
@@ -42,8 +41,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "figures": {"checks", "extras"},
     "": VALUES | ENGINE | DOOR | {"explanation", "spec", "ops", "encoders", "conformance", "compat"},  # attendax itself
     "commands": {"encoders", "exits", "extras", "figures", "legible", "writing"},
-    "cli": {"", "commands", "conformance", "exits", "extras", "interrupts", "legible", "masks", "spec"},
-    "__main__": {"cli", "interrupts"},
+    "cli": {"", "commands", "conformance", "exits", "extras", "legible", "masks", "spec"},
+    "__main__": {"cli", "exits"},
 }
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package
     "differences": set(),

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import small_bert
-from attendax import interrupts
+from attendax import exits
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to another process there")
 
@@ -150,26 +150,26 @@ class TestStart:
 class TestHandler:
     @pytest.fixture(autouse=True)
     def _restore(self):
-        before = {number: signal.signal(number, handler) for number, handler in interrupts.UNTOUCHED.items()}
+        before = {number: signal.signal(number, handler) for number, handler in exits.UNTOUCHED.items()}
         yield
         for number, handler in before.items():
             signal.signal(number, handler)
 
     def test_there_and_back(self):
         for _ in range(2):
-            interrupts.end_at_once()
-            assert {signal.getsignal(number) for number in interrupts.UNTOUCHED} == {interrupts._end}
-            interrupts.raise_instead()
+            exits.end_at_once()
+            assert {signal.getsignal(number) for number in exits.UNTOUCHED} == {exits._end}
+            exits.raise_instead()
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-            with pytest.raises(interrupts.Terminated) as caught:
+            with pytest.raises(exits.Terminated) as caught:
                 signal.raise_signal(signal.SIGTERM)
             assert caught.value.status == 143
 
     def test_an_ignored_interrupt_stays_ignored(self):
         """A job in the background of a script, or under nohup."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        interrupts.end_at_once()
-        interrupts.raise_instead()
+        exits.end_at_once()
+        exits.raise_instead()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 

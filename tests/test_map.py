@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/contributing.md").read_text("utf-8")
 SAID_ONCE = {"__init__.py", "__main__.py", "py.typed"}
@@ -32,3 +34,20 @@ def test_every_part_of_the_package_is_named():
     for room in ("kernels", "kernels/blockwise", "sharding"):
         for path in sorted((package / room).glob("*.py")):
             assert path.name in SAID_ONCE or path.name in text, f"{room}/{path.name}"
+
+
+WHERE = {  # what a newcomer looks for: the file whose first line says it, and the words
+    "a mask is applied": ("kernels/blockwise/tile.py", "mask", "applied"),
+    "the gradient of the bias is": ("kernels/blockwise/tile.py", "gradients", "bias"),
+    "a backend is added": ("kernels/backends.py", "backends", "new one"),
+    "a ring passes its keys": ("sharding/ring.py", "ring", "passes its keys"),
+    "the kit decides that two numbers differ": ("conformance/judge/comparing.py", "two numbers differ"),
+}
+
+
+@pytest.mark.parametrize("what", WHERE)
+def test_a_newcomer_finds_where(what):
+    file, *words = WHERE[what]
+    first = (ROOT / "src/attendax" / file).read_text("utf-8").splitlines()[0]
+    assert [word for word in words if word not in first] == []
+    assert file.rpartition("/")[2] in the_map()

@@ -3,17 +3,17 @@
 import os
 import sys
 
-from attendax import interrupts
+from attendax import exits
 
 
 def main() -> None:
     """Run the command line and end the process; a signal ends it from the first import on."""
-    interrupts.end_at_once()
+    exits.end_at_once()
     from attendax import cli
 
     status = cli.main()
-    interrupts.end_at_once()
-    if status in interrupts.STATUSES:  # the command has cleaned up; what XLA still compiles is left behind
+    exits.end_at_once()
+    if status in exits.STATUSES:  # the command has cleaned up; what XLA still compiles is left behind
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

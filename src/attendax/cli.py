@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from attendax import extras, interrupts
+from attendax import exits, extras
 from attendax.commands import embed
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
         if args.command in ("check", "bench"):  # folders and processes of theirs have to go first
-            interrupts.raise_instead()
+            exits.raise_instead()
         status = args.run(args)
         sys.stdout.flush()
     except Refusal as refusal:
@@ -48,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"attendax {args.command}: cannot write the output: {error.strerror}", file=sys.stderr)
         return REFUSED
-    except interrupts.Terminated as signal:
+    except exits.Terminated as signal:
         return signal.status
     except KeyboardInterrupt:
-        return interrupts.STATUS
+        return exits.STATUS
     return status
 
 
@@ -226,7 +226,7 @@ def _in_new_process(argv: Sequence[str]) -> int:
         while True:
             try:
                 return process.wait()
-            except interrupts.Terminated:  # sent to one process; Ctrl-C reaches all
+            except exits.Terminated:  # sent to one process; Ctrl-C reaches all
                 process.terminate()
             except KeyboardInterrupt:
                 continue

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-from attendax import interrupts
+from attendax import exits
 from attendax.exits import Refusal
 
 Place = str | os.PathLike[str]
@@ -45,7 +45,7 @@ def whole(path: Place) -> Iterator[IO[bytes]]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
     folder = tempfile.gettempdir() if stream else os.path.dirname(target)
     part = os.path.join(folder, f"{os.path.basename(target)[:50]}.{secrets.token_hex(8)}.part")
-    interrupts.unfinished.add(part)
+    exits.unfinished.add(part)
     try:
         with _closed(open(part, "x+b")) as file:
             yield file
@@ -67,7 +67,7 @@ def whole(path: Place) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)
-        interrupts.unfinished.discard(part)
+        exits.unfinished.discard(part)
 
 
 def write(path: Place, content: str | bytes) -> None:

@@ -1,4 +1,4 @@
-"""Which backends there are, by the names that ``implementation`` takes.
+"""The backends, by the names that ``implementation`` takes: a new one is a row of ``BACKENDS``.
 
 A backend is three functions, and how large the tiles are that they work in::
 

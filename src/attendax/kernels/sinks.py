@@ -1,7 +1,8 @@
 """Sinks: keys with a learned score and the value 0, merged with the results of a call (L9).
 
 With ``lse`` that of the keys and l the logit, the keys keep the share ``σ(lse - l)`` of the weight: ``out`` times the
-share is the average, and ``log(exp(lse) + exp(l))`` the lse of all. So no tile knows of a sink.
+share is the average, and ``log(exp(lse) + exp(l))`` the lse of all. So no tile knows of a sink. It is the union of two
+parts, as in ``online_softmax``, written out for its derivatives, which need both shares.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""One tile: its scores (L2), softmax and average, how both move, and how both are pulled back.
+"""One tile: its scores, where bias and mask are applied (L2), softmax, average; tangents and gradients, the bias's too.
 
 Tiles are query-major, (..., N, queries, keys), in the forward. In the backward they are key-major, (..., N, keys,
 queries): then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
@@ -67,7 +67,7 @@ def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Resu
 
 
 def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
-    """What the pairs of a tile add to the gradients of the leaves that are wanted."""
+    """What the pairs of a tile add to the gradients of the leaves that are wanted; ``drest`` begins with the bias."""
     leaves, rows, compute_dtype = (
         leaves_in(tile, operands),
         Rows(*(tile.cut("queries", x) for x in rows)),
