@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from attendax import attention, ops, spec
+from attendax import attention, masks, ops, spec
 from attendax.params import EncoderBlockParams, MultiHeadParams, SingleHeadParams
 from fuzz.case import Case
 from fuzz.judge import judge
@@ -65,6 +65,30 @@ def assert_gradients_are_as_near_as_plain_ones(T, size, rank, compiled, rng):
     found = errors(gradients(attention, arrays, dout, compiled=compiled), wanted)
     for name, error, most, right in zip(("query", "key", "value"), found, allowed, wanted, strict=True):
         assert error <= 8 * most + EPS * np.abs(right).max(), f"{name}: off by {error:.3g}, plain by {most:.3g}"
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("size", "most"), [(60.0, 2.0), (1e3, 8.0)])
+@pytest.mark.parametrize("T", [513, 700, 777, 900, 1024, 1100])
+def test_l8_a_causal_gradient_of_a_length_that_nothing_divides(T, size, most, rng):
+    """Forward and backward are cut into products of the same size, or a weight is off by as much as its score."""
+    query, key, value, dout = (normal(rng, T, 64) for _ in range(4))
+    key += 2  # so that each score is large, and no weight is 0 or 1
+    mask = np.tri(T, dtype=bool)
+    query *= np.float32(size * 8 / np.abs(query @ key.T).max())
+    wanted = spec.attention_backward(*(x.astype(np.float64) for x in (dout, query, key, value)), mask=mask)[:3]
+
+    def plain(query, key, value):
+        scores = jax.numpy.where(mask, query @ key.T / 8, -np.inf)
+        return jax.nn.softmax(scores) @ value
+
+    def off(attend):
+        got = gradients(attend, (query, key, value), dout, compiled=True)
+        return [np.sqrt(np.mean((np.asarray(x, np.float64) - y) ** 2)) for x, y in zip(got, wanted, strict=True)]
+
+    causal = partial(attention, mask=masks.causal())
+    for name, error, allowed in zip(("query", "key", "value"), off(causal), off(plain), strict=True):
+        assert error <= most * allowed, f"{name}: off by {error:.3g}, plain by {allowed:.3g}"
 
 
 class Layer(NamedTuple):
