@@ -85,7 +85,17 @@ class TestFullDisk:
     def test_check_leaves_the_old_file(self, out, capsys, full_disk, kind):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
         (out / "a").write_text(OLD)
-        argv = ["attendax-spec", "--only", "scale given", "--level", "forward", "--quiet", f"--{kind}", str(out / "a"), "--in-process"]
+        argv = [
+            "attendax-spec",
+            "--only",
+            "scale given",
+            "--level",
+            "forward",
+            "--quiet",
+            f"--{kind}",
+            str(out / "a"),
+            "--in-process",
+        ]
         assert main(["check", *argv]) == 2
         assert capsys.readouterr().err == f"attendax check: cannot write {out / 'a'}: File too large\n"
         assert [path.read_text() for path in out.iterdir()] == [OLD]
