@@ -13,8 +13,8 @@ class Mistake(NamedTuple):
 
 
 TRUE_SCORE = "weight i j * (grad_weight i j - delta i) + weight i j * dlse g i"
-KEY_SUM, QUERY_SUM = "Σ (i ∈ seers j) scale o * grad_product i j", "Σ (j ∈ seen i) scale o * grad_product i j"
-ARRAY = "grad_score i j * slope_in (score_mod o) arrays i j (product i j) p"
+KEY_SUM, QUERY_SUM = "Σ (i ∈ seers j) scale o * dz i j", "Σ (j ∈ seen i) scale o * dz i j"
+ARRAY = "ds i j * slope_in (score_mod o) arrays i j (product i j) p"
 
 MISTAKES = [
     # the law
@@ -63,14 +63,14 @@ MISTAKES = [
     Mistake(
         "Attention",
         "no derivative of the modifier",
-        "grad_score i j * slope (score_mod o) arrays i j (product i j).",
-        "grad_score i j.",
+        "ds i j * slope (score_mod o) arrays i j (product i j) in",
+        "ds i j in",
     ),
     Mistake(
         "Attention",
         "the modifier's derivative at the score",
-        "slope (score_mod o) arrays i j (product i j).",
-        "slope (score_mod o) arrays i j (score i j).",
+        "slope (score_mod o) arrays i j (product i j) in",
+        "slope (score_mod o) arrays i j (score i j) in",
     ),
     Mistake("Attention", "queries get no scale", QUERY_SUM, QUERY_SUM.replace("scale o * ", "")),
     Mistake("Attention", "keys get no scale", KEY_SUM, KEY_SUM.replace("scale o * ", "")),
@@ -81,7 +81,7 @@ MISTAKES = [
         "Attention", "keys get queries that may not look at them", KEY_SUM, KEY_SUM.replace("seers j", "queries o")
     ),
     Mistake("Attention", "keys get themselves", KEY_SUM + " * x (query i d)", KEY_SUM + " * x (key j d)"),
-    Mistake("Attention", "values forget dropout", "weight i j * kept o i j * dout g i c", "weight i j * dout g i c"),
+    Mistake("Attention", "values forget dropout", "p i j * kept o i j * dout g i c", "p i j * dout g i c"),
     Mistake(
         "Attention",
         "no mask on the gradient of the bias",
@@ -91,18 +91,16 @@ MISTAKES = [
     Mistake(
         "Attention",
         "a repeated bias gets one reader's gradient alone",
-        "Σ (j ∈ readers i b) grad_score i j",
-        "Σ (j ∈ firstn 1 (readers i b)) grad_score i j",
+        "Σ (j ∈ readers i b) ds i j",
+        "Σ (j ∈ firstn 1 (readers i b)) ds i j",
     ),
     Mistake(
         "Attention",
         "the bias gets the gradient of the product",
-        "Σ (j ∈ readers i b) grad_score i j",
-        "Σ (j ∈ readers i b) grad_product i j",
+        "Σ (j ∈ readers i b) ds i j",
+        "Σ (j ∈ readers i b) dz i j",
     ),
-    Mistake(
-        "Attention", "the arrays get the gradient of the product", ARRAY, ARRAY.replace("grad_score", "grad_product")
-    ),
+    Mistake("Attention", "the arrays get the gradient of the product", ARRAY, ARRAY.replace("ds", "dz")),
     Mistake("Attention", "the arrays' derivative at the score", ARRAY, ARRAY.replace("(product i j)", "(score i j)")),
     # modifiers
     Mistake(
@@ -140,6 +138,12 @@ MISTAKES = [
         "a tile's backward takes the gradient of lse with the other sign",
         "* out o x i c - dlse g i)",
         "* out o x i c + dlse g i)",
+    ),
+    Mistake(
+        "Tiles",
+        "a tile's backward with weights that are not divided",
+        "exp (score o x i j - lse_or_0 o x i)",
+        "exp (score o x i j)",
     ),
     Mistake("Tiles", "a merge of equal parts", "(exp (a - l) * u + exp (b - l) * v, Some l)", "((u + v) / 2, Some l)"),
     Mistake("Tiles", "a merged lse is the larger one", "let l := ln (exp a + exp b) in", "let l := Rmax a b in"),

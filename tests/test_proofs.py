@@ -63,7 +63,7 @@ def test_a_mistake_in_a_formula_stops_the_build(copy, mistake):
     assert run.returncode != 0
     assert "Syntax error" not in run.stderr
     file, line = ERROR.search(run.stderr).groups()
-    before = "\n".join((copy / f"{file}.v").read_text().splitlines()[: int(line)])
+    before = "\n".join((copy / f"{file}.v").read_text().splitlines()[: int(line)]).removesuffix("\nQed.")
     assert before.rfind("Proof.") > max(before.rfind(word) for word in ("\nDefinition", "\nQed.", "\nInductive"))
 
 
@@ -89,3 +89,15 @@ def test_the_page_names_every_theorem_and_no_other():
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     theorems = {line.split(":")[0].split(".")[1] for line in (PROOFS / "assumptions.txt").read_text().splitlines()}
     assert named == theorems
+
+
+def test_every_theorem_that_the_documentation_cites_is_one():
+    theorems = {line.split(":")[0].split(".")[1] for line in (PROOFS / "assumptions.txt").read_text().splitlines()}
+    cited = set()
+    for path in [PROOFS.parents[1] / "README.md", *PROOFS.parent.rglob("*.md")]:
+        for sentence in re.split(r"(?<=[.:])\s+(?=[(A-Z#`|])|\n\n", path.read_text()):
+            if re.search(r"\b[Tt]heorems?\b", sentence):
+                names = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", sentence))
+                assert names <= theorems, (path.name, names - theorems)
+                cited |= names
+    assert len(cited) > 25

@@ -1,9 +1,9 @@
 (** * Attention, forward and backward, over numbers of any kind
 
-    The definitions are those of the docstrings of [attendax.spec.attention] and [attention_backward]; what the code does
-    beyond them, for numbers that it may look at and that are not finite, is not modelled. No law of arithmetic is
-    assumed in this file, so IEEE floats are numbers as well, with their NaN and their rounding. What is proved here
-    holds for them bit by bit, and needs no axiom. *)
+    The definitions are those of the docstrings of [attendax.spec.attention] and [attention_backward]. What the code
+    does beyond them, for numbers that are seen and not finite, is not modelled. No law of arithmetic is assumed in
+    this file, so IEEE floats are numbers as well, with their NaN and their rounding. What is proved here holds for
+    them bit by bit, and needs no axiom. *)
 From Coq Require Import List.
 Import ListNotations.
 Set Implicit Arguments.
@@ -36,19 +36,12 @@ Notation "'Σ' ( i '∈' l ) f" := (sum l (fun i => f)) (at level 41, i name, l 
 Fixpoint largest {A : arithmetic} {X : Type} (l : list X) (f : X -> A) : A :=
   match l with [] => zero A | [a] => f a | a :: l => maximum A (f a) (largest l f) end.
 
-Lemma sum_ext {A : arithmetic} {X} (l : list X) (f g : X -> A) :
-  (forall a, In a l -> f a = g a) -> sum l f = sum l g.
-Proof.
-  induction l as [|a l IH]; intro H; [reflexivity|]; cbn.
-  rewrite (H a (or_introl eq_refl)), IH; [reflexivity|]; intros; apply H; now right.
-Qed.
+Lemma sum_ext {A : arithmetic} {X} (l : list X) (f g : X -> A) : (forall a, In a l -> f a = g a) -> sum l f = sum l g.
+Proof. induction l; intro H; cbn; [|rewrite H, IHl by (intros; try apply H; cbn; auto)]; easy. Qed.
 
 Lemma largest_ext {A : arithmetic} {X} (l : list X) (f g : X -> A) :
   (forall a, In a l -> f a = g a) -> largest l f = largest l g.
-Proof.
-  induction l as [|a l IH]; intro H; [reflexivity|]; cbn.
-  rewrite (H a (or_introl eq_refl)), IH; [reflexivity|]; intros; apply H; now right.
-Qed.
+Proof. induction l; intro H; cbn; [|rewrite H, IHl by (intros; try apply H; cbn; auto)]; easy. Qed.
 
 (** ** Attention
 
@@ -108,15 +101,18 @@ Definition readers i (b : B) : list S :=
 Definition grad_weight i j := (Σ (c ∈ columns o) dout g i c * x (value j c)) * kept o i j.     (* dp = dw kept *)
 Definition delta i := Σ (j ∈ seen i) grad_weight i j * weight i j.
 Definition grad_score i j := weight i j * (grad_weight i j - delta i) + weight i j * dlse g i. (* ds *)
-Definition grad_product i j := grad_score i j * slope (score_mod o) arrays i j (product i j).  (* dz = ds mod'(z) *)
-Definition backward : inputs := fun at_ =>
-  match at_ with
-  | query i d => Σ (j ∈ seen i) scale o * grad_product i j * x (key j d)
-  | key j d => Σ (i ∈ seers j) scale o * grad_product i j * x (query i d)
-  | value j c => Σ (i ∈ seers j) weight i j * kept o i j * dout g i c
-  | bias b => Σ (i ∈ queries o) Σ (j ∈ readers i b) grad_score i j
-  | array p => Σ (i ∈ queries o) Σ (j ∈ seen i) grad_score i j * slope_in (score_mod o) arrays i j (product i j) p
+
+(** From weights [p] and the gradients [ds] of the scores to the gradients of all inputs. *)
+Definition gradients (p ds : T -> S -> A) : inputs :=
+  let dz i j := ds i j * slope (score_mod o) arrays i j (product i j) in                       (* dz = ds mod'(z) *)
+  fun at_ => match at_ with
+  | query i d => Σ (j ∈ seen i) scale o * dz i j * x (key j d)
+  | key j d => Σ (i ∈ seers j) scale o * dz i j * x (query i d)
+  | value j c => Σ (i ∈ seers j) p i j * kept o i j * dout g i c
+  | bias b => Σ (i ∈ queries o) Σ (j ∈ readers i b) ds i j
+  | array p => Σ (i ∈ queries o) Σ (j ∈ seen i) ds i j * slope_in (score_mod o) arrays i j (product i j) p
   end.
+Definition backward : inputs := fun at_ => gradients weight grad_score at_.
 End Attention.
 Arguments same_bias {A T S D V B P} o a b.
 
@@ -144,25 +140,24 @@ Definition same_view x y i := forall j, In j (seen o i) ->
   (forall d, x (query i d) = y (query i d)) /\ (forall d, x (key j d) = y (key j d)) /\
   (forall c, x (value j c) = y (value j c)) /\ x (bias (bias_at o i j)) = y (bias (bias_at o i j)).
 
-Context {x y : inputs} (same_arrays : arrays x = arrays y) (g : cotangent A T V).
-
 Section Row.
-Context {i : T} (same : same_view x y i).
-
+Context {x y : inputs} (same_arrays : arrays x = arrays y) (g : cotangent A T V) {i : T} (same : same_view x y i).
 Lemma same_product j : In j (seen o i) -> product o x i j = product o y i j.
 Proof. intro J; destruct (same J) as (Q & K & _); unfold product; f_equal; apply sum_ext; intros; now rewrite Q, K. Qed.
-
 Lemma same_score j : In j (seen o i) -> score o x i j = score o y i j.
 Proof. intro J; unfold score; rewrite same_arrays, same_product by easy; f_equal; now apply same. Qed.
-
 Lemma same_shift : shift o x i = shift o y i.
 Proof. apply largest_ext, same_score. Qed.
-
 Lemma same_total : total o x i = total o y i.
 Proof. apply sum_ext; intros; now rewrite same_score, same_shift. Qed.
-
 Lemma same_weight j : In j (seen o i) -> weight o x i j = weight o y i j.
 Proof. intro; unfold weight; now rewrite same_score, same_shift, same_total. Qed.
+Lemma same_grad_weight j : In j (seen o i) -> grad_weight o x g i j = grad_weight o y g i j.
+Proof. intro J; unfold grad_weight; f_equal; apply sum_ext; intros; f_equal; now apply (same J). Qed.
+Lemma same_delta : delta o x g i = delta o y g i.
+Proof. apply sum_ext; intros; now rewrite ?same_weight, ?same_grad_weight. Qed.
+Lemma same_grad_score j : In j (seen o i) -> grad_score o x g i j = grad_score o y g i j.
+Proof. intro; unfold grad_score; now rewrite ?same_weight, ?same_grad_weight, ?same_delta. Qed.
 
 (** Forward: no bit of a query's out or lse depends on what that query may not look at. *)
 Theorem masked_cannot_matter : (forall c, out o x i c = out o y i c) /\ lse o x i = lse o y i.
@@ -170,18 +165,6 @@ Proof.
   split; [|unfold lse; now rewrite same_total, same_shift].
   intro c; apply sum_ext; intros j J; rewrite same_weight by easy; f_equal; now apply (same J).
 Qed.
-
-Lemma same_grad_weight j : In j (seen o i) -> grad_weight o x g i j = grad_weight o y g i j.
-Proof. intro J; unfold grad_weight; f_equal; apply sum_ext; intros; f_equal; now apply (same J). Qed.
-
-Lemma same_grad_score j : In j (seen o i) -> grad_score o x g i j = grad_score o y g i j.
-Proof.
-  intro; unfold grad_score; rewrite same_weight, same_grad_weight by easy; do 3 f_equal.
-  apply sum_ext; intros; now rewrite same_weight, same_grad_weight.
-Qed.
-
-Lemma same_grad_product j : In j (seen o i) -> grad_product o x g i j = grad_product o y g i j.
-Proof. intro; unfold grad_product; now rewrite same_grad_score, same_product, same_arrays. Qed.
 End Row.
 
 (** The queries that a gradient comes from: of a key or value, those that may look at it; of a bias, its readers. *)
@@ -192,22 +175,31 @@ Definition comes_from (at_ : place T S D V B P) i :=
   | bias b => In i (queries o) /\ readers o i b <> []
   | array _ => In i (queries o)
   end.
-Definition of_this_call (at_ : place T S D V B P) := match at_ with key j _ | value j _ => In j (keys o) | _ => True end.
+Definition of_this_call (at_ : place T S D V B P) :=
+  match at_ with key j _ | value j _ => In j (keys o) | _ => True end.
 
-Lemma seers_see i j : In j (keys o) -> In i (seers o j) -> In j (seen o i).
-Proof. intros J I; apply (filter_In (fun i => allowed o i j)) in I; apply filter_In; easy. Qed.
+(** A gradient depends only on what stands at the pairs that it comes from. *)
+Lemma gradients_ext x y g p p' ds ds' at_ : arrays x = arrays y -> of_this_call at_ ->
+  (forall i, comes_from at_ i -> same_view x y i /\ forall j, In j (seen o i) -> p i j = p' i j /\ ds i j = ds' i j) ->
+  gradients o x g p ds at_ = gradients o y g p' ds' at_.
+Proof.
+  intros E K H; assert (seers_see : forall i j, In j (keys o) -> In i (seers o j) -> In j (seen o i)).
+  { intros i j J I; apply (filter_In (fun i => allowed o i j)) in I; now apply filter_In. }
+  assert (same : forall i j, comes_from at_ i -> In j (seen o i) -> p i j = p' i j /\ ds i j = ds' i j /\
+    (forall d, x (query i d) = y (query i d)) /\ (forall d, x (key j d) = y (key j d)) /\
+    product o x i j = product o y i j).
+  { intros i j I J; destruct (H i I) as [view pd], (view j J) as (? & ? & _), (pd j J); auto 7 using same_product. }
+  destruct at_ as [i d | j d | j c | b | a]; cbn; apply sum_ext; [intros j J | intros i I ..].
+  - destruct (same i j eq_refl J) as (? & D' & Q & K' & Z); now rewrite ?D', ?Q, ?K', ?Z, ?E.
+  - destruct (same i j I (seers_see _ _ K I)) as (? & D' & Q & K' & Z); now rewrite ?D', ?Q, ?K', ?Z, ?E.
+  - destruct (same i j I (seers_see _ _ K I)) as (P' & _); now rewrite ?P'.
+  - apply sum_ext; intros j J; assert (N : readers o i b <> []) by (intro N; now rewrite N in J).
+    apply filter_In in J as [J _]; destruct (same i j (conj I N) J) as (? & D' & ? & ? & Z); now rewrite ?D', ?Z, ?E.
+  - apply sum_ext; intros j J; destruct (same i j I J) as (_ & D' & _ & _ & Z); now rewrite ?D', ?Z, ?E.
+Qed.
 
 (** Backward: no bit of a gradient depends on what the queries that it comes from may not look at. *)
-Theorem masked_cannot_matter_backward at_ : of_this_call at_ ->
+Theorem masked_cannot_matter_backward x y g at_ : arrays x = arrays y -> of_this_call at_ ->
   (forall i, comes_from at_ i -> same_view x y i) -> backward o x g at_ = backward o y g at_.
-Proof.
-  destruct at_ as [i d | j d | j c | b | p]; cbn; intros K H; apply sum_ext.
-  - intros j J; rewrite (same_grad_product (H i eq_refl)) by easy; f_equal; now apply (H i eq_refl j J).
-  - intros i I; pose proof (seers_see _ _ K I) as J; specialize (H i I).
-    rewrite (same_grad_product H) by easy; f_equal; now apply (H j J).
-  - intros i I; now rewrite (same_weight (H i I)) by now apply seers_see.
-  - intros i I; apply sum_ext; intros j J; assert (readers o i b <> []) by (intro E; now rewrite E in J).
-    apply filter_In in J; now apply same_grad_score; [apply H|].
-  - intros i I; apply sum_ext; intros j J; now rewrite (same_grad_score (H i I)), (same_product (H i I)), same_arrays.
-Qed.
+Proof. intros E K H; apply gradients_ext; auto; intros i I; split; auto using same_weight, same_grad_score. Qed.
 End Laws.

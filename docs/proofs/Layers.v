@@ -1,8 +1,5 @@
 (** * An encoder block: layers with weights, put together by the chain rule *)
-From Coq Require Import List Bool Reals Lra.
-From Coquelicot Require Import Coquelicot.
 From Attendax Require Import Attention Sums Gradient Modifiers.
-Import ListNotations.
 Set Implicit Arguments.
 Set Contextual Implicit.
 
@@ -92,8 +89,6 @@ Definition layer_norm {X} (places : list X) (eps : A) : layer A (norm_place X) X
 
 Definition lefts_rights {X Y} (xs : list X) (ys : list Y) : list (X + Y) :=
   map (fun a => inl a) xs ++ map (fun b => inr b) ys.
-Definition pairs {X Y} (xs : list X) (ys : list Y) : list (X * Y) :=
-  concat (map (fun a => map (fun b => (a, b)) ys) xs).
 Definition same_unit (a b : unit) : {a = b} + {a <> b} := match a, b with tt, tt => Specif.left eq_refl end.
 
 (** Tokens [K] of all the batch, heads [H], width of a head [D], model width [M], hidden width [F]. Queries and keys are
@@ -169,14 +164,8 @@ Lemma sum_lefts_rights {X Y} (xs : list X) (ys : list Y) (f : X + Y -> R) :
   sum (lefts_rights xs ys) f = Σ (a ∈ xs) f (inl a) + Σ (b ∈ ys) f (inr b).
 Proof. unfold lefts_rights; now rewrite sum_app, !(sum_map (Y := X + Y)). Qed.
 
-Lemma sum_pairs {X Y} (xs : list X) (ys : list Y) (f : X * Y -> R) :
-  sum (pairs xs ys) f = Σ (a ∈ xs) Σ (b ∈ ys) f (a, b).
-Proof. unfold pairs; rewrite sum_concat_map; apply sum_ext; intros; now rewrite (sum_map (Y := X * Y)). Qed.
-
 Lemma sum_squares {X} (l : list X) (f : X -> R) : 0 <= Σ (a ∈ l) f a * f a.
-Proof.
-  induction l as [|a l IH]; [cbn; lra|]; rewrite sum_cons; pose proof (Rle_0_sqr (f a)); unfold Rsqr in *; lra.
-Qed.
+Proof. induction l as [|a l IH]; cbn [sum]; [|pose proof (Rle_0_sqr (f a)); unfold Rsqr in *]; in_reals; lra. Qed.
 
 Section Right.
 Context {W W' X Y Z K : Type} {ws : list W} {ws' : list W'} {xs : list X} {ys : list Y} {zs : list Z}.
@@ -199,12 +188,8 @@ Qed.
 Theorem residual_is_right (f : layer reals W X X) : right_backward ws xs xs f -> right_backward ws xs xs (residual f).
 Proof.
   intros F w x t dw dx Mw Mx; destruct (F w x t dw dx Mw Mx) as (dy & My & Fy).
-  exists (fun a => dx a + dy a); split; [intro a; apply (derive_plus (Mx a) (My a))|]; intro g; cbn.
-  transitivity (Σ (a ∈ xs) g a * dx a + Σ (a ∈ xs) g a * dy a).
-  - rewrite <- sum_plus; apply sum_ext; intros; algebra.
-  - rewrite Fy; transitivity (Σ (a ∈ ws) to_weights f (w t) (x t) g a * dw a +
-      (Σ (a ∈ xs) g a * dx a + Σ (a ∈ xs) to_input f (w t) (x t) g a * dx a)); [algebra|].
-    f_equal; rewrite <- sum_plus; apply sum_ext; intros; algebra.
+  exists (fun a => dx a + dy a); split; [intro a; apply (derive_plus (Mx a) (My a))|]; intro g; cbn; in_reals.
+  setoid_rewrite Rmult_plus_distr_l; setoid_rewrite Rmult_plus_distr_r; rewrite !sum_plus, Fy; algebra.
 Qed.
 
 (** Two layers that read the same input. *)
@@ -216,13 +201,8 @@ Proof.
   destruct (F (fun t => left (w t)) x t (fun a => dw (inl a)) dx) as (dy & My & Fy); try easy; [intro; apply Mw|].
   destruct (H (fun t => right (w t)) x t (fun a => dw (inr a)) dx) as (dz & Mz & Hz); try easy; [intro; apply Mw|].
   exists (fun a => match a with inl a => dy a | inr a => dz a end); split; [intros [a|a]; [apply My | apply Mz]|].
-  intro g; rewrite !sum_lefts_rights.
-  change (Σ (a ∈ ys) g (inl a) * dy a) with (Σ (a ∈ ys) left g a * dy a).
-  change (Σ (b ∈ zs) g (inr b) * dz b) with (Σ (b ∈ zs) right g b * dz b).
-  rewrite Fy, Hz, (sum_ext xs (fun a => to_input (fork f h) (w t) (x t) g a * dx a)
-    (fun a => to_input f (left (w t)) (x t) (left g) a * dx a + to_input h (right (w t)) (x t) (right g) a * dx a))
-    by (intros; cbn; algebra).
-  rewrite sum_plus; cbn; algebra.
+  intro g; rewrite !sum_lefts_rights; cbn; in_reals; setoid_rewrite Rmult_plus_distr_r; rewrite sum_plus.
+  specialize (Fy (left g)); specialize (Hz (right g)); unfold left, right in *; rewrite Fy, Hz; algebra.
 Qed.
 
 (** A layer on every token. *)
@@ -239,11 +219,8 @@ Proof.
     assert (U : forall a, dy k a = d a) by (intro; apply is_derive_unique, M).
     split; [intro a; rewrite U; apply M|]; intro g; rewrite <- Q; apply sum_ext; intros; now rewrite U. }
   exists (fun a => dy (fst a) (snd a)); split; [intros [k a]; apply E|]; intro g.
-  rewrite !sum_pairs.
-  transitivity (Σ (k ∈ tokens) (Σ (a ∈ ws) to_weights f (w t) (token k t) (fun a => g (k, a)) a * dw a
-      + Σ (a ∈ xs) to_input f (w t) (token k t) (fun a => g (k, a)) a * dx (k, a))).
-  - apply sum_ext; intros k _; exact (proj2 (E k) (fun a => g (k, a))).
-  - rewrite sum_plus; f_equal; rewrite sum_swap; apply sum_ext; intros a _; symmetry; apply sum_times_r.
+  rewrite !sum_pairs; cbn; setoid_rewrite sum_times_r; rewrite (sum_swap ws), <- sum_plus.
+  apply sum_ext; intros k _; exact (proj2 (E k) (fun a => g (k, a))).
 Qed.
 
 (** Numbers moved to other places, where [back] undoes [from] and both lists name the same places. *)
@@ -259,58 +236,42 @@ Theorem affine_is_right :
   right_backward (map (fun p => matrix (fst p) (snd p)) (pairs xs ys) ++ map (fun b => offset b) ys) xs ys
     (affine xs ys).
 Proof.
-  intros w x t dw dx Mw Mx.
+  intros w x t dw dx Mw Mx; cbn.
   exists (fun b => Σ (a ∈ xs) (dx a * w t (matrix a b) + x t a * dw (matrix a b)) + dw (offset b)); split.
-  - intro b; apply (derive_plus (f := fun t => Σ (a ∈ xs) x t a * w t (matrix a b))); [|apply Mw].
-    apply derive_sum; intros a _; apply (derive_times (Mx a) (Mw (matrix a b))).
-  - intro g; rewrite sum_app, !(sum_map (Y := affine_place X Y)), sum_pairs; cbn.
-    transitivity (Σ (b ∈ ys) (Σ (a ∈ xs) g b * w t (matrix a b) * dx a + Σ (a ∈ xs) x t a * g b * dw (matrix a b)
-      + g b * dw (offset b))).
-    + apply sum_ext; intros b _; rewrite <- sum_plus, Rmult_plus_distr_l, sum_times; f_equal.
-      apply sum_ext; intros; algebra.
-    + rewrite !sum_plus, (sum_swap ys xs), (sum_swap ys xs (fun b a => x t a * g b * dw (matrix a b))).
-      rewrite (sum_ext xs (fun a => (Σ (b ∈ ys) g b * w t (matrix a b)) * dx a)
-        (fun a => Σ (b ∈ ys) g b * w t (matrix a b) * dx a)) by (intros; apply sum_times_r).
-      algebra.
+  - intro b; cbn; derive_with eauto; reflexivity.
+  - intro g; rewrite sum_app, !(sum_map (Y := affine_place X Y)), sum_pairs; cbn; in_reals.
+    setoid_rewrite Rmult_plus_distr_l; setoid_rewrite sum_times; setoid_rewrite sum_times_r; rewrite sum_plus.
+    rewrite (sum_swap ys xs), Rplus_assoc, (Rplus_comm (sum ys _)), <- Rplus_assoc, <- sum_plus.
+    apply (f_equal2 Rplus); [apply sum_ext; intros; rewrite <- sum_plus; termwise | reflexivity].
 Qed.
 
 (** Each number through a function, wherever that has the slope that it says (ReLU has none at 0). *)
 Theorem activation_is_right (f slope : R -> R) : (forall z, is_derive f z (slope z)) ->
   right_backward [] xs xs (activation f slope).
 Proof.
-  intros S w x t dw dx _ Mx; exists (fun a => slope (x t a) * dx a); split.
-  - intro a; apply (derive_of (S _) (Mx a)).
-  - intro g; cbn; rewrite Rplus_0_l; apply sum_ext; intros; algebra.
+  intros S w x t dw dx _ Mx; exists (fun a => slope (x t a) * dx a); split; [intro a; apply (derive_of (S _) (Mx a))|].
+  intro g; cbn; rewrite Rplus_0_l; termwise.
 Qed.
 
 (** Softmax of a row. *)
 Theorem softmax_is_right : xs <> [] -> right_backward [] xs xs (softmax xs).
 Proof.
-  intros N w x t dw dx _ Mx.
-  assert (Q : forall x : X -> R, 0 < Σ (b ∈ xs) exp (x b)).
-  { intro; apply sum_positive; [intro; apply exp_pos | easy]. }
-  assert (E : forall (x : X -> R) a, forward (softmax xs) (w t) x a = exp (x a) / Σ (b ∈ xs) exp (x b)).
-  { intros y a; cbn; rewrite (sum_ext xs (fun b => exp (y b - _)) (fun b => exp (- largest xs y) * exp (y b)))
-      by (intros; rewrite <- exp_plus; f_equal; algebra).
-    rewrite <- sum_times; unfold Rminus; rewrite Rplus_comm, exp_plus; pose proof (exp_pos (- largest xs y)).
-    specialize (Q y); fractions. }
-  set (p := fun a => exp (x t a) / Σ (b ∈ xs) exp (x t b)).
-  exists (fun a => p a * (dx a - Σ (b ∈ xs) p b * dx b)); split.
-  - intro a; apply derive_ext with (fun t => exp (x t a) / Σ (b ∈ xs) exp (x t b)); [intro; symmetry; apply E|].
-    eapply derive_eq; [apply derive_divided; [specialize (Q (x t)); lra | apply derive_exp, Mx |
-      apply derive_sum; intros b _; apply derive_exp, Mx]|].
-    unfold p; rewrite (sum_ext xs (fun b => exp (x t b) / _ * dx b)
+  intros N w x t dw dx _ Mx; set (p := fun (x : X -> R) a => exp (x a) / Σ (b ∈ xs) exp (x b)).
+  assert (Q : forall x : X -> R, 0 < Σ (b ∈ xs) exp (x b)) by (intro; apply sum_positive; auto using exp_pos).
+  assert (E : forall (x : X -> R) a, forward (softmax xs) (w t) x a = p x a).
+  { intros y a; cbn; pose proof (exp_pos (- largest xs y)); specialize (Q y); unfold Rminus.
+    setoid_rewrite exp_plus; rewrite <- sum_times_r; unfold p; fractions. }
+  exists (fun a => p (x t) a * (dx a - Σ (b ∈ xs) p (x t) b * dx b)); split.
+  - intro a; apply (derive_ext (f := fun t => p (x t) a)); [|intro; symmetry; apply E]; specialize (Q (x t)); unfold p.
+    derive_with eauto; rewrite (sum_ext xs (fun b => exp (x t b) / _ * dx b)
       (fun b => / (Σ (b ∈ xs) exp (x t b)) * (exp (x t b) * dx b))) by (intros; unfold Rdiv; algebra).
-    rewrite <- sum_times; specialize (Q (x t)); fractions.
+    rewrite <- sum_times; fractions.
   - intro g; cbn [sum]; rewrite Rplus_0_l.
-    assert (F : forall a, to_input (softmax xs) (w t) (x t) g a = p a * (g a - Σ (b ∈ xs) g b * p b)).
-    { intro a; change (to_input (softmax xs) (w t) (x t) g a) with (forward (softmax xs) (w t) (x t) a
-        * (g a - Σ (b ∈ xs) g b * forward (softmax xs) (w t) (x t) b)).
-      rewrite E; f_equal; f_equal; apply sum_ext; intros; now rewrite E. }
-    rewrite (sum_ext xs (fun a => to_input _ _ _ _ a * dx a) (fun a => p a * g a * dx a
-      - (Σ (b ∈ xs) g b * p b) * (p a * dx a))) by (intros; rewrite F; algebra).
-    rewrite (sum_ext xs _ (fun a => p a * g a * dx a - (Σ (b ∈ xs) p b * dx b) * (g a * p a))) by (intros; algebra).
-    rewrite !sum_minus, <- !sum_times; algebra.
+    transitivity (Σ (a ∈ xs) p (x t) a * (dx a - Σ (b ∈ xs) p (x t) b * dx b) * g a); [termwise|].
+    rewrite softmax_symmetric; apply sum_ext; intros a _; apply (f_equal2 Rmult); [|reflexivity].
+    change (p (x t) a * (g a - Σ (b ∈ xs) g b * p (x t) b) = forward (softmax xs) (w t) (x t) a
+      * (g a - Σ (b ∈ xs) g b * forward (softmax xs) (w t) (x t) b)).
+    rewrite E; do 2 f_equal; apply sum_ext; intros; now rewrite E.
 Qed.
 
 (** Layer norm: x acts on the result itself, through the mean and through the deviation. *)
@@ -319,45 +280,40 @@ Theorem layer_norm_is_right (eps : R) : xs <> [] -> 0 < eps ->
 Proof.
   intros N P w x t dw dx Mw Mx; set (n := Σ (_ ∈ xs) 1).
   assert (Q : 0 < n) by (apply sum_positive; [intro; exact Rlt_0_1 | easy]).
-  assert (constant : forall r : R, Σ (_ ∈ xs) r = r * n).
-  { intro r; unfold n; rewrite sum_times; apply sum_ext; intros; algebra. }
   set (c := fun t a => x t a - sum xs (x t) / n); set (dc := fun a => dx a - sum xs dx / n).
-  set (deviation := fun t => sqrt ((Σ (a ∈ xs) c t a * c t a) / n + eps)); set (s := deviation t).
-  assert (V : forall t, 0 < (Σ (a ∈ xs) c t a * c t a) / n + eps).
-  { intro u; pose proof (sum_squares xs (c u)).
-    assert (0 <= (Σ (a ∈ xs) c u a * c u a) / n) by (apply Rdiv_le_0_compat; lra); lra. }
-  assert (positive : 0 < s) by apply sqrt_lt_R0, V.
+  set (variance := fun t => (Σ (a ∈ xs) c t a * c t a) / n + eps); set (s := sqrt (variance t)).
+  assert (V : 0 < variance t).
+  { unfold variance; pose proof (sum_squares xs (c t)).
+    assert (0 <= (Σ (a ∈ xs) c t a * c t a) / n) by (apply Rdiv_le_0_compat; lra); lra. }
+  assert (positive : 0 < s) by now apply sqrt_lt_R0.
   set (ds := (Σ (a ∈ xs) c t a * dc a) / n / s).
-  assert (Mc : forall a, is_derive (fun t => c t a) t (dc a)).
-  { intro a; apply (derive_minus (Mx a)); unfold Rdiv.
-    eapply derive_eq;
-      [apply (derive_times (derive_sum xs x dx (fun b _ => Mx b)) (derive_constant (/ n) t)) | algebra]. }
-  assert (Ms : is_derive deviation t ds).
-  { eapply derive_eq; [apply is_derive_sqrt, V|].
-    - apply derive_plus, derive_constant; unfold Rdiv.
-      apply (derive_times (f := fun t => Σ (a ∈ xs) c t a * c t a)), (derive_constant (/ n) t).
-      apply derive_sum; intros a _; apply (derive_times (Mc a) (Mc a)).
-    - unfold ds; fold (deviation t); fold s.
-      rewrite (sum_ext xs (fun a => dc a * c t a + c t a * dc a) (fun a => 2 * (c t a * dc a))) by (intros; algebra).
-      rewrite <- sum_times; fractions. }
+  assert (Mc : forall a, is_derive (fun t => c t a) t (dc a)) by (intro; unfold c, dc; derive_with eauto; fractions).
+  assert (Mv : is_derive variance t (2 * s * ds)).
+  { unfold variance; derive_with eauto; unfold ds.
+    rewrite (sum_ext xs (fun a => dc a * c t a + c t a * dc a) (fun a => 2 * (c t a * dc a))) by (intros; algebra).
+    rewrite <- sum_times; fractions. }
+  assert (Ms : is_derive (fun t => sqrt (variance t)) t ds).
+  { eapply derive_eq; [apply (is_derive_sqrt _ _ _ Mv V)|]; fold s; fractions. }
   exists (fun a => dw (gamma a) * (c t a / s) + w t (gamma a) * ((dc a * s - c t a * ds) / s ^ 2) + dw (beta a)); split.
-  - intro a; apply derive_ext with (fun t => w t (gamma a) * (c t a / deviation t) + w t (beta a)); [reflexivity|].
-    apply derive_plus; [|apply Mw].
-    exact (derive_times (Mw (gamma a)) (derive_divided (Rgt_not_eq _ _ positive) (Mc a) Ms)).
+  - intro a.
+    apply (derive_ext (f := fun t => w t (gamma a) * (c t a / sqrt (variance t)) + w t (beta a))); [|reflexivity].
+    derive_with ltac:(first [exact Ms | eauto]); fold s; [lra | fractions].
   - intro g; rewrite sum_app, !(sum_map (Y := norm_place X)).
     set (inner := fun a => g a * w t (gamma a)).
     assert (F : forall a, to_input (layer_norm xs eps) (w t) (x t) g a =
       (inner a - sum xs inner / n - c t a / s * ((Σ (b ∈ xs) inner b * (c t b / s)) / n)) / s) by reflexivity.
     assert (I : Σ (b ∈ xs) inner b * (c t b / s) = (Σ (b ∈ xs) inner b * c t b) / s).
-    { unfold Rdiv; rewrite sum_times_r; apply sum_ext; intros; algebra. }
-    assert (O : sum xs (c t) = 0) by (unfold c; rewrite sum_minus, constant; fractions).
+    { unfold Rdiv; rewrite sum_times_r; termwise. }
+    assert (O : sum xs (c t) = 0).
+    { assert (constant : forall r : R, Σ (_ ∈ xs) r = r * n) by (intro; unfold n; rewrite sum_times; termwise).
+      unfold c; rewrite sum_minus, constant; fractions. }
     assert (D : Σ (a ∈ xs) c t a * dc a = Σ (a ∈ xs) c t a * dx a).
     { rewrite (sum_ext xs (fun a => c t a * dc a) (fun a => c t a * dx a - sum xs dx / n * c t a))
         by (intros; unfold dc; algebra).
       rewrite sum_minus, <- sum_times, O; algebra. }
     transitivity (Σ (a ∈ xs) g a * (c t a / s) * dw (gamma a) + Σ (a ∈ xs) g a * dw (beta a)
       + Σ (a ∈ xs) inner a * ((dc a * s - c t a * ds) / s ^ 2)).
-    { rewrite <- !sum_plus; apply sum_ext; intros; unfold inner; algebra. }
+    { rewrite <- !sum_plus; termwise; unfold inner; algebra. }
     apply (f_equal2 Rplus); [reflexivity|].
     rewrite (sum_ext xs (fun a => inner a * _) (fun a => / s * (inner a * dx a) - sum xs dx / n / s * inner a
       - ds / s ^ 2 * (inner a * c t a))) by (intros; unfold dc; fractions).
@@ -390,30 +346,20 @@ Qed.
 Theorem attend_is_right : right_backward [] (pairs tokens of_projected) (pairs (pairs tokens heads) widths)
   (attend tokens heads widths allowed scale : layer reals _ _ _).
 Proof.
-  set (o := heads_options (A := reals) tokens heads widths allowed scale).
-  intros w x t dw dx _ Mx.
-  assert (I : moves (fun t => as_inputs reals (x t)) t (as_inputs reals dx)).
-  { intros [i d | j d | j d | b | []]; [apply Mx ..|]; exact (derive_constant 0 t). }
+  set (o := heads_options (A := reals) tokens heads widths allowed scale); intros w x t dw dx _ Mx.
+  assert (moved : moves (fun t => as_inputs reals (x t)) t (as_inputs reals dx)).
+  { intros [i d | j d | j d | b | []]; [apply Mx ..|]; exact (derive_constant 0). }
   assert (L : true_slopes o (score_mod o)) by apply no_modifier_slopes.
-  assert (U : whole_bias o).
-  { split; [constructor; [easy | constructor] | intros; now left]. }
+  assert (U : whole_bias o) by (split; [constructor; [easy | constructor] | intros; now left]).
   exists (fun a => tangent_out o (as_inputs reals (x t)) (as_inputs reals dx) (fst a) (snd a)); split.
-  { intro a; exact (out_moves L I (fst a) (snd a)). }
-  intro g; set (cotangent := {| dout i d := g (i, d); dlse _ := 0 |} : cotangent reals (K * H) D).
-  transitivity (outputs_dot o cotangent (tangent_out o (as_inputs reals (x t)) (as_inputs reals dx))
-    (tangent_lse o (as_inputs reals (x t)) (as_inputs reals dx))).
-  - rewrite (sum_pairs (pairs tokens heads)); apply sum_ext; intros i _; change (dlse cotangent i) with 0.
-    now rewrite Rmult_0_l, Rplus_0_r.
-  - rewrite backward_is_transpose, inputs_dot_parts, sum_projected by easy; cbn [sum]; rewrite Rplus_0_l.
-    transitivity (Σ (i ∈ pairs tokens heads) Σ (d ∈ widths)
-        backward o (as_inputs reals (x t)) cotangent (query i d) * dx (fst i, inl (snd i, d)) +
-      Σ (i ∈ pairs tokens heads) Σ (d ∈ widths)
-        backward o (as_inputs reals (x t)) cotangent (key i d) * dx (fst i, inr (inl (snd i, d))) +
-      Σ (i ∈ pairs tokens heads) Σ (d ∈ widths)
-        backward o (as_inputs reals (x t)) cotangent (value i d) * dx (fst i, inr (inr (snd i, d)))).
-    + change (biases o) with [tt]; change (entries o) with (@nil Empty_set); cbn [sum].
-      change (as_inputs reals dx (bias tt)) with 0; in_reals; rewrite Rmult_0_r, !Rplus_0_r; reflexivity.
-    + repeat apply (f_equal2 Rplus); apply sum_ext; intros [k h] _; reflexivity.
+  { intro a; exact (out_moves L moved (fst a) (snd a)). }
+  intro g; pose proof (backward_is_transpose (as_inputs reals (x t)) (as_inputs reals dx)
+    {| dout i d := g (i, d); dlse _ := 0 : reals |} U) as E.
+  rewrite inputs_dot_parts in E; unfold outputs_dot in E; cbn [biases entries o heads_options sum dlse dout] in E.
+  change (as_inputs reals dx (bias tt)) with 0 in E; in_reals; rewrite Rmult_0_r, !Rplus_0_r in E.
+  rewrite sum_projected, sum_pairs; cbn [sum]; rewrite Rplus_0_l; etransitivity; [etransitivity; [|exact E]|].
+  - apply sum_ext; intros i _; now rewrite Rmult_0_l, Rplus_0_r.
+  - repeat apply (f_equal2 Rplus); apply sum_ext; intros [k h] _; reflexivity.
 Qed.
 
 (** Multi-head self-attention, with its four projections. *)

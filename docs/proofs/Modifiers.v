@@ -1,8 +1,5 @@
 (** * Score modifiers: each has the derivatives that it says *)
-From Coq Require Import List Bool Reals Lra.
-From Coquelicot Require Import Coquelicot.
 From Attendax Require Import Attention Sums Gradient.
-Import ListNotations.
 Set Implicit Arguments.
 
 (** ** The modifiers of [attendax.scores], over numbers of any kind *)
@@ -47,13 +44,12 @@ Local Open Scope R_scope.
 Section True.
 Context {T S D V B P : Type} (o : options reals T S D V B P) (same : forall a b : P, {a = b} + {a <> b}).
 Notation modifier := (modifier reals T S P).
-
 Lemma derive_tanh (z : R) : is_derive tanh z (1 - tanh z * tanh z).
 Proof.
-  assert (Q : 0 < cosh z) by (unfold cosh; pose proof (exp_pos z); pose proof (exp_pos (- z)); lra).
-  eapply derive_eq.
-  - apply (derive_divided (f := sinh) (g := cosh)); [lra | apply is_derive_Reals, derivable_pt_lim_sinh |
-      apply is_derive_Reals, derivable_pt_lim_cosh].
+  assert (cosh z <> 0) by (unfold cosh; pose proof (exp_pos z); pose proof (exp_pos (- z)); lra).
+  eapply derive_eq; [eapply (derive_divided (f := sinh) (g := cosh)); [| |easy]; apply is_derive_Reals|].
+  - apply derivable_pt_lim_sinh.
+  - apply derivable_pt_lim_cosh.
   - unfold tanh; fractions.
 Qed.
 
@@ -61,41 +57,25 @@ Local Opaque tanh.
 
 (** No modifier at all. *)
 Theorem no_modifier_slopes : true_slopes o (no_modifier reals T S P).
-Proof.
-  intros i j a z t da dz _ Z; apply (derive_eq Z); cbn; rewrite sum_zero by (intros; algebra); algebra.
-Qed.
+Proof. intros i j a z t da dz _ Z; apply (derive_eq Z); cbn; rewrite sum_zero; intros; algebra. Qed.
 
 (** Softcap: tanh' = 1 - tanh². *)
 Theorem softcap_slopes (cap : R) : cap <> 0 -> true_slopes o (softcap reals T S P cap).
 Proof.
   intros N i j a z t da dz _ Z; cbn; rewrite sum_zero by (intros; algebra).
-  eapply derive_eq; [apply derive_scaled, (derive_of (h := tanh) (f := fun t => z t / cap))|].
-  - apply derive_tanh.
-  - unfold Rdiv; apply (derive_times Z (derive_constant (/ cap) t)).
-  - fractions.
+  assert (Y : is_derive (fun t => z t / cap) t (dz / cap)) by (derive_with ltac:(exact Z); fractions).
+  pose proof (derive_of (f := fun t => z t / cap) (derive_tanh _) Y) as W; derive_with ltac:(exact W); fractions.
 Qed.
 
 (** ALiBi: the scores pass their gradient on, and a slope gets [-distance] for each pair of its head. *)
 Theorem alibi_slopes head distance : NoDup (entries o) -> (forall i, In (head i) (entries o)) ->
   true_slopes o (alibi reals same head distance).
-Proof.
-  intros N I i j a z t da dz M Z; eapply derive_eq.
-  - apply (derive_minus Z (derive_times (M (head i)) (derive_constant (distance i j) t))).
-  - rewrite (sum_ext _ _ (fun p => if same (head i) p then - distance i j * da p else 0)).
-    + rewrite (sum_pick same _ (fun p => - distance i j * da p) N (I i)); cbn; algebra.
-    + intros p _; cbn; destruct (same (head i) p); algebra.
-Qed.
+Proof. intros N I i j a z t da dz M Z; cbn; rewrite sum_read by easy; derive_with eauto; algebra. Qed.
 
 (** Relative bias: each number of the table gets the sum over the pairs that read it. *)
 Theorem relative_bias_slopes entry : NoDup (entries o) -> (forall i j, In (entry i j) (entries o)) ->
   true_slopes o (relative_bias reals same entry).
-Proof.
-  intros N I i j a z t da dz M Z; eapply derive_eq.
-  - apply (derive_plus Z (M (entry i j))).
-  - rewrite (sum_ext _ _ (fun p => if same (entry i j) p then da p else 0)).
-    + rewrite (sum_pick same _ da N (I i j)); cbn; algebra.
-    + intros p _; cbn; destruct (same (entry i j) p); algebra.
-Qed.
+Proof. intros N I i j a z t da dz M Z; cbn; rewrite sum_read by easy; derive_with eauto; algebra. Qed.
 
 (** One after another: the chain rule. *)
 Theorem compose_slopes (first second : modifier) :
@@ -119,9 +99,7 @@ Theorem gelu_tanh_slope (c z : R) : let u z := c * (z + 0.044715 * z ^ 3) in
   is_derive (fun z => z / 2 * (1 + tanh (u z))) z
     (/ 2 * (1 + tanh (u z)) + z / 2 * ((1 - tanh (u z) * tanh (u z)) * (c * (1 + 3 * 0.044715 * z ^ 2)))).
 Proof.
-  intro u; assert (U : is_derive u z (c * (1 + 3 * 0.044715 * z ^ 2))) by (unfold u; auto_derive; [easy | simpl; field]).
-  pose proof (derive_of (derive_tanh (u z)) U) as H; eapply derive_eq.
-  - apply (derive_times (f := fun z => z * / 2)); [|apply derive_plus; [apply derive_constant | exact H]].
-    exact (derive_times (derive_same z) (derive_constant (/ 2) z)).
-  - fractions.
+  intro u; assert (U : is_derive u z (c * (1 + 3 * 0.044715 * z ^ 2))).
+  { unfold u; auto_derive; [easy | simpl; field]. }
+  derive_with ltac:(exact (derive_of (derive_tanh (u z)) U)); fractions.
 Qed.
