@@ -1,5 +1,8 @@
 """What a user writes passes a strict type checker, and shows the public names and no others."""
 
+import inspect
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +39,28 @@ def test_a_users_file_passes_a_strict_type_checker(tmp_path):
     assert all(line.startswith("mistaken.py:") for line in lines), done.stdout + done.stderr
     last = len(mistaken.read_text().splitlines())
     assert {int(line.split(":")[1]) for line in lines} == {last - 3, last - 2, last - 1, last}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
+def test_another_type_checker_agrees(tmp_path):
+    sources = Path(attendax.__file__).parent.parent
+    mistaken = tmp_path / "mistaken.py"
+    mistaken.write_text(USER_CODE.read_text() + "attendax.attention(x, x, x, mask='causal')\n")
+    settings = {"include": ["mistaken.py"], "extraPaths": [str(sources)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = ["pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    assert [each["range"]["start"]["line"] + 1 for each in found] == [len(mistaken.read_text().splitlines())]
+    assert "Mask | None" in found[0]["message"]
+
+
+def test_help_shows_the_types():
+    """By their names, and those of the results."""
+    shown = str(inspect.signature(attendax.attention))
+    assert "mask: 'Mask | ArrayLike | None'" in shown
+    assert shown.endswith("-> 'Array | tuple[Array, Array]'")
 
 
 @pytest.mark.slow

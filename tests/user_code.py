@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import attendax
-from attendax import masks, ops, scores, spec
+from attendax import encoders, masks, ops, scores, spec
 from attendax.params import AttentionGradients, MultiHeadParams
 
 
@@ -57,6 +57,16 @@ assert_type(ops.attention(x, x, x, return_lse=True), tuple[jax.Array, jax.Array]
 numbers = np.asarray(x, np.float32)
 assert_type(attendax.attention(numbers, numbers, numbers, mask=np.ones((5, 5), bool), bias=numbers[..., :5]), jax.Array)
 assert_type(ops.attention(numbers, x, numbers, mask=masks.causal(), return_lse=True), tuple[jax.Array, jax.Array])
+bools, ids = np.ones((2, 5), bool), np.zeros((2, 5), np.int32)
+by_number = masks.padding(np.array([3, 5])) & masks.segments(ids, ids) & masks.dense(bools[:, None, None])
+modifier = scores.compose(scores.sink(np.ones(4, np.float32)), scores.alibi(np.ones(4, np.float32), np.array([1, 2])))
+assert_type(attendax.attention(numbers, numbers, numbers, mask=by_number, score_mod=modifier), jax.Array)
+config = encoders.EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=2)
+encoder = encoders.init_encoder(jax.random.key(0), config)
+assert_type(encoders.encode(encoder, ids, config=config, mask=bools), jax.Array)
+assert_type(ops.layer_norm(numbers, np.ones(8, np.float32), np.zeros(8, np.float32)), jax.Array)
+assert_type(ops.multi_head_attention(encoder.blocks[0].attention, *3 * [numbers[0, :, :, :6]], num_heads=3), jax.Array)
+assert_type(ops.stack_encoder_blocks(numbers[0, :, :, :6], encoder.blocks, num_heads=3), jax.Array)
 assert_type(attendax.__version__, str)
 print(attendax.explain(x, x, x), attendax.attention_stats(x, x).entropy.shape)
 print(attendax.weights_at(x, x, queries=jnp.array([1])).shape, jax.grad(loss)(x).shape)

@@ -1,5 +1,7 @@
 """The door: attention by the whole law, by the fastest path that keeps it."""
 
+from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
+
 from typing import Any, Literal, Unpack, overload
 
 import jax
@@ -42,7 +44,7 @@ def attention(
     dropout_rng: Any = None,
     return_lse: bool = False,
     implementation: str | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """Average the values, each weighted by how well its key answers the query, in memory O(T + S).
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2;

@@ -16,6 +16,7 @@ import numpy as np
 from attendax.checks import fail, integer, is_traced
 from attendax.checks.advice import on_kind
 
+ArrayLike = jax.Array | np.ndarray[Any, Any]  # what public functions take for an array; see ``operands.takes_arrays``
 LENGTH, SIDE, OFFSET = 2**29, 2**30, 3 * 2**29
 INT32 = np.iinfo(np.int32)
 NARROW = ("int8", "int16", "int32", "uint8", "uint16")  # all their values are ones of int32

@@ -21,9 +21,8 @@ import numpy as np
 from attendax import checks, integers
 from attendax.checks import fail, written
 from attendax.checks.advice import on_axes, on_kind, on_window
+from attendax.integers import ArrayLike as ArrayLike
 from attendax.pictures import Pictures
-
-ArrayLike = jax.Array | np.ndarray[Any, Any]  # what public functions take for an array; see ``operands.takes_arrays``
 
 __all__ = ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
@@ -194,7 +193,7 @@ class Mask:
                 fail(ValueError, "dense", sentence, advice=said)
 
 
-def causal(offset: Any = 0) -> Mask:
+def causal(offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at key j when ``j <= i + offset`` (L4). A block at the end of the keys: ``offset = S - T``.
 
     Args:
@@ -204,7 +203,7 @@ def causal(offset: Any = 0) -> Mask:
     return _within("causal", None, 0, offset)
 
 
-def window(left: int | None, right: int | None, offset: Any = 0) -> Mask:
+def window(left: int | None, right: int | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
 
     Args:
@@ -219,7 +218,7 @@ def window(left: int | None, right: int | None, offset: Any = 0) -> Mask:
     return _within("window", left, right, offset)
 
 
-def padding(key_lengths: Any, query_lengths: Any = None) -> Mask:
+def padding(key_lengths: int | ArrayLike, query_lengths: int | ArrayLike | None = None) -> Mask:
     """The first ``key_lengths`` keys are real, the rest is padding; likewise for ``query_lengths`` queries.
 
     Args:
@@ -232,12 +231,12 @@ def padding(key_lengths: Any, query_lengths: Any = None) -> Mask:
     return Mask("padding", (of_keys, of_queries))
 
 
-def segments(query_ids: Any, key_ids: Any) -> Mask:
+def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Mask:
     """Packed sequences: a query may look at the keys of its own segment. Integer ids (..., T) and (..., S)."""
     return Mask("segments", integers.ids("segments", query_ids, key_ids))
 
 
-def prefix(lengths: Any, offset: Any = 0) -> Mask:
+def prefix(lengths: int | ArrayLike, offset: int | ArrayLike = 0) -> Mask:
     """Causal, but the first ``lengths`` keys are open to every query (prefix language model).
 
     Args:
@@ -247,7 +246,7 @@ def prefix(lengths: Any, offset: Any = 0) -> Mask:
     return _within("prefix", None, 0, offset) | Mask("prefix", (integers.lengths("prefix", "lengths", lengths),))
 
 
-def dense(array: Any) -> Mask:
+def dense(array: ArrayLike) -> Mask:
     """A boolean array (T, S), or of the full rank of the scores, each axis full or 1 (L3)."""
     if str(getattr(array, "dtype", None)) != "bool":
         sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
@@ -255,7 +254,7 @@ def dense(array: Any) -> Mask:
     return Mask("dense", (array,))
 
 
-def from_function(f: Callable, *arrays: Any) -> Mask:
+def from_function(f: Callable[..., Any], *arrays: Any) -> Mask:
     """Any function ``f(i, j, *arrays) -> bool`` of the positions i (T, 1) and j (1, S), element by element.
 
     The positions of one tile at a time are asked for, so what varies with the position is looked up: ``ids[i]``.

@@ -12,6 +12,7 @@ import jax
 
 from attendax import integers
 from attendax.checks import fail, floating, function_arrays, number, written
+from attendax.integers import ArrayLike
 
 __all__ = ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "sink", "softcap"]
 
@@ -89,7 +90,7 @@ def softcap(cap: float) -> ScoreModifier:
     return ScoreModifier("softcap", (), (number("softcap", "cap", cap, low=0, closed=False),))
 
 
-def alibi(slopes: Any, offset: Any = 0) -> ScoreModifier:
+def alibi(slopes: ArrayLike, offset: int | ArrayLike = 0) -> ScoreModifier:
     """Lower the scores with distance: ``s - slope_n · |i + offset - j|`` (Press et al. 2022).
 
     Args:
@@ -105,7 +106,7 @@ def alibi(slopes: Any, offset: Any = 0) -> ScoreModifier:
     return _with_offset("alibi", slopes, integers.exact_offset("alibi", offset))
 
 
-def relative_bias(table: Any, offset: Any = 0) -> ScoreModifier:
+def relative_bias(table: ArrayLike, offset: int | ArrayLike = 0) -> ScoreModifier:
     """Add a learned number per head and distance: ``s + table[n, R + clip(j - i - offset, -R, R)]``.
 
     One number per distance is from Raffel et al. 2020, the clipping from Shaw et al. 2018.
@@ -124,7 +125,7 @@ def relative_bias(table: Any, offset: Any = 0) -> ScoreModifier:
     return _with_offset("relative_bias", table, integers.offset("relative_bias", offset))
 
 
-def sink(logits: Any) -> ScoreModifier:
+def sink(logits: ArrayLike) -> ScoreModifier:
     """Let a learned number for each head take a share of the weight and give nothing (gpt-oss; Xiao et al. 2024).
 
     It is one more key that every query sees, with the score ``logits[n]`` and the value 0: ``p_ij = exp(s_ij) /
@@ -143,7 +144,7 @@ def sink(logits: Any) -> ScoreModifier:
     return ScoreModifier("sink", (logits,))
 
 
-def from_function(f: Callable, *arrays: Any) -> ScoreModifier:
+def from_function(f: Callable[..., Any], *arrays: Any) -> ScoreModifier:
     """Any function ``f(scores, (n, i, j), *arrays) -> scores``, of JAX operations, element by element.
 
     Args:

@@ -7,14 +7,16 @@ cannot differ in how the pieces are put together, only in the pieces, and those 
 import dataclasses
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from attendax import checks, masks, ops, spec
+from attendax.masks import ArrayLike
 from attendax.params import EncoderParams
 from attendax.sharding.division import DIVISION
 from attendax.sharding.explicit import over_auto_axes
@@ -52,20 +54,37 @@ def _init_leaf(name: str, rng: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Arr
     return INIT_SCALE * jax.random.normal(rng, leaf.shape, leaf.dtype)
 
 
+class Inputs(TypedDict, total=False):
+    """What ``encode`` may be told beside ids and configuration."""
+
+    mask: ArrayLike | None
+    token_types: ArrayLike | None
+    segments: ArrayLike | None
+    dropout_rng: Any
+    dtype: DTypeLike | None
+    remat: bool
+
+
+@overload
+def encode(params: EncoderParams, x: ArrayLike, *, config: EncoderConfig, **inputs: Unpack[Inputs]) -> jax.Array: ...
+@overload
+def encode(
+    params: EncoderParams, x: ArrayLike, *, config: EncoderConfig, twin: ModuleType, **inputs: Unpack[Inputs]
+) -> jax.Array | np.ndarray: ...
 @over_auto_axes
 def encode(
     params: EncoderParams,
-    x: Any,
+    x: ArrayLike,
     *,
     config: EncoderConfig,
-    mask: Any = None,
-    token_types: Any = None,
-    segments: Any = None,
+    mask: ArrayLike | None = None,
+    token_types: ArrayLike | None = None,
+    segments: ArrayLike | None = None,
     dropout_rng: Any = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     remat: bool = False,
     twin: ModuleType = ops,
-) -> Any:
+) -> jax.Array | np.ndarray:
     """Turn token ids into hidden states, one vector for each token.
 
     h = Norm(token[x] + position[0..T-1] + token_type[token_types]); then h = layer(h) for each of the L layers (Devlin

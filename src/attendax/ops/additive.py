@@ -10,6 +10,7 @@ from attendax.checks import check
 from attendax.kernels.not_finite import mark_of_rows
 from attendax.kernels.numerics import finite, matmul
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike
 
 from .full_attention import out_and_weights
 from .weighted_sum import as_allowed, pull_back
@@ -17,7 +18,13 @@ from .weighted_sum import as_allowed, pull_back
 
 @takes_arrays
 def additive_attention(
-    Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    v: ArrayLike,
+    mask: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """Average the values, weighted by ``score(q, k) = vᵀ tanh(W_q q + W_k k)`` (Bahdanau et al. 2015, appendix A.1.2).
 
@@ -42,13 +49,13 @@ def additive_attention(
 
 def _attend(
     function: str,
-    Q: Array,
-    K: Array,
-    V: Array,
-    W_q: Array,
-    W_k: Array,
-    v: Array,
-    mask: Array | None,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    v: ArrayLike,
+    mask: ArrayLike | None,
 ) -> Any:
     check(function, {"Q": Q, "K": K, "V": V, "W_q": W_q, "W_k": W_k, "v": v})
     shape = (*Q.shape[:-1], K.shape[-2])
@@ -65,7 +72,14 @@ def _attend(
 
 @takes_arrays
 def additive_attention_backward(
-    grad_output: Array, Q: Array, K: Array, V: Array, W_q: Array, W_k: Array, v: Array, mask: Array | None = None
+    grad_output: ArrayLike,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    W_q: ArrayLike,
+    W_k: ArrayLike,
+    v: ArrayLike,
+    mask: ArrayLike | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of all six arrays; derived by hand in ``spec``."""
     function = "additive_attention_backward"

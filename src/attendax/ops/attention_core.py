@@ -13,6 +13,7 @@ from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import matmul_transposed
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike
 from attendax.sharding.layout import refuse_divided_tokens
 
 from .additive import additive_attention as additive_attention
@@ -22,7 +23,7 @@ from .weighted_sum import as_allowed, pull_back, softmax
 
 
 @takes_arrays
-def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
+def compute_attention_scores(Q: ArrayLike, K: ArrayLike, scale: bool = True) -> Array:
     """Compare every query with every key: ``scores = Q Kᵀ / √d_k`` (Vaswani et al. 2017, equation 1).
 
     Args:
@@ -50,7 +51,7 @@ def compute_attention_scores(Q: Array, K: Array, scale: bool = True) -> Array:
 
 @takes_arrays
 def compute_attention_scores_backward(
-    grad_output: Array, Q: Array, K: Array, scale: bool = True
+    grad_output: ArrayLike, Q: ArrayLike, K: ArrayLike, scale: bool = True
 ) -> tuple[Array, Array]:
     """Gradients grad_Q, grad_K; derived by hand in ``spec``."""
     check("compute_attention_scores_backward", {"Q": Q, "K": K, "grad_output": grad_output})
@@ -59,7 +60,7 @@ def compute_attention_scores_backward(
 
 
 @takes_arrays
-def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
+def apply_attention_mask(scores: ArrayLike, mask: ArrayLike, mask_value: float = -1e9) -> Array:
     """Replace the scores of forbidden pairs by ``mask_value``; ``spec`` says what that does not do.
 
     Args:
@@ -81,7 +82,9 @@ def apply_attention_mask(scores: Array, mask: Array, mask_value: float = -1e9) -
 
 
 @takes_arrays
-def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array, mask_value: float = -1e9) -> Array:
+def apply_attention_mask_backward(
+    grad_output: ArrayLike, scores: ArrayLike, mask: ArrayLike, mask_value: float = -1e9
+) -> Array:
     """Gradient with respect to the scores: 0 where they were replaced."""
     check("apply_attention_mask_backward", {"scores": scores, "grad_output": grad_output})
     checks.mask("apply_attention_mask_backward", mask, scores.shape, broadcast=True, optional=False)
@@ -90,7 +93,7 @@ def apply_attention_mask_backward(grad_output: Array, scores: Array, mask: Array
 
 
 @takes_arrays
-def attention_weights(scores: Array, axis: int = -1) -> Array:
+def attention_weights(scores: ArrayLike, axis: int = -1) -> Array:
     """Convert scores to weights that sum to 1 along an axis: ``softmax``, under the name it has inside attention.
 
     Args:
@@ -109,7 +112,7 @@ def attention_weights(scores: Array, axis: int = -1) -> Array:
 
 
 @takes_arrays
-def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1) -> Array:
+def attention_weights_backward(grad_output: ArrayLike, scores: ArrayLike, axis: int = -1) -> Array:
     """Gradient with respect to the scores; derived by hand in ``spec.softmax_backward``."""
     checks.softmax("attention_weights_backward", {"scores": scores, "grad_output": grad_output}, axis)
     return pull_back(lambda scores: softmax(scores, axis), grad_output, scores)[0]
@@ -117,7 +120,7 @@ def attention_weights_backward(grad_output: Array, scores: Array, axis: int = -1
 
 @takes_arrays
 def scaled_dot_product_attention(
-    Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
+    Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None = None, *, bias: ArrayLike | None = None
 ) -> tuple[Array, Array]:
     """Average the values: ``Attention(Q, K, V) = softmax(Q Kᵀ / √d_k + bias) V`` (Vaswani et al. 2017, equation 1).
 
@@ -147,11 +150,11 @@ def scaled_dot_product_attention(
 
 def _attend(
     function: str,
-    Q: Array,
-    K: Array,
-    V: Array,
-    mask: Array | None,
-    bias: Array | None,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    mask: ArrayLike | None,
+    bias: ArrayLike | None,
 ) -> Any:
     check(function, {"Q": Q, "K": K, "V": V})
     refuse_divided_tokens(function, Q, K)
@@ -163,7 +166,13 @@ def _attend(
 
 @takes_arrays
 def scaled_dot_product_attention_backward(
-    grad_output: Array, Q: Array, K: Array, V: Array, mask: Array | None = None, *, bias: Array | None = None
+    grad_output: ArrayLike,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    mask: ArrayLike | None = None,
+    *,
+    bias: ArrayLike | None = None,
 ) -> tuple[Array, ...]:
     """Gradients grad_Q, grad_K, grad_V and, where a bias is given, grad_bias; derived by hand in ``spec``."""
     function = "scaled_dot_product_attention_backward"

@@ -46,7 +46,7 @@ def attention(
     dropout_rng: Any = None,
     return_lse: bool = False,
     implementation: str | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """Average the values, each weighted by how well its key answers the query; every T x S score is built.
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
@@ -90,7 +90,9 @@ def _dense(function: str, query: Any, key: Any, value: Any, implementation: Any 
     return checked_call(function, query, key, value, implementation=implementation, offered=("dense",), **options)
 
 
-def out_and_weights(query: Array, key: Array, value: Array, allowed: Array, bias: Array | None = None) -> Any:
+def out_and_weights(
+    query: ArrayLike, key: ArrayLike, value: ArrayLike, allowed: ArrayLike, bias: ArrayLike | None = None
+) -> tuple[Array, Array]:
     """out (..., T, V) and weights (..., T, S) of heads that share nothing, for boolean ``allowed`` of that shape."""
     if bias is not None:
         bias = bias.reshape((1,) * (allowed.ndim - bias.ndim) + bias.shape)[..., None, :, :]
@@ -103,12 +105,12 @@ def out_and_weights(query: Array, key: Array, value: Array, allowed: Array, bias
 @knows_keywords
 @takes_arrays
 def attention_with_weights(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
     mask: Any = None,
-    bias: Array | None = None,
+    bias: ArrayLike | None = None,
     score_mod: Any = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
@@ -129,18 +131,18 @@ def attention_with_weights(
 @knows_keywords
 @takes_arrays
 def attention_backward(
-    grad_output: Array,
-    query: Array,
-    key: Array,
-    value: Array,
+    grad_output: ArrayLike,
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
     *,
     mask: Any = None,
-    bias: Array | None = None,
+    bias: ArrayLike | None = None,
     score_mod: Any = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
-    grad_lse: Array | None = None,
+    grad_lse: ArrayLike | None = None,
     implementation: str | None = None,
 ) -> AttentionGradients:
     """Gradients of every floating input as ``AttentionGradients``; derived by hand in ``spec``."""

@@ -22,7 +22,7 @@ from .weighted_sum import as_allowed, pull_back
 
 
 @takes_arrays
-def split_heads(x: Array, num_heads: int) -> Array:
+def split_heads(x: ArrayLike, num_heads: int) -> Array:
     """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
 
     Args:
@@ -41,18 +41,18 @@ def split_heads(x: Array, num_heads: int) -> Array:
         (2, 8, 10, 64)
     """
     B, N, T, d_k = checks.split_heads("split_heads", {"x": x}, num_heads)
-    return x.reshape(B, T, N, d_k).swapaxes(1, 2)
+    return jnp.reshape(x, (B, T, N, d_k)).swapaxes(1, 2)
 
 
 @takes_arrays
-def split_heads_backward(grad_output: Array, x: Array, num_heads: int) -> Array:
+def split_heads_backward(grad_output: ArrayLike, x: ArrayLike, num_heads: int) -> Array:
     """Gradient with respect to ``x``."""
     checks.split_heads("split_heads_backward", {"x": x, "grad_output": grad_output}, num_heads)
     return pull_back(lambda x: split_heads(x, num_heads), grad_output, x)[0]
 
 
 @takes_arrays
-def merge_heads(x: Array) -> Array:
+def merge_heads(x: ArrayLike) -> Array:
     """Put the heads side by side again: the inverse of ``split_heads``.
 
     Args:
@@ -66,11 +66,11 @@ def merge_heads(x: Array) -> Array:
         ValueError: another rank.
     """
     shape = checks.merge_heads("merge_heads", {"x": x})
-    return x.swapaxes(1, 2).reshape(shape)
+    return jnp.reshape(x.swapaxes(1, 2), shape)
 
 
 @takes_arrays
-def merge_heads_backward(grad_output: Array, x: Array) -> Array:
+def merge_heads_backward(grad_output: ArrayLike, x: ArrayLike) -> Array:
     """Gradient with respect to ``x``."""
     checks.merge_heads("merge_heads_backward", {"x": x, "grad_output": grad_output})
     return pull_back(merge_heads, grad_output, x)[0]
@@ -162,7 +162,7 @@ def in_tiles(params: MultiHeadParams, Q: Any, K: Any, V: Any, mask: Any, shape: 
     return fusion_barrier(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
-def forward(params: MultiHeadParams, Q: Array, K: Array, V: Array, allowed: Array) -> Any:
+def forward(params: MultiHeadParams, Q: ArrayLike, K: ArrayLike, V: ArrayLike, allowed: ArrayLike) -> Any:
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
@@ -192,20 +192,20 @@ def _plus(y: Array, b: Array | None) -> Array:
 
 @takes_arrays
 def multi_head_attention_forward(
-    Q: Array,
-    K: Array,
-    V: Array,
-    W_Q: Array,
-    W_K: Array,
-    W_V: Array,
-    W_O: Array,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    W_Q: ArrayLike,
+    W_K: ArrayLike,
+    W_V: ArrayLike,
+    W_O: ArrayLike,
     num_heads: int,
-    mask: Array | None = None,
+    mask: ArrayLike | None = None,
     *,
-    b_Q: Array | None = None,
-    b_K: Array | None = None,
-    b_V: Array | None = None,
-    b_O: Array | None = None,
+    b_Q: ArrayLike | None = None,
+    b_K: ArrayLike | None = None,
+    b_V: ArrayLike | None = None,
+    b_O: ArrayLike | None = None,
 ) -> tuple[Array, dict[str, Any]]:
     """Multi-head attention by its textbook signature: ``multi_head_attention`` and a cache for its backward.
 
@@ -233,7 +233,7 @@ def multi_head_attention_forward(
 
 @takes_arrays
 def multi_head_attention_backward(
-    grad_output: Array, cache: dict[str, Any]
+    grad_output: ArrayLike, cache: dict[str, Any]
 ) -> tuple[Array, Array, Array, dict[str, Array]]:
     """Gradients grad_Q, grad_K, grad_V and a dict with those of the weights that are not None; derived in ``spec``."""
     checks.instance("multi_head_attention_backward", "cache", cache, dict)
@@ -290,13 +290,15 @@ class MultiHeadAttention:
         """Width of a head, M / N."""
         return self.d_model // self.num_heads
 
-    def init(self, rng: Any, dtype: Any = float) -> Any:
+    def init(self, rng: Any, dtype: Any = float) -> MultiHeadParams:
         """Weights; see ``init_multi_head_attention``."""
         widths: Any = {"kdim": self.kdim, "vdim": self.vdim}
         return init_multi_head_attention(rng, self.d_model, self.num_heads, **widths, bias=self.bias, dtype=dtype)
 
     @takes_arrays
-    def forward(self, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None) -> Any:
+    def forward(
+        self, params: MultiHeadParams, Q: ArrayLike, K: ArrayLike, V: ArrayLike, mask: ArrayLike | None = None
+    ) -> Array:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
         arrays = {"Q": Q, "K": K, "V": V}
         shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
@@ -304,12 +306,18 @@ class MultiHeadAttention:
 
     @takes_arrays
     def backward(
-        self, grad_output: Array, params: MultiHeadParams, Q: Array, K: Array, V: Array, mask: Array | None = None
-    ) -> Any:
+        self,
+        grad_output: ArrayLike,
+        params: MultiHeadParams,
+        Q: ArrayLike,
+        K: ArrayLike,
+        V: ArrayLike,
+        mask: ArrayLike | None = None,
+    ) -> tuple[Array, Array, Array, MultiHeadParams]:
         """Gradients grad_Q, grad_K, grad_V, and those of the weights as ``MultiHeadParams``."""
         arrays = {"Q": Q, "K": K, "V": V, "grad_output": grad_output}
         name = "multi_head_attention_backward"
         checks.instance(name, "params", params, MultiHeadParams)
         check(name, arrays | params._asdict(), signature="multi_head_attention_forward")
         grad_params, *grads = pull_back(lambda p, q, k, v: self.forward(p, q, k, v, mask), grad_output, params, Q, K, V)
-        return *grads, grad_params
+        return grads[0], grads[1], grads[2], grad_params

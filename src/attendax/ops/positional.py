@@ -9,6 +9,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike
 
 from .weighted_sum import pull_back
 
@@ -46,7 +47,7 @@ def sinusoidal_encoding(max_length: int, d_model: int, *, dtype: Any = float) ->
 
 
 @takes_arrays
-def add_positional_encoding(x: Array, pe: Array) -> Array:
+def add_positional_encoding(x: ArrayLike, pe: ArrayLike) -> Array:
     """Add to each token the encoding of its position: ``x + pe[:T]``.
 
     Args:
@@ -66,7 +67,7 @@ def add_positional_encoding(x: Array, pe: Array) -> Array:
 
 
 @takes_arrays
-def add_positional_encoding_backward(grad_output: Array, x: Array, pe: Array) -> tuple[Array, Array]:
+def add_positional_encoding_backward(grad_output: ArrayLike, x: ArrayLike, pe: ArrayLike) -> tuple[Array, Array]:
     """Gradients grad_x, grad_pe; derived by hand in ``spec``."""
     checks.positions("add_positional_encoding_backward", {"x": x, "pe": pe, "grad_output": grad_output})
     return pull_back(add_positional_encoding, grad_output, x, pe)
@@ -98,7 +99,7 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtyp
 
 
 @takes_arrays
-def rotary_encoding(x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+def rotary_encoding(x: ArrayLike, *, theta: float = 10000.0, positions: Any = None) -> Array:
     """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
 
     ``aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ``, ``bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ`` for the pairs (xᵢ, x_{i+D/2}), with
@@ -126,7 +127,7 @@ def rotary_encoding(x: Array, *, theta: float = 10000.0, positions: Any = None) 
     return _turned(x, positions, theta)
 
 
-def _turned(x: Array, positions: Any, theta: float) -> Array:
+def _turned(x: ArrayLike, positions: Any, theta: float) -> Array:
     (wide,) = widen(x)
     first, second = jnp.split(wide, 2, axis=-1)
     d = first.shape[-1]
@@ -155,7 +156,9 @@ def _of_traced(positions: Array, frequency: np.ndarray, dtype: Any) -> tuple[Arr
 
 
 @takes_arrays
-def rotary_encoding_backward(grad_output: Array, x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+def rotary_encoding_backward(
+    grad_output: ArrayLike, x: ArrayLike, *, theta: float = 10000.0, positions: Any = None
+) -> Array:
     """Gradient with respect to ``x``; derived by hand in ``spec``."""
     theta = checks.rotary("rotary_encoding_backward", {"x": x, "grad_output": grad_output}, positions, theta)
     return pull_back(lambda x: _turned(x, positions, theta), grad_output, x)[0]
@@ -177,7 +180,7 @@ def create_causal_mask(seq_length: int) -> Array:
 
 
 @takes_arrays
-def create_padding_mask(lengths: Array, max_length: int) -> Array:
+def create_padding_mask(lengths: ArrayLike, max_length: int) -> Array:
     """Mark the real tokens of sequences that were padded to one length.
 
     Args:

@@ -11,6 +11,7 @@ from attendax import checks
 from attendax.checks import check, fail
 from attendax.kernels.numerics import matmul
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike
 from attendax.params import SingleHeadParams
 
 from .attention_core import scaled_dot_product_attention
@@ -46,18 +47,20 @@ class Attention:
         checks.integer("Attention", "embedding_dimension", self.embedding_dimension)
         checks.boolean("Attention", "causal", self.causal)
 
-    def init(self, rng: Any, dtype: Any = float) -> Any:
+    def init(self, rng: Any, dtype: Any = float) -> SingleHeadParams:
         """Weights: four (M, M), normal with standard deviation 0.02."""
         shape = (self.embedding_dimension, self.embedding_dimension)
         return SingleHeadParams(*(0.02 * jax.random.normal(key, shape, dtype) for key in jax.random.split(rng, 4)))
 
     @takes_arrays
-    def forward(self, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
+    def forward(self, params: SingleHeadParams, x: ArrayLike, *, causal: bool | None = None) -> Array:
         """Attend within x (B, T, M); ``causal`` None means the layer's own setting. Returns (B, T, M)."""
         return self.forward_with_weights(params, x, causal=causal)[0]
 
     @takes_arrays
-    def forward_with_weights(self, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
+    def forward_with_weights(
+        self, params: SingleHeadParams, x: ArrayLike, *, causal: bool | None = None
+    ) -> tuple[Array, Array]:
         """``forward``, and the attention weights (B, T, T)."""
         check("Attention", {"x": x} | params._asdict())
         wide, w_q, w_k, w_v, w_o = widen(x, *params)
@@ -68,7 +71,9 @@ class Attention:
         return matmul(mixed, w_o).astype(x.dtype), weights.astype(x.dtype)
 
     @takes_arrays
-    def backward(self, grad_output: Array, params: SingleHeadParams, x: Array, *, causal: bool | None = None) -> Any:
+    def backward(
+        self, grad_output: ArrayLike, params: SingleHeadParams, x: ArrayLike, *, causal: bool | None = None
+    ) -> tuple[Array, SingleHeadParams]:
         """Gradient of x, and those of the weights as ``SingleHeadParams``."""
         check("Attention.backward", {"x": x, "grad_output": grad_output} | params._asdict())
         return pull_back(lambda x, params: self.forward(params, x, causal=causal), grad_output, x, params)
@@ -97,13 +102,13 @@ class ScaledDotProductAttention:
     @takes_arrays
     def forward(
         self,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
+        query: ArrayLike,
+        key: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
         *,
         rng: Any = None,
-    ) -> Any:
+    ) -> Array:
         """Attend; with a random key ``rng`` weights are dropped (training), without one they are not (evaluation)."""
         name = "ScaledDotProductAttention"
         if (key is None) != (value is None):
@@ -121,14 +126,14 @@ class ScaledDotProductAttention:
     @takes_arrays
     def backward(
         self,
-        grad_output: Array,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
+        grad_output: ArrayLike,
+        query: ArrayLike,
+        key: ArrayLike | None = None,
+        value: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
         *,
         rng: Any = None,
-    ) -> Any:
+    ) -> Array | tuple[Array, Array, Array]:
         """Gradients (grad_query, grad_key, grad_value), or grad_input where key and value are None."""
         alone = key is None and value is None
         arrays = {"query": query, "key": query if alone else key, "value": query if alone else value}

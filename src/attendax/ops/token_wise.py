@@ -12,12 +12,13 @@ from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import fusion_barrier, times
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike
 
 from .weighted_sum import pull_back
 
 
 @takes_arrays
-def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
+def layer_norm(x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-6) -> Array:
     """``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4).
 
     The variance is taken about the mean, and the mean is subtracted twice: the second time takes away what the rounding
@@ -52,7 +53,9 @@ def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) 
 
 
 @takes_arrays
-def layer_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array, Array]:
+def layer_norm_backward(
+    grad_output: ArrayLike, x: ArrayLike, gamma: ArrayLike, eps: float = 1e-6
+) -> tuple[Array, Array, Array]:
     """Gradients grad_x, grad_gamma, grad_beta; derived by hand in ``spec``."""
     function = "layer_norm_backward"
     check(function, {"x": x, "gamma": gamma, "grad_output": grad_output})
@@ -79,7 +82,9 @@ ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "sil
 
 
 @takes_arrays
-def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu") -> Array:
+def feed_forward(
+    x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *, activation: str = "relu"
+) -> Array:
     """Put every token through ``FFN(x) = f(x W1 + b1) W2 + b2`` (Vaswani et al. 2017, equation 2, with f = ReLU).
 
     Args:
@@ -102,11 +107,11 @@ def feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activa
 
 def _feed_forward(
     function: str,
-    x: Array,
-    W1: Array,
-    b1: Array,
-    W2: Array,
-    b2: Array,
+    x: ArrayLike,
+    W1: ArrayLike,
+    b1: ArrayLike,
+    W2: ArrayLike,
+    b2: ArrayLike,
     activation: str,
 ) -> Any:
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2})
@@ -121,7 +126,14 @@ def _feed_forward(
 
 @takes_arrays
 def feed_forward_backward(
-    grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "relu"
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    W1: ArrayLike,
+    b1: ArrayLike,
+    W2: ArrayLike,
+    b2: ArrayLike,
+    *,
+    activation: str = "relu",
 ) -> tuple[Array, ...]:
     """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
     function = "feed_forward_backward"
@@ -130,7 +142,7 @@ def feed_forward_backward(
 
 
 @takes_arrays
-def rms_norm(x: Array, gamma: Array, eps: float = 1e-6) -> Array:
+def rms_norm(x: ArrayLike, gamma: ArrayLike, eps: float = 1e-6) -> Array:
     """``y = gamma * x / sqrt(mean(x²) + eps)`` over the last axis (Zhang and Sennrich 2019, equation 4).
 
     Args:
@@ -148,7 +160,7 @@ def rms_norm(x: Array, gamma: Array, eps: float = 1e-6) -> Array:
     return _rms_norm("rms_norm", x, gamma, eps)
 
 
-def _rms_norm(function: str, x: Array, gamma: Array, eps: float) -> Array:
+def _rms_norm(function: str, x: ArrayLike, gamma: ArrayLike, eps: float) -> Array:
     check(function, {"x": x, "gamma": gamma})
     eps = checks.number(function, "eps", eps, low=0)
     wide, scale = widen(x, gamma)
@@ -158,14 +170,16 @@ def _rms_norm(function: str, x: Array, gamma: Array, eps: float) -> Array:
 
 
 @takes_arrays
-def rms_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6) -> tuple[Array, Array]:
+def rms_norm_backward(grad_output: ArrayLike, x: ArrayLike, gamma: ArrayLike, eps: float = 1e-6) -> tuple[Array, Array]:
     """Gradients grad_x, grad_gamma; derived by hand in ``spec``."""
     check("rms_norm_backward", {"x": x, "gamma": gamma, "grad_output": grad_output})
     return pull_back(lambda x, gamma: _rms_norm("rms_norm_backward", x, gamma, eps), grad_output, x, gamma)
 
 
 @takes_arrays
-def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu") -> Array:
+def gated_feed_forward(
+    x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, *, activation: str = "gelu"
+) -> Array:
     """``FFN(x) = (f(u) ∘ g) W2 + b2`` with ``(u, g) = x W1 + b1``, halves of the columns (Shazeer 2020, equation 6).
 
     Args:
@@ -188,7 +202,7 @@ def gated_feed_forward(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, 
     return _gated(x, W1, b1, W2, b2, activation)
 
 
-def _gated(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, activation: str) -> Array:
+def _gated(x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, activation: str) -> Array:
     def network(x, W1, b1, W2, b2):
         before, gate = jnp.split(times(x, W1) + b1[None, None], 2, axis=-1)
         return times(ACTIVATIONS[activation](before) * gate, W2) + b2[None, None]
@@ -198,7 +212,14 @@ def _gated(x: Array, W1: Array, b1: Array, W2: Array, b2: Array, activation: str
 
 @takes_arrays
 def gated_feed_forward_backward(
-    grad_output: Array, x: Array, W1: Array, b1: Array, W2: Array, b2: Array, *, activation: str = "gelu"
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    W1: ArrayLike,
+    b1: ArrayLike,
+    W2: ArrayLike,
+    b2: ArrayLike,
+    *,
+    activation: str = "gelu",
 ) -> tuple[Array, ...]:
     """Gradients of x, W1, b1, W2, b2; derived by hand in ``spec``."""
     arrays = {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2}

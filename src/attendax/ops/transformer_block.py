@@ -143,8 +143,8 @@ def _forward(
 
 @takes_arrays
 def encoder_block_backward(
-    grad_output: Array,
-    x: Array,
+    grad_output: ArrayLike,
+    x: ArrayLike,
     params: EncoderBlockParams,
     *,
     num_heads: int,
@@ -162,9 +162,9 @@ def encoder_block_backward(
 
 @takes_arrays
 def stack_encoder_blocks(
-    x: Array,
+    x: ArrayLike,
     blocks: Sequence[EncoderBlockParams],
-    mask: Array | None = None,
+    mask: ArrayLike | None = None,
     *,
     num_heads: int,
     norm: str = "pre",
@@ -190,31 +190,32 @@ def stack_encoder_blocks(
 
 
 def _stack(
-    function: str, x: Array, blocks: Sequence[EncoderBlockParams], mask: Array | None, options: dict[str, Any]
+    function: str, x: ArrayLike, blocks: Sequence[EncoderBlockParams], mask: ArrayLike | None, options: dict[str, Any]
 ) -> Array:
     """The forward in the name of ``function``."""
     checks.tokens_first(function, x, "blocks", blocks)
     if isinstance(blocks, EncoderParams):
         checks.fail(TypeError, function, "blocks must be a sequence, got EncoderParams.", advice="Write params.blocks.")
     check(function, {"x": x})
+    hidden = jnp.asarray(x)
     for params in blocks:
-        shape = checks.encoder_block(function, {"x": x}, params, mask, **options, broadcast=True)
-        x = _forward(params, x, mask, shape, **options)
-    return x
+        shape = checks.encoder_block(function, {"x": hidden}, params, mask, **options, broadcast=True)
+        hidden = _forward(params, hidden, mask, shape, **options)
+    return hidden
 
 
 @takes_arrays
 def stack_encoder_blocks_backward(
-    grad_output: Array,
-    x: Array,
+    grad_output: ArrayLike,
+    x: ArrayLike,
     blocks: Sequence[EncoderBlockParams],
-    mask: Array | None = None,
+    mask: ArrayLike | None = None,
     *,
     num_heads: int,
     norm: str = "pre",
     activation: str = "relu",
     eps: float = 1e-6,
-) -> Any:
+) -> tuple[Array, list[EncoderBlockParams]]:
     """Gradient of x, and a list with those of each block as ``EncoderBlockParams``; derived by hand in ``spec``."""
     checks.tokens_first("stack_encoder_blocks_backward", x, "blocks", blocks)
     check("stack_encoder_blocks_backward", {"x": x, "grad_output": grad_output})
@@ -269,12 +270,12 @@ class TransformerEncoderBlock:
     def _options(self) -> dict[str, Any]:
         return {"num_heads": self.num_heads, "norm": self.norm, "activation": self.activation, "eps": self.eps}
 
-    def init(self, rng: Any, dtype: Any = float) -> Any:
+    def init(self, rng: Any, dtype: Any = float) -> EncoderBlockParams:
         """Weights; see ``init_encoder_block``."""
         return init_encoder_block(rng, self.d_model, self.num_heads, self.d_ff, bias=self.bias, dtype=dtype)
 
     @takes_arrays
-    def forward(self, params: EncoderBlockParams, x: Array, mask: Array | None = None) -> Array:
+    def forward(self, params: EncoderBlockParams, x: ArrayLike, mask: ArrayLike | None = None) -> Array:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
         name = "TransformerEncoderBlock"
         shape = checks.encoder_block(name, {"x": x}, params, mask, **self._options, broadcast=True)
@@ -282,7 +283,7 @@ class TransformerEncoderBlock:
 
     @takes_arrays
     def backward(
-        self, grad_output: Array, params: EncoderBlockParams, x: Array, mask: Array | None = None
+        self, grad_output: ArrayLike, params: EncoderBlockParams, x: ArrayLike, mask: ArrayLike | None = None
     ) -> tuple[Array, EncoderBlockParams]:
         """Gradient of x, and those of the weights as ``EncoderBlockParams``."""
         name, arrays = "TransformerEncoderBlock.backward", {"x": x, "grad_output": grad_output}

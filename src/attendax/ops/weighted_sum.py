@@ -9,15 +9,16 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.masks import ArrayLike
 
 
-def pull_back(function: Callable, grad_output: Array, *arrays: Any) -> tuple[Any, ...]:
+def pull_back(function: Callable, grad_output: ArrayLike, *arrays: Any) -> tuple[Any, ...]:
     """The gradients of ``function`` with respect to its arrays: what each ``*_backward`` here is."""
     return jax.vjp(function, *arrays)[1](grad_output)
 
 
 @takes_arrays
-def softmax(x: Array, axis: int = -1) -> Array:
+def softmax(x: ArrayLike, axis: int = -1) -> Array:
     """Turn scores into positive numbers that sum to 1 along an axis: ``exp(xᵢ) / Σⱼ exp(xⱼ)``; see ``spec.softmax``.
 
     Args:
@@ -41,7 +42,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
 
 
 @takes_arrays
-def softmax_backward(grad_output: Array, x: Array, axis: int = -1) -> Array:
+def softmax_backward(grad_output: ArrayLike, x: ArrayLike, axis: int = -1) -> Array:
     """Gradient with respect to ``x``; derived by hand in ``spec.softmax_backward``."""
     checks.softmax("softmax_backward", {"x": x, "grad_output": grad_output}, axis)
     return pull_back(lambda x: softmax(x, axis), grad_output, x)[0]

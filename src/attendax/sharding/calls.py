@@ -72,7 +72,7 @@ def attention(
     strategy: str | None = None,
     return_lse: bool = False,
     **options: Unpack[Meaning],
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """``attendax.attention`` inside ``shard_map``, over the keys of all devices of a mesh axis.
 
     Each device brings its part of the tokens and gets the results of its own queries; every direction of
@@ -211,7 +211,7 @@ def attention_on_mesh(
     strategy: str | None = None,
     return_lse: bool = False,
     **options: Unpack[Meaning],
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """``attendax.attention`` of whole arrays, the tokens of which a mesh axis divides, where XLA divides all else.
 
     For meshes with Auto axes, inside jit or out of it; on Explicit axes ``attendax.attention`` does so by itself.

@@ -44,7 +44,7 @@ def attention(
     dropout_rng: Any = None,
     return_lse: bool = False,
     implementation: str | None = None,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """Average the values, each weighted by how well its key answers the query: the whole law, by definition.
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
