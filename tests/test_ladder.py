@@ -7,11 +7,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import mistakes_in_sizes
 from attendax import spec
-from attendax.conformance import CASES
+from attendax.conformance import CASES, Implementation, Verdict
 from attendax.conformance.cases import LEVELS, ladder, named
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import AXES, MOST_PAIRS, USES
+from attendax.conformance.checking import judge
 from attendax.conformance.judge import parts, right
 from attendax.conformance.judge.tolerances import dense_errors
 
@@ -49,7 +51,8 @@ AXES_OF_SIZES = {axis: tuple(x for x in values if x != "D") for axis, values in 
 
 def possible(a, x, b, y):
     together = {a: x, b: y}
-    return "N" not in together or together["N"] % together.get("groups", 1) == 0
+    few_are_causal = together.get("asked") == "causal" and together.get("queries") in (1, 4, 16)
+    return not few_are_causal and together.get("N", 0) % together.get("groups", 1) == 0
 
 
 class TestDraw:
@@ -166,3 +169,49 @@ class TestRight:
         one, all_heads = (dense_errors(case, 0, "float32", draws=draws) for draws in (1, 64))
         for leaf, x in all_heads.items():
             assert x / 4 < one[leaf] <= x  # where that is not enough, all heads are asked
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+AS_ASKED = How(profile="numbers")
+
+
+def cheapest_first(cases):
+    return sorted(cases, key=lambda case: np.prod([case.sizes[axis] for axis in "BNTS"]))
+
+
+def shows(fault, case):
+    size = case.sizes
+    known = size | {"R": size["N"] // size["G"], "causal": "is_causal" in case.call, "dtype": case.dtype or "float32"}
+    return eval(fault.shows, known)
+
+
+class TestFaults:
+    @pytest.mark.parametrize("direction", ["forward", "gradient"])
+    @pytest.mark.parametrize("fault", mistakes_in_sizes.TABLE, ids=lambda fault: fault.name)
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_what_is_wrong_at_some_sizes_is_red_in_every_run(self, seed, fault, direction):
+        attend, backward = mistakes_in_sizes.with_fault(fault)
+        attend.backward = backward
+        mistaken = Implementation(attend, fault.name, arrays="numpy", backward=backward)
+        shown = [case for case in drawn(seed).cases if case.direction == direction and shows(fault, case)]
+        how = AS_ASKED._replace(seed=seed)
+        assert any(judge(mistaken, case, how).verdict.fails for case in cheapest_first(shown)[:4])
+
+    @pytest.mark.parametrize(
+        ("given", "dtype"),
+        [({"bits": 10}, None), ({"bits": 7}, None), ({"sums": "bfloat16"}, None), ({"sums": "bfloat16"}, "bfloat16")],
+        ids=["tf32", "bf16", "sums in bf16", "sums in bf16, of bf16"],
+    )
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_coarse_products_and_sums_are_red(self, seed, given, dtype):
+        coarse = Implementation(functools.partial(mistakes_in_sizes.kernel, **given), "coarse", arrays="numpy")
+        fine = Implementation(mistakes_in_sizes.kernel, "fine", arrays="numpy")
+        long = [case for case in drawn(seed).cases if case.sizes["S"] > 1000 and case.dtype == dtype]
+        long = [case for case in long if case.direction == "forward" and "key_lengths" not in case.call]
+        long = [case for case in long if dtype is None or "values about 1" in case.name]  # where sums are long
+        how = AS_ASKED._replace(seed=seed)
+        found = [
+            (judge(coarse, case, how).verdict, judge(fine, case, how).verdict) for case in cheapest_first(long)[:3]
+        ]
+        assert {of_fine for _, of_fine in found} == {Verdict.OK}
+        assert Verdict.WRONG in {of_coarse for of_coarse, _ in found}
