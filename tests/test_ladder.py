@@ -14,6 +14,7 @@ from attendax.conformance.cases import LEVELS, ladder, named
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import AXES, MOST_PAIRS, USES
 from attendax.conformance.checking import judge
+from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge import parts, right
 from attendax.conformance.judge.tolerances import dense_errors
 
@@ -215,3 +216,52 @@ class TestFaults:
         ]
         assert {of_fine for _, of_fine in found} == {Verdict.OK}
         assert Verdict.WRONG in {of_coarse for of_coarse, _ in found}
+
+
+class TestUnwritten:
+    """The last rows of a kernel that never writes them hold what was in memory: an earlier result, unless it is gone.
+
+    Which memory a kernel gets is the allocator's choice: NaN, numbers of something else, and once in a while an earlier
+    result. Cases are repeated.
+    """
+
+    FORWARD, GRADIENT = named("lengths that no block divides"), named("gradient: lengths that no block divides")
+
+    def test_numpy(self):
+        def attend(query, key, value):
+            out = np.empty_like(query)
+            out[..., :128, :] = spec.attention(query, key, value)[..., :128, :]
+            return out
+
+        def backward(grad_output, query, key, value):
+            found = [np.empty_like(x) for x in (query, key, value)]
+            for x, right_one in zip(found, spec.attention_backward(grad_output, query, key, value), strict=False):
+                x[..., :128, :] = right_one[..., :128, :]
+            return found
+
+        attend.backward = backward
+        lazy = Implementation(attend, "lazy", arrays="numpy", backward=backward)
+        right_one = Implementation(spec.attention, "right", arrays="numpy", backward=spec.attention_backward)
+        for case in (self.FORWARD, self.GRADIENT):
+            found = [(judge(right_one, case, AS_ASKED).verdict, judge(lazy, case, AS_ASKED).verdict) for _ in range(3)]
+            assert {of_right for of_right, _ in found} == {Verdict.OK}  # and its results are left in freed memory
+            assert any(of_lazy.fails for _, of_lazy in found)
+
+    def test_torch(self):
+        torch = pytest.importorskip("torch")
+        right_attend = torch.nn.functional.scaled_dot_product_attention
+
+        def attend(query, key, value):
+            out = torch.empty_like(query)
+            out[..., :128, :] = right_attend(query, key, value)[..., :128, :]
+            return out
+
+        lazy, right_one = (Implementation(fn, "it", arrays="torch") for fn in (attend, right_attend))
+        found = [[judge(x, self.FORWARD, AS_ASKED).verdict for x in (right_one, lazy)] for _ in range(3)]
+        assert {of_right for of_right, _ in found} == {Verdict.OK}
+        assert any(of_lazy.fails for _, of_lazy in found)
+
+    def test_the_memory_of_a_small_result_is_poisoned(self):
+        arrays = {name: np.ones((1, 1, 3, 5), np.float32) for name in ("query", "key", "value")}
+        in_numpy.poison(arrays)
+        assert np.isnan(np.empty((1, 1, 3, 5), np.float32)).all()
