@@ -131,6 +131,14 @@ MISTAKES = [
         "slope a i j z := slope second a i j (between a i j z)",
         "slope a i j z := slope second a i j z",
     ),
+    # sinks
+    Mistake("Sinks", "a sink is seen by nobody", "| None => true end;", "| None => false end;"),
+    Mistake(
+        "Sinks",
+        "a logit's slope has the other sign",
+        "then one A else zero A end",
+        "then zero A - one A else zero A end",
+    ),
     # tiles
     Mistake("Tiles", "parts joined without rescaling", "exp (m - n) * a + exp (m' - n) * a')", "a + a')"),
     Mistake(

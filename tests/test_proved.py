@@ -63,6 +63,13 @@ CASES = {
     "alibi, then softcap": lambda rng: {"modifier": compose(alibi(0), softcap(0.8)), "mask": some(rng)},
     "softcap, then relative bias": lambda rng: {"modifier": compose(softcap(0.8), relative_bias(1))},
     "dropout": lambda rng: {"rate": 0.4, "mask": some(rng)},
+    "sink": lambda rng: {"logits": rng.standard_normal(N), "mask": some(rng)},
+    "sink, bias, softcap, dropout": lambda rng: {
+        "logits": rng.standard_normal(N),
+        "bias": rng.standard_normal((N, 1, S)),
+        "modifier": softcap(0.8),
+        "rate": 0.4,
+    },
     "out alone": lambda rng: {"grad_lse": 0.0, "mask": some(rng)},
     "lse alone": lambda rng: {"grad_out": 0.0, "mask": some(rng)},
     "all": lambda rng: {
@@ -84,6 +91,7 @@ class Call:
         mask=None,
         bias=None,
         modifier=None,
+        logits=None,
         rate=0.0,
         size=1.0,
         scale=0.7,
@@ -95,6 +103,11 @@ class Call:
         self.arrays["bias"] = np.zeros(1) if bias is None else bias
         self.dout, self.dlse = rng.standard_normal((B, N, T, V)) * grad_out, rng.standard_normal((B, N, T)) * grad_lse
         self.score_mod, self.modifier, self.mod_arrays = modifier or (None, THE["no_modifier"](FLOATS), {})
+        self.sunk = logits is not None
+        if self.sunk:
+            sink = scores.sink(logits)
+            self.score_mod = sink if self.score_mod is None else scores.compose(self.score_mod, sink)
+            self.mod_arrays = self.mod_arrays | {"logits": logits}
         self.mask, self.rate, self.scale, self.heads = mask, rate, scale, heads
         allowed = np.ones((B, N, T, S), bool) if mask is None else np.broadcast_to(mask, (B, N, T, S))
         self.allowed = allowed & (self.arrays["bias"] != -np.inf)
@@ -138,21 +151,30 @@ class Call:
             curry(lambda i, j: float(kept[(*i, j[2])]), 2),
         )
         cotangent = data("Build_cotangent", curry(lambda i, c: float(self.dout[(*i, c)]), 2), lambda i: self.dlse[i])
-        given = FLOATS, options, self.at
+        at, some = self.at, lambda x: x
+        if self.sunk:
+            options, at = THE["with_sink"].whole(FLOATS, SAME, self.logit, options), THE["sink_inputs"](FLOATS)(at)
+            some = functools.partial(data, "Some")  # the key None is the sink
+        given = FLOATS, options, at
         backward = functools.partial(THE["backward"].whole, *given, cotangent)
         lse = [THE["lse"].whole(*given, i) for i in queries]
         results = {
             "out": [THE["out"].whole(*given, i, c) for i in queries for c in range(V)],
             "lse": [x.parts[0] if x.name == "Some" else -np.inf for x in lse],
             "query": [backward(data("Query", i, d)) for i in queries for d in range(D)],
-            "key": [backward(data("Key", j, d)) for j in keys for d in range(D)],
-            "value": [backward(data("Value", j, c)) for j in keys for c in range(V)],
-            "bias": [backward(data("Bias", b)) for b in np.ndindex(bias.shape)],
+            "key": [backward(data("Key", some(j), d)) for j in keys for d in range(D)],
+            "value": [backward(data("Value", some(j), c)) for j in keys for c in range(V)],
+            "bias": [backward(data("Bias", some(b))) for b in np.ndindex(bias.shape)],
         }
         arrays = {name: [] for name in self.mod_arrays}
         for entry in self.entries():
             arrays[entry[0]].append(backward(data("Array", entry)))
         return results | arrays
+
+    @staticmethod
+    def logit(i):
+        """The place of the logit of a query's sink."""
+        return "logits", i[1]
 
     def entries(self):
         """The places of the numbers in the modifier's arrays."""
@@ -173,7 +195,7 @@ def modifier_gradients(score_mod):
         return {}
     if score_mod.kind == "compose":
         return {name: x for part in score_mod.arrays for name, x in modifier_gradients(part).items()}
-    return {{"alibi": "slopes", "relative_bias": "table"}[score_mod.kind]: score_mod.arrays[0]}
+    return {{"alibi": "slopes", "relative_bias": "table", "sink": "logits"}[score_mod.kind]: score_mod.arrays[0]}
 
 
 def assert_same(by_proof, by_specification, tolerance=1e-12):
