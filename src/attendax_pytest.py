@@ -13,6 +13,7 @@ def pytest_addoption(parser):
     group.addoption("--attention-level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
     profile = "numbers, robust or law; numbers unless given"
     group.addoption("--attention-profile", default="numbers", metavar="PROFILE", help=profile)
+    group.addoption("--attention-seed", type=int, metavar="N", help="of the numbers; drawn unless given")
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)
 
@@ -20,6 +21,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Load the collector if it is asked for."""
     if config.getoption("attention"):
+        from attendax.conformance.cases.how import drawn
         from attendax.conformance.command import pytest_plugin
 
+        if config.option.attention_seed is None:  # here: processes of pytest-xdist have the same
+            config.option.attention_seed = drawn()
         config.pluginmanager.register(pytest_plugin, "attendax-conformance")

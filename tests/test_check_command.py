@@ -201,7 +201,7 @@ class TestFiles:
         assert status == 1
         assert "faults in" in out
         found = json.loads((here / "json.out").read_text("utf-8"))
-        assert (found["name"], found["ok"], found["dtype"], found["seed"]) == ("mine:wrong", False, "float32", 0)
+        assert (found["name"], found["ok"], found["dtype"]) == ("mine:wrong", False, "float32")
         assert (here / "markdown.out").read_text("utf-8").startswith("# attendax check: mine:wrong")
         assert (here / "html.out").read_text("utf-8").startswith("<!doctype html>")
 

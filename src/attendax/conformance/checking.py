@@ -10,17 +10,17 @@ from typing import Any
 from .adapters.implementation import Implementation
 from .cases import CASES as CASES
 from .cases import Case, asks_for_the_ladder, at_sizes, choose
-from .cases.how import How
+from .cases.how import How, drawn
 from .cases.ladder import ladder
 from .diagnoses import diagnosed
 from .judge.judging import find, offers, rule_of
 from .judge.verdicts import Finding, Verdict
+from .repeating import repeated
 from .report import Report
 from .report.known_failures import KnownFailures
 from .report.outcomes import Outcome, versions
 from .report.reproduction import reproduction
-from .worker.place import end, implement
-from .worker.process import Remote
+from .worker.place import allow, end, implement
 
 
 def check(
@@ -34,7 +34,7 @@ def check(
     level: str = "everything",
     profile: str = "numbers",
     dtype: str = "float32",
-    seed: int = 0,
+    seed: int | None = None,
     sizes: Mapping[str, int] | None = None,
     precision: str = "highest",
     budget: float = 60.0,
@@ -43,6 +43,7 @@ def check(
     progress: Callable[[int, int, Case], None] | None = None,
     timeout: float = 60.0,
     total_timeout: float | None = None,
+    repeat: int | None = None,
     in_process: bool = False,
     **settings: Any,
 ) -> Report:
@@ -72,7 +73,7 @@ def check(
         profile: "numbers": are values and gradients right where the function offers something; "robust" adds NaN under
             masks, extremes and empty sets; "law" is every case, and precision as L8 has it.
         dtype: of the cases that do not choose their own.
-        seed: of the numbers.
+        seed: of the numbers; drawn unless given, so that no function can know it.
         sizes: of some axes, such as ``dict(B=2, N=8, T=1024, S=1024, D=64)``: every case that makes sense there.
         precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
             allowed.
@@ -83,6 +84,8 @@ def check(
         progress: is told index, number and case before each.
         timeout: seconds that the function may take for a case, in a process of its own.
         total_timeout: seconds for all cases; what is left then is not judged.
+        repeat: how often each case is judged, every second time with other numbers; three times, where that is cheap,
+            unless given.
         in_process: call the function in this process, for a debugger. Else it is called in another, which knows
             neither what is right nor the seed; but a function that no other process can import is called in this one.
         **settings: ``causal``, ``empty_rows``, ``lacks``, ``device``; but for an adapter that ships also ``layout``,
@@ -103,21 +106,31 @@ def check(
         >>> check(mine, arrays="numpy", only=["scale given"], level="forward").ok
         True
     """
-    how = How(seed, dtype, profile, dict(sizes or {}), precision, tuple(require), timeout, total_timeout, budget=budget)
+    how = How(
+        seed=drawn(seed), dtype=dtype, profile=profile, sizes=dict(sizes or {}), precision=precision,
+        require=tuple(require), timeout=timeout, total_timeout=total_timeout, repeat=repeat, budget=budget,
+    )  # fmt: skip
     at_sizes(choose(only, level, profile), how.checked().sizes)  # what cannot be asked is refused before anything runs
     listed = KnownFailures.read(known_failures)
     given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
     implementation = implement(fn, how=how, in_process=in_process, **given)
+    end_of_time = time.monotonic() + (how.total_timeout or math.inf)
+
+    def judged(case: Case, how: How) -> Outcome:
+        left = how._replace(timeout=min(how.timeout, end_of_time - time.monotonic()))
+        return listed.skipped(case) or listed.marked(judge(implementation, case, left))
+
     try:
-        outcomes, end_of_time = [], time.monotonic() + (how.total_timeout or math.inf)
+        outcomes = []
         offered = functools.partial(offers, implementation, how=how)
-        drawn = ladder(how if asks_for_the_ladder(only) else how._replace(budget=0), level, offered)
-        cases = at_sizes(choose(only, level, profile, drawn.cases), how.sizes)
+        drawn_cases = ladder(how if asks_for_the_ladder(only) else how._replace(budget=0), level, offered)
+        cases = at_sizes(choose(only, level, profile, drawn_cases.cases), how.sizes)
         for index, case in enumerate(cases):
             if progress:
                 progress(index, len(cases), case)
-            left = how._replace(timeout=min(how.timeout, end_of_time - time.monotonic()))
-            outcomes.append(listed.skipped(case) or listed.marked(judge(implementation, case, left)))
+            outcomes.append(judged(case, how))
+        outcomes = repeated(outcomes, how, judged, end_of_time)
+        allow(implementation, how.timeout * max(1, sum(o.verdict.fails for o in outcomes)))
         rule = rule_of(implementation, how)
         causes = diagnosed(implementation, [o for o in outcomes if o.verdict.fails and not o.known], how)
     finally:
@@ -125,8 +138,8 @@ def check(
             end(implementation)
     name, arrays = implementation.name, implementation.arrays
     return Report(
-        name, implementation.version, arrays, tuple(outcomes), dtype, seed, level, versions(arrays), profile, causes,
-        rule, how.require, implementation.process, drawn.left_out,
+        name, implementation.version, arrays, tuple(outcomes), dtype, how.seed, level, versions(arrays), profile,
+        causes, rule, how.require, implementation.process, drawn_cases.left_out,
     )  # fmt: skip
 
 
@@ -135,8 +148,7 @@ def judge(implementation: Implementation, case: Case, how: How | None = None) ->
     start, how = time.perf_counter(), how or How()
     if how.timeout <= 0:
         return Outcome(case, Finding(Verdict.NOT_JUDGED, "no time left"), 0.0, "")
-    if isinstance(implementation.attend, Remote):
-        implementation.attend.worker.allow(how.timeout)
+    allow(implementation, how.timeout)
     finding, got = find(implementation, case, how)
     seconds = time.perf_counter() - start
     if not finding.verdict.fails:
@@ -148,7 +160,7 @@ def assert_conforms(
     fn: Any,
     case: Case,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     dtype: str = "float32",
     profile: str = "law",
     in_process: bool = False,
@@ -159,7 +171,7 @@ def assert_conforms(
     Args:
         fn: as of ``check``.
         case: one of ``CASES``.
-        seed: of the numbers.
+        seed: of the numbers; drawn unless given, and told where something is wrong.
         dtype: of the cases that do not choose their own.
         profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
         in_process: as of ``check``.
@@ -180,13 +192,13 @@ def assert_conforms(
         ... def test_attention(case):
         ...     assert_conforms(spec.attention, case)
     """
-    how = How(seed, dtype, profile).checked("assert_conforms")
+    how = How(drawn(seed), dtype, profile).checked("assert_conforms")
     outcome = judge(_implement_once(fn, settings | {"in_process": in_process}), case, how)
     finding = outcome.finding
     if finding.verdict is Verdict.NOT_OFFERED:
         raise unittest.SkipTest(f"not offered: {finding.message}")
     if finding.verdict.fails:
-        head = f"{case.law}, {case.name}: {case.about}"
+        head = f"{case.law}, {case.name}: {case.about} (seed {how.seed})"
         raise AssertionError(f"{head}\n{outcome.told()}\n\n{outcome.reproduction}")
     return finding
 

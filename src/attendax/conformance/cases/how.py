@@ -1,5 +1,6 @@
 """How an implementation is judged: numbers, dtype, profile, sizes, precision and time, as one value."""
 
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,12 @@ from .case import LAW, PROFILES, SIZES
 from .kinds import DTYPES as DTYPES
 
 PRECISIONS = ("highest", "tf32", "bf16")
+SEEDS = 10**9
+
+
+def drawn(seed: int | None = None) -> int:
+    """A seed that nobody knows before, unless one is given."""
+    return int.from_bytes(os.urandom(8), "little") % SEEDS if seed is None else seed
 
 
 class How(NamedTuple):
@@ -55,6 +62,8 @@ class How(NamedTuple):
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
         kinds.checked(self.require, who)
+        if not (isinstance(self.seed, int) and self.seed >= 0):
+            raise ValueError(f"{who}: seed got {self.seed!r}, expected 0 or more")
         for name, least in (("timeout", 0), ("total_timeout", 0), ("repeat", 1)):
             got = getattr(self, name)
             if got is not None and not (isinstance(got, (int, float)) and got >= least and got != 0):

@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = f"numbers ({adds['numbers']} cases), robust ({adds['robust']} more: NaN under masks, extremes, empty sets)"
     what.add_argument("--profile", metavar="PROFILE", help=f"{about} or law ({adds['law']} more); numbers unless given")
     what.add_argument("--dtype", default="float32", metavar="DTYPE", help="float32, float64, bfloat16 or float16")
-    what.add_argument("--seed", type=int, default=0, metavar="N", help="of the numbers")
+    what.add_argument("--seed", type=int, metavar="N", help="of the numbers; drawn unless given")
+    about = "how often each case is judged, every second time with other numbers; 3 where that is cheap"
+    what.add_argument("--repeat", type=int, metavar="K", help=about)
     what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
     what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
     about = "seconds for cases at sizes as people run them; 60 unless given, 0 for none"
@@ -97,7 +99,7 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
     given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision, "budget": args.budget}
-    given |= {"timeout": args.timeout, "total_timeout": args.total_timeout}
+    given |= {"timeout": args.timeout, "total_timeout": args.total_timeout, "repeat": args.repeat}
     return given | {"profile": profile(args), "sizes": sizes, "require": tuple(args.require or ())}
 
 

@@ -26,6 +26,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         items.extend(session.genitems(Attention.from_parent(session, name=path, nodeid=path)))
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """The seed, with which all comes again."""
+    return f"attention: seed {config.getoption('attention_seed')}"
+
+
 class Attention(pytest.Collector):
     """A function, whose cases are its tests."""
 
@@ -37,7 +42,7 @@ class Attention(pytest.Collector):
         """
         option = self.config.getoption
         try:
-            how = How(profile=option("attention_profile")).checked()
+            how = How(option("attention_seed"), profile=option("attention_profile")).checked()
             cases = choose(option("attention_only"), option("attention_level"), how.profile)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -76,7 +81,7 @@ class Question(pytest.Item):
         if not isinstance(excinfo.value, Fault):
             return super().repr_failure(excinfo)
         outcome = excinfo.value.outcome
-        head = f"{self.case.law}, {self.case.name}: {self.case.about}"
+        head = f"{self.case.law}, {self.case.name}: {self.case.about} (--attention-seed {self.how.seed})"
         return f"{head}\n{outcome.told()}\n\nThis script shows it:\n\n{outcome.reproduction}"
 
     def reportinfo(self) -> tuple[object, int | None, str]:  # type: ignore[override]

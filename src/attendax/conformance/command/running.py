@@ -15,7 +15,7 @@ from attendax.legible import wrapped
 from ..adapters import ADAPTERS, matrix
 from ..adapters.adapter import version_of
 from ..cases import asks_for_the_ladder, choose, named
-from ..cases.how import How
+from ..cases.how import How, drawn
 from ..cases.ladder import EXAMPLES, POOL
 from ..checking import check, judge
 from ..report import Report
@@ -63,6 +63,7 @@ def _run(args: argparse.Namespace) -> int:
         return _list_adapters()
     if args.list_cases:
         return _list_cases(args)
+    args.seed = drawn(args.seed)
     require("rich", "check", extra="check")
     if args.all_installed:
         refuse_with_all(args)

@@ -75,7 +75,7 @@ def _has_numbers(outcome: Outcome) -> bool:
 
 
 def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
-    trial = Trial(implementation, outcome.case, how)
+    trial = Trial(implementation, outcome.case, how if outcome.seed is None else how._replace(seed=outcome.seed))
     trial.got = dict(outcome.got)
     return trial
 

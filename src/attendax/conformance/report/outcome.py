@@ -60,11 +60,23 @@ class Outcome(NamedTuple):
     reproduction: str  # empty where nothing is wrong
     known: str = ""  # why it is expected to fail, where a list of known failures says so
     got: Mapping[str, Any] = {}  # what a call gave, of a fault; not written anywhere
+    seed: int | None = None  # of its numbers, where they are not those of the run
+    runs: tuple[bool, ...] = ()  # whether each run was red; the second, the fourth, ... were of other numbers
 
     @property
     def verdict(self) -> Verdict:
         """How it ended."""
         return self.finding.verdict
+
+    @property
+    def red(self) -> str:
+        """In how many of its runs it was red: "1 of 3"; empty where it ran once."""
+        return f"{sum(self.runs)} of {len(self.runs)}" if len(self.runs) > 1 else ""
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the same numbers were red and green: a race, or something is kept between calls."""
+        return len(set(self.runs[::2])) > 1
 
     @property
     def multiple(self) -> float | None:
@@ -101,7 +113,9 @@ class Outcome(NamedTuple):
         finding = {k: x for k, x in self.finding._asdict().items() if x not in (None, "", False)}
         case = {"name": self.case.name, "law": self.case.law, "about": self.case.about}
         case |= {"known": self.known} if self.known else {}
-        return case | finding | {"seconds": round(self.seconds, 3), "reproduction": self.reproduction}
+        case |= {"red": self.red} if self.red and self.verdict.fails else {}
+        own = {"seed": self.seed} if self.seed is not None else {}
+        return case | own | finding | {"seconds": round(self.seconds, 3), "reproduction": self.reproduction}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Outcome":
@@ -111,4 +125,4 @@ class Outcome(NamedTuple):
         numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
         index = {"index": tuple(given["index"])} if "index" in given else {}
         return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found["reproduction"],
-                   found.get("known", ""))  # fmt: skip
+                   found.get("known", ""), seed=found.get("seed"))  # fmt: skip

@@ -20,7 +20,8 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
     text = case.text(how.seed, how.dtype)
     about = f"{case.law}, {case.name}: {case.about}"
     name = " ".join(filter(None, (implementation.name, implementation.version)))
-    parts = [f"# {about}\n# {name}: {finding.verdict}. {finding.message}".rstrip(), module.HEADER]
+    found = f"{name}, seed {how.seed}: {finding.verdict}. {finding.message}"
+    parts = [f"# {about}\n# {found}".rstrip(), module.HEADER]
     parts += [module.WIDE] * bool((case.dtype or how.dtype) == "float64" and module.WIDE)
     parts += [module.on(implementation.device)] * bool(implementation.device)
     parts += [

@@ -50,6 +50,12 @@ def end(implementation: Implementation) -> None:
         implementation.attend.worker.close()
 
 
+def allow(implementation: Implementation, seconds: float) -> None:
+    """The next calls may take so long together, where another process makes them."""
+    if isinstance(implementation.attend, Remote):
+        implementation.attend.worker.allow(seconds)
+
+
 def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
     """The path by which another process finds it, or why none does."""
     if isinstance(x, str):
