@@ -9,7 +9,7 @@ from .judge.verdicts import Verdict
 from .report.outcomes import Outcome
 
 TIMES = 3  # where it is cheap
-CHEAP = 0.25  # seconds of a case
+CHEAP = 0.1  # seconds of a case
 SHARE, LEAST = 0.5, 1.0  # of the time that all cases took once, and seconds: so much more is taken unasked
 AGAIN = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
 STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these

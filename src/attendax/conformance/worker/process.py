@@ -139,6 +139,7 @@ class Worker:
                 self.left -= self.taken
             return read_results(folder, most)
         except ValueError as error:
+            self.stop()
             raise Died(f"answered what cannot be read: {error}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -251,11 +252,13 @@ def _name(number: int) -> str:
 
 
 def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:
-    for child in children:
-        child.kill()
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    private.__exit__(None, None, None)
+    try:
+        for child in children:
+            child.kill()
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        private.__exit__(None, None, None)
 
 
 _workers = [0, 1]  # how many there are, and whether this process was readable before the first

@@ -30,7 +30,8 @@ def main() -> None:
     def tell(told: dict[str, Any]) -> None:
         os.write(answers, json.dumps(told).encode() + b"\n")
 
-    made, folders = None, []
+    made: Implementation | None = None
+    folders: list[str] = []
     for line in requests:
         message = json.loads(line)
         if made is None:
@@ -41,6 +42,7 @@ def main() -> None:
         else:
             _answer(made, message)
             tell({})
+    _leave(folders)
 
 
 def _end_with_the_asking(requests: int, folders: list[str]) -> None:
@@ -50,6 +52,10 @@ def _end_with_the_asking(requests: int, folders: list[str]) -> None:
     asked = select.poll()
     asked.register(requests, 0)
     asked.poll()
+    _leave(folders)
+
+
+def _leave(folders: list[str]) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
