@@ -209,6 +209,8 @@ _last: list[tuple[Any, dict[str, Any], Implementation]] = []
 def _implement_once(fn: Any, settings: dict[str, Any]) -> Implementation:
     """``implement``, kept for the next case of the same function: finding its kind of arrays takes a call or two."""
     if not (_last and _last[0][0] is fn and _last[0][1] == settings):
+        for _, _, done in _last:
+            end(done)
         _last[:] = [(fn, settings, implement(fn, **settings))]
     return _last[0][2]
 
