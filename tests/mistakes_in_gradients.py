@@ -33,6 +33,14 @@ def instead(case: str, old: str, new: str) -> Mistake:
 
 
 PLAIN = [
+    # computed again from scores whose largest is not subtracted
+    before(
+        "logits to 100",
+        f"    {COTANGENT}",
+        "if mask is None and bias is None and softcap is None and sinks is None:",
+        '    powers = np.exp(np.where(allowed, steps["products"], -np.inf))',
+        "    weights = powers / np.maximum(powers.sum(axis=-1, keepdims=True), 1e-30)",
+    ),
     instead("plain", "dscores = weights * (dweights - delta)", "dscores = weights * dweights"),
     after("one query", DELTA, "delta = delta if query.shape[-2] > 1 else 0"),
     after("one key", DELTA, "delta = delta if key.shape[-2] > 1 else 0"),

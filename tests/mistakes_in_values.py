@@ -88,6 +88,10 @@ SCALES = [
     ),
     Mistake("softcap, then bias", CAP + BIAS, BIAS + CAP_OF_ALL),
     Mistake("softcap, then mask", CAP + BIAS + MASK, MASK + CAP_OF_ALL + BIAS),
+    # powers overflow at 88
+    Mistake("logits to 100", "powers = np.exp(scores - shift)", "shift = 0 * shift\n    powers = np.exp(scores)"),
+    # the cap is left out where it is large
+    Mistake("softcap of 30, logits to 60", CAP, CAP.replace("not None", "not None and softcap < 20")),
 ]
 NONE = [
     Mistake("no keys", "keepdims=True, initial=-np.inf)", "keepdims=True)"),

@@ -33,6 +33,7 @@ PLAIN = [
     gradient("scale given", "the scale is in both", call="scale=0.3"),
     gradient("scale 0", "nothing flows to query and key", call="scale=0.0"),
     gradient("softcap", "through the tanh", lines="query = 3 * query", call="softcap=2.0"),
+    gradient("logits to 100", "the largest is subtracted", "query = 24 * query", sizes={"T": 131, "S": 257, "D": 64}),
     gradient(
         "a cotangent that is a view",
         "its memory is in another order",

@@ -3,6 +3,7 @@
 from .case import Case
 
 TALL = {"T": 131, "S": 257}  # beyond blocks of 128, and no multiple of any
+WIDE = TALL | {"D": 64, "V": 64}
 HALF = "query, key = np.full_like(query, 300), np.full_like(key, 300); key[:, :, 3] = 301"
 
 SHAPES = [
@@ -49,6 +50,17 @@ SCALES = [
         "what is masked stays masked, whatever the cap",
         lines="mask = rng.random((T, S)) < 0.5; mask[:, 2] = True",
         call="softcap=1.0, mask=mask",
+    ),
+]
+LOGITS = [  # the scores of a trained model; those of normal numbers stay below 6
+    Case("logits to 100", "L7", "the largest is subtracted", sizes=WIDE, lines="query = 24 * query", least="numbers"),
+    Case(
+        "softcap of 30, logits to 60",
+        "L2",
+        "as Gemma caps them",
+        sizes=WIDE,
+        lines="query = 14 * query",
+        call="softcap=30.0",
     ),
 ]
 NONE = [
@@ -180,4 +192,4 @@ DTYPES = [
     ),
     Case("eager", "L12", "without jit as with it", direction="eager", frameworks=("jax",)),
 ]
-CASES = [*SHAPES, *SCALES, *NONE, *HUGE, *DTYPES]
+CASES = [*SHAPES, *SCALES, *LOGITS, *NONE, *HUGE, *DTYPES]
