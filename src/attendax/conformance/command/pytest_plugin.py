@@ -10,6 +10,7 @@ import pytest
 from ..adapters.implementation import Implementation
 from ..cases import Case, choose
 from ..cases.how import How
+from ..cases.ladder import ladder
 from ..checking import judge
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
@@ -42,8 +43,10 @@ class Attention(pytest.Collector):
         """
         option = self.config.getoption
         try:
-            how = How(option("attention_seed"), profile=option("attention_profile")).checked()
-            cases = choose(option("attention_only"), option("attention_level"), how.profile)
+            asked = {"profile": option("attention_profile"), "budget": option("attention_budget")}
+            how = How(option("attention_seed"), **asked).checked()
+            only, level = option("attention_only"), option("attention_level")
+            cases = choose(only, level, how.profile, ladder(how, level).cases)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 made = implement(self.name, adapter=option("attention_adapter"))
