@@ -75,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--total-timeout", type=float, metavar="SECONDS", help=about)
     about = "call the function in this process, for a debugger; else in one that does not know what is right"
     where.add_argument("--in-process", action="store_true", help=about)
+    many = parser.add_argument_group("many candidates")
+    about = "each file *.py of the folder, by itself; --json FILE gets a line for each, as it is done"
+    many.add_argument("--candidates", metavar="DIR", help=about)
+    about = "of each file; attention unless given, or the only public one"
+    many.add_argument("--function", metavar="NAME", help=about)
+    many.add_argument("--workers", type=int, metavar="K", help="how many at a time; half as many as there are cores")
     out = parser.add_argument_group("what is written")
     for kind in REPORTS:
         out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")

@@ -21,7 +21,9 @@ from ..checking import check, judge
 from ..report import Report
 from ..report.screen import terminal
 from ..worker.place import end
+from ..worker.process import FOUND_THERE
 from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all
+from .bulk import judge_all
 from .output import console, progress, write
 
 
@@ -42,8 +44,11 @@ def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | 
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
+    sys.path[:] = [folder for folder in sys.path if folder not in ("", here)]
+    if getattr(args, "in_process", True):
         sys.path.insert(0, here)
+    else:  # the function may write modules there, and this process shall not import them
+        FOUND_THERE[:] = [here]
     try:
         return (judge or _run)(args)
     except (Refusal, ValueError, TypeError, ImportError, AttributeError) as error:
@@ -51,6 +56,8 @@ def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | 
             raise
         print(f"attendax check: {one_line(error)}", file=sys.stderr)
         return REFUSED
+    finally:
+        FOUND_THERE.clear()
 
 
 def _users(error: Exception) -> bool:
@@ -63,6 +70,10 @@ def _run(args: argparse.Namespace) -> int:
         return _list_adapters()
     if args.list_cases:
         return _list_cases(args)
+    if args.candidates is not None:
+        if args.target is not None:
+            raise Refusal(f"--candidates judges each file of a folder: leave the function {args.target} out")
+        return judge_all(args)
     args.seed = drawn(args.seed)
     require("rich", "check", extra="check")
     if args.all_installed:

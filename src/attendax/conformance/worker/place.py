@@ -115,7 +115,10 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
         if not worker.trying:
             raise ValueError(f"check: {asked['fn']}: when it was imported: {died}") from died
         worker.candidate |= {"arrays": worker.trying}
-        told = worker.start()
+        try:
+            told = worker.start()
+        except Died as again:
+            raise ValueError(f"check: {asked['fn']}: when it was imported again: {again}") from again
     if "raised" in told:
         raise _error(told)
     worker.candidate |= {"arrays": told["arrays"], "eager": bool(told.get("eager"))}

@@ -31,6 +31,7 @@ main()"""
 IMPORT = 60.0  # seconds that it has at least to start and to import
 GRACE = 1.0  # seconds in which a process ends that has closed its output
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
+FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
 POSIX = os.name == "posix"
 
 
@@ -40,7 +41,7 @@ class Child:
     def __init__(self) -> None:
         own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, json.dumps(sys.path)], bufsize=0, stdin=subprocess.PIPE,
+            [sys.executable, "-c", START, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
         )  # fmt: skip
         self.events: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
