@@ -132,7 +132,7 @@ def check(
         outcomes = repeated(outcomes, how, judged, end_of_time)
         allow(implementation, how.timeout * max(1, sum(o.verdict.fails for o in outcomes)))
         rule = rule_of(implementation, how)
-        causes = diagnosed(implementation, [o for o in outcomes if o.verdict.fails and not o.known], how)
+        causes = diagnosed(implementation, outcomes, how)
     finally:
         if not isinstance(fn, Implementation):
             end(implementation)

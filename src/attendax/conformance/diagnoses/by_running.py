@@ -1,131 +1,206 @@
-"""Reasons that are seen in the numbers themselves, or by calling again: a factor, a block, a cache, a compiler."""
+"""Reasons that are found by calling again: a race, strides, a compiler; and sizes at which it is right."""
+
+import contextlib
+import contextvars
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from ..cases import CASES
-from ..cases.case import Leaves
-from ..judge.comparing import Tolerance, compare
+from ..cases.case import SIZES, Inputs, Leaves
+from ..judge.comparing import compare
 from ..judge.trial import Trial
 from ..worker.errors import Failed, NoNumbers
-from .hypothesis import loosely, multiplied
+from ..worker.process import Remote
+from .hypothesis import FORWARD, GRADIENT, is_right, loosely
 
-BLOCKS = (512, 256, 128, 64, 32, 16)
-SEEN = ("all zeros", "times what is right")  # ends of names that say what is seen, and no reason
-MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong
-FACTORS = 1e-4  # how constant a factor is
-
-
-def told(trial: Trial) -> tuple[str, str]:
-    """A reason and what to do about it; empty where nothing is seen."""
-    for look in (_precision, _again, _compiled, _factor, _from_a_block_on):
-        if found := look(trial):
-            return found
-    return "", ""
+RACE = "a race, or state kept between calls"
+UNWRITTEN = "uninitialised memory: whole rows are never written"
+ANEW = "state kept between calls: the first call in a new process is right"
+STRIDES = "wrong for arrays that are not contiguous: strides are not read"
+COMPILED = "right without jax.jit, wrong under it"
+ONCE = "what the function does in Python it does once, when it is traced"
+AGAIN = 2  # calls
+FARTHEST = 2**13  # of a size that is looked at
 
 
-def _right(trial: Trial, got: Leaves) -> bool:
-    wanted = trial.expected()
-    return wanted.keys() <= got.keys() and not compare(got, wanted, trial.tolerances(wanted)).verdict.fails
+_seconds: contextvars.ContextVar[list[float]] = contextvars.ContextVar("seconds that calls may take")
 
 
-def _precision(trial: Trial) -> tuple[str, str] | None:
-    """The numbers of a coarser product."""
-    wanted = trial.expected()
-    if trial.dtype == "float64":
-        allowed = {leaf: Tolerance(1e-5) for leaf in wanted}
-        coarse = not compare(trial.got, wanted, allowed).verdict.fails
-        return ("float64 is computed in float32", "") if coarse else None
-    if trial.dtype != "float32" or trial.how.precision != "highest" or trial.case.tolerance is not None:
-        return None
-    if _plain_is_right(trial):  # where products are coarse, all of them are
-        return None
-    for precision, unit, words in (("tf32", 2**-11, "tf32 or in float16"), ("bf16", 2**-8, "bf16")):
-        coarser = Trial(trial.implementation, trial.case, trial.how._replace(precision=precision))
-        allowed = coarser.tolerances(wanted, effort=1)
-        found = compare(trial.got, wanted, allowed)
-        if not found.verdict.fails and (found.error or 0) > unit / 64:
-            return f"float32 products run at {words}", f"--precision {precision}"
-    return None
-
-
-def _plain_is_right(trial: Trial) -> bool:
-    case = next(case for case in CASES if case.name == "plain")
-    plain = Trial(trial.implementation, case.sized(trial.how.sizes) or case, trial.how)
-    got = _rerun(plain)
-    return got is not None and _right(plain, got)
-
-
-def _rerun(trial: Trial, direction: str | None = None) -> Leaves | None:
+@contextlib.contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Calls may take so long in all; then no more are made."""
+    token = _seconds.set([seconds])
     try:
-        return trial.run(direction=direction)
+        yield
+    finally:
+        _seconds.reset(token)
+
+
+def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:
+    """What another call gives; None where it raises, or there is no time for one."""
+    left, start, attend = _seconds.get(), time.monotonic(), trial.implementation.attend
+    if left[0] <= 0:
+        return None
+    if isinstance(attend, Remote):
+        attend.worker.allow(left[0])
+    try:
+        return trial.run(inputs, direction)
     except (Failed, NoNumbers, NotImplementedError):
         return None
+    finally:
+        left[0] -= time.monotonic() - start
 
 
-def _again(trial: Trial) -> tuple[str, str] | None:
-    """The same call gives something else the second time, or is right then."""
-    if trial.case.judge != "value" or trial.case.direction not in ("forward", "eager", "gradient"):
-        return None
-    again = _rerun(trial)
-    if again is None or all(np.array_equal(again[leaf], x, equal_nan=True) for leaf, x in trial.got.items()):
-        return None
-    said = "the same call gives other numbers the next time"
-    return f"{said}: something is kept between calls, or it is not deterministic", ""
+def is_right_anew(trial: Trial) -> bool:
+    """Whether the call is right where it is the first of a process."""
+    attend = trial.implementation.attend
+    if not isinstance(attend, Remote) or not is_called_once(trial):
+        return False
+    attend.worker.stop()
+    got = rerun(trial)
+    return got is not None and is_right(trial, got)
 
 
-def _compiled(trial: Trial) -> tuple[str, str] | None:
-    """Right without ``jax.jit``, wrong under it."""
-    if trial.case.judge != "value" or trial.case.direction != "forward":
-        return None
-    if trial.implementation.arrays != "jax" or trial.implementation.eager:
-        return None
-    eager = _rerun(trial, "eager")
-    if eager is None or not _right(trial, eager):
-        return None
-    return "right without jax.jit, wrong under it", "what the function does in Python it does once, when it is traced"
+def is_called_once(trial: Trial) -> bool:
+    """Whether the numbers are those of one call, which can be made again."""
+    return trial.case.judge == "value" and trial.case.direction.partition(",")[0] in (*FORWARD, *GRADIENT)
 
 
-def _factor(trial: Trial) -> tuple[str, str] | None:
-    """A leaf is a constant times what is right."""
-    off = []
+def is_unsteady(trial: Trial) -> bool:
+    """Whether the same call gives other numbers, by more than rounding, another time."""
+    if not is_called_once(trial):
+        return False
+    loose = loosely(trial, trial.got)
+    for _ in range(AGAIN):
+        again = rerun(trial)
+        if again is not None and again.keys() == trial.got.keys():
+            if compare(again, trial.got, loose).verdict.fails or _is_allowed(trial, again):
+                return True
+    return False
+
+
+def is_unwritten(trial: Trial) -> bool:
+    """Whether rows of what was got, or of another call, hold what nobody computes, and the others are right."""
+    again = rerun(trial) if is_called_once(trial) else None
+    return any(_has_junk(trial, got) for got in (trial.got, again) if got)
+
+
+def _has_junk(trial: Trial, got: Leaves) -> bool:
+    """NaN or numbers far beyond the largest, in whole rows."""
+    junk, wrong = 0, 0
     for leaf, wanted in trial.expected().items():
-        got = np.asarray(trial.got.get(leaf, np.zeros(0)), np.float64)
-        if got.shape != wanted.shape or not got.size or not np.isfinite(got).all() or not np.isfinite(wanted).all():
-            return None
-        size = float((wanted * wanted).sum())
-        if not size:
+        x = np.asarray(got.get(leaf, wanted), np.float64)
+        if x.shape != wanted.shape or x.ndim < 2 or not x.size:
+            return False
+        largest = np.abs(wanted).max() or 1
+        off = ~(np.abs(x - wanted) <= loosely(trial, trial.expected())[leaf].allowed * largest)
+        absurd = ~(np.abs(x) <= 1e6 * largest) | ((np.abs(x) < 1e-30 * largest) & (wanted != 0))
+        junk += int((absurd.all(axis=-1) & (x != 0).any(axis=-1)).sum())
+        wrong += int(off.any(axis=-1).sum())
+    return junk > 0 and 2 * junk >= wrong
+
+
+def _is_allowed(trial: Trial, got: Leaves) -> bool:
+    wanted = trial.expected()
+    return is_right(trial, got) and not compare(got, wanted, trial.tolerances(wanted)).verdict.fails
+
+
+def is_cured_by_copies(trial: Trial) -> bool:
+    """Whether the call is right with copies that are contiguous."""
+    inputs = trial.inputs
+    copies = Inputs(*(_copied(some) for some in inputs))
+    if not is_called_once(trial) or all(_strides(a) == _strides(b) for a, b in zip(inputs, copies, strict=True)):
+        return False
+    got = rerun(trial, copies)
+    return got is not None and is_right(trial, got)
+
+
+def _copied(some: Mapping[str, object]) -> dict[str, object]:
+    return {k: np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x for k, x in some.items()}
+
+
+def _strides(some: Mapping[str, object]) -> list[tuple[int, ...]]:
+    return [x.strides for x in some.values() if isinstance(x, np.ndarray)]
+
+
+def is_wrong_when_compiled(trial: Trial) -> bool:
+    """Right without ``jax.jit``, wrong under it."""
+    if not is_called_once(trial) or trial.case.direction != "forward":
+        return False
+    if trial.implementation.arrays != "jax" or trial.implementation.eager:
+        return False
+    eager = rerun(trial, direction="eager")
+    return eager is not None and is_right(trial, eager)
+
+
+def smaller(trial: Trial) -> Trial:
+    """The same question at small sizes, as far as it is wrong there, too."""
+    if not is_called_once(trial):
+        return trial
+    for axis, (small, at) in _axes(trial).items():
+        if at(small).items() - (SIZES | trial.case.sizes).items():
+            other = _at(trial, at(small))
+            trial = other if other is not None and not is_right(other, other.got) else trial
+        del axis
+    return trial
+
+
+def where_wrong(trial: Trial) -> str:
+    """The sizes from which on it is wrong, as numbers of one axis each; empty where it is wrong at small sizes, too."""
+    if not is_called_once(trial):
+        return ""
+    trial, found = smaller(trial), []
+    for axis, (small, at) in _axes(trial).items():
+        sizes = SIZES | trial.case.sizes
+        size = next(x for name, x in sizes.items() if name in at(small) and name == axis)
+        if sizes.items() >= at(small).items() or not _is_right_at(trial, at(small)):
             continue
-        factor = float((got * wanted).sum()) / size
-        if np.abs(got - factor * wanted).max() > max(FACTORS, 2 * _eps(trial)) * np.abs(factor * wanted).max():
-            return None
-        if abs(factor - 1) > 1e-3 + 2 * _eps(trial) and factor:
-            off.append((leaf, factor))
-    if not off:
+        found.append(_bound(axis, small, size // (sizes["N"] // sizes["G"] if axis == "N" else 1), trial, at))
+    return " and ".join(found)
+
+
+def _bound(axis: str, right: int, wrong: int, trial: Trial, at: Callable[[int], dict[str, int]]) -> str:
+    """Between a size that is right and one that is wrong; where both come in turn, of which they are multiples."""
+    while wrong - right > 1:
+        half = (right + wrong) // 2
+        right, wrong = (half, wrong) if _is_right_at(trial, at(half)) else (right, half)
+    last = at(right)[axis]
+    if _is_right_at(trial, at(wrong + 1)) and not _is_right_at(trial, at(2 * wrong)):
+        return f"{axis} is a multiple of {at(wrong)[axis]}"
+    if right > 1 and _is_right_at(trial, at(2 * right)) and not _is_right_at(trial, at(2 * right + 1)):
+        return f"{axis} is no multiple of {last}"
+    return f"{axis} > {last}"
+
+
+def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]]:
+    """For each axis a small size, and sizes of all that go with it: what is equal stays equal."""
+    sizes = SIZES | trial.case.sizes
+    T, S, D, V, ratio = *(sizes[axis] for axis in "TSDV"), max(sizes["N"] // max(sizes["G"], 1), 1)
+
+    def of(*names: str) -> Callable[[int], dict[str, int]]:
+        return lambda size: dict.fromkeys(names, size)
+
+    lengths = {"S": (min(7, S), of("T", "S"))} if T == S else {"T": (min(5, T), of("T")), "S": (min(7, S), of("S"))}
+    widths = {"D": (min(4, D), of("D", "V"))} if D == V else {"D": (min(4, D), of("D")), "V": (min(6, V), of("V"))}
+    heads = (min(3 if ratio == 1 else 2, sizes["G"]), lambda size: {"N": ratio * size, "G": size})
+    return lengths | {"N": heads, "B": (min(2, sizes["B"]), of("B"))} | widths
+
+
+def _at(trial: Trial, sizes: Mapping[str, int]) -> Trial | None:
+    """The same at other sizes, and what is got there; None where the case cannot be made or the call raises."""
+    try:
+        other = Trial(trial.implementation, trial.case._replace(sizes=trial.case.sizes | dict(sizes)), trial.how)
+        wanted = other.expected()
+    except (IndexError, ValueError):
         return None
-    leaves = ", ".join(leaf for leaf, _ in off)
-    return f"{leaves}: {off[0][1]:.4g} times what is right", ""  # of ``SEEN``
+    got = rerun(other)
+    if got is None or not wanted.keys() <= got.keys():
+        return None
+    other.got = got
+    return other
 
 
-def _eps(trial: Trial) -> float:
-    return {"bfloat16": 2e-2, "float16": 4e-3}.get(multiplied(trial), 0.0)
-
-
-def _from_a_block_on(trial: Trial) -> tuple[str, str] | None:
-    """Right in the first rows, wrong from a multiple of a block on."""
-    for leaf, axis in (("out", "query"), ("grad query", "query"), ("grad key", "key"), ("grad value", "key")):
-        wanted, got = trial.expected().get(leaf), trial.got.get(leaf)
-        if wanted is None or got is None or wanted.shape != np.shape(got) or wanted.shape[-2] <= BLOCKS[-1]:
-            continue
-        off = np.abs(np.asarray(got, np.float64) - wanted) > loosely(trial, trial.expected())[leaf].allowed * (
-            np.abs(wanted).max() or 1
-        )
-        rows = np.atleast_1d(off.any(axis=tuple(k for k in range(off.ndim) if k != off.ndim - 2)))
-        if not rows.any() or rows.all():
-            continue
-        first, last = int(np.argmax(rows)), len(rows) - 1 - int(np.argmax(rows[::-1]))
-        block = next((b for b in BLOCKS if first % b == 0 and first), None)
-        if block is None or first == last or rows[first : last + 1].mean() < MOST_ROWS:  # a row here and there
-            continue
-        where = f"{axis} {first} (a multiple of {block})"
-        return f"{leaf} is right below {where}, wrong from there to {last}: blocks are joined or indexed wrongly", ""
-    return None
+def _is_right_at(trial: Trial, sizes: Mapping[str, int]) -> bool:
+    other = _at(trial, sizes) if max(sizes.values()) < FARTHEST else None
+    return other is not None and is_right(other, other.got)

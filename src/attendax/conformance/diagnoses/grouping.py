@@ -1,22 +1,27 @@
 """From faults to causes: known ones first, then hypotheses that explain the most, then what looks the same."""
 
 import collections
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS, Implementation, Known, explains
 from ..cases import CASES
-from ..cases.case import Case
+from ..cases.case import FORWARD, SIZES, Case
 from ..cases.how import How
+from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Cause, Harm, Outcome
-from . import by_running, of_formulas, of_inputs, of_packs
-from .hypothesis import ON_TOP, Hypothesis
+from . import by_numbers, by_probing, by_running, of_formulas, of_inputs, of_packs
+from .hypothesis import GRADIENT, ON_TOP, Hypothesis
 
 HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES, *of_packs.HYPOTHESES)
-SMALL = 2**14  # pairs of queries and keys: larger cases are tried only where a small one agrees
+SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
+OF_GRADIENTS = r"gradient|grad |^dS|^delta|cotangent|derivative|race|not contiguous"  # in names that need no such word
 OTHER_BITS = "the same call gives other bits the next time"
+BACKWARD = "in the backward, "
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 ORDER = list(Harm)
 PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
@@ -24,26 +29,34 @@ WRONG = tuple(PLAINEST)
 BY_NAME = {case.name: case for case in CASES}
 
 
-def diagnosed(implementation: Implementation, failures: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
-    """The causes of the faults, the worst first; each fault is in one of them."""
-    left = list(failures)
+def diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
+    """The causes of the faults among all outcomes, the worst first; each fault is in one of them."""
+    with by_running.patience(how.timeout):
+        return _diagnosed(implementation, outcomes, how)
+
+
+def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
+    left = [o for o in outcomes if o.verdict.fails and not o.known]
     causes = [_known(entry, left) for entry in implementation.known]
     trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
-    found = _explained(left, trials)
+    causes += _of_calls(left, trials, implementation, how)
+    stand, follow = _small(left, trials)
+    found = _explained(left, stand, _Passing(implementation, outcomes, how))
     while found:
         name, remedy, names = max(found, key=lambda entry: len(entry[2]))
         if not names:
             break
-        causes.append(_cause(name, _take(left, names), len(names), remedy))
+        taken = _take(left, names | {n for one in names for n in follow.get(one, ())})
+        causes.append(_cause(name, taken, len(names), remedy))
         found = [(n, r, names_ - names) for n, r, names_ in found]
-    for name, remedy, names in _explained(left, trials, _on_top(causes)):
+    for name, remedy, names in _explained(left, stand, None, _on_top(causes)):
         if taken := _take(left, names):
             causes.append(_cause(name, taken, len(taken), remedy))
-    causes += _seen(left, trials)
+    causes += _seen(left, trials, outcomes)
     causes += _crashes(left)
     causes += _alike(left)
-    merged = _joined([cause for cause in causes if cause is not None])
-    return tuple(_folded(merged))
+    folded = _folded(_joined(cause for cause in causes if cause is not None))
+    return tuple(sorted(_joined(_described(cause, trials) for cause in folded), key=_rank))
 
 
 def harm_of(outcome: Outcome) -> Harm:
@@ -85,6 +98,75 @@ def _pairs(trial: Trial) -> int:
     return int(arrays["query"][..., 0].size * arrays["key"].shape[-2])
 
 
+def _of_calls(
+    left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How
+) -> list[Cause]:
+    """What is seen by calling again, before anything else is thought of: a race fits many a reason for once."""
+    causes = []
+    for outcome in [o for o in left if o.case.judge == "unwritten"]:
+        name = f"writes to {outcome.finding.leaf}"
+        causes.append(_cause(name, _take(left, {outcome.case.name}), 1))
+    for name, look, remedy in (
+        (by_running.UNWRITTEN, by_running.is_unwritten, ""),
+        (by_running.RACE, by_running.is_unsteady, ""),
+        (by_running.STRIDES, by_running.is_cured_by_copies, ""),
+        (by_running.COMPILED, by_running.is_wrong_when_compiled, by_running.ONCE),
+    ):
+        names = {o.case.name for o in left if o.case.name in trials and look(trials[o.case.name])}
+        names |= {o.case.name for o in left if name == by_running.RACE and _is_judged_otherwise(o, implementation, how)}
+        if taken := _take(left, names):
+            causes.append(_cause(name, taken, len(taken), remedy))
+    return causes
+
+
+def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: How) -> bool:
+    """Whether what is asked by more than one call is found otherwise another time, by more than rounding."""
+    if outcome.case.judge not in ("merged", "dropped"):
+        return False
+    again = find(implementation, outcome.case, how)[0]
+    return not again.verdict.fails or again.message != outcome.finding.message
+
+
+def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[str, Trial], dict[str, set[str]]]:
+    """Trials to think about, at sizes as small as show the fault; and which cases of the same options go with them."""
+    groups = collections.defaultdict(list)
+    for outcome in left:
+        if outcome.case.name in trials:
+            groups[_question(outcome.case)].append(outcome.case.name)
+    stand, follow = {}, {}
+    for names in groups.values():
+        first, *others = sorted(names, key=lambda name: _pairs(trials[name]))
+        small = {name: trials[name] for name in (first, *others) if _pairs(trials[name]) <= SMALL}
+        stand |= small or {first: by_running.smaller(trials[first])}
+        follow[first] = set(names) - small.keys()
+    return stand, follow
+
+
+def _question(case: Case) -> tuple[Any, ...]:
+    return case.judge, case.direction, case.dtype, frozenset(_options(case))
+
+
+class _Passing:
+    """The cases in which all is right: a reason that holds there would have made them wrong."""
+
+    def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
+        self.implementation, self.how, self.trials = implementation, how, {}
+        self.cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
+        self.cases = [case for case in self.cases if math.prod((SIZES | case.sizes).values()) <= 64 * SMALL]
+
+    def refutes(self, hypothesis: Hypothesis, cases: Iterable[Case]) -> list[Case]:
+        """Those plainer than one of some cases that the reason would have made wrong."""
+        plainer = [one for one in self.cases if any(_is_plainer(one, case) for case in cases)]
+        return [case for case in plainer if hypothesis.says(self._trial(case)) is False]
+
+    def _trial(self, case: Case) -> Trial:
+        if case.name not in self.trials:
+            trial = Trial(self.implementation, case, self.how)
+            trial.got = trial.expected()
+            self.trials[case.name] = trial
+        return self.trials[case.name]
+
+
 def _on_top(causes: Sequence[Cause | None]) -> list[Hypothesis]:
     """What else may be wrong, on top of the reason that explains the most."""
     first = max((cause for cause in causes if cause), key=lambda cause: cause.tried, default=None)
@@ -93,19 +175,23 @@ def _on_top(causes: Sequence[Cause | None]) -> list[Hypothesis]:
 
 
 def _explained(
-    left: Iterable[Outcome], trials: dict[str, Trial], hypotheses: Sequence[Hypothesis] = HYPOTHESES
+    left: Iterable[Outcome],
+    trials: Mapping[str, Trial],
+    passing: _Passing | None,
+    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
 ) -> list[tuple[str, str, set[str]]]:
-    """For each hypothesis, the cases in which it gives what was got."""
+    """For each hypothesis, the cases in which it gives what was got: first it is tried on one of each question."""
     mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
-    small = {name: trial for name, trial in mine.items() if _pairs(trial) <= SMALL} or mine
+    first = {_question(trial.case): name for name, trial in reversed(mine.items())}.values()
     found = []
     for hypothesis in hypotheses:
-        said = {name: hypothesis.says(trial) for name, trial in small.items()}
+        said = {name: hypothesis.says(mine[name]) for name in first}
         if any(said.values()):
-            said |= {name: hypothesis.says(mine[name]) for name in mine.keys() - small.keys()}
-            refuting = [BY_NAME[name] for name, given in said.items() if given is False]
-            explained = {name for name, given in said.items() if given}
-            names = {name for name in explained if not any(_is_plainer(case, BY_NAME[name]) for case in refuting)}
+            said |= {name: hypothesis.says(mine[name]) for name in mine.keys() - said.keys()}
+            names = {name for name, given in said.items() if given}
+            refuting = [mine[name].case for name, given in said.items() if given is False]
+            refuting += passing.refutes(hypothesis, [mine[name].case for name in names]) if passing else []
+            names = {n for n in names if not any(_is_plainer(case, mine[n].case) for case in refuting)}
             found.append((hypothesis.name, hypothesis.remedy, names))
     return found
 
@@ -128,12 +214,12 @@ def _cause(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = ""
     harm = min((harm_of(o) for o in taken), key=ORDER.index)
     heads = {o.case.direction.partition(",")[0] for o in taken}
     for directions, words in (
-        ({"vmap", "per example gradient"}, "under vmap"),
-        ({"gradient", "gradient of a loss", "per example gradient"}, "in the gradient"),
-        ({"jvp"}, "in forward mode"),
+        ({"vmap", "per example gradient"}, "under vmap, {}"),
+        ({*GRADIENT, "per example gradient"}, BACKWARD + "{}"),
+        ({"jvp"}, "in forward mode, {}"),
     ):
-        if tried and heads <= directions and not re.search(r"gradient|grad |^dS", name):
-            name = f"{name}, {words} only"
+        if tried and heads <= directions and not re.search(OF_GRADIENTS, name):
+            name = words.format(name)
             break
     return Cause(name, harm, _names(taken), tried, remedy)
 
@@ -148,29 +234,55 @@ def _take(left: list[Outcome], names: set[str]) -> list[Outcome]:
     return taken
 
 
-def _seen(left: list[Outcome], trials: dict[str, Trial]) -> list[Cause]:
+def _seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> list[Cause]:
     """What is seen in the numbers, the same words together."""
-    groups: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    causes, groups = [], collections.defaultdict(set)
     for outcome in left:
         ignored = re.search(
             r"as if (.*) were not given|(grad|tangent|second) \w+ is all zeros", outcome.finding.message
         )
         if outcome.verdict is Verdict.SILENT and ignored:
-            name = f"{ignored[1]} is ignored" if ignored[1] else ignored[0]
-            groups[name, f'--lacks "{ignored[1]}"' if ignored[1] in PROTOCOL_TRAITS else ""].add(outcome.case.name)
-        elif outcome.case.name in trials and (told := by_running.told(trials[outcome.case.name]))[0]:
-            groups[told].add(outcome.case.name)
-    coarse = sorted((told for told in groups if told[1].startswith("--precision")), key=lambda told: told[1])
-    for finer in coarse[1:]:  # some numbers of the coarser one are as good by chance
-        groups[coarse[0]] |= groups.pop(finer)
-    causes = []
-    for (name, remedy), names in groups.items():
+            groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
+    for (option, name), names in groups.items():
         taken = _take(left, names)
-        if beside := _beside(name.removesuffix(" is ignored"), [o.case for o in taken]):
-            name, remedy = f"{name} where {beside} is given", ""
-        tried = 0 if name.endswith(by_running.SEEN) else len(taken)
-        causes.append(_cause(name, taken, tried, remedy))
+        limits = _limits(option, taken, trials, outcomes)
+        remedy = "" if limits else _lacking(taken, outcomes)
+        causes.append(_cause(f"{name}{limits}", taken, len(taken) if option else 0, remedy))
+    remaining = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
+    for seen in by_numbers.seen(remaining, outcomes):
+        if taken := _take(left, seen.names):
+            causes.append(_cause(seen.name, taken, len(taken) * seen.is_reason, seen.remedy))
     return causes
+
+
+def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
+    """Where an option is ignored, if others are right with it: beside another one, or at some sizes."""
+    cases = [o.case for o in taken]
+    if beside := _beside(option, cases):
+        return f" where {beside} is given"
+    others = [o for o in outcomes if o.verdict is Verdict.OK and option in _options(o.case)]
+    mine = [trials[case.name] for case in cases if case.name in trials]
+    if not option or len(others) < len(taken) or not mine:
+        return ""
+    where = by_running.where_wrong(min(mine, key=_pairs))
+    return f" where {where}" if where else ""
+
+
+def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
+    """The narrowest trait that all of some cases have, as what is not offered: no other fault and few others have it."""
+    names = {o.case.name for o in taken}
+    shared = set.intersection(*(_traits(o.case) for o in taken)) & set(PROTOCOL_TRAITS)
+    shared -= {"return_lse", "dropout_rng", "float32"}
+    others = [(o, _traits(o.case)) for o in outcomes if o.case.name not in names and o.case.judge != "refused"]
+    number = {t: sum(o.verdict is Verdict.OK for o, has in others if t in has) for t in shared}
+    hides = {t for o, has in others if o.verdict.fails for t in shared & has}
+    lacks = [t for t in shared - hides if number[t] <= len(taken)]
+    lack = min(lacks, key=lambda t: (number[t], t in OPTIONS, t), default="")
+    return f'--lacks "{lack}"' if lack else ""
+
+
+def _traits(case: Case) -> set[str]:
+    return set(case.traits(case.inputs(0, "float32")))
 
 
 def _beside(option: str, cases: Sequence[Case]) -> str:
@@ -193,7 +305,7 @@ def _crashes(left: list[Outcome]) -> list[Cause]:
             groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
     causes = []
     for outcomes in groups.values():
-        shared = set.intersection(*(set(o.case.traits(o.case.inputs(0, "float32"))) for o in outcomes))
+        shared = set.intersection(*(_traits(o.case) for o in outcomes))
         shared &= set(PROTOCOL_TRAITS) - {"return_lse", "dropout_rng", "float32"}
         lack = min(shared, key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
@@ -212,6 +324,23 @@ def _alike(left: list[Outcome]) -> list[Cause]:
         groups[_signature(outcome)].append(outcome)
     remedies = {OTHER_BITS: '--lacks "determinism"'}
     return [_cause(name, outcomes, 0, remedies.get(name, "")) for name, outcomes in groups.items()]
+
+
+def _described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
+    """A cause without a reason: what its weights show, or at which sizes it is wrong."""
+    mine = [trials[name] for name in cause.cases if name in trials]
+    if cause.tried or cause.where or cause.harm not in WRONG or not mine:
+        return cause
+    trial = min(mine, key=_pairs)
+    if by_running.is_right_anew(trial):
+        return cause._replace(name=by_running.ANEW, remedy="", tried=1)
+    trial = by_running.smaller(trial)
+    name = by_probing.told(trial) or by_numbers.from_a_block_on(trial)
+    if not name and (where := by_running.where_wrong(trial)):
+        name = f"wrong only where {where}"
+    options = ", ".join(sorted(_options(trial.case)))
+    name += f", with {options}" * bool(name and options)
+    return cause._replace(name=BACKWARD * (trial.case.level != FORWARD) + name) if name else cause
 
 
 def _signature(outcome: Outcome) -> str:
@@ -244,14 +373,33 @@ def _folded(causes: Iterable[Cause]) -> list[Cause]:
     return sorted(found, key=_rank)
 
 
+def _is_of_call(gradient: str, result: str) -> bool:
+    mine, other = BY_NAME.get(gradient), BY_NAME.get(result)
+    if not mine or not other or mine.level == FORWARD or _options(mine) != _options(other):
+        return False
+    return _length(gradient) >= _length(result) / 2
+
+
+def _length(name: str) -> int:
+    sizes = SIZES | (BY_NAME[name].sizes if name in BY_NAME else {})
+    return max(sizes["T"], sizes["S"])
+
+
 def _is_plainest(cause: Cause) -> bool:
     """Whether it is seen in the plainest call of all."""
     return PLAINEST.get(cause.harm) in cause.cases
 
 
 def _may_follow(cause: Cause, first: Cause) -> bool:
-    if first.harm not in WRONG or cause.harm not in WRONG or not (first.tried or _is_plainest(first)):
+    if first.harm not in WRONG or cause.harm not in WRONG:
         return False
+    if first.harm is Harm.NUMBERS and all(any(_is_of_call(name, one) for one in first.cases) for name in cause.cases):
+        return True  # the gradients of a call whose result is wrong
+    if not (first.tried or _is_plainest(first)):
+        return False
+    plain = [_length(name) for name in first.cases if not _all_options_of(name)]
+    if first.harm is Harm.NUMBERS and plain and min(map(_length, cause.cases)) >= min(plain) / 2:
+        return True  # a call of that length is made of the plain one
     alone = [options for options in map(_options_of, first.cases) if len(options) == 1]
     explained = set().union(*alone)
     return _is_plainest(first) or all(explained & _all_options_of(name) for name in cause.cases)
@@ -274,12 +422,14 @@ def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:
 
 
 def _joined(causes: Iterable[Cause]) -> list[Cause]:
-    """Causes of the same name are one."""
+    """Causes of the same name are one; without a reason, whatever the numbers in it, the options and the direction."""
     found: dict[str, Cause] = {}
-    for cause in causes:
-        if cause.name in found:
-            one = found[cause.name]
+    for cause in sorted(causes, key=lambda cause: (cause.name.startswith(BACKWARD), len(cause.name))):
+        key = cause.name if cause.tried else re.sub(r"\d+", "#", cause.name.partition(", with ")[0])
+        key = key if key.removeprefix(BACKWARD) not in found else key.removeprefix(BACKWARD)
+        if key in found:
+            one = found[key]
             harm = min(one.harm, cause.harm, key=ORDER.index)
             cause = one._replace(harm=harm, cases=one.cases + cause.cases, tried=one.tried + cause.tried)
-        found[cause.name] = cause
+        found[key] = cause
     return list(found.values())

@@ -9,92 +9,99 @@ import numpy as np
 from ..cases.case import Inputs, Leaves
 from ..judge import right
 from ..judge.trial import Trial
-from .hypothesis import KEY_BLOCKS, Hypothesis, allowed
+from . import by_hand
+from .by_hand import Steps, lse_of, steps, weights
+from .hypothesis import FORWARD, GRADIENT, KEY_BLOCKS, Hypothesis
 
 FILLS = (1, 10, 100)  # what is written by those who think it low enough
-FORWARD, GRADIENT = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
 
 
-def _parts(inputs: Inputs) -> dict[str, Any]:
-    """The arrays in float64, key heads repeated, the scale."""
-    arrays = {k: np.asarray(x, np.float64) for k, x in inputs.arrays.items()}
-    q, k, v = (arrays[name] for name in ("query", "key", "value"))
-    if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
-        k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
-    given = inputs.options.get("scale")
-    return dict(q=q, k=k, v=v, bias=arrays.get("bias", 0.0), scale=q.shape[-1] ** -0.5 if given is None else given)
+def of_scores(name: str, scored: by_hand.Scored, remedy: str = "") -> Hypothesis:
+    """A reason that is other scores, of the inputs and the steps of a call."""
+
+    def gives(trial: Trial, saved: Inputs | None = None) -> Leaves | None:
+        scores, direction = scored(trial.inputs, steps(trial.inputs)), trial.case.direction.partition(",")[0]
+        if scores is None or (direction not in FORWARD and direction not in GRADIENT):
+            return None
+        if direction in FORWARD:
+            return by_hand.forward(trial.inputs, scores)
+        return by_hand.backward(trial.inputs, scores, saved)
+
+    return Hypothesis(name, gives, remedy, saved=lambda trial: gives(trial, trial.inputs))
 
 
-def _scores(inputs: Inputs, order: str) -> np.ndarray:
-    """With the cap where ``order`` puts it."""
-    p, cap = _parts(inputs), inputs.options.get("softcap")
-    products = p["q"] @ p["k"].swapaxes(-1, -2)
+def of_forward(name: str, found: Callable[[Steps], np.ndarray | None], remedy: str = "") -> Hypothesis:
+    """A reason that is another result."""
 
-    def capped(x: np.ndarray) -> np.ndarray:
-        return x if cap is None else cap * np.tanh(x / cap)
+    def gives(trial: Trial) -> Leaves | None:
+        out = found(steps(trial.inputs)) if trial.case.direction in FORWARD else None
+        return None if out is None else {"out": out}
 
-    if order == "cap, scale, bias":
-        return capped(products) * p["scale"] + p["bias"]
-    if order == "scale, bias, cap":
-        return capped(products * p["scale"] + p["bias"])
-    if order == "no multiplication":
-        return np.tanh(products * p["scale"] / cap) + p["bias"]
-    if order == "keras":
-        s = products * p["scale"]
-        return s / (1 + np.abs(s) / cap) + p["bias"]
-    return capped(products * p["scale"]) + p["bias"]
+    return Hypothesis(name, gives, remedy)
 
 
-def _average(scores: np.ndarray, seen: np.ndarray, values: np.ndarray, axis: int = -1) -> np.ndarray:
-    scores = np.where(seen, scores, -np.inf)
-    powers = np.exp(scores - np.max(scores, axis=axis, keepdims=True, initial=-1e300))
-    total = powers.sum(axis=axis, keepdims=True)
-    return powers / np.where(total == 0, 1, total) @ values
+def of_backward(name: str, where: Callable[[Inputs], Any] = lambda inputs: True, **places: Any) -> Hypothesis:
+    """A reason that is a mistake in one of the places of the backward, for inputs ``where`` it makes a difference."""
+
+    def gives(trial: Trial) -> Leaves | None:
+        inputs = trial.inputs
+        asked = trial.case.direction.partition(",")[0] in GRADIENT and "constants" not in inputs.extra
+        return by_hand.backward(inputs, **places) if asked and where(inputs) else None
+
+    return Hypothesis(name, gives)
 
 
-def ordered(trial: Trial, order: str) -> Leaves | None:
-    """The result with the cap elsewhere."""
-    if trial.case.direction not in FORWARD or trial.inputs.options.get("softcap") is None:
+def _capped(how: Callable[[Steps], np.ndarray]) -> by_hand.Scored:
+    return lambda inputs, s: None if s.cap is None else np.where(s.seen, how(s), -np.inf)
+
+
+def _keras(s: Steps) -> np.ndarray:
+    products = s.products * s.scale
+    return products / (1 + np.abs(products) / (s.cap or 1)) + s.bias
+
+
+def _masked(how: Callable[[Steps], np.ndarray | None]) -> by_hand.Scored:
+    """Where something is masked, other scores, all of which count."""
+    return lambda inputs, s: None if s.seen.all() else how(s)
+
+
+def masked(name: str, how: Callable[[Steps], np.ndarray | None]) -> Hypothesis:
+    """A reason that is other scores where the mask forbids."""
+    return of_scores(name, _masked(how), "-inf where masked, before the softmax")
+
+
+def _set_to(low: int) -> Callable[[Steps], np.ndarray]:
+    return lambda s: np.where(s.seen, s.plain, -low)
+
+
+def _lowered_by(low: int) -> Callable[[Steps], np.ndarray]:
+    return lambda s: s.plain - low * ~s.seen
+
+
+def _over_queries(s: Steps) -> np.ndarray:
+    return weights(s.scores, lse_of(s.scores, axis=-2)) @ s.v
+
+
+def _without_denominator(s: Steps) -> np.ndarray:
+    return np.exp(s.scores - np.max(s.scores, axis=-1, keepdims=True, initial=-1e300)) @ s.v
+
+
+def _masked_after_softmax(s: Steps) -> np.ndarray | None:
+    return None if s.seen.all() else np.where(s.seen, weights(s.plain, lse_of(s.plain)), 0) @ s.v
+
+
+def _bias_after_softmax(s: Steps) -> np.ndarray | None:
+    if not s.bias.ndim:
         return None
-    return {"out": _average(_scores(trial.inputs, order), allowed(trial.inputs), _parts(trial.inputs)["v"])}
+    scores = s._replace(bias=np.zeros(())).scores
+    return (weights(scores, lse_of(scores)) + np.broadcast_to(s.bias, s.seen.shape)) @ s.v
 
 
-def _over_queries(trial: Trial) -> Leaves | None:
-    if trial.case.direction not in FORWARD:
-        return None
-    return {"out": _average(_scores(trial.inputs, ""), allowed(trial.inputs), _parts(trial.inputs)["v"], axis=-2)}
-
-
-def _without_denominator(trial: Trial) -> Leaves | None:
-    if trial.case.direction not in FORWARD:
-        return None
-    scores = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf)
-    powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True, initial=-1e300))
-    return {"out": powers @ _parts(trial.inputs)["v"]}
-
-
-def _bias_after_softmax(trial: Trial) -> Leaves | None:
-    if trial.case.direction not in FORWARD or "bias" not in trial.inputs.arrays:
-        return None
-    p, seen = _parts(trial.inputs), allowed(trial.inputs)
-    plain = _scores(trial.inputs._replace(arrays={k: x for k, x in trial.inputs.arrays.items() if k != "bias"}), "")
-    return {"out": _average(plain, seen, p["v"]) + np.broadcast_to(p["bias"], seen.shape) @ p["v"]}
-
-
-def _lse_of_the_sum(trial: Trial) -> Leaves | None:
-    leaves = trial.expected()
-    if "lse" not in leaves:
-        return None
-    scores = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf)
-    largest = scores.max(axis=-1, initial=-np.inf)
-    return leaves | {"lse": leaves["lse"] - np.where(np.isfinite(largest), largest, 0)}
-
-
-def _not_rescaled(trial: Trial, block: int, what: str) -> Leaves | None:
+def _not_rescaled(s: Steps, block: int, what: str) -> np.ndarray | None:
     """Keys in blocks, the softmax online: the output, the sum, or both stay as they were when the maximum rises."""
-    scores = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf)
+    scores = s.scores
     S = scores.shape[-1]
-    if trial.case.direction not in FORWARD or block >= S:
+    if block >= S:
         return None
     largest = np.full((*scores.shape[:-1], 1), -1e300)
     then = np.empty_like(scores)  # the maximum when a key came
@@ -102,41 +109,18 @@ def _not_rescaled(trial: Trial, block: int, what: str) -> Leaves | None:
         part = slice(start, start + block)
         largest = np.maximum(largest, scores[..., part].max(axis=-1, keepdims=True))
         then[..., part] = largest
-    stale, right = np.exp(scores - then), np.exp(scores - largest)
-    total = (right if what == "output" else stale).sum(axis=-1, keepdims=True)
-    powers = right if what == "sum" else stale
-    return {"out": powers / np.where(total == 0, 1, total) @ _parts(trial.inputs)["v"]}
+    stale, now = np.exp(scores - then), np.exp(scores - largest)
+    total = (now if what == "output" else stale).sum(axis=-1, keepdims=True)
+    powers = now if what == "sum" else stale
+    return powers / np.where(total == 0, 1, total) @ s.v
 
 
-def _masked_after_softmax(trial: Trial) -> Leaves | None:
-    seen = allowed(trial.inputs)
-    if trial.case.direction not in FORWARD or seen.all():
+def _lse_of_the_sum(trial: Trial) -> Leaves | None:
+    leaves = trial.expected()
+    if "lse" not in leaves:
         return None
-    scores = _scores(trial.inputs, "")
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-1e300))
-    return {"out": np.where(seen, powers / powers.sum(axis=-1, keepdims=True), 0) @ _parts(trial.inputs)["v"]}
-
-
-def _masked_scores(trial: Trial, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Leaves | None:
-    """Of the scores and of which pairs are seen, other scores, all of which count."""
-    seen = allowed(trial.inputs)
-    if trial.case.direction not in FORWARD or seen.all():
-        return None
-    scores = change(_scores(trial.inputs, ""), seen)
-    return {"out": _average(scores, np.ones_like(seen), _parts(trial.inputs)["v"])}
-
-
-def masked(name: str, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Hypothesis:
-    """A reason that is other scores where the mask forbids."""
-    return Hypothesis(name, functools.partial(_masked_scores, change=change), "-inf where masked, before the softmax")
-
-
-def _set_to(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    return lambda s, seen: np.where(seen, s, -low)
-
-
-def _lowered_by(low: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    return lambda s, seen: s - low * ~seen
+    largest = steps(trial.inputs).scores.max(axis=-1, initial=-np.inf)
+    return leaves | {"lse": leaves["lse"] - np.where(np.isfinite(largest), largest, 0)}
 
 
 def _empty_rows(trial: Trial, what: str) -> Leaves | None:
@@ -145,9 +129,7 @@ def _empty_rows(trial: Trial, what: str) -> Leaves | None:
         return None
     if what == "nan":
         rows = right.empty_rows(inputs)
-        leaves = trial.expected()
-        filled = {"out": rows[..., None], "lse": rows}
-        return {leaf: np.where(filled[leaf], np.nan, x) for leaf, x in leaves.items() if leaf == "out"}
+        return {leaf: np.where(rows[..., None], np.nan, x) for leaf, x in trial.expected().items() if leaf == "out"}
     return {k: x for k, x in right.with_mean_of_values(inputs, trial.expected()).items() if not k.endswith("lse")}
 
 
@@ -155,7 +137,7 @@ def _overflowed(trial: Trial) -> Leaves | None:
     """NaN where a row's largest exponential is infinite."""
     if trial.case.direction not in FORWARD:
         return None
-    largest = np.where(allowed(trial.inputs), _scores(trial.inputs, ""), -np.inf).max(axis=-1, keepdims=True)
+    largest = steps(trial.inputs).scores.max(axis=-1, keepdims=True)
     limit = np.log(float(np.finfo("float16" if trial.dtype == "float16" else "float32").max))
     lowest = -103.0  # below it every exponential is 0 in float32
     bad = (largest > limit) | (largest < lowest)
@@ -166,56 +148,6 @@ def _overflowed(trial: Trial) -> Leaves | None:
     return {"out": np.where(bad & ~np.isfinite(got), got, wanted)}
 
 
-def gradient(
-    trial: Trial, *, delta: bool = True, cap: bool = True, lse: float = 1.0, group: str = "", power: int = 1
-) -> Leaves | None:
-    """By hand with a term left out: delta, the derivative of the cap, the cotangent of lse, or all heads of a group.
-
-    ``power`` is that of the scale.
-    """
-    inputs = trial.inputs
-    if trial.case.direction.partition(",")[0] not in GRADIENT or inputs.extra.get("constants"):
-        return None
-    p, softcap = _parts(inputs), inputs.options.get("softcap")
-    seen, cotangent = allowed(inputs), np.asarray(inputs.extra["cotangent"], np.float64)
-    scores = np.where(seen, _scores(inputs, ""), -np.inf)
-    powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True, initial=-1e300))
-    total = powers.sum(axis=-1, keepdims=True)
-    weights = powers / np.where(total == 0, 1, total)
-    dweights = cotangent @ p["v"].swapaxes(-1, -2)
-    dscores = weights * (dweights - delta * (dweights * weights).sum(-1, keepdims=True))
-    if "lse_cotangent" in inputs.extra:
-        dscores = dscores + lse * weights * np.asarray(inputs.extra["lse_cotangent"], np.float64)[..., None]
-    dproducts = dscores * p["scale"] ** power
-    if softcap is not None and cap:
-        products = p["q"] @ p["k"].swapaxes(-1, -2) * p["scale"]
-        dproducts = dproducts * (1 - np.tanh(products / softcap) ** 2)
-    found = {"grad query": dproducts @ p["k"]}
-    of_keys = {"grad key": dproducts.swapaxes(-1, -2) @ p["q"], "grad value": weights.swapaxes(-1, -2) @ cotangent}
-    for leaf, x in of_keys.items():
-        shape = inputs.arrays[leaf.removeprefix("grad ")].shape
-        if x.shape != shape:
-            grouped = x.reshape(*shape[:-2], -1, *shape[-2:])
-            x = grouped[..., 0 if group == "first" else -1, :, :] if group else grouped.sum(axis=-3)
-        found[leaf] = x
-    return found
-
-
-def _grouped(trial: Trial, which: str) -> Leaves | None:
-    query, key = trial.inputs.arrays["query"], trial.inputs.arrays["key"]
-    if query.ndim < 3 or query.shape[-3] == key.shape[-3]:
-        return None
-    return gradient(trial, group=which)
-
-
-def _without_cap(trial: Trial) -> Leaves | None:
-    return None if trial.inputs.options.get("softcap") is None else gradient(trial, cap=False)
-
-
-def _lse_subtracted(trial: Trial) -> Leaves | None:
-    return gradient(trial, lse=-1.0) if "lse_cotangent" in trial.inputs.extra else None
-
-
 def _swapped(trial: Trial) -> Leaves | None:
     found = trial.expected()
     if {"grad key", "grad value"} <= found.keys() and found["grad key"].shape == found["grad value"].shape:
@@ -223,18 +155,36 @@ def _swapped(trial: Trial) -> Leaves | None:
     return None
 
 
+def _in_blocks(block: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The sums of each block of keys, for each of its keys."""
+
+    def sums(x: np.ndarray) -> np.ndarray:
+        each = np.add.reduceat(x, np.arange(0, x.shape[-1], block), axis=-1)
+        return np.repeat(each, block, axis=-1)[..., : x.shape[-1]]
+
+    return sums
+
+
+def _has_groups(inputs: Inputs) -> bool:
+    query, key = inputs.arrays["query"], inputs.arrays["key"]
+    return query.ndim > 2 and query.shape[-3] != key.shape[-3]
+
+
 HYPOTHESES = [
-    Hypothesis("softcap caps after the bias is added", functools.partial(ordered, order="scale, bias, cap")),
-    Hypothesis("softcap caps before the scale", functools.partial(ordered, order="cap, scale, bias")),
-    Hypothesis("softcap is tanh(s / cap) without · cap", functools.partial(ordered, order="no multiplication")),
-    Hypothesis("softcap is s / (1 + |s| / cap), not cap · tanh(s / cap)", functools.partial(ordered, order="keras")),
-    Hypothesis("softmax runs over the queries", _over_queries),
-    Hypothesis("the softmax is not divided by its sum", _without_denominator),
-    Hypothesis("the mask is applied after the softmax", _masked_after_softmax),
-    Hypothesis("the bias is added after the softmax", _bias_after_softmax),
+    of_scores("softcap caps after the bias is added", _capped(lambda s: s.capped(s.products * s.scale + s.bias))),
+    of_scores("softcap caps before the scale", _capped(lambda s: s.capped(s.products) * s.scale + s.bias)),
+    of_scores(
+        "softcap is tanh(s / cap) without · cap",
+        _capped(lambda s: np.tanh(s.products * s.scale / (s.cap or 1)) + s.bias),
+    ),
+    of_scores("softcap is s / (1 + |s| / cap), not cap · tanh(s / cap)", _capped(_keras)),
+    of_forward("softmax runs over the queries", _over_queries),
+    of_forward("the softmax is not divided by its sum", _without_denominator),
+    of_forward("the mask is applied after the softmax", _masked_after_softmax),
+    of_forward("the bias is added after the softmax", _bias_after_softmax),
     Hypothesis("lse is of the sum alone: the row's largest score is not added", _lse_of_the_sum),
     *(
-        Hypothesis(
+        of_forward(
             f"blocks of keys are joined, but the {what} is not multiplied by exp(old maximum - new maximum)",
             functools.partial(_not_rescaled, block=block, what=what),
         )
@@ -247,21 +197,36 @@ HYPOTHESES = [
         "--empty-rows mean",
     ),
     Hypothesis("a query without any key gets NaN", functools.partial(_empty_rows, what="nan"), "--empty-rows nan"),
-    masked("masked scores are 0 instead of minus infinity", lambda s, seen: np.where(seen, s, 0)),
-    masked("the mask is added to the scores as 0 and 1", lambda s, seen: s + seen),
+    masked("masked scores are 0 instead of minus infinity", _set_to(0)),
+    masked("the mask is added to the scores as 0 and 1", lambda s: s.plain + s.seen),
+    masked(
+        "softcap caps after the mask: what is masked keeps a weight",
+        lambda s: None if s.cap is None else np.where(s.seen, s.plain, -s.cap),
+    ),
     *(masked(f"masked scores are {-low} only: they keep a weight", _set_to(low)) for low in FILLS),
     *(masked(f"masked scores are lowered by {low} only: they keep a weight", _lowered_by(low)) for low in FILLS),
     Hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
-    Hypothesis("dS = P · dP: the row sum of P · dP is not subtracted", functools.partial(gradient, delta=False)),
-    Hypothesis("gradients of queries and keys are not multiplied by the scale", functools.partial(gradient, power=0)),
-    Hypothesis("gradients of queries and keys are multiplied by the scale twice", functools.partial(gradient, power=2)),
-    Hypothesis("the derivative of the softcap is left out", _without_cap),
-    Hypothesis("the cotangent of lse has the wrong sign", _lse_subtracted),
-    Hypothesis(
-        "gradients of keys and values are of the first head of a group only", functools.partial(_grouped, which="first")
+    of_backward("dS = P · dP: the row sum of P · dP is not subtracted", row=np.zeros_like),
+    *(
+        of_backward(
+            "delta is summed over a block of keys, not over all",
+            lambda inputs, block=block: block < inputs.arrays["key"].shape[-2],  # type: ignore[misc]
+            row=_in_blocks(block),
+        )
+        for block in KEY_BLOCKS
     ),
-    Hypothesis(
-        "gradients of keys and values are of the last head of a group only", functools.partial(_grouped, which="last")
+    of_backward("gradients of queries and keys are not multiplied by the scale", power=0),
+    of_backward("gradients of queries and keys are multiplied by the scale twice", power=2),
+    of_backward("the derivative of the softcap is left out", lambda x: x.options.get("softcap"), cap=False),
+    of_backward("the cotangent of lse has the wrong sign", lambda x: "lse_cotangent" in x.extra, through_lse=-1.0),
+    *(
+        of_backward(f"gradients of keys and values are of the {which} head of a group only", _has_groups, group=of)
+        for which, of in (("first", lambda x: x[..., 0, :, :]), ("last", lambda x: x[..., -1, :, :]))
+    ),
+    of_backward(
+        "the gradient of the bias is of the first batch only",
+        lambda inputs: inputs.arrays["bias"].ndim == 4 and len(inputs.arrays["bias"]) == 1 < len(inputs.arrays["query"]),
+        of_bias=lambda ds: ds[:1],
     ),
     Hypothesis("gradients of keys and of values are swapped", _swapped),
 ]

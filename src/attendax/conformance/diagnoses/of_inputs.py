@@ -1,41 +1,54 @@
 """Reasons that are other inputs: a mask read the other way round, heads in another order, a scale forgotten."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from ..judge.trial import Trial
-from .hypothesis import KEY_BLOCKS, Hypothesis, array, lengths, of_change, option
+from . import by_hand
+from .hypothesis import KEY_BLOCKS, Change, Hypothesis, array, lengths, of_inputs, option
+
+LEFT_OUT = ("mask", "is_causal", "window", "key_lengths", "softcap", "scale", "offset", "query_segment_ids", "bias")
 
 
-def _scaled(factor: Any) -> Any:
-    """Another scale where none is given; ``factor`` of D and V."""
+def of_change(name: str, change: Change, remedy: str = "", *, filled: bool = True) -> Hypothesis:
+    """A reason that is other inputs."""
+    return Hypothesis(name, of_inputs(change), remedy, change, filled, _saved(change))
+
+
+def _saved(change: Change) -> Any:
+    """The gradients of other inputs by a backward that has lse and delta of a right forward."""
+
+    def gives(trial: Trial) -> Leaves | None:
+        inputs = change(trial.inputs)
+        return None if inputs is None else by_hand.backward(inputs, saved=trial.inputs)
+
+    return gives
+
+
+def _ignored(name: str) -> Hypothesis:
+    """An option that the backward forgets; a forward that does so is seen by the judge."""
+
+    def less(inputs: Inputs) -> Inputs | None:
+        if name in inputs.arrays:
+            arrays = inputs.arrays | {"bias": 0 * np.where(np.isfinite(inputs.arrays[name]), inputs.arrays[name], 0)}
+            return inputs._replace(arrays=arrays)
+        options = {k: x for k, x in inputs.options.items() if k != name}
+        return inputs._replace(options=options) if name in inputs.options else None
+
+    return Hypothesis(f"{name} is ignored", lambda trial: None, saved=_saved(less))
+
+
+def _scaled(factor: Callable[..., float]) -> Change:
+    """Another scale where none is given; ``factor`` of the shapes of query, key and value."""
 
     def changed(inputs: Inputs) -> Inputs | None:
         if inputs.options.get("scale") is not None:
             return None
-        D, V = inputs.arrays["query"].shape[-1], inputs.arrays["value"].shape[-1]
-        return inputs._replace(options=inputs.options | {"scale": float(factor(D, V))})
-
-    return changed
-
-
-def _of_all_heads(inputs: Inputs) -> Inputs | None:
-    query = inputs.arrays["query"]
-    if query.ndim < 3 or inputs.options.get("scale") is not None:
-        return None
-    return inputs._replace(options=inputs.options | {"scale": float((query.shape[-3] * query.shape[-1]) ** -0.5)})
-
-
-def _of_axis(name: str, axis: int) -> Any:
-    """1 / √ of another axis of an array."""
-
-    def changed(inputs: Inputs) -> Inputs | None:
-        shape = inputs.arrays[name].shape
-        if len(shape) < -axis or not shape[axis] or inputs.options.get("scale") is not None:
-            return None
-        return inputs._replace(options=inputs.options | {"scale": float(shape[axis] ** -0.5)})
+        shapes = (inputs.arrays[name].shape for name in ("query", "key", "value"))
+        return inputs._replace(options=inputs.options | {"scale": float(factor(*shapes))})
 
     return changed
 
@@ -45,7 +58,7 @@ def _scale_squared(inputs: Inputs) -> Inputs:
     return inputs._replace(options=inputs.options | {"scale": float(scale**2)})
 
 
-def _causal(offset: Any) -> Any:
+def _causal(offset: Any) -> Change:
     def changed(inputs: Inputs) -> Inputs | None:
         if not inputs.options.get("is_causal"):
             return None
@@ -68,12 +81,34 @@ def _only(inputs: Inputs, seen: np.ndarray, *less: str) -> Inputs:
     return inputs._replace(options=options | {"mask": np.broadcast_to(seen, (*query.shape[:-2], T, S))})
 
 
-def _causal_turned(inputs: Inputs) -> Inputs | None:
-    if not inputs.options.get("is_causal"):
+def _causal_as(seen: Callable[..., np.ndarray]) -> Change:
+    """Other pairs in place of causal's: of the positions of queries among the keys, those of keys, and the inputs."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        if not inputs.options.get("is_causal"):
+            return None
+        (T, S), begins = lengths(inputs), np.asarray(inputs.options.get("offset", 0))
+        begins = begins[..., None, None, None] if begins.ndim else begins
+        return _only(inputs, seen(np.arange(T)[:, None] + begins, np.arange(S), inputs), "is_causal", "offset")
+
+    return changed
+
+
+def _group(inputs: Inputs) -> int:
+    """How many query heads read a key head."""
+    return inputs.arrays["query"].shape[-3] // inputs.arrays["key"].shape[-3]
+
+
+def _causal_unasked(inputs: Inputs) -> Inputs | None:
+    T, S = lengths(inputs)
+    return None if inputs.options.get("is_causal") else _only(inputs, np.tri(T, S, dtype=bool))
+
+
+def _causal_in_one_row(inputs: Inputs) -> Inputs | None:
+    T, S = lengths(inputs)
+    if T > 1 or not inputs.options.get("is_causal"):
         return None
-    (T, S), begins = lengths(inputs), np.asarray(inputs.options.get("offset", 0))
-    begins = begins[..., None, None, None] if begins.ndim else begins
-    return _only(inputs, np.arange(S) >= np.arange(T)[:, None] + begins, "is_causal", "offset")
+    return _only(inputs, np.ones((T, S), bool), "is_causal", "offset")
 
 
 def _lengths_of_queries(inputs: Inputs) -> Inputs | None:
@@ -83,10 +118,27 @@ def _lengths_of_queries(inputs: Inputs) -> Inputs | None:
     return _only(inputs, np.arange(T)[:, None] < ends, "key_lengths")
 
 
-def _whole_blocks(block: int) -> Any:
+def _keys(seen: Callable[[int, int], slice], block: int) -> Change:
+    """Some of the keys only, of their number and a block."""
+
     def changed(inputs: Inputs) -> Inputs | None:
         S = lengths(inputs)[1]
-        return _only(inputs, np.arange(S) < S // block * block) if S % block and block < S else None
+        some = np.isin(np.arange(S), np.arange(S)[seen(S, block)])
+        return None if some.all() else _only(inputs, some)
+
+    return changed
+
+
+def _widths(of: Callable[[int], int]) -> Change:
+    """Scores of the first of the width only."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        D = inputs.arrays["query"].shape[-1]
+        query = np.where(np.arange(D) < of(D), inputs.arrays["query"], 0)
+        scale = inputs.options.get("scale", D**-0.5)
+        if of(D) >= D:
+            return None
+        return inputs._replace(arrays=inputs.arrays | {"query": query}, options=inputs.options | {"scale": scale})
 
     return changed
 
@@ -153,19 +205,24 @@ def counted_padding(block: int) -> Hypothesis:
     )
 
 
-def _tiled(trial: Trial) -> Leaves | None:
-    inputs = trial.inputs
-    N, G = (inputs.arrays[name].shape[-3] if inputs.arrays[name].ndim > 2 else 1 for name in ("query", "key"))
-    if G == 1 or N == G or "mapped" in inputs.extra:
-        return None
-    heads = np.arange(N) % G
-    per_head = {k: inputs.arrays[k].take(heads, axis=-3) for k in ("key", "value")}
-    leaves = trial.expected(inputs._replace(arrays=inputs.arrays | per_head))
-    for leaf in ("grad key", "grad value"):
-        if leaf in leaves:
-            x = leaves[leaf]
-            leaves[leaf] = x.reshape(*x.shape[:-3], N // G, G, *x.shape[-2:]).sum(axis=-4)
-    return leaves
+def _heads(which: Callable[[np.ndarray, int, int], np.ndarray]) -> Callable[[Trial], Leaves | None]:
+    """Query heads read other key heads: of the indices of the query heads, N and G."""
+
+    def gives(trial: Trial) -> Leaves | None:
+        inputs = trial.inputs
+        N, G = (inputs.arrays[name].shape[-3] if inputs.arrays[name].ndim > 2 else 1 for name in ("query", "key"))
+        if G == 1 or N == G or "mapped" in inputs.extra:
+            return None
+        heads = np.minimum(which(np.arange(N), N, G), G - 1)
+        per_head = {k: inputs.arrays[k].take(heads, axis=-3) for k in ("key", "value")}
+        leaves = trial.expected(inputs._replace(arrays=inputs.arrays | per_head))
+        for leaf in ("grad key", "grad value"):
+            if leaf in leaves:
+                read = np.arange(G)[:, None] == heads
+                leaves[leaf] = np.einsum("gn,...nsd->...gsd", read, leaves[leaf])
+        return leaves
+
+    return gives
 
 
 def _bias_scaled(trial: Trial) -> Leaves | None:
@@ -212,7 +269,20 @@ HYPOTHESES = [
     of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end", filled=False),
     of_change("causal leaves out a query's own key (j < i)", _causal(lambda b, T, S: b - 1)),
     of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
-    of_change("causal is turned round: a query sees its own key and those after it (j >= i)", _causal_turned),
+    of_change(
+        "causal is turned round: a query sees its own key and those after it (j >= i)",
+        _causal_as(lambda i, j, inputs: j >= i),
+    ),
+    of_change(
+        "causal divides the position of a query by the heads of a group",
+        _causal_as(lambda i, j, inputs: j <= i // _group(inputs)),
+    ),
+    *(
+        of_change("causal skips the block of the diagonal", _causal_as(lambda i, j, _, b=b: j < i // b * b))
+        for b in KEY_BLOCKS[2:]
+    ),
+    of_change("it is causal, which is not asked", _causal_unasked),
+    of_change("a single query (T = 1) sees all keys: causal is left out there", _causal_in_one_row),
     of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
     of_change("the offset of a cache is added twice", option("offset", lambda x, _: 2 * np.asarray(x))),
     of_change("every batch gets the offset of the first", option("offset", _first_of_batch)),
@@ -225,15 +295,29 @@ HYPOTHESES = [
     of_change("every head gets the bias of the first", array("bias", _first_of(1))),
     of_change("the bias is subtracted", array("bias", lambda x, _: -x)),
     Hypothesis("the scale is applied to the bias, too", _bias_scaled),
-    Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _tiled),
-    of_change("scores are not scaled", _scaled(lambda D, V: 1.0)),
+    Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _heads(lambda n, N, G: n % G)),
+    Hypothesis("key heads are read at n // G, where n // (N // G) is meant", _heads(lambda n, N, G: n // G)),
+    Hypothesis("every query head reads the first key head", _heads(lambda n, N, G: 0 * n)),
+    of_change("scores are not scaled", _scaled(lambda q, k, v: 1.0)),
     of_change("the scale is applied twice", _scale_squared),
-    of_change("the scale is 1/√(N · D), of the width of all heads", _of_all_heads),
-    of_change("the scale is 1/√N, of the number of heads", _of_axis("query", -3)),
-    of_change("the scale is 1/√T, of the number of queries", _of_axis("query", -2)),
-    of_change("the scale is 1/√S, of the number of keys", _of_axis("key", -2)),
-    of_change("scores are multiplied by √D", _scaled(lambda D, V: D**0.5)),
-    of_change("the scale is 1/√V, of the values' width", _scaled(lambda D, V: V**-0.5)),
+    of_change("the scale is 1/√(N · D), of the width of all heads", _scaled(lambda q, k, v: (q[-3] * q[-1]) ** -0.5)),
+    of_change("the scale is 1/√N, of the number of heads", _scaled(lambda q, k, v: q[-3] ** -0.5)),
+    of_change("the scale is 1/√T, of the number of queries", _scaled(lambda q, k, v: q[-2] ** -0.5)),
+    of_change("the scale is 1/√S, of the number of keys", _scaled(lambda q, k, v: k[-2] ** -0.5)),
+    of_change("scores are multiplied by √D", _scaled(lambda q, k, v: q[-1] ** 0.5)),
+    of_change("the scale is 1/√V, of the values' width", _scaled(lambda q, k, v: v[-1] ** -0.5)),
+    *(
+        of_change(f"the scale is 1/√{width}, whatever D is", _scaled(lambda q, k, v, w=width: w**-0.5))
+        for width in (4, 64, 128)
+    ),
+    *(
+        of_change(f"only the first {width} of D count in the scores", _widths(lambda D, w=width: w))
+        for width in (32, 64, 128)
+    ),
+    *(
+        of_change("the last part of D is left out of the scores", _widths(lambda D, b=block: D // b * b or D))
+        for block in KEY_BLOCKS[1:6]
+    ),
     of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
     of_change("key lengths are off by one, too short", option("key_lengths", _moved(-1))),
     of_change("key lengths are off by one, too long", option("key_lengths", _moved(1))),
@@ -252,6 +336,15 @@ HYPOTHESES = [
     of_change("a window counts one key more on both sides", option("window", _sides(1, 1))),
     Hypothesis("the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", _not_transposed),
     Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
-    *(of_change("keys behind the last whole block are left out", _whole_blocks(block)) for block in KEY_BLOCKS),
+    *(
+        of_change(name, _keys(seen, block))
+        for name, seen in (
+            ("keys behind the last whole block are left out", lambda S, b: slice(S // b * b)),
+            ("keys behind the last whole block are left out", lambda S, b: slice(S // b * b or S)),
+            ("only the last block of keys counts", lambda S, b: slice((S - 1) // b * b, None)),
+        )
+        for block in KEY_BLOCKS
+    ),
+    *(_ignored(name) for name in LEFT_OUT),
     *(counted_padding(block) for block in KEY_BLOCKS[1:]),
 ]

@@ -65,7 +65,7 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     """Whether a declared convention explains it; whether an argument was ignored; or a gradient left out."""
     if trial.implementation.conventions():
         for words, wanted in _by_convention(trial):
-            if not compare(_judged(trial, got, wanted), wanted, trial.tolerances(wanted)).verdict.fails:
+            if not compared(trial, _judged(trial, got, wanted), wanted).verdict.fails:
                 return Finding(Verdict.CONVENTION, words)
     leaf = finding.leaf or ""
     if (
@@ -79,7 +79,7 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
         for name, less in _without(trial.inputs):
             wanted = trial.expected(less)
             mine = {leaf: x for leaf, x in got.items() if leaf in wanted}
-            if wanted.keys() == mine.keys() and not compare(mine, wanted, trial.tolerances(wanted)).verdict.fails:
+            if wanted.keys() == mine.keys() and not compared(trial, mine, wanted).verdict.fails:
                 return finding._replace(verdict=Verdict.SILENT, message=f"the result is as if {name} were not given")
     return finding
 

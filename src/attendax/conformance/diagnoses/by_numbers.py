@@ -1,0 +1,190 @@
+"""Reasons that are seen in the numbers of many cases together: coarse products, a factor, a block of rows."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ..cases.case import Leaves
+from ..judge.comparing import Tolerance, compare
+from ..judge.trial import Trial
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Outcome
+from .hypothesis import is_right, loosely, multiplied
+
+BLOCKS = (512, 256, 128, 64, 32, 16)
+MOST = 0.9  # of the cases, where it is the precision of all products
+MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
+FACTORS = 1e-4  # how constant a factor is
+SYMBOLS: dict[str, Callable[[Mapping[str, float]], float]] = {
+    "2": lambda x: 2,
+    "1/2": lambda x: 0.5,
+    "-1": lambda x: -1,
+    "1/log 2": lambda x: 1 / math.log(2),
+    "log 2": lambda x: math.log(2),
+    "1/scale": lambda x: 1 / x["scale"],
+    "scale": lambda x: x["scale"],
+    "√D": lambda x: x["D"] ** 0.5,
+    "1/√D": lambda x: x["D"] ** -0.5,
+    "D": lambda x: x["D"],
+    "1/D": lambda x: 1 / x["D"],
+    "G/N": lambda x: x["G"] / x["N"],
+    "N/G": lambda x: x["N"] / x["G"],
+    "1/S": lambda x: 1 / x["S"],
+    "S": lambda x: x["S"],
+}
+MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied once more",
+         "1/log 2": ": in units of log 2", "log 2": ": in units of log 2"}  # fmt: skip
+
+
+class Seen(NamedTuple):
+    """What is seen in some cases; whether it is a reason, or only a description."""
+
+    name: str
+    names: set[str]
+    remedy: str = ""
+    is_reason: bool = True
+
+
+def seen(trials: Mapping[str, Trial], outcomes: Iterable[Outcome]) -> list[Seen]:
+    """What is seen in the numbers of cases that are left, the surest first."""
+    return [*_precision(trials, list(outcomes)), *_factors(trials)]
+
+
+def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[Seen]:
+    """A coarser product: nearly all values (or all gradients) of the dtype show it, in most of their rows."""
+    found = []
+    for level in ("forward", "gradient"):
+        for dtype, ways in WAYS.items():
+            mine = {n: t for n, t in trials.items() if (t.case.level, t.dtype) == (level, dtype) and _is_plain(t)}
+            others = [o for o in outcomes if o.verdict is Verdict.OK and _is_of(o, level, dtype, mine)]
+            for words, remedy, is_so in ways:
+                names = {name for name, trial in mine.items() if is_so(trial)}
+                if names and len(names) >= MOST * (len(mine) + len(others)):
+                    found.append(Seen(words, set(mine), remedy))
+                    break
+    return found
+
+
+def _is_plain(trial: Trial) -> bool:
+    return trial.how.precision == "highest" and trial.case.tolerance is None and trial.inputs.arrays["key"].shape[-2] > 1
+
+
+def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) -> bool:
+    """Whether a case that is right speaks against it: of one key, the weight is 1 in any precision."""
+    case = outcome.case
+    run = next((trial.how.dtype for trial in mine.values()), "")
+    return (case.level, case.judge, case.dtype or run) == (level, "value", dtype) and (
+        case.tolerance is None and case.sizes.get("S", 2) > 1 and (outcome.finding.error or 0) < 1e-5
+    )
+
+
+def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:
+    def is_so(trial: Trial) -> bool:
+        wanted = trial.expected()
+        near = compare(trial.got, wanted, {leaf: Tolerance(16 * unit) for leaf in wanted})
+        if near.verdict.fails or not _in_most_rows(trial):
+            return False
+        coarser = Trial(trial.implementation, trial.case, trial.how._replace(precision=precision))
+        found = compare(trial.got, wanted, coarser.tolerances(wanted, effort=1))
+        return not found.verdict.fails and (found.error or 0) > unit / 64
+
+    return is_so
+
+
+def _in_most_rows(trial: Trial) -> bool:
+    leaf = max(trial.expected(), key=lambda leaf: _off(trial, leaf).mean())
+    return bool(_off(trial, leaf).mean() >= MOST_ROWS)
+
+
+def _off(trial: Trial, leaf: str) -> np.ndarray:
+    """Which rows of a leaf are off by more than a few roundings of float32."""
+    wanted = trial.expected()[leaf]
+    off = np.abs(np.asarray(trial.got[leaf], np.float64) - wanted) > 1e-5 * (np.abs(wanted).max(initial=0) or 1)
+    return np.atleast_1d(off.any(axis=-1) if off.ndim > 1 else off)
+
+
+def _in_float32(trial: Trial) -> bool:
+    wanted = trial.expected()
+    return not compare(trial.got, wanted, {leaf: Tolerance(1e-5) for leaf in wanted}).verdict.fails
+
+
+WAYS = {
+    "float64": [("float64 is computed in float32", "", _in_float32)],
+    "float32": [
+        ("float32 products run at tf32 or in float16", "--precision tf32", _is_coarse("tf32", 2**-11)),
+        ("float32 products run at bf16", "--precision bf16", _is_coarse("bf16", 2**-8)),
+    ],
+}
+
+
+def _factors(trials: Mapping[str, Trial]) -> list[Seen]:
+    """Leaves that are a constant times what is right: the constant by the sizes of all cases, where one fits them."""
+    factors = {name: factor for name, trial in trials.items() if (factor := _factor(trial))}
+    left, found = dict(factors), []
+    while left:
+        leaves = next(iter(left.values())).keys()
+        mine = {name: factor for name, factor in left.items() if factor.keys() == leaves}
+        fits = {s: {n for n, f in mine.items() if _fits(f, of(_sizes(trials[n])), trials[n])} for s, of in SYMBOLS.items()}
+        symbol = max(fits, key=lambda s: len(fits[s]))
+        names = fits[symbol]
+        if not names:
+            first = next(iter(mine))
+            value = next(iter(mine[first].values()))
+            symbol, names = f"{value:.4g}", {n for n, f in mine.items() if _fits(f, value, trials[n])} | {first}
+        words = f"{', '.join(leaves)}: {symbol} times what is right{MEANS.get(symbol, '')}"
+        found.append(Seen(words, names, is_reason=symbol in MEANS))
+        left = {name: factor for name, factor in left.items() if name not in names}
+    return found
+
+
+def _sizes(trial: Trial) -> dict[str, float]:
+    query, key = (trial.inputs.arrays[name] for name in ("query", "key"))
+    N, G = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key))
+    scale = trial.inputs.options.get("scale", query.shape[-1] ** -0.5) or math.nan
+    return {"D": query.shape[-1], "S": key.shape[-2], "N": N, "G": G, "scale": scale}
+
+
+def _eps(trial: Trial) -> float:
+    return {"bfloat16": 2e-2, "float16": 4e-3}.get(multiplied(trial), 0.0)
+
+
+def _fits(factors: Mapping[str, float], value: float, trial: Trial) -> bool:
+    return all(abs(factor - value) < (1e-3 + 2 * _eps(trial)) * abs(value) for factor in factors.values())
+
+
+def _factor(trial: Trial) -> dict[str, float]:
+    """The factor of each leaf that is not right, where all numbers of it have one."""
+    off = {}
+    for leaf, wanted in trial.expected().items():
+        got = np.asarray(trial.got.get(leaf, np.zeros(0)), np.float64)
+        if got.shape != wanted.shape or not got.size or not np.isfinite(got).all() or not np.isfinite(wanted).all():
+            return {}
+        size = float((wanted * wanted).sum())
+        factor = float((got * wanted).sum()) / (size or 1)
+        if np.abs(got - factor * wanted).max() > max(FACTORS, 2 * _eps(trial)) * np.abs(factor * wanted).max():
+            return {}
+        if size and factor and abs(factor - 1) > 1e-3 + 2 * _eps(trial):
+            off[leaf] = factor
+    return off
+
+
+def from_a_block_on(trial: Trial) -> str:
+    """Right in the first rows of a leaf, wrong from a multiple of a block on."""
+    for leaf in ("out", "grad query", "grad key", "grad value"):
+        wanted, got = trial.expected().get(leaf), trial.got.get(leaf)
+        if wanted is None or got is None or wanted.shape != np.shape(got) or wanted.shape[-2] <= BLOCKS[-1]:
+            continue
+        allowed = loosely(trial, trial.expected())[leaf].allowed * (np.abs(wanted).max() or 1)
+        off = ~(np.abs(np.asarray(got, np.float64) - wanted) <= allowed)
+        rows = np.atleast_1d(off.any(axis=tuple(k for k in range(off.ndim) if k != off.ndim - 2)))
+        if not rows.any() or rows.all():
+            continue
+        first, last = int(np.argmax(rows)), len(rows) - 1 - int(np.argmax(rows[::-1]))
+        block = next((b for b in BLOCKS if first % b == 0 and first), None)
+        if block is None or first == last or rows[first : last + 1].mean() < MOST_ROWS:  # a row here and there
+            continue
+        where = f"right below row {first} (a multiple of {block}), wrong from there to {last}"
+        return f"{where}: blocks are joined or indexed wrongly"
+    return ""

@@ -1,0 +1,91 @@
+"""Which queries look at which keys: with one-hot values the result is the weights, with one-hot cotangents those of the
+backward."""
+
+import numpy as np
+
+from ..cases.case import Leaves
+from ..judge.trial import Trial
+from .by_hand import lse_of, steps, weights
+from .by_running import is_called_once, rerun
+from .hypothesis import GRADIENT
+
+MOST_CALLS = 80
+BLOCKS = (128, 64, 32, 16)
+SKIPPED, LOST = "blocks of keys are skipped that queries look at", "some queries do not see some keys"
+TOO_MANY = "some queries see keys that they may not"
+
+
+def told(trial: Trial) -> str:
+    """What the weights show, and the first place where they do; empty where they are wrong in another way."""
+    right = _right(trial)
+    got = _weights(trial, right.shape) if right is not None else None
+    if right is None or got is None or not np.isfinite(got).all():
+        return ""
+    few = 1e-4 * right.max(axis=-1, keepdims=True)
+    lost = (right > few) & (got < 1e-3 * right)
+    more = (right == 0) & (got > few)
+    kept = np.where(lost | (right <= few), np.nan, got / np.where(right == 0, 1, right))
+    with np.errstate(all="ignore"):
+        factor = np.nanmedian(np.where(np.isnan(kept).all(-1, keepdims=True), 1, kept), axis=-1, keepdims=True)
+        others = np.abs(kept - factor) > 2e-2 * factor
+    if (others & ~np.isnan(kept)).any() or not (lost | more).any():
+        return ""
+    pairs = (more if more.any() else lost).reshape(-1, *right.shape[-2:]).any(axis=0)
+    row = int(np.argmax(pairs.any(axis=-1)))
+    keys = np.flatnonzero(pairs[row])
+    last = keys[0] + int(np.argmin(np.append(np.diff(keys) == 1, False)))
+    which = f"query {row}, " + (f"key {keys[0]}" if last == keys[0] else f"keys {keys[0]} to {last}")
+    seen = (right > few).reshape(-1, *right.shape[-2:]).any(axis=0)
+    return f"{TOO_MANY if more.any() else SKIPPED if _are_blocks(pairs, seen) else LOST}: {which}"
+
+
+def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
+    """Whether of each block of keys a query sees all or nothing of what it should see, and some are lost."""
+    for block in BLOCKS:
+        starts = np.arange(0, lost.shape[-1], block)
+        missing, all_of = (np.add.reduceat(x.astype(int), starts, axis=-1) for x in (lost, seen))
+        if len(starts) > 1 and ((missing == 0) | (missing == all_of)).all() and (missing > 1).any():
+            return True
+    return False
+
+
+def _right(trial: Trial) -> np.ndarray | None:
+    """The weights, where they can be seen: those of a group of heads are summed in a backward."""
+    query, key, value = (trial.inputs.arrays[name] for name in ("query", "key", "value"))
+    backward = trial.case.direction.partition(",")[0] in GRADIENT
+    length = query.shape[-2] if backward else key.shape[-2]
+    grouped = query.ndim > 2 and query.shape[-3] != key.shape[-3]
+    if not is_called_once(trial) or "constants" in trial.inputs.extra or (backward and grouped):
+        return None
+    if -(-length // value.shape[-1]) > MOST_CALLS:
+        return None
+    s = steps(trial.inputs)
+    return weights(s.scores, lse_of(s.scores, sinks=s.sinks))
+
+
+def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:
+    """As the function has them, a few columns (or rows, of a backward) a call."""
+    inputs, value = trial.inputs, trial.inputs.arrays["value"]
+    backward, found = trial.case.direction.partition(",")[0] in GRADIENT, np.zeros(shape)
+    length, width = shape[-2 if backward else -1], value.shape[-1]
+    for start in range(0, length, width):
+        one_hot = np.eye(length, dtype=value.dtype)[:, start : start + width]
+        one_hot = np.pad(one_hot, [(0, 0), (0, width - one_hot.shape[-1])])
+        if backward:
+            cotangent = inputs.extra["cotangent"]
+            extra = {"cotangent": np.broadcast_to(one_hot, cotangent.shape).copy()}
+            extra |= {k: 0 * x for k, x in inputs.extra.items() if k == "lse_cotangent"}
+            got: Leaves | None = rerun(trial, inputs._replace(extra=inputs.extra | extra))
+        else:
+            arrays = inputs.arrays | {"value": np.broadcast_to(one_hot, value.shape).copy()}
+            got = rerun(trial, inputs._replace(arrays=arrays))
+        x = (got or {}).get("grad value" if backward else "out")
+        if x is None:
+            return None
+        part = slice(start, min(start + width, length))
+        x = np.asarray(x, np.float64)[..., : part.stop - start]
+        if backward:
+            found[..., part, :] = x.swapaxes(-1, -2)
+        else:
+            found[..., part] = x
+    return found
