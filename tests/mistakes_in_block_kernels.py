@@ -55,8 +55,8 @@ JOINED = [
         "                row_max = np.maximum(row_max, -np.inf)\n", "planted", "only the last block of keys counts",
     ),
     KernelMistake(
-        "maximum not subtracted", "shift = np.where(higher == -np.inf, 0, higher)", "shift = np.zeros_like(higher)",
-        "planted", "",
+        "maximum not subtracted", "higher = np.maximum(row_max, scores.max(axis=-1, keepdims=True))",
+        "higher = np.zeros_like(row_max)", "planted", "", "no logit is above the 88 at which exp overflows",
     ),
     KernelMistake(
         "last part of the keys lost", "        return tiles(first, last, BLOCK_K)\n",
@@ -178,7 +178,8 @@ MASKS = [
     ),
     KernelMistake(
         "keys end at the first length", "            last = min(last, self.key_lengths.max())\n",
-        "            last = min(last, self.key_lengths[0])\n", "planted", "every batch gets the key length of the first",
+        "            last = min(last, self.key_lengths[0])\n", "planted", "",
+        "lengths of a batch differ by less than a tile in the cases with lengths",
     ),
     KernelMistake(
         "cap after the mask",
@@ -222,7 +223,8 @@ BACKWARD = [
         "        saved = grad_output, lse[..., None], delta[..., None].astype(np.float16)\n", "planted", "",
     ),
     KernelMistake(
-        "gradient of lse left out", "            delta = delta - grad_lse\n", "            delta = delta - 0 * grad_lse\n",
+        "gradient of lse left out", "            delta = delta - grad_lse\n",
+        "            delta = delta - 0 * grad_lse\n",
         "flash-attention#1817", "the cotangent of lse is ignored",
     ),
     KernelMistake(
@@ -243,7 +245,8 @@ BACKWARD = [
     ),
     KernelMistake(
         "always causal in the backward", P_SAVED,
-        "        p = p * (rows[:, None] >= keys)\n" + P_SAVED, "triton#5660", "in the backward, it is causal, which is not asked",
+        "        p = p * (rows[:, None] >= keys)\n" + P_SAVED, "triton#5660",
+        "in the backward, it is causal, which is not asked",
     ),
     KernelMistake(
         "mask forgotten in the backward", "        scores, slope = self.scores(rows, keys)\n        lse = ",
@@ -266,7 +269,9 @@ BACKWARD = [
     ),
     KernelMistake(
         "another dropout in the backward", P_SAVED,
-        "        self.seed = self.seed and self.seed + 1\n" + P_SAVED + "        self.seed = self.seed and self.seed - 1\n",
+        "        self.seed = self.seed and self.seed + 1\n"
+        + P_SAVED
+        + "        self.seed = self.seed and self.seed - 1\n",
         "flash-attention#1251", "dropout",
     ),
 ]  # fmt: skip
@@ -278,7 +283,8 @@ MEMORY = [
     ),
     KernelMistake(
         "sums in the dtype of the inputs", "                row_max = higher\n",
-        "                row_max, acc, row_sum = higher, *(x.astype(dtype).astype(self.wide) for x in (acc, row_sum))\n",
+        "                row_max = higher\n"
+        "                acc, row_sum = (x.astype(dtype).astype(self.wide) for x in (acc, row_sum))\n",
         "planted", "wrong only where the dtype is bfloat16",
     ),
     KernelMistake(
@@ -320,7 +326,8 @@ MEMORY = [
     ),
     KernelMistake(
         "cotangent without strides", "        out, lse = self.forward()\n",
-        '        out, lse = self.forward()\n        grad_output = grad_output.ravel(order="K").reshape(grad_output.shape)\n',
+        "        out, lse = self.forward()\n"
+        '        grad_output = grad_output.ravel(order="K").reshape(grad_output.shape)\n',
         "planted", "wrong for arrays that are not contiguous",
     ),
     KernelMistake(

@@ -231,7 +231,8 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
                 "mask what lies beyond S"),
     "factor": (twice_as_large, ["plain"], "out: 2 times what is right", ""),
     "block": (second_block, ["lengths that no block"],
-              "right below row 64 (a multiple of 64), wrong from there to 130: blocks are joined or indexed wrongly", ""),
+              "right below row 64 (a multiple of 64), wrong from there to 130: "
+              "blocks are joined or indexed wrongly", ""),
     "kept": (kept, ["plain"], RACE, ""),
     "ignored": (forgets_causal, ["causal, more", "causal, fewer"], "is_causal is ignored", '--lacks "is_causal"'),
     "float32": (narrow, ["float64"], "float64 is computed in float32", ""),

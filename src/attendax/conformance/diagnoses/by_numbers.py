@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cases.case import Leaves
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
-from .hypothesis import is_right, loosely, multiplied
+from .hypothesis import loosely, multiplied
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
@@ -68,7 +67,8 @@ def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[See
 
 
 def _is_plain(trial: Trial) -> bool:
-    return trial.how.precision == "highest" and trial.case.tolerance is None and trial.inputs.arrays["key"].shape[-2] > 1
+    several = trial.inputs.arrays["key"].shape[-2] > 1
+    return several and trial.how.precision == "highest" and trial.case.tolerance is None
 
 
 def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) -> bool:
@@ -110,7 +110,7 @@ def _in_float32(trial: Trial) -> bool:
     return not compare(trial.got, wanted, {leaf: Tolerance(1e-5) for leaf in wanted}).verdict.fails
 
 
-WAYS = {
+WAYS: dict[str, list[tuple[str, str, Callable[[Trial], bool]]]] = {
     "float64": [("float64 is computed in float32", "", _in_float32)],
     "float32": [
         ("float32 products run at tf32 or in float16", "--precision tf32", _is_coarse("tf32", 2**-11)),
@@ -126,7 +126,10 @@ def _factors(trials: Mapping[str, Trial]) -> list[Seen]:
     while left:
         leaves = next(iter(left.values())).keys()
         mine = {name: factor for name, factor in left.items() if factor.keys() == leaves}
-        fits = {s: {n for n, f in mine.items() if _fits(f, of(_sizes(trials[n])), trials[n])} for s, of in SYMBOLS.items()}
+        fits = {
+            symbol: {n for n, f in mine.items() if _fits(f, of(_sizes(trials[n])), trials[n])}
+            for symbol, of in SYMBOLS.items()
+        }
         symbol = max(fits, key=lambda s: len(fits[s]))
         names = fits[symbol]
         if not names:

@@ -1,5 +1,6 @@
 """Which queries look at which keys: with one-hot values the result is the weights, with one-hot cotangents those of the
-backward."""
+backward.
+"""
 
 import numpy as np
 

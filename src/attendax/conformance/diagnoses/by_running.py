@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -74,9 +75,10 @@ def is_unsteady(trial: Trial) -> bool:
     loose = loosely(trial, trial.got)
     for _ in range(AGAIN):
         again = rerun(trial)
-        if again is not None and again.keys() == trial.got.keys():
-            if compare(again, trial.got, loose).verdict.fails or _is_allowed(trial, again):
-                return True
+        if again is None or again.keys() != trial.got.keys():
+            continue
+        if compare(again, trial.got, loose).verdict.fails or _is_allowed(trial, again):
+            return True
     return False
 
 
@@ -87,12 +89,12 @@ def is_unwritten(trial: Trial) -> bool:
 
 
 def _has_junk(trial: Trial, got: Leaves) -> bool:
-    """NaN or numbers far beyond the largest, in whole rows."""
+    """NaN or numbers far beyond the largest, in whole rows, of which most others are right."""
     junk, wrong = 0, 0
     for leaf, wanted in trial.expected().items():
         x = np.asarray(got.get(leaf, wanted), np.float64)
-        if x.shape != wanted.shape or x.ndim < 2 or not x.size:
-            return False
+        if leaf.endswith("lse") or x.shape != wanted.shape or x.ndim < 2 or not x.size:
+            continue
         largest = np.abs(wanted).max() or 1
         off = ~(np.abs(x - wanted) <= loosely(trial, trial.expected())[leaf].allowed * largest)
         absurd = ~(np.abs(x) <= 1e6 * largest) | ((np.abs(x) < 1e-30 * largest) & (wanted != 0))
@@ -109,18 +111,18 @@ def _is_allowed(trial: Trial, got: Leaves) -> bool:
 def is_cured_by_copies(trial: Trial) -> bool:
     """Whether the call is right with copies that are contiguous."""
     inputs = trial.inputs
-    copies = Inputs(*(_copied(some) for some in inputs))
+    copies = Inputs(_copied(inputs.arrays), _copied(inputs.options), _copied(inputs.extra))
     if not is_called_once(trial) or all(_strides(a) == _strides(b) for a, b in zip(inputs, copies, strict=True)):
         return False
     got = rerun(trial, copies)
     return got is not None and is_right(trial, got)
 
 
-def _copied(some: Mapping[str, object]) -> dict[str, object]:
+def _copied(some: Mapping[str, Any]) -> dict[str, Any]:
     return {k: np.ascontiguousarray(x) if isinstance(x, np.ndarray) and x.ndim else x for k, x in some.items()}
 
 
-def _strides(some: Mapping[str, object]) -> list[tuple[int, ...]]:
+def _strides(some: Mapping[str, Any]) -> list[tuple[int, ...]]:
     return [x.strides for x in some.values() if isinstance(x, np.ndarray)]
 
 

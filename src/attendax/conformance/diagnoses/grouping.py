@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS, Implementation, Known, explains
-from ..cases import CASES
+from ..cases import CASES, named
 from ..cases.case import FORWARD, SIZES, Case
 from ..cases.how import How
 from ..judge.judging import find
@@ -26,7 +26,7 @@ LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 ORDER = list(Harm)
 PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
 WRONG = tuple(PLAINEST)
-BY_NAME = {case.name: case for case in CASES}
+LARGE = 2**21  # pairs, from which what is right takes a second
 
 
 def diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
@@ -36,17 +36,17 @@ def diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: 
 
 
 def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
-    left = [o for o in outcomes if o.verdict.fails and not o.known]
+    left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
     causes = [_known(entry, left) for entry in implementation.known]
     trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
     causes += _of_calls(left, trials, implementation, how)
-    stand, follow = _small(left, trials)
+    stand, beside = _small(left, trials)
     found = _explained(left, stand, _Passing(implementation, outcomes, how))
     while found:
         name, remedy, names = max(found, key=lambda entry: len(entry[2]))
         if not names:
             break
-        taken = _take(left, names | {n for one in names for n in follow.get(one, ())})
+        taken = _take(left, names.union(*(beside[one] for one in names if one in beside)))
         causes.append(_cause(name, taken, len(names), remedy))
         found = [(n, r, names_ - names) for n, r, names_ in found]
     for name, remedy, names in _explained(left, stand, None, _on_top(causes)):
@@ -56,7 +56,32 @@ def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how:
     causes += _crashes(left)
     causes += _alike(left)
     folded = _folded(_joined(cause for cause in causes if cause is not None))
-    return tuple(sorted(_joined(_described(cause, trials) for cause in folded), key=_rank))
+    merged = _joined(_described(cause, trials) for cause in folded)
+    return tuple(sorted((_with(cause, follow) for cause in merged), key=_rank))
+
+
+def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:
+    """Of large cases of the same question as another only that one; and those that go with it."""
+    found, follow = [], collections.defaultdict(list)
+    asked: dict[Any, str] = {}
+    for outcome in sorted(failures, key=lambda o: _size(o.case) > LARGE and _size(o.case)):
+        first = asked.setdefault((_question(outcome.case), outcome.verdict), outcome.case.name)
+        if _size(outcome.case) <= LARGE or first == outcome.case.name or not _has_numbers(outcome):
+            found.append(outcome)
+        else:
+            follow[first].append(outcome.case.name)
+    return found, follow
+
+
+def _with(cause: Cause, follow: Mapping[str, Sequence[str]]) -> Cause:
+    more = [name for one in cause.cases for name in follow.get(one, ())]
+    return cause._replace(cases=cause.cases + tuple(more))
+
+
+def _size(case: Case) -> int:
+    """How many pairs of a query and a key it has."""
+    sizes = SIZES | case.sizes
+    return math.prod(sizes[axis] for axis in "BNTS")
 
 
 def harm_of(outcome: Outcome) -> Harm:
@@ -98,9 +123,7 @@ def _pairs(trial: Trial) -> int:
     return int(arrays["query"][..., 0].size * arrays["key"].shape[-2])
 
 
-def _of_calls(
-    left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How
-) -> list[Cause]:
+def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How) -> list[Cause]:
     """What is seen by calling again, before anything else is thought of: a race fits many a reason for once."""
     causes = []
     for outcome in [o for o in left if o.case.judge == "unwritten"]:
@@ -133,7 +156,8 @@ def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[s
     for outcome in left:
         if outcome.case.name in trials:
             groups[_question(outcome.case)].append(outcome.case.name)
-    stand, follow = {}, {}
+    stand: dict[str, Trial] = {}
+    follow = {}
     for names in groups.values():
         first, *others = sorted(names, key=lambda name: _pairs(trials[name]))
         small = {name: trials[name] for name in (first, *others) if _pairs(trials[name]) <= SMALL}
@@ -150,7 +174,8 @@ class _Passing:
     """The cases in which all is right: a reason that holds there would have made them wrong."""
 
     def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
-        self.implementation, self.how, self.trials = implementation, how, {}
+        self.implementation, self.how = implementation, how
+        self.trials: dict[str, Trial] = {}
         self.cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
         self.cases = [case for case in self.cases if math.prod((SIZES | case.sizes).values()) <= 64 * SMALL]
 
@@ -269,7 +294,7 @@ def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], 
 
 
 def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
-    """The narrowest trait that all of some cases have, as what is not offered: no other fault and few others have it."""
+    """The narrowest trait of all of some cases, as what is not offered: no other fault and few others have it."""
     names = {o.case.name for o in taken}
     shared = set.intersection(*(_traits(o.case) for o in taken)) & set(PROTOCOL_TRAITS)
     shared -= {"return_lse", "dropout_rng", "float32"}
@@ -282,7 +307,8 @@ def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
 
 
 def _traits(case: Case) -> set[str]:
-    return set(case.traits(case.inputs(0, "float32")))
+    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if _size(case) > LARGE else {}
+    return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
 
 
 def _beside(option: str, cases: Sequence[Case]) -> str:
@@ -374,14 +400,14 @@ def _folded(causes: Iterable[Cause]) -> list[Cause]:
 
 
 def _is_of_call(gradient: str, result: str) -> bool:
-    mine, other = BY_NAME.get(gradient), BY_NAME.get(result)
+    mine, other = named(gradient), named(result)
     if not mine or not other or mine.level == FORWARD or _options(mine) != _options(other):
         return False
     return _length(gradient) >= _length(result) / 2
 
 
 def _length(name: str) -> int:
-    sizes = SIZES | (BY_NAME[name].sizes if name in BY_NAME else {})
+    sizes = SIZES | getattr(named(name), "sizes", {})
     return max(sizes["T"], sizes["S"])
 
 
@@ -412,7 +438,8 @@ def _options_of(name: str) -> set[str]:
 
 
 def _all_options_of(name: str) -> set[str]:
-    return _options(BY_NAME[name]) - {"scale"} if name in BY_NAME else set()
+    case = named(name)
+    return _options(case) - {"scale"} if case else set()
 
 
 def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:

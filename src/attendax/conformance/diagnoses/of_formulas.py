@@ -225,7 +225,7 @@ HYPOTHESES = [
     ),
     of_backward(
         "the gradient of the bias is of the first batch only",
-        lambda inputs: inputs.arrays["bias"].ndim == 4 and len(inputs.arrays["bias"]) == 1 < len(inputs.arrays["query"]),
+        lambda x: x.arrays["bias"].ndim == 4 and len(x.arrays["bias"]) == 1 < len(x.arrays["query"]),
         of_bias=lambda ds: ds[:1],
     ),
     Hypothesis("gradients of keys and of values are swapped", _swapped),

@@ -129,7 +129,7 @@ def _keys(seen: Callable[[int, int], slice], block: int) -> Change:
     return changed
 
 
-def _widths(of: Callable[[int], int]) -> Change:
+def _widths(of: Callable[..., int]) -> Change:
     """Scores of the first of the width only."""
 
     def changed(inputs: Inputs) -> Inputs | None:
