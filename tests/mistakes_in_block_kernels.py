@@ -237,7 +237,8 @@ BACKWARD = [
     ),
     KernelMistake(
         "dQ in units of log 2", "store(grad_query, rows, dq * self.scale)",
-        "store(grad_query, rows, dq * self.scale * self.wide(LOG2E))", "planted", "grad query is 1/log 2 times",
+        "store(grad_query, rows, dq * self.scale * self.wide(LOG2E))", "planted",
+        "grad query: 1/log 2 times what is right",
     ),
     KernelMistake(
         "cap in the forward only", "return p * kept, ds, ds * slope", "return p * kept, ds, ds", "planted",

@@ -1,12 +1,10 @@
 """Mistakes of block kernels, at the profile that ``attendax check`` has by default: caught, and their reason named."""
 
-import functools
 import inspect
 import sys
 
 import pytest
 
-import mistakes_in_block_kernels
 import right_kernel
 from attendax.conformance import check
 from mistakes_in_block_kernels import MISTAKES
