@@ -93,7 +93,7 @@ WIDTHS = [
         "dp = self.queries(grad_output, rows) @ self.keys(self.value, keys).swapaxes(-1, -2) * kept",
         "dp = (self.queries(grad_output, rows)[..., : self.D] @ self.keys(self.value, keys)[..., : self.D]"
         ".swapaxes(-1, -2)) * kept",
-        "native-sparse-attention-triton#27", "in the backward, wrong only where V > ",
+        "native-sparse-attention-triton#27", "in the backward, wrong only where V > D",
     ),
     KernelMistake(
         "a scale of 0.5", "self.D**-0.5 if scale is None", "0.5 if scale is None", "attorch#14",

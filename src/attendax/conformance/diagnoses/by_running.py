@@ -83,22 +83,30 @@ def is_unsteady(trial: Trial) -> bool:
 
 
 def is_unwritten(trial: Trial) -> bool:
-    """Whether rows of what was got, or of another call, hold what nobody computes, and the others are right."""
+    """Whether rows of what was got, or of another call, hold what nobody computes, and most others are right."""
     again = rerun(trial) if is_called_once(trial) else None
-    return any(_has_junk(trial, got) for got in (trial.got, again) if got)
+    if again is None or again.keys() != trial.got.keys():
+        return False
+    changes = compare(again, trial.got, loosely(trial, trial.got)).verdict.fails
+    return any(_has_junk(trial, got, changes) for got in (trial.got, again))
 
 
-def _has_junk(trial: Trial, got: Leaves) -> bool:
-    """NaN or numbers far beyond the largest, in whole rows, of which most others are right."""
+def _has_junk(trial: Trial, got: Leaves, changes: bool) -> bool:
+    """Whole rows of the NaN that freed memory is filled with, or of NaN and absurd numbers that are others each time.
+
+    The NaN that a processor of the x86 family computes has a sign, which that of the memory has not.
+    """
+    with np.errstate(invalid="ignore"):
+        known = trial.implementation.arrays == "numpy" and bool(np.signbit(np.subtract(np.inf, np.inf)))
     junk, wrong = 0, 0
     for leaf, wanted in trial.expected().items():
-        x = np.asarray(got.get(leaf, wanted), np.float64)
+        x = np.asarray(got[leaf], np.float64) if leaf in got else wanted
         if leaf.endswith("lse") or x.shape != wanted.shape or x.ndim < 2 or not x.size:
             continue
         largest = np.abs(wanted).max() or 1
         off = ~(np.abs(x - wanted) <= loosely(trial, trial.expected())[leaf].allowed * largest)
-        absurd = ~(np.abs(x) <= 1e6 * largest) | ((np.abs(x) < 1e-30 * largest) & (wanted != 0))
-        junk += int((absurd.all(axis=-1) & (x != 0).any(axis=-1)).sum())
+        absurd = (np.isnan(x) & ~np.signbit(x) & known) | (~(np.abs(x) <= 1e6 * largest) & changes)
+        junk += int(absurd.all(axis=-1).sum())
         wrong += int(off.any(axis=-1).sum())
     return junk > 0 and 2 * junk >= wrong
 
@@ -172,7 +180,7 @@ def _bound(axis: str, right: int, wrong: int, trial: Trial, at: Callable[[int], 
         return f"{axis} is a multiple of {at(wrong)[axis]}"
     if right > 1 and _is_right_at(trial, at(2 * right)) and not _is_right_at(trial, at(2 * right + 1)):
         return f"{axis} is no multiple of {last}"
-    return f"{axis} > {last}"
+    return "V > D" if axis == "V" and last == (SIZES | trial.case.sizes)["D"] else f"{axis} > {last}"
 
 
 def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]]:
@@ -184,7 +192,7 @@ def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]
         return lambda size: dict.fromkeys(names, size)
 
     lengths = {"S": (min(7, S), of("T", "S"))} if T == S else {"T": (min(5, T), of("T")), "S": (min(7, S), of("S"))}
-    widths = {"D": (min(4, D), of("D", "V"))} if D == V else {"D": (min(4, D), of("D")), "V": (min(6, V), of("V"))}
+    widths = {"D": (min(4, D), of("D", "V"))} if D == V else {"D": (min(4, D), of("D")), "V": (min(D, V), of("V"))}
     heads = (min(3 if ratio == 1 else 2, sizes["G"]), lambda size: {"N": ratio * size, "G": size})
     return lengths | {"N": heads, "B": (min(2, sizes["B"]), of("B"))} | widths
 

@@ -21,6 +21,7 @@ HYPOTHESES = (*of_inputs.HYPOTHESES, *of_formulas.HYPOTHESES, *of_packs.HYPOTHES
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 OF_GRADIENTS = r"gradient|grad |^dS|^delta|cotangent|derivative|race|not contiguous"  # in names that need no such word
 OTHER_BITS = "the same call gives other bits the next time"
+VAGUE = r"(the result|the gradient of \w+|lse) is "
 BACKWARD = "in the backward, "
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 ORDER = list(Harm)
@@ -442,10 +443,11 @@ def _all_options_of(name: str) -> set[str]:
     return _options(case) - {"scale"} if case else set()
 
 
-def _rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:
+def _rank(cause: Cause) -> tuple[int, bool, bool, bool, bool, int]:
     """By harm; of the same harm what has the plainest call, then what is explained, and what comes on top of it."""
     unexplained, on_top = not cause.tried, cause.name.startswith(ON_TOP)
-    return ORDER.index(cause.harm), not _is_plainest(cause), unexplained, on_top, -len(cause.cases)
+    vague = bool(re.match(VAGUE, cause.name))
+    return ORDER.index(cause.harm), not _is_plainest(cause), unexplained, vague, on_top, -len(cause.cases)
 
 
 def _joined(causes: Iterable[Cause]) -> list[Cause]:
