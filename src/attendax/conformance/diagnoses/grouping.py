@@ -127,7 +127,7 @@ def _pairs(trial: Trial) -> int:
 def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How) -> list[Cause]:
     """What is seen by calling again, before anything else is thought of: a race fits many a reason for once."""
     causes = []
-    for outcome in [o for o in left if o.case.judge == "unwritten"]:
+    for outcome in [o for o in left if o.case.judge == "unwritten" and o.finding.leaf]:
         name = f"writes to {outcome.finding.leaf}"
         causes.append(_cause(name, _take(left, {outcome.case.name}), 1))
     for name, look, remedy in (
@@ -144,9 +144,9 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
 
 
 def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: How) -> bool:
-    """Whether what is asked by more than one call is found otherwise another time, by more than rounding."""
+    """Whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
     if outcome.case.judge not in ("merged", "dropped"):
-        return False
+        return outcome.is_unsteady and outcome.case.judge == "value"
     again = find(implementation, outcome.case, how)[0]
     return not again.verdict.fails or again.message != outcome.finding.message
 
@@ -373,7 +373,8 @@ def _described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
 def _signature(outcome: Outcome) -> str:
     case, harm = outcome.case, harm_of(outcome)
     if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
-        return OTHER_BITS
+        one, other = outcome.finding.expected or 0.0, outcome.finding.got or 0.0
+        return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
     if harm is Harm.ACCEPTED:
         return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
     if outcome.verdict is Verdict.LEAK and case.law == "L6":
