@@ -13,6 +13,7 @@ from .cases import Case, asks_for_the_ladder, at_sizes, choose
 from .cases.how import How, drawn
 from .cases.ladder import ladder
 from .diagnoses import diagnosed
+from .judge.forms import as_found, as_taken
 from .judge.judging import find, offers, rule_of
 from .judge.verdicts import Finding, Verdict
 from .repeating import repeated
@@ -110,7 +111,7 @@ def check(
         seed=drawn(seed), dtype=dtype, profile=profile, sizes=dict(sizes or {}), precision=precision,
         require=tuple(require), timeout=timeout, total_timeout=total_timeout, repeat=repeat, budget=budget,
     )  # fmt: skip
-    at_sizes(choose(only, level, profile), how.checked().sizes)  # what cannot be asked is refused before anything runs
+    first = at_sizes(choose(only, level, profile), how.checked().sizes)  # what cannot be asked is refused beforehand
     listed = KnownFailures.read(known_failures)
     given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
     implementation = implement(fn, how=how, in_process=in_process, **given)
@@ -122,9 +123,10 @@ def check(
 
     try:
         outcomes = []
+        implementation = as_found(implementation, first, how)
         offered = functools.partial(offers, implementation, how=how)
         drawn_cases = ladder(how if asks_for_the_ladder(only) else how._replace(budget=0), level, offered)
-        cases = at_sizes(choose(only, level, profile, drawn_cases.cases), how.sizes)
+        cases = as_taken(implementation, at_sizes(choose(only, level, profile, drawn_cases.cases), how.sizes))
         for index, case in enumerate(cases):
             if progress:
                 progress(index, len(cases), case)

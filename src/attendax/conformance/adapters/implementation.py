@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 
 from attendax.legible import did_you_mean
 
+from ..cases import square
+
 OPTIONS = (
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
     "dropout_rate", "dropout_rng", "return_lse", "offset", "sinks",
 )  # fmt: skip
 TRAITS = (  # what no keyword shows
-    "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch", "heads", "heads apart", "empty arrays",
-    "gradients", "gradient of bias", "gradient of sinks", "bias of rank 1", "bias of rank 3", "determinism", "float64",
-    "float32", "bfloat16", "float16",
+    *square.TRAITS, square.TIME, square.SYMMETRIC, "grouped heads", "V != D", "rank 2", "rank 3", "rank 5", "batch",
+    "heads", "heads apart", "empty arrays", *(f"{x} of rank {rank}" for x in ("mask", "bias") for rank in range(1, 5)),
+    "gradients", "gradient of bias", "gradient of sinks", "determinism", "float64", "float32", "bfloat16", "float16",
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
+ANY = square.Form()
 CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
 
 
@@ -91,6 +94,7 @@ class Implementation:
         known: the causes of its faults that have a name.
         layout: of its arrays, where it is another than that of ``attend``.
         process: why it is judged in this process; empty where it is in another.
+        form: which calls it takes at all.
     """
 
     attend: Callable[..., Any]
@@ -108,6 +112,7 @@ class Implementation:
     known: tuple[Known, ...] = ()
     layout: str = ""
     process: str = "its functions were given"
+    form: square.Form = ANY
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

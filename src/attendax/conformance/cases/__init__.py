@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from attendax.legible import did_you_mean
 
 from . import biases, blocks, caches, conduct, contexts, gradients, ladder, leaks, masks, sinks, values
-from .case import GRADIENT, LEVELS, PROFILES, Case, Inputs, Leaves
+from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
 from .ladder import EXAMPLES
 
 CASES: tuple[Case, ...] = (
@@ -22,7 +22,10 @@ CASES: tuple[Case, ...] = (
     *contexts.CASES,
     *caches.CASES,
 )
-__all__ = ["CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "choose", "named", "profiles"]
+__all__ = [
+    "CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose", "distinct", "named",
+    "profiles",
+]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
 BACKWARD = "backward"  # the level of gradients alone
 
@@ -94,20 +97,25 @@ def at_sizes(cases: Iterable[Case], sizes: Mapping[str, int]) -> list[Case]:
     """
     if not sizes:
         return list(cases)
-    found: dict[str, Case] = {}
-    for case in cases:
-        sized = case.sized(sizes)
-        if sized is not None and _can_be_made(sized):
-            asked = sized._replace(name="", about="", law="", sizes=dict(sorted(sized.sizes.items())), slack=1.0)
-            found.setdefault(repr(asked), sized)
+    sized = (case.sized(sizes) for case in cases)
+    found = distinct(case for case in sized if case is not None and can_be_made(case))
     if not found:
         raise ValueError(
             f"check: sizes got {', '.join(f'{k}={x}' for k, x in sizes.items())}, where no case makes sense"
         )
+    return found
+
+
+def distinct(cases: Iterable[Case]) -> list[Case]:
+    """The cases without those that ask the same as another."""
+    found: dict[str, Case] = {}
+    for case in cases:
+        sizes = dict(sorted((SIZES | case.sizes).items()))
+        found.setdefault(repr(case._replace(name="", about="", law="", sizes=sizes, slack=1.0, least="")), case)
     return list(found.values())
 
 
-def _can_be_made(case: Case) -> bool:
+def can_be_made(case: Case) -> bool:
     """Whether its lines run at its sizes, tried with one number for each width, and give arrays of these sizes."""
     try:
         small = {axis: min(size, 1) for axis, size in case.sizes.items() if axis in "D"}

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .words import hold, reworded
+
 FORWARD, GRADIENT, EVERYTHING = "forward", "gradient", "everything"
 LEVELS = (FORWARD, GRADIENT, EVERYTHING)  # each includes those before it
 NUMBERS, ROBUST, LAW = "numbers", "robust", "law"
@@ -89,7 +91,10 @@ class Case(NamedTuple):
         alone = set(self.sizes) if len(self.sizes) == 1 else set()
         if any(own[a] != sizes[a] and (not own[a] or (own[a] == 1 and a in alone)) for a in self.sizes):
             return None
-        return self._replace(sizes=sizes)
+        if any(own[a] != sizes[a] for a in self.sizes) and not hold(self.name, sizes):
+            return None
+        name, about = (reworded(text, own, sizes) for text in (self.name, self.about))
+        return self._replace(sizes=sizes, name=name, about=about)
 
     def text(self, seed: int, dtype: str) -> str:
         """The lines that make the inputs."""
@@ -155,8 +160,13 @@ class Case(NamedTuple):
             found.append(f"rank {query.ndim}")
         if query.ndim > 2 and key.ndim > 2 and query.shape[-3] != key.shape[-3]:
             found.append("grouped heads")
-        if "bias" in inputs.arrays and inputs.arrays["bias"].ndim in (1, 3) and query.ndim == 4:
+        if "bias" in inputs.arrays and query.ndim == 4:
             found.append(f"bias of rank {inputs.arrays['bias'].ndim}")
+        if "mask" in inputs.options and query.ndim == 4:
+            found.append(f"mask of rank {inputs.options['mask'].ndim}")
+        left, right = inputs.options.get("window") or (0, 0)
+        if left != right:
+            found.append("asymmetric windows")
         if query.shape[-1] != value.shape[-1]:
             found.append("V != D")
         if 0 in query.shape + key.shape:

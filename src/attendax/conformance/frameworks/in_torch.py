@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import torch
 
-HEADER = "import numpy as np\nimport torch"
+HEADER = "import contextlib\n\nimport numpy as np\nimport torch"
 stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
 WIDE = ""
 LACKS = (
@@ -144,14 +144,24 @@ def unused_is_zero(found, leaves):
     return {k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(leaves.items(), found, strict=True)}
 
 
+def pulled_back(results, leaves, cotangents):
+    """Gradients by name: by ``torch.autograd.grad``, or where that finds none, by ``.backward()``."""
+    arrays, found = list(leaves.values()), []
+    with contextlib.suppress(RuntimeError):  # a checkpoint that is entered again, for one, knows the other way alone
+        found = list(torch.autograd.grad(results, arrays, cotangents, allow_unused=True, retain_graph=True))
+    if all(x is None for x in found):
+        torch.autograd.backward(results, cotangents)
+        found = [x.grad for x in arrays]
+    return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
+
+
 def gradient(attend, arrays, options, cotangents):
     """Gradients of Σ cotangent · result."""
     leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
     poison(leaves)
     results = bind(attend, options)(leaves)
     given = [tensor(cotangents[k]).to(x.dtype) for k, x in results.items()]
-    found = torch.autograd.grad(list(results.values()), list(leaves.values()), given, allow_unused=True)
-    return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
+    return pulled_back(list(results.values()), leaves, given)
 
 
 def loss_of(results, how):
@@ -165,9 +175,7 @@ def loss_of(results, how):
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):
     """Gradients of a loss; its cotangents are for those who need them by hand."""
     leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
-    loss = loss_of(bind(attend, options)(leaves), how)
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
+    return pulled_back([loss_of(bind(attend, options)(leaves), how)], leaves, None)
 
 
 def jvp(attend, arrays, options, tangents):

@@ -7,9 +7,11 @@ from ..adapters.implementation import Implementation
 from ..cases import CASES, Case
 from ..cases.case import SIZES, Leaves
 from ..cases.how import DTYPES, How
-from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
+from ..cases.kinds import GRADIENTS, directed
+from ..cases.square import plain_of
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers, first_line
+from .forms import can_be_asked
 from .judges import JUDGES
 from .trial import Trial
 from .verdicts import Finding, Verdict
@@ -38,11 +40,12 @@ def offers(implementation: Implementation, case: Case, how: How) -> bool:
 
 
 def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
-    if not _can_be_asked(implementation, case):
+    if not can_be_asked(implementation, case):
         reason = f"functions of {implementation.arrays} arrays have none"
         return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
     trial = Trial(implementation, case, how)
-    if lack := implementation.lack(case.traits(trial.inputs)):
+    traits = [*trial.inputs.options, *implementation.form.lacking(case, trial.inputs), *case.traits(trial.inputs)]
+    if lack := implementation.lack(traits):
         return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
     if lack := _found_lacking(implementation, case, trial):
         return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
@@ -61,17 +64,15 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
         return Finding(Verdict.OBSCURE, str(failed)), {}
 
 
-def _can_be_asked(implementation: Implementation, case: Case) -> bool:
-    """Whether the framework has what a case asks: a function of NumPy has the gradients that it brings."""
-    of_numpy = {RESULTS, REFUSALS} | ({GRADIENTS} if implementation.backward else set())
-    return implementation.arrays in case.frameworks and (implementation.arrays != "numpy" or directed(case) in of_numpy)
-
-
 def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool:
     """Whether what raised may be the rank of an array, which only the law asks for."""
     traits = [] if trial.how.strict else case.traits(trial.inputs)
     ranks = [trait for trait in traits if trait in RANKS]
-    return any(t.startswith("bias of") for t in traits) or any(probe(implementation, t, trial.how) for t in ranks)
+    return (
+        "bias of rank 1" in traits
+        or "bias of rank 3" in traits
+        or any(probe(implementation, t, trial.how) for t in ranks)
+    )
 
 
 def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> tuple[str, str] | None:
@@ -91,8 +92,10 @@ def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> 
 @functools.lru_cache(maxsize=256)
 def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[str, int], ...]) -> str:
     how = How(dtype=dtype, sizes=dict(sizes))
-    case = _plain("gradient: plain" if trait == GRADIENTS else "plain")
-    base = SIZES | dict((case.sized(how.sizes) or case).sizes)
+    case = plain_of(
+        implementation.of.form, how.sizes, case=_plain("gradient: plain" if trait == GRADIENTS else "plain")
+    )
+    base = SIZES | case.sizes
     base |= NEEDED[trait](base) if trait in NEEDED else {}
     if trait in RANKS:
         base |= {"N": 1, "G": 1} if trait == "rank 2" else {"A": 2} if trait == "rank 5" else {}
@@ -120,7 +123,7 @@ def rule_of(implementation: Implementation, how: How) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _rule(implementation: "ById", dtype: str) -> str:
-    inputs = Trial(implementation.of, _plain("plain"), How(dtype=dtype)).inputs
+    inputs = Trial(implementation.of, plain_of(implementation.of.form, {}), How(dtype=dtype)).inputs
     try:
         found = call(implementation.of, inputs, "custom rule")["rule"].any()
     except (NotImplementedError, Failed, NoNumbers):
@@ -135,10 +138,10 @@ class ById:
         self.of = of
 
     def __hash__(self) -> int:
-        return id(self.of.attend)
+        return hash((id(self.of.attend), self.of.form))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ById) and other.of.attend is self.of.attend
+        return isinstance(other, ById) and other.of.attend is self.of.attend and other.of.form == self.of.form
 
 
 def probe(implementation: Implementation, trait: str, how: How) -> str:

@@ -17,8 +17,9 @@ from ..adapters.adapter import Adapter
 from ..adapters.implementation import Implementation
 from ..adapters.layout import laid_out, plain
 from ..adapters.source import resolve
-from ..cases import CASES
+from ..cases import CASES, Inputs
 from ..cases.how import How
+from ..cases.square import FORMS, plain_of
 from ..frameworks import framework
 from .calling import call
 from .errors import Failed, NoNumbers, first_line
@@ -26,6 +27,7 @@ from .errors import Failed, NoNumbers, first_line
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
 SETTINGS = (*LAYOUT, *OVERRIDES)
+NOT_NUMPY = "gives no arrays of NumPy"
 KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
 
 
@@ -142,35 +144,44 @@ def _kind_of_arrays(
     Raises:
         ValueError: with none.
     """
-    case = CASES[0].sized(how.sizes) or CASES[0]
-    inputs = case.inputs(0, how.dtype)
+    first = (CASES[0].sized(how.sizes) or CASES[0]).inputs(0, how.dtype).arrays
     plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
-    said = []
-    for arrays, eager in sorted(KINDS, key=lambda kind: kind[0] not in sys.modules):
-        if arrays == "torch" and not importlib.util.find_spec("torch"):
-            continue
-        if arrays == "numpy" and not (settings.get("device") or "cpu").startswith("cpu"):
-            said.append(f"  {arrays:<6} has no device {settings['device']}")
-            continue
-        if trying:
-            trying(arrays)
-        try:
-            tried = plain(fn, name, arrays, eager=eager, **settings)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                if arrays == "numpy" and not _gives_numpy(tried.attend(*inputs.arrays.values())):
-                    continue
-                call(tried, inputs, "forward")
-            return arrays, eager
-        except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
-            said.append(f"  {arrays:<6} {error}")
-        except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
-            said.append(f"  {arrays:<6} {first_line(error)}")
+    said: list[str] = []
+    for form in FORMS:  # what is said is of the first: the plainest call of all
+        inputs = plain_of(form, how.sizes).inputs(0, how.dtype)
+        for arrays, eager in sorted(KINDS, key=lambda kind: kind[0] not in sys.modules):
+            if arrays == "torch" and not importlib.util.find_spec("torch"):
+                continue
+            if arrays == "numpy" and not (settings.get("device") or "cpu").startswith("cpu"):
+                error = f"has no device {settings['device']}"
+            else:
+                if trying:
+                    trying(arrays)
+                error = _tried(plain(fn, name, arrays, eager=eager, **settings), inputs)
+            if not error:
+                return arrays, eager
+            said += [f"  {arrays:<6} {error}"] * (form == FORMS[0] and error != NOT_NUMPY)
     rows = ";\n".join(dict.fromkeys(said))
     raise ValueError(
-        f"check: {name} fails on the plainest call, {how.dtype}, query {inputs.arrays['query'].shape}, "
-        f"key and value {inputs.arrays['key'].shape}:\n{rows};\n  dtype, sizes and arrays ask for another call"
+        f"check: {name} fails on the plainest call, {how.dtype}, query {first['query'].shape}, "
+        f"key and value {first['key'].shape}:\n{rows};\n  and with T = S, causal, and multiples of 64 and 128, too; "
+        "dtype, sizes and arrays ask for another call"
     )
+
+
+def _tried(made: Implementation, inputs: Inputs) -> str:
+    """What the call raises; nothing where it runs."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if made.arrays == "numpy" and not _gives_numpy(made.attend(*inputs.arrays.values(), **inputs.options)):
+                return NOT_NUMPY
+            call(made, inputs, "forward")
+    except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
+        return first_line(error)
+    return ""
 
 
 def _gives_numpy(found: Any) -> bool:

@@ -1,0 +1,143 @@
+"""Kernels as they are: causal only, T = S only, multiples of a block, one width. The cases at sizes that they take."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from . import CASES, can_be_made, distinct
+from .case import SIZES, Case, Inputs
+
+SQUARE, CAUSAL, BLOCK, WIDTHS = "T != S", "not causal", "lengths of no block", "widths of no block"
+ONE_WIDTH = {"D != 64": (64,), "D != 128": (128,)}
+SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "mask of rank 3", "bias of rank 2")
+TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
+TIME = "larger sizes"
+LONGEST, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
+
+
+class Form(NamedTuple):
+    """Which calls a function takes.
+
+    Attributes:
+        square: only T = S.
+        causal: only with ``is_causal``.
+        block: T and S are multiples of it.
+        widths: D = V is one of them; any where it is empty.
+        most: the largest number of scores that it does in a moment; any where it is 0.
+    """
+
+    square: bool = False
+    causal: bool = False
+    block: int = 1
+    widths: tuple[int, ...] = ()
+    most: int = 0
+
+    def lacking(self, case: Case, inputs: Inputs) -> list[str]:
+        """The traits of a case that it does not have."""
+        query, key, value = (inputs.arrays[name] for name in ("query", "key", "value"))
+        (T, D), S = query.shape[-2:], key.shape[-2]
+        parts = case.judge == "merged"  # whose calls have a part of the keys
+        holds = {
+            SQUARE: self.square and (T != S or parts),
+            CAUSAL: self.causal and not inputs.options.get("is_causal"),
+            BLOCK: T % self.block > 0 or S % self.block > 0 or (parts and self.block > 1),
+            self.of_width(): bool(self.widths) and not {D, value.shape[-1]} <= set(self.widths),
+            TIME: bool(self.most) and query[..., 0].size * S > self.most,
+        }
+        return [trait for trait, lacks in holds.items() if lacks]
+
+    def of_width(self) -> str:
+        """The trait that it lacks where it has some widths."""
+        return next((trait for trait, widths in ONE_WIDTH.items() if widths == self.widths), WIDTHS)
+
+    def without(self) -> dict[str, "Form"]:
+        """The traits that it lacks, and for each the form that has it."""
+        lacks: dict[str, tuple[Any, dict[str, Any]]]
+        lacks = {SQUARE: (self.square, {"square": False}), CAUSAL: (self.causal, {"causal": False})}
+        lacks |= {BLOCK: (self.block > 1, {"block": 1}), self.of_width(): (self.widths, {"widths": ()})}
+        return {trait: self._replace(**wider) for trait, (is_lacking, wider) in lacks.items() if is_lacking}
+
+    def sizes(self, own: Mapping[str, int], again: int = 0) -> dict[str, int]:
+        """Sizes that it takes in place of a case's own: its lengths are in the same order, unless T = S is needed."""
+        given, block = {}, max(self.block, 64 * again)
+        lengths = {axis: 1 + again + (own[axis] > min(own["T"], own["S"])) for axis in "TS"}
+        if block > 1:
+            given = {axis: block * (1 + again if self.square else times) for axis, times in lengths.items()}
+        elif self.square and own["T"] != own["S"]:
+            given = dict.fromkeys("TS", max(own["T"], own["S"]))
+        if widths := self.widths or (128,) * again:
+            given |= dict.fromkeys("DV", widths[again % len(widths)])
+        return given
+
+
+def twins(cases: Iterable[Case], form: Form, lacks: Mapping[str, str], offers: Callable[[Case], bool]) -> list[Case]:
+    """The cases, each at the sizes, and with the masks and windows, that a form takes.
+
+    Each is asked twice: as near to its own sizes as can be, and at lengths of 128 or more and another width. A case
+    that is not offered at all, or makes no sense there, stays as it is.
+    """
+    rounds = (0,) if form == Form() else (0, 1)
+    if form == Form() and not {SYMMETRIC, *LIFTED}.intersection(lacks):
+        return list(cases)
+    found = []
+    for case in cases:
+        drawn = "ladder: " in case.name  # at sizes that it takes
+        asked = [_twin(case, form, lacks, again) for again in rounds] if offers(case) and not drawn else []
+        found += [twin for twin in asked if twin is not None] or [case]
+    return distinct(found)
+
+
+def _twin(case: Case, form: Form, lacks: Mapping[str, str], again: int) -> Case | None:
+    """A case as a form takes it; None where it makes no sense, or would take long, or be the same once more."""
+    own = SIZES | case.sizes
+    given = form.sizes(own, again)
+    if max(own["T"], own["S"]) > LONGEST or case.judge.startswith("dropped"):
+        return None
+    twin = case.sized(given) if given else case
+    twin = twin and _causal(twin) if form.causal else twin
+    twin = twin and _shaped(twin, lacks)
+    if twin is None or not can_be_made(twin) or form.lacking(twin, twin.inputs(0, "float32")):
+        return None
+    if again and math.prod((SIZES | twin.sizes)[axis] for axis in "BNTS") > MOST_AGAIN:
+        return None
+    return twin._replace(name=f"{twin.name}, T = {given['T']}") if again else twin
+
+
+def _causal(case: Case) -> Case | None:
+    """The case with ``is_causal``: no row of a mask becomes empty by it that was not."""
+    if "is_causal=" in case.call:
+        return case
+    if "segment" in case.call or case.judge in ("merged", "refused"):
+        return None
+    seen = "\nmask = np.array(mask); mask[..., 0] = True" if "mask=" in case.call and case.law != "L5" else ""
+    call = ", ".join(filter(None, (case.call, "is_causal=True")))
+    return case._replace(call=call, lines=case.lines + seen, name=f"{case.name}, causal")
+
+
+def _shaped(case: Case, lacks: Mapping[str, str]) -> Case:
+    """The case with a symmetric window, or a mask or bias of rank 4, where others are lacking."""
+    window = re.search(r"window=\((\d+), (\d+)\)", case.call)
+    if SYMMETRIC in lacks and window and window[1] != window[2]:
+        wide = max(int(window[1]), int(window[2]))
+        call = case.call.replace(window[0], f"window=({wide}, {wide})")
+        case = case._replace(call=call, about=f"{case.about}; as many back as ahead")
+    for name in ("mask", "bias"):
+        if any(trait in lacks for trait in LIFTED if trait.startswith(name)) and f"{name}={name}" in case.call:
+            lift = f"{name} = {name}.reshape((1,) * (4 - {name}.ndim) + {name}.shape)"
+            case = case._replace(lines=f"{case.lines}\n{lift}", about=f"{case.about}; rank 4")
+    return case
+
+
+FORMS = tuple(  # the widest first: T = S, causal, blocks of 64 and 128, widths of 64 and 128
+    Form(square, causal, block, widths)
+    for block, widths in ((1, ()), (1, (64,)), (1, (128,)), (64, (64,)), (64, (128,)), (128, (64,)), (128, (128,)))
+    for causal, square in ((False, False), (False, True), (True, False), (True, True))
+)
+
+
+def plain_of(form: Form, sizes: Mapping[str, int], lines: str = "", words: str = "", case: Case = CASES[0]) -> Case:
+    """The plainest case, or another without options, as a form takes it, at sizes, with more lines and keywords."""
+    case = case._replace(sizes=case.sizes | form.sizes(SIZES | case.sizes))
+    call = ", ".join(filter(None, ("is_causal=True" if form.causal else "", words)))
+    return (case.sized(sizes) or case)._replace(lines=lines, call=call)

@@ -1,0 +1,112 @@
+"""Which calls a function takes at all, found by trying; and the cases that are made for it."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+from ..adapters.implementation import OPTIONS, Implementation
+from ..cases import Case
+from ..cases.how import How
+from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
+from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
+from ..worker.calling import call
+from ..worker.errors import Died, Failed, NoNumbers
+from ..worker.process import Remote
+from .trial import Trial
+
+SLOW, MOST = 1.0, 10.0  # seconds: of a plainest call that is slow, and of a case that is asked all the same
+MASK, BIAS = "mask = np.ones({}, bool)", "bias = np.zeros({}, dtype)"
+WAYS = {  # a trait: a call that needs it, and one that does not
+    SYMMETRIC: (("", "window=(2, 1)"), ("", "window=(2, 2)")),
+    LIFTED[0]: ((MASK.format("(T, S)"), "mask=mask"), (MASK.format("(1, 1, T, S)"), "mask=mask")),
+    LIFTED[1]: ((MASK.format("(N, T, S)"), "mask=mask"), (MASK.format("(1, N, T, S)"), "mask=mask")),
+    LIFTED[2]: ((BIAS.format("(T, S)"), "bias=bias"), (BIAS.format("(1, 1, T, S)"), "bias=bias")),
+}
+Found = tuple[Form, dict[str, str]]
+
+
+def as_found(implementation: Implementation, cases: Sequence[Case], how: How) -> Implementation:
+    """The function with what it was found to lack, of what the cases ask for."""
+    if isinstance(implementation.attend, Remote):
+        implementation.attend.worker.allow(how.timeout)
+    try:
+        form, lacks = _form(implementation, how)
+        for trait, (way, other) in WAYS.items():
+            option = way[1].partition("=")[0]
+            if implementation.lack([trait, option]) or not any(f"{option}=" in case.call for case in cases):
+                continue
+            error = _said(implementation, plain_of(form, how.sizes, *way), how)
+            if error and not _said(implementation, plain_of(form, how.sizes, *other), how):
+                lacks[trait] = f"{trait}: raises {error}"
+    except Died:  # the cases tell
+        return implementation
+    return dataclasses.replace(implementation, lacks=lacks | dict(implementation.lacks), form=form)
+
+
+def as_taken(implementation: Implementation, cases: Sequence[Case]) -> list[Case]:
+    """The cases at the sizes, and with the masks and windows, that the function takes."""
+
+    def offers(case: Case) -> bool:
+        asks = [option for option in OPTIONS if f"{option}=" in case.call]
+        return can_be_asked(implementation, case) and not implementation.lack(asks)
+
+    return twins(cases, implementation.form, implementation.lacks, offers)
+
+
+def can_be_asked(implementation: Implementation, case: Case) -> bool:
+    """Whether the framework has what a case asks: a function of NumPy has the gradients that it brings."""
+    of_numpy = {RESULTS, REFUSALS} | ({GRADIENTS} if implementation.backward else set())
+    return implementation.arrays in case.frameworks and (implementation.arrays != "numpy" or directed(case) in of_numpy)
+
+
+def _said(implementation: Implementation, case: Case, how: How) -> str:
+    """What a call raises; nothing where it runs.
+
+    Raises:
+        Died: its process ended, or did not answer in time.
+    """
+    try:
+        call(implementation, Trial(implementation, case, how).inputs, case.direction)
+    except Died:
+        raise
+    except (NotImplementedError, Failed, NoNumbers) as error:
+        return str(error)
+    return ""
+
+
+def _form(implementation: Implementation, how: How) -> Found:
+    """The widest form that runs and lacks what is declared; and the errors of the calls that it does not take."""
+    declared, lacks = {trait for trait in TRAITS if trait in implementation.lacks}, {}
+    forms = [form for form in FORMS if declared <= {*form.without(), *([WIDTHS] if form.widths else [])}]
+    forms = sorted(forms, key=lambda form: form.block < 128) if BLOCK in declared else forms  # 128 is of any block
+    forms = [form for form in forms if not how.sizes or (form.block == 1 and not form.widths)]
+    form = next((form for form in forms if not _said(implementation, plain_of(form, how.sizes), how)), Form())
+    for trait, wider in form.without().items():
+        error = "" if trait in declared else _said(implementation, plain_of(wider, how.sizes), how)
+        if error:
+            lacks[trait] = f"{trait}: raises {error}"
+        elif trait not in declared:
+            form = wider
+    if form.widths and not declared.intersection(form.without()) - {WIDTHS}:
+        others = [form._replace(widths=(width,)) for width in (64, 128)]
+        runs = tuple(f.widths[0] for f in others if f == form or not _said(implementation, plain_of(f, how.sizes), how))
+        reason = lacks.pop(form.of_width(), "")
+        form = form._replace(widths=runs)
+        lacks |= {form.of_width(): reason} if reason else {}
+    return _timed(implementation, form, how, lacks)
+
+
+def _timed(implementation: Implementation, form: Form, how: How, lacks: dict[str, str]) -> Found:
+    """The form with a limit where the plainest call is slow, as an interpreter of kernels is."""
+    case = plain_of(form, how.sizes)
+    for _ in range(2):  # the first may compile
+        start = time.perf_counter()
+        if _said(implementation, case, how):
+            return form, lacks
+        seconds = time.perf_counter() - start
+        if seconds < SLOW:
+            return form, lacks
+    arrays = case.inputs(0, how.dtype).arrays
+    scores = arrays["query"][..., 0].size * arrays["key"].shape[-2]
+    reason = f"the plainest call takes {seconds:.1f} s for {scores:,} scores"
+    return form._replace(most=int(scores * MOST / seconds)), lacks | {TIME: reason}
