@@ -107,12 +107,12 @@ def at_sizes(cases: Iterable[Case], sizes: Mapping[str, int]) -> list[Case]:
 
 
 def distinct(cases: Iterable[Case]) -> list[Case]:
-    """The cases without those that ask the same as another."""
+    """The cases without those that ask the same as another, or by the same name."""
     found: dict[str, Case] = {}
     for case in cases:
         sizes = dict(sorted((SIZES | case.sizes).items()))
         found.setdefault(repr(case._replace(name="", about="", law="", sizes=sizes, slack=1.0, least="")), case)
-    return list(found.values())
+    return list({case.name: case for case in reversed(found.values())}.values())[::-1]
 
 
 def can_be_made(case: Case) -> bool:

@@ -93,7 +93,9 @@ class Case(NamedTuple):
             return None
         if any(own[a] != sizes[a] for a in self.sizes) and not hold(self.name, sizes):
             return None
-        name, about = (reworded(text, own, sizes) for text in (self.name, self.about))
+        name, about = self.name, self.about
+        if self.judge != "refused":  # what is refused has sizes of its own
+            name, about = (reworded(text, own, sizes) for text in (name, about))
         return self._replace(sizes=sizes, name=name, about=about)
 
     def text(self, seed: int, dtype: str) -> str:

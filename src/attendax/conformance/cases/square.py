@@ -6,14 +6,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import CASES, can_be_made, distinct
-from .case import SIZES, Case, Inputs
+from .case import SIZES, Case
 
 SQUARE, CAUSAL, BLOCK, WIDTHS = "T != S", "not causal", "lengths of no block", "widths of no block"
 ONE_WIDTH = {"D != 64": (64,), "D != 128": (128,)}
-SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "mask of rank 3", "bias of rank 2")
+SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "bias of rank 2")
 TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
 TIME = "larger sizes"
 LONGEST, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
+
+
+def scores_of(case: Case) -> int:
+    """How many scores a case has."""
+    return math.prod((SIZES | case.sizes)[axis] for axis in "BNTS")
 
 
 class Form(NamedTuple):
@@ -33,17 +38,17 @@ class Form(NamedTuple):
     widths: tuple[int, ...] = ()
     most: int = 0
 
-    def lacking(self, case: Case, inputs: Inputs) -> list[str]:
+    def lacking(self, case: Case) -> list[str]:
         """The traits of a case that it does not have."""
-        query, key, value = (inputs.arrays[name] for name in ("query", "key", "value"))
-        (T, D), S = query.shape[-2:], key.shape[-2]
+        sizes = SIZES | case.sizes
+        T, S, widths = sizes["T"], sizes["S"], {sizes["D"], sizes["V"]}
         parts = case.judge == "merged"  # whose calls have a part of the keys
         holds = {
             SQUARE: self.square and (T != S or parts),
-            CAUSAL: self.causal and not inputs.options.get("is_causal"),
+            CAUSAL: self.causal and "is_causal=True" not in case.call,
             BLOCK: T % self.block > 0 or S % self.block > 0 or (parts and self.block > 1),
-            self.of_width(): bool(self.widths) and not {D, value.shape[-1]} <= set(self.widths),
-            TIME: bool(self.most) and query[..., 0].size * S > self.most,
+            self.of_width(): bool(self.widths) and not widths <= set(self.widths),
+            TIME: bool(self.most) and scores_of(case) > self.most,
         }
         return [trait for trait, lacks in holds.items() if lacks]
 
@@ -97,9 +102,7 @@ def _twin(case: Case, form: Form, lacks: Mapping[str, str], again: int) -> Case 
     twin = case.sized(given) if given else case
     twin = twin and _causal(twin) if form.causal else twin
     twin = twin and _shaped(twin, lacks)
-    if twin is None or not can_be_made(twin) or form.lacking(twin, twin.inputs(0, "float32")):
-        return None
-    if again and math.prod((SIZES | twin.sizes)[axis] for axis in "BNTS") > MOST_AGAIN:
+    if twin is None or form.lacking(twin) or (again and scores_of(twin) > MOST_AGAIN) or not can_be_made(twin):
         return None
     return twin._replace(name=f"{twin.name}, T = {given['T']}") if again else twin
 

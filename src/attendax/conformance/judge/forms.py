@@ -8,7 +8,7 @@ from ..adapters.implementation import OPTIONS, Implementation
 from ..cases import Case
 from ..cases.how import How
 from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
-from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
+from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, scores_of, twins
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers
 from ..worker.process import Remote
@@ -19,8 +19,7 @@ MASK, BIAS = "mask = np.ones({}, bool)", "bias = np.zeros({}, dtype)"
 WAYS = {  # a trait: a call that needs it, and one that does not
     SYMMETRIC: (("", "window=(2, 1)"), ("", "window=(2, 2)")),
     LIFTED[0]: ((MASK.format("(T, S)"), "mask=mask"), (MASK.format("(1, 1, T, S)"), "mask=mask")),
-    LIFTED[1]: ((MASK.format("(N, T, S)"), "mask=mask"), (MASK.format("(1, N, T, S)"), "mask=mask")),
-    LIFTED[2]: ((BIAS.format("(T, S)"), "bias=bias"), (BIAS.format("(1, 1, T, S)"), "bias=bias")),
+    LIFTED[1]: ((BIAS.format("(T, S)"), "bias=bias"), (BIAS.format("(1, 1, T, S)"), "bias=bias")),
 }
 Found = tuple[Form, dict[str, str]]
 
@@ -106,7 +105,6 @@ def _timed(implementation: Implementation, form: Form, how: How, lacks: dict[str
         seconds = time.perf_counter() - start
         if seconds < SLOW:
             return form, lacks
-    arrays = case.inputs(0, how.dtype).arrays
-    scores = arrays["query"][..., 0].size * arrays["key"].shape[-2]
+    scores = scores_of(case)
     reason = f"the plainest call takes {seconds:.1f} s for {scores:,} scores"
     return form._replace(most=int(scores * MOST / seconds)), lacks | {TIME: reason}

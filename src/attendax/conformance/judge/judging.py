@@ -44,7 +44,7 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
         reason = f"functions of {implementation.arrays} arrays have none"
         return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
     trial = Trial(implementation, case, how)
-    traits = [*trial.inputs.options, *implementation.form.lacking(case, trial.inputs), *case.traits(trial.inputs)]
+    traits = [*trial.inputs.options, *implementation.form.lacking(case), *case.traits(trial.inputs)]
     if lack := implementation.lack(traits):
         return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
     if lack := _found_lacking(implementation, case, trial):
