@@ -13,6 +13,7 @@ import right_attention
 from attendax.conformance import CASES, Verdict, check
 
 FIRST_ORDER = [case.name for case in CASES if "sinks=" in case.call and case.level != "everything"]
+PLACES = Path(__file__).parent, Path(__file__).parents[1] / "src"
 LAST = "gradient: sinks, masked"
 
 
@@ -74,7 +75,7 @@ def test_a_gradient_of_zero_is_told_and_its_script_fails(tmp_path):
     found, script = only(check("test_conformance_of_sinks:without_its_gradient", only=[LAST]))
     assert (found.verdict, found.message) == (Verdict.SILENT, "grad sinks is all zeros")
     (tmp_path / "reproduction.py").write_text(script)
-    command, paths = [sys.executable, tmp_path / "reproduction.py"], {"PYTHONPATH": str(Path(__file__).parent)}
+    command, paths = [sys.executable, tmp_path / "reproduction.py"], {"PYTHONPATH": os.pathsep.join(map(str, PLACES))}
     run = subprocess.run(command, capture_output=True, text=True, env=os.environ | paths, check=False)
     assert run.returncode == 1
     assert "AssertionError" in run.stderr
