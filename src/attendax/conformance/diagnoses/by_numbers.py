@@ -58,11 +58,10 @@ def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[See
         for dtype, ways in WAYS.items():
             mine = {n: t for n, t in trials.items() if (t.case.level, t.dtype) == (level, dtype) and _is_plain(t)}
             others = [o for o in outcomes if o.verdict is Verdict.OK and _is_of(o, level, dtype, mine)]
-            for words, remedy, is_so in ways:
-                names = {name for name, trial in mine.items() if is_so(trial)}
-                if names and len(names) >= MOST * (len(mine) + len(others)):
-                    found.append(Seen(words, set(mine), remedy))
-                    break
+            told = [Seen(words, {n for n, t in mine.items() if is_so(t)}, remedy) for words, remedy, is_so in ways]
+            best = max(told, key=lambda one: len(one.names))  # the finest of those that explain the most
+            if best.names and len(best.names) >= MOST * (len(mine) + len(others)):
+                found.append(best)
     return found
 
 
@@ -87,8 +86,7 @@ def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:
         if near.verdict.fails or not _in_most_rows(trial):
             return False
         coarser = Trial(trial.implementation, trial.case, trial.how._replace(precision=precision))
-        found = compare(trial.got, wanted, coarser.tolerances(wanted, effort=1))
-        return not found.verdict.fails and (found.error or 0) > unit / 64
+        return not compare(trial.got, wanted, coarser.tolerances(wanted, effort=1)).verdict.fails
 
     return is_so
 
