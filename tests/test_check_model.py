@@ -14,8 +14,11 @@ from attendax import conformance
 from attendax.conformance import assert_model, check_model
 from broken_models import Entry
 
-FILES = {"in_torch": "torch"}
+FILES = {"in_torch": "torch", "in_jax": "jax", "in_keras": "keras"}
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
+
+
+QUICK = 1  # of the models that are compiled, the rest are slow
 
 
 def entries(kind):
@@ -26,7 +29,9 @@ def entries(kind):
             found.append(pytest.param(None, id=package, marks=pytest.mark.skip(f"{package} is not installed")))
             continue
         module = importlib.import_module(f"broken_models.{file}")
-        found += [pytest.param(entry, id=f"{package}, {entry.name}") for entry in getattr(module, kind)]
+        for k, entry in enumerate(getattr(module, kind)):
+            marks = [pytest.mark.slow] if package != "torch" and k >= QUICK else []
+            found.append(pytest.param(entry, id=f"{package}, {entry.name}", marks=marks))
     return found
 
 
@@ -178,3 +183,47 @@ def test_a_model_that_fails_at_once_is_refused():
     with pytest.raises(ValueError, match="fails on the plainest call") as raised:
         check_model(model, vocabulary=50, causal=True)
     assert "no weights" in str(raised.value)
+
+
+DYING = """
+import os
+import time
+
+import numpy as np
+
+table = np.random.default_rng(0).standard_normal((50, 8))
+
+
+def model(tokens, how=None):
+    if tokens.shape[1] == 13:
+        {}
+    return table[tokens].cumsum(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "words"),
+    [
+        ("os._exit(3)", "crash", "exit status 3"),
+        ("os.kill(os.getpid(), 11)", "crash", "SIGSEGV"),
+        ("time.sleep(1000)", "timeout", "no answer in 2 seconds"),
+    ],
+)
+def test_a_death_and_a_hang_are_outcomes(line, verdict, words, tmp_path, monkeypatch):
+    (tmp_path / "dying_model.py").write_text(DYING.format(line))
+    monkeypatch.syspath_prepend(tmp_path)
+    said = {"vocabulary": 50, "causal": True, "timeout": 2, "only": ["future", "past"], "seed": 0}
+    report = check_model("dying_model:model", **said)
+    assert {o.case.name: o.verdict.value for o in report.failures} == dict.fromkeys(
+        ["future: 13 tokens", "past: 13 tokens"], verdict
+    )
+    assert words in report.failures[0].finding.message
+    assert len(report.causes) == 1
+    assert report.causes[0].harm.value == "crash"
+    assert "dying_model" not in sys.modules
+
+
+def test_the_report_says_that_a_model_was_run_in_this_process():
+    report = check_model(lambda tokens: TABLE[tokens], vocabulary=50, causal=True, only=["batch"])
+    assert "lambda" in report.process
+    assert not check_model(sees_all, vocabulary=50, causal=True, only=["batch"]).process

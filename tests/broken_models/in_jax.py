@@ -118,7 +118,9 @@ def cached(order=causal, write=by_rows, place=None, **pieces):
     def step(tokens, cache, positions=None):
         x, kept = PARAMS["embed"][tokens], []
         positions = place(cache["at"], tokens) if positions is None else positions
-        keys = jnp.broadcast_to(jnp.arange(cache["layers"][0][0].shape[1])[None], (len(tokens), cache["layers"][0][0].shape[1]))
+        keys = jnp.broadcast_to(
+            jnp.arange(cache["layers"][0][0].shape[1])[None], (len(tokens), cache["layers"][0][0].shape[1])
+        )
         for params, slots in zip(PARAMS["layers"], cache["layers"], strict=True):
             x, slots = layer(params, x, positions, order(positions, keys), slots, write=write, **pieces)
             kept.append(slots)

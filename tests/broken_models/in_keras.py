@@ -104,11 +104,20 @@ class Shipped(keras.Model):
         self(np.zeros((1, 2, WIDTH), "float32"))
 
     def call(self, x, mask=None, training=False):
-        given = {} if mask is None else {"attention_mask": ops.broadcast_to(mask[:, None, :], (*mask.shape, mask.shape[1]))}
+        given = (
+            {} if mask is None else {"attention_mask": ops.broadcast_to(mask[:, None, :], (*mask.shape, mask.shape[1]))}
+        )
         return self.head(x + self.attention(x, x, use_causal_mask=self.causal, **given))
 
 
-ENCODER = {"inputs": "vectors", "width": WIDTH, "causal": False, "positions": "absolute", "longest": LONGEST, "layers": 2}
+ENCODER = {
+    "inputs": "vectors",
+    "width": WIDTH,
+    "causal": False,
+    "positions": "absolute",
+    "longest": LONGEST,
+    "layers": 2,
+}
 DECODER = ENCODER | {"causal": True}
 
 

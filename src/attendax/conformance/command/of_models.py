@@ -10,9 +10,9 @@ from typing import Any
 from attendax.exits import FAILED, Refusal
 from attendax.extras import require
 
-from ..adapters.source import resolve
 from ..models.blackbox import POSITIONS
 from ..models.checking import check_model, choose, described, laws_of
+from ..models.remote import end
 from . import running
 from .arguments import REPORTS, refuse_unwritable
 from .output import progress
@@ -58,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
     how.add_argument("--profile", default="numbers", metavar="PROFILE", help="numbers; robust adds NaN in padding")
     how.add_argument("--seed", type=int, metavar="N", help="of the texts; drawn unless given")
+    about = "that it may take for a question; 60 unless given"
+    how.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=about)
+    how.add_argument("--in-process", action="store_true", help="run it in this process, for a debugger")
     out = parser.add_argument_group("what is written")
     for kind in REPORTS:
         out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
@@ -92,14 +95,21 @@ def _run(args: argparse.Namespace) -> int:
     only = args.only or ([args.reproduce] if args.reproduce else ())
     with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the model may print
         if args.cache:
-            said["cache"] = tuple(resolve(path) for path in args.cache.split(","))
-        model = described(args.model or args.layer, causal=args.causal, **said)
+            said["cache"] = args.cache.split(",")
+        model = described(args.model or args.layer, causal=args.causal, in_process=args.in_process, **said)
         laws = choose(laws_of(model), only, args.level, args.profile)
         if not args.list_cases:
             report = check_model(
-                model, only=only, level=args.level, profile=args.profile, seed=args.seed, progress=tell
+                model,
+                only=only,
+                level=args.level,
+                profile=args.profile,
+                seed=args.seed,
+                progress=tell,
+                timeout=args.timeout,
             )
     if args.list_cases:
+        end(model)
         for law in laws:
             running.listed(f"{law.law:<10} {law.name:<40} {law.level:<10} {law.about}")
         return 0

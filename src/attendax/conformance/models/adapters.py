@@ -3,6 +3,7 @@
 A script prints the source of the one that is used, so each uses nothing of this package.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -137,9 +138,9 @@ def _of_transformers(model: Any, causal: bool | None) -> Offer:
     if causal or facts.get("causal"):
         facts["cache"] = cache_of_transformers(model)
     ways = {"training mode": in_training_of_transformers(model)}
-    for implementation in ("eager", "sdpa"):
-        if implementation != getattr(config, "_attn_implementation", None):
-            ways[f"attention {implementation}"] = with_attention_of_transformers(model, implementation)
+    for name in {"eager", "sdpa"} - {getattr(config, "_attn_implementation", None)}:
+        with contextlib.suppress(ValueError, ImportError):  # as it says where it has no such attention
+            ways[f"attention {name}"] = with_attention_of_transformers(model, name)
     return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
 
 

@@ -34,6 +34,7 @@ class Model:
         lacks: traits that it is said not to offer, and why.
         claims: "bits": what does not matter changes no bit; "own positions": each text's are counted by itself.
         dtype: of its results.
+        process: why it is run in the process that judges; empty where it has one of its own.
         lines: Python that makes the model and runs it, by name; for scripts.
     """
 
@@ -58,6 +59,7 @@ class Model:
     lacks: Mapping[str, str]
     claims: frozenset[str]
     dtype: str = "float32"
+    process: str = ""
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

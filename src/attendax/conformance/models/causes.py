@@ -30,10 +30,11 @@ def causes(outcomes: Sequence[Outcome], usual: dict[str, str]) -> tuple[Cause, .
         own = [o for o in left if o.case.law == law]
         if not own:
             continue
-        mine = own + [o for o in left if o.case.law in FOLLOW.get(law, set()) - {law}]
-        left = [o for o in left if o not in mine]
         first = own[0]
-        broken = all(o.verdict is Verdict.OBSCURE for o in own)
+        follow = FOLLOW.get(law, set()) - {law}
+        mine = own + [o for o in left if o not in own and (o.case.law in follow or o.finding == first.finding)]
+        left = [o for o in left if o not in mine]
+        broken = all(o.verdict in (Verdict.OBSCURE, Verdict.CRASH, Verdict.TIMEOUT) for o in own)
         harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
         remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else ""
         name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"

@@ -1,5 +1,7 @@
 """``check_model``: judge a whole model or a layer, without a reference."""
 
+import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -11,12 +13,13 @@ from ..cases.case import LEVELS, PROFILES, Case
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome, versions
-from ..worker.calling import Failed
+from ..worker.errors import Died, Failed
 from . import batch, cache, future, gradient, packing, padding, positions, ways, window
 from .blackbox import Model
 from .causes import causes
 from .describing import describe
 from .law import Law
+from .remote import allow, described_there, end, place
 from .script import script
 from .trial import Found, Trial
 
@@ -31,6 +34,8 @@ def check_model(
     level: str = "everything",
     profile: str = "numbers",
     seed: int | None = None,
+    timeout: float = 60.0,
+    in_process: bool = False,
     progress: Callable[[int, int, Case], None] | None = None,
     **said: Any,
 ) -> Report:
@@ -50,6 +55,9 @@ def check_model(
         level: "forward", "gradient" (and forward) or "everything".
         profile: "numbers"; "robust" adds NaN in the padding.
         seed: of the texts; drawn, and told in the report, unless given.
+        timeout: seconds that the model may take for a question, in a process of its own.
+        in_process: run the model in this process. Else it has another where that can import it: a function of a module,
+            or a path.
         progress: is told index, number and case before each.
         **said: ``name``; ``inputs``, "tokens" or "vectors"; ``vocabulary``, how many tokens there are; ``width``, of
             vectors; ``arrays``, "jax", "torch" or "numpy", found by trying unless given; ``mask``, "mask", "lengths"
@@ -82,26 +90,36 @@ def check_model(
         future: every position sees all that comes after
     """
     seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
-    model = described(apply, causal=causal, **said)
-    laws = choose(laws_of(model), only, level, profile)
-    trial = Trial(model, seed)
-    trial.measure()
-    outcomes, usual = [], {}
-    for index, law in enumerate(laws):
-        if progress:
-            progress(index, len(laws), law.case)
-        outcome, usual[law.name] = _outcome(trial, law)
-        outcomes.append(outcome)
+    model = described(apply, causal=causal, in_process=in_process, **said)
+    try:
+        laws = choose(laws_of(model), only, level, profile)
+        trial = Trial(model, seed)
+        with contextlib.suppress(Failed):  # the laws say so
+            trial.measure()
+        outcomes, usual = [], {}
+        for index, law in enumerate(laws):
+            if progress:
+                progress(index, len(laws), law.case)
+            allow(model, timeout)
+            outcome, usual[law.name] = _outcome(trial, law)
+            outcomes.append(outcome)
+    finally:
+        end(model)
     found = causes([o for o in outcomes if o.verdict.fails], usual)
     return Report(
         model.name, model.version, model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
-        profile, found,
+        profile, found, process=model.process,
     )  # fmt: skip
 
 
-def described(apply: Any, *, causal: bool | None = None, **said: Any) -> Model:
+def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:
     """What ``check_model`` judges: it takes this, too, in place of the model and what is said of it."""
-    return apply if isinstance(apply, Model) else describe(apply, causal, said)
+    if isinstance(apply, Model):
+        return apply
+    path, there, why = ("", {}, "as asked for") if in_process else place(apply, said)
+    if why:
+        return dataclasses.replace(describe(apply, causal, said), process=why)
+    return described_there(path, causal, there)
 
 
 def assert_model(apply: Any, **said: Any) -> None:
@@ -173,5 +191,7 @@ def _judged(trial: Trial, law: Law) -> Found:
         return law.judge(trial)
     except NotImplementedError as error:
         return Found(Finding(Verdict.NOT_OFFERED, str(error) or "NotImplementedError"))
+    except Died as died:
+        return Found(Finding(Verdict.TIMEOUT if died.how == "timeout" else Verdict.CRASH, str(died)))
     except Failed as error:
         return Found(Finding(Verdict.OBSCURE, f"fails: {error}"))

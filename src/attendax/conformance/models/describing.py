@@ -11,7 +11,7 @@ import numpy as np
 from attendax.legible import did_you_mean
 
 from ..adapters.source import resolve
-from ..worker.calling import Failed
+from ..worker.errors import Failed
 from .adapters import Offer, offer
 from .blackbox import KEYWORDS, POSITIONS, TRAITS, Model
 from .law import TITLES
@@ -38,6 +38,8 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         raise TypeError(f"check_model: got an unexpected setting {unknown[0]!r}, expected some of {known}")
     path = apply if isinstance(apply, str) else None
     target = resolve(apply) if path else apply
+    if said.get("cache"):
+        said = {**said, "cache": tuple(resolve(x) if isinstance(x, str) else x for x in said["cache"])}
     made = offer(target, causal)
     said = {**made.facts, **said}
     causal = said.pop("causal", None) if causal is None else causal

@@ -15,6 +15,7 @@ from .request import Request
 from .trial import FINE, Evidence, Found, Trial
 
 LENGTH = 7
+TRIES = 4  # texts, until what has to matter does
 USUAL = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
 
 
@@ -37,37 +38,45 @@ def laws(model: Model) -> list[Law]:
 def _positions(trial: Trial) -> Found:
     """Row t of a batch asks for the gradient of a loss at position t."""
     model = trial.model
-    tokens = np.repeat(trial.texts(1, LENGTH), LENGTH, axis=0)
-    one = Request(tokens, weights=np.eye(LENGTH, dtype=np.float32))
-    sources = np.arange(LENGTH)
+    weights, sources = np.eye(LENGTH, dtype=np.float32), np.arange(LENGTH)
     may = seen(model.causal, model.reach, sources, LENGTH).T  # (position, source)
-    near = model.reach if model.window is None else 1
-    must = seen(model.causal, near, sources, LENGTH).T
-    return _judged(trial, one, may, must)
+    must = seen(model.causal, None if model.window is None else 1, sources, LENGTH).T
+    requests = [
+        Request(np.repeat(trial.texts(1, LENGTH, salt=salt), LENGTH, axis=0), weights=weights) for salt in range(TRIES)
+    ]
+    return _judged(trial, requests, may, must)
 
 
-def _judged(trial: Trial, request: Request, may: np.ndarray, must: np.ndarray) -> Found:
-    """Hold the gradient's size (row, source) against where it may be, and where it must be."""
-    gradient, weights = trial.ask(request), np.asarray(request.weights)
-    if (bad := ~np.isfinite(gradient).all(-1)).any():
-        row, source = (int(k) for k in np.argwhere(bad)[0])
-        return not_a_number(request, (row, source))._replace(usual="an empty softmax, or 0 * NaN, in the backward pass")
-    size = np.abs(gradient).max(-1)
-    allowed = size.max(1, keepdims=True) * max(trial.relative(gradient), 8 * trial.noise)
-    leaks, blind = ~may & (size > allowed), must & (size <= allowed * 1e-3)
-    for wrong, verdict in ((leaks, Verdict.LEAK), (blind, Verdict.SILENT)):
-        if wrong.any():
-            row, source = (int(k) for k in np.argwhere(wrong)[0])
-            of = f"a loss at {_named(weights[row])} has a gradient"
-            if verdict is Verdict.LEAK:
-                large = beside_rounding(float(size[row, source]), float(allowed[row, 0]))
-                said = f"{of} of {size[row, source]:.2g} for position {source} of row {row}, {large}"
-            else:
-                said = f"{of} of 0 for position {source}, which matters to it"
-            finding = Finding(verdict, said, "gradient", (row, source))
-            place, kind = (row, source), "zero" if verdict is Verdict.LEAK else "some"
-            return Found(finding, Evidence(request, request, place, place, float(allowed[row, 0]), kind), USUAL)
-    return FINE
+def _judged(trial: Trial, requests: list[Request], may: np.ndarray, must: np.ndarray) -> Found:
+    """Hold the gradient's size (row, source) against where it may be, and where it must be in one text at least."""
+    blind = must
+    for request in requests:
+        gradient = trial.ask(request)
+        if (bad := ~np.isfinite(gradient).all(-1)).any():
+            row, source = (int(k) for k in np.argwhere(bad)[0])
+            found = not_a_number(request, (row, source))
+            return found._replace(usual="an empty softmax, or 0 * NaN, in the backward pass")
+        size = np.abs(gradient).max(-1)
+        allowed = size.max(1, keepdims=True) * max(trial.relative(gradient), 8 * trial.noise)
+        if (leaks := ~may & (size > allowed)).any():
+            row, source = (int(k) for k in np.argwhere(leaks)[0])
+            large = beside_rounding(float(size[row, source]), float(allowed[row, 0]))
+            said = f"a gradient of {size[row, source]:.2g} for position {source} of row {row}, {large}"
+            return _found(Verdict.LEAK, said, request, (row, source), float(allowed[row, 0]))
+        blind = blind & (size <= allowed * 1e-3)
+        if not blind.any():
+            return FINE
+    row, source = (int(k) for k in np.argwhere(blind)[0])
+    return _found(
+        Verdict.SILENT, f"a gradient of 0 for position {source}, which matters to it", requests[0], (row, source), 0
+    )
+
+
+def _found(verdict: Verdict, said: str, request: Request, place: tuple[int, int], allowed: float) -> Found:
+    of = f"a loss at {_named(np.asarray(request.weights)[place[0]])} has {said}"
+    kind = "zero" if verdict is Verdict.LEAK else "some"
+    evidence = Evidence(request, request, place, place, allowed, kind)
+    return Found(Finding(verdict, of, "gradient", place), evidence, USUAL)
 
 
 def _named(weights: np.ndarray) -> str:
@@ -96,4 +105,4 @@ def _rows(trial: Trial) -> Found:
 def _padding(trial: Trial, side: str) -> Found:
     request, mask = padded_request(trial, side, (5, 7, 3))
     near = mask if trial.model.window is None else np.zeros_like(mask)
-    return _judged(trial, request._replace(weights=mask.astype(np.float32)), mask, near)
+    return _judged(trial, [request._replace(weights=mask.astype(np.float32))], mask, near)

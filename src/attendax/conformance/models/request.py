@@ -44,13 +44,13 @@ class Request(NamedTuple):
         return self._replace(tokens=self.tokens[index : index + 1], options=options, weights=weights)
 
 
-COUNT = 64  # vectors in the table
+COUNT, LONGER = 64, 48  # vectors in the table, and the first of those that are longer
 
 
 def vectors(width: int) -> np.ndarray:
     """The table: a vector for each token, a quarter of them four times as long, and one more that is NaN."""
     table = np.random.default_rng(0).standard_normal((COUNT + 1, width))
-    table[3 * COUNT // 4 :] *= 4
+    table[LONGER:] *= 4
     table[COUNT] = np.nan
     return table.astype(np.float32)
 

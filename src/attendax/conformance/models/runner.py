@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..adapters.source import import_line
-from ..worker.calling import Failed
+from ..worker.errors import Failed
 from .adapters import Offer
 from .request import Request, direction, vectors
 

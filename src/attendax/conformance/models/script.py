@@ -32,11 +32,11 @@ def script(model: Model, law: Law, found: Found) -> str:
         parts.append(model.lines.get("cache", "raise NotImplementedError('define cache here: functions init, step')"))
     parts += ["# how it is run", _functions(model, " ".join(calls))]
     if model.inputs == "vectors":
-        count, width = "COUNT = 64", int(model.lines["width"])
+        count, width = "COUNT, LONGER = 64, 48", int(model.lines["width"])
         parts += [f"{count}\n\n\n{inspect.getsource(vectors).rstrip()}", f"table = vectors({width})"]
     if evidence.one.weights is not None:
         parts.append(inspect.getsource(direction).rstrip())
-        parts += [model.lines["embedding"]] * ("embedding" in model.lines)
+        parts += filter(None, [model.lines.get("embedding")])
     parts.append("# the inputs")
     for name, request, call, at in zip(("one", "other"), requests, calls, (evidence.at, evidence.beside), strict=False):
         parts.append("\n".join([*_inputs(request), f"{name} = to_numpy({call})[{at[0]}, {at[1]}]"]))

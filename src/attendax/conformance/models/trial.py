@@ -6,7 +6,7 @@ import numpy as np
 
 from ..judge.verdicts import Finding, Verdict
 from .blackbox import Model
-from .request import Request
+from .request import LONGER, Request
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
 NARROW = 8.0
@@ -51,12 +51,19 @@ class Trial:
         return self._answers[key]
 
     def texts(self, rows: int, length: int, *, salt: int = 0) -> np.ndarray:
-        """Tokens (rows, length), no two neighbours equal; the same again for the same numbers."""
+        """Tokens (rows, length), no two neighbours equal; the same again for the same numbers.
+
+        With a salt, those of vectors have one length.
+        """
         rng = np.random.default_rng((self.seed, rows, length, salt))
-        known = self.model.known_tokens
+        known = self._known(salt)
         found = rng.integers(len(known), size=(rows, length))
         found[:, 1:] += found[:, 1:] == found[:, :-1]
         return known[found % len(known)].astype(np.int32)
+
+    def _known(self, salt: int) -> np.ndarray:
+        known = self.model.known_tokens
+        return known[known < LONGER] if salt and self.model.inputs == "vectors" else known
 
     def others(self, tokens: np.ndarray, *, salt: int = 0) -> np.ndarray:
         """Other tokens at each place."""

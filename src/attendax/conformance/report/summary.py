@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
-from .outcomes import LAWS, Outcome, Outcomes
+from .outcomes import LAWS, MODEL_LAWS, Outcome, Outcomes
 
 
 def clean(text: str) -> str:
@@ -59,6 +59,8 @@ def summary(report: Outcomes) -> str:
 
 def profile_told(report: Outcomes) -> str:
     """Which profile was asked, and what those after it would add."""
+    if any(outcome.case.law in MODEL_LAWS for outcome in report.cases):
+        return f"profile {report.profile}"
     adds = profiles(report.level)
     beyond = [f"{name} adds {adds[name]}" for name in PROFILES[PROFILES.index(report.profile) + 1 :]]
     return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")

@@ -120,12 +120,12 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
         except Died as again:
             raise ValueError(f"check: {asked['fn']}: when it was imported again: {again}") from again
     if "raised" in told:
-        raise _error(told)
+        raise error_of(told)
     worker.candidate |= {"arrays": told["arrays"], "eager": bool(told.get("eager"))}
     return told
 
 
-def _error(told: Mapping[str, Any]) -> BaseException:
+def error_of(told: Mapping[str, Any]) -> BaseException:
     """What importing the candidate raised, as far as its type is of Python itself."""
     kind = getattr(builtins, str(told["raised"]), None)
     said = str(told.get("said", ""))

@@ -26,8 +26,8 @@ LONGEST = 2**20  # bytes of a line that is answered
 KEPT = 4096  # bytes of what it printed last
 START = """import json, sys
 sys.path[:] = json.loads(sys.argv.pop())
-from attendax.conformance.worker.serve import main
-main()"""
+import importlib
+importlib.import_module(sys.argv.pop()).main()"""
 IMPORT = 60.0  # seconds that it has at least to start and to import
 GRACE = 1.0  # seconds in which a process ends that has closed its output
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
@@ -38,10 +38,11 @@ POSIX = os.name == "posix"
 class Child:
     """One process. What it answers, and how it ends, comes as events: a line, None (its output is closed), a status."""
 
-    def __init__(self) -> None:
+    def __init__(self, serves: str) -> None:
         own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0, stdin=subprocess.PIPE,
+            [sys.executable, "-c", START, serves, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
         )  # fmt: skip
         self.events: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
@@ -94,7 +95,10 @@ class Worker:
         limit, left: seconds that it may take for what is judged now, and what is left of them.
         taken: seconds that its last call took.
         trying: with which arrays it tried the plainest call last.
+        serves: the module whose ``main`` the process runs.
     """
+
+    serves = "attendax.conformance.worker.serve"
 
     def __init__(self, candidate: dict[str, Any]) -> None:
         self.candidate, self.taken, self.trying = candidate, 0.0, ""
@@ -117,12 +121,14 @@ class Worker:
         Raises:
             Died: it does not.
         """
-        self.child = Child()
+        self.child = Child(self.serves)
         self._children[:] = [self.child]
         return self._ask(self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
 
-    def call(self, request: Request, device: str) -> Leaves | tuple[str, list[Any]]:
+    def call(self, request: Request, device: str, room: int = 0) -> Leaves | tuple[str, list[Any]]:
         """The answer to a request: leaves, or the kind of an error and what was said.
+
+        It may have ``room`` bytes, where that is more than what a request of its size is answered with.
 
         Raises:
             Died: there is none, or none that can be read.
@@ -138,7 +144,7 @@ class Worker:
             finally:
                 self.taken = time.monotonic() - start
                 self.left -= self.taken
-            return read_results(folder, most)
+            return read_results(folder, max(most, room))
         except ValueError as error:
             self.stop()
             raise Died(f"answered what cannot be read: {error}") from error
@@ -223,16 +229,21 @@ class Remote:
 
     def ask(self, request: Request, device: str) -> Leaves:
         """One call; what it ends with is raised here as it would be there."""
-        found = self.worker.call(request, device)
-        if isinstance(found, dict):
-            return {leaf.removeprefix("after "): x for leaf, x in found.items()}
-        kind, said = found
-        if kind == "not offered":
-            raise NotImplementedError(*map(str, said))
-        if kind == "no numbers":
-            raise NoNumbers(*map(str, said[:2]))
-        words = [str(x) for x in said[:2]] + [""] * 2
-        raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
+        found = answered(self.worker.call(request, device))
+        return {leaf.removeprefix("after "): x for leaf, x in found.items()}
+
+
+def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
+    """The leaves; an error is raised here as it was there."""
+    if isinstance(found, dict):
+        return found
+    kind, said = found
+    if kind == "not offered":
+        raise NotImplementedError(*map(str, said))
+    if kind == "no numbers":
+        raise NoNumbers(*map(str, said[:2]))
+    words = [str(x) for x in said[:2]] + [""] * 2
+    raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

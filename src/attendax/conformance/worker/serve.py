@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..adapters.implementation import Implementation, keywords, never_given
+from ..cases.case import Leaves
 from ..cases.how import How
-from ..protocol import read_request, write_error, write_results
+from ..protocol import Request, read_request, write_error, write_results
 from .calling import answer
 from .candidate import implement
 from .errors import Failed, NoNumbers, first_line
@@ -20,8 +21,15 @@ from .errors import Failed, NoNumbers, first_line
 LONGEST = 10**5  # characters of what is said of an error
 
 
-def main() -> None:
-    """Requests come on standard input and answers go to standard output; the candidate has neither of the two."""
+def main(
+    make: Callable[..., tuple[Any, dict[str, Any]]] | None = None, reply: Callable[..., None] | None = None
+) -> None:
+    """Requests come on standard input and answers go to standard output; the candidate has neither of the two.
+
+    Args:
+        make: the candidate and what is told of it, from the first message; that of functions unless given.
+        reply: answers a later message.
+    """
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -37,10 +45,10 @@ def main() -> None:
         if made is None:
             folders = message.pop("folders")
             threading.Thread(target=_end_with_the_asking, args=(requests.fileno(), folders), daemon=True).start()
-            made, told = _made(message, lambda arrays: tell({"trying": arrays}))
+            made, told = (make or _made)(message, lambda arrays: tell({"trying": arrays}))
             tell(told)
         else:
-            _answer(made, message)
+            (reply or _answer)(made, message)
             tell({})
     _leave(folders)
 
@@ -68,7 +76,12 @@ def _made(message: dict[str, Any], trying: Callable[[str], None]) -> tuple[Imple
         made = implement(**message, how=how, trying=trying)
         return made, described(made)
     except BaseException as error:
-        return None, {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
+        return None, raised(error)
+
+
+def raised(error: BaseException) -> dict[str, Any]:
+    """What is told of an error where a candidate is made."""
+    return {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
 
 
 def described(made: Implementation) -> dict[str, Any]:
@@ -81,12 +94,18 @@ def described(made: Implementation) -> dict[str, Any]:
 
 
 def _answer(made: Implementation, message: dict[str, Any]) -> None:
-    folder = message["folder"]
-    try:
-        request = read_request(folder)
-        leaves = answer(dataclasses.replace(made, device=message["device"]), request)
+    def leaves(request: Request) -> Leaves:
+        found = answer(dataclasses.replace(made, device=message["device"]), request)
         after = "after " if request.direction == "unwritten" else ""  # its leaves have the names of the arrays given
-        write_results(folder, {f"{after}{leaf}": x for leaf, x in leaves.items()})
+        return {f"{after}{leaf}": x for leaf, x in found.items()}
+
+    answer_in(message["folder"], leaves)
+
+
+def answer_in(folder: str, leaves: Callable[[Request], Leaves]) -> None:
+    """Answer the request of a folder: with what a function gives, or with what it raises."""
+    try:
+        write_results(folder, leaves(read_request(folder)))
     except NotImplementedError as error:
         write_error(folder, "not offered", *map(str, error.args))
     except NoNumbers as error:

@@ -1,0 +1,122 @@
+"""A model in a process of its own: it is described there, and what it computes comes as files."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import protocol
+from ..worker.errors import Died
+from ..worker.place import error_of, path_in_other_process
+from ..worker.process import Worker, answered
+from ..worker.serve import answer_in, raised
+from ..worker.serve import main as serve
+from .blackbox import Model
+from .describing import describe
+from .request import Request
+
+ROOM = 2**31  # bytes that a result may have: logits of a large vocabulary are large
+SETS = ("accepts", "steps", "claims")
+
+
+class Remote(Worker):
+    """The process that has a model."""
+
+    serves = __name__
+
+    def run(self, request: Request) -> np.ndarray:
+        """What the model computes.
+
+        Raises:
+            NotImplementedError, Failed: as ``Runner.run``.
+            Died: the process ended, or gave no answer in time.
+        """
+        arrays = {"tokens": request.tokens} | ({} if request.weights is None else {"weights": request.weights})
+        given = {name: getattr(request, name) for name in ("way", "chunks", "room", "order")}
+        asked = protocol.Request("model", arrays, dict(request.options), given, {}, {}, "")
+        found = answered(self.call(asked, "", ROOM))
+        if set(found) != {"out"}:
+            raise Died("answered what cannot be read: no out.npy")
+        return found["out"]
+
+
+def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> Model:
+    """What ``describe`` gives, of a process of its own.
+
+    Raises:
+        TypeError, ValueError, ...: what describing raises there, or the process ends.
+    """
+    worker = Remote({"path": path, "causal": causal, "said": dict(said)})
+    try:
+        told = worker.start()
+        if "raised" in told:
+            raise error_of(told)
+        sets = {name: frozenset(told[name]) for name in SETS}
+        lists = {"known_tokens": np.array(told["known_tokens"], np.int32), "ways": tuple(told["ways"])}
+        return Model(run=worker.run, **told | sets | lists)
+    except Died as died:
+        worker.close()
+        raise ValueError(f"check_model: {path}: when it was made: {died}") from died
+    except BaseException:
+        worker.close()
+        raise
+
+
+def place(apply: Any, said: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """The path by which another process makes the model, what is said there, and why it cannot be; one is empty."""
+    path, why = path_in_other_process(apply, "the model")
+    there = dict(said)
+    if why:
+        return "", there, why
+    if said.get("cache") and not all(isinstance(x, str) for x in said["cache"]):
+        paths = [path_in_other_process(x, "a function of the cache") for x in said["cache"]]
+        if whys := [reason for _, reason in paths if reason]:
+            return "", there, whys[0]
+        there["cache"] = [name for name, _ in paths]
+    try:
+        json.dumps(there)
+    except TypeError:
+        return "", there, "what is said of it are objects of this process"
+    return path, there, ""
+
+
+def end(model: Model) -> None:
+    """End the process of a model, if it has one."""
+    worker = getattr(model.run, "__self__", None)
+    if isinstance(worker, Remote):
+        worker.close()
+
+
+def allow(model: Model, seconds: float) -> None:
+    """How long the next question may take, where the model has a process of its own."""
+    worker = getattr(model.run, "__self__", None)
+    if isinstance(worker, Remote):
+        worker.allow(seconds)
+
+
+def _made(message: dict[str, Any], trying: Any) -> tuple[Model | None, dict[str, Any]]:
+    try:
+        model = describe(message["path"], message["causal"], message["said"])
+        told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name != "run"}
+        told |= {name: sorted(told[name]) for name in SETS}
+        return model, told | {"known_tokens": model.known_tokens.tolist(), "lines": dict(model.lines)}
+    except BaseException as error:
+        return None, raised(error)
+
+
+def _answer(model: Model, message: dict[str, Any]) -> None:
+    def run(asked: protocol.Request) -> dict[str, np.ndarray]:
+        given: Any = {name: tuple(x) if isinstance(x, list) else x for name, x in asked.given.items()}
+        options = {name: np.asarray(x) for name, x in asked.options.items()}
+        return {
+            "out": model.run(Request(asked.arrays["tokens"], options, weights=asked.arrays.get("weights"), **given))
+        }
+
+    answer_in(message["folder"], run)
+
+
+def main() -> None:
+    """The process: it makes the model, and answers."""
+    serve(_made, _answer)
