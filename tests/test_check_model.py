@@ -72,7 +72,7 @@ def sees_the_past(tokens, mask=None):
 
 
 def test_a_finding_says_where_how_large_and_why():
-    report = check_model(sees_all, vocabulary=50, causal=True, only=["future"], seed=1)
+    report = check_model(sees_all, vocabulary=50, causal=True, only=["future"], seed=1, in_process=True)
     first = report.failures[0]
     assert first.case.law == "future"
     assert first.verdict.value == "leak"
@@ -124,7 +124,7 @@ def test_scripts_of_torch_models_show_it(kind, tmp_path):
 
 
 def test_the_report_is_that_of_the_kit():
-    report = check_model(sees_all, vocabulary=50, causal=True, only=["future", "batch"], seed=1)
+    report = check_model(sees_all, vocabulary=50, causal=True, only=["future", "batch"], seed=1, in_process=True)
     again = conformance.Report.from_dict(json.loads(report.to_json()))
     assert again.counts() == report.counts()
     assert list(report.laws()) == ["batch", "future"]
@@ -134,13 +134,13 @@ def test_the_report_is_that_of_the_kit():
 
 
 def test_assert_model():
-    assert_model(sees_the_past, vocabulary=50, causal=True, seed=0, only=["future", "past"])
+    assert_model(sees_the_past, vocabulary=50, causal=True, seed=0, only=["future", "past"], in_process=True)
     with pytest.raises(AssertionError, match="future: every position sees all that comes after"):
-        assert_model(sees_all, vocabulary=50, causal=True, seed=0)
+        assert_model(sees_all, vocabulary=50, causal=True, seed=0, in_process=True)
 
 
 def test_what_a_model_lacks_is_not_offered():
-    report = check_model(sees_all, vocabulary=50, causal=True, lacks=["future"], seed=0)
+    report = check_model(sees_all, vocabulary=50, causal=True, lacks=["future"], seed=0, in_process=True)
     assert report.ok
     assert {o.finding.message for o in report.cases if o.case.law == "future"} == {"said to be lacking"}
 
@@ -172,7 +172,7 @@ def test_an_error_is_an_outcome():
 )
 def test_mistakes_are_refused(said, words):
     with pytest.raises((TypeError, ValueError), match=r"check_model: .*") as raised:
-        check_model(sees_all, **{"vocabulary": 50, "causal": True, **said})
+        check_model(sees_all, in_process=True, **{"vocabulary": 50, "causal": True, **said})
     assert words in str(raised.value)
 
 
