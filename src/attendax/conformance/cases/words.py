@@ -29,6 +29,8 @@ def reworded(text: str, own: Sizes, sizes: Sizes) -> str:
 
     def assigned(match: re.Match[str]) -> str:
         axes = re.findall("[BNGTSDV]", match[1])
+        if all(sizes[axis] == own[axis] for axis in axes):
+            return match[0]
         if len({sizes[axis] for axis in axes}) == 1:
             return f"{match[1]}{sizes[axes[0]]:,}"
         return ", ".join(f"{axis} = {sizes[axis]:,}" for axis in axes)

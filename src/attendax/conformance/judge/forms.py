@@ -11,7 +11,7 @@ from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
 from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, scores_of, twins
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers
-from ..worker.process import Remote
+from ..worker.place import allow
 from .trial import Trial
 
 SLOW, MOST = 1.0, 10.0  # seconds: of a plainest call that is slow, and of a case that is asked all the same
@@ -26,8 +26,7 @@ Found = tuple[Form, dict[str, str]]
 
 def as_found(implementation: Implementation, cases: Sequence[Case], how: How) -> Implementation:
     """The function with what it was found to lack, of what the cases ask for."""
-    if isinstance(implementation.attend, Remote):
-        implementation.attend.worker.allow(how.timeout)
+    allow(implementation, how.timeout)
     try:
         form, lacks = _form(implementation, how)
         for trait, (way, other) in WAYS.items():
