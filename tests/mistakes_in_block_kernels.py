@@ -55,8 +55,11 @@ JOINED = [
         "                row_max = np.maximum(row_max, -np.inf)\n", "planted", "only the last block of keys counts",
     ),
     KernelMistake(
-        "maximum not subtracted", "higher = np.maximum(row_max, scores.max(axis=-1, keepdims=True))",
-        "higher = np.zeros_like(row_max)", "planted", "", "no logit is above the 88 at which exp overflows",
+        "maximum not subtracted",
+        "higher = np.maximum(row_max, scores.max(axis=-1, keepdims=True))",
+        "higher = np.zeros_like(row_max)",
+        "planted",
+        "exp overflows: the row's largest score is not subtracted",
     ),
     KernelMistake(
         "last part of the keys lost", "        return tiles(first, last, BLOCK_K)\n",
@@ -178,8 +181,7 @@ MASKS = [
     ),
     KernelMistake(
         "keys end at the first length", "            last = min(last, self.key_lengths.max())\n",
-        "            last = min(last, self.key_lengths[0])\n", "planted", "",
-        "lengths of a batch differ by less than a tile in the cases with lengths",
+        "            last = min(last, self.key_lengths[0])\n", "planted",
     ),
     KernelMistake(
         "cap after the mask",
@@ -194,7 +196,7 @@ MASKS = [
         "bias transposed", "self.pairs(self.bias, rows, keys)",
         "(self.pairs(self.bias, rows, keys) if 1 in self.bias.shape[-2:] or self.bias.ndim < 2 else "
         "self.pairs(self.bias, keys, rows).swapaxes(-1, -2))",
-        "planted", "the bias is read with queries and keys swapped",
+        "planted", "",
     ),
     KernelMistake(
         "later tiles read the first tile of the bias", "self.pairs(self.bias, rows, keys)",

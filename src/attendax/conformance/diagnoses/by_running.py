@@ -148,11 +148,10 @@ def smaller(trial: Trial) -> Trial:
     """The same question at small sizes, as far as it is wrong there, too."""
     if not is_called_once(trial):
         return trial
-    for axis, (small, at) in _axes(trial).items():
+    for small, at in _axes(trial).values():
         if at(small).items() - (SIZES | trial.case.sizes).items():
             other = _at(trial, at(small))
             trial = other if other is not None and not is_right(other, other.got) else trial
-        del axis
     return trial
 
 
@@ -163,7 +162,7 @@ def where_wrong(trial: Trial) -> str:
     trial, found = smaller(trial), []
     for axis, (small, at) in _axes(trial).items():
         sizes = SIZES | trial.case.sizes
-        size = next(x for name, x in sizes.items() if name in at(small) and name == axis)
+        size = sizes[axis]
         if sizes.items() >= at(small).items() or not _is_right_at(trial, at(small)):
             continue
         found.append(_bound(axis, small, size // (sizes["N"] // sizes["G"] if axis == "N" else 1), trial, at))
