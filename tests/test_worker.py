@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -212,3 +213,63 @@ def test_verdicts_that_fail():
     assert Verdict.CRASH.fails
     assert Verdict.TIMEOUT.fails
     assert not Verdict.NOT_JUDGED.fails
+
+
+class TestCommand:
+    """What is written when a function dies, and how the command and the plugin of pytest end."""
+
+    GIVEN = ("--only", "scale given", "--level", "forward", "--arrays", "numpy", "--budget", "0", "--seed", "0")
+
+    def environment(self):
+        return os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
+
+    def test_every_report_is_written_and_the_status_is_1(self, tmp_path):
+        pytest.importorskip("rich", reason="the extra 'check' is not installed")
+        files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "markdown", "html")]
+        argv = [sys.executable, "-m", "attendax", "check", "dying:it_ends_with_0", *self.GIVEN, *files]
+        ran = subprocess.run(argv, env=self.environment(), capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (1, "")
+        assert "ends in a crash" in " ".join(ran.stdout.split())
+        assert all((tmp_path / kind).stat().st_size for kind in ("json", "junit", "markdown", "html"))
+        (case,) = (c for c in json.loads((tmp_path / "json").read_text())["cases"] if c["verdict"] == "crash")
+        assert case["name"] == "scale given"
+
+    def test_a_plugin_goes_on_after_a_death(self, tmp_path):
+        options = ["--attention=dying:it_is_killed", "--attention-only=scale given", "--attention-only=width 1"]
+        argv = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:attendax",
+            "-p",
+            "attendax_pytest",
+            *options,
+        ]
+        argv += ["--attention-level=forward", "--attention-seed=3", "--noconftest", "-o", "addopts="]
+        ran = subprocess.run(argv, cwd=tmp_path, env=self.environment(), capture_output=True, text=True, check=False)
+        assert ran.returncode == 1, ran.stdout
+        assert "SIGKILL" in ran.stdout
+        assert "1 failed" in ran.stdout
+        assert "passed" in ran.stdout
+        assert "(--attention-seed 3)" in ran.stdout
+
+    @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+    def test_ctrl_c_leaves_no_process(self, tmp_path):
+        pytest.importorskip("rich", reason="the extra 'check' is not installed")
+        (tmp_path / "slow.py").write_text(
+            "import os, time\n\n\ndef attend(query, key, value, *, scale=None):\n"
+            "    open('pid', 'w').write(str(os.getpid()))\n    os.rename('pid', 'started')\n    time.sleep(1000)\n"
+        )
+        argv = [sys.executable, "-m", "attendax", "check", "slow:attend", *self.GIVEN]
+        process = subprocess.Popen(argv, env=self.environment(), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        while not (tmp_path / "started").exists():
+            os.sched_yield()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[1] == ""
+        assert process.returncode == 130
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "started").read_text()), 0)
