@@ -321,7 +321,7 @@ MEMORY = [
         "lse of an earlier call", "        delta = (grad_output",
         '        saved = globals().setdefault("SAVED", {})\n'
         "        lse = saved.setdefault((self.query.shape, self.key.shape), lse)\n        delta = (grad_output",
-        "planted", RACE,
+        "planted", "state kept between calls",
     ),
     KernelMistake(
         "values without strides", READS, READS + '        self.value = value.ravel(order="K").reshape(value.shape)\n',
