@@ -83,6 +83,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
     largest = xp.max(scores, axis=-1, keepdims=True, initial=np.finfo(wide).min)
     sinks = column(inputs.arrays["sinks"]).astype(wide) if "sinks" in inputs.arrays else np.full((), -np.inf, wide)
+    sinks = sinks.reshape((1,) * (largest.ndim - sinks.ndim) + sinks.shape)  # JAX may be told to promote no ranks
     largest = xp.maximum(largest, sinks)
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
     total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
