@@ -227,3 +227,18 @@ def test_the_report_says_that_a_model_was_run_in_this_process():
     report = check_model(lambda tokens: TABLE[tokens], vocabulary=50, causal=True, only=["batch"])
     assert "lambda" in report.process
     assert not check_model(sees_all, vocabulary=50, causal=True, only=["batch"]).process
+
+
+def test_a_layer_is_taken_as_it_is():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    for causal in (False, True):
+        report = check_model(layer, causal=causal, longest=40, seed=0)
+        assert report.ok, [outcome.told() for outcome in report.failures]
+        assert report.laws()["padding"].judged
+
+    def forgetful(vectors, mask=None):
+        return layer(vectors, vectors, vectors, need_weights=False)[0]
+
+    assert check_model(forgetful, causal=False, width=16, longest=40, seed=0).causes[0].name.startswith("padding")

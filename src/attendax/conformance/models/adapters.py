@@ -15,11 +15,10 @@ class Offer(NamedTuple):
     Attributes:
         apply: from inputs and keywords to results.
         arrays: of which framework.
-        made: the function of this file that made ``apply``, if any did.
+        made, given: the function that made ``apply`` of the model, if any did, and what else it was given.
         facts: what the model says of itself, under the names of ``check_model``.
         ways: other functions that have to give the same.
         embedding: of a torch module, gives what turns tokens into vectors.
-        traceable: whether JAX may compile it.
     """
 
     apply: Callable[..., Any]
@@ -28,21 +27,7 @@ class Offer(NamedTuple):
     facts: Mapping[str, Any] = {}
     ways: Mapping[str, Callable[..., Any]] = {}
     embedding: Any = None
-
-
-def offer(model: Any, causal: bool | None) -> Offer:
-    """Of a function, itself; of a module, the adapter of its library.
-
-    Raises:
-        TypeError: it cannot be called.
-    """
-    families = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
-    for needle, make in FAMILIES.items():
-        if needle in families:
-            return make(model, causal)
-    if not callable(model):
-        raise TypeError(f"check_model: got {type(model).__name__}, expected a function or a module of a known library")
-    return Offer(model)
+    given: tuple[Any, ...] = ()
 
 
 def _of_flax(model: Any, causal: bool | None) -> Offer:

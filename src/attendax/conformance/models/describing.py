@@ -12,9 +12,10 @@ from attendax.legible import did_you_mean
 
 from ..adapters.source import resolve
 from ..worker.errors import Failed
-from .adapters import Offer, offer
+from .adapters import Offer
 from .blackbox import KEYWORDS, POSITIONS, TRAITS, Model
 from .law import TITLES
+from .layers import offer
 from .request import COUNT, Request
 from .runner import Runner
 

@@ -96,7 +96,7 @@ def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, us
     ``said`` and ``usual`` as ``words`` makes them; the finding is the leak that is nearest.
     """
     real = ~np.isnan(table.results).any(-1)
-    if not real.all() and (missing := ~real & ~forbidden.all(0)).any():
+    if not real.all() and (missing := ~real & forbidden.any(0)).any():
         text, position = np.argwhere(missing)[0]
         return not_a_number(table.base[text], (0, int(position)))
     leaks = forbidden & (table.moved > table.allowed)

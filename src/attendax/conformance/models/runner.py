@@ -138,7 +138,7 @@ class Runner:
             lines = [
                 import_line(self.target, path, "model"),
                 inspect.getsource(made),
-                f"apply = {made.__name__}(model)",
+                f"apply = {made.__name__}({', '.join(['model', *map(repr, self.offer.given)])})",
             ]
             text = "\n".join(["import inspect", *lines])
         found = {"model": text}
