@@ -139,6 +139,27 @@ def with_cache(**pieces):
     return decoder(), SAID | {"cache": cached(**pieces)}
 
 
+def of_attendax():
+    """An encoder of this project: tokens, and a mask of padding."""
+    from attendax import encoders
+
+    config = encoders.EncoderConfig(
+        vocab_size=VOCABULARY,
+        max_positions=LONGEST,
+        num_token_types=1,
+        d_model=WIDTH,
+        num_heads=HEADS,
+        d_ff=2 * WIDTH,
+        num_layers=LAYERS,
+    )
+    params = encoders.init_encoder(jax.random.key(0), config)
+
+    def apply(tokens, mask=None):
+        return encoders.encode(params, tokens, config=config, mask=mask)
+
+    return apply
+
+
 # what is wrong
 
 
@@ -247,4 +268,5 @@ SOUND = [
     Entry("encoder", lambda: decoder(everything), SAID | {"causal": False}),
     Entry("decoder without positions", lambda: decoder(turn=None), SAID | {"positions": "none"}),
     Entry("decoder with a cache", with_cache, {}),
+    Entry("encoder of attendax", of_attendax, SAID | {"causal": False, "positions": "absolute"}),
 ]  # fmt: skip

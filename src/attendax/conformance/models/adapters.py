@@ -104,8 +104,8 @@ def in_training(model):
 
     model = copy.deepcopy(model).train()
     for module in model.modules():
-        for name in ("p", "dropout", "dropout_p", "attention_dropout"):
-            if isinstance(getattr(module, name, None), float):
+        for name, x in vars(module).items():
+            if isinstance(x, float) and (name == "p" or "drop" in name):
                 setattr(module, name, 0.0)
 
     def apply(inputs, **options):
@@ -158,8 +158,8 @@ def in_training_of_transformers(model):
     apply = from_transformers(copied)
     copied.train()
     for module in copied.modules():
-        for name in ("p", "dropout", "dropout_p", "attention_dropout", "dropout_prob"):
-            if isinstance(getattr(module, name, None), float):
+        for name, x in vars(module).items():
+            if isinstance(x, float) and (name == "p" or "drop" in name):
                 setattr(module, name, 0.0)
     return apply
 
@@ -182,6 +182,8 @@ def cache_of_transformers(model):
 
     def step(inputs, cache):
         found = model(input_ids=inputs, past_key_values=cache, use_cache=True)
+        if getattr(found, "past_key_values", None) is None:
+            raise NotImplementedError("its cache is not past_key_values")
         return found.logits if "logits" in found else found.last_hidden_state, found.past_key_values
 
     def reorder(cache, rows):
