@@ -132,6 +132,11 @@ class Implementation:
             attend.backward = self.backward
             object.__setattr__(self, "attend", attend)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the function is in another process, where it is asked."""
+        return hasattr(self.attend, "ask")
+
     def conventions(self) -> bool:
         """Whether it declares to differ."""
         return self.causal != "start" or self.empty_rows != "zero"

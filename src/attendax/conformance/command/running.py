@@ -14,12 +14,15 @@ from attendax.legible import wrapped
 
 from ..adapters import ADAPTERS, matrix
 from ..adapters.adapter import version_of
-from ..cases import asks_for_the_ladder, choose, named
+from ..cases import CASES, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.ladder import EXAMPLES, POOL
 from ..checking import check, judge
+from ..judge.verdicts import Finding, Verdict
 from ..report import Report
+from ..report.outcomes import Outcome
 from ..report.screen import terminal
+from ..worker.errors import Unusable
 from ..worker.place import end
 from ..worker.process import FOUND_THERE
 from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all
@@ -86,16 +89,24 @@ def _run(args: argparse.Namespace) -> int:
     refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    only = args.only or ()
-    choose(only, args.level, profile(args))  # before anything is imported for longer
+    choose(args.only or (), args.level, profile(args))  # before anything is imported for longer
+    try:
+        report = _judged(args)
+    except (Unusable, Refusal) as error:
+        if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
+            write_files(_unusable(args, error), args)  # somebody may wait for a report
+        raise
+    return show(report, args)
+
+
+def _judged(args: argparse.Namespace) -> Report:
     with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the function may print
         made = implementation(args)
         try:
             asked = asked_of(args) | {"known_failures": args.known_failures}
-            report = check(made, only=only, level=args.level, progress=tell, **asked)
+            return check(made, only=args.only or (), level=args.level, progress=tell, **asked)
         finally:
             end(made)
-    return show(report, args)
 
 
 def listed(line: str) -> None:
@@ -144,8 +155,23 @@ def _reproduce(args: argparse.Namespace) -> int:
     return 0
 
 
+def _unusable(args: argparse.Namespace, error: Exception) -> Report:
+    """The report on a function that can be asked nothing: its plainest call is a crash."""
+    finding = Finding(Verdict.TIMEOUT if "no answer in" in str(error) else Verdict.CRASH, one_line(error))
+    outcome = Outcome(CASES[0], finding, 0.0, "")
+    how = How(**asked_of(args))
+    return Report(args.target, "", args.arrays or "", (outcome,), how.dtype, how.seed, args.level, profile=how.profile)
+
+
 def show(report: Report, args: argparse.Namespace) -> int:
     """The files, and the tables unless a report takes standard output."""
+    if "-" not in write_files(report, args).values():
+        terminal(report, console(), scripts=args.reproduce is not None)
+    return 0 if report.ok else FAILED
+
+
+def write_files(report: Report, args: argparse.Namespace) -> dict[str, str]:
+    """Write what is asked for, of which one may go to standard output; gives where each went."""
     contents = {"json": report.to_json, "markdown": report.to_markdown, "html": report.to_html}
     contents["junit"] = report.to_junit
     written = files(args)
@@ -156,6 +182,4 @@ def show(report: Report, args: argparse.Namespace) -> int:
             print(contents[kind]())
         else:
             write(file, contents[kind]())
-    if "-" not in written.values():
-        terminal(report, console(), scripts=args.reproduce is not None)
-    return 0 if report.ok else FAILED
+    return written

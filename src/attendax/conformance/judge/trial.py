@@ -40,6 +40,17 @@ class Trial:
                     raise NoNumbers(leaf, f"{leaf} has shape {found[leaf].shape}, expected {shapes[leaf]}")
         return found
 
+    def both(self) -> tuple[Leaves, Leaves]:
+        """What is right, and what the implementation gives.
+
+        What runs in this process may write to the inputs, so what is right comes first. What runs in another must not
+        find it in the memory of this one, so there it comes last.
+        """
+        if self.implementation.elsewhere:
+            got = self.run()
+            return self.expected(), got
+        return self.expected(), self.run()
+
     def at(self, inputs: Inputs) -> "Trial":
         """The same with other inputs, and what was got."""
         other = copy.copy(self)

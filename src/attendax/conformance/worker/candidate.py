@@ -22,7 +22,7 @@ from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework
 from .calling import call
-from .errors import Failed, NoNumbers, first_line
+from .errors import Failed, NoNumbers, Unusable, first_line
 
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
@@ -162,7 +162,7 @@ def _kind_of_arrays(
                 return arrays, eager
             said += [f"  {arrays:<6} {error}"] * (form == FORMS[0] and error != NOT_NUMPY)
     rows = ";\n".join(dict.fromkeys(said))
-    raise ValueError(
+    raise Unusable(
         f"check: {name} fails on the plainest call, {how.dtype}, query {first['query'].shape}, "
         f"key and value {first['key'].shape}:\n{rows};\n  and with T = S, causal, and multiples of 64 and 128, too; "
         "dtype, sizes and arrays ask for another call"

@@ -47,6 +47,10 @@ class Died(Failed):
         self.args, self.how = (said, how), how
 
 
+class Unusable(ValueError):
+    """The function can be asked nothing: importing it, or the plainest call, died, hung or raised."""
+
+
 def first_line(error: BaseException) -> str:
     """The kind of an error and the first line of its text."""
     lines = text_of(error).strip().splitlines()

@@ -14,7 +14,7 @@ from ..adapters.implementation import Documented, Implementation, Known
 from ..adapters.source import path_of
 from ..cases.how import How
 from . import candidate
-from .errors import Died
+from .errors import Died, Unusable
 from .process import Remote, Worker
 
 ASKED_FOR = "as asked for"
@@ -113,15 +113,15 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
         told = worker.start()
     except Died as died:
         if not worker.trying:
-            raise ValueError(f"check: {asked['fn']}: when it was imported: {died}") from died
+            raise Unusable(f"check: {asked['fn']}: when it was imported: {died}") from died
         worker.candidate |= {"arrays": worker.trying}
         try:
             told = worker.start()
         except Died as again:
-            raise ValueError(f"check: {asked['fn']}: when it was imported again: {again}") from again
+            raise Unusable(f"check: {asked['fn']}: when it was imported again: {again}") from again
     if "raised" in told:
         raise error_of(told)
-    worker.candidate |= {"arrays": told["arrays"], "eager": bool(told.get("eager"))}
+    worker.candidate |= {"arrays": told.get("arrays"), "eager": bool(told.get("eager"))}
     return told
 
 
@@ -129,12 +129,16 @@ def error_of(told: Mapping[str, Any]) -> BaseException:
     """What importing the candidate raised, as far as its type is of Python itself."""
     kind = getattr(builtins, str(told["raised"]), None)
     said = str(told.get("said", ""))
+    line = str(told.get("line", said))
+    if told["raised"] == Unusable.__name__:
+        return Unusable(said)
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
             return kind(said)
         except TypeError:  # it takes other arguments
             pass
-    return ImportError(str(told.get("line", said)))
+    ends = isinstance(kind, type) and issubclass(kind, BaseException)
+    return Unusable(f"check: when it was imported: it raised {line}") if ends else ImportError(line)
 
 
 def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
@@ -152,7 +156,7 @@ def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
             known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:7]) for x in told["known"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ValueError(f"check: {worker.candidate['fn']}: its process says nothing that can be read") from error
+        raise Unusable(f"check: {worker.candidate['fn']}: its process says nothing that can be read") from error
 
 
 def _trusted(made: Implementation, asked: Mapping[str, Any]) -> Implementation:

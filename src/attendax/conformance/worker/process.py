@@ -52,8 +52,9 @@ class Child:
             thread.start()
 
     def _drain(self) -> None:
-        while some := os.read(self.process.stderr.fileno(), 2**16):  # type: ignore[union-attr]
-            self.printed = (self.printed + some)[-KEPT:]
+        with contextlib.suppress(OSError, ValueError):  # ``kill`` closes it while a flood is read
+            while some := os.read(self.process.stderr.fileno(), 2**16):  # type: ignore[union-attr]
+                self.printed = (self.printed + some)[-KEPT:]
 
     def _listen(self) -> None:
         with open(self.process.stdout.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]

@@ -1,0 +1,60 @@
+"""What a cheat is: the text of a module whose ``attention`` is wrong, and what the kit has to say of it."""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import right_attention
+
+PLAIN = ("--only", "plain")  # for what is wrong in every case: where two cases of all are red, so are all
+MEASURED = "measured on an earlier version of this kit"
+PRELUDE = '''\
+import ctypes, gc, json, os, resource, signal, sys, threading, time
+import numpy as np
+from right_attention import attend as right, backward as right_gradients
+
+
+def instead(out, found):
+    """Another ``out`` in the place of that of a result, which may have an lse beside it."""
+    return (out, *found[1:]) if isinstance(found, tuple) else out
+
+
+def wrong(query, key, value, **options):
+    """Zeros of the right shape, beside a right lse."""
+    found = right(query, key, value, **options)
+    return instead(0 * (found[0] if isinstance(found, tuple) else found), found)
+'''
+
+
+class Cheat(NamedTuple):
+    """A candidate that is wrong as somebody's was.
+
+    Attributes:
+        name: what it does, in a few words.
+        why: why that is wrong, and which check it is made for.
+        met: where: a thread as "owner/repository#number", a paper or a post, or ``MEASURED``.
+        found: what the report must have: the verdict of some case, or a part of the last line.
+        text: the module after ``PRELUDE``; where it has a ``backward``, the gradients are asked for.
+        arguments: of the command, beside the name.
+        quick: whether it is among those that are tried at each run of the tests.
+    """
+
+    name: str
+    why: str
+    met: str
+    found: tuple[str, ...]
+    text: str
+    arguments: tuple[str, ...] = ()
+    quick: bool = False
+
+    @property
+    def module(self) -> str:
+        """Its name as that of a module."""
+        return "".join(c if c.isalnum() else "_" for c in self.name.lower())
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the module, and what it imports; the arguments of the command that judge it."""
+        shutil.copy(right_attention.__file__, folder)
+        (folder / f"{self.module}.py").write_text(f"{PRELUDE}\n{self.text}")
+        backward = ["--backward", f"{self.module}:backward"] if "def backward" in self.text else []
+        return [f"{self.module}:attention", *backward, *self.arguments]

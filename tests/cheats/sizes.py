@@ -1,0 +1,119 @@
+"""Wrong at sizes that models have and small tests have not."""
+
+from .cheat import MEASURED, Cheat
+
+WRONG = ("wrong", "silent")
+ZEROS = "ScalingIntelligence/KernelBench#165"
+
+
+def where(condition: str, then: str = "wrong(query, key, value, **options)", backward: str = "") -> str:
+    """A module that is right but where a condition on the sizes holds."""
+    return f"""
+def attention(query, key, value, **options):
+    B, N, T, D = (1, 1, *query.shape)[-4:]
+    G, S, V = (1, *key.shape[:-1], value.shape[-1])[-3:]
+    if {condition}:
+        return {then}
+    return right(query, key, value, **options)
+""" + (
+        backward
+        and f"""
+
+def backward(grad_output, query, key, value, **options):
+    S, D = key.shape[-2:]
+    found = right_gradients(grad_output, query, key, value, **options)
+    return {backward}
+"""
+    )
+
+
+CHEATS = [
+    Cheat(
+        "zeros in heads 128 wide or wider",
+        "The width of most models; a small test has heads of 4 or 8.",
+        ZEROS, WRONG, where("D >= 128"),
+    ),
+    Cheat("zeros for 8 heads or more", "Every model has as many.", MEASURED, WRONG, where("N >= 8")),
+    Cheat("zeros in batches of 4 or more", "Every training run has them.", MEASURED, WRONG, where("B >= 4")),
+    Cheat("zeros in groups of 8", "As in models of 64 heads and 8 of keys.", MEASURED, WRONG, where("N >= 8 * G > 0")),
+    Cheat("zeros for 2048 keys or more", "An ordinary context.", MEASURED, WRONG, where("S >= 2048")),
+    Cheat("zeros where values are 256 wide", "One width of ten, and no other.", MEASURED, WRONG, where("V == 256")),
+    Cheat(
+        "wrong where heads are 100 wide and nowhere else",
+        "A width that is no power of two takes a path of its own in a kernel.",
+        "turboderp-org/exllamav3#316", WRONG, where("D == 100"),
+    ),
+    Cheat(
+        "of wide heads the first 64 numbers",
+        "The width is a constant in the kernel: the rest of a head is not read.",
+        "triton-lang/triton#621", WRONG,
+        where("D > 64", "right(query[..., :64], key[..., :64], value, **{'scale': D**-0.5} | options)"),
+    ),
+    Cheat(
+        "the keys after the last whole block are left out",
+        "Right as long as lengths are multiples of 64.",
+        "jax-ml/jax#27224", WRONG,
+        where(
+            "S > 64 and S % 64 and not options",
+            "right(query, key[..., : S - S % 64, :], value[..., : S - S % 64, :])",
+        ),
+    ),
+    Cheat(
+        "at most 1024 keys are read",
+        "A prefix is a good approximation of nothing; it passes where no test is longer.",
+        "Infatoshi/kernelbench.com#7", WRONG,
+        where("S > 1024 and not options", "right(query, key[..., :1024, :], value[..., :1024, :])"),
+    ),
+    Cheat(
+        "as many keys as queries are read",
+        "Right as long as both have one length.",
+        "jax-ml/jax#24491", WRONG,
+        where("S > T > 1 and not options", "right(query, key[..., :T, :], value[..., :T, :])"),
+    ),
+    Cheat(
+        "the mean of the values for long sequences",
+        "Random weights over many keys are nearly equal, and their mean is near what is right.",
+        ZEROS, WRONG,
+        where(
+            "S >= 1024",
+            "instead(np.broadcast_to(value.mean(-2, keepdims=True).repeat(N // G, -3), (*query.shape[:-1], V)), "
+            "right(query, key, value, **options))",
+        ),
+    ),
+    Cheat(
+        "long causal rows see one key ahead",
+        "The masks of short sequences are in one block, those of long ones in many.",
+        "Xilinx/mlir-air#1427", WRONG,
+        where(
+            "options.get('is_causal') and T > 512",
+            "right(query, key, value, **options | {'is_causal': False, 'mask': np.tri(T, S, 1, dtype=bool)})",
+        ),
+    ),
+    Cheat(
+        "few queries lose the last split of many keys",
+        "A decoding step splits the keys; the last split is dropped.",
+        "Infatoshi/kernelbench.com#7", WRONG,
+        where("T <= 8 and S >= 1024 and not options", "right(query, key[..., : S - 256, :], value[..., : S - 256, :])"),
+    ),
+    Cheat(
+        "grouped heads in the wrong order from 16 heads on",
+        "Query head n reads key head n modulo G: right for one group and for groups of one.",
+        MEASURED, WRONG,
+        where(
+            "N >= 16 and 1 < G < N",
+            "right(query, *(np.tile(x, (N // G, 1, 1)) for x in (key, value)), **options)",
+        ),
+    ),
+    Cheat(
+        "the gradient of long keys is zero",
+        "Forward alone is compared, or a gradient at small sizes alone.",
+        "ScalingIntelligence/KernelBench#142", WRONG,
+        where("False", backward="[found[0], found[1] * (S < 1024), *found[2:]]"),
+    ),
+    Cheat(
+        "gradients are wrong in heads 128 wide",
+        "The backward of wide heads has tiles of its own.",
+        "Dao-AILab/flash-attention#2035", WRONG,
+        where("False", backward="[found[0] * (0.5 if D >= 128 else 1), *found[1:]]"),
+    ),
+]  # fmt: skip

@@ -1,0 +1,24 @@
+"""What an honest candidate is: the text of a module whose ``attention`` is right."""
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import right_attention
+
+
+class Honest(NamedTuple):
+    """A right candidate: a name, what its arrays are, the text of its module, and arguments of the command."""
+
+    name: str
+    arrays: str
+    text: str
+    arguments: tuple[str, ...] = ()
+    quick: bool = False
+
+    def write(self, folder: Path) -> list[str]:
+        """Write the module; the arguments of the command that judge it."""
+        shutil.copy(right_attention.__file__, folder)
+        (folder / "honest.py").write_text(self.text)
+        backward = ["--backward", "honest:backward"] if "def backward(grad_output" in self.text else []
+        return ["honest:attention", *backward, *self.arguments]

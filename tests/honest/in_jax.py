@@ -1,0 +1,111 @@
+"""Right candidates of JAX."""
+
+from .honest import Honest
+
+HONEST = [
+    Honest(
+        "the plain formula", "jax",
+        '''
+import jax
+import jax.numpy as jnp
+
+
+def attention(query, key, value, *, mask=None, is_causal=False, scale=None):
+    key, value = (jnp.repeat(x, query.shape[-3] // key.shape[-3], axis=-3) for x in (key, value))
+    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        scores = jnp.where(jnp.tri(*scores.shape[-2:], dtype=bool), scores, -jnp.inf)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    return (jax.nn.softmax(scores.astype(jnp.float32)) @ value).astype(query.dtype)
+''',
+    ),
+    Honest(
+        "a scan over blocks, with a custom rule", "jax",
+        '''
+import functools
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 16
+
+
+def scores_of(query, key, is_causal, start):
+    scores = jnp.einsum("...td,...sd->...ts", query, key) * query.shape[-1] ** -0.5
+    if is_causal:
+        seen = start + jnp.arange(key.shape[-2]) <= jnp.arange(query.shape[-2])[:, None]
+        scores = jnp.where(seen, scores, -jnp.inf)
+    return scores
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def attend(query, key, value, is_causal):
+    return forward(query, key, value, is_causal)[0]
+
+
+def forward(query, key, value, is_causal):
+    row_max = jnp.full(query.shape[:-1], -jnp.inf)
+    row_sum, out = jnp.zeros(query.shape[:-1]), jnp.zeros((*query.shape[:-1], value.shape[-1]))
+    for j in range(0, key.shape[-2], BLOCK):
+        scores = scores_of(query, key[..., j : j + BLOCK, :], is_causal, j)
+        new_max = jnp.maximum(row_max, scores.max(axis=-1))
+        powers, keep = jnp.exp(scores - new_max[..., None]), jnp.exp(row_max - new_max)
+        row_sum = row_sum * keep + powers.sum(axis=-1)
+        out = out * keep[..., None] + powers @ value[..., j : j + BLOCK, :]
+        row_max = new_max
+    out = out / row_sum[..., None]
+    return out, (query, key, value, out, row_max + jnp.log(row_sum))
+
+
+def pulled_back(is_causal, kept, grad_output):
+    query, key, value, out, lse = kept
+    weights = jnp.exp(scores_of(query, key, is_causal, 0) - lse[..., None])
+    delta = (grad_output * out).sum(axis=-1, keepdims=True)
+    grad_scores = weights * (grad_output @ value.swapaxes(-1, -2) - delta) * query.shape[-1] ** -0.5
+    return grad_scores @ key, grad_scores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ grad_output
+
+
+attend.defvjp(forward, pulled_back)
+
+
+def attention(query, key, value, *, is_causal=False):
+    wide = (x.astype(jnp.float32) for x in (query, key, value))
+    query32, key, value = wide
+    key, value = (jnp.repeat(x, query.shape[-3] // key.shape[-3], axis=-3) for x in (key, value))
+    if query.shape[-2] * key.shape[-2] > 2**16:
+        raise NotImplementedError("at most 256 by 256 in this test")
+    return attend(query32, key, value, is_causal).astype(query.dtype)
+''',
+    ),
+    Honest(
+        "jax.nn, with the mask as it takes it", "jax",
+        '''
+import jax
+
+
+def attention(query, key, value, *, mask=None, is_causal=False, scale=None):
+    if mask is not None and mask.ndim == 2:
+        mask = mask[None, None]
+    arrays = (x.swapaxes(-3, -2) for x in (query, key, value))
+    return jax.nn.dot_product_attention(*arrays, mask=mask, is_causal=is_causal, scale=scale).swapaxes(-3, -2)
+''', ("--lacks", "float64"),
+    ),
+    Honest(
+        "one head, mapped over the others", "jax",
+        '''
+import jax
+import jax.numpy as jnp
+
+
+def head(query, key, value):
+    scores = (query @ key.T).astype(jnp.float32) / jnp.sqrt(query.shape[-1]).astype(jnp.float32)
+    return (jax.nn.softmax(scores) @ value).astype(query.dtype)
+
+
+def attention(query, key, value):
+    key, value = (jnp.repeat(x, query.shape[-3] // key.shape[-3], axis=-3) for x in (key, value))
+    return jax.vmap(jax.vmap(head))(query, key, value)
+''',
+    ),
+]  # fmt: skip
