@@ -1,9 +1,9 @@
 (** * Attention, forward and backward, over numbers of any kind
 
     The definitions are those of the docstrings of [attendax.spec.attention] and [attention_backward]. What the code
-    does beyond them, for numbers that are seen and not finite, is not modelled. No law of arithmetic is assumed in
-    this file, so IEEE floats are numbers as well, with their NaN and their rounding. What is proved here holds for
-    them bit by bit, and needs no axiom. *)
+    does beyond them, with a NaN or an infinity that a query may look at, is not modelled. No law of arithmetic is
+    assumed in this file, so IEEE floats are numbers as well, with their NaN and their rounding. What is proved here
+    holds for them bit by bit, and needs no axiom. *)
 From Coq Require Import List.
 Import ListNotations.
 Set Implicit Arguments.
@@ -55,7 +55,7 @@ Context (A : arithmetic) (T S D V B P : Type).
 (** The place of one number among all inputs. *)
 Inductive place := query (i : T) (d : D) | key (j : S) (d : D) | value (j : S) (c : V) | bias (b : B) | array (p : P).
 
-(** The inputs: a number at each place. Their gradients are of the same kind, and so are directions. *)
+(** The inputs: a number at each place. Their gradients are of the same type, and so are their speeds. *)
 Definition inputs := place -> A.
 
 (** A score modifier (L2): how it changes the score [z] of query [i] and key [j], where its arrays hold the numbers
@@ -65,13 +65,13 @@ Record modifier := {
   slope : (P -> A) -> T -> S -> A -> A;
   slope_in : (P -> A) -> T -> S -> A -> P -> A }.
 
-Record options := {
+Record options := {                           (* a list for each axis; then what each pair of query and key has *)
   queries : list T; keys : list S; widths : list D; columns : list V; biases : list B; entries : list P;
   allowed : T -> S -> bool;                    (* the mask: true = may look (L3); false as well where a bias is -inf *)
   scale : A;
   score_mod : modifier;
   bias_at : T -> S -> B;                       (* which number of the bias a pair reads; one may serve many pairs *)
-  same_bias : forall a b : B, {a = b} + {a <> b};
+  same_bias : forall a b : B, {a = b} + {a <> b};  (* whether two names stand for the same number of the bias *)
   kept : T -> S -> A }.                        (* dropout: 0, or 1 / (1 - rate); 1 without dropout (L10) *)
 Arguments same_bias : clear implicits.
 
@@ -80,11 +80,11 @@ Local Open Scope number_scope.
 
 (** *** Forward *)
 
-Definition seen (i : T) : list S := filter (allowed o i) (keys o).
+Definition seen (i : T) : list S := filter (allowed o i) (keys o).                       (* where a query may look *)
 Definition arrays : P -> A := fun p => x (array p).
 Definition product i j := scale o * Σ (d ∈ widths o) x (query i d) * x (key j d).              (* z = scale q k *)
 Definition score i j := modify (score_mod o) arrays i j (product i j) + x (bias (bias_at o i j)).  (* s = mod(z) + b *)
-Definition shift i := largest (seen i) (score i).
+Definition shift i := largest (seen i) (score i).                  (* subtracted so that no exponential overflows *)
 Definition total i := Σ (j ∈ seen i) e_to A (score i j - shift i).
 Definition weight i j := e_to A (score i j - shift i) / total i.                               (* p = softmax(s) *)
 Definition out i c := Σ (j ∈ seen i) weight i j * kept o i j * x (value j c).                  (* out = w v *)
@@ -95,8 +95,8 @@ Definition lse i := match seen i with [] => None | _ => Some (shift i + log A (t
 Record cotangent := { dout : T -> V -> A; dlse : T -> A }.
 Context (g : cotangent).
 
-Definition seers (j : S) : list T := filter (fun i => allowed o i j) (queries o).
-Definition readers i (b : B) : list S :=
+Definition seers (j : S) : list T := filter (fun i => allowed o i j) (queries o).         (* who may look at a key *)
+Definition readers i (b : B) : list S :=           (* the keys that query [i] sees with the number [b] of the bias *)
   filter (fun j => if same_bias o (bias_at o i j) b then true else false) (seen i).
 Definition grad_weight i j := (Σ (c ∈ columns o) dout g i c * x (value j c)) * kept o i j.     (* dp = dw kept *)
 Definition delta i := Σ (j ∈ seen i) grad_weight i j * weight i j.
@@ -135,7 +135,7 @@ Proof. intro E; cbn; rewrite E; split; reflexivity. Qed.
 
 (** ** L6: what is masked cannot matter *)
 
-(** Two calls hold the same wherever query [i] may look. Elsewhere each may hold anything: a NaN, or 1e30. *)
+(** The inputs of two calls are the same wherever query [i] may look. Elsewhere they may be anything: NaN, or 1e30. *)
 Definition same_view x y i := forall j, In j (seen o i) ->
   (forall d, x (query i d) = y (query i d)) /\ (forall d, x (key j d) = y (key j d)) /\
   (forall c, x (value j c) = y (value j c)) /\ x (bias (bias_at o i j)) = y (bias (bias_at o i j)).
@@ -167,7 +167,7 @@ Proof.
 Qed.
 End Row.
 
-(** The queries that a gradient comes from: of a key or value, those that may look at it; of a bias, its readers. *)
+(** The queries that a gradient comes from. For a number of the bias: those that see some key with it. *)
 Definition comes_from (at_ : place T S D V B P) i :=
   match at_ with
   | query k _ => i = k
@@ -175,7 +175,7 @@ Definition comes_from (at_ : place T S D V B P) i :=
   | bias b => In i (queries o) /\ readers o i b <> []
   | array _ => In i (queries o)
   end.
-Definition of_this_call (at_ : place T S D V B P) :=
+Definition of_this_call (at_ : place T S D V B P) :=                     (* a key or a value is one of the list *)
   match at_ with key j _ | value j _ => In j (keys o) | _ => True end.
 
 (** A gradient depends only on what stands at the pairs that it comes from. *)

@@ -1,7 +1,7 @@
 (** * The backward is the gradient: attention over the real numbers
 
-    Move every input along a smooth curve. [tangent_out] and [tangent_lse] say how [out] and [lse] move, and [backward]
-    is the transpose of that. Both together: it is the gradient. *)
+    Let every input move, with a speed. [tangent_out] and [tangent_lse] are the speeds of [out] and [lse]. [backward] is
+    the transpose of this map from speeds to speeds. Both together: it is the gradient. *)
 From Coq Require Import FunctionalExtensionality.
 From Attendax Require Import Attention Sums.
 Set Implicit Arguments.
@@ -23,14 +23,14 @@ Proof. destruct (seen o i); [now left | now right]. Qed.
 Lemma total_is x i : total o x i = sum_exp x i / exp (shift o x i).
 Proof. unfold total, Rdiv; in_reals; setoid_rewrite exp_minus; symmetry; apply sum_times_r. Qed.
 
-(** Weights are the softmax of the scores: the shift, which keeps a program from overflow, changes nothing. *)
+(** The weights of the keys that are seen are the softmax of their scores: to subtract the shift changes nothing. *)
 Theorem weight_is_softmax x i j : weight o x i j = exp (score o x i j) / sum_exp x i.
 Proof.
   unfold weight; rewrite total_is; in_reals; rewrite exp_minus; unfold Rdiv; rewrite Rinv_mult.
   exponentials; generalize (/ sum_exp x i); intro; fractions.
 Qed.
 
-(** The lse is the logarithm of the sum of the exponentials of the scores. *)
+(** The lse of a query that may look at some key is the logarithm of the sum of the exponentials of its scores. *)
 Theorem lse_is_log_sum_exp x i : seen o i <> [] -> lse o x i = Some (ln (sum_exp x i)).
 Proof.
   intro N; unfold lse; rewrite total_is; in_reals; exponentials; pose proof (sum_exp_positive x i N).
@@ -44,14 +44,14 @@ Proof.
   rewrite <- sum_times_r; fold (sum_exp x i); fractions.
 Qed.
 
-(** The number [delta] of a row, the average of the gradients of its weights, needs no weights: it is dout . out. *)
+(** The [delta] of a row is the weighted average of the gradients of its weights. It is also dout . out. *)
 Theorem delta_is_dout_out x g i : delta o x g i = Σ (c ∈ columns o) dout g i c * out o x i c.
 Proof.
   unfold out; setoid_rewrite sum_times; rewrite sum_swap; apply sum_ext; intros j _.
   unfold grad_weight; in_reals; rewrite !sum_times_r; termwise.
 Qed.
 
-(** ** The tangent: how out and lse move *)
+(** ** The tangent: with which speed out and lse move, where the inputs have the speed [dx] *)
 
 Definition tangent_product x dx i j : R :=
   scale o * Σ (d ∈ widths o) (dx (query i d) * x (key j d) + x (query i d) * dx (key j d)).
@@ -64,17 +64,17 @@ Definition tangent_out x dx i c : R :=
   Σ (j ∈ seen o i) (weight o x i j * (tangent_score x dx i j - tangent_lse x dx i) * kept o i j * x (value j c)
                     + weight o x i j * kept o i j * dx (value j c)).
 
-(** The curve [x] passes [x t] with speed [dx]. *)
+(** Inputs that move, a curve [x], have the speed [dx] at time [t]: each number has its derivative. *)
 Definition moves (x : R -> inputs) (t : R) dx := forall at_, is_derive (fun t => x t at_ : R) t (dx at_).
 
-(** The modifier has the derivatives that it says: however its arrays [a] and the score [z] move. *)
+(** The derivatives that a modifier states are its true ones, however its arrays [a] and the score [z] move. *)
 Definition true_slopes (m : modifier reals T S P) :=
   forall i j (a : R -> P -> R) (z : R -> R) (t : R) (da : P -> R) (dz : R),
   (forall p, is_derive (fun t => a t p) t (da p)) -> is_derive z t dz ->
   is_derive (fun t => modify m (a t) i j (z t) : R) t
     (slope m (a t) i j (z t) * dz + Σ (p ∈ entries o) slope_in m (a t) i j (z t) p * da p).
 
-(** The log-sum-exp as a number; where there is none, any constant will do. *)
+(** The lse as a real number. That of an empty row counts as 0; any constant would do. *)
 Definition lse_or_0 x i : R := match lse o x i with Some r => r | None => 0 end.
 
 Section Curve.
@@ -101,7 +101,7 @@ Proof.
   derive_with ltac:(eauto using score_moves, sum_exp_moves); rewrite weight_is_softmax; fractions.
 Qed.
 
-(** The lse moves as the tangent says; where a query may look at no key, not at all. *)
+(** The lse moves as the tangent says. That of a query that may look at no key does not move. *)
 Theorem lse_moves i : is_derive (fun t => lse_or_0 (x t) i) t (tangent_lse (x t) dx i).
 Proof.
   unfold lse_or_0; destruct (some_or_none i) as [E|N].
@@ -121,7 +121,7 @@ End Curve.
 
 (** ** The backward is the transpose of the tangent (L13) *)
 
-(** All places of all inputs, and the products of what is there. *)
+(** All places of all inputs, and the inner products over the places of the inputs and of the outputs. *)
 Definition places : list (place T S D V B P) :=
   map (fun at_ => query (fst at_) (snd at_)) (pairs (queries o) (widths o)) ++
   map (fun at_ => key (fst at_) (snd at_)) (pairs (keys o) (widths o)) ++
@@ -159,7 +159,7 @@ Proof.
   rewrite sum_swap; apply sum_ext; intros j _; exact (sum_read (same_bias o) _ (f i j) r N (I i j)).
 Qed.
 
-(** Softmax moves its weights in proportion and against their average: a symmetric map of [u] to [v]. *)
+(** The derivative of softmax, from speeds [u] of the scores to speeds of the weights, is a symmetric matrix. *)
 Lemma softmax_symmetric {X} (l : list X) (p u v : X -> R) :
   Σ (j ∈ l) p j * (u j - Σ (k ∈ l) p k * u k) * v j = Σ (j ∈ l) p j * (v j - Σ (k ∈ l) v k * p k) * u j.
 Proof.
@@ -174,7 +174,7 @@ Context (x dx : inputs) (g : cotangent).
 Let ds i j : R := grad_score o x g i j.
 Let dz i j : R := ds i j * slope (score_mod o) (arrays x) i j (product o x i j).
 
-(** One query's part: the gradients of its scores along their tangents, and of the values along theirs. *)
+(** One query's part: the gradients of its scores times their speeds, and those of the values times theirs. *)
 Lemma one_row i :
   Σ (c ∈ columns o) dout g i c * tangent_out x dx i c + dlse g i * tangent_lse x dx i =
   Σ (j ∈ seen o i) (ds i j * tangent_score x dx i j +
@@ -188,7 +188,7 @@ Proof.
     apply (f_equal2 Rplus); termwise; unfold ds, grad_score, delta; algebra.
 Qed.
 
-(** One pair's part of it: what reaches query, key, the modifier's arrays and the bias. *)
+(** One pair's part: its score is moved by the query, the key, the modifier's arrays and the bias. *)
 Lemma one_pair i j : ds i j * tangent_score x dx i j =
   Σ (d ∈ widths o) scale o * dz i j * x (key j d) * dx (query i d) +
   Σ (d ∈ widths o) scale o * dz i j * x (query i d) * dx (key j d) +
@@ -199,7 +199,7 @@ Proof.
   repeat apply (f_equal2 Rplus); [termwise .. | reflexivity].
 Qed.
 
-(** Gradients of the outputs along the tangent are gradients of the inputs along the direction. *)
+(** Gradients of the outputs times the speeds of the outputs are gradients of the inputs times those of the inputs. *)
 Theorem backward_is_transpose : whole_bias ->
   outputs_dot g (tangent_out x dx) (tangent_lse x dx) = inputs_dot (backward o x g) dx.
 Proof.
@@ -215,10 +215,10 @@ Qed.
 End Transpose.
 (** ** The backward is the gradient *)
 
-(** What the gradients [g] of the outputs make of them: a number, as a loss is. *)
+(** The loss: the sum of all outputs, each times its given gradient in [g]. *)
 Definition loss g x : R := outputs_dot g (out o x) (lse_or_0 x).
 
-(** Move the inputs in any way: the backward says how fast the loss moves. *)
+(** Move the inputs along any curve with a speed: the backward says how fast the loss moves. *)
 Theorem backward_is_gradient g (x : R -> inputs) (t : R) dx : true_slopes (score_mod o) -> whole_bias ->
   moves x t dx -> is_derive (fun t => loss g (x t)) t (inputs_dot (backward o (x t) g) dx).
 Proof.
@@ -247,7 +247,7 @@ Definition restricted (ts : list T) (ss : list S) : options reals T S D V B P :=
      allowed := allowed o; scale := scale o; score_mod := score_mod o; bias_at := bias_at o;
      same_bias := same_bias o; kept := kept o |}.
 
-(** A query whose results nothing reads (its gradients are 0) may be left out of the backward. *)
+(** A query whose results nothing reads may be left out of the backward: one whose dout and dlse are 0. *)
 Theorem unread_queries_may_be_left_out x g (live : T -> bool) at_ :
   (forall i, live i = false -> (forall c, dout g i c = 0) /\ dlse g i = 0) ->
   backward (restricted (filter live (queries o)) (keys o)) x g at_ = backward o x g at_.

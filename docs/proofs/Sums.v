@@ -23,12 +23,12 @@ Ltac algebra := in_reals; apply Rminus_diag_uniq; ring.
 Ltac fractions := in_reals; apply Rminus_diag_uniq; field; try lra.
 Ltac termwise := apply sum_ext; intros; try algebra.
 
-(** ** Laws of sums: their terms may be rewritten in place, *)
+(** ** Laws of sums: the first lets Coq rewrite the terms of a sum in place *)
 
 Global Instance sum_terms {A X} (l : list X) : Proper (pointwise_relation X eq ==> eq) (@sum A X l).
 Proof. intros f g E; termwise; apply E. Qed.
 
-(** and what follows by induction. *)
+(** The other laws follow by induction. *)
 Notation pairs := list_prod.
 Ltac step := cbn [sum app concat map filter list_prod].
 Ltac by_induction l := induction l as [|a l IH]; step; first [algebra | rewrite IH; algebra | rewrite <- IH; algebra].
@@ -63,7 +63,7 @@ Proof.
   enough (0 <= sum l f) by lra; induction l as [|b l IH]; step; in_reals; [|specialize (H b)]; lra.
 Qed.
 
-(** To read the number at one place is to sum over all places, with 0 for the others. *)
+(** If a list has [a] once, a sum in which only the term of [a] is not 0 is this term. *)
 Lemma sum_read (same : forall a b : X, {a = b} + {a <> b}) l a r f :
   NoDup l -> In a l -> Σ (b ∈ l) (if same a b then r else 0) * f b = r * f a.
 Proof.
@@ -125,7 +125,7 @@ Proof.
   apply (derive_plus (f := fun t => f t a) (g := fun t => sum l (f t))); [|apply IH; intros]; apply H; cbn; auto.
 Qed.
 
-(** Derive what stands there by these rules, and by the [facts] at hand; what is left is that it is as asked for. *)
+(** Find a derivative by these rules and by the [facts] at hand. It is left to prove that it is the one asked for. *)
 Ltac derive_with facts := in_reals; eapply derive_eq; [repeat lazymatch goal with
   | |- is_derive (fun _ => ?r) _ _ => exact (derive_constant r)
   | |- is_derive (fun t => t) _ _ => exact derive_same

@@ -21,7 +21,7 @@ Definition join (x y : part) : part :=
 Definition result : Type := R * option R.
 Definition finish (p : part) : result := match p with nothing => (0, None) | some m l a => (a / l, Some (m + ln l)) end.
 
-(** L9: what two disjoint sets of keys give, of their results alone. *)
+(** L9: the result over two disjoint sets of keys, from the result over each. *)
 Definition merge (one other : result) : result :=
   match one, other with
   | (_, None), (_, None) => (0, None)
@@ -29,33 +29,33 @@ Definition merge (one other : result) : result :=
   | (u, Some a), (v, Some b) => let l := ln (exp a + exp b) in (exp (a - l) * u + exp (b - l) * v, Some l)
   end.
 
-(** The part of no key is neutral. *)
+(** To join the part of no key changes nothing. *)
 Theorem join_nothing x : join nothing x = x /\ join x nothing = x.
 Proof. now destruct x. Qed.
 
-(** Which part comes first does not matter, *)
+(** It does not matter which of two parts comes first. *)
 Theorem join_commutes x y : join x y = join y x.
 Proof. destruct x as [|m l a], y as [|n k b]; try easy; cbn; rewrite (Rmax_comm n m); f_equal; ring. Qed.
 
-(** nor which are joined first: parts may be joined along any tree, on any ring of devices. *)
+(** It does not matter which are joined first: parts may be joined along any tree, on any ring of devices. *)
 Theorem join_associates x y z : join x (join y z) = join (join x y) z.
 Proof.
   destruct x as [|m l a], y as [|m' l' a'], z as [|m'' l'' a'']; try easy; cbn; rewrite Rmax_assoc, !exp_minus.
   generalize (Rmax (Rmax m m') m'') (Rmax m m') (Rmax m' m''); intros; exponentials; f_equal; field; lra.
 Qed.
 
-(** Merging is commutative, *)
+(** Merging is commutative. *)
 Theorem merge_commutes x y : merge x y = merge y x.
 Proof. destruct x as [u [a|]], y as [v [b|]]; try easy; cbn; rewrite (Rplus_comm (exp b)); f_equal; ring. Qed.
 
-(** and associative, *)
+(** Merging is associative. *)
 Theorem merge_associates x y z : merge x (merge y z) = merge (merge x y) z.
 Proof.
   destruct x as [u [a|]], y as [v [b|]], z as [w [c|]]; try easy; cbn; exponentials.
   rewrite !exp_minus, !exp_ln by (rewrite ?exp_ln by lra; lra); f_equal; [field; lra | do 2 f_equal; ring].
 Qed.
 
-(** and the result over no key, (0, -inf), is neutral. *)
+(** To merge the result over no key, (0, -inf), changes nothing, if an lse of -inf has out 0. *)
 Theorem merge_nothing u l : l <> None \/ u = 0 -> merge (0, None) (u, l) = (u, l).
 Proof. intros [H | ->]; destruct l as [a|]; easy. Qed.
 
@@ -81,7 +81,7 @@ Proof.
   intros ->; apply N; now apply Permutation_nil, Permutation_sym.
 Qed.
 
-(** Joining what two parts hold is merging their results. *)
+(** To join two parts and finish is to finish each and merge the results. *)
 Lemma finish_join l l' p p' : holds l p -> holds l' p' -> finish (join p p') = merge (finish p) (finish p').
 Proof.
   assert (positive : forall l m, l <> [] -> 0 < Σ (j ∈ l) exp (score j - m)).
@@ -108,7 +108,7 @@ Section Tiled.
 Context {T S D V B P : Type} (x : inputs reals T S D V B P) (g : cotangent reals T V).
 Implicit Types (o : options reals T S D V B P).
 
-(** A part holds those keys of a tile that row [i] may look at; without such keys it is [nothing]. *)
+(** A part holds those keys of a tile that row [i] may look at. Where there are none, it is [nothing]. *)
 Definition holds_tile o i c (tile : list S) : part -> Prop :=
   holds (score o x i) (fun j => kept o i j * x (value j c)) (filter (allowed o i) tile).
 
@@ -157,13 +157,13 @@ Proof.
     auto using sum_exp_positive.
 Qed.
 
-(** The gradient of one pair's score, from lse and delta (L9: delta becomes delta - dlse), is that of the definition. *)
+(** The gradient of the score of a seen pair can be had from lse and delta (L9: delta becomes delta - dlse). *)
 Theorem grad_score_is_from_lse o i j : In j (seen o i) -> grad_score o x g i j = grad_score_from_lse o i j.
 Proof. intro; unfold grad_score, grad_score_from_lse; rewrite delta_is_dout_out, weight_is_from_lse; easy || algebra.
 Qed.
 
 (** The gradient of a query sums over tiles of keys, those of a key and its value over tiles of queries, those of the
-    bias and of the modifier's arrays over both; in any order. Of other tiles a row needs only its lse and delta. *)
+    bias and of the modifier's arrays over both; in any order. A tile needs nothing of the others but lse and delta. *)
 Theorem tiled_backward_is_backward o query_tiles key_tiles at_ : of_this_call o at_ ->
   Permutation (concat query_tiles) (queries o) -> Permutation (concat key_tiles) (keys o) ->
   let tile ts ss := gradients (restricted o ts ss) x g (weight_from_lse o) (grad_score_from_lse o) at_ : R in
