@@ -42,14 +42,14 @@ Definition fork {W W' X Y Z} (f : layer A W X Y) (h : layer A W' X Z) : layer A 
        match a with inl a => to_weights f (left w) x (left g) a | inr a => to_weights h (right w) x (right g) a end;
      to_input w x g a := to_input f (left w) x (left g) a + to_input h (right w) x (right g) a |}.
 
-(** A layer that acts on every token alone: its weights sum over the tokens. *)
+(** A layer that acts on every token alone: the gradients of its weights sum over the tokens. *)
 Definition tokenwise {K W X Y} (tokens : list K) (f : layer A W X Y) : layer A W (K * X) (K * Y) :=
   let at_ {Z} (z : K * Z -> A) t := fun a => z (t, a) in
   {| forward w x a := forward f w (at_ x (fst a)) (snd a);
      to_weights w x g a := Σ (t ∈ tokens) to_weights f w (at_ x t) (at_ g t) a;
      to_input w x g a := to_input f w (at_ x (fst a)) (at_ g (fst a)) (snd a) |}.
 
-(** Numbers are moved to other places, and back. *)
+(** Numbers are moved to other places, and their gradients are moved back. *)
 Definition rearrange {X Y} (from : Y -> X) (back : X -> Y) : layer A Empty_set X Y :=
   {| forward _ x a := x (from a); to_weights _ _ _ := no_weights; to_input _ _ g a := g (back a) |}.
 
@@ -60,7 +60,7 @@ Definition affine {X Y} (inputs : list X) (outputs : list Y) : layer A (affine_p
      to_weights _ x g p := match p with matrix a b => x a * g b | offset b => g b end;
      to_input w _ g a := Σ (b ∈ outputs) g b * w (matrix a b) |}.
 
-(** Each number through [f], whose derivative is [slope]. *)
+(** [f] of each number. Its backward multiplies by [slope], which is meant to be the derivative of [f]. *)
 Definition activation {X} (f slope : A -> A) : layer A Empty_set X X :=
   {| forward _ x a := f (x a); to_weights _ _ _ := no_weights; to_input _ x g a := g a * slope (x a) |}.
 
@@ -92,7 +92,8 @@ Definition lefts_rights {X Y} (xs : list X) (ys : list Y) : list (X + Y) :=
 Definition same_unit (a b : unit) : {a = b} + {a <> b} := match a, b with tt, tt => Specif.left eq_refl end.
 
 (** Tokens [K] of all the batch, heads [H], width of a head [D], model width [M], hidden width [F]. Queries and keys are
-    pairs of a token and a head; what is allowed keeps the heads apart, and the examples of a batch. *)
+    pairs of a token and a head. The mask [allowed] is meant to keep the heads apart, and the examples of a batch; the
+    theorems hold for any. There is no modifier and no dropout, and the bias of the scores is 0. *)
 Section Block.
 Context {K H D M F : Type} (tokens : list K) (heads : list H) (widths : list D) (model : list M) (hidden : list F).
 Context (allowed : K * H -> K * H -> bool) (scale eps : A) (f slope : A -> A).
@@ -132,7 +133,7 @@ Definition self_attention :=
     (rearrange (fun a => (fst a, fst (snd a), snd (snd a))) (fun a => (fst (fst a), (snd (fst a), snd a)))))
     (tokenwise tokens (affine columns_of_heads model)).
 
-(** The feed-forward network: two affine maps, and between them each number through [f]. *)
+(** The feed-forward network: two affine maps, and between them [f] of each number. *)
 Definition feed_forward :=
   tokenwise tokens (after (after (affine model hidden) (activation f slope)) (affine hidden model)).
 Definition norm := tokenwise tokens (layer_norm model eps).
@@ -147,13 +148,15 @@ End Layers.
 Arguments left {A W W'} w a.
 Arguments right {A W W'} w a.
 
-(** ** Over the reals: each layer's backward is its gradient, and so is that of what is put together *)
+(** ** Over the reals: the backward of each layer, and of what is put together from layers, is its gradient *)
 
 Local Open Scope R_scope.
 
+(** Numbers that move have the speed [dx] at time [t]. *)
 Definition moving {X} (x : R -> X -> R) (t : R) (dx : X -> R) := forall a, is_derive (fun t => x t a) t (dx a).
 
-(** Where weights and input move, the output moves so that the gradients of weights and input say how fast. *)
+(** A backward is right: where weights and input have speeds, the output has a speed [dy], too; and gradients [g] of the
+    output times [dy] are the gradients of weights and input times their speeds. *)
 Definition right_backward {W X Y} (ws : list W) (xs : list X) (ys : list Y) (f : layer reals W X Y) :=
   forall (w : R -> W -> R) (x : R -> X -> R) t dw dx, moving w t dw -> moving x t dx ->
   exists dy, moving (fun t => forward f (w t) (x t)) t dy /\ forall g : Y -> R,
@@ -171,7 +174,7 @@ Section Right.
 Context {W W' X Y Z K : Type} {ws : list W} {ws' : list W'} {xs : list X} {ys : list Y} {zs : list Z}.
 Context (tokens : list K).
 
-(** The chain rule: one layer after another. *)
+(** The chain rule: one layer after another is right if both are. *)
 Theorem after_is_right (f : layer reals W X Y) (h : layer reals W' Y Z) :
   right_backward ws xs ys f -> right_backward ws' ys zs h ->
   right_backward (lefts_rights ws ws') xs zs (after f h).
@@ -184,7 +187,7 @@ Proof.
   rewrite Hz, Fy, sum_lefts_rights, <- Rplus_assoc, (Rplus_comm (sum ws' _)); reflexivity.
 Qed.
 
-(** A residual. *)
+(** A residual is right if its layer is. *)
 Theorem residual_is_right (f : layer reals W X X) : right_backward ws xs xs f -> right_backward ws xs xs (residual f).
 Proof.
   intros F w x t dw dx Mw Mx; destruct (F w x t dw dx Mw Mx) as (dy & My & Fy).
@@ -192,7 +195,7 @@ Proof.
   setoid_rewrite Rmult_plus_distr_l; setoid_rewrite Rmult_plus_distr_r; rewrite !sum_plus, Fy; algebra.
 Qed.
 
-(** Two layers that read the same input. *)
+(** Two layers that read the same input are right if each is. *)
 Theorem fork_is_right (f : layer reals W X Y) (h : layer reals W' X Z) :
   right_backward ws xs ys f -> right_backward ws' xs zs h ->
   right_backward (lefts_rights ws ws') xs (lefts_rights ys zs) (fork f h).
@@ -205,7 +208,7 @@ Proof.
   specialize (Fy (left g)); specialize (Hz (right g)); unfold left, right in *; rewrite Fy, Hz; algebra.
 Qed.
 
-(** A layer on every token. *)
+(** A layer on every token is right if the layer is. *)
 Theorem tokenwise_is_right (f : layer reals W X Y) :
   right_backward ws xs ys f -> right_backward ws (pairs tokens xs) (pairs tokens ys) (tokenwise tokens f).
 Proof.
@@ -223,7 +226,7 @@ Proof.
   apply sum_ext; intros k _; exact (proj2 (E k) (fun a => g (k, a))).
 Qed.
 
-(** Numbers moved to other places, where [back] undoes [from] and both lists name the same places. *)
+(** Numbers moved to other places are right if [back] undoes [from] and both lists name the same places. *)
 Theorem rearrange_is_right (from : Y -> X) (back : X -> Y) : (forall a, back (from a) = a) ->
   (forall f : X -> R, Σ (a ∈ ys) f (from a) = sum xs f) -> right_backward [] xs ys (rearrange from back).
 Proof.
@@ -231,7 +234,7 @@ Proof.
   rewrite <- L, Rplus_0_l; apply sum_ext; intros a _; now rewrite E.
 Qed.
 
-(** [y = x W + b]. *)
+(** The affine map [y = x W + b]. *)
 Theorem affine_is_right :
   right_backward (map (fun p => matrix (fst p) (snd p)) (pairs xs ys) ++ map (fun b => offset b) ys) xs ys
     (affine xs ys).
@@ -245,7 +248,7 @@ Proof.
     apply (f_equal2 Rplus); [apply sum_ext; intros; rewrite <- sum_plus; termwise | reflexivity].
 Qed.
 
-(** Each number through a function, wherever that has the slope that it says (ReLU has none at 0). *)
+(** A function of each number, if [slope] is its derivative everywhere (ReLU has none at 0). *)
 Theorem activation_is_right (f slope : R -> R) : (forall z, is_derive f z (slope z)) ->
   right_backward [] xs xs (activation f slope).
 Proof.
@@ -253,7 +256,7 @@ Proof.
   intro g; cbn; rewrite Rplus_0_l; termwise.
 Qed.
 
-(** Softmax of a row. *)
+(** Softmax of a row that is not empty. *)
 Theorem softmax_is_right : xs <> [] -> right_backward [] xs xs (softmax xs).
 Proof.
   intros N w x t dw dx _ Mx; set (p := fun (x : X -> R) a => exp (x a) / Σ (b ∈ xs) exp (x b)).
@@ -274,7 +277,8 @@ Proof.
     rewrite E; do 2 f_equal; apply sum_ext; intros; now rewrite E.
 Qed.
 
-(** Layer norm: x acts on the result itself, through the mean and through the deviation. *)
+(** Layer norm, of a width above 0 and with eps above 0. An input acts in three ways: itself, through the mean, and
+    through the deviation. *)
 Theorem layer_norm_is_right (eps : R) : xs <> [] -> 0 < eps ->
   right_backward (map (fun a => gamma a) xs ++ map (fun a => beta a) xs) xs xs (layer_norm xs eps).
 Proof.
@@ -362,7 +366,7 @@ Proof.
   - repeat apply (f_equal2 Rplus); apply sum_ext; intros [k h] _; reflexivity.
 Qed.
 
-(** Multi-head self-attention, with its four projections. *)
+(** The places of the weights of multi-head self-attention: those of its four projections. *)
 Definition affine_places {X Y} (xs : list X) (ys : list Y) : list (affine_place X Y) :=
   map (fun p => matrix (fst p) (snd p)) (pairs xs ys) ++ map (fun b => offset b) ys.
 Definition no_places : list Empty_set := [].
@@ -371,6 +375,7 @@ Definition attention_places :=
   lefts_rights (lefts_rights (lefts_rights (lefts_rights project (lefts_rights project project)) no_places) no_places)
     (affine_places columns model).
 
+(** Multi-head self-attention, with its four projections and their biases. *)
 Theorem self_attention_is_right : right_backward attention_places (pairs tokens model) (pairs tokens model)
   (self_attention tokens heads widths model allowed scale : layer reals _ _ _).
 Proof.
@@ -382,12 +387,14 @@ Proof.
   - apply tokenwise_is_right, affine_is_right.
 Qed.
 
+(** From here on [slope] is the derivative of the activation [f] everywhere, and the model width and eps are above 0. *)
 Context (true_slope : forall z, is_derive f z (slope z)) (some_width : model <> []) (eps_positive : 0 < eps).
 
-(** The feed-forward network, where the activation has the slope that it says. *)
+(** The places of the weights of the feed-forward network. *)
 Definition feed_forward_places :=
   lefts_rights (lefts_rights (affine_places model hidden) no_places) (affine_places hidden model).
 
+(** The feed-forward network. *)
 Theorem feed_forward_is_right : right_backward feed_forward_places (pairs tokens model) (pairs tokens model)
   (feed_forward tokens model hidden f slope : layer reals _ _ _).
 Proof.
@@ -416,7 +423,7 @@ Proof.
   - apply feed_forward_is_right.
 Qed.
 
-(** And with its norms last. *)
+(** The encoder block with its norms last: the same. *)
 Theorem encoder_block_post_is_right : right_backward
   (lefts_rights (lefts_rights attention_places norm_places) (lefts_rights feed_forward_places norm_places))
   (pairs tokens model) (pairs tokens model)

@@ -1,4 +1,4 @@
-(** * Score modifiers: each has the derivatives that it says *)
+(** * Score modifiers: the derivatives that each states are its true ones *)
 From Attendax Require Import Attention Sums Gradient.
 Set Implicit Arguments.
 
@@ -11,19 +11,21 @@ Local Open Scope number_scope.
 Definition no_modifier : modifier A T S P :=
   {| modify _ _ _ z := z; slope _ _ _ _ := one A; slope_in _ _ _ _ _ := zero A |}.
 
-(** [cap * tanh (z / cap)]. *)
+(** [cap * tanh (z / cap)], with a constant [cap]. *)
 Definition softcap (cap : A) : modifier A T S P :=
   {| modify _ _ _ z := cap * tanh_of A (z / cap);
      slope _ _ _ z := one A - tanh_of A (z / cap) * tanh_of A (z / cap);
      slope_in _ _ _ _ _ := zero A |}.
 
-(** [z - slope_n * |i + offset - j|]: the head [n] of the query, and the distance of the pair. *)
+(** [z - a_n * |i + offset - j|]. Here [head i] says where the number [a_n] for the head [n] of a query stands, the
+    slope of ALiBi, and [distance i j] is [|i + offset - j|]. *)
 Definition alibi (head : T -> P) (distance : T -> S -> A) : modifier A T S P :=
   {| modify a i j z := z - a (head i) * distance i j;
      slope _ _ _ _ := one A;
      slope_in _ i j _ p := if same (head i) p then zero A - distance i j else zero A |}.
 
-(** [z + table[n, c]]: head and clipped distance of the pair say which number of the table it reads. *)
+(** [z + table[n, c]], with the head [n] and the clipped distance [c] of the pair. Here [entry i j] says which number
+    of the table that is. *)
 Definition relative_bias (entry : T -> S -> P) : modifier A T S P :=
   {| modify a i j z := z + a (entry i j);
      slope _ _ _ _ := one A;
@@ -55,7 +57,7 @@ Qed.
 
 Local Opaque tanh.
 
-(** No modifier at all. *)
+(** No modifier at all: the derivative is 1. *)
 Theorem no_modifier_slopes : true_slopes o (no_modifier reals T S P).
 Proof. intros i j a z t da dz _ Z; apply (derive_eq Z); cbn; rewrite sum_zero; intros; algebra. Qed.
 
@@ -67,12 +69,12 @@ Proof.
   pose proof (derive_of (f := fun t => z t / cap) (derive_tanh _) Y) as W; derive_with ltac:(exact W); fractions.
 Qed.
 
-(** ALiBi: the scores pass their gradient on, and a slope gets [-distance] for each pair of its head. *)
+(** ALiBi: the derivative in [z] is 1, and in the slope of the query's head it is [-distance]. *)
 Theorem alibi_slopes head distance : NoDup (entries o) -> (forall i, In (head i) (entries o)) ->
   true_slopes o (alibi reals same head distance).
 Proof. intros N I i j a z t da dz M Z; cbn; rewrite sum_read by easy; derive_with eauto; algebra. Qed.
 
-(** Relative bias: each number of the table gets the sum over the pairs that read it. *)
+(** Relative bias: the derivative in [z] is 1, and in the number of the table that the pair reads it is 1. *)
 Theorem relative_bias_slopes entry : NoDup (entries o) -> (forall i j, In (entry i j) (entries o)) ->
   true_slopes o (relative_bias reals same entry).
 Proof. intros N I i j a z t da dz M Z; cbn; rewrite sum_read by easy; derive_with eauto; algebra. Qed.
@@ -87,14 +89,14 @@ Proof.
 Qed.
 End True.
 
-(** ** Activations: two that have their slope everywhere *)
+(** ** Activations: two that have a derivative everywhere *)
 
 (** SiLU, [z / (1 + exp (-z))]. *)
 Theorem silu_slope z : is_derive (fun z => z / (1 + exp (- z))) z
   (/ (1 + exp (- z)) * (1 + z * (1 - / (1 + exp (- z))))).
 Proof. pose proof (exp_pos (- z)); auto_derive; [lra | field; lra]. Qed.
 
-(** GELU by tanh, with any [c]; the usual one is the root of 2 / pi. *)
+(** GELU by tanh, with any [c]; the usual one is the square root of 2 / pi. *)
 Theorem gelu_tanh_slope (c z : R) : let u z := c * (z + 0.044715 * z ^ 3) in
   is_derive (fun z => z / 2 * (1 + tanh (u z))) z
     (/ 2 * (1 + tanh (u z)) + z / 2 * ((1 - tanh (u z) * tanh (u z)) * (c * (1 + 3 * 0.044715 * z ^ 2)))).

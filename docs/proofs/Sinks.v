@@ -11,14 +11,14 @@ Section Definitions.
 Context (A : arithmetic) (T S D V B P : Type) (same : forall a b : P, {a = b} + {a <> b}).
 Local Open Scope number_scope.
 
-(** The key [None] has as its score the number [logit i] of the arrays. Other keys keep what they have. *)
+(** The sink is the key [None]. Its score is the number [logit i] of the arrays. Other keys keep their scores. *)
 Definition sink (logit : T -> P) (m : modifier A T S P) : modifier A T (option S) P :=
   {| modify a i j z := match j with Some j => modify m a i j z | None => a (logit i) end;
      slope a i j z := match j with Some j => slope m a i j z | None => zero A end;
      slope_in a i j z p := match j with
        | Some j => slope_in m a i j z p | None => if same (logit i) p then one A else zero A end |}.
 
-(** No mask, bias or dropout reaches it: the number [None] of the bias is 0. *)
+(** No mask and no dropout reaches the sink, and its bias, the number [None], is 0. *)
 Definition with_sink (logit : T -> P) (o : options A T S D V B P) : options A T (option S) D V (option B) P :=
   {| queries := queries o; keys := None :: map (fun j => Some j) (keys o); widths := widths o; columns := columns o;
      biases := None :: map (fun b => Some b) (biases o); entries := entries o;
@@ -57,7 +57,7 @@ Proof.
   unfold score; cbn; f_equal; algebra.
 Qed.
 
-(** The sink takes a share of the weight and gives nothing; out and lse are those of one more exponential. *)
+(** Out and lse with a sink: the sum of exponentials has one more term, which adds nothing to the sum of out. *)
 Theorem sink_takes_a_share i c :
   out o' x' i c = Σ (j ∈ seen o i) exp (score o x i j) / (exp (x (array (logit i))) + sum_exp o x i)
     * kept o i j * x (value j c) /\
@@ -69,7 +69,7 @@ Proof.
   rewrite Rplus_0_l; apply sum_ext; intros j _; rewrite weight_is_softmax, sum_exp_with_sink; reflexivity.
 Qed.
 
-(** Its derivatives are what it says, so the backward is the gradient with a sink as well; *)
+(** With a sink the modifier states its true derivatives, so [backward_is_gradient] is about a call with a sink, too. *)
 Theorem sink_slopes : NoDup (entries o) -> (forall i, In (logit i) (entries o)) ->
   true_slopes o (score_mod o) -> true_slopes o' (score_mod o').
 Proof.
@@ -77,7 +77,7 @@ Proof.
   rewrite (sum_read same _ 1 da N (I i)); apply (derive_eq (M (logit i))); algebra.
 Qed.
 
-(** and a logit gets [p (dlse - delta)] of each of its queries: it falls where the keys do better than nothing. *)
+(** The score of a sink gets the gradient [p (dlse - delta)]. The backward sums this over the queries of a logit. *)
 Theorem sink_gets g i : grad_score o' x' g i None = weight o' x' i None * (dlse g i - delta o' x' g i).
 Proof.
   unfold grad_score, grad_weight; cbn [sink_inputs with_sink columns]; rewrite sum_zero; [algebra | intros; algebra].
