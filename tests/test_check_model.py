@@ -12,6 +12,7 @@ import pytest
 
 from attendax import conformance
 from attendax.conformance import assert_model, check_model
+from attendax.conformance.models.adapters import FAMILIES
 from broken_models import Entry
 
 FILES = {"in_torch": "torch", "in_jax": "jax", "in_keras": "keras"}
@@ -242,3 +243,11 @@ def test_a_layer_is_taken_as_it_is():
         return layer(vectors, vectors, vectors, need_weights=False)[0]
 
     assert check_model(forgetful, causal=False, width=16, longest=40, seed=0).causes[0].name.startswith("padding")
+
+
+@pytest.mark.parametrize(("settings", "causal"), [({}, False), ({"is_decoder": True}, True)])
+def test_a_language_head_on_an_encoder_does_not_hide_the_future(settings, causal):
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+    model = transformers.BertLMHeadModel(transformers.BertConfig(**sizes, **settings))
+    assert FAMILIES["transformers.modeling_utils.PreTrainedModel"](model, None).facts["causal"] is causal

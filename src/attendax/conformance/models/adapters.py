@@ -119,7 +119,7 @@ def _of_transformers(model: Any, causal: bool | None) -> Offer:
     facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
     known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
     if causal is None and (told := [means for part, means in known.items() if part in name]):
-        facts["causal"] = told[0]
+        facts["causal"] = told[0] and getattr(config, "is_decoder", True)  # an encoder's head does not hide the future
     if causal or facts.get("causal"):
         facts["cache"] = cache_of_transformers(model)
     ways = {"training mode": in_training_of_transformers(model)}
