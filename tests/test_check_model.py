@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,6 +18,12 @@ from broken_models import Entry
 
 FILES = {"in_torch": "torch", "in_jax": "jax", "in_keras": "keras"}
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it():
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 QUICK = 1  # of the models that are compiled, the rest are slow

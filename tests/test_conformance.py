@@ -54,6 +54,7 @@ def test_right_is_what_the_specification_says_and_nothing_else():
         for node in ast.walk(ast.parse(path.read_text())):
             names = [a.name for a in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names = names if names[-1:] != ["keras"] else []  # which has a module ops, too
             assert not any(word in name.split(".") for name in names for word in ("ops", "kernels")), path
 
 
@@ -203,7 +204,7 @@ def test_a_declared_lack_is_not_offered_and_an_unknown_one_is_refused():
     given = {"arrays": "jax", "only": ["mask with grouped heads"], "level": "forward"}
     assert by_law(formula, **given).counts() == {"obscure error": 1}
     assert by_law(formula, lacks={"grouped heads": "one for each"}, **given).counts() == {"not offered": 1}
-    with pytest.raises(ValueError, match=r"lacks got 'heeds', expected some of grouped heads"):
+    with pytest.raises(ValueError, match=r"lacks got 'heeds', expected some of .*grouped heads"):
         by_law(formula, lacks={"heeds": ""}, **given)
 
 

@@ -121,7 +121,17 @@ class TestCheck:
         """A command that has folders and processes to see to gets an exception, and says nothing either."""
         function = f"import os\ndef ends(query, key, value): os.kill(os.getpid(), {int(number)})"
         (tmp_path / "mine.py").write_text(function, encoding="utf-8")
-        command = [sys.executable, "-m", "attendax", "check", "mine:ends", "--arrays", "numpy", "--quiet"]
+        command = [
+            sys.executable,
+            "-m",
+            "attendax",
+            "check",
+            "mine:ends",
+            "--arrays",
+            "numpy",
+            "--quiet",
+            "--in-process",
+        ]
         done = subprocess.run([*command, "--json", "a.json"], cwd=tmp_path, capture_output=True, timeout=300)
         assert (done.returncode, done.stdout, done.stderr) == (128 + number, b"", b"")
         assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}

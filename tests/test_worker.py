@@ -17,6 +17,8 @@ import dying
 from attendax.conformance import ADAPTERS, CASES, Verdict, check, protocol
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import asked
+from attendax.conformance.worker.errors import Failed, NoNumbers
+from attendax.conformance.worker.process import answered
 
 HERE = Path(__file__).resolve().parent
 ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
@@ -43,6 +45,7 @@ CRASHES = {
     "gives_a_pipe": ("crash", "out.npy is no file of at most"),
     "gives_a_link": ("crash", "out.npy cannot be read"),
     "gives_an_unknown_error": ("crash", "error.json says nothing that is known"),
+    "removes_its_folder": ("crash", "No such file or directory"),
     "gives_too_much": ("crash", "out.npy is no file of at most"),
 }
 
@@ -80,6 +83,16 @@ def test_it_is_an_outcome(way):
         (cause,) = report.causes
         assert (cause.harm, f" ends in a {verdict}: " in cause.name, cause.remedy) == ("crash", True, "")
         assert words in found["scale given"].reproduction
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("no numbers", NoNumbers), ("failed", Failed), ("not offered", NotImplementedError)]
+)
+@pytest.mark.parametrize("said", [[], ["x"], [["x"], {}, 1, 2]])
+def test_half_an_error_is_one(kind, error, said):
+    with pytest.raises(error) as raised:
+        answered((kind, said))
+    assert len(raised.value.args) == {"no numbers": 2, "failed": 4, "not offered": 1}[kind]
 
 
 def test_what_dies_in_every_call_is_judged_in_every_case():
@@ -265,7 +278,9 @@ class TestCommand:
             "    open('pid', 'w').write(str(os.getpid()))\n    os.rename('pid', 'started')\n    time.sleep(1000)\n"
         )
         argv = [sys.executable, "-m", "attendax", "check", "slow:attend", *self.GIVEN]
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
         process = subprocess.Popen(argv, env=self.environment(), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        signal.signal(signal.SIGINT, before)
         while not (tmp_path / "started").exists():
             os.sched_yield()
         process.send_signal(signal.SIGINT)

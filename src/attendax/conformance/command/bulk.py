@@ -95,10 +95,12 @@ def _judged(path: Path, args: argparse.Namespace, running: set[subprocess.Popen[
             running.discard(process)
             _kill(process)
     line["status"] = process.returncode
+    last = {"said": (said.strip().splitlines() or [f"ended with {process.returncode}"])[-1]}
     try:
-        return line | _told(json.loads(out)) | ({"ok": False} if process.returncode else {})
+        told = _told(json.loads(out)) | ({"ok": False} if process.returncode else {})
     except (ValueError, KeyError, TypeError):
-        return line | {"said": (said.strip().splitlines() or [f"ended with {process.returncode}"])[-1]}
+        return line | last
+    return line | told | (last if process.returncode == REFUSED else {})
 
 
 def function_of(text: str) -> str:

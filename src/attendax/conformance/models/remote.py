@@ -52,7 +52,7 @@ def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> 
     try:
         told = worker.start()
         if "raised" in told:
-            raise error_of(told)
+            raise error_of(told, path)
         sets = {name: frozenset(told[name]) for name in SETS}
         lists = {"known_tokens": np.array(told["known_tokens"], np.int32), "ways": tuple(told["ways"])}
         return Model(run=worker.run, **told | sets | lists)

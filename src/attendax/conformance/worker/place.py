@@ -120,12 +120,12 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
         except Died as again:
             raise Unusable(f"check: {asked['fn']}: when it was imported again: {again}") from again
     if "raised" in told:
-        raise error_of(told)
+        raise error_of(told, str(asked["fn"]))
     worker.candidate |= {"arrays": told.get("arrays"), "eager": bool(told.get("eager"))}
     return told
 
 
-def error_of(told: Mapping[str, Any]) -> BaseException:
+def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
     """What importing the candidate raised, as far as its type is of Python itself."""
     kind = getattr(builtins, str(told["raised"]), None)
     said = str(told.get("said", ""))
@@ -138,7 +138,7 @@ def error_of(told: Mapping[str, Any]) -> BaseException:
         except TypeError:  # it takes other arguments
             pass
     ends = isinstance(kind, type) and issubclass(kind, BaseException)
-    return Unusable(f"check: when it was imported: it raised {line}") if ends else ImportError(line)
+    return Unusable(f"check: {candidate}: {line}") if ends else ImportError(line)
 
 
 def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:

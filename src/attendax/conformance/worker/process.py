@@ -136,8 +136,9 @@ class Worker:
         """
         if self.child is None and "raised" in (told := self.start()):
             raise Died(f"when it was imported again it raised {told['raised']}")
-        folder = self._folder(request)
+        folder = ""
         try:
+            folder = self._folder(request)
             most = write_request(folder, request)
             start = time.monotonic()
             try:
@@ -149,12 +150,17 @@ class Worker:
         except ValueError as error:
             self.stop()
             raise Died(f"answered what cannot be read: {error}") from error
+        except OSError as error:
+            self.stop()
+            raise Died(f"the folder of its request cannot be used: {error.strerror}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, request: Request) -> str:
         """A new folder: in memory, where there is room for the request and its answer."""
         size = sum(x.nbytes for x in [*request.arrays.values(), *request.known.values()])
+        for home in self.folders:
+            os.makedirs(home, 0o700, exist_ok=True)  # somebody may have removed it
         home = next((x for x in self.folders if shutil.disk_usage(x).free > 16 * size + 2**24), self.folders[-1])
         return tempfile.mkdtemp(dir=home)
 
@@ -239,11 +245,11 @@ def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
     if isinstance(found, dict):
         return found
     kind, said = found
-    if kind == "not offered":
-        raise NotImplementedError(*map(str, said))
-    if kind == "no numbers":
-        raise NoNumbers(*map(str, said[:2]))
     words = [str(x) for x in said[:2]] + [""] * 2
+    if kind == "not offered":
+        raise NotImplementedError(words[0])
+    if kind == "no numbers":
+        raise NoNumbers(*words[:2])
     raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
 
 
