@@ -1,5 +1,6 @@
 """What was judged and what was not is part of the verdict."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import jax
@@ -223,7 +224,7 @@ class TestHardlyJudged:
         assert not report.failures
         assert not report.ok
         assert len(report.coverage.gaps) == 1
-        assert report.coverage.gaps[0].startswith("Hardly judged: results at 1 of 1")
+        assert re.match(r"Hardly judged: results at 1 of [12]\d sizes", report.coverage.gaps[0])
 
     def test_a_backward_that_refuses_all_sizes_but_one(self):
         def backward(grad_output, query, key, value, **options):
