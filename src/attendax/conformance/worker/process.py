@@ -52,12 +52,12 @@ class Child:
             thread.start()
 
     def _drain(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # ``kill`` closes it while a flood is read
-            while some := os.read(self.process.stderr.fileno(), 2**16):  # type: ignore[union-attr]
+        with self.process.stderr as stream:  # type: ignore[union-attr]
+            while some := os.read(stream.fileno(), 2**16):
                 self.printed = (self.printed + some)[-KEPT:]
 
     def _listen(self) -> None:
-        with open(self.process.stdout.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]
+        with self.process.stdout as stream, open(stream.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]
             while line := lines.readline(LONGEST):
                 self.events.put(line)
         self.events.put(None)
@@ -74,13 +74,13 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End it, and what it has started."""
+        """End it, and what it has started; whoever reads a stream of it closes that stream at its end."""
         if self.process.returncode is None:
             self._kill_group() if POSIX else self.process.kill()
-        self.threads[-1].join(GRACE)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+        for thread in reversed(self.threads):
+            thread.join(GRACE)
 
     def last_words(self) -> str:
         """The end of what it printed, on one line."""
