@@ -11,6 +11,16 @@ from samples import in_share, sample
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# What is slow in these is whole runs of the kit, by the hundred.
+HOURS = (
+    "test_block_kernels",
+    "test_cheats",
+    "test_check_model",
+    "test_conformance_page",
+    "test_kernels_as_they_are",
+    "test_ladder",
+)
+
 collect_ignore = ["user_code.py"]  # read by mypy and run by test_types, not searched for doctests
 
 
@@ -34,6 +44,9 @@ def pytest_report_header(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """``@pytest.mark.sample(count)``: of the parameters of a test, all but so many are slow."""
+    for item in items:
+        if item.path.stem in HOURS and item.get_closest_marker("slow"):
+            item.add_marker("hours")
     marked = [(item, mark.args[0]) for item in items if (mark := item.get_closest_marker("sample"))]
     for _, group in itertools.groupby(marked, lambda pair: (pair[0].path, pair[0].nodeid.partition("[")[0])):
         grid, counts = zip(*group, strict=True)
