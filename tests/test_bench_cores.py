@@ -168,7 +168,8 @@ class TestProfile:
 
     @two_cores
     @pytest.mark.slow
-    def test_the_kernels_of_a_case(self, run):
+    def test_the_kernels_of_a_case(self, run, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "160")  # for names of kernels of any length
         status, out, err = run("--profile", "ragged", "--measures", "forward")
         assert status == 0, err
         lines = [line.split() for line in out.splitlines() if line]

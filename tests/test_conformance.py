@@ -90,7 +90,8 @@ def test_tolerances_are_those_of_the_dense_formula():
     for case in CASES:
         if case.judge == "value" and case.tolerance is None and case.dtype is None:
             errors = dense_errors(case, 0, "float32", draws=1)
-            assert all(error < 2e-6 for error in errors.values()), case.name
+            most = 2e-5 if "logits to 100" in case.name else 2e-6  # a weight is uncertain by eps times its score
+            assert all(error < most for error in errors.values()), case.name
     found = by_law("attendax-spec", only=["plain"], level="forward").cases[0].finding
     two_units = 2 * np.finfo(np.float32).eps  # where the dense formula happens to be nearer
     assert 0 < found.error <= found.allowed == max(2 * found.dense_error, two_units) < 1e-6

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import SIZES, Inputs, Leaves
+from ..judge import right
 from ..judge.comparing import compare
 from ..judge.trial import Trial
 from ..worker.errors import Failed, NoNumbers
@@ -98,7 +99,7 @@ def _has_junk(trial: Trial, got: Leaves, changes: bool) -> bool:
     """
     with np.errstate(invalid="ignore"):
         known = trial.implementation.arrays == "numpy" and bool(np.signbit(np.subtract(np.inf, np.inf)))
-    junk, wrong = 0, 0
+    junk, wrong, empty = 0, 0, right.empty_rows(trial.inputs)
     for leaf, wanted in trial.expected().items():
         x = np.asarray(got[leaf], np.float64) if leaf in got else wanted
         if leaf.endswith("lse") or x.shape != wanted.shape or x.ndim < 2 or not x.size:
@@ -106,7 +107,10 @@ def _has_junk(trial: Trial, got: Leaves, changes: bool) -> bool:
         largest = np.abs(wanted).max() or 1
         off = ~(np.abs(x - wanted) <= loosely(trial, trial.expected())[leaf].allowed * largest)
         absurd = (np.isnan(x) & ~np.signbit(x) & known) | (~(np.abs(x) <= 1e6 * largest) & changes)
-        junk += int(absurd.all(axis=-1).sum())
+        rows = absurd.all(axis=-1)
+        if empty.shape == rows.shape:  # a row without any key may be NaN by its formula
+            rows &= ~empty
+        junk += int(rows.sum())
         wrong += int(off.any(axis=-1).sum())
     return junk > 0 and 2 * junk >= wrong
 
