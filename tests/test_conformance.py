@@ -170,13 +170,35 @@ def causal_to_the_end(query, key, value, *, is_causal=False):
     return right_attention.attend(query, key, value, mask=np.tri(T, S, S - T, dtype=bool) if is_causal else None)
 
 
+ALIGNED = ["causal, fewer queries", "causal, more queries"]
+
+
 def test_a_declared_convention_is_told_apart_from_a_fault():
-    given = {"arrays": "numpy", "only": ["causal, fewer queries", "causal, more queries"], "level": "forward"}
+    given = {"arrays": "numpy", "only": ALIGNED, "level": "forward"}
     assert by_law(causal_to_the_end, **given).counts() == {"wrong": 2}
     report = by_law(causal_to_the_end, causal="end", **given)
     assert report.ok
-    assert report.cases[0].verdict is Verdict.CONVENTION
-    assert by_law(right_attention.attend, causal="end", **given).counts() == {"ok": 2}
+    assert report.counts() == {"differs by convention": 2}
+
+
+def test_who_declares_the_end_is_held_to_it():
+    """Where T = S both are the same; elsewhere the start is a fault, in results and gradients."""
+    given = {"arrays": "numpy", "causal": "end", "backward": right_attention.backward}
+    report = by_law(right_attention.attend, only=ALIGNED, **given)
+    assert report.counts().keys() == {"wrong"}
+    assert [(x.name, x.remedy) for x in report.causes] == [
+        ("causal is aligned to the start of the keys", "--causal start")
+    ]
+    assert by_law(right_attention.attend, only=["causal"], level="forward", sizes={"T": 8, "S": 8}, **given).ok
+
+
+def test_a_fault_of_who_declares_the_end_is_told_beside_the_end():
+    def loud(query, key, value, *, is_causal=False):
+        return 1.5 * causal_to_the_end(query, key, value, is_causal=is_causal)
+
+    for outcome in by_law(loud, arrays="numpy", causal="end", only=ALIGNED[:1], level="forward").cases:
+        assert outcome.verdict is Verdict.WRONG
+        assert outcome.finding.got == pytest.approx(1.5 * outcome.finding.expected, rel=1e-5)
 
 
 def mean_where_empty(query, key, value, *, mask=None):

@@ -77,7 +77,7 @@ class TestSettingsWithAnAdapter:
             by_law("attendax-spec", only=["plain"], arrays="torch")
 
     def test_conventions_override(self):
-        assert by_law("attendax-spec", only=["causal, fewer queries"], causal="end").ok
+        assert not by_law("attendax-spec", only=["causal, fewer queries"], level="forward", causal="end").ok
         with pytest.raises(ValueError, match="causal got 'middle'"):
             by_law("attendax-spec", only=["plain"], causal="middle")
 

@@ -137,10 +137,6 @@ class Implementation:
         """Whether the function is in another process, where it is asked."""
         return hasattr(self.attend, "ask")
 
-    def conventions(self) -> bool:
-        """Whether it declares to differ."""
-        return self.causal != "start" or self.empty_rows != "zero"
-
     def lack(self, traits: list[str]) -> tuple[str, str] | None:
         """The first of the traits of a case that it does not offer, and why; None if it offers all."""
         accepted = keywords(self.attend)

@@ -69,6 +69,13 @@ def _causal(offset: Any) -> Change:
     return changed
 
 
+def _from_the_start(inputs: Inputs) -> Inputs | None:
+    """It is right unless the end is declared."""
+    if not inputs.options.get("is_causal") or inputs.options.get("offset") is not None:
+        return None
+    return inputs._replace(options=inputs.options | {"offset": np.asarray(0)})
+
+
 def _at_the_end(begins: Any, T: int, S: int) -> Any:
     return S - T
 
@@ -267,6 +274,7 @@ def _given_times_default(scale: float, inputs: Inputs) -> float:
 
 HYPOTHESES = [
     of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end", filled=False),
+    of_change("causal is aligned to the start of the keys", _from_the_start, "--causal start", filled=False),
     of_change("causal leaves out a query's own key (j < i)", _causal(lambda b, T, S: b - 1)),
     of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
     of_change(

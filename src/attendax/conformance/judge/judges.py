@@ -17,6 +17,7 @@ from .trial import Trial
 from .verdicts import Finding, Verdict
 
 HOPELESS = 1e-4  # an error above it is none of rounding, unless little more is allowed
+TO_THE_END = "causal is aligned to the end of the keys"
 RIGHT_TO_ROUNDING = "right to rounding"
 SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
 
@@ -28,7 +29,7 @@ def value(trial: Trial) -> Finding:
     finding = compared(trial, got, wanted)
     if finding.verdict.fails:
         return _explained(trial, got, finding)
-    return _dtypes(trial, got) or finding
+    return _dtypes(trial, got) or (Finding(Verdict.CONVENTION, TO_THE_END) if trial.conventions() else finding)
 
 
 def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
@@ -63,10 +64,9 @@ def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
 
 def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     """Whether a declared convention explains it; whether an argument was ignored; or a gradient left out."""
-    if trial.implementation.conventions():
-        for words, wanted in _by_convention(trial):
-            if not compared(trial, _judged(trial, got, wanted), wanted).verdict.fails:
-                return Finding(Verdict.CONVENTION, words)
+    for words, wanted in _for_empty_rows(trial):
+        if not compared(trial, _judged(trial, got, wanted), wanted).verdict.fails:
+            return Finding(Verdict.CONVENTION, words)
     leaf = finding.leaf or ""
     if (
         leaf.startswith(("grad", "tangent", "second"))
@@ -104,28 +104,25 @@ def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
 
 def _judged(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
     """What is got, without the lse of empty rows: who has another convention for these rows has another lse there."""
-    if "lse" not in got or trial.implementation.empty_rows == "zero":
+    if "lse" not in got:
         return got
-    return got | {"lse": np.where(right.empty_rows(trial.inputs), wanted["lse"], got["lse"])}
+    return got | {"lse": np.where(right.empty_rows(trial.inputs, **trial.conventions()), wanted["lse"], got["lse"])}
 
 
-def _by_convention(trial: Trial) -> list[tuple[str, Leaves]]:
-    """What would be right under the conventions that the adapter declares, and their words."""
-    mine, found = trial.implementation, []
-    variants: list[tuple[str, dict[str, Any]]] = [("", {})]
-    if mine.causal == "end" and trial.inputs.options.get("is_causal"):
-        variants = [("causal is aligned to the end of the keys", {"causal_to_the_end": True})]
-        found.append((variants[0][0], trial.expected(causal_to_the_end=True)))
-    for words, conventions in variants:
-        rows = right.empty_rows(trial.inputs, **conventions)
-        wanted = trial.expected(**conventions) if rows.any() else {}
-        if wanted and mine.empty_rows == "mean":
-            more = right.with_mean_of_values(trial.inputs, wanted, **conventions)
-            found.append((f"{words} a query without any key gets the mean of the values".strip(), more))
-        if "out" in wanted and mine.empty_rows == "nan":
-            nan = wanted | {"out": np.where(rows[..., None], np.nan, wanted["out"])}
-            found.append(("a query without any key gets NaN", nan))
-    return found
+def _for_empty_rows(trial: Trial) -> list[tuple[str, Leaves]]:
+    """What would be right under the convention for empty rows that the adapter declares, and its words."""
+    mine, conventions = trial.implementation.empty_rows, trial.conventions()
+    lead = f"{TO_THE_END} " if conventions else ""
+    if mine == "zero" or not (rows := right.empty_rows(trial.inputs, **conventions)).any():
+        return []
+    wanted = trial.expected()
+    if mine == "mean":
+        more = right.with_mean_of_values(trial.inputs, wanted, **conventions)
+        return [(f"{lead}a query without any key gets the mean of the values", more)]
+    if "out" not in wanted:
+        return []
+    nan = wanted | {"out": np.where(rows[..., None], np.nan, wanted["out"])}
+    return [(f"{lead}a query without any key gets NaN", nan)]
 
 
 def same_bits(trial: Trial) -> Finding:

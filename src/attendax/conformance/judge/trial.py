@@ -1,7 +1,6 @@
 """One implementation on one case: its inputs, what it gives, what is right, and how far off it may be."""
 
 import copy
-from typing import Any
 
 import numpy as np
 
@@ -61,9 +60,20 @@ class Trial:
         """The inputs after the lines that change them."""
         return self.case.inputs(self.how.seed, self.dtype, changed=True)
 
-    def expected(self, inputs: Inputs | None = None, **conventions: Any) -> Leaves:
-        """What is right, in float64; of the case itself kept, for it is the same for every implementation."""
-        key = "" if inputs or conventions or not self.kept else all_of(self.case, self.how.seed, self.dtype)
+    def conventions(self, inputs: Inputs | None = None) -> dict[str, bool]:
+        """What is declared of causal, where it gives other numbers than the law."""
+        arrays, options, _ = inputs or self.inputs
+        T, S = (arrays[name].shape[-2] for name in ("query", "key"))
+        differs = T and S and T != S and options.get("is_causal") and options.get("offset") is None
+        return {"causal_to_the_end": True} if differs and self.implementation.causal == "end" else {}
+
+    def expected(self, inputs: Inputs | None = None) -> Leaves:
+        """What is right, in float64, where causal is aligned as declared.
+
+        That of the case itself is kept, for it is the same for every implementation that declares the same.
+        """
+        conventions = self.conventions(inputs)
+        key = "" if inputs or not self.kept else f"{all_of(self.case, self.how.seed, self.dtype)} {conventions}"
         for kept in (_expected, _last):
             if key in kept:
                 return kept[key]
