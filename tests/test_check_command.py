@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attendax.cli import main
+from attendax.conformance.adapters.implementation import PROTOCOL_TRAITS
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
@@ -262,6 +263,24 @@ class TestLists:
         )
 
 
+SQUARE = """
+import numpy as np
+def wrong(query, key, value, *, is_causal=False):
+    if not is_causal or query.shape[-2] != key.shape[-2]:
+        raise ValueError('only T = S')
+    scores = np.where(np.tri(key.shape[-2], dtype=bool), query @ key.swapaxes(-1, -2), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+"""
+
+
+def test_help_lists_what_lacks_takes(run, capsys):
+    with pytest.raises(SystemExit):
+        run("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(trait in text.partition("What --lacks takes:")[2] for trait in PROTOCOL_TRAITS)
+
+
 class TestReproduction:
     def test_fails_as_a_script_without_attendax(self, run, here):
         status, out, err = run("mine:wrong", *FAST, "--reproduce", "causal")
@@ -273,6 +292,29 @@ class TestReproduction:
         assert shown.stdout.startswith("got ")
         assert "AssertionError" in shown.stderr
         assert "attendax" not in shown.stderr
+
+    def test_takes_each_name_that_a_report_of_a_kernel_prints(self, run, here):
+        """It is the case as the function takes it, which does not take the one of the kit."""
+        (here / "square.py").write_text(SQUARE)
+        asked = ("square:wrong", *FAST)
+        found = json.loads(run(*asked, "--only", "plain", "causal", "--budget", "0", "--json", "-")[1])["cases"]
+        names = [case["name"] for case in found if case["verdict"] == "wrong"]
+        assert {"plain, causal", "plain, causal, T = 128"} <= set(names)
+        for name in ("plain, causal", "plain, causal, T = 128", "plain"):
+            status, out, err = run(*asked, "--reproduce", name)
+            assert (status, err) == (1, "")
+            assert "assert abs(" in out
+
+    def test_takes_the_name_of_a_case_that_was_drawn(self, run):
+        name = "ladder: causal, normal, B=1 N=2 G=2 T=128 S=128 D=64 V=64"
+        assert run("mine:wrong", *FAST, "--reproduce", name)[0] == 1
+
+    def test_takes_the_name_of_a_case_at_given_sizes(self, run):
+        asked = ("mine:wrong", *FAST, "--sizes", "T=130,S=130")
+        found = json.loads(run(*asked, "--only", "in blocks: causal", "--budget", "0", "--json", "-")[1])["cases"]
+        names = [case["name"] for case in found if case["verdict"] == "silent"]
+        assert "in blocks: causal, 130" in names
+        assert [run(*asked, "--reproduce", name)[0] for name in names] == [1] * len(names)
 
     def test_nothing_is_wrong(self, run):
         status, out, err = run("mine:right", *FAST, "--reproduce", "scale given")

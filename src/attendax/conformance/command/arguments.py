@@ -1,6 +1,7 @@
 """What is asked for at the command line: its arguments, and what they say in the terms of ``check``."""
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS
-from ..adapters.implementation import Implementation
+from ..adapters.implementation import PROTOCOL_TRAITS, Implementation
 from ..cases import profiles
 from ..cases.how import DTYPES, How
 from ..worker.place import implement
@@ -25,7 +26,8 @@ Whole models and layers: --model m:apply, --layer m:layer; --model m:apply --hel
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = SAID
+    traits = textwrap.fill(f"What --lacks takes: {', '.join(PROTOCOL_TRAITS)}.", 120)
+    parser.epilog = f"{SAID}\n{traits}"
     parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function, or the name of an adapter")
     how = parser.add_argument_group("how the function is called")
     how.add_argument("--adapter", metavar="NAME", help="one that ships, or module:function of your own")
@@ -37,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--causal", choices=("start", "end"), help="where is_causal is aligned; start unless given")
     how.add_argument("--empty-rows", choices=("zero", "mean", "nan"), help="of a query without keys; zero unless given")
     how.add_argument("--lse-base", type=float, metavar="2", help="of its log-sum-exp; e unless given")
-    how.add_argument(
-        "--lacks", nargs="+", action="extend", metavar="TRAIT", help='what it does not offer, such as "grouped heads"'
-    )
+    about = 'what it does not offer, such as "grouped heads"; all traits are listed below'
+    how.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help=about)
     how.add_argument("--backward", metavar="module:function", help="its gradients by hand")
     what = parser.add_argument_group("what is judged")
     what.add_argument(

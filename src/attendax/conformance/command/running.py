@@ -6,7 +6,7 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attendax.exits import FAILED, REFUSED, Refusal
 from attendax.extras import require
@@ -14,10 +14,12 @@ from attendax.legible import wrapped
 
 from ..adapters import ADAPTERS, matrix
 from ..adapters.adapter import version_of
-from ..cases import CASES, asks_for_the_ladder, choose, named
+from ..adapters.implementation import Implementation
+from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.ladder import EXAMPLES, POOL
 from ..checking import check, judge
+from ..judge.forms import as_found, as_taken
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome
@@ -135,17 +137,11 @@ def _list_cases(args: argparse.Namespace) -> int:
 def _reproduce(args: argparse.Namespace) -> int:
     """Print the script of one case, and nothing else."""
     how = How(**asked_of(args))
-    exact = named(args.reproduce)
-    cases = [exact] if exact else choose([args.reproduce])
-    if len(cases) > 1:
-        names = ", ".join(repr(case.name) for case in cases[:5])
-        raise Refusal(
-            f"--reproduce {args.reproduce!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}"
-        )
     with contextlib.redirect_stdout(sys.stderr):
         made = implementation(args)
         try:
-            outcome = judge(made, cases[0].sized(how.sizes) or cases[0], how)
+            made, case = _as_printed(made, args.reproduce, how)
+            outcome = judge(made, case, how)
         finally:
             end(made)
     if outcome.verdict.fails:
@@ -153,6 +149,25 @@ def _reproduce(args: argparse.Namespace) -> int:
         return FAILED
     print(f"attendax check: {outcome.case.law}, {outcome.case.name}: {outcome.told()}", file=sys.stderr)
     return 0
+
+
+def _as_printed(made: Implementation, name: str, how: How) -> tuple[Implementation, Case]:
+    """The case that a report prints by a name, as the function takes it; or the only one of which it is a part."""
+    exact = named(name)
+    every = [exact] if exact else list(CASES)
+    made = as_found(made, every, how)
+
+    def taken(cases: Sequence[Case]) -> list[Case]:
+        sized = ((case.sized(how.sizes) if how.sizes else None) or case for case in cases)
+        return as_taken(made, list(sized))
+
+    if case := next((case for case in taken(every) if case.name == name), None):
+        return made, case
+    cases = [exact] if exact else choose([name])
+    if len(cases) > 1:
+        names = ", ".join(repr(case.name) for case in cases[:5])
+        raise Refusal(f"--reproduce {name!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}")
+    return made, taken(cases)[0]
 
 
 def _unusable(args: argparse.Namespace, error: Exception) -> Report:
