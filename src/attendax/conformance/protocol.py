@@ -22,7 +22,8 @@ SPARE = 2**20  # bytes that an answer may have, whatever it was asked
 TIMES = 64  # as many bytes as those of the request
 WHOLE = ("out.npy", "lse.npy", "rule.npy")  # the last is whether the function has a rule of its own for its gradient
 PREFIXES = ("grad", "tangent", "second", "after")  # of leaves of two words
-KINDS = ("refusal", "not offered", "failed", "no numbers")  # of ``error.json``
+KINDS = ("refusal", "not offered", "failed", "no numbers", "died")  # of ``error.json``
+PREFIXED = ("known", "cotangent", "allowed")  # the names of these arrays begin so
 
 
 class Request(NamedTuple):
@@ -49,6 +50,15 @@ class Request(NamedTuple):
 
 def write_request(folder: str, request: Request) -> int:
     """Write it; gives how many bytes the answer may have."""
+    return write_case(folder, request._asdict())
+
+
+def write_case(folder: str, told: Mapping[str, Any]) -> int:
+    """Write what is told as ``case.json``, and a file for each array in it.
+
+    Returns:
+        How many bytes the answer may have.
+    """
     size = 0
 
     def put(x: Any, name: str) -> Any:
@@ -60,9 +70,9 @@ def write_request(folder: str, request: Request) -> int:
             return _put(folder, name, x)
         return x
 
-    told = {k: put(x, "known" if k == "known" else "") for k, x in request._asdict().items()}
+    written = {k: put(x, k if k in PREFIXED else "") for k, x in told.items()}
     with open(os.path.join(folder, "case.json"), "w", encoding="utf-8") as file:
-        json.dump({"schema": SCHEMA} | told, file)
+        json.dump({"schema": SCHEMA} | written, file)
     return SPARE + TIMES * size
 
 

@@ -95,6 +95,7 @@ class Implementation:
         layout: of its arrays, where it is another than that of ``attend``.
         process: why it is judged in this process; empty where it is in another.
         form: which calls it takes at all.
+        foreign: whether it is no function of Python: then it has results and gradients, and nothing of its caller.
     """
 
     attend: Callable[..., Any]
@@ -113,6 +114,7 @@ class Implementation:
     layout: str = ""
     process: str = "its functions were given"
     form: square.Form = ANY
+    foreign: bool = False
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""

@@ -13,6 +13,7 @@ from ..adapters import ADAPTERS
 from ..adapters.implementation import PROTOCOL_TRAITS, Implementation
 from ..cases import profiles
 from ..cases.how import DTYPES, How
+from ..worker.foreign import path_of
 from ..worker.place import implement
 
 REPORTS = ("json", "junit", "markdown", "html")
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traits = textwrap.fill(f"What --lacks takes: {', '.join(PROTOCOL_TRAITS)}.", 120)
     parser.epilog = f"{SAID}\n{traits}"
     parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function, or the name of an adapter")
+    add_foreign(parser)
     how = parser.add_argument_group("how the function is called")
     how.add_argument("--adapter", metavar="NAME", help="one that ships, or module:function of your own")
     about = "found by trying unless given, those last that the function does not import"
@@ -95,6 +97,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--output", metavar="DIR", help="of --all-installed: conformance.json, .md and .html; . unless given"
     )
+
+
+def add_foreign(parser: argparse.ArgumentParser) -> None:
+    """The arguments that name what is judged where it is no function of Python."""
+    other = parser.add_argument_group("what is no function of Python")
+    about = "a program that reads the folder of a case and writes its results there"
+    other.add_argument("--exec", metavar='"./prog {case}"', help=about)
+    other.add_argument("--lib", metavar="FILE", help="a library with C functions, as attendax.h has them")
+    about = "which functions of the library, and the order of their arguments, as JSON"
+    other.add_argument("--signature", metavar="FILE", help=about)
+
+
+def target(args: argparse.Namespace) -> str | None:
+    """What is judged, as a path.
+
+    Raises:
+        Refusal: several are named.
+    """
+    given = {"FUNCTION": args.target, "--exec": args.exec, "--lib": args.lib}
+    named = [name for name, x in given.items() if x is not None]
+    if len(named) > 1:
+        raise Refusal(f"name one of {' and '.join(named)}")
+    if args.signature is not None and args.lib is None:
+        raise Refusal("--signature says what is in a library: name that by --lib FILE")
+    if named in ([], ["FUNCTION"]):
+        return args.target
+    return path_of(program=args.exec, library=args.lib, signature=args.signature)
 
 
 def asked_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ..report.screen import terminal
 from ..worker.errors import Unusable
 from ..worker.place import end
 from ..worker.process import FOUND_THERE
-from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all
+from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all, target
 from .bulk import judge_all
 from .output import console, progress, write
 
@@ -75,6 +75,7 @@ def _run(args: argparse.Namespace) -> int:
         return _list_adapters()
     if args.list_cases:
         return _list_cases(args)
+    args.target = target(args)
     if args.candidates is not None:
         if args.target is not None:
             raise Refusal(f"--candidates judges each file of a folder: leave the function {args.target} out")
@@ -87,7 +88,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.output:
         raise Refusal("--output is of --all-installed; a single report goes to --json, --markdown or --html FILE")
     if args.target is None:
-        raise Refusal("name a function as module:function, or an adapter, before the options; or --all-installed")
+        raise Refusal(
+            "name a function as module:function, or an adapter, before the options; or --exec, --lib, --all-installed"
+        )
     refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)

@@ -81,7 +81,7 @@ def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:
             arrays = inputs.arrays | {"value": np.broadcast_to(one_hot, value.shape).copy()}
             got = rerun(trial, inputs._replace(arrays=arrays))
         x = (got or {}).get("grad value" if backward else "out")
-        if x is None:
+        if x is None or x.shape != (value if backward else inputs.arrays["query"]).shape[:-1] + value.shape[-1:]:
             return None
         part = slice(start, min(start + width, length))
         x = np.asarray(x, np.float64)[..., : part.stop - start]

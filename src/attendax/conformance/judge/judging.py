@@ -41,7 +41,8 @@ def offers(implementation: Implementation, case: Case, how: How) -> bool:
 
 def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
     if not can_be_asked(implementation, case):
-        reason = f"functions of {implementation.arrays} arrays have none"
+        what = "programs" if implementation.foreign else f"functions of {implementation.arrays} arrays"
+        reason = f"{what} have none"
         return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
     trial = Trial(implementation, case, how)
     traits = [*trial.inputs.options, *implementation.form.lacking(case), *case.traits(trial.inputs)]
@@ -118,6 +119,8 @@ RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad
 
 def rule_of(implementation: Implementation, how: How) -> str:
     """Why gradients are asked for: the function has a rule of its own for them, or torch records one; else nothing."""
+    if implementation.foreign:  # whether it has gradients is found by asking for them
+        return ""
     return _rule(ById(implementation), how.dtype)
 
 

@@ -52,6 +52,8 @@ def answer(implementation: Implementation, request: Request) -> Leaves:
             if not text_of(error).strip():
                 raise Failed.by(error) from error
             raise
+        except (Failed, NoNumbers):  # of what is no function of Python
+            raise
         except (Exception, SystemExit) as error:
             if module.is_lack(error):
                 raise NotImplementedError(first_line(error)) from error

@@ -21,6 +21,7 @@ from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework
+from . import foreign
 from .calling import call
 from .errors import Failed, NoNumbers, Unusable, first_line
 
@@ -49,6 +50,8 @@ def implement(
         settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
+    if isinstance(fn, str) and foreign.is_path(fn):
+        return _runs(_overridden(foreign.implementation(fn, name), arrays, backward, settings), how or How())
     path = fn if isinstance(fn, str) else None
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)
@@ -167,6 +170,22 @@ def _kind_of_arrays(
         f"key and value {first['key'].shape}:\n{rows};\n  and with T = S, causal, and multiples of 64 and 128, too; "
         "dtype, sizes and arrays ask for another call"
     )
+
+
+def _runs(made: Implementation, how: How) -> Implementation:
+    """The same, if one of the plainest calls runs.
+
+    Raises:
+        Unusable: none does.
+    """
+    said = []
+    for form in FORMS:
+        try:
+            call(made, plain_of(form, how.sizes).inputs(0, how.dtype), "forward")
+            return made
+        except (Failed, NoNumbers, NotImplementedError) as error:
+            said.append(str(error))
+    raise Unusable(f"check: {made.name} fails on the plainest call, {how.dtype}: {said[0]}")
 
 
 def _tried(made: Implementation, inputs: Inputs) -> str:

@@ -13,7 +13,7 @@ from ..adapters.adapter import Adapter
 from ..adapters.implementation import Documented, Implementation, Known
 from ..adapters.source import path_of
 from ..cases.how import How
-from . import candidate
+from . import candidate, foreign
 from .errors import Died, Unusable
 from .process import Remote, Worker
 
@@ -152,6 +152,7 @@ def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
         return Implementation(
             attend, **words, backward=attend if told["backward"] else None, eager=bool(told["eager"]),
             lacks={str(k): str(x) for k, x in told["lacks"].items()}, process="",
+            foreign=foreign.is_path(worker.candidate["fn"]),
             documented=tuple(Documented(tuple(x[0]), *x[1:4]) for x in told["documented"]),
             known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:7]) for x in told["known"]),
         )  # fmt: skip

@@ -85,8 +85,7 @@ class Child:
     def last_words(self) -> str:
         """The end of what it printed, on one line."""
         self.threads[0].join(GRACE / 4)
-        lines = self.printed.decode("utf-8", "replace").strip().splitlines()
-        return " / ".join(line.strip() for line in lines[-3:])[-300:]
+        return last_lines(self.printed)
 
 
 class Worker:
@@ -195,10 +194,7 @@ class Worker:
             with contextlib.suppress(queue.Empty):
                 event = child.events.get(timeout=GRACE)  # type: ignore[assignment]
         if isinstance(event, int):
-            how = f"its process ended with exit status {event}"
-            if event < 0:
-                how = f"its process was ended by {_name(-event)}"
-                how += ", as the system does when memory runs out" * how.endswith("SIGKILL")
+            how = f"its process {ended(event)}"
         words = child.last_words()
         raise Died(how + (f"; it said: {words}" if words else ""))
 
@@ -250,6 +246,8 @@ def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
         raise NotImplementedError(words[0])
     if kind == "no numbers":
         raise NoNumbers(*words[:2])
+    if kind == "died":
+        raise Died(words[0])
     raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
 
 
@@ -263,11 +261,21 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return told
 
 
-def _name(number: int) -> str:
+def ended(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
     try:
-        return signal.Signals(number).name
+        name = signal.Signals(-status).name
     except ValueError:
-        return f"signal {number}"
+        name = f"signal {-status}"
+    return f"was ended by {name}" + ", as the system does when memory runs out" * (name == "SIGKILL")
+
+
+def last_lines(printed: bytes) -> str:
+    """The end of what was printed, on one line."""
+    lines = printed.decode("utf-8", "replace").strip().splitlines()
+    return " / ".join(line.strip() for line in lines[-3:])[-300:]
 
 
 def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:

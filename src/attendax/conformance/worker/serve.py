@@ -16,7 +16,8 @@ from ..cases.how import How
 from ..protocol import Request, read_request, write_error, write_results
 from .calling import answer
 from .candidate import implement
-from .errors import Failed, NoNumbers, first_line
+from .errors import Died, Failed, NoNumbers, first_line
+from .program import FOLDERS
 
 LONGEST = 10**5  # characters of what is said of an error
 
@@ -43,7 +44,7 @@ def main(
     for line in requests:
         message = json.loads(line)
         if made is None:
-            folders = message.pop("folders")
+            FOLDERS[:] = folders = message.pop("folders")
             threading.Thread(target=_end_with_the_asking, args=(requests.fileno(), folders), daemon=True).start()
             made, told = (make or _made)(message, lambda arrays: tell({"trying": arrays}))
             tell(told)
@@ -110,6 +111,8 @@ def answer_in(folder: str, leaves: Callable[[Request], Leaves]) -> None:
         write_error(folder, "not offered", *map(str, error.args))
     except NoNumbers as error:
         write_error(folder, "no numbers", *error.args)
+    except Died as died:
+        write_error(folder, "died", died.said)
     except BaseException as error:
         failed = error if isinstance(error, Failed) else Failed.by(error)
         kind = "refusal" if failed.refusal else "failed"

@@ -1,0 +1,27 @@
+"""Which query may look at which key, by all the options of a call that say so."""
+
+import numpy as np
+
+from .case import Inputs
+
+
+def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndarray:
+    """Which query may look at which key, (..., N, T, S) or broadcastable to it; a bias of -inf is not looked at."""
+    query, key = inputs.arrays["query"], inputs.arrays["key"]
+    T, S, given = query.shape[-2], key.shape[-2], inputs.options
+    i, j = np.arange(T)[:, None], np.arange(S)
+    allowed = np.ones((T, S), bool)
+    if given.get("is_causal"):
+        begins = np.asarray(given.get("offset", S - T if causal_to_the_end else 0))
+        allowed = allowed & (j <= i + begins[..., None, None, None] if begins.ndim else j <= i + begins)
+    if given.get("window") is not None:
+        left, right = given["window"]
+        allowed = allowed & ((left is None) | (j >= i - (left or 0))) & ((right is None) | (j <= i + (right or 0)))
+    if given.get("key_lengths") is not None:
+        allowed = allowed & (j < np.asarray(given["key_lengths"])[..., None, None, None])
+    if given.get("query_segment_ids") is not None:
+        ids = given["query_segment_ids"], given["key_segment_ids"]
+        allowed = allowed & (np.asarray(ids[0])[..., None, :, None] == np.asarray(ids[1])[..., None, None, :])
+    if given.get("mask") is not None:
+        allowed = allowed & given["mask"]
+    return allowed

@@ -1,0 +1,111 @@
+"""What is judged and is no function of Python, as a function of NumPy arrays: a program, or a library."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..adapters.implementation import OPTIONS, Implementation
+from ..cases.case import ARRAYS, Leaves
+from .asked import Told, asked
+from .errors import NoNumbers
+from .library import Library
+from .program import Program
+
+SOURCE = """from attendax.conformance.worker.foreign import implementation
+
+attend = implementation({!r}).attend"""
+LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
+
+
+def path_of(*, program: str | None = None, library: str | None = None, signature: str | None = None) -> str:
+    """The path by which ``check``, ``implement`` and every command name a candidate that is no function of Python.
+
+    Args:
+        program: a command, with ``{case}`` where the folder of a case is named.
+        library: a file with C functions.
+        signature: the JSON file that says which functions, and the order of their arguments.
+
+    Returns:
+        "exec:COMMAND" or "lib:FILE" or "lib:FILE:SIGNATURE".
+
+    Example:
+        >>> path_of(program="./attention {case}"), path_of(library="attention.so", signature="mine.json")
+        ('exec:./attention {case}', 'lib:attention.so:mine.json')
+    """
+    if program is not None:
+        return f"exec:{program}"
+    return ":".join(["lib", str(library), *([signature] if signature else [])])
+
+
+def is_path(fn: Any) -> bool:
+    """Whether it is one of those."""
+    return isinstance(fn, str) and fn.startswith(("exec:", "lib:"))
+
+
+def implementation(path: str, name: str | None = None) -> Implementation:
+    """What is judged, from a path as ``path_of`` gives it.
+
+    Its ``attend`` runs the program, or calls the library, in the process that calls it; ``place.implement`` of the same
+    path is the one in a process of its own.
+
+    Raises:
+        ValueError: there is no such program or library, or its signature cannot be read.
+
+    Example:
+        >>> implementation("exec:./no-such-program {case}")
+        Traceback (most recent call last):
+        ValueError: check: there is no program './no-such-program': build it, or give the path of another
+    """
+    kind, _, rest = path.partition(":")
+    if kind == "exec":
+        answer: Any = Program(rest)
+    else:
+        answer = Library(*rest.split(":", 1))
+    return of_answers(answer, name or rest, SOURCE.format(path), getattr(answer, "accepted", None))
+
+
+def of_answers(
+    answer: Callable[[Told], Leaves], name: str, source: str = "", accepted: Iterable[str] | None = None
+) -> Implementation:
+    """The function of whoever answers what is asked.
+
+    Args:
+        answer: gives the leaves for the content of a ``case.json``.
+        name: for the report.
+        source: Python that defines the function, for a reproduction.
+        accepted: the keywords that it may be given; all unless given.
+    """
+
+    def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, **options: Any) -> Any:
+        arrays = {"query": query, "key": key, "value": value}
+        return _of(answer, asked("forward", arrays, options, {}), unpack=not options.get("return_lse"))
+
+    def backward(
+        grad_output: np.ndarray, query: np.ndarray, key: np.ndarray, value: np.ndarray, *,
+        grad_lse: np.ndarray | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        cotangent = {"out": grad_output} | ({} if grad_lse is None else {"lse": grad_lse})
+        return _of(answer, asked("gradient", {"query": query, "key": key, "value": value}, options, cotangent))
+
+    if accepted is not None:
+        first = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in ARRAYS[:3]]
+        named = [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in OPTIONS if x in set(accepted)]
+        attend.__signature__ = inspect.Signature([*first, *named])  # type: ignore[attr-defined]
+    return Implementation(attend, name, "numpy", backward, lacks=LACKS, source=source, process="", foreign=True)
+
+
+def _of(answer: Callable[[Told], Leaves], told: Told, *, unpack: bool = False) -> Any:
+    """The leaves that were asked for, in this order.
+
+    Raises:
+        NoNumbers: one is missing.
+    """
+    found = answer(told)
+    names = [name.replace("_", " ") for name in told["results"]]
+    for name in names:
+        if name not in found:
+            raise NoNumbers(name, f"gives no {name}")
+    leaves = [found[name] for name in names]
+    return leaves[0] if unpack else leaves

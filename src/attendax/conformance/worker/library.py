@@ -1,0 +1,169 @@
+"""A library that is judged: C functions over plain pointers and sizes, as ``docs/examples/attendax.h`` has them."""
+
+import ctypes
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..cases.case import Leaves
+from ..protocol import SCHEMA
+from .asked import Told
+from .errors import Failed
+
+INPUTS = ("query", "key", "value", "bias", "sinks", "cotangent_out", "cotangent_lse")  # const float *
+RESULTS = ("out", "lse", "grad_query", "grad_key", "grad_value", "grad_bias", "grad_sinks")  # float *
+SIZES = tuple("BNGTSDV")
+NUMBERS: dict[str, Any] = {"scale": ctypes.c_float, "softcap": ctypes.c_float, "is_causal": ctypes.c_int32}
+WORDS = (*INPUTS, "allowed", *RESULTS, *SIZES, *NUMBERS)  # of an order
+NEEDED = {
+    "forward": ("query", "key", "value", "out"),
+    "backward": ("cotangent_out", "grad_query", "grad_key", "grad_value"),
+}
+ORDERS = {  # as attendax.h has them
+    "forward": ("query", "key", "value", "bias", "allowed", "out", "lse", *SIZES, "scale", "softcap"),
+    "backward": (
+        "query", "key", "value", "bias", "allowed", "cotangent_out", "cotangent_lse", "grad_query", "grad_key",
+        "grad_value", "grad_bias", *SIZES, "scale", "softcap",
+    ),
+}  # fmt: skip
+BY_ALLOWED = ("mask", "is_causal", "window", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
+ACCEPTED = {  # the keywords that an argument of the forward stands for
+    "allowed": BY_ALLOWED,
+    "lse": ("return_lse",),
+    **{k: (k,) for k in ("bias", "sinks", "softcap", "scale", "is_causal")},
+}
+NOT_OFFERED = 1
+POINTER = ctypes.c_void_p
+
+
+class Library:
+    """Answers what is asked by a call of a function in C, in this process.
+
+    Attributes:
+        accepted: the keywords that the order of its forward has room for.
+    """
+
+    def __init__(self, file: str, signature: str = "") -> None:
+        """Load it.
+
+        Raises:
+            ValueError: there is no such library, no such symbol, or the signature cannot be read.
+        """
+        said = read_signature(signature) if signature else {way: {} for way in ORDERS}
+        try:
+            library = ctypes.CDLL(os.path.abspath(file))
+        except OSError as error:
+            why = error if os.path.exists(file) else "there is no such file"
+            raise ValueError(f"check: the library {file} cannot be loaded: {why}") from error
+        self.functions: dict[str, Any] = {}
+        self.orders: dict[str, tuple[str, ...]] = {}
+        for way, told in said.items():
+            symbol = told.get("symbol", f"attendax_{way}")
+            try:
+                self.functions[way] = getattr(library, symbol)
+            except AttributeError as error:
+                if way == "backward" and not told:  # a library without gradients
+                    continue
+                raise ValueError(
+                    f"check: {file} has no symbol {symbol!r}: name its {way} in a file of --signature"
+                ) from error
+            self.orders[way] = tuple(told.get("order", ORDERS[way]))
+        self.size = ctypes.c_int32 if said["forward"].get("sizes") == "int32" else ctypes.c_int64
+        self.accepted = [k for word in self.orders["forward"] for k in ACCEPTED.get(word, ())]
+
+    def __call__(self, told: Told) -> Leaves:
+        """The results of one case.
+
+        Raises:
+            NotImplementedError: it has no such function or argument, or gave status 1.
+            Failed: it gave another status than 0.
+        """
+        way = "forward" if told["direction"] == "forward" else "backward"
+        if way not in self.functions:
+            raise NotImplementedError("the library has no backward")
+        if told["dtype"] != "float32":
+            raise NotImplementedError("pointers are to float32")
+        if "dropout" in told["asks_for"]:
+            raise NotImplementedError("there is no argument for dropout")
+        given, found = self._inputs(told, way), self._results(told, way)
+        if missing := [name for name in found if name not in self.orders[way]]:
+            raise NotImplementedError(f"the {way} has no argument {missing[0]}")
+        arguments = [self._argument(name, given | found) for name in self.orders[way]]
+        function = self.functions[way]
+        function.restype = ctypes.c_int
+        status = function(*arguments)
+        if status == NOT_OFFERED:
+            raise NotImplementedError(f"its {way} gave status 1")
+        if status:
+            raise Failed(f"its {way} gave status {status}")
+        return {k.replace("_", " "): _summed(x, told["results"][k]["shape"]) for k, x in found.items()}
+
+    def _inputs(self, told: Told, way: str) -> dict[str, Any]:
+        order = self.orders[way]
+        B, N, T, S = (told["sizes"][axis] for axis in "BNTS")
+        given = dict(told["arrays"]) | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
+        if "bias" in given:
+            given["bias"] = np.ascontiguousarray(np.broadcast_to(given["bias"], (B, N, T, S)))
+        given |= told["sizes"] | {"scale": told["scale"], "softcap": told["options"].get("softcap") or 0.0}
+        allowed = told["allowed"]
+        causal = "is_causal" in order and allowed is not None and (allowed == np.tri(T, S, dtype=bool)).all()
+        given["is_causal"] = int(causal)
+        if allowed is not None and not causal:
+            given["allowed"] = np.ascontiguousarray(np.broadcast_to(allowed, (B, N, T, S)))
+        asked = [k for k, x in given.items() if isinstance(x, np.ndarray) and k not in order]
+        if asked:
+            raise NotImplementedError(f"the {way} has no argument {asked[0]}")
+        return given
+
+    def _results(self, told: Told, way: str) -> Leaves:
+        """Arrays for what it writes, of NaN; a bias has a gradient for each score."""
+        shapes = {k: x["shape"] for k, x in told["results"].items()}
+        if "grad_bias" in shapes:
+            shapes["grad_bias"] = tuple(told["sizes"][axis] for axis in "BNTS")
+        return {k: np.full(shape, np.nan, np.float32) for k, shape in shapes.items()}
+
+    def _argument(self, name: str, given: Mapping[str, Any]) -> Any:
+        if name in SIZES:
+            return self.size(given[name])
+        if name in NUMBERS:
+            return NUMBERS[name](given[name])
+        return POINTER(given[name].ctypes.data) if name in given else POINTER(None)
+
+
+def read_signature(file: str) -> dict[str, dict[str, Any]]:
+    """What a file of ``--signature`` says of each function: ``symbol``, ``order``, ``sizes``.
+
+    Raises:
+        ValueError: it cannot be read, is of a newer schema, or names what there is not.
+    """
+    try:
+        with open(file, encoding="utf-8") as text:
+            told = json.load(text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise ValueError(f"check: the signature {file} cannot be read: {why}") from error
+    if not isinstance(told, dict) or not isinstance(told.get("forward"), dict):
+        raise ValueError(f'check: the signature {file} has no "forward", expected {{"forward": {{"symbol": ...}}}}')
+    if told.get("schema", SCHEMA) != SCHEMA:
+        raise ValueError(f"check: the signature {file} is of schema {told['schema']}, this version reads {SCHEMA}")
+    said = {way: told[way] for way in ORDERS if isinstance(told.get(way), dict)}
+    for way, one in said.items():
+        order = one.get("order", ORDERS[way])
+        if unknown := [word for word in order if word not in WORDS]:
+            known = ", ".join(WORDS)
+            raise ValueError(
+                f"check: the signature {file}: the order of {way} has {unknown[0]!r}, expected some of {known}"
+            )
+        if missing := [word for word in NEEDED[way] if word not in order]:
+            raise ValueError(f"check: the signature {file}: the order of {way} lacks {missing[0]!r}")
+    return said
+
+
+def _summed(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of what was broadcast."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape)))) if x.ndim > len(shape) else x
+    axes = tuple(k for k, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if n != m)
+    return x.sum(axis=axes, keepdims=True)
