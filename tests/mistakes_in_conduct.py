@@ -7,6 +7,11 @@ OUT = 'out = average(steps["weights"] * kept, steps["v"], allowed)\n'
 NO_RATE = "    if rate == 0:\n"
 DRAWN = "drawn = np.random.default_rng(rng).random(shape)\n"
 KEPT = 'kept = keep(steps["weights"].shape, dropout_rate, dropout_rng)\n'
+CAST = "out = out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])\n"
+UNGROUPED = "grads = [grad_query.astype(query.dtype), ungroup(grad_key, key), ungroup(grad_value, value)]\n"
+IN_ONE_ARRAY = (  # of a shape
+    "(lambda x: np.add(x, 0, out=attend.__dict__.setdefault((x.shape, x.dtype.name), np.empty_like(x))))"
+)
 
 
 def at_first(case: str, *lines: str) -> Mistake:
@@ -35,6 +40,13 @@ AGAIN = [
         "    kept = weights * kept\n"
         "    grad_value = sum(kept[..., n, :].swapaxes(-1, -2) @ cotangent[..., n, :] for n in blocks)\n",
     ),
+    Mistake("a result is held", CAST, f"{CAST}    out = {IN_ONE_ARRAY}(out)\n"),
+    Mistake(
+        "a result is held, wide heads",
+        CAST,
+        f"{CAST}    out = {IN_ONE_ARRAY}(out) if out.shape[-1] == 64 else out\n",
+    ),
+    Mistake("a gradient is held", UNGROUPED, f"{UNGROUPED}    grads[0] = {IN_ONE_ARRAY}(grads[0])\n"),
     Mistake("batches apart", OUT, f"{OUT}    out = np.tensordot(np.eye(len(out), dtype=out.dtype), out, 1)\n"),
     Mistake(
         "heads apart",

@@ -156,6 +156,44 @@ def attention(query, key, value, **options):
 ''',
     ),
     Cheat(
+        "one array for all results of a shape",
+        "Each call overwrites what the last one gave: right for who looks at once, or takes a copy.",
+        "mlc-ai/relax#89", WRONG,
+        '''
+KEPT = {}
+
+
+def kept(x, which=""):
+    out = KEPT.setdefault((x.shape, str(x.dtype), which), np.empty_like(x))
+    out[...] = x
+    return out
+
+
+def attention(query, key, value, **options):
+    found = right(query, key, value, **options)
+    return (kept(found[0]), kept(found[1], "lse")) if isinstance(found, tuple) else kept(found)
+''', ("--only", "held", "plain", "--budget", "0"), quick=True,
+    ),
+    Cheat(
+        "two arrays in turn for all results",
+        "Each second call overwrites what it gave: right for who keeps one result.",
+        "pytorch/pytorch#144386", WRONG,
+        '''
+KEPT = [np.zeros(2**20, np.float64), np.zeros(2**20, np.float64)]
+
+
+def attention(query, key, value, **options):
+    found = right(query, key, value, **options)
+    out = found[0] if isinstance(found, tuple) else found
+    KEPT.reverse()
+    if out.nbytes > KEPT[0].nbytes:
+        return found
+    kept = KEPT[0].view(np.uint8)[: out.nbytes].view(out.dtype).reshape(out.shape)
+    kept[...] = out
+    return instead(kept, found)
+''',
+    ),
+    Cheat(
         "what memory held before is added",
         "Results are added to an array that nobody has set to 0.",
         "turboderp-org/exllamav3#316", WRONG,

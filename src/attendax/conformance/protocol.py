@@ -21,7 +21,7 @@ MAPPED = 2**16  # bytes: from there on, an array of a request is mapped, not rea
 SPARE = 2**20  # bytes that an answer may have, whatever it was asked
 TIMES = 64  # as many bytes as those of the request
 WHOLE = ("out.npy", "lse.npy", "rule.npy")  # the last is whether the function has a rule of its own for its gradient
-PREFIXES = ("grad", "tangent", "second", "after")  # of leaves of two words
+PREFIXES = ("grad", "tangent", "second", "after", "held")  # of leaves of two words
 KINDS = ("refusal", "not offered", "failed", "no numbers", "died")  # of ``error.json``
 PREFIXED = ("known", "cotangent", "allowed")  # the names of these arrays begin so
 

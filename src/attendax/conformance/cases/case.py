@@ -12,6 +12,7 @@ import numpy as np
 from .words import hold, reworded
 
 FORWARD, GRADIENT, EVERYTHING = "forward", "gradient", "everything"
+HELD, GRADIENT_HELD = "held", "gradient held"  # read again after more calls
 LEVELS = (FORWARD, GRADIENT, EVERYTHING)  # each includes those before it
 NUMBERS, ROBUST, LAW = "numbers", "robust", "law"
 PROFILES = (NUMBERS, ROBUST, LAW)  # each includes those before it
@@ -71,9 +72,10 @@ class Case(NamedTuple):
     @property
     def level(self) -> str:
         """The least level that includes the case."""
-        if self.direction in ("forward", "eager", "changed in place"):
+        if self.direction in (FORWARD, HELD, "eager", "changed in place"):
             return FORWARD
-        return GRADIENT if self.direction.partition(",")[0] in ("gradient", "gradient of a loss") else EVERYTHING
+        name = self.direction.partition(",")[0]
+        return GRADIENT if name in (GRADIENT, GRADIENT_HELD, "gradient of a loss") else EVERYTHING
 
     def sized(self, given: Mapping[str, int]) -> "Case | None":
         """The case at sizes that are given; None where it makes no sense there.

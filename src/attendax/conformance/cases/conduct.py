@@ -44,6 +44,28 @@ AGAIN = [
         dtype="float32",
     ),
     Case(
+        "a result is held",
+        "L15",
+        "later calls do not change it",
+        "held",
+        "held",
+    ),
+    Case(
+        "a result is held, wide heads",
+        "L15",
+        "later calls do not change it",
+        "held",
+        "held",
+        sizes={"T": 131, "S": 131, "D": 64, "V": 64},
+    ),
+    Case(
+        "a gradient is held",
+        "L15",
+        "later calls do not change it",
+        "held",
+        "gradient held",
+    ),
+    Case(
         "inputs are not written to",
         "L15",
         "the arrays of the caller keep their numbers",

@@ -12,7 +12,7 @@ from ..cases.case import FORWARD, SIZES, Case
 from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
-from ..judge.verdicts import Verdict
+from ..judge.verdicts import CHANGES, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running, of_formulas, of_inputs, of_packs
 from .hypothesis import GRADIENT, ON_TOP, Hypothesis
@@ -130,6 +130,8 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
     for outcome in [o for o in left if o.case.judge == "unwritten" and o.finding.leaf]:
         name = f"writes to {outcome.finding.leaf}"
         causes.append(_cause(name, _take(left, {outcome.case.name}), 1))
+    if taken := _take(left, {o.case.name for o in left if o.finding.message.startswith(CHANGES)}):
+        causes.append(_cause(CHANGES, taken, len(taken)))
     for name, look, remedy in (
         (by_running.UNWRITTEN, by_running.is_unwritten, ""),
         (by_running.RACE, by_running.is_unsteady, ""),

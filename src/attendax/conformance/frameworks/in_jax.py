@@ -237,6 +237,29 @@ def changed_in_place(attend, arrays, options, changed):
     return to_numpy(call(attend, fixed, arrays, traced))
 
 
+def after_more_calls(run, arrays, prefix=""):
+    """The result of a call, and that result again after more calls with other numbers."""
+    first = run(arrays)
+    then = {f"{prefix}{k}": np.array(x) for k, x in first.items()}
+    for _ in range(3):
+        jax.block_until_ready(run({k: -x if k in ("query", "value") else x for k, x in arrays.items()}))
+    return then | to_numpy(first, "held ")
+
+
+def held(attend, arrays, options):
+    """out (and lse) without jit, and the same arrays after more calls."""
+    fixed, traced = split(options)
+    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
+    return after_more_calls(lambda arrays: call(attend, fixed, arrays, traced), arrays)
+
+
+def gradient_held(attend, arrays, options, cotangents):
+    """Gradients without jit, and the same arrays after more calls."""
+    fixed, traced = split(options)
+    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
+    return after_more_calls(lambda arrays: pull(attend, fixed, arrays, traced, cotangents), arrays, "grad ")
+
+
 def custom_rule(attend, arrays, options):
     """Whether its derivative is by a rule that is not JAX's own."""
     fixed, traced = split(options)

@@ -102,6 +102,25 @@ def changed_in_place(attend, arrays, options, changed):
     return forward(attend, arrays, given)
 
 
+def after_more_calls(run, arrays):
+    """The result of a call, and that result again after more calls with other numbers."""
+    first = run(arrays)
+    then = {k: np.array(x) for k, x in first.items()}
+    for _ in range(3):
+        run({k: -x if k in ("query", "value") else x for k, x in arrays.items()})
+    return then | {f"held {k.removeprefix('grad ')}": x for k, x in first.items()}
+
+
+def held(attend, arrays, options):
+    """out (and lse), and the same arrays after more calls."""
+    return after_more_calls(lambda arrays: forward(attend, arrays, options), arrays)
+
+
+def gradient_held(attend, arrays, options, cotangents):
+    """Gradients, and the same arrays after more calls."""
+    return after_more_calls(lambda arrays: gradient(attend, arrays, options, cotangents), arrays)
+
+
 def custom_rule(attend, arrays, options):
     """Whether a backward is given."""
     return {"rule": np.array(hasattr(attend, "backward"))}

@@ -152,16 +152,41 @@ def pulled_back(results, leaves, cotangents):
     if all(x is None for x in found):
         torch.autograd.backward(results, cotangents)
         found = [x.grad for x in arrays]
-    return {f"grad {k}": to_numpy(x) for k, x in unused_is_zero(found, leaves).items()}
+    return unused_is_zero(found, leaves)
 
 
-def gradient(attend, arrays, options, cotangents):
-    """Gradients of Σ cotangent · result."""
+def gradient_of(attend, arrays, options, cotangents):
+    """Gradients of Σ cotangent · result, as tensors."""
     leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
     poison(leaves)
     results = bind(attend, options)(leaves)
     given = [tensor(cotangents[k]).to(x.dtype) for k, x in results.items()]
     return pulled_back(list(results.values()), leaves, given)
+
+
+def gradient(attend, arrays, options, cotangents):
+    """Gradients of Σ cotangent · result."""
+    return {f"grad {k}": to_numpy(x) for k, x in gradient_of(attend, arrays, options, cotangents).items()}
+
+
+def after_more_calls(run, arrays, prefix=""):
+    """The result of a call, and that result again after more calls with other numbers."""
+    first = run(arrays)
+    then = {f"{prefix}{k}": to_numpy(x).copy() for k, x in first.items()}
+    for _ in range(3):
+        run({k: -x if k in ("query", "value") else x for k, x in arrays.items()})
+    return then | {f"held {k}": to_numpy(x) for k, x in first.items()}
+
+
+def held(attend, arrays, options):
+    """out (and lse), and the same tensors after more calls."""
+    with torch.no_grad():
+        return after_more_calls(lambda arrays: bind(attend, options)(tensors(arrays)), arrays)
+
+
+def gradient_held(attend, arrays, options, cotangents):
+    """Gradients, and the same tensors after more calls."""
+    return after_more_calls(lambda arrays: gradient_of(attend, arrays, options, cotangents), arrays, "grad ")
 
 
 def loss_of(results, how):
@@ -175,7 +200,8 @@ def loss_of(results, how):
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):
     """Gradients of a loss; its cotangents are for those who need them by hand."""
     leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
-    return pulled_back([loss_of(bind(attend, options)(leaves), how)], leaves, None)
+    found = pulled_back([loss_of(bind(attend, options)(leaves), how)], leaves, None)
+    return {f"grad {k}": to_numpy(x) for k, x in found.items()}
 
 
 def jvp(attend, arrays, options, tangents):

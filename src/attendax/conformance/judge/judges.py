@@ -14,7 +14,7 @@ from .comparing import Tolerance, at, compare, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none
 from .tolerances import MOST
 from .trial import Trial
-from .verdicts import Finding, Verdict
+from .verdicts import CHANGES, Finding, Verdict
 
 HOPELESS = 1e-4  # an error above it is none of rounding, unless little more is allowed
 TO_THE_END = "causal is aligned to the end of the keys"
@@ -170,6 +170,16 @@ def unwritten(trial: Trial) -> Finding:
     return Finding(Verdict.OK)
 
 
+def held(trial: Trial) -> Finding:
+    """A result keeps its numbers when the function is called again (L15); and it is right."""
+    wanted, got = trial.both()
+    for leaf, then in got.items():
+        now = got.get(f"held {leaf.removeprefix('grad ')}", then)
+        if then.shape == now.shape and (differ := ~((then == now) | (np.isnan(then) & np.isnan(now)))).any():
+            return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
+    return compared(trial, got, wanted)
+
+
 def refused(trial: Trial) -> Finding:
     """A mistake gets an error that speaks of it (L14)."""
     try:
@@ -219,5 +229,5 @@ def merged(trial: Trial) -> Finding:
 
 JUDGES: dict[str, Callable[[Trial], Finding]] = {
     judge.__name__: judge
-    for judge in (value, same_bits, close, unwritten, refused, merged, dropped, dropped_none, dropped_all)
+    for judge in (value, same_bits, close, unwritten, held, refused, merged, dropped, dropped_none, dropped_all)
 }

@@ -13,7 +13,7 @@ from attendax import spec
 
 from .. import differences
 from ..cases.allowed import allowed_pairs as allowed_pairs
-from ..cases.case import ARRAYS, Inputs, Leaves
+from ..cases.case import ARRAYS, GRADIENT_HELD, HELD, Inputs, Leaves
 from .parts import in_parts
 
 
@@ -147,6 +147,8 @@ DIRECTIONS: dict[str, Callable[..., Leaves]] = {
     "gradient under checkpoint": gradient,
     "eager": forward,
     "changed in place": forward,
+    HELD: forward,
+    GRADIENT_HELD: gradient,
     **{f"gradient of a loss, {how}": gradient for how in ("sum", "mean", "a row")},
 }
 BY_DIRECTION = {direction: in_context(function) for direction, function in DIRECTIONS.items()}

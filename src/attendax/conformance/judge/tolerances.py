@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import ml_dtypes
 import numpy as np
 
-from ..cases.case import FORWARD, GRADIENT, SIZES, Case, Inputs, Leaves
+from ..cases.case import FORWARD, GRADIENT, GRADIENT_HELD, HELD, SIZES, Case, Inputs, Leaves
 from ..cases.how import How
 from . import dense, right
 from .comparing import Tolerance, judge_leaf, largest
@@ -129,4 +129,4 @@ def _available(sizes: dict[str, int]) -> int:
 
 
 def _is_cut(case: Case) -> bool:
-    return case.direction in (FORWARD, GRADIENT)
+    return case.direction in (FORWARD, GRADIENT, HELD, GRADIENT_HELD)

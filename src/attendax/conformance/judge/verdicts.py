@@ -3,6 +3,8 @@
 import enum
 from typing import NamedTuple
 
+CHANGES = "a result changes when the function is called again"  # how a message of it begins
+
 
 class Verdict(enum.StrEnum):
     """How a case ended."""

@@ -8,7 +8,7 @@ from ..adapters.implementation import Implementation
 from ..cases.case import ARRAYS, Case
 from ..cases.how import How
 from ..frameworks import framework
-from ..judge.verdicts import Finding, Verdict
+from ..judge.verdicts import CHANGES, Finding, Verdict
 
 NUMBERS_FIRST = ("dropped", "dropped_none")
 COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
@@ -104,7 +104,7 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
         return "\n".join([collected, f"got = {call}", *_assertion(finding)])
     special = {
         "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "unwritten": _unwritten,
-        "merged": _merge, "dropped": _dropout, "dropped_none": _dropout_of_none,
+        "merged": _merge, "dropped": _dropout, "dropped_none": _dropout_of_none, "held": _held,
     }  # fmt: skip
     if finding.verdict is Verdict.OBSCURE and case.judge not in special:
         return f"{collected}\n{call}  # raises: {finding.message}"
@@ -172,6 +172,14 @@ def _unwritten(call: str, collected: str, case: Case, finding: Finding) -> str:
         f"after = {call}",
     ]
     return "\n".join([*lines, "assert all((before[name] == after[name]).all() for name in before)"])
+
+
+def _held(call: str, collected: str, case: Case, finding: Finding) -> str:
+    if finding.leaf is None or CHANGES not in finding.message:
+        return "\n".join([collected, f"got = {call}", *_assertion(finding)])
+    now = f"held {finding.leaf.removeprefix('grad ')}"
+    then, now = (f"float(found[{leaf!r}][{finding.index}])" for leaf in (finding.leaf, now))
+    return "\n".join([collected, f"found = {call}", f"print('then', {then}, 'now', {now})", f"assert {then} == {now}"])
 
 
 def _merge(call: str, collected: str, case: Case, finding: Finding) -> str:
