@@ -55,9 +55,10 @@ def can_be_asked(implementation: Implementation, case: Case) -> bool:
     """Whether the framework has what a case asks: a function of NumPy has the gradients that it brings.
 
     What is no function of Python is asked for results and gradients: mistakes, and what happens to the arrays of the
-    caller, are nothing that it could see.
+    caller, are nothing that it could see; its results lie in memory that is not its own.
     """
-    if implementation.foreign and (case.judge in ("refused", "unwritten") or case.direction == "changed in place"):
+    of_memory = case.judge in ("refused", "unwritten", "held") or case.direction == "changed in place"
+    if implementation.foreign and of_memory:
         return False
     of_numpy = {RESULTS, REFUSALS} | ({GRADIENTS} if implementation.backward else set())
     return implementation.arrays in case.frameworks and (implementation.arrays != "numpy" or directed(case) in of_numpy)
