@@ -171,13 +171,13 @@ def compile_times(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, 
 
 def on_cores(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
     """Every case on one core and on more."""
-    with cores.workers(cores.available()) as sides:
+    with cores.workers(cores.available()) as (sides, clock):
         counts, records = list(sides), []
         results["cores"] = {"counts": counts, "records": records}
         for number, (name, direction) in enumerate(plan.todo):
             screen.at(number, len(plan.todo), f"{name} {direction}")
             options = {"rounds": plan.grid.rounds, "budget_s": plan.grid.budget_s}
-            found = cores.run(sides, name, direction, dtype, screen.doing, **options)
+            found = cores.run(sides, name, direction, dtype, screen.doing, clock, **options)
             records += found
             if folder:
                 write_json(results, folder)

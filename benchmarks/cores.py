@@ -1,6 +1,7 @@
 """How much faster a case becomes with more cores: a process for each number of cores, and all of them take turns."""
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,19 @@ import tables
 from contestants import OURS, PEERS
 from harness import Clock, Contestant, Unable, measure, spread
 from judge import Judge
+from round_trip import FAR, far, round_trip
 from shapes import LENGTHS, SHAPES
 from workers import Worker
 from workload import Case
 
 COUNTS = (1, 2, 4, 8, 16)
 CONTESTANTS = (OURS, "torch-sdpa")
+HEAD = """## Cores
+
+Medians of the rounds in which the first two cores were near each other; factors and ratios are medians within rounds.
+Means are geometric. Near: a number went from one core to the other and back in less than {:.0f} ns of Python. "far" are
+the other rounds: a host can move the cores of a virtual machine to different caches.
+"""
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -53,18 +61,25 @@ def installed() -> list[str]:
 
 
 @contextlib.contextmanager
-def workers(cores: Sequence[int]) -> Iterator[dict[int, Worker]]:
-    """One for each number of cores, on the first so many."""
+def workers(cores: Sequence[int]) -> Iterator[tuple[dict[int, Worker], Clock]]:
+    """One for each number of cores, on the first so many, and their clock."""
     sides = {count: Worker(cores=cores[:count]) for count in COUNTS if count <= len(cores)}
     try:
-        yield sides
+        with round_trip(cores) as between:
+            yield sides, Clock(list(sides.values()), between)
     finally:
         for side in sides.values():
             side.stop()
 
 
 def run(
-    sides: dict[int, Worker], name: str, direction: str, dtype: str, progress: Callable[[str], Any], **options: Any
+    sides: dict[int, Worker],
+    name: str,
+    direction: str,
+    dtype: str,
+    progress: Callable[[str], Any],
+    clock: Clock,
+    **options: Any,
 ) -> list[dict[str, Any]]:
     """A record for each contestant, all timed in the same rounds, on every number of cores."""
     case = Case(name, (SHAPES | LENGTHS)[name], dtype)
@@ -88,23 +103,33 @@ def run(
             built.append(Contestant(f"{contestant} {count}", call, first_call_s))
         ready += built if record["status"] == "timed" else []
     progress("taking turns")
-    timings = measure(ready, clock=Clock(list(sides.values())), **options)
+    timings = measure(ready, clock=clock, **options)
     for record in records:
         if record["status"] == "timed":
             own = {count: timings[f"{record['contestant']} {count}"] for count in sides}
             record["seconds"] = {str(count): timing.seconds for count, timing in own.items()}
             record |= {"rounds_thrown_away": own[1].thrown_away, "rounds_disturbed": own[1].disturbed}
+            record["round_trips_ns"] = own[1].round_trips
     return records
 
 
-def factor(record: dict[str, Any], count: int) -> float:
+def split(record: dict[str, Any], *, apart: bool) -> dict[str, Any] | None:
+    """The record with the rounds alone in which the first two cores were far apart, or were not; None without any."""
+    chosen = [x == apart for x in far(record["round_trips_ns"])]
+    seconds = {count: list(itertools.compress(own, chosen)) for count, own in record["seconds"].items()}
+    return record | {"seconds": seconds} if any(chosen) else None
+
+
+def factor(record: dict[str, Any] | None, count: int) -> float | None:
     """How many times as fast on so many cores as on one: the median of the ratios within rounds."""
+    if record is None:
+        return None
     return spread([a / b for a, b in zip(record["seconds"]["1"], record["seconds"][str(count)], strict=True)]).median
 
 
-def lead(record: dict[str, Any], ours: dict[str, Any] | None, count: int) -> float | None:
+def lead(record: dict[str, Any] | None, ours: dict[str, Any] | None, count: int) -> float | None:
     """The seconds of a contestant over those of attendax, within rounds."""
-    if ours is None or record is ours:
+    if ours is None or record is None:
         return None
     pairs = zip(record["seconds"][str(count)], ours["seconds"][str(count)], strict=True)
     return spread([a / b for a, b in pairs]).median
@@ -113,48 +138,68 @@ def lead(record: dict[str, Any], ours: dict[str, Any] | None, count: int) -> flo
 def header(counts: Sequence[int]) -> tuple[str, ...]:
     more = [count for count in counts if count > 1]
     times = [f"ms on {count}" for count in counts], [f"1 -> {count}" for count in more]
-    return "case", "measure", "contestant", *times[0], *times[1], *[f"x attendax on {count}" for count in counts]
+    leads = [f"x attendax on {count}" for count in counts]
+    return (
+        "case",
+        "measure",
+        "contestant",
+        *times[0],
+        *times[1],
+        *leads,
+        *[f"far: {name}" for name in times[1]],
+        "rounds",
+    )
 
 
 def rows(records: list[dict[str, Any]], counts: Sequence[int]) -> list[list[str]]:
-    """Of one case and measure."""
+    """Of one case and measure: where the cores were near each other, and the factors where they were far apart."""
     timed = [record for record in records if record["status"] == "timed"]
-    ours = next((record for record in timed if record["contestant"] == OURS), None)
+    near = {record["contestant"]: split(record, apart=False) for record in timed}
     found = []
     for record in timed:
-        medians = [f"{1e3 * spread(record['seconds'][str(count)]).median:.3g}" for count in counts]
-        factors = [f"{factor(record, count):.2f}" for count in counts if count > 1]
-        leads = ["" if (x := lead(record, ours, count)) is None else f"{x:.2f}" for count in counts]
-        found.append([record["case"], record["measure"], record["contestant"], *medians, *factors, *leads])
+        own, apart, ours = near[record["contestant"]], split(record, apart=True), near.get(OURS)
+        seconds = own["seconds"] if own else {}
+        medians = [f"{1e3 * spread(seconds[str(count)]).median:.3g}" if own else "" for count in counts]
+        leads = [lead(own, ours, count) if record["contestant"] != OURS else None for count in counts]
+        factors = [[factor(one, count) for count in counts if count > 1] for one in (own, apart)]
+        rounds = f"{len(seconds.get('1', ()))} of {len(record['round_trips_ns'])}"
+        numbers = [*factors[0], *leads, *factors[1]]
+        found.append([record["case"], record["measure"], record["contestant"], *medians, *map(number, numbers), rounds])
     return found
+
+
+def number(x: float | None) -> str:
+    return "" if x is None else f"{x:.2f}"
 
 
 def means(records: list[dict[str, Any]], counts: Sequence[int]) -> list[list[str]]:
     """Geometric means over the cases: of the factors of each contestant, and of its seconds over those of attendax."""
-    found = []
+    found, more = [], [count for count in counts if count > 1]
+    timed = [record for record in records if record["status"] == "timed"]
     for contestant in dict.fromkeys(record["contestant"] for record in records):
         for direction in dict.fromkeys(record["measure"] for record in records):
-            both = []
-            for group in tables.groups(records):
-                timed = {r["contestant"]: r for r in group if r["status"] == "timed" and r["measure"] == direction}
-                if {OURS, contestant} <= set(timed):
-                    both.append((timed[contestant], timed[OURS]))
-            if both:
-                cases = "1 case" if len(both) == 1 else f"{len(both)} cases"
-                factors = [f"{mean(factor(one, n) for one, _ in both):.2f}" for n in counts if n > 1]
-                leads = [f"{mean(lead(*pair, n) or 1.0 for pair in both):.2f}" for n in counts]
-                found.append([cases, direction, contestant, *[""] * len(counts), *factors, *leads])
+            ours = {r["case"]: r for r in timed if (r["measure"], r["contestant"]) == (direction, OURS)}
+            own = [r for r in timed if (r["measure"], r["contestant"]) == (direction, contestant) and r["case"] in ours]
+            near, apart = ([split(r, apart=which) for r in own] for which in (False, True))
+            if own:
+                cases = "1 case" if len(own) == 1 else f"{len(own)} cases"
+                pairs = [(r, split(ours[r["case"]], apart=False)) for r in near if r]
+                numbers = [mean(factor(r, n) for r in near) for n in more]
+                numbers += [mean(lead(*pair, n) for pair in pairs) for n in counts]
+                numbers += [mean(factor(r, n) for r in apart) for n in more]
+                found.append([cases, direction, contestant, *[""] * len(counts), *map(number, numbers), ""])
     return found
 
 
-def mean(numbers: Any) -> float:
-    logs = [math.log(number) for number in numbers]
-    return math.exp(math.fsum(logs) / len(logs))
+def mean(numbers: Any) -> float | None:
+    logs = [math.log(x) for x in numbers if x is not None]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def markdown(found: dict[str, Any]) -> str:
     """The means, every case, and who was not timed."""
     records, counts = found["records"], found["counts"]
     every = [row for group in tables.groups(records) for row in rows(group, counts)]
-    head = "## Cores\n\nMedians of all rounds; factors and ratios are medians within rounds. Means are geometric.\n"
-    return "\n".join([head, tables.table(header(counts), means(records, counts) + every), tables.listed(records)])
+    head = HEAD.format(FAR)
+    table = tables.table(header(counts), means(records, counts) + every)
+    return "\n".join([head, table, tables.listed(records)])

@@ -54,6 +54,7 @@ class Timing(NamedTuple):
     repeats: int  # calls in a turn
     thrown_away: int  # rounds that others disturbed and that were repeated
     disturbed: int  # rounds that others disturbed and that were kept: the machine would not come to rest
+    round_trips: list[float] = []  # of a number between two cores, ns, round by round, where it was measured
 
     @property
     def spread(self) -> Spread:
@@ -85,12 +86,14 @@ class Clock:
 
     Args:
         workers: in whose processes contestants run; see ``workers.Worker``.
+        round_trip: how long a number takes between two cores; see ``round_trip.RoundTrip``.
     """
 
-    def __init__(self, workers: Sequence[Any] = ()) -> None:
+    def __init__(self, workers: Sequence[Any] = (), round_trip: Callable[[], float] | None = None) -> None:
         import psutil
 
         self._psutil, self._process, self._workers = psutil, psutil.Process(), workers
+        self.round_trip = round_trip
 
     wall = staticmethod(time.perf_counter)
 
@@ -168,6 +171,7 @@ def measure(
     start = clock.wall()
     repeats, warm = {one.name: 1 for one in contestants}, {one.name: False for one in contestants}
     turns: dict[str, list[tuple[float, float]]] = {one.name: [] for one in contestants}
+    round_trips: list[float] = []
     kept = thrown_away = disturbed = 0
     tried = False
     while contestants and kept < rounds:
@@ -175,7 +179,9 @@ def measure(
         if over > 1 and kept >= min(FEWEST_ROUNDS, rounds):
             break
         shift = (kept + thrown_away) % len(contestants)
-        took, others_came = _round((*contestants[shift:], *contestants[:shift]), repeats, warm, clock, progress)
+        took, others_came, round_trip = _round(
+            (*contestants[shift:], *contestants[:shift]), repeats, warm, clock, progress
+        )
         if not tried:
             tried = True
             repeats = {n: max(1, min(MOST_REPEATS, math.ceil(TURN_S / max(took[n][0], 1e-9)))) for n in took}
@@ -186,10 +192,12 @@ def measure(
             thrown_away += 1
             continue
         kept, disturbed = kept + 1, disturbed + others_came
+        round_trips += round_trip
         for name, turn in took.items():
             turns[name].append(turn)
+    common = {"thrown_away": thrown_away, "disturbed": disturbed, "round_trips": round_trips}
     return {
-        name: Timing([s for s, _ in all_], statistics.median(f for _, f in all_), repeats[name], thrown_away, disturbed)
+        name: Timing([s for s, _ in all_], statistics.median(f for _, f in all_), repeats[name], **common)
         for name, all_ in turns.items()
     }
 
@@ -200,16 +208,18 @@ def _round(
     warm: dict[str, bool],
     clock: Any,
     progress: Callable[[], Any],
-) -> tuple[dict[str, tuple[float, float]], bool]:
-    """Seconds and page faults of a call of each, and whether other processes took the cores meanwhile."""
+) -> tuple[dict[str, tuple[float, float]], bool, list[float]]:
+    """Seconds and page faults of a call of each; whether others took the cores; the longer of both round trips."""
+    trips = [clock.round_trip()] if clock.round_trip else []
     begin = clock.wall(), clock.everyone(), clock.own()
     took = {}
     for one in order:
         took[one.name] = _turn(one, repeats[one.name], warm[one.name], clock)
         progress()
     end = clock.wall(), clock.everyone(), clock.own()
+    trips += [clock.round_trip()] if clock.round_trip else []
     wall, everyone, own = (after - before for before, after in zip(begin, end, strict=True))
-    return took, everyone - own > DISTURBED * wall * threads() + TICK_S
+    return took, everyone - own > DISTURBED * wall * threads() + TICK_S, [max(trips)] if trips else []
 
 
 def _turn(contestant: Contestant, repeats: int, warm: bool, clock: Any) -> tuple[float, float]:

@@ -91,6 +91,7 @@ class FakeClock:
 
     def __init__(self, others=()):
         self.now, self.own_s, self.others_s, self.rests, self.rounds = 0.0, 0.0, 0.0, 0, iter(others)
+        self.round_trip = None
 
     def work(self, seconds):
         self.now += seconds

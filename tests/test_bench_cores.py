@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import harness  # noqa: E402
 import kernels  # noqa: E402
 import machine  # noqa: E402
 import planning  # noqa: E402
+import round_trip  # noqa: E402
 import shapes  # noqa: E402
 import traces  # noqa: E402
 from workers import Worker  # noqa: E402
@@ -38,7 +40,8 @@ def run(monkeypatch, capsys):
 
 def record(case, contestant, **seconds):
     measured = {key.removeprefix("on_"): value for key, value in seconds.items()}
-    return {"case": case, "measure": "forward", "contestant": contestant, "status": "timed", "seconds": measured}
+    told = {"case": case, "measure": "forward", "contestant": contestant, "status": "timed", "seconds": measured}
+    return told | {"round_trips_ns": [200.0, 340.0, 180.0, 190.0][: len(seconds["on_1"])]}
 
 
 class TestWhichCores:
@@ -83,8 +86,9 @@ class TestWhichCores:
 
 class TestCores:
     def test_rows_and_means(self):
-        ours = record("a", "attendax", on_1=[4.0, 8.0, 6.0], on_2=[2.0, 4.0, 6.0])
-        other = record("a", "torch-sdpa", on_1=[8.0, 8.0, 6.0], on_2=[8.0, 2.0, 12.0])
+        """Of the rounds in which the cores were near each other; the second of each was not."""
+        ours = record("a", "attendax", on_1=[4.0, 8.0, 8.0, 6.0], on_2=[2.0, 8.0, 4.0, 6.0])
+        other = record("a", "torch-sdpa", on_1=[8.0, 9.0, 8.0, 6.0], on_2=[8.0, 3.0, 2.0, 12.0])
         failed = {
             "case": "b",
             "measure": "forward",
@@ -92,21 +96,26 @@ class TestCores:
             "status": "failed",
             "reason": "on 2: x",
         }
-        assert cores.factor(ours, 2) == 2.0
-        assert cores.lead(other, ours, 2) == 2.0
+        assert cores.factor(ours, 2) == 1.5
         assert cores.rows([ours, other], [1, 2]) == [
-            ["a", "forward", "attendax", "6e+03", "4e+03", "2.00", "", ""],
-            ["a", "forward", "torch-sdpa", "8e+03", "8e+03", "1.00", "1.00", "2.00"],
+            ["a", "forward", "attendax", "6e+03", "4e+03", "2.00", "", "", "1.00", "3 of 4"],
+            ["a", "forward", "torch-sdpa", "8e+03", "8e+03", "1.00", "1.00", "2.00", "3.00", "3 of 4"],
         ]
         more = record("b", "attendax", on_1=[8.0], on_2=[1.0])
-        rows = cores.means([ours, other, more, failed], [1, 2])
-        assert rows == [
-            ["2 cases", "forward", "attendax", "", "", "4.00", "1.00", "1.00"],
-            ["1 case", "forward", "torch-sdpa", "", "", "1.00", "1.00", "2.00"],
+        records = [ours, other, more, failed]
+        assert cores.means(records, [1, 2]) == [
+            ["2 cases", "forward", "attendax", "", "", "4.00", "1.00", "1.00", "1.00", ""],
+            ["1 case", "forward", "torch-sdpa", "", "", "1.00", "1.00", "2.00", "3.00", ""],
         ]
-        written = cores.markdown({"records": [ours, other, more, failed], "counts": [1, 2]})
+        written = cores.markdown({"records": records, "counts": [1, 2]})
         assert "- b, forward: torch-sdpa: failed: on 2: x\n" in written
-        assert "| ms on 1 | ms on 2 | 1 -> 2 | x attendax on 1 | x attendax on 2 |" in written
+        assert "| ms on 1 | ms on 2 | 1 -> 2 | x attendax on 1 | x attendax on 2 | far: 1 -> 2 | rounds |" in written
+        assert "in less than 260 ns of Python." in written
+
+    def test_a_case_whose_rounds_were_all_far_apart(self):
+        only = record("a", "attendax", on_1=[6.0], on_2=[3.0]) | {"round_trips_ns": [340.0]}
+        assert cores.rows([only], [1, 2]) == [["a", "forward", "attendax", *[""] * 5, "2.00", "0 of 1"]]
+        assert cores.means([only], [1, 2])[0][5:] == ["", "", "", "2.00", ""]
 
     @pytest.mark.parametrize("other", [["--contestants", "numpy"], ["--encoders"], ["--against", "HEAD"]])
     def test_other_options_are_refused(self, run, other):
@@ -127,6 +136,8 @@ class TestCores:
         for one in found["records"]:
             assert one["status"] == "timed", one
             assert [len(one["seconds"][count]) for count in ("1", "2")] == [3, 3]
+            assert len(one["round_trips_ns"]) == 3
+            assert min(one["round_trips_ns"]) > 0
         assert cores.markdown(found) in (tmp_path / "results.md").read_text(encoding="utf-8")
         assert "1 -> 2" in out
 
@@ -136,9 +147,32 @@ class TestCores:
         (tmp_path / "attendax" / "__init__.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
         monkeypatch.setattr(cores, "installed", lambda: ["attendax"])
         side = Worker(tmp_path, cores.available()[:1])
-        (found,) = cores.run({1: side}, "ragged", "forward", "float32", lambda what: None, rounds=3)
+        clock = harness.Clock([side])
+        (found,) = cores.run({1: side}, "ragged", "forward", "float32", lambda what: None, clock, rounds=3)
         side.stop()
         assert (found["status"], found["reason"]) == ("failed", "on 1: its process ended with status 7")
+
+
+class TestRoundTrip:
+    @two_cores
+    def test_of_two_cores(self):
+        bound = os.sched_getaffinity(0)
+        with round_trip.round_trip(cores.available()) as between:
+            assert 0 < between() < 1e6
+            assert os.sched_getaffinity(0) == bound
+
+    @two_cores
+    def test_the_other_process_has_ended(self):
+        with round_trip.round_trip(cores.available()) as between:
+            between._other.communicate()
+            with pytest.raises((RuntimeError, ValueError, OSError)):
+                between()
+            between._other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+            with pytest.raises(RuntimeError, match="the other core's process ended with 0"):
+                between()
+
+    def test_far(self):
+        assert round_trip.far([180.0, 340.0]) == [False, True]
 
 
 class TestProfile:
