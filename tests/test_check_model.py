@@ -13,7 +13,13 @@ import pytest
 
 from attendax import conformance
 from attendax.conformance import assert_model, check_model
+from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
+from attendax.conformance.models.checking import described
+from attendax.conformance.models.law import Law
+from attendax.conformance.models.request import Request
+from attendax.conformance.models.script import script
+from attendax.conformance.models.trial import Evidence, Found
 from broken_models import Entry
 
 FILES = {"in_torch": "torch", "in_jax": "jax", "in_keras": "keras"}
@@ -108,15 +114,16 @@ def test_the_script_shows_it_without_attendax(tmp_path):
     assert shown.stderr.rstrip().endswith("AssertionError")
 
 
-@pytest.mark.parametrize("kind", ["cache", "gradient", "packing", "past"])
+@pytest.mark.parametrize("kind", ["cache", "gradient", "packing", "past", "heads", "kept, and not scaled"])
 def test_scripts_of_torch_models_show_it(kind, tmp_path):
     """The lines that make the model are the test's own: what is tried is all that follows."""
     pytest.importorskip("torch")
     from broken_models import in_torch
 
-    entry = next(e for e in in_torch.BROKEN if e.law == kind or (kind == "past" and "batch taken" in e.name))
+    found = (e for e in in_torch.BROKEN if e.law == kind or e.name == kind or (kind == "past" and "batch" in e.name))
+    entry = next(found)
     report = judged(entry, seed=7)
-    text = next(o.reproduction for o in report.failures if o.case.law == kind)
+    text = next(o.reproduction for o in report.failures if o.case.law in (kind, entry.law))
     maker = entry.make.__defaults__[0] if entry.make.__name__ == "<lambda>" else entry.make
     tests = str(Path(__file__).parent)
     home = f"import sys\nsys.path.insert(0, {tests!r})\nfrom broken_models.in_torch import {maker.__name__}"
@@ -250,6 +257,94 @@ def test_a_layer_is_taken_as_it_is():
         return layer(vectors, vectors, vectors, need_weights=False)[0]
 
     assert check_model(forgetful, causal=False, width=16, longest=40, seed=0).causes[0].name.startswith("padding")
+
+
+def layers():
+    """Of each library that is installed: a layer, what is said of it, and a name."""
+    return [pytest.param(name, marks=[] if importlib.util.find_spec(package) else pytest.mark.skip("not installed"))
+            for name, package in {"torch": "torch", "nnx": "flax", "linen": "flax", "keras": "keras",
+                                  "equinox": "equinox"}.items()]  # fmt: skip
+
+
+def layer_of(name, rate=0.25):
+    """Two heads of 8 on vectors of 16, with biases, and dropout."""
+    if name == "torch":
+        import torch
+
+        torch.manual_seed(0)
+        layer = torch.nn.MultiheadAttention(16, 2, batch_first=True, dropout=rate)
+        torch.nn.init.normal_(layer.in_proj_bias)
+        return layer, {}
+    if name == "nnx":
+        from flax import nnx
+
+        normal = nnx.initializers.normal()
+        return nnx.MultiHeadAttention(2, 16, dropout_rate=rate, bias_init=normal, rngs=nnx.Rngs(0), decode=False), {}
+    if name == "linen":
+        from flax import linen
+
+        module = linen.MultiHeadDotProductAttention(2, dropout_rate=rate, bias_init=linen.initializers.normal())
+        weights = module.init(jax.random.key(0), np.zeros((1, 3, 16), np.float32), deterministic=True)
+        return module.bind(weights), {"width": 16}
+    if name == "keras":
+        from broken_models.in_keras import keras
+
+        layer = keras.layers.MultiHeadAttention(2, 8, dropout=rate, bias_initializer="random_normal")
+        layer(*[np.zeros((1, 3, 16), np.float32)] * 2)
+        return layer, {"width": 16}
+    import equinox
+
+    biases = {f"use_{part}_bias": True for part in ("query", "key", "value", "output")}
+    return equinox.nn.MultiheadAttention(2, 16, dropout_p=rate, key=jax.random.key(0), **biases), {}
+
+
+@pytest.mark.parametrize("name", layers())
+def test_the_heads_of_a_layer_are_held_against_its_weights(name):
+    layer, said = layer_of(name)
+    only = ["heads", "dropout", *["float64"] * (name != "keras")]
+    report = check_model(layer, causal=True, longest=12, only=only, seed=5, **said)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    judged = {o.case.name for o in report.cases if o.verdict.value == "ok"}
+    assert {"heads: a short text", "heads: padding, left", "dropout: two draws", "dropout: mean of draws"} <= judged
+    assert ("ways: float64" in judged) == (name != "keras")
+
+
+def test_heads_that_cannot_be_read_are_not_judged():
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True, add_zero_attn=True)
+    report = check_model(layer, causal=False, only=["heads"], seed=0)
+    assert {o.finding.message for o in report.cases} == {"add_bias_kv and add_zero_attn: there is one more key"}
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [({"num_heads": 2}, "lacks W_Q, W_K, W_V, W_O"), ({"q": 1}, "lacks W_Q"), ({"num_heads": 3}, "do not fit")],
+)
+def test_weights_that_are_none_are_refused(weights, words):
+    square = dict.fromkeys(("W_Q", "W_K", "W_V", "W_O"), np.eye(8)) if "fit" in words else {}
+    with pytest.raises(ValueError, match=words):
+        check_model(
+            lambda vectors, mask=None: vectors, causal=False, width=8, seed=0, heads=lambda layer: square | weights
+        )
+
+
+@pytest.mark.parametrize(("name", "way"), [("torch", "training mode"), ("torch", "float64"), ("linen", "float64")])
+def test_a_script_makes_the_other_way(name, way, tmp_path):
+    """Made for two ways that agree, it ends well."""
+    pytest.importorskip("torch" if name == "torch" else "flax")
+    layer, said = layer_of(name)
+    model = described(layer, causal=True, **said)
+    one = Request(np.array([[3, 1, 4]], np.int32))
+    found = Found(Finding(Verdict.WRONG, "none"), Evidence(one, one._replace(way=way), (0, 1), (0, 1), 1e-4))
+    text = script(model, Law("ways", way, "", lambda trial: found), found)
+    home = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport test_check_model"
+    lines = [line for line in text.splitlines() if not line.startswith("raise NotImplementedError('define ")]
+    at = lines.index("# the model") + 1
+    lines[at:at] = [home, f"model = test_check_model.layer_of({name!r})[0]"]
+    (tmp_path / "shows.py").write_text("\n".join(lines))
+    shown = subprocess.run([sys.executable, tmp_path / "shows.py"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("largest: ")
 
 
 @pytest.mark.parametrize(("settings", "causal"), [({}, False), ({"is_decoder": True}, True)])

@@ -144,6 +144,10 @@ def of_tokens(**said):
 
 DECODER = of_tokens(causal=True, positions="rotary", layers=LAYERS)
 ENCODER = of_tokens(causal=False, positions="absolute", layers=LAYERS)
+LAYER = {
+    "inputs": "vectors", "width": WIDTH, "causal": False, "positions": "none", "longest": LONGEST,
+    "heads": "broken_models.in_torch:read", "claims": ["mean of dropout"],
+}  # fmt: skip
 
 
 def with_cache(kind):
@@ -425,6 +429,108 @@ class StoppedGradient(Decoder):
             return super().weigh(query, key.detach(), value.detach(), visible)
 
 
+class DropsInEvaluation(Encoder):
+    """The rate is given to a function, which drops whatever the mode is."""
+
+    class attention(Attention):
+        def weigh(self, query, key, value, visible):
+            return F.scaled_dot_product_attention(query, key, value, visible[:, None], dropout_p=0.2)
+
+
+class Dropping(nn.Module):
+    """A layer of attention alone, of vectors; told how to read its weights."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.dropout = 0.2
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        nn.init.normal_(self.qkv.bias)
+
+    def split(self, x):
+        return x.view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+
+    def project(self, x):
+        return self.qkv(x).chunk(3, -1)
+
+    def scale(self, size):
+        return size**-0.5
+
+    def keep(self, weights):
+        return F.dropout(weights, self.dropout, self.training)
+
+    def forward(self, x, mask=None):
+        query, key, value = (self.split(part) for part in self.project(x))
+        scores = query @ key.transpose(-1, -2) * self.scale(query.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -1e9)
+        found = self.keep(scores.softmax(-1)) @ value
+        return self.out(found.transpose(1, 2).reshape(x.shape))
+
+
+def read(layer):
+    """The weights of the layer, as its documentation has them."""
+    parts = zip("QKV", layer.qkv.weight.chunk(3), layer.qkv.bias.chunk(3), strict=True)
+    found = {"num_heads": HEADS, "W_O": layer.out.weight.T.detach(), "b_O": layer.out.bias.detach()}
+    for name, weight, bias in parts:
+        found |= {f"W_{name}": weight.T.detach(), f"b_{name}": bias.detach()}
+    return found
+
+
+class DrawnOnce(Dropping):
+    """What is dropped is drawn with a generator that begins anew at each call."""
+
+    def keep(self, weights):
+        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0))
+        return weights * (drawn >= self.dropout) / (1 - self.dropout) if self.training else weights
+
+
+class KeptUnscaled(Dropping):
+    """What is kept is multiplied by the rate of keeping, not divided."""
+
+    def keep(self, weights):
+        return F.dropout(weights, self.dropout, self.training) * (1 - self.dropout)
+
+
+class StaysInTraining(Dropping):
+    """A call in training leaves a state behind by which the next one still drops."""
+
+    dropped = False
+
+    def keep(self, weights):
+        self.dropped = self.dropped or self.training
+        return F.dropout(weights, self.dropout, self.dropped)
+
+
+class HeadsInterleaved(Dropping):
+    """The columns of a head are every second one, not a block."""
+
+    def split(self, x):
+        return x.view(*x.shape[:2], -1, HEADS).permute(0, 3, 1, 2)
+
+
+class ScaledByModel(Dropping):
+    """1/sqrt of the model's width, not of a head's."""
+
+    def scale(self, size):
+        return WIDTH**-0.5
+
+
+class BiasLeftOut(Dropping):
+    """The fused projection has no bias, though the layer has one."""
+
+    def project(self, x):
+        return (x @ self.qkv.weight.T).chunk(3, -1)
+
+
+class KeyForValue(Dropping):
+    """Keys and values are taken for each other in the fused projection."""
+
+    def project(self, x):
+        query, key, value = super().project(x)
+        return query, value, key
+
+
 CACHED = {
     kind: lambda kind=kind: with_cache(kind)
     for kind in (CausalFromTheFirstKey, PrefillNotCausal, BeamsNotReordered, OneOffsetForAllRows)
@@ -460,9 +566,18 @@ BROKEN = [
     Entry("mask lost in a checkpoint", MaskLostInCheckpoint, ENCODER | {"ways": {"checkpoint": {"checkpoint": True}}},
           "ways", "lightly-ai/lightly#2049"),
     Entry("stopped gradient", StoppedGradient, DECODER, "gradient", ""),
+    Entry("drops in evaluation", DropsInEvaluation, ENCODER, "ways", "pytorch/pytorch#124464"),
+    Entry("drawn once", DrawnOnce, LAYER, "ways", "PaddlePaddle/Paddle#7796"),
+    Entry("kept, and not scaled", KeptUnscaled, LAYER, "ways", "NVIDIA/apex#816"),
+    Entry("stays in training", StaysInTraining, LAYER, "ways", ""),
+    Entry("heads interleaved", HeadsInterleaved, LAYER, "heads", "awslabs/slapo#46"),
+    Entry("scaled by the model's width", ScaledByModel, LAYER, "heads", "omihub777/ViT-CIFAR#11"),
+    Entry("a bias left out", BiasLeftOut, LAYER, "heads", ""),
+    Entry("keys for values", KeyForValue, LAYER, "heads", "tenstorrent/tt-mlir#8958"),
 ]  # fmt: skip
 SOUND = [
     Entry("torch decoder", Decoder, DECODER),
     Entry("torch decoder with a cache", lambda: with_cache(Decoder), {}),
     Entry("torch encoder", Encoder, ENCODER),
+    Entry("torch layer with dropout, and its weights", Dropping, LAYER),
 ]

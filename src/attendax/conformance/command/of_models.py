@@ -52,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--longest", type=int, metavar="T", help="the most tokens that it takes")
     what.add_argument("--pad", type=int, metavar="TOKEN", help="the token by which it knows padding")
     what.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help="laws and traits that it has not")
-    what.add_argument("--claims", nargs="+", action="extend", metavar="CLAIM", help='"bits", "own positions"')
+    what.add_argument("--heads", metavar="m:read", help="a function of a layer that gives its weights of attention")
+    what.add_argument(
+        "--claims", nargs="+", action="extend", metavar="CLAIM", help='"bits", "own positions", "mean of dropout"'
+    )
     how = parser.add_argument_group("what is judged")
     how.add_argument("--only", nargs="+", action="extend", metavar="LAW", help="laws, and parts of the names of cases")
     how.add_argument("--level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
@@ -82,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 SETTINGS = (
     "inputs", "vocabulary", "width", "arrays", "mask", "window", "layers", "positions", "longest", "pad", "lacks",
-    "claims",
+    "claims", "heads",
 )  # fmt: skip
 
 

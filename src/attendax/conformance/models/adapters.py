@@ -1,37 +1,41 @@
 """A model of each library as a function of inputs and keywords, in a few lines each.
 
-A script prints the source of the one that is used, so each uses nothing of this package.
+A script prints the source of the one that is used and of what that uses, so each uses nothing else of this package.
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
+
+from .of_torch import of_torch, of_transformers
+from .offers import Offer, Way, with_seed
 
 
-class Offer(NamedTuple):
-    """What an adapter makes of a model.
+def in_float64(model):
+    """A copy of a module of flax or equinox, its weights in float64."""
+    import jax
 
-    Attributes:
-        apply: from inputs and keywords to results.
-        arrays: of which framework.
-        made, given: the function that made ``apply`` of the model, if any did, and what else it was given.
-        facts: what the model says of itself, under the names of ``check_model``.
-        ways: other functions that have to give the same.
-        embedding: of a torch module, gives what turns tokens into vectors.
-    """
+    def widened(x):
+        return x.astype("float64") if hasattr(x, "dtype") and jax.numpy.issubdtype(x.dtype, jax.numpy.floating) else x
 
-    apply: Callable[..., Any]
-    arrays: str | None = None
-    made: Callable[..., Any] | None = None
-    facts: Mapping[str, Any] = {}
-    ways: Mapping[str, Callable[..., Any]] = {}
-    embedding: Any = None
-    given: tuple[Any, ...] = ()
+    with jax.enable_x64(True):
+        if hasattr(model, "unbind"):  # of linen
+            module, variables = model.unbind()
+            return module.bind(jax.tree.map(widened, variables))
+        if type(model).__module__.startswith("equinox."):
+            return jax.tree.map(widened, model)
+        from flax import nnx
+
+        graph, state = nnx.split(model)
+        return nnx.merge(graph, jax.tree.map(widened, state))
+
+
+WIDE = {"float64": Way(in_float64, forward="in_float64", gradient=None)}
 
 
 def _of_flax(model: Any, causal: bool | None) -> Offer:
-    return Offer(from_flax(model), "jax", from_flax)
+    return Offer(from_flax(model), "jax", from_flax, ways=WIDE)
 
 
 def from_flax(model):
@@ -45,7 +49,7 @@ def from_flax(model):
 
 
 def _of_equinox(model: Any, causal: bool | None) -> Offer:
-    return Offer(from_equinox(model), "jax", from_equinox)
+    return Offer(from_equinox(model), "jax", from_equinox, ways=WIDE)
 
 
 def from_equinox(model):
@@ -62,141 +66,46 @@ def from_equinox(model):
 def _of_keras(model: Any, causal: bool | None) -> Offer:
     import keras
 
-    return Offer(from_keras(model), keras.backend.backend(), from_keras)
+    facts = {} if any(generators(model)) else {"lacks": {"dropout": "no layer of it draws"}}
+    return Offer(from_keras(model), keras.backend.backend(), from_keras, facts)
 
 
 def from_keras(model):
-    """A model or layer of keras, in inference."""
+    """A model or layer of keras, in inference; with a seed in training."""
 
-    def apply(inputs, **options):
-        return model(inputs, training=False, **options)
+    def apply(inputs, seed=None, **options):
+        with seeded(model, seed):
+            return model(inputs, training=seed is not None, **options)
 
-    apply.__signature__ = inspect.signature(model.call)
+    apply.__signature__ = with_seed(inspect.signature(model.call))
     return apply
 
 
-def _of_torch(model: Any, causal: bool | None) -> Offer:
-    found = embedding_of_torch if embedding_of_torch(model) is not None else None
-    return Offer(from_torch(model), "torch", from_torch, {}, {"training mode": in_training(model)}, found)
+def generators(model):
+    """The states of all that draws in a model of keras."""
+    return [x for x in model.non_trainable_variables if x.path.endswith("seed_generator_state")]
 
 
-def embedding_of_torch(model):
-    """The first embedding of a module; None where it has none."""
-    import torch
+@contextlib.contextmanager
+def seeded(model, seed):
+    """A model of keras whose generators begin at a seed, and forget it afterwards."""
+    import keras
+    from keras import ops
 
-    return next((module for module in model.modules() if isinstance(module, torch.nn.Embedding)), None)
-
-
-def from_torch(model):
-    """A module of torch, in evaluation."""
-    model.eval()
-
-    def apply(inputs, **options):
-        return model(inputs, **options)
-
-    apply.__signature__ = inspect.signature(model.forward)
-    return apply
-
-
-def in_training(model):
-    """A copy of the module in training, without dropout."""
-    import copy
-
-    model = copy.deepcopy(model).train()
-    for module in model.modules():
-        for name, x in vars(module).items():
-            if isinstance(x, float) and (name == "p" or "drop" in name):
-                setattr(module, name, 0.0)
-
-    def apply(inputs, **options):
-        return model(inputs, **options)
-
-    return apply
-
-
-def _of_transformers(model: Any, causal: bool | None) -> Offer:
-    config, name = model.config, type(model).__name__
-    facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
-    known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
-    if causal is None and (told := [means for part, means in known.items() if part in name]):
-        facts["causal"] = told[0] and getattr(config, "is_decoder", True)  # an encoder's head does not hide the future
-    if causal or facts.get("causal"):
-        facts["cache"] = cache_of_transformers(model)
-    ways = {"training mode": in_training_of_transformers(model)}
-    for name in {"eager", "sdpa"} - {getattr(config, "_attn_implementation", None)}:
-        with contextlib.suppress(ValueError, ImportError):  # as it says where it has no such attention
-            ways[f"attention {name}"] = with_attention_of_transformers(model, name)
-    return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
-
-
-def embedding_of_transformers(model):
-    """What turns tokens into vectors."""
-    return model.get_input_embeddings()
-
-
-def from_transformers(model):
-    """A model of transformers, in evaluation: its logits, or its last hidden state."""
-    model.eval()
-
-    def apply(inputs, mask=None, positions=None):
-        options = {} if positions is None else {"position_ids": positions}
-        found = model(
-            input_ids=inputs, attention_mask=None if mask is None else mask.long(), use_cache=False, **options
-        )
-        return found.logits if "logits" in found else found.last_hidden_state
-
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        apply.__signature__ = inspect.Signature(list(inspect.signature(apply).parameters.values())[:2])
-    return apply
-
-
-def in_training_of_transformers(model):
-    """A copy in training, without dropout."""
-    import copy
-
-    copied = copy.deepcopy(model)
-    apply = from_transformers(copied)
-    copied.train()
-    for module in copied.modules():
-        for name, x in vars(module).items():
-            if isinstance(x, float) and (name == "p" or "drop" in name):
-                setattr(module, name, 0.0)
-    return apply
-
-
-def with_attention_of_transformers(model, implementation):
-    """A copy with another attention."""
-    import copy
-
-    copied = copy.deepcopy(model)
-    copied.set_attn_implementation(implementation)
-    return from_transformers(copied)
-
-
-def cache_of_transformers(model):
-    """Its dynamic cache."""
-    from transformers import DynamicCache
-
-    def init(batch, room):
-        return DynamicCache(config=model.config)
-
-    def step(inputs, cache):
-        found = model(input_ids=inputs, past_key_values=cache, use_cache=True)
-        if getattr(found, "past_key_values", None) is None:
-            raise NotImplementedError("its cache is not past_key_values")
-        return found.logits if "logits" in found else found.last_hidden_state, found.past_key_values
-
-    def reorder(cache, rows):
-        cache.reorder_cache(rows)
-        return cache
-
-    return init, step, reorder
+    if seed is None:
+        yield
+        return
+    begun = [
+        (x, ops.cast(ops.stack([ops.cast(seed, "int32"), 17 + k]), "uint32")) for k, x in enumerate(generators(model))
+    ]
+    with keras.StatelessScope(state_mapping=begun):
+        yield
 
 
 FAMILIES: dict[str, Callable[[Any, bool | None], Offer]] = {  # the first that is among the classes of a model
-    "transformers.modeling_utils.PreTrainedModel": _of_transformers,
+    "transformers.modeling_utils.PreTrainedModel": of_transformers,
     "keras.src.layers.layer.Layer": _of_keras,
-    "torch.nn.modules.module.Module": _of_torch,
+    "torch.nn.modules.module.Module": of_torch,
     "flax.nnx.module.Module": _of_flax,
     "flax.linen.module.Module": _of_flax,
     "equinox._module._module.Module": _of_equinox,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from .request import Request
+from .request import Request, vectors
 
-KEYWORDS = ("mask", "lengths", "segment_ids", "positions")  # what the call of a model may take beside its inputs
+KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
 POSITIONS = ("absolute", "rotary", "relative", "none")
 
 
@@ -29,10 +29,12 @@ class Model:
         longest: the most tokens that it takes.
         pad: the token that stands for padding, where the model knows it by that.
         steps: what its cache offers: "cache", "reordering", "positions of steps".
-        ways: other ways of running, by name.
+        ways: other ways of running, by name, and what is asked of each: "results", "gradient".
         gradient: why there is none; empty where there is one.
+        heads: why the weights of its heads are not known; empty where they are.
         lacks: traits that it is said not to offer, and why.
-        claims: "bits": what does not matter changes no bit; "own positions": each text's are counted by itself.
+        claims: "bits": what does not matter changes no bit; "own positions": each text's are counted by itself;
+            "mean of dropout": it is on the weights of one layer of attention and on nothing else.
         dtype: of its results.
         process: why it is run in the process that judges; empty where it has one of its own.
         lines: Python that makes the model and runs it, by name; for scripts.
@@ -54,13 +56,18 @@ class Model:
     longest: int | None
     pad: int | None
     steps: frozenset[str]
-    ways: tuple[str, ...]
+    ways: Mapping[str, tuple[str, ...]]
     gradient: str
+    heads: str
     lacks: Mapping[str, str]
     claims: frozenset[str]
     dtype: str = "float32"
     process: str = ""
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def vectors(self, tokens: np.ndarray) -> np.ndarray:
+        """What tokens stand for, where inputs are vectors: (B, T, M)."""
+        return vectors(int(self.lines["width"]))[tokens]
 
     @property
     def bits(self) -> bool:
@@ -105,6 +112,12 @@ class Model:
             "no order": (self.positions == "none" and not self.causal, "positions are not said to be none"),
             "window": (self.window is not None, "no window is given"),
             "gradient": (not self.gradient, self.gradient),
+            "heads": (not self.heads, self.heads),
+            "dropout": ("seed" in self.accepts, "no argument seed"),
+            "mean of dropout": (
+                "mean of dropout" in self.claims,
+                "not said to be on the weights of one layer of attention alone",
+            ),
             **{name: (name in self.steps, f"no {name} is given") for name in STEPS},
         }
         offered, why = reasons.get(trait, (True, ""))
@@ -114,5 +127,5 @@ class Model:
 STEPS = ("cache", "reordering", "positions of steps")
 TRAITS = (
     "batch", "mask", "right padding", "left padding", "places of tokens", "vectors", "segment_ids", "given positions",
-    "relative", "order", "no order", "window", "gradient", "heads", "dropout", *STEPS,
+    "relative", "order", "no order", "window", "gradient", "heads", "dropout", "mean of dropout", *STEPS,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from ..judge.verdicts import Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from .law import TITLES
 
+AGAIN = "ways: again"
 FOLLOW = {  # a law -> those that may fail for no other reason than that it does
     "batch": set(TITLES),
     "future": {"window", "positions", "padding", "packing", "cache", "ways", "gradient"},
@@ -26,12 +27,13 @@ def causes(outcomes: Sequence[Outcome], usual: dict[str, str]) -> tuple[Cause, .
         usual: by the name of a case, what usually causes it.
     """
     left, found = list(outcomes), []
-    for law in TITLES:
+    at_random = any(o.case.name == AGAIN for o in outcomes)  # then nothing that was compared is sure
+    for law in ("ways", *TITLES) if at_random else TITLES:
         own = [o for o in left if o.case.law == law]
         if not own:
             continue
         first = own[0]
-        follow = FOLLOW.get(law, set()) - {law}
+        follow = set(TITLES) if law == "ways" and at_random else FOLLOW.get(law, set()) - {law}
         mine = own + [o for o in left if o not in own and (o.case.law in follow or o.finding == first.finding)]
         left = [o for o in left if o not in mine]
         broken = all(o.verdict in (Verdict.OBSCURE, Verdict.CRASH, Verdict.TIMEOUT) for o in own)

@@ -14,7 +14,7 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome, versions
 from ..worker.errors import Died, Failed
-from . import batch, cache, future, gradient, packing, padding, positions, ways, window
+from . import batch, cache, dropout, future, gradient, heads, packing, padding, positions, ways, window
 from .blackbox import Model
 from .causes import causes
 from .describing import describe
@@ -23,7 +23,7 @@ from .remote import allow, described_there, end, place
 from .script import script
 from .trial import Found, Trial
 
-FAMILIES = (batch, future, window, positions, padding, packing, cache, ways, gradient)
+FAMILIES = (batch, future, window, positions, padding, packing, cache, ways, dropout, heads, gradient)
 
 
 def check_model(
@@ -44,7 +44,8 @@ def check_model(
     ``apply(inputs, *, mask=None, lengths=None, segment_ids=None, positions=None)`` takes tokens (B, T) or vectors
     (B, T, M) and gives a result for each position, (B, T, ...), the first of several. A keyword is passed only where a
     law needs it; what the signature does not name is not offered. ``mask`` is (B, T), True = a real token; ``lengths``
-    (B,) is padding on the right; ``segment_ids`` and ``positions`` are (B, T) integers.
+    (B,) is padding on the right; ``segment_ids`` and ``positions`` are (B, T) integers; ``seed`` () is an integer by
+    which dropout is drawn, and there is none without.
 
     Args:
         apply: the function; or a module of torch, transformers, flax nnx, flax linen (bound), equinox or keras; or the
@@ -68,7 +69,10 @@ def check_model(
             "rotary", "relative" or "none"; ``longest``, the most tokens that it takes; ``pad``, the token of padding,
             where the model knows it by that; ``ways``, keywords that change no number, by name: ``{"flash":
             {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (what does not matter changes no
-            bit) and "own positions" (each text is counted by itself, from the mask or the ids).
+            bit), "own positions" (each text is counted by itself, from the mask or the ids) and "mean of dropout" (it
+            is on the weights of one layer of attention alone); ``heads``, a function that reads the weights of a layer
+            of attention: of the layer, a mapping of ``W_Q``, ``W_K``, ``W_V`` (M, N·D), ``W_O`` (N·D, M), ``b_Q``,
+            ``b_K``, ``b_V``, ``b_O`` or None, and ``num_heads``.
 
     Returns:
         ``Report``, whose laws are those of models in place of L1 to L17.

@@ -12,18 +12,18 @@ from attendax.legible import did_you_mean
 
 from ..adapters.source import resolve
 from ..worker.errors import Failed
-from .adapters import Offer
 from .blackbox import KEYWORDS, POSITIONS, TRAITS, Model
 from .law import TITLES
 from .layers import offer
+from .offers import Offer
 from .request import COUNT, Request
 from .runner import Runner
 
 SAID = (
     "name", "inputs", "vocabulary", "width", "arrays", "mask", "cache", "window", "layers", "positions", "longest",
-    "pad", "ways", "lacks", "claims",
+    "pad", "ways", "lacks", "claims", "heads",
 )  # fmt: skip
-CLAIMS = ("bits", "own positions")
+CLAIMS = ("bits", "own positions", "mean of dropout")
 KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
 UNSAID = object()
 
@@ -41,8 +41,12 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     target = resolve(apply) if path else apply
     if said.get("cache"):
         said = {**said, "cache": tuple(resolve(x) if isinstance(x, str) else x for x in said["cache"])}
+    if isinstance(said.get("heads"), str):
+        said = {**said, "heads": resolve(said["heads"])}
     made = offer(target, causal)
-    said = {**made.facts, **said}
+    lacks = _lacks(made.facts.get("lacks", ())) | _lacks(said.get("lacks", ()))
+    claims = (*made.facts.get("claims", ()), *_words(said.get("claims", ())))
+    said = {**made.facts, **said, "lacks": lacks, "claims": claims}
     causal = said.pop("causal", None) if causal is None else causal
     if not isinstance(causal, bool):
         raise ValueError(
@@ -74,8 +78,9 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         steps=_steps(said.get("cache")),
         ways=runner.ways,
         gradient=runner.gradient,
-        lacks=_lacks(said.get("lacks", ())),
-        claims=frozenset(said.get("claims", ())),
+        heads=_heads(runner),
+        lacks=said["lacks"],
+        claims=frozenset(said["claims"]),
         dtype=dtype,
         lines=_lines(runner, path, size, width),
     )
@@ -111,8 +116,7 @@ def _check(said: Mapping[str, Any], padding: Any, accepts: frozenset[str]) -> No
     if padding not in ("mask", "lengths", None):
         raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
     for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *TITLES))):
-        given = said.get(name) or ()
-        for word in [given] if isinstance(given, str) else given:
+        for word in _words(said.get(name) or ()):
             if word not in known:
                 near = did_you_mean(word, known)
                 raise ValueError(f"check_model: {name} got {word!r}, expected one of {', '.join(known)}{near}")
@@ -122,10 +126,28 @@ def _check(said: Mapping[str, Any], padding: Any, accepts: frozenset[str]) -> No
             raise ValueError(f"check_model: {name} got {x!r}, expected a whole number, 1 or more")
 
 
+def _words(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 def _lacks(lacks: Any) -> dict[str, str]:
-    if isinstance(lacks, Mapping):
-        return dict(lacks)
-    return dict.fromkeys([lacks] if isinstance(lacks, str) else lacks, "said to be lacking")
+    return dict(lacks) if isinstance(lacks, Mapping) else dict.fromkeys(_words(lacks), "said to be lacking")
+
+
+def _heads(runner: Runner) -> str:
+    """Why the weights of the heads are not known; empty where they are.
+
+    Raises:
+        ValueError: what reads them gives something else.
+    """
+    if runner.heads is None:
+        return "no function heads is given that reads q, k and v"
+    if runner.table is None:
+        return "inputs are tokens"
+    try:
+        return "" if runner.weights else "no weights"
+    except NotImplementedError as error:
+        return str(error)
 
 
 def _tokens(count: int, pad: int | None) -> np.ndarray:
@@ -154,7 +176,8 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     for kind, eager in sorted(kinds, key=lambda kind: kind[0] not in sys.modules):
         if not importlib.util.find_spec(kind):
             continue
-        runner = Runner(made, target, kind, eager, width, said.get("cache"), said.get("ways") or {})
+        runner = Runner(made, target, kind, eager, width, said.get("cache"), said.get("ways") or {},
+                        said.get("heads"))  # fmt: skip
         try:
             found = runner.run(request)
             return runner, str(found.dtype), found.shape[-1]
@@ -165,12 +188,4 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
 
 
 def _lines(runner: Runner, path: str | None, size: int, width: int) -> dict[str, str]:
-    lines = runner.lines(path) | {"width": str(size), "results": str(width)}
-    plain = "eager" if runner.eager else "forward"
-    lines["way "] = f"{plain} apply"
-    for way in runner.ways:
-        function = runner.called(way)[0]
-        keywords = runner.keywords.get(way)
-        given = f"partial(apply, **{dict(keywords)!r})" if keywords is not None else "apply"
-        lines[f"way {way}"] = f"{function} {runner.offer.ways[way].__name__ if way in runner.offer.ways else given}"
-    return lines
+    return runner.lines(path) | {"width": str(size), "results": str(width)}

@@ -8,6 +8,7 @@ from ..judge.verdicts import Finding, Verdict
 from .request import Request
 from .trial import FINE, Evidence, Found, Trial, distance
 
+SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
 Places = Sequence[tuple[tuple[int, int], tuple[int, int]]]  # (row, position) of the one, and of the other
 
 
@@ -23,23 +24,41 @@ def same(trial: Trial, one: Request, other: Request, places: Places, said: str, 
         usual: what usually causes it.
         slack: times the rounding that is allowed.
     """
-    expected, got = trial.ask(one), trial.ask(other)
-    at, beside = (np.array([pair[k] for pair in places]) for k in (0, 1))
-    expected, got = expected[at[:, 0], at[:, 1]], got[beside[:, 0], beside[:, 1]]
+    expected = trial.ask(one)[tuple(np.array([at for at, _ in places]).T)]
     if np.isnan(expected).any():
         return not_a_number(one, places[int(np.isnan(expected).any(-1).argmax())][0])
+    found = equal(trial, expected, other, [beside for _, beside in places], said, usual, slack)
+    if found.evidence is None:
+        return found
+    at = next(at for at, beside in places if beside == found.evidence.beside)
+    return found._replace(evidence=found.evidence._replace(one=one, at=at))
+
+
+def equal(
+    trial: Trial,
+    expected: np.ndarray,
+    request: Request,
+    places: Sequence[tuple[int, int]],
+    said: str,
+    usual: str,
+    slack: float = 1,
+) -> Found:
+    """Whether a request gives the results ``expected`` (places, C) at places (row, position); see ``same``."""
+    got = trial.ask(request)[tuple(np.array(places).T)]
     apart, allowed = distance(expected, got), slack * trial.allowed(expected)
     wrong = apart > allowed
     if not wrong.any():
         return measured(apart, allowed)
     first = int(wrong.argmax())
-    row, position = places[first][1]
+    row, position = places[first]
     verdict = Verdict.NAN if np.isnan(got[first]).any() else Verdict.WRONG
     said = (
         f"{said}: row {row}, position {position} {'is NaN' if verdict is Verdict.NAN else _off(apart, allowed, first)}"
     )
     finding = measure_of(Finding(verdict, said), expected[first], apart[first], allowed[first], (row, position))
-    return Found(finding, Evidence(one, other, *places[first], float(allowed[first])), usual)
+    return Found(
+        finding, Evidence(expected[first], request, places[first], places[first], float(allowed[first])), usual
+    )
 
 
 def not_a_number(request: Request, at: tuple[int, int]) -> Found:

@@ -1,20 +1,30 @@
 """Layers of attention as functions of vectors and a mask, in a few lines each; a script prints the one that is used."""
 
+from collections.abc import Callable
 from typing import Any
 
-from .adapters import FAMILIES, Offer
+from . import weights
+from .adapters import FAMILIES, WIDE, seeded
+from .of_torch import NO_RATE, drawing, torch_ways
+from .offers import Offer
 
 
 def from_flax_attention(layer, causal):
     """``MultiHeadAttention`` of nnx, or of linen bound to its variables: a mask (B, 1, T, S), True = may look."""
+    import jax
     import jax.numpy as jnp
+    from flax import nnx
 
-    def apply(inputs, mask=None):
+    def apply(inputs, mask=None, seed=None):
         batch, length = inputs.shape[:2]
         visible = jnp.ones((batch, 1, length, length), bool)
         visible = visible & jnp.tri(length, dtype=bool)[None, None] if causal else visible
         visible = visible if mask is None else visible & mask[:, None, None, :]
-        return layer(inputs, mask=visible, deterministic=True)
+        if seed is None:
+            return layer(inputs, mask=visible, deterministic=True)
+        key = jax.random.key(seed)
+        drawn = {"rngs": nnx.Rngs(dropout=key)} if isinstance(layer, nnx.Module) else {"dropout_rng": key}
+        return layer(inputs, mask=visible, deterministic=False, **drawn)
 
     return apply
 
@@ -23,10 +33,11 @@ def from_keras_attention(layer, causal):
     """``MultiHeadAttention`` of keras."""
     from keras import ops
 
-    def apply(inputs, mask=None):
+    def apply(inputs, mask=None, seed=None):
         batch, length = inputs.shape[:2]
         given = {} if mask is None else {"attention_mask": ops.broadcast_to(mask[:, None, :], (batch, length, length))}
-        return layer(inputs, inputs, use_causal_mask=causal, training=False, **given)
+        with seeded(layer, seed):
+            return layer(inputs, inputs, use_causal_mask=causal, training=seed is not None, **given)
 
     return apply
 
@@ -36,73 +47,107 @@ def from_equinox_attention(layer, causal):
     import jax
     import jax.numpy as jnp
 
-    def apply(inputs, mask=None):
+    def apply(inputs, mask=None, seed=None):
         batch, length = inputs.shape[:2]
         visible = jnp.ones((batch, length, length), bool)
         visible = visible & jnp.tri(length, dtype=bool)[None] if causal else visible
         visible = visible if mask is None else visible & mask[:, None, :]
-        return jax.vmap(lambda x, seen: layer(x, x, x, mask=seen))(inputs, visible)
+        if seed is None:
+            return jax.vmap(lambda x, seen: layer(x, x, x, mask=seen, inference=True))(inputs, visible)
+        keys = jax.random.split(jax.random.key(seed), batch)
+        return jax.vmap(lambda x, seen, key: layer(x, x, x, mask=seen, key=key, inference=False))(inputs, visible, keys)
 
     return apply
 
 
-def from_torch_attention(layer, causal):
+def from_torch_attention(layer, causal, training=False):
     """``nn.MultiheadAttention``: masks in which True = may not look."""
     import torch
 
-    layer.eval()
+    layer.train(training)
 
-    def apply(inputs, mask=None):
+    def apply(inputs, mask=None, seed=None):
         inputs = inputs if layer.batch_first else inputs.transpose(0, 1)
         length = inputs.shape[1 if layer.batch_first else 0]
         order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
         dropped = None if mask is None else ~mask
-        found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
+        with drawing(layer, seed):
+            found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
         return found if layer.batch_first else found.transpose(0, 1)
 
     return apply
 
 
-def from_torch_encoder_layer(layer, causal):
+def from_torch_encoder_layer(layer, causal, training=False):
     """``nn.TransformerEncoderLayer``: masks in which True = may not look."""
     import torch
 
-    layer.eval()
+    layer.train(training)
 
-    def apply(inputs, mask=None):
+    def apply(inputs, mask=None, seed=None):
         first = layer.self_attn.batch_first
         inputs = inputs if first else inputs.transpose(0, 1)
         length = inputs.shape[1 if first else 0]
         order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
-        found = layer(inputs, src_mask=order, src_key_padding_mask=None if mask is None else ~mask)
+        with drawing(layer, seed):
+            found = layer(inputs, src_mask=order, src_key_padding_mask=None if mask is None else ~mask)
         return found if first else found.transpose(0, 1)
 
     return apply
 
 
-def _offer(make: Any, arrays: str, width: str = "") -> Any:
+def _offer(
+    make: Callable[..., Any], arrays: str, width: str, rate: str = "", heads: Callable[[Any], Any] | None = None
+) -> Any:
+    """What makes an offer of a layer.
+
+    Args:
+        make: its adapter.
+        arrays: of which framework; "keras": of the one that keras has.
+        width, rate: of vectors, and of dropout: the attribute that has it; "" where a user says it.
+        heads: reads its weights; its dropout is then on the weights of attention alone.
+    """
+
     def offer(layer: Any, causal: bool | None) -> Offer:
-        facts = {"inputs": "vectors", "positions": "none", "layers": 1}
-        for part in filter(None, width.split(".")):
-            facts["width"] = getattr(facts.get("width", layer), part)
-        kind = arrays
+        facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
+        facts |= {"width": _attribute(layer, width)} if width else {}
+        facts["claims"] = ["mean of dropout"] if heads else []
+        if not _attribute(layer, rate):
+            facts["lacks"] = {"dropout": NO_RATE}
+        kind, ways = arrays, torch_ways() if arrays == "torch" else WIDE
         if kind == "keras":
             import keras
 
-            kind = keras.backend.backend()
-        return Offer(make(layer, bool(causal)), kind, make, facts, given=(bool(causal),))
+            kind, ways = keras.backend.backend(), {}
+        return Offer(make(layer, bool(causal)), kind, make, facts, ways, given=(bool(causal),), heads=heads)
 
     return offer
 
 
+def _attribute(layer: Any, path: str) -> Any:
+    for name in path.split("."):
+        layer = getattr(layer, name)
+    return layer
+
+
 LAYERS = {
-    "flax.nnx.nn.attention.MultiHeadAttention": _offer(from_flax_attention, "jax", "in_features"),
-    "flax.linen.attention.MultiHeadDotProductAttention": _offer(from_flax_attention, "jax"),
-    "keras.src.layers.attention.multi_head_attention.MultiHeadAttention": _offer(from_keras_attention, "keras"),
-    "equinox.nn._attention.MultiheadAttention": _offer(from_equinox_attention, "jax", "query_size"),
-    "torch.nn.modules.activation.MultiheadAttention": _offer(from_torch_attention, "torch", "embed_dim"),
+    "flax.nnx.nn.attention.MultiHeadAttention": _offer(
+        from_flax_attention, "jax", "in_features", "dropout_rate", weights.of_flax
+    ),
+    "flax.linen.attention.MultiHeadDotProductAttention": _offer(
+        from_flax_attention, "jax", "", "dropout_rate", weights.of_flax
+    ),
+    "keras.src.layers.attention.multi_head_attention.MultiHeadAttention": _offer(
+        from_keras_attention, "keras", "", "_dropout", weights.of_keras
+    ),
+    "equinox.nn._attention.MultiheadAttention": _offer(
+        from_equinox_attention, "jax", "query_size", "dropout.p", weights.of_equinox
+    ),
+    "torch.nn.modules.activation.MultiheadAttention": _offer(
+        from_torch_attention, "torch", "embed_dim", "dropout", weights.of_torch
+    ),
     "torch.nn.modules.transformer.TransformerEncoderLayer": _offer(
-        from_torch_encoder_layer, "torch", "self_attn.embed_dim"
+        from_torch_encoder_layer, "torch", "self_attn.embed_dim", "dropout1.p"
     ),
 }
 KNOWN = LAYERS | FAMILIES  # the first that is among the classes of a model

@@ -34,7 +34,7 @@ class Remote(Worker):
             Died: the process ended, or gave no answer in time.
         """
         arrays = {"tokens": request.tokens} | ({} if request.weights is None else {"weights": request.weights})
-        given = {name: getattr(request, name) for name in ("way", "chunks", "room", "order")}
+        given = {name: getattr(request, name) for name in ("way", "chunks", "room", "order", "read")}
         asked = protocol.Request("model", arrays, dict(request.options), given, {}, {}, "")
         found = answered(self.call(asked, "", ROOM))
         if set(found) != {"out"}:
@@ -54,7 +54,8 @@ def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> 
         if "raised" in told:
             raise error_of(told, path)
         sets = {name: frozenset(told[name]) for name in SETS}
-        lists = {"known_tokens": np.array(told["known_tokens"], np.int32), "ways": tuple(told["ways"])}
+        lists: dict[str, Any] = {"known_tokens": np.array(told["known_tokens"], np.int32)}
+        lists["ways"] = {name: tuple(asked) for name, asked in told["ways"].items()}
         return Model(run=worker.run, **told | sets | lists)
     except Died as died:
         worker.close()
@@ -75,6 +76,10 @@ def place(apply: Any, said: Mapping[str, Any]) -> tuple[str, dict[str, Any], str
         if whys := [reason for _, reason in paths if reason]:
             return "", there, whys[0]
         there["cache"] = [name for name, _ in paths]
+    if callable(said.get("heads")):
+        there["heads"], why = path_in_other_process(said["heads"], "the function that reads the weights")
+        if why:
+            return "", dict(said), why
     try:
         json.dumps(there)
     except TypeError:

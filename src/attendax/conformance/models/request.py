@@ -13,12 +13,15 @@ class Request(NamedTuple):
 
     Attributes:
         tokens: integers (B, T).
-        options: keywords: ``mask`` (B, T), True = a real token; ``lengths`` (B,); ``segment_ids``, ``positions`` (B, T)
+        options: keywords: ``mask`` (B, T), True = a real token; ``lengths`` (B,); ``segment_ids``, ``positions`` (B,
+            T); ``seed`` (), of dropout, without which there is none
         way: of running, one of those that the model has; the plain one unless given.
         weights: (B, T); asks for the gradient of Σ weights · (results · ``direction``) with respect to the vectors.
         chunks: so many tokens at a time, through the cache; the whole at once, without it, unless given.
         room: of the cache, in tokens.
         order: after the first chunk, which row of the cache each row goes on from.
+        read: the name of a weight of a layer, which is asked for in place of results; none of it is an array without
+            numbers.
     """
 
     tokens: np.ndarray
@@ -28,6 +31,7 @@ class Request(NamedTuple):
     chunks: tuple[int, ...] = ()
     room: int = 0
     order: tuple[int, ...] = ()
+    read: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -35,11 +39,11 @@ class Request(NamedTuple):
         arrays = {"tokens": self.tokens, **self.options}
         arrays |= {} if self.weights is None else {"weights": self.weights}
         told = tuple((name, x.shape, str(x.dtype), x.tobytes()) for name, x in sorted(arrays.items()))
-        return told, self.way, self.chunks, self.room, self.order
+        return told, self.way, self.chunks, self.room, self.order, self.read
 
     def row(self, index: int) -> "Request":
         """The same question about one row."""
-        options = {name: x[index : index + 1] for name, x in self.options.items()}
+        options = {name: x[index : index + 1] if x.ndim else x for name, x in self.options.items()}
         weights = None if self.weights is None else self.weights[index : index + 1]
         return self._replace(tokens=self.tokens[index : index + 1], options=options, weights=weights)
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..adapters.source import import_line
 from ..worker.errors import Failed
-from .adapters import Offer
+from .offers import Offer, Way
 from .request import Request, direction, vectors
+from .weights import checked
 
 MADE_BY = ("in_jax", "in_torch", "in_numpy")
 
@@ -42,6 +43,7 @@ class Runner:
         width: of vectors; None for tokens.
         cache: functions ``(init, step)`` or ``(init, step, reorder)``.
         ways: keywords that change nothing, by name.
+        heads: of a layer of attention, gives its weights; that of the offer unless given.
     """
 
     def __init__(
@@ -53,17 +55,30 @@ class Runner:
         width: int | None,
         cache: Any,
         ways: Mapping[str, Any],
+        heads: Any = None,
     ) -> None:
         self.offer, self.target, self.eager, self.cache = offer, target, eager, cache
         self.library = library(arrays)
         self.table = None if width is None else vectors(width)
-        self.keywords = ways
+        self.keywords, self.heads = ways, heads or offer.heads
+        of_library = {name: Way(_itself, (), (), *of) for name, of in self.library.WAYS.items() if not eager}
+        self._ways = of_library | dict(offer.ways) | {name: Way(_itself) for name in ways}
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        """The names of all ways of running."""
-        of_library = {} if self.eager else self.library.WAYS
-        return *of_library, *self.offer.ways, *self.keywords
+    def ways(self) -> dict[str, tuple[str, ...]]:
+        """The names of all ways of running, and what is asked of each."""
+        asked = {name: {"results": way.forward, "gradient": way.gradient} for name, way in self._ways.items()}
+        return {name: tuple(what for what, by in of.items() if by is not None) for name, of in asked.items()}
+
+    @functools.cached_property
+    def weights(self) -> dict[str, np.ndarray]:
+        """Of a layer of attention.
+
+        Raises:
+            NotImplementedError: it is not attention of its weights alone.
+            ValueError: the function ``heads`` gives something else.
+        """
+        return checked(self.heads(self.target))
 
     @property
     def gradient(self) -> str:
@@ -75,7 +90,7 @@ class Runner:
         return ""
 
     def run(self, request: Request) -> np.ndarray:
-        """Results (B, T, C), or the gradient (B, T, M), as a copy.
+        """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy.
 
         Raises:
             NotImplementedError: the model says that it has nothing of the kind.
@@ -83,6 +98,8 @@ class Runner:
         """
         try:
             with self._quiet():
+                if request.read:
+                    return self.weights.get(request.read, np.zeros(0))
                 return self._checked(request, self.library.to_numpy(self._run(request)))
         except (NotImplementedError, Failed):
             raise
@@ -100,28 +117,33 @@ class Runner:
         options = dict(request.options)
         if request.chunks:
             return self.library.steps(self.cache, inputs, options, request.chunks, request.room, request.order)
-        function, apply = self.called(request.way)
+        model, apply = self._made(request.way)
+        call = getattr(self.library, self.function(request.way, "results" if request.weights is None else "gradient"))
         if request.weights is None:
-            return getattr(self.library, function)(apply, inputs, options)
-        width = self.run(request._replace(weights=None)).shape[-1]
+            return call(apply, inputs, options)
+        width = self.run(request._replace(weights=None, way="")).shape[-1]
         cotangent = request.weights[:, :, None] * direction(width)
         if self.offer.embedding is None or self.table is not None:
-            return self.library.gradient(apply, inputs, options, cotangent)
-        embedding = self.offer.embedding(self.target)
-        return self.library.gradient(apply, inputs, options, cotangent, embedding)
+            return call(apply, inputs, options, cotangent)
+        return call(apply, inputs, options, cotangent, self.offer.embedding(model))
 
-    def called(self, way: str) -> tuple[str, Callable[..., Any]]:
-        """The function of the library that runs a way, and the model as it is given to it."""
-        plain = "eager" if self.eager else "forward"
-        if way in self.offer.ways:
-            return plain, self.offer.ways[way]
-        if way in self.keywords:
-            return plain, self._with(way)
-        return self.library.WAYS[way] if way else plain, self.offer.apply
+    def function(self, way: str, asked: str) -> str:
+        """The function of the library that runs a way: for its results, or the gradient."""
+        known = self._ways.get(way)
+        if asked == "gradient":
+            return (known and known.gradient) or "gradient"
+        return (known and known.forward) or ("eager" if self.eager else "forward")
 
     @functools.lru_cache  # noqa: B019  # JAX compiles anew for a function that is new
-    def _with(self, way: str) -> Callable[..., Any]:
-        return functools.partial(self.offer.apply, **self.keywords[way])
+    def _made(self, name: str) -> tuple[Any, Callable[..., Any]]:
+        """The model that is run in a way, and as a function."""
+        if name in self.keywords:
+            return self.target, functools.partial(self.offer.apply, **self.keywords[name])
+        way = self.offer.ways.get(name)
+        if way is None or self.offer.made is None:
+            return self.target, self.offer.apply
+        model = way.of(self.target, *way.args)
+        return model, self.offer.made(model, *self.offer.given, *way.more)
 
     def _checked(self, request: Request, found: np.ndarray) -> np.ndarray:
         if found.shape[:2] != request.tokens.shape or found.dtype.kind not in "fVi":
@@ -135,19 +157,15 @@ class Runner:
         if made is None:
             text = import_line(self.target, path, "apply")
         else:
-            lines = [
-                import_line(self.target, path, "model"),
-                inspect.getsource(made),
-                f"apply = {made.__name__}({', '.join(['model', *map(repr, self.offer.given)])})",
-            ]
-            text = "\n".join(["import inspect", *lines])
-        found = {"model": text}
+            lines = [import_line(self.target, path, "model"), import_line(made, None, made.__name__)]
+            text = "\n".join([*lines, _call(made, "model", self.offer.given, "apply")])
+        found = {"model": text} | self._lines_of_ways()
         if self.offer.embedding is not None and self.table is None:
             name = self.offer.embedding.__name__
-            found["embedding"] = f"{inspect.getsource(self.offer.embedding)}\nembedding = {name}(model)"
+            found["embedding"] = f"{inspect.getsource(self.offer.embedding)}\nembedding = {name}"
         names = ("init", "step", "reorder")
         if self.cache:
-            of_ours = getattr(self.cache[1], "__module__", "") == f"{__package__}.adapters"
+            of_ours = getattr(self.cache[1], "__module__", "") == f"{__package__}.of_torch"
             if not of_ours and not any(getattr(f, "__closure__", None) for f in self.cache):
                 parts = [import_line(f, None, name) for f, name in zip(self.cache, names, strict=False)]
                 found["cache"] = "\n".join([*parts, f"cache = {', '.join(names[: len(self.cache)])}"])
@@ -156,3 +174,29 @@ class Runner:
             if inspect.isfunction(function) and function.__module__ == self.library.__name__:
                 found[f"def {name}"] = inspect.getsource(function).rstrip()
         return found | {"header": self.library.HEADER}
+
+    def _lines_of_ways(self) -> dict[str, str]:
+        """Of each way, the functions that run it, the name of the model, and Python that makes another model."""
+        plain = f"{self.function('', 'results')} apply"
+        found = {"way ": plain, "gradient of ": "gradient apply"}
+        for name in self.ways:
+            given = f"partial(apply, **{dict(self.keywords[name])!r})" if name in self.keywords else "apply"
+            way = self.offer.ways.get(name)
+            if way is not None and self.offer.made is not None:
+                given = "of_way"
+                found[f"made {name}"] = "\n".join([
+                    import_line(way.of, None, way.of.__name__),
+                    _call(way.of, "model", way.args, "model_of_way"),
+                    _call(self.offer.made, "model_of_way", (*self.offer.given, *way.more), given),
+                ])  # fmt: skip
+            found[f"way {name}"] = f"{self.function(name, 'results')} {given}"
+            found[f"gradient of {name}"] = f"{self.function(name, 'gradient')} {given}"
+        return found
+
+
+def _itself(model: Any) -> Any:
+    return model
+
+
+def _call(function: Callable[..., Any], first: str, given: tuple[Any, ...], name: str) -> str:
+    return f"{name} = {function.__name__}({', '.join([first, *map(repr, given)])})"

@@ -14,9 +14,13 @@ MOST_NOISE = 1e-4  # more than that is no rounding, whoever made it
 
 
 class Evidence(NamedTuple):
-    """Two requests, a place of each, and what has to be of the two: "equal", "other", "finite", "zero" or "some"."""
+    """Two requests, a place of each, and what has to be of the two.
 
-    one: Request
+    ``one`` may be the numbers (C,) that are right. ``kind`` is "equal", "other", "finite", "zero", "some", or "mean":
+    the mean of ``other`` over seeds is in the direction of ``one`` what that is.
+    """
+
+    one: Request | np.ndarray
     other: Request
     at: tuple[int, int]  # row and position
     beside: tuple[int, int]

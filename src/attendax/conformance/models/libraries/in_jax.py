@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
-WAYS = {"not compiled": "eager"}
+WAYS = {"not compiled": ("eager", None), "gradient checkpointing": (None, "checkpointed")}  # forward, gradient
 
 
 def results(found):
@@ -25,6 +25,20 @@ def forward(apply, inputs, options):
 def eager(apply, inputs, options):
     """The same, not compiled."""
     return results(apply(jnp.asarray(inputs), **{name: jnp.asarray(x) for name, x in options.items()}))
+
+
+def in_float64(apply, inputs, options):
+    """The same of a model in float64, not compiled."""
+    with jax.enable_x64(True):
+        inputs = np.asarray(inputs)
+        inputs = inputs.astype(np.float64) if inputs.dtype == np.float32 else inputs
+        return np.asarray(eager(apply, inputs, options))
+
+
+@partial(jax.jit, static_argnums=0)
+def checkpointed(apply, inputs, options, cotangent):
+    """The gradient, with all that the model computes computed again for it."""
+    return gradient(jax.checkpoint(apply), inputs, options, cotangent)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -3,7 +3,7 @@
 import numpy as np
 
 HEADER = "import numpy as np"
-WAYS: dict[str, str] = {}
+WAYS: dict[str, tuple[str | None, str | None]] = {}
 
 
 def results(found):

@@ -2,9 +2,14 @@
 
 import numpy as np
 import torch
+import torch.utils.checkpoint
 
-HEADER = "import numpy as np\nimport torch"
-WAYS = {"gradients on": "with_gradients", "plain attention kernel": "by_plain_kernel"}
+HEADER = "from functools import partial\n\nimport numpy as np\nimport torch\nimport torch.utils.checkpoint"
+WAYS = {  # functions for the results and for the gradient
+    "gradients on": ("with_gradients", None),
+    "plain attention kernel": ("by_plain_kernel", "gradient_by_plain_kernel"),
+    "gradient checkpointing": (None, "checkpointed"),
+}
 
 
 def results(found):
@@ -39,6 +44,27 @@ def by_plain_kernel(apply, inputs, options):
         return forward(apply, inputs, options)
 
 
+def in_float64(apply, inputs, options):
+    """The same of a model in float64."""
+    inputs = tensor(inputs)
+    return forward(apply, inputs.double() if inputs.is_floating_point() else inputs, options)
+
+
+def gradient_by_plain_kernel(apply, inputs, options, cotangent, embedding=None):
+    """The gradient, by the kernel that is the formula."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return gradient(apply, inputs, options, cotangent, embedding)
+
+
+def checkpointed(apply, inputs, options, cotangent, embedding=None):
+    """The gradient, with all that the model computes computed again for it."""
+
+    def again(inputs, **options):
+        return torch.utils.checkpoint.checkpoint(lambda x: apply(x, **options), inputs, use_reentrant=False)
+
+    return gradient(again, inputs, options, cotangent, embedding)
+
+
 def gradient(apply, inputs, options, cotangent, embedding=None):
     """Of Σ cotangent · results, with respect to the vectors: of tokens, what the embedding gives."""
     leaves = []
@@ -56,8 +82,9 @@ def gradient(apply, inputs, options, cotangent, embedding=None):
     finally:
         if hook is not None:
             hook.remove()
-    pulled = torch.autograd.grad(found, leaves, tensor(cotangent).to(found.dtype), allow_unused=True)
-    return sum((torch.zeros_like(x) if g is None else g for x, g in zip(leaves, pulled, strict=True)), torch.zeros(()))
+    pulled = torch.autograd.grad(found, tuple(leaves), tensor(cotangent).to(found.dtype), allow_unused=True)
+    pairs = zip(leaves, pulled, strict=False)  # a part that is computed again leaves more
+    return sum((torch.zeros_like(x) if g is None else g for x, g in pairs), torch.zeros(()))
 
 
 def steps(cache, inputs, options, chunks, room, order):

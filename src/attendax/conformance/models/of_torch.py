@@ -1,0 +1,168 @@
+"""Modules of torch, and models of transformers, as functions; see ``adapters.py``."""
+
+import contextlib
+import inspect
+from typing import Any
+
+from .offers import Offer, Way, with_seed
+
+NO_RATE = "no rate of dropout above 0 is found in it"
+
+
+def of_torch(model: Any, causal: bool | None) -> Offer:
+    """Of a module of torch."""
+    found = embedding_of_torch if embedding_of_torch(model) is not None else None
+    return Offer(from_torch(model), "torch", from_torch, rates(model), torch_ways(), found)
+
+
+def torch_ways() -> dict[str, Way]:
+    """Of any module of torch."""
+    return {
+        "training mode": Way(without_dropout, more=(True,)),
+        "float64": Way(doubled, forward="in_float64", gradient=None),
+    }
+
+
+def rates(model: Any) -> dict[str, Any]:
+    """That a module of torch lacks dropout, where none of its modules has a rate."""
+    dropped = any(isinstance(x, float) and x > 0 for m in model.modules() for k, x in vars(m).items() if _is_rate(k))
+    return {} if dropped else {"lacks": {"dropout": NO_RATE}}
+
+
+def _is_rate(name: str) -> bool:
+    return name == "p" or "drop" in name
+
+
+def embedding_of_torch(model):
+    """The first embedding of a module; None where it has none."""
+    import torch
+
+    return next((module for module in model.modules() if isinstance(module, torch.nn.Embedding)), None)
+
+
+def from_torch(model, training=False):
+    """A module of torch, in evaluation unless in training; with a seed in training."""
+    model.train(training)
+
+    def apply(inputs, seed=None, **options):
+        with drawing(model, seed):
+            return model(inputs, **options)
+
+    apply.__signature__ = with_seed(inspect.signature(model.forward))
+    return apply
+
+
+@contextlib.contextmanager
+def drawing(model, seed):
+    """A module of torch in training, whose dropout draws from a seed; as it was afterwards."""
+    import torch
+
+    if seed is None:
+        yield
+        return
+    before = model.training
+    with torch.random.fork_rng():
+        torch.manual_seed(int(seed))
+        model.train()
+        try:
+            yield
+        finally:
+            model.train(before)
+
+
+def without_dropout(model):
+    """A copy of a module of torch, every rate of dropout 0."""
+    import copy
+
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        for name, x in vars(module).items():
+            if isinstance(x, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+    return model
+
+
+def doubled(model):
+    """A copy of a module of torch in float64."""
+    import copy
+
+    return copy.deepcopy(model).double()
+
+
+def of_transformers(model: Any, causal: bool | None) -> Offer:
+    """Of a model of transformers, which says most of this itself."""
+    config, name = model.config, type(model).__name__
+    facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
+    known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
+    if causal is None and (told := [means for part, means in known.items() if part in name]):
+        facts["causal"] = told[0] and getattr(config, "is_decoder", True)  # an encoder's head does not hide the future
+    if causal or facts.get("causal"):
+        facts["cache"] = cache_of_transformers(model)
+    ways = torch_ways()
+    for other in {"eager", "sdpa"} - {getattr(config, "_attn_implementation", None)}:
+        with contextlib.suppress(ValueError, ImportError):  # as it says where it has no such attention
+            with_attention(model, other)
+            ways[f"attention {other}"] = Way(with_attention, (other,))
+    if getattr(model, "supports_gradient_checkpointing", False):
+        ways["gradient checkpointing of layers"] = Way(with_checkpoints, more=(True,))
+    facts |= rates(model)
+    return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
+
+
+def embedding_of_transformers(model):
+    """What turns tokens into vectors."""
+    return model.get_input_embeddings()
+
+
+def from_transformers(model, training=False):
+    """A model of transformers, in evaluation unless in training: its logits, or its last hidden state."""
+    model.train(training)
+
+    def apply(inputs, mask=None, positions=None, seed=None):
+        options = {} if positions is None else {"position_ids": positions}
+        with drawing(model, seed):
+            found = model(
+                input_ids=inputs, attention_mask=None if mask is None else mask.long(), use_cache=False, **options
+            )
+        return found.logits if "logits" in found else found.last_hidden_state
+
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        known = inspect.signature(apply).parameters
+        apply.__signature__ = inspect.Signature([x for name, x in known.items() if name != "positions"])
+    return apply
+
+
+def with_checkpoints(model):
+    """A copy that computes its layers again for their gradients, without dropout."""
+    model = without_dropout(model)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def with_attention(model, implementation):
+    """A copy with another attention."""
+    import copy
+
+    model = copy.deepcopy(model)
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def cache_of_transformers(model):
+    """Its dynamic cache."""
+    from transformers import DynamicCache
+
+    def init(batch, room):
+        return DynamicCache(config=model.config)
+
+    def step(inputs, cache):
+        found = model(input_ids=inputs, past_key_values=cache, use_cache=True)
+        if getattr(found, "past_key_values", None) is None:
+            raise NotImplementedError("its cache is not past_key_values")
+        return found.logits if "logits" in found else found.last_hidden_state, found.past_key_values
+
+    def reorder(cache, rows):
+        cache.reorder_cache(rows)
+        return cache
+
+    return init, step, reorder
