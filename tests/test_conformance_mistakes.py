@@ -8,12 +8,14 @@ import mistakes_by_others_in_blocks
 import mistakes_in_biases
 import mistakes_in_blocks
 import mistakes_in_caches
-import mistakes_in_conduct
 import mistakes_in_contexts
+import mistakes_in_determinism
 import mistakes_in_directions
+import mistakes_in_dropout
 import mistakes_in_gradients
 import mistakes_in_leaks
 import mistakes_in_masks
+import mistakes_in_refusals
 import mistakes_in_sinks
 import mistakes_in_values
 import right_attention
@@ -24,8 +26,8 @@ from planted import BLOCKWISE, SOURCE, by_law, first_by_others, first_to_catch
 
 IN_JAX = [c for c in CASES if (c.level == "everything" or c.direction == "eager") and c.judge != "refused"]
 MODULES = (mistakes_in_values, mistakes_in_masks, mistakes_in_biases, mistakes_in_gradients, mistakes_in_leaks,
-           mistakes_in_conduct, mistakes_in_blocks, mistakes_in_contexts, mistakes_in_caches,
-           mistakes_in_sinks)  # fmt: skip
+           mistakes_in_determinism, mistakes_in_dropout, mistakes_in_refusals, mistakes_in_blocks, mistakes_in_contexts,
+           mistakes_in_caches, mistakes_in_sinks)  # fmt: skip
 MISTAKES = [mistake for module in MODULES for mistake in module.MISTAKES]
 BY_OTHERS = [(mistake, SOURCE) for mistake in mistakes_by_others.MISTAKES]
 BY_OTHERS += [(mistake, BLOCKWISE) for mistake in mistakes_by_others_in_blocks.MISTAKES]

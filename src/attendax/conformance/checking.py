@@ -65,7 +65,7 @@ def check(
         name: for the report; the function's own unless given.
         adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
             path has its own where one ships.
-        arrays: "jax", "torch" or "numpy"; found by trying unless given, those last that nobody has imported.
+        arrays: "jax", "torch" or "numpy"; found by trying unless given, frameworks that are not imported yet last.
         backward: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)`` gives the gradients of query, key,
             value, bias and sinks in this order, of those given; NumPy has no others, JAX and torch take them in
             place of their own.

@@ -273,7 +273,7 @@ def _is_floating(x: Any) -> bool:
 
 
 def _own(x: Any, in_jax: bool) -> Any:
-    """A copy in float64 that nobody can write to: the differences are taken of the same numbers."""
+    """A read-only copy in float64: the differences are taken of the same numbers."""
     import jax.numpy as jnp
 
     copied = np.array(x, np.float64)

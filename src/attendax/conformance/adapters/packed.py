@@ -12,7 +12,7 @@ LACKS |= {"empty arrays": "a packed sequence has tokens"}
 
 
 def in_packs(fn, query, key, value, *, names, lse_base, stack, concat, ints, **options):
-    """Arrays (B, N, T, D) as packed sequences and back; between two of them is a short one that nobody asks for."""
+    """Arrays (B, N, T, D) as packed sequences and back; a short filler sequence lies between two of them."""
     import math
 
     batch, lengths, begins = query.shape[0], (query.shape[2], key.shape[2]), []

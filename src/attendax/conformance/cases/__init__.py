@@ -6,7 +6,21 @@ from collections.abc import Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import biases, blocks, caches, conduct, contexts, gradients, ladder, leaks, masks, sinks, values
+from . import (
+    biases,
+    blocks,
+    caches,
+    contexts,
+    determinism,
+    dropout,
+    gradients,
+    ladder,
+    leaks,
+    masks,
+    refusals,
+    sinks,
+    values,
+)  # fmt: skip
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
 from .ladder import EXAMPLES
 
@@ -16,7 +30,9 @@ CASES: tuple[Case, ...] = (
     *biases.CASES,
     *gradients.CASES,
     *leaks.CASES,
-    *conduct.CASES,
+    *determinism.CASES,
+    *dropout.CASES,
+    *refusals.CASES,
     *blocks.CASES,
     *sinks.CASES,
     *contexts.CASES,

@@ -1,4 +1,4 @@
-"""Every option at lengths beyond a block, 300 and 1,100: what is read for which queries and keys (L11)."""
+"""Every option at lengths of several blocks, 300 and 1,100: a block reads its own part of mask, bias and ids (L11)."""
 
 from .case import Case
 

@@ -1,4 +1,4 @@
-"""How an implementation is judged: numbers, dtype, profile, sizes, precision and time, as one value."""
+"""The settings of a run of the kit, as one value: seed, dtype, profile, sizes, precision and time limits."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SEEDS = 10**9
 
 
 def drawn(seed: int | None = None) -> int:
-    """A seed that nobody knows before, unless one is given."""
+    """The seed that is given, or a random one."""
     return int.from_bytes(os.urandom(8), "little") % SEEDS if seed is None else seed
 
 
@@ -25,12 +25,12 @@ class How(NamedTuple):
     Attributes:
         seed: of the numbers.
         dtype: of the cases that do not choose their own.
-        profile: "numbers", "robust" or "law": what is asked, and how much rounding is allowed.
+        profile: "numbers", "robust" or "law": which cases are run, and how much rounding is allowed.
         sizes: of the axes, in place of those of the cases.
         precision: of products of float32 arrays: "highest", "tf32" or "bf16".
-        require: kinds of cases, of ``kinds.KINDS``, of which some must be judged.
+        require: names of ``kinds.KINDS``; at least one case of each kind must be judged.
         timeout: seconds that the function may take for a case.
-        total_timeout: seconds for all cases; what is left then is not judged.
+        total_timeout: seconds for all cases; the cases that are left then are not judged.
         repeat: how often each case is judged; where a call is cheap three times, unless given.
         budget: seconds of the judge for cases at sizes as people run them, as ``ladder`` draws them.
     """
@@ -50,7 +50,7 @@ class How(NamedTuple):
         """The same.
 
         Raises:
-            ValueError: a field is none of those there are.
+            ValueError: a field has a value that is not allowed.
         """
         for name, known in (("dtype", DTYPES), ("profile", PROFILES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:

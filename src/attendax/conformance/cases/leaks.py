@@ -1,4 +1,4 @@
-"""What is masked cannot matter: two calls that differ only where nothing may depend on it (L6)."""
+"""Leaks from masked keys: two calls that differ only in numbers that are masked give the same bits (L6)."""
 
 from .case import Case
 

@@ -1,4 +1,4 @@
-"""Who may look at whom: masks of every legal rank, causal, windows, padding, segments, nobody at all (L3, L4, L5)."""
+"""Masks of every legal rank, causal, windows, padding, segments, and rows without any key (L3, L4, L5)."""
 
 from .case import Case
 

@@ -1,4 +1,4 @@
-"""Kernels as they are: causal only, T = S only, multiples of a block, one width. The cases at sizes that they take."""
+"""Cases at the sizes that restricted kernels take: causal only, T = S only, multiples of a block, one width."""
 
 import math
 import re

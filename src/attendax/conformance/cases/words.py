@@ -1,4 +1,4 @@
-"""What a case says of its sizes, made true again where it is asked at others."""
+"""The sizes in the description of a case, rewritten where the case runs at other sizes."""
 
 import re
 from collections.abc import Callable, Mapping

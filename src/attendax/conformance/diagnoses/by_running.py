@@ -84,7 +84,7 @@ def is_unsteady(trial: Trial) -> bool:
 
 
 def is_unwritten(trial: Trial) -> bool:
-    """Whether rows of what was got, or of another call, hold what nobody computes, and most others are right."""
+    """Whether rows of the result, or of another call's, were never written, and most others are right."""
     again = rerun(trial) if is_called_once(trial) else None
     if again is None or again.keys() != trial.got.keys():
         return False

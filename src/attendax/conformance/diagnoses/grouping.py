@@ -340,14 +340,14 @@ def _crashes(left: list[Outcome]) -> list[Cause]:
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         _take(left, {o.case.name for o in outcomes})
         finding, ends = outcomes[0].finding, "raises"
-        if finding.verdict is not Verdict.OBSCURE:  # which nobody declares to lack
+        if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
             ends, remedy = f"ends in a {finding.verdict}:", ""
         causes.append(_cause(f"a legal call{asked} {ends} {finding.message}", outcomes, 0, remedy))
     return causes
 
 
 def _alike(left: list[Outcome]) -> list[Cause]:
-    """What nobody explains: by harm, options and what was found."""
+    """Faults without a cause, grouped by harm, options and finding."""
     groups = collections.defaultdict(list)
     for outcome in left:
         groups[_signature(outcome)].append(outcome)

@@ -1,7 +1,7 @@
-"""The plain dense formula in the dtype of the inputs: its error is the measure for others (L8).
+"""The plain dense formula in the dtype of the inputs: the tolerance is twice its error (L8).
 
-Scores, softmax and sums in float32 at least; below that, weights and what is multiplied by them in the dtype itself,
-which is how everyone writes it.
+Scores, softmax and sums are in float32 at least. Weights and values are multiplied in the dtype of the inputs, as in
+the usual implementations.
 """
 
 import functools
@@ -26,9 +26,9 @@ class Style(NamedTuple):
 class Rounding:
     """What is done to numbers between the steps."""
 
-    def __init__(self, xp: Any, wide: Any, style: Style) -> None:
-        """``wide`` is the dtype that holds the numbers."""
-        self.xp, self.wide, self.style = xp, wide, style
+    def __init__(self, xp: Any, compute_dtype: Any, style: Style) -> None:
+        """``compute_dtype`` is the dtype that holds the numbers."""
+        self.xp, self.compute_dtype, self.style = xp, compute_dtype, style
 
     def product(self, a: Any, b: Any) -> Any:
         """``a @ b``, of operands at the precision of the products."""
@@ -37,13 +37,13 @@ class Rounding:
     def step(self, x: Any) -> Any:
         """A step's result, in the dtype of the steps."""
         narrow = np.dtype(self.style.steps)
-        if narrow.itemsize >= np.dtype(self.wide).itemsize:
+        if narrow.itemsize >= np.dtype(self.compute_dtype).itemsize:
             return x
-        return x.astype(narrow).astype(self.wide)
+        return x.astype(narrow).astype(self.compute_dtype)
 
     def _operand(self, x: Any) -> Any:
         bits = MANTISSA.get(self.style.precision)
-        if bits is None or self.wide is not np.float32:
+        if bits is None or self.compute_dtype is not np.float32:
             return x
         if self.xp is not np:
             import jax
@@ -67,33 +67,37 @@ def forward(inputs: Inputs, xp: Any = np, kept: Any = 1, style: Style = Style())
 
 def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]:
     query, key, value = (inputs.arrays[name] for name in ("query", "key", "value"))
-    wide: Any = np.float64 if query.dtype == np.float64 else np.float32
-    rounding = Rounding(xp, wide, style)
+    compute_dtype: Any = np.float64 if query.dtype == np.float64 else np.float32
+    rounding = Rounding(xp, compute_dtype, style)
     step = rounding.step
-    q, k, v = (x.astype(wide) for x in (query, key, value))
+    q, k, v = (x.astype(compute_dtype) for x in (query, key, value))
     if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
         k, v = (xp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
-    scale = wide(inputs.options.get("scale", 1 / np.sqrt(q.shape[-1])))
+    scale = compute_dtype(inputs.options.get("scale", 1 / np.sqrt(q.shape[-1])))
     products = rounding.product(step(q * scale), k.swapaxes(-1, -2))
     cap = inputs.options.get("softcap")
-    scores = products if cap is None else step(wide(cap) * xp.tanh(products / wide(cap)))
-    slope = 1 if cap is None else 1 - xp.tanh(products / wide(cap)) ** 2  # of the scores in the products
+    scores = products if cap is None else step(compute_dtype(cap) * xp.tanh(products / compute_dtype(cap)))
+    slope = 1 if cap is None else 1 - xp.tanh(products / compute_dtype(cap)) ** 2  # of the scores in the products
     if "bias" in inputs.arrays:
-        scores = step(scores + inputs.arrays["bias"].astype(wide))
+        scores = step(scores + inputs.arrays["bias"].astype(compute_dtype))
     scores = xp.where(allowed_pairs(inputs), scores, -np.inf)
-    largest = xp.max(scores, axis=-1, keepdims=True, initial=np.finfo(wide).min)
-    sinks = column(inputs.arrays["sinks"]).astype(wide) if "sinks" in inputs.arrays else np.full((), -np.inf, wide)
+    largest = xp.max(scores, axis=-1, keepdims=True, initial=np.finfo(compute_dtype).min)
+    sinks = (
+        column(inputs.arrays["sinks"]).astype(compute_dtype)
+        if "sinks" in inputs.arrays
+        else np.full((), -np.inf, compute_dtype)
+    )
     sinks = sinks.reshape((1,) * (largest.ndim - sinks.ndim) + sinks.shape)  # JAX may be told to promote no ranks
     largest = xp.maximum(largest, sinks)
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
     total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
     weights = step(powers / xp.where(total == 0, 1, total))
-    rounded = (weights * kept).astype(query.dtype).astype(wide)
+    rounded = (weights * kept).astype(query.dtype).astype(compute_dtype)
     out = rounding.product(rounded, v).astype(query.dtype)
     lse = step(largest + xp.log(total))[..., 0]
     return dict(
         q=q, k=k, v=v, scale=scale, products=products, slope=slope, weights=weights, out=out, lse=lse,
-        wide=wide, rounding=rounding, share=step(of_sink / xp.where(total == 0, 1, total)),
+        compute_dtype=compute_dtype, rounding=rounding, share=step(of_sink / xp.where(total == 0, 1, total)),
     )  # fmt: skip
 
 
@@ -108,20 +112,20 @@ def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
 
     A sink is a key of value 0, so its weight has the gradient 0.
     """
-    narrow, wide, rounding = s["out"].dtype, s["wide"], s["rounding"]
+    narrow, compute_dtype, rounding = s["out"].dtype, s["compute_dtype"], s["rounding"]
     step, product = rounding.step, rounding.product
-    cotangent = inputs.extra["cotangent"].astype(wide)
+    cotangent = inputs.extra["cotangent"].astype(compute_dtype)
     dweights = product(cotangent, s["v"].swapaxes(-1, -2)) * kept
     weights = s["weights"]
     average = step((dweights * weights).sum(-1, keepdims=True))
     centred, of_sink = step(dweights - average), -average
     dscores = step(weights * centred)
     if "lse_cotangent" in inputs.extra:
-        through_lse = inputs.extra["lse_cotangent"].astype(wide)[..., None]
+        through_lse = inputs.extra["lse_cotangent"].astype(compute_dtype)[..., None]
         centred, dscores = step(centred + through_lse), step(dscores + weights * through_lse)
         of_sink = step(of_sink + through_lse)
-    dproducts = step((dscores * s["slope"]).astype(narrow).astype(wide) * s["scale"])
-    rounded = (weights * kept).astype(narrow).astype(wide)
+    dproducts = step((dscores * s["slope"]).astype(narrow).astype(compute_dtype) * s["scale"])
+    rounded = (weights * kept).astype(narrow).astype(compute_dtype)
     found = {"query": product(dproducts, s["k"]), "key": product(dproducts.swapaxes(-1, -2), s["q"])}
     found |= {"value": product(rounded.swapaxes(-1, -2), cotangent), "bias": dscores}
     found |= {"sinks": step(s["share"] * of_sink), "of_sink": of_sink}
@@ -138,20 +142,20 @@ def tangent(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
 
 def _moved(inputs: Inputs, s: dict[str, Any]) -> dict[str, Any]:
     """How the steps of the forward move: of ``softmax(c(scale q kᵀ) + bias) v`` the product rule, line by line."""
-    step, product, narrow, wide = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["wide"]
+    step, product, narrow, compute_dtype = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["compute_dtype"]
     given = {name: np.zeros_like(x) for name, x in inputs.arrays.items()} | inputs.extra["tangents"]
-    q, k, v = (given[name].astype(wide) for name in ("query", "key", "value"))
+    q, k, v = (given[name].astype(compute_dtype) for name in ("query", "key", "value"))
     if s["k"].shape != k.shape:
         k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
     keys, moved_keys = (x.swapaxes(-1, -2) for x in (s["k"], k))
     products = step(product(step(q * s["scale"]), keys) + product(step(s["q"] * s["scale"]), moved_keys))
     scores = step(products * s["slope"])
     if "bias" in given:
-        scores = step(scores + given["bias"].astype(wide))
-    sinks = column(given["sinks"]).astype(wide) if "sinks" in given else np.zeros((), wide)
+        scores = step(scores + given["bias"].astype(compute_dtype))
+    sinks = column(given["sinks"]).astype(compute_dtype) if "sinks" in given else np.zeros((), compute_dtype)
     lse = step((s["weights"] * scores).sum(-1, keepdims=True) + s["share"] * sinks)
     weights, share = step(s["weights"] * step(scores - lse)), step(s["share"] * step(sinks - lse))
-    rounded, moved = (x.astype(narrow).astype(wide) for x in (s["weights"], weights))
+    rounded, moved = (x.astype(narrow).astype(compute_dtype) for x in (s["weights"], weights))
     out = step(product(moved, s["v"]) + product(rounded, v))
     return dict(q=q, k=k, v=v, products=products, weights=weights, share=share, out=out, lse=lse[..., 0])
 
@@ -160,17 +164,17 @@ def second(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
     """How the gradients move along the tangents: of each line of ``_pulled`` the product rule."""
     s = _forward(inputs, np, 1, style)
     m, g = _moved(inputs, s), _pulled(inputs, s)
-    step, product, narrow, wide = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["wide"]
+    step, product, narrow, compute_dtype = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["compute_dtype"]
     weights, slope, cotangent = s["weights"], s["slope"], g["cotangent"]
     moved_dweights = product(cotangent, m["v"].swapaxes(-1, -2))
     average = step((moved_dweights * weights + g["dweights"] * m["weights"]).sum(-1, keepdims=True))
     dscores = step(m["weights"] * g["centred"] + weights * step(moved_dweights - average))
     dproducts = dscores * slope
     if (cap := inputs.options.get("softcap")) is not None:  # slope = 1 - tanh², whose derivative is -2 tanh slope / cap
-        bend = -2 * np.tanh(s["products"] / wide(cap)) * slope / wide(cap)
+        bend = -2 * np.tanh(s["products"] / compute_dtype(cap)) * slope / compute_dtype(cap)
         dproducts = step(dproducts + step(weights * g["centred"]) * bend * m["products"])
-    dproducts = step(dproducts.astype(narrow).astype(wide) * s["scale"])
-    rounded = m["weights"].astype(narrow).astype(wide)
+    dproducts = step(dproducts.astype(narrow).astype(compute_dtype) * s["scale"])
+    rounded = m["weights"].astype(narrow).astype(compute_dtype)
     found = {
         "query": product(dproducts, s["k"]) + product(g["dproducts"], m["k"]),
         "key": product(dproducts.swapaxes(-1, -2), s["q"]) + product(g["dproducts"].swapaxes(-1, -2), m["q"]),

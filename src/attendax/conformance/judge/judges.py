@@ -1,4 +1,4 @@
-"""How each kind of case is judged: what is computed, and what it is held against."""
+"""A judge for each kind of case: the calls that it makes, and what it compares the results with."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from .tolerances import MOST
 from .trial import Trial
 from .verdicts import CHANGES, Finding, Verdict
 
-HOPELESS = 1e-4  # an error above it is none of rounding, unless little more is allowed
+HOPELESS = 1e-4  # no rounding error is larger, unless nearly as much is allowed
 TO_THE_END = "causal is aligned to the end of the keys"
 RIGHT_TO_ROUNDING = "right to rounding"
 SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear

@@ -77,9 +77,10 @@ def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool
 
 
 def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> tuple[str, str] | None:
-    """A trait that nobody declared lacking, and why: the plainest call that needs it raises. The law asks for all.
+    """A trait that is missing though not declared so, and why: the plainest call that needs it raises.
 
-    Who wrote a rule for the gradient offers it: that rule may not raise.
+    The profile "law" asks for every trait. A candidate with a rule of its own for the gradient offers gradients: that
+    rule may not raise.
     """
     if trial.how.strict or case.judge == "refused":
         return None

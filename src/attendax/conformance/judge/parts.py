@@ -1,4 +1,4 @@
-"""Large inputs in parts, of which each is a call of its own: a key head with its query heads, a block of queries."""
+"""Large inputs in parts, each a call of its own: one key head with its query heads, and a block of queries."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 
-PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64, of which the definition holds a dozen at a time
+PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64; the definition holds a dozen such arrays at once
 MASKS = ("mask", "is_causal", "offset", "window", "key_lengths", "query_segment_ids", "key_segment_ids")
 
 Allowed = Callable[..., np.ndarray]
@@ -16,7 +16,7 @@ Index = tuple[slice, ...]
 
 
 def in_parts(function: Callable[..., Leaves], allowed: Allowed, most: int = PAIRS) -> Callable[..., Leaves]:
-    """The same function, of which large inputs are given one part after the other; the results are put together.
+    """The same function, which gets large inputs one part after the other; the results are put together.
 
     Gradients of keys and values are summed over the blocks of queries.
     """

@@ -1,4 +1,4 @@
-"""What a judge finds: a verdict and the numbers it stands on."""
+"""A finding of a judge: a verdict, and the numbers behind it."""
 
 import enum
 from typing import NamedTuple

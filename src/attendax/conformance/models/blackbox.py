@@ -25,7 +25,7 @@ class Model:
         padding: "mask", "lengths" or None: how the model is told of padding.
         accepts: those of ``KEYWORDS`` that its call takes.
         window, layers: of attention; a position sees ``window`` tokens in each layer, itself among them.
-        positions: one of ``POSITIONS``, or None where nobody said.
+        positions: one of ``POSITIONS``, or None where not declared.
         longest: the most tokens that it takes.
         pad: the token that stands for padding, where the model knows it by that.
         steps: what its cache offers: "cache", "reordering", "positions of steps".

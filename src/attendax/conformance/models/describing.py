@@ -90,7 +90,7 @@ def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
     """Tokens or vectors, and how many there are, or how wide.
 
     Raises:
-        ValueError: nobody said.
+        ValueError: it is not declared.
     """
     inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
     if inputs not in ("tokens", "vectors"):

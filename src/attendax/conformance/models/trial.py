@@ -10,7 +10,7 @@ from .request import LONGER, Request
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
 NARROW = 8.0
-MOST_NOISE = 1e-4  # more than that is no rounding, whoever made it
+MOST_NOISE = 1e-4  # more than that is not rounding
 
 
 class Evidence(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is asked of who is no function of Python, as the content of ``case.json``: the results, or the gradients.
+"""The content of ``case.json``: a call for a candidate that is no Python function, for its results or its gradients.
 
 Masks of every kind are one array there, the scale is a number, and the shape of each result is said.
 """

@@ -142,7 +142,7 @@ def _kind_of_arrays(
 ) -> tuple[str, bool]:
     """With which arrays the plainest call works, and whether JAX may not compile it.
 
-    A framework that nobody has imported is tried last: a function of NumPy does not load JAX.
+    A framework that is not imported yet is tried last: a function of NumPy does not load JAX.
 
     Raises:
         ValueError: with none.

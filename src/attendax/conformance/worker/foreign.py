@@ -1,4 +1,4 @@
-"""What is judged and is no function of Python, as a function of NumPy arrays: a program, or a library."""
+"""A candidate that is a program or a C library, as a function of NumPy arrays."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -69,7 +69,7 @@ def implementation(path: str, name: str | None = None) -> Implementation:
 def of_answers(
     answer: Callable[[Told], Leaves], name: str, source: str = "", accepted: Iterable[str] | None = None
 ) -> Implementation:
-    """The function of whoever answers what is asked.
+    """The function of a program or a library.
 
     Args:
         answer: gives the leaves for the content of a ``case.json``.

@@ -1,4 +1,4 @@
-"""The other process, seen from here: it is started, asked with a limit of time, and started again after it died."""
+"""The worker process, as the judge sees it: started, called with a time limit, and started again after it died."""
 
 import contextlib
 import ctypes
@@ -74,7 +74,7 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End it, and what it has started; whoever reads a stream of it closes that stream at its end."""
+        """End it, and what it has started; the thread that reads a stream of it closes that stream at its end."""
         if self.process.returncode is None:
             self._kill_group() if POSIX else self.process.kill()
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The other process: it imports the candidate, says what that is, and answers requests until nobody asks any more."""
+"""The worker process: it imports the candidate, describes it, and answers requests until its input ends."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def main(
 
 
 def _end_with_the_asking(requests: int, folders: list[str]) -> None:
-    """Whoever asks may die without a word: then nothing is left behind."""
+    """Where the judge's process dies, this one removes its folders and ends."""
     if not hasattr(select, "poll"):
         return
     asked = select.poll()
@@ -71,7 +71,7 @@ def _leave(folders: list[str]) -> None:
 
 
 def _made(message: dict[str, Any], trying: Callable[[str], None]) -> tuple[Implementation | None, dict[str, Any]]:
-    """The candidate, and what it is in words; or what importing it raised."""
+    """The candidate and its description; or the error that importing it raised."""
     how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
     try:
         made = implement(**message, how=how, trying=trying)

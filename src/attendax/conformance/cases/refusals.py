@@ -1,94 +1,6 @@
-"""The same again; dropout; mistakes are refused (L10, L14, L15)."""
+"""Mistakes of the caller, which must be refused (L14)."""
 
 from .case import Case
-from .leaks import BIASED, PADDED
-
-AGAIN = [
-    Case(
-        "repeated",
-        "L15",
-        "the same bits again",
-        "same_bits",
-        call="is_causal=True",
-        sizes={"T": 131, "S": 131},
-        needs=("determinism",),
-    ),
-    Case(
-        "repeated: gradient",
-        "L15",
-        "the same bits again",
-        "same_bits",
-        "gradient",
-        call="is_causal=True",
-        sizes={"T": 131, "S": 131},
-        needs=("determinism",),
-    ),
-    Case(
-        "batches apart",
-        "L15",
-        "what else is in the batch does not matter, beyond rounding",
-        "close",
-        least="robust",
-        where=dict(out="0"),
-        changed="query, key, value = "
-        "(np.concatenate([x[:1], np.full_like(x[1:], np.nan)]) for x in (query, key, value))",
-    ),
-    Case(
-        "heads apart",
-        "L15",
-        "nor what is in the other heads",
-        "close",
-        least="robust",
-        where=dict(out=":, 0"),
-        changed="query, key, value = (np.concatenate([x[:, :1], 1e6 * x[:, 1:]], 1) for x in (query, key, value))",
-        dtype="float32",
-    ),
-    Case(
-        "a result is held",
-        "L15",
-        "later calls do not change it",
-        "held",
-        "held",
-    ),
-    Case(
-        "a result is held, wide heads",
-        "L15",
-        "later calls do not change it",
-        "held",
-        "held",
-        sizes={"T": 131, "S": 131, "D": 64, "V": 64},
-    ),
-    Case(
-        "a gradient is held",
-        "L15",
-        "later calls do not change it",
-        "held",
-        "gradient held",
-    ),
-    Case(
-        "inputs are not written to",
-        "L15",
-        "the arrays of the caller keep their numbers",
-        "unwritten",
-        lines="query = query * 5",
-    ),
-    Case(
-        "inputs are not written to, masked",
-        "L15",
-        "the arrays of the caller keep their numbers",
-        "unwritten",
-        lines=f"{PADDED}\n{BIASED}",
-        call="mask=mask, bias=bias",
-    ),
-    Case(
-        "inputs are not written to, a full mask",
-        "L15",
-        "it is not narrowed to what the causal mask leaves of it",
-        "unwritten",
-        lines="mask = np.ones((B, N, T, S), bool)",
-        call="mask=mask, is_causal=True",
-    ),
-]
 
 
 def refusal(
@@ -100,7 +12,7 @@ def refusal(
 
 
 SHAPE_WORDS = ("length", "depth", "width", "shape", "size", "dimension", "dims", "axis")
-REFUSALS = [
+CASES = [
     refusal(
         "key width",
         "query has D = 4, key D = 6",
@@ -271,41 +183,3 @@ REFUSALS = [
         "L10",
     ),
 ]
-ONE_HOT = "key = key / 4; value = np.broadcast_to(np.eye(S, dtype=dtype), (B, G, S, S)).copy()\nquestion = "
-WIDE = {"T": 12, "S": 40, "V": 40}
-
-
-def dropout(name: str, about: str, question: str, N: int = 3, **more) -> Case:
-    """A question about dropout; the values are one-hot, so that the result is the weights."""
-    return Case(
-        f"dropout: {name}",
-        "L10",
-        about,
-        "dropped",
-        lines=f"{ONE_HOT}{question!r}",
-        sizes=WIDE | {"N": N},
-        dtype="float32",
-        call="dropout_rate=0.4, dropout_rng=3",
-        needs=("V != D",),
-        **more,
-    )
-
-
-DROPOUT = [
-    Case("dropout: rate 0", "L10", "the identity to the bit", "dropped_none", call="dropout_rate=0.0, dropout_rng=3"),
-    Case(
-        "dropout: rate 1",
-        "L10",
-        "zeros",
-        "dropped_all",
-        call="dropout_rate=1.0, dropout_rng=3",
-        least="robust",
-    ),
-    dropout("share", "a weight is 0 or p / (1 - rate), as often as the rate says", "share"),
-    dropout("independent", "for every batch, head and query", "independent"),
-    dropout("position", "the kept set depends on key and position, not on the numbers", "position only"),
-    dropout("random key", "another key, another set", "other key"),
-    dropout("gradient", "goes through the set that the forward kept", "gradient", direction="gradient"),
-    dropout("gradient, grouped heads", "each query head has its own set", "gradient", N=6, direction="gradient"),
-]
-CASES = [*AGAIN, *DROPOUT, *REFUSALS]
