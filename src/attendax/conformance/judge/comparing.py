@@ -1,4 +1,4 @@
-"""Whether two sets of arrays differ: by more than a tolerance, or in any bit."""
+"""Whether two numbers differ, in two sets of arrays: by more than a tolerance, or in any bit."""
 
 from typing import Any, NamedTuple
 
