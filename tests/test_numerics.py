@@ -18,6 +18,7 @@ from attendax.kernels.numerics import (
     on_all_cores,
     product,
     rows_finite,
+    sliced,
     sums_of_products,
     times,
 )
@@ -179,3 +180,32 @@ def test_l6_a_number_without_a_finite_square_is_not_below_any_limit():
     check = jax.jit(lambda x: all_below([x], 1e38))
     assert check(np.full(9, 1e18, np.float32))
     assert not check(np.full(9, 1e20, np.float32))
+
+
+class TestSliced:
+    """``lax.dynamic_slice`` in every direction; of bfloat16 without all of the array in float32."""
+
+    @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+    def test_is_dynamic_slice(self, dtype):
+        bits = jnp.arange(2**16, dtype=jnp.uint16).reshape(256, 256)  # every number of 16 bits, NaN and both zeros too
+        x = jax.lax.bitcast_convert_type(bits, "float16" if dtype == "float32" else dtype).astype(dtype)
+        dx = jnp.arange(2**16, dtype=dtype).reshape(256, 256)
+        start = jnp.int32(56)
+        ours = lambda x, at: sliced(x, (at, jnp.zeros_like(at)), (200, 256))  # noqa: E731
+        theirs = lambda x, at: jax.lax.dynamic_slice(x, (at, jnp.zeros_like(at)), (200, 256))  # noqa: E731
+        both = []
+        for function in (ours, theirs):
+            out, tangent = jax.jvp(lambda x, function=function: function(x, start), (x,), (dx,))
+            _, pull = jax.vjp(lambda x, function=function: function(x, start), x)
+            many = jax.vmap(function)(jnp.stack([x, x[::-1]]), jnp.array([0, 56], "int32"))
+            both.append([np.asarray(y).tobytes() for y in (out, tangent, *pull(dx[:200]), many)])
+        assert both[0] == both[1]
+
+    def test_l16_in_a_loop_bfloat16_stays_bfloat16(self):
+        def program(x):
+            turn = lambda i, total: total + sliced(x, (i, 0, 0), (1, 64, 64)).astype("float32").sum()  # noqa: E731
+            return jax.lax.fori_loop(0, 256, turn, jnp.float32(0))
+
+        x = jax.ShapeDtypeStruct((256, 64, 64), "bfloat16")
+        temporaries = jax.jit(program).lower(x).compile().memory_analysis().temp_size_in_bytes
+        assert temporaries < 1.1 * 2 * 256 * 64 * 64

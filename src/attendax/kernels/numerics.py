@@ -80,6 +80,28 @@ def in_memory(x: Array) -> Array:
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
 
 
+def sliced(x: Array, starts: Sequence[Any], sizes: Sequence[int]) -> Array:
+    """``lax.dynamic_slice`` without negative starts; on bfloat16 it reads the bits.
+
+    XLA:CPU has no slices of bfloat16. It makes all of the array float32 first, in memory, once for a whole loop.
+    """
+    if x.dtype == jnp.bfloat16:
+        return _sliced_bits(tuple(sizes), x, *starts)
+    return lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sliced_bits(sizes: tuple[int, ...], x: Array, *starts: Any) -> Array:
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    return lax.bitcast_convert_type(lax.dynamic_slice(bits, starts, sizes, allow_negative_indices=False), x.dtype)
+
+
+@_sliced_bits.defjvp
+def _sliced_bits_jvp(sizes: tuple[int, ...], primals: Any, tangents: Any) -> tuple[Array, Array]:
+    tangent = lax.dynamic_slice(tangents[0], primals[1:], sizes, allow_negative_indices=False)
+    return _sliced_bits(sizes, *primals), tangent
+
+
 def turned_in_memory(x: Array) -> Array:
     """The last two axes of ``x`` swapped, written out as such: whoever reads or adds it would do so in great strides.
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..numerics import sliced
 from ..operands import Positions
 
 
@@ -127,7 +128,7 @@ class Tile:
     def cut(self, role: str, x: Array) -> Array:
         """The part of an array that lies in the tile; see ``where``."""
         starts, sizes = self.where(role, x.shape)
-        return x if sizes == x.shape else lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
+        return x if sizes == x.shape else sliced(x, starts, sizes)
 
     def put(self, role: str, buffer: Array, x: Array) -> Array:
         """Write x into that part."""
