@@ -55,9 +55,9 @@ def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = No
 
 
 def is_right_anew(trial: Trial) -> bool:
-    """Whether the call is right where it is the first of a process."""
+    """Whether the call is right where it is the first of a process, and was wrong by more than rounding."""
     attend = trial.implementation.attend
-    if not isinstance(attend, Remote) or not is_called_once(trial):
+    if not isinstance(attend, Remote) or not is_called_once(trial) or is_right(trial, trial.got):
         return False
     attend.worker.stop()
     got = rerun(trial)

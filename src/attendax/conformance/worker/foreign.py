@@ -62,7 +62,8 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     if kind == "exec":
         answer: Any = Program(rest)
     else:
-        answer = Library(*rest.split(":", 1))
+        rest, _, signature = rest.partition(":")
+        answer = Library(rest, signature)
     return of_answers(answer, name or rest, SOURCE.format(path), getattr(answer, "accepted", None))
 
 

@@ -16,6 +16,7 @@ from .errors import Failed
 INPUTS = ("query", "key", "value", "bias", "sinks", "cotangent_out", "cotangent_lse")  # const float *
 RESULTS = ("out", "lse", "grad_query", "grad_key", "grad_value", "grad_bias", "grad_sinks")  # float *
 SIZES = tuple("BNGTSDV")
+AS_LONG_AS = {"G": "N", "S": "T", "V": "D"}
 NUMBERS: dict[str, Any] = {"scale": ctypes.c_float, "softcap": ctypes.c_float, "is_causal": ctypes.c_int32}
 WORDS = (*INPUTS, "allowed", *RESULTS, *SIZES, *NUMBERS)  # of an order
 NEEDED = {
@@ -88,6 +89,7 @@ class Library:
             raise NotImplementedError("pointers are to float32")
         if "dropout" in told["asks_for"]:
             raise NotImplementedError("there is no argument for dropout")
+        self._refuse_sizes(told["sizes"], way)
         given, found = self._inputs(told, way), self._results(told, way)
         if missing := [name for name in found if name not in self.orders[way]]:
             raise NotImplementedError(f"the {way} has no argument {missing[0]}")
@@ -100,6 +102,13 @@ class Library:
         if status:
             raise Failed(f"its {way} gave status {status}")
         return {k.replace("_", " "): _summed(x, told["results"][k]["shape"]) for k, x in found.items()}
+
+    def _refuse_sizes(self, sizes: Mapping[str, int], way: str) -> None:
+        """Without an argument for it, an axis is as long as the one that it goes with, or 1."""
+        for axis in SIZES:
+            other = AS_LONG_AS.get(axis, axis)
+            if axis not in self.orders[way] and sizes[axis] != (1 if other == axis else sizes[other]):
+                raise NotImplementedError(f"the {way} has no argument {axis}")
 
     def _inputs(self, told: Told, way: str) -> dict[str, Any]:
         order = self.orders[way]
