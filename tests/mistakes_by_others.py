@@ -173,12 +173,11 @@ MISTAKES = [
     ),
     ByOthers(
         name="dropout_in_backward_drawn_by_key_heads",
-        old="""    kept = keep(weights.shape, dropout_rate, dropout_rng)
-    cotangent""",
+        old="    kept = keep(weights.shape, dropout_rate, dropout_rng)\n",
         new="""    kept = keep((*key.shape[:-2], *weights.shape[-2:]), dropout_rate, dropout_rng)
     if kept.ndim > 2:
         kept = np.repeat(kept, weights.shape[-3] // max(kept.shape[-3], 1), axis=-3)
-    cotangent""",
+""",
         why="Backward draws the kept set for each key head and repeats it, forward draws it for each query head.",
         shown_by="Gradients with dropout_rate = 0.5, four query heads on two key heads; at N = G nothing changes.",
     ),

@@ -89,7 +89,7 @@ CAUSAL_AND = {  # under a causal mask, later blocks read a mask of that shape as
     for shape, condition in CONDITIONS.items()
 }
 IN_THE_BACKWARD = BY_OPTION | {
-    "lse": ("grad_lse[..., rows, None]", "grad_lse[..., rows - rows[0], None]"),
+    "lse": ("weights * grad_lse[..., rows, None]", "weights * grad_lse[..., rows - rows[0], None]"),
 }
 OF_EACH = {"forward": BY_OPTION, "gradient": IN_THE_BACKWARD}
 MISTAKES = [

@@ -172,8 +172,9 @@ def backward(
     steps = forward(query, key, value, allowed, bias, scale, softcap)
     q, k, v, weights = steps["q"], steps["k"], steps["v"], steps["weights"]
     kept = keep(weights.shape, dropout_rate, dropout_rng)
-    steps = beside_sinks(steps, sinks)
-    weights = steps["weights"]
+    if sinks is not None:
+        steps = beside_sinks(steps, sinks)
+        weights = steps["weights"]
     cotangent = grad_output.astype(steps["wide"])
     dweights = np.where(allowed, cotangent @ v.swapaxes(-1, -2), 0) * kept
     delta = (dweights * weights).sum(axis=-1, keepdims=True)

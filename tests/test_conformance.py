@@ -88,7 +88,7 @@ def test_the_function_of_this_package_is_right():
 def test_tolerances_are_those_of_the_dense_formula():
     """No leaf may be so far off that nothing could fail, one that is 0 in truth least of all."""
     for case in CASES:
-        if case.judge == "value" and case.tolerance is None and case.dtype is None:
+        if case.judge == "value" and case.dtype is None:
             errors = dense_errors(case, 0, "float32", draws=1)
             most = 2e-5 if "logits to 100" in case.name else 2e-6  # a weight is uncertain by eps times its score
             assert all(error < most for error in errors.values()), case.name
@@ -132,7 +132,7 @@ def test_other_layouts(layout):
 def test_other_names_and_the_other_meaning_of_true():
     given = {"layout": "TND", "names": {"mask": "attn_mask"}}
     assert by_law(tnd, mask_true="drop", only=MASKED, **given).ok
-    report = by_law(tnd, mask_true="attend", only=["mask (T, S)"], level="forward", **given)
+    report = by_law(tnd, mask_true="attend", only=["mask (T, S)"], level="forward", seed=0, **given)
     verdicts = {outcome.case.name: outcome.verdict for outcome in report.cases}
     assert verdicts["mask (T, S)"] is Verdict.NAN  # the rest is empty for some query
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .adapters.adapter import Adapter as Adapter
     from .adapters.implementation import Implementation as Implementation
     from .cases import CASES as CASES
+    from .cases import CLAIMS as CLAIMS
     from .cases import Case as Case
     from .checking import assert_conforms as assert_conforms
     from .checking import assert_refuses as assert_refuses
@@ -28,6 +29,7 @@ _MODULES = {
     "ADAPTERS": "adapters",
     "Adapter": "adapters.adapter",
     "CASES": "cases",
+    "CLAIMS": "cases",
     "Case": "cases",
     "Finding": "judge.verdicts",
     "Implementation": "adapters.implementation",

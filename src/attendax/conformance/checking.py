@@ -9,6 +9,7 @@ from typing import Any
 
 from .adapters.implementation import Implementation
 from .cases import CASES as CASES
+from .cases import CLAIMS as CLAIMS
 from .cases import Case, asks_for_the_ladder, at_sizes, choose
 from .cases.how import How, drawn
 from .cases.ladder import ladder
@@ -41,6 +42,7 @@ def check(
     budget: float = 60.0,
     known_failures: str | None = None,
     require: Iterable[str] = (),
+    claims: Iterable[str] = (),
     progress: Callable[[int, int, Case], None] | None = None,
     timeout: float = 60.0,
     total_timeout: float | None = None,
@@ -82,6 +84,8 @@ def check(
         known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
         require: kinds of cases of which some must be judged, such as "masks", "gradients", "bfloat16" or "lse": else
             the report is not ok.
+        claims: what the function claims, and is then asked, beside all else: "row-invariance", the bits of a row do not
+            change with the batch, its neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
         timeout: seconds that the function may take for a case, in a process of its own.
         total_timeout: seconds for all cases; what is left then is not judged.
@@ -110,8 +114,9 @@ def check(
     how = How(
         seed=drawn(seed), dtype=dtype, profile=profile, sizes=dict(sizes or {}), precision=precision,
         require=tuple(require), timeout=timeout, total_timeout=total_timeout, repeat=repeat, budget=budget,
-    )  # fmt: skip
-    first = at_sizes(choose(only, level, profile), how.checked().sizes)  # what cannot be asked is refused beforehand
+        claims=tuple(claims),
+    ).checked()  # fmt: skip
+    first = at_sizes(choose(only, level, profile, claims=how.claims), how.sizes)  # what cannot be asked is refused now
     listed = KnownFailures.read(known_failures)
     given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
     implementation = implement(fn, how=how, in_process=in_process, **given)
@@ -126,7 +131,8 @@ def check(
         implementation = as_found(implementation, first, how)
         offered = functools.partial(offers, implementation, how=how)
         drawn_cases = ladder(how if asks_for_the_ladder(only) else how._replace(budget=0), level, offered)
-        cases = as_taken(implementation, at_sizes(choose(only, level, profile, drawn_cases.cases), how.sizes))
+        every = choose(only, level, profile, drawn_cases.cases, how.claims)
+        cases = as_taken(implementation, at_sizes(every, how.sizes))
         for index, case in enumerate(cases):
             if progress:
                 progress(index, len(cases), case)
@@ -141,7 +147,7 @@ def check(
     name, arrays = implementation.name, implementation.arrays
     return Report(
         name, implementation.version, arrays, tuple(outcomes), dtype, how.seed, level, versions(arrays), profile,
-        causes, rule, how.require, implementation.process, drawn_cases.left_out,
+        causes, rule, (*how.require, *how.claims), implementation.process, drawn_cases.left_out,
     )  # fmt: skip
 
 
@@ -165,6 +171,7 @@ def assert_conforms(
     seed: int | None = None,
     dtype: str = "float32",
     profile: str = "law",
+    claims: Iterable[str] = (),
     in_process: bool = False,
     **settings: Any,
 ) -> Finding:
@@ -172,10 +179,11 @@ def assert_conforms(
 
     Args:
         fn: as of ``check``.
-        case: one of ``CASES``.
+        case: one of ``CASES``, or of ``CLAIMS["row-invariance"]`` where it is claimed.
         seed: of the numbers; drawn unless given, and told where something is wrong.
         dtype: of the cases that do not choose their own.
         profile: how much rounding is allowed, and whether every trait is asked, as of ``check``.
+        claims: as of ``check``.
         in_process: as of ``check``.
         **settings: ``name``, ``adapter``, ``arrays``, ``backward`` and the other settings of ``check``.
 
@@ -194,7 +202,7 @@ def assert_conforms(
         ... def test_attention(case):
         ...     assert_conforms(spec.attention, case)
     """
-    how = How(drawn(seed), dtype, profile).checked("assert_conforms")
+    how = How(drawn(seed), dtype, profile, claims=tuple(claims)).checked("assert_conforms")
     outcome = judge(_implement_once(fn, settings | {"in_process": in_process}), case, how)
     finding = outcome.finding
     if finding.verdict is Verdict.NOT_OFFERED:

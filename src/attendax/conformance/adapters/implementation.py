@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from attendax.legible import did_you_mean
 
 from ..cases import square
+from ..cases.invariance import TO_THE_END
 
 OPTIONS = (
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
@@ -145,6 +146,8 @@ class Implementation:
         for trait in traits:
             if trait in self.lacks:
                 return trait, self.lacks[trait]
+            if trait == TO_THE_END and self.causal != "end":
+                return trait, "is_causal begins at the first key"
             if trait in OPTIONS and accepted is not None and trait not in accepted:
                 others = never_given(self.attend)
                 return trait, f"no argument {trait}" + (f"; never given: {', '.join(others)}" if others else "")

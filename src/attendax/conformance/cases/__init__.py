@@ -1,6 +1,7 @@
 """Every case, from the plain to the special."""
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -14,6 +15,8 @@ from . import (
     determinism,
     dropout,
     gradients,
+    invariance,
+    kinds,
     ladder,
     leaks,
     masks,
@@ -38,11 +41,12 @@ CASES: tuple[Case, ...] = (
     *contexts.CASES,
     *caches.CASES,
 )
+CLAIMS = {invariance.CLAIM: tuple(invariance.CASES)}  # what is asked of who claims it, beside all others
 __all__ = [
-    "CASES", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose", "distinct", "named",
-    "profiles",
+    "CASES", "CLAIMS", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose",
+    "distinct", "named", "profiles",
 ]  # fmt: skip
-BY_NAME = {case.name: case for case in CASES}
+BY_NAME = {case.name: case for case in (*CASES, *itertools.chain(*CLAIMS.values()))}
 BACKWARD = "backward"  # the level of gradients alone
 
 
@@ -56,21 +60,24 @@ def choose(
     level: str = "everything",
     profile: str = PROFILES[-1],
     drawn: Iterable[Case] = EXAMPLES,
+    claims: Iterable[str] = (),
 ) -> list[Case]:
     """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
     What is named in full is asked whatever the profile. Those that are ``drawn`` for a run are among them where all are
-    asked for, or they are by their law or by the name of the ladder.
+    asked for, or they are by their law or by the name of the ladder; those of a claim where it is made.
 
     Raises:
-        ValueError: no such level or profile, or something picks no case.
+        ValueError: no such level, profile or claim, or something picks no case.
     """
     for name, got, known in (("level", level, (*LEVELS, BACKWARD)), ("profile", profile, PROFILES)):
         if got not in known:
             near = did_you_mean(got, known)
             raise ValueError(f"check: {name} got {got!r}, expected one of {', '.join(known)}{near}")
+    kinds.checked("claims", claims := tuple(claims), kinds.CLAIMS, "check")
     only = _words(only)
-    every = (*CASES, *drawn) if asks_for_the_ladder(only) else CASES
+    every = [*CASES, *(case for claim in claims for case in CLAIMS[claim])]
+    every += drawn if asks_for_the_ladder(only) else ()
     of_level = [case for case in every if _of_level(case, level)]
     within = PROFILES[: PROFILES.index(profile) + 1]
     cases = [case for case in of_level if case.profile in within or case.name in only]

@@ -52,11 +52,11 @@ class Case(NamedTuple):
     dtype: str | None = None  # None: that of the run
     changed: str = ""  # Python that changes the inputs, for judges that compare two calls
     where: dict[str, str] = {}  # the part of each leaf that is compared, as an index; all of it unless given
-    tolerance: float | None = None  # where the law names one
     slack: float = 1.0  # times what L8 allows below float64, where a case asks for something else than precision
     needs: tuple[str, ...] = ()  # traits that no keyword shows, which an adapter may declare to lack
     frameworks: tuple[str, ...] = ("jax", "torch", "numpy")
     constants: dict[str, str] = {}  # what a compiler knows, each of a kind of ``CONSTANTS``
+    claim: str = ""  # who makes it is asked, and nobody else
     least: str = ""  # the least profile that includes it, where it is not that of its law
     units: dict[str, float] = {}  # of leaves that are 0 in truth: the size of the terms that cancel
 

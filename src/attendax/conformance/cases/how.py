@@ -29,6 +29,7 @@ class How(NamedTuple):
         sizes: of the axes, in place of those of the cases.
         precision: of products of float32 arrays: "highest", "tf32" or "bf16".
         require: names of ``kinds.KINDS``; at least one case of each kind must be judged.
+        claims: names of ``kinds.CLAIMS``; what the function claims of itself.
         timeout: seconds that the function may take for a case.
         total_timeout: seconds for all cases; the cases that are left then are not judged.
         repeat: how often each case is judged; where a call is cheap three times, unless given.
@@ -45,6 +46,7 @@ class How(NamedTuple):
     total_timeout: float | None = None
     repeat: int | None = None
     budget: float = 60.0
+    claims: tuple[str, ...] = ()
 
     def checked(self, who: str = "check") -> "How":
         """The same.
@@ -61,7 +63,8 @@ class How(NamedTuple):
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
-        kinds.checked(self.require, who)
+        kinds.checked("require", self.require, kinds.KINDS, who)
+        kinds.checked("claims", self.claims, kinds.CLAIMS, who)
         if not (isinstance(self.seed, int) and self.seed >= 0):
             raise ValueError(f"{who}: seed got {self.seed!r}, expected 0 or more")
         for name, least in (("timeout", 0), ("total_timeout", 0), ("repeat", 1)):

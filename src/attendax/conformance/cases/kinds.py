@@ -1,11 +1,12 @@
 """What a case asks, as the kinds that a verdict counts by: results, gradients, masks, bfloat16, ..."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from attendax.legible import did_you_mean
 
 from .case import SIZES, Case
+from .invariance import CLAIM
 
 RESULTS, GRADIENTS = "results", "gradients"
 OF_OPTIONS = {  # what a keyword is counted as
@@ -27,7 +28,8 @@ DIRECTIONS = {"jvp": "tangents", "second": "second derivatives", "vmap": "vmap",
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 REFUSALS, GROUPED = "refusals", "grouped heads"
 BY_DIRECTION = tuple(dict.fromkeys((RESULTS, GRADIENTS, *DIRECTIONS.values(), REFUSALS)))  # each case is of one
-KINDS = (*BY_DIRECTION, *OF_OPTIONS.values(), *OF_LAWS.values(), GROUPED, *DTYPES)
+CLAIMS = (CLAIM,)
+KINDS = (*BY_DIRECTION, *OF_OPTIONS.values(), *OF_LAWS.values(), GROUPED, *DTYPES, *CLAIMS)
 
 
 def directed(case: Case) -> str:
@@ -51,18 +53,18 @@ def kinds_of(case: Case, dtype: str) -> set[str]:
     sizes = SIZES | case.sizes
     grouped = {GROUPED} if sizes["N"] != sizes["G"] else set()
     of_law = {OF_LAWS[case.law]} if case.law in OF_LAWS else set()
-    return {directed(case), *options_of(case), case.dtype or dtype} | grouped | of_law
+    claimed = {case.claim} - {""}
+    return {directed(case), *options_of(case), case.dtype or dtype} | grouped | of_law | claimed
 
 
-def checked(kinds: Iterable[str], who: str) -> tuple[str, ...]:
-    """The same kinds.
+def checked(name: str, given: Iterable[str], known: Sequence[str], who: str) -> None:
+    """Refuse what is not known.
 
     Raises:
-        ValueError: one is none.
+        ValueError: something is none of it.
     """
-    for kind in kinds:
-        if kind not in KINDS:
+    for got in given:
+        if got not in known:
             raise ValueError(
-                f"{who}: require got {kind!r}, expected some of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+                f"{who}: {name} got {got!r}, expected some of {', '.join(known)}{did_you_mean(got, known)}"
             )
-    return tuple(kinds)

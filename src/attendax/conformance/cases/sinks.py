@@ -12,9 +12,10 @@ EMPTY = "mask = rng.random((B, N, T, S)) < 0.5; mask[:, 1, 2] = False"
 
 def case_of(name: str, law: str, about: str, lines: str = "", call: str = "", **more) -> Case:
     """A call with sinks; its gradients where a direction says so."""
-    needs = ("gradient of sinks",) if "direction" in more else ()
+    if "direction" in more:  # few numbers, each a sum that may cancel, of terms whose sizes add up to about 1
+        more |= {"needs": ("gradient of sinks",), "units": dict.fromkeys(("grad sinks", "second sinks"), 1.0)}
     lines, call = "\n".join(filter(None, (SINKS, lines))), ", ".join(filter(None, ("sinks=sinks", call)))
-    return Case(name, law, about, lines=lines, call=call, needs=needs, **more)
+    return Case(name, law, about, lines=lines, call=call, **more)
 
 
 def gradient(name: str, about: str, lines: str = "", call: str = "", **more) -> Case:

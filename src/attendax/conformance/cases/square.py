@@ -21,6 +21,12 @@ def scores_of(case: Case) -> int:
     return math.prod((SIZES | case.sizes)[axis] for axis in "BNTS")
 
 
+def lengths_of(case: Case) -> set[int]:
+    """The numbers of queries and of keys in its calls."""
+    T, S = ((SIZES | case.sizes)[axis] for axis in "TS")
+    return {T, S, *[T // 2] * ("T // 2" in case.changed), *[1] * ("-1 :" in case.changed)}
+
+
 class Form(NamedTuple):
     """Which calls a function takes.
 
@@ -46,7 +52,7 @@ class Form(NamedTuple):
         holds = {
             SQUARE: self.square and (T != S or parts),
             CAUSAL: self.causal and "is_causal=True" not in case.call,
-            BLOCK: T % self.block > 0 or S % self.block > 0 or (parts and self.block > 1),
+            BLOCK: any(n % self.block for n in lengths_of(case)) or (parts and self.block > 1),
             self.of_width(): bool(self.widths) and not widths <= set(self.widths),
             TIME: bool(self.most) and scores_of(case) > self.most,
         }

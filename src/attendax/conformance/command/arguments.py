@@ -70,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--require", nargs="+", action="extend", metavar="KIND",
         help="what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
     )  # fmt: skip
+    about = "what it claims, and is asked beside all else: row-invariance"
+    what.add_argument("--claims", nargs="+", action="extend", metavar="CLAIM", help=about)
     what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
     where = parser.add_argument_group("where and how long")
     about = "seconds for one case; 60 unless given"
@@ -136,7 +138,12 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
         sizes[axis.strip().upper()] = int(size)
     given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision, "budget": args.budget}
     given |= {"timeout": args.timeout, "total_timeout": args.total_timeout, "repeat": args.repeat}
-    return given | {"profile": profile(args), "sizes": sizes, "require": tuple(args.require or ())}
+    return given | {
+        "profile": profile(args),
+        "sizes": sizes,
+        "require": tuple(args.require or ()),
+        "claims": tuple(args.claims or ()),
+    }
 
 
 def profile(args: argparse.Namespace) -> str:
@@ -195,7 +202,7 @@ def refuse_with_all(args: argparse.Namespace) -> None:
     """Options of a single function."""
     single = (
         "target", "adapter", "arrays", "layout", "rename", "mask_true", "causal", "empty_rows", "lse_base", "lacks",
-        "backward", "device", "sizes", "known_failures", "require",
+        "backward", "device", "sizes", "known_failures", "require", "claims",
     )  # fmt: skip
     for name in (*single, "reproduce", *REPORTS):
         if getattr(args, name) is not None:

@@ -22,7 +22,7 @@ NAME = "attention"  # of the function, where a file has several
 PASSED_ON = (
     "adapter", "arrays", "layout", "rename", "mask_true", "causal", "empty_rows", "lse_base", "lacks", "backward",
     "only", "level", "profile", "dtype", "seed", "repeat", "sizes", "precision", "budget", "device", "require",
-    "timeout", "total_timeout",
+    "claims", "timeout", "total_timeout",
 )  # fmt: skip
 
 

@@ -94,7 +94,9 @@ def _run(args: argparse.Namespace) -> int:
     refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    choose(args.only or (), args.level, profile(args))  # before anything is imported for longer
+    choose(
+        args.only or (), args.level, profile(args), claims=args.claims or ()
+    )  # before anything is imported for longer
     try:
         report = _judged(args)
     except (Unusable, Refusal) as error:
@@ -129,7 +131,7 @@ def _list_adapters() -> int:
 
 
 def _list_cases(args: argparse.Namespace) -> int:
-    for case in choose(args.only or (), args.level, args.profile or "law"):
+    for case in choose(args.only or (), args.level, args.profile or "law", claims=args.claims or ()):
         if case not in EXAMPLES:
             listed(f"{case.law:<4} {case.name:<48} {case.profile:<7} {case.level:<10} {case.about}")
     if asks_for_the_ladder(args.only):
@@ -144,7 +146,7 @@ def _reproduce(args: argparse.Namespace) -> int:
         made = implementation(args)
         try:
             made, case = _as_printed(made, args.reproduce, how)
-            outcome = judge(made, case, how)
+            outcome = judge(made, case, how._replace(claims=(case.claim,)))  # who names a case asks it
         finally:
             end(made)
     if outcome.verdict.fails:

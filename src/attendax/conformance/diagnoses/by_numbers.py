@@ -67,7 +67,7 @@ def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[See
 
 def _is_plain(trial: Trial) -> bool:
     several = trial.inputs.arrays["key"].shape[-2] > 1
-    return several and trial.how.precision == "highest" and trial.case.tolerance is None
+    return several and trial.how.precision == "highest"
 
 
 def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) -> bool:
@@ -75,7 +75,7 @@ def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) 
     case = outcome.case
     run = next((trial.how.dtype for trial in mine.values()), "")
     return (case.level, case.judge, case.dtype or run) == (level, "value", dtype) and (
-        case.tolerance is None and case.sizes.get("S", 2) > 1 and (outcome.finding.error or 0) < 1e-5
+        case.sizes.get("S", 2) > 1 and (outcome.finding.error or 0) < 1e-5
     )
 
 

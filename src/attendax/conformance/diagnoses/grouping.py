@@ -92,6 +92,8 @@ def harm_of(outcome: Outcome) -> Harm:
         return Harm.CRASH
     if case.judge == "refused":
         return Harm.ACCEPTED
+    if case.claim and outcome.verdict is Verdict.LEAK:
+        return Harm.CLAIM
     if outcome.verdict is Verdict.OBSCURE:
         return Harm.CRASH
     if case.profile != "numbers":
@@ -374,6 +376,8 @@ def _described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
 
 def _signature(outcome: Outcome) -> str:
     case, harm = outcome.case, harm_of(outcome)
+    if harm is Harm.CLAIM:
+        return f"{case.claim}: {case.about.replace('stay', 'change')}"
     if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
         one, other = outcome.finding.expected or 0.0, outcome.finding.got or 0.0
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE

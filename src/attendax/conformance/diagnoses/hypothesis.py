@@ -101,8 +101,9 @@ def multiplied(trial: Trial) -> str:
 
 def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
     """A few times what rounding explains: what tells reasons apart is far larger."""
-    eps = LOOSE[multiplied(trial)]
-    return {leaf: Tolerance(max(eps, 4 * (trial.case.tolerance or 0))) for leaf in wanted}
+    dtype = multiplied(trial)
+    allowed = trial.tolerances(wanted, effort=0 if dtype == "float32" else -1)  # large logits are rounded coarsely
+    return {leaf: Tolerance(max(LOOSE[dtype], 2 * t.allowed)) for leaf, t in allowed.items()}
 
 
 def is_right(trial: Trial, got: Leaves) -> bool:

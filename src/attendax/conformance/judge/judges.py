@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from ..cases.case import ARRAYS, Inputs, Leaves
+from ..cases.invariance import LAST
 from ..worker.errors import Died, Failed
 from . import right
 from .comparing import Tolerance, at, compare, unchanged, unsound
@@ -144,6 +145,23 @@ def same_bits(trial: Trial) -> Finding:
     return found if nearly.verdict.fails else Finding(Verdict.OK)
 
 
+def same_rows(trial: Trial) -> Finding:
+    """The rows that two calls have in common have the same bits (row invariance)."""
+    one, two, last = trial.run(), trial.run(trial.changed()), 0
+    where = dict(trial.case.where)
+    for leaf, part in trial.case.where.items():
+        shape = np.minimum(one[leaf].shape, two[leaf].shape)
+        if part == LAST:
+            last, where[leaf] = int(shape[-2]), "..."
+            one[leaf], two[leaf] = (x[leaf][..., -last:, :] for x in (one, two))
+        one[leaf], two[leaf] = (x[leaf][tuple(map(slice, shape))] for x in (one, two))
+    found = unchanged(one, two, where)
+    if last and found.index is not None:  # in both calls counted from the end
+        *heads, row, column = found.index
+        found = found._replace(index=(*heads, row - last, column))
+    return found
+
+
 def _part(where: str) -> Any:
     return eval(f"np.s_[{where}]", {"np": np})
 
@@ -229,5 +247,7 @@ def merged(trial: Trial) -> Finding:
 
 JUDGES: dict[str, Callable[[Trial], Finding]] = {
     judge.__name__: judge
-    for judge in (value, same_bits, close, unwritten, held, refused, merged, dropped, dropped_none, dropped_all)
+    for judge in (
+        value, same_bits, same_rows, close, unwritten, held, refused, merged, dropped, dropped_none, dropped_all,
+    )  # fmt: skip
 }

@@ -44,6 +44,8 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
         what = "programs" if implementation.foreign else f"functions of {implementation.arrays} arrays"
         reason = f"{what} have none"
         return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
+    if case.claim and case.claim not in how.claims:
+        return Finding(Verdict.NOT_OFFERED, f"{case.claim} is not claimed", lack=case.claim), {}
     trial = Trial(implementation, case, how)
     traits = [*trial.inputs.options, *implementation.form.lacking(case), *case.traits(trial.inputs)]
     if lack := implementation.lack(traits):

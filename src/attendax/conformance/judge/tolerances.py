@@ -26,15 +26,13 @@ def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: in
     that of the formula with every step in the dtype.
 
     Args:
-        case: what is asked; where it names a tolerance, it is that one.
+        case: what is asked.
         how: numbers, dtype, profile and precision.
         wanted: the leaves.
         in_jax: whether a function of JAX is judged: then the formula under ``jax.jit`` counts, too.
         effort: -1 is without the formula; 0 of one draw of the numbers, 1 of more, 2 of many, in JAX as well. The
             largest error counts, so that more effort only allows more.
     """
-    if case.tolerance is not None:
-        return dict.fromkeys(wanted, Tolerance((1 if how.strict else EASY) * case.tolerance))
     dtype = case.dtype or how.dtype
     fine = dtype == "float64"  # there the error of the dense formula is told, and no bound
     precision = "" if how.precision == "highest" or dtype != "float32" else how.precision

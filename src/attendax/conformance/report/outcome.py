@@ -16,12 +16,14 @@ class Harm(enum.StrEnum):
     GRADIENTS = "wrong gradients"
     CRASH = "crash"
     ROBUSTNESS = "robustness gap"
+    CLAIM = "claim that does not hold"
     ACCEPTED = "mistake accepted"
 
     @property
     def kind(self) -> str:
         """As it is counted: wrong numbers (gradients, too), crash, or robustness gap."""
-        return {Harm.GRADIENTS: "wrong numbers", Harm.ACCEPTED: "robustness gap"}.get(self, self.value)
+        less = dict.fromkeys((Harm.CLAIM, Harm.ACCEPTED), "robustness gap")
+        return {Harm.GRADIENTS: "wrong numbers", **less}.get(self, self.value)
 
 
 KINDS = ("wrong numbers", "crash", "robustness gap")

@@ -100,11 +100,15 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
     if "SystemExit" in finding.message:
         lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
         return "\n".join(lines)
-    if case.judge in ("same_bits", "close", "merged") and finding.verdict is Verdict.WRONG and finding.index is None:
+    if (
+        case.judge in ("same_bits", "same_rows", "close", "merged")
+        and finding.verdict is Verdict.WRONG
+        and finding.index is None
+    ):
         return "\n".join([collected, f"got = {call}", *_assertion(finding)])
     special = {
-        "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "unwritten": _unwritten,
-        "merged": _merge, "dropped": _dropout, "dropped_none": _dropout_of_none, "held": _held,
+        "same_bits": _two_calls, "same_rows": _two_calls, "close": _two_calls, "refused": _refusal, "merged": _merge,
+        "unwritten": _unwritten, "dropped": _dropout, "dropped_none": _dropout_of_none, "held": _held,
     }  # fmt: skip
     if finding.verdict is Verdict.OBSCURE and case.judge not in special:
         return f"{collected}\n{call}  # raises: {finding.message}"
@@ -143,7 +147,7 @@ def _two_calls(call: str, collected: str, case: Case, finding: Finding) -> str:
     if finding.verdict is Verdict.NAN:
         return "\n".join([*lines, "got = one", f"assert not np.isnan(got[{finding.leaf!r}]).all(), 'NaN'"])
     lines += [
-        "# changed where nothing may depend on it" if case.changed else "# again",
+        f"# {case.about if case.claim else 'changed where nothing may depend on it' if case.changed else 'again'}",
         *case.changed.splitlines(),
         collected,
         f"other = {call}",
