@@ -1,5 +1,7 @@
 """Row invariance, for who claims it: the bits of a row are those of another call in which it sees the same keys."""
 
+from typing import Any
+
 from .case import GRADIENT, Case
 
 CLAIM = "row-invariance"
@@ -21,7 +23,7 @@ def question(
     where: str = "...",
     more: str = "",
     needs: tuple[str, ...] = (),
-    **given: str,
+    **given: Any,
 ) -> list[Case]:
     """Cases of two calls.
 
@@ -56,7 +58,7 @@ def part(name: str, about: str, number: str) -> list[Case]:
     last, about = f"{{0}}[..., -{number} :, :]", f"in a call with {about}"
     masked = {"lines": "mask = np.tri(T, S, dtype=bool)[None, None]", "call": "mask=mask"}
     cached = {"lines": 'offset = np.zeros(B, "int32")', "call": "is_causal=True, offset=offset"}
-    ways: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+    ways: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
         "": ("", FREE, {}),
         ", mask": (f"mask = mask[..., -{number} :, :]", FREE, masked),
         ", offset": (f"offset = offset + (T - {number})", (), cached),

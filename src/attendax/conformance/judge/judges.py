@@ -245,9 +245,5 @@ def merged(trial: Trial) -> Finding:
     return compared(trial, trial.got, trial.expected(), times=2)  # two calls
 
 
-JUDGES: dict[str, Callable[[Trial], Finding]] = {
-    judge.__name__: judge
-    for judge in (
-        value, same_bits, same_rows, close, unwritten, held, refused, merged, dropped, dropped_none, dropped_all,
-    )  # fmt: skip
-}
+OF_CALLS = (value, same_bits, same_rows, close, unwritten, held, refused, merged, dropped, dropped_none, dropped_all)
+JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in OF_CALLS}
