@@ -7,7 +7,10 @@ may be None. What follows ``->`` is the result, and so the ``grad_output`` of th
 read, so a traced array passes like any other.
 """
 
+import functools
 from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from .advice import on_kind
 
@@ -67,14 +70,15 @@ def fail(
     error: type[Exception],
     function: str,
     sentence: str,
-    rows: list[tuple[str, str, str]] | None = None,
+    rows: list[_Row] | list[tuple[str, str, str]] | None = None,
     *,
     advice: str = "",
 ) -> NoReturn:
     """Raise ``error``: the function and the facts that disagree, a row per array, got and expected, the next step."""
     lines = [f"{function}: {sentence}"]
-    widths = [max((len(row[column]) for row in rows or ()), default=0) for column in (0, 1)]
-    lines += [f"  {name:<{widths[0]}}  got {got:<{widths[1]}}   expected {wanted}" for name, got, wanted in rows or ()]
+    rows = [_shown(row) if isinstance(row, _Row) else row for row in rows or ()]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    lines += [f"  {name:<{widths[0]}}  got {got:<{widths[1]}}   expected {wanted}" for name, got, wanted in rows]
     lines += [advice] if advice else []
     raise error("\n".join(lines))
 
@@ -97,41 +101,44 @@ def check(function: str, arrays: dict[str, Any], *, signature: str | None = None
     """
     line = SHAPES[signature or function.removesuffix("backward").rstrip("_.")]
     rows = _rows(function, arrays, line)
-    shown = _shown(rows)
-    _check_dtypes(function, rows, shown)
+    _check_dtypes(function, rows)
     sizes: dict[str, Any] = {}
     owner: dict[str, str] = {}
     for row in rows:
-        for axis, size in _named_axes(function, row, shown):
+        for axis, size in _named_axes(function, row, rows):
             if sizes.setdefault(axis, size) != size:
-                fail(ValueError, function, _disagreement(owner[axis], row.name, axis, sizes[axis], size), shown)
+                fail(ValueError, function, _disagreement(owner[axis], row.name, axis, sizes[axis], size), rows)
             owner.setdefault(axis, row.name)
             if size == 0 and axis not in _MAY_BE_EMPTY:
-                fail(ValueError, function, f"{row.name} has {axis}=0 but a width is at least 1.", shown)
+                fail(ValueError, function, f"{row.name} has {axis}=0 but a width is at least 1.", rows)
     return sizes
 
 
 def table(function: str, arrays: dict[str, Any], signature: str) -> list[tuple[str, str, str]]:
     """The rows of an error: each array of a call, got and expected."""
-    return _shown(_rows(function, arrays, SHAPES[signature]))
+    return [_shown(row) for row in _rows(function, arrays, SHAPES[signature])]
 
 
-def _shown(rows: list[_Row]) -> list[tuple[str, str, str]]:
-    return [(row.name, str(row), _expected(row.pattern)) for row in rows]
+def _shown(row: _Row) -> tuple[str, str, str]:
+    return row.name, str(row), _expected(row.pattern)
 
 
 def _rows(function: str, arrays: dict[str, Any], line: str) -> list[_Row]:
     """Pair the arrays that are present with their patterns, in the order of the table; the gradient before weights."""
     optional = {"b_Q", "b_K", "b_V", "b_O"} | ({"grad_output"} if not function.endswith("backward") else set())
     absent = {name for name, array in arrays.items() if array is None and name in optional}
+    present = arrays.keys() - absent
+    return [_Row(name, arrays[name], pattern, w) for name, pattern, w in _patterns(line) if name in present]
+
+
+@functools.cache
+def _patterns(line: str) -> list[tuple[str, tuple[str, ...], bool]]:
+    """Name and axes of each array of a line of ``SHAPES``, and whether it is a weight."""
     inputs, result = line.split(" -> ")
     data, _, weights = inputs.partition(" | ")
     items = [(item, False) for item in f"{data}, grad_output ({result})".rstrip(")").split("), ")]
     items += [(item, True) for item in weights.rstrip(")").split("), ") if item]
-    pairs = [(item.split(" ")[0], item.split(" (")[1], is_weight) for item, is_weight in items]
-    return [
-        _Row(name, arrays[name], tuple(axes.split()), w) for name, axes, w in pairs if name in arrays.keys() - absent
-    ]
+    return [(item.split(" ")[0], tuple(item.split(" (")[1].split()), is_weight) for item, is_weight in items]
 
 
 def _expected(pattern: tuple[str, ...]) -> str:
@@ -146,47 +153,61 @@ def _disagreement(first: str, second: str, axis: str, size: Any, other: Any) -> 
     return f"{first} has {axis}={size} but {second} has {axis}={other}."
 
 
-def _named_axes(function: str, row: _Row, shown: list) -> list[tuple[str, Any]]:
+def _named_axes(function: str, row: _Row, rows: list[_Row]) -> list[tuple[str, Any]]:
     """The (axis, size) pairs of one array; a wrong rank is refused."""
     shape = tuple(row.array.shape)
     if row.pattern[0] != "...":
         if len(shape) != len(row.pattern):
-            fail(ValueError, function, f"{row.name} has rank {len(shape)} but needs rank {len(row.pattern)}.", shown)
+            fail(ValueError, function, f"{row.name} has rank {len(shape)} but needs rank {len(row.pattern)}.", rows)
         return list(zip(row.pattern, shape, strict=True))
     named = row.pattern[1:]
     if len(shape) < len(named):
-        fail(ValueError, function, f"{row.name} has rank {len(shape)} but needs at least {len(named)}.", shown)
+        fail(ValueError, function, f"{row.name} has rank {len(shape)} but needs at least {len(named)}.", rows)
     split = len(shape) - len(named)
     return [("...", shape[:split]), *zip(named, shape[split:], strict=True)]
 
 
-def _check_dtypes(function: str, rows: list[_Row], shown: list) -> None:
+def _check_dtypes(function: str, rows: list[_Row]) -> None:
     """Every array floating; one dtype before the bar; nothing narrower than it after the bar."""
-    dtypes = (str(getattr(row.array, "dtype", "")) for row in rows)
-    common = next((dtype for dtype in dtypes if dtype in FLOATING), "float32")
     for row in rows:
-        said = on_kind(row.name, row.array, common)
         if not (hasattr(row.array, "shape") and hasattr(row.array, "dtype")):
             sentence = f"{row.name} must be an array, got {type(row.array).__name__}."
-            fail(TypeError, function, sentence, shown, advice=said)
-        if str(row.array.dtype) not in FLOATING:
+            fail(TypeError, function, sentence, rows, advice=on_kind(row.name, row.array, _common_dtype(rows)))
+        if not is_floating(row.array.dtype):
             sentence = f"{row.name} has dtype {row.array.dtype} but must be floating: {', '.join(FLOATING)}."
-            fail(TypeError, function, sentence, shown, advice=said or native(row.name, row.array))
+            said = on_kind(row.name, row.array, _common_dtype(rows)) or native(row.name, row.array)
+            fail(TypeError, function, sentence, rows, advice=said)
     first = next((row for row in rows if not row.is_weight), None)
     for row in rows:
         if first is None or row.array.dtype == first.array.dtype:
             continue
         facts = f"{first.name} has dtype {first.array.dtype} but {row.name} has {row.array.dtype}"
         if not row.is_weight:
-            fail(TypeError, function, f"{facts}.", shown)
+            fail(TypeError, function, f"{facts}.", rows)
         if not is_wider(row.array.dtype, first.array.dtype):
-            fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.", shown)
+            fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.", rows)
+
+
+def is_floating(dtype: Any) -> bool:
+    """Whether a dtype, of whatever library, is one of ``FLOATING``."""
+    return _is_floating(dtype) if isinstance(dtype, np.dtype) else str(dtype) in FLOATING
+
+
+@functools.lru_cache(64)
+def _is_floating(dtype: Any) -> bool:  # a name of NumPy's takes as long as all else that is checked of an array
+    return str(dtype) in FLOATING
+
+
+def _common_dtype(rows: list[_Row]) -> str:
+    """The dtype of the first array that has a floating one."""
+    dtypes = (str(getattr(row.array, "dtype", "")) for row in rows)
+    return next((dtype for dtype in dtypes if dtype in FLOATING), "float32")
 
 
 def floating(function: str, name: str, array: Any, *, rank: int | None = None) -> None:
     """Refuse what is no floating array, or one of another rank (None: any)."""
     dtype = getattr(array, "dtype", type(array).__name__)
-    if str(dtype) not in FLOATING:
+    if not is_floating(dtype):
         fail(
             TypeError,
             function,

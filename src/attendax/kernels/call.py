@@ -123,5 +123,7 @@ def results_of(call: Call, query: Any, value: Any, return_lse: bool, score_mod: 
 def as_asked(results: Results, query: Any, value: Any, return_lse: bool, score_mod: Any = None) -> Any:
     """out, or out and lse, in the shapes of this query and value, with the sinks of this modifier."""
     results = with_sinks(results, score_mod)
-    out = results.out.astype(query.dtype).reshape(*query.shape[:-1], value.shape[-1])
-    return (out, results.lse.reshape(query.shape[:-1])) if return_lse else out
+    rows, out, lse = query.shape[:-1], results.out, results.lse
+    out = out if out.dtype == query.dtype else out.astype(query.dtype)
+    out = out if out.ndim == query.ndim else out.reshape(*rows, value.shape[-1])
+    return (out, lse if lse.shape == rows else lse.reshape(rows)) if return_lse else out

@@ -61,7 +61,7 @@ def vary_alike(arrays: Tree) -> Tree:
     """Inside ``shard_map``: the arrays, each said to vary over every mesh axis over which one of them does."""
     axes = [jax.typeof(x).manual_axis_type.varying for x in jax.tree.leaves(arrays)]
     every = frozenset[Any]().union(*axes)
-    return jax.tree.map(lambda x: varying(x, every), arrays)
+    return jax.tree.map(lambda x: varying(x, every), arrays) if every else arrays
 
 
 def varying(x: Any, names: Set[Any]) -> Any:
