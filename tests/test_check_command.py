@@ -144,7 +144,7 @@ class TestRefusals:
             (["attendax-spec", "--rename", "mask=m"], "names got {'mask': 'm'}"),
             (["mine:right", "--json", "no/such/folder.json"], "there is no such folder"),
             (["mine:right", "--json", "-", "--html", "-"], "only one report fits standard output"),
-            (["mine:right", "--output", "x"], "--output is of --all-installed"),
+            (["mine:right", "--output", "x"], "--output is of --all-installed and --all-models"),
             (["mine:right", "--reproduce", "caus"], "is part of"),
             (["mine:right", "--all-installed"], "leave the function mine:right out"),
             (["--all-installed", "--html", "x.html"], "leave --html out"),

@@ -98,3 +98,39 @@ class TestAllInstalled:
             f"in /opt/python3/site-packages/flax/nn.py: <function f at 0x7f3a9c0de120> {sys.prefix}/bin; got out[0, 1]"
         )
         assert anonymous(words) == "in flax/nn.py: <function f at 0x...> .../bin; got out[0, 1]"
+
+
+class TestAllModels:
+    @pytest.fixture
+    def models(self, monkeypatch):
+        """One that works, one of a package that is not installed, and one that cannot be made."""
+        pytest.importorskip("torch")
+        all_models = matrix().of_models
+        made = all_models.MODELS["torch MultiheadAttention"]
+        known = {
+            "torch MultiheadAttention": made,
+            "absent": made._replace(package="no_such_package"),
+            "transformers none": made,
+        }
+        monkeypatch.setattr(all_models, "MODELS", known)
+        monkeypatch.setattr(all_models, "PATHS", {**all_models.PATHS, "transformers_none": "transformers none"})
+
+    def test_writes_the_table(self, run, tmp_path, models):
+        status, out, _ = run("--all-models", "--only", "heads", "--output", "there", "--seed", "3")
+        assert status == 0
+        assert "| torch MultiheadAttention" in out
+        text = (tmp_path / "there/models.md").read_text("utf-8")
+        assert "absent: the package no\\_such\\_package is not installed" in text
+        assert "has no transformers" in text
+        told = json.loads((tmp_path / "there/models.json").read_text("utf-8"))
+        assert [report["name"] for report in told["reports"]] == ["torch MultiheadAttention"]
+        assert told["reports"][0]["seed"] == 3
+        assert set(told["left_out"]) == {"absent", "transformers none"}
+        for words in (str(tmp_path), sys.prefix):
+            assert words not in text
+
+
+def test_every_model_of_the_table_is_known_by_a_name_of_python():
+    models = matrix().models
+    assert len(models.PATHS) == len(models.MODELS) >= 25
+    assert all(path.isidentifier() for path in models.PATHS)

@@ -35,17 +35,13 @@ def all_installed(args: argparse.Namespace) -> int:
     Returns:
         1 if an implementation of attendax has a fault or could not be judged, else 0.
     """
-    folder = Path(args.output or ".")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refusal(f"--output {args.output}: {error.strerror}") from error
+    folder = made_folder(args.output)
     left_out = {name: why for name, adapter in ADAPTERS.items() if (why := missing(adapter))}
     names = [name for name in ADAPTERS if name not in left_out]
     reports, failed = [], []
     for number, name in enumerate(names, start=1):
         start = time.monotonic()
-        report = in_own_process(name, args, _teller(f"{number}/{len(names)} {name}", args.quiet))
+        report = in_own_process(name, args, teller(f"{number}/{len(names)} {name}", args.quiet))
         if isinstance(report, str):
             left_out[name], said = report, report
             failed += [name] * name.startswith(OWN)
@@ -60,6 +56,16 @@ def all_installed(args: argparse.Namespace) -> int:
     save(folder, reports, left_out)
     matrix_terminal(reports, console(), left_out)
     return FAILED if failed else 0
+
+
+def made_folder(output: str | None) -> Path:
+    """Where the files go."""
+    folder = Path(output or ".")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"--output {output}: {error.strerror}") from error
+    return folder
 
 
 def missing(adapter: Adapter) -> str:
@@ -84,7 +90,7 @@ def has_gpu() -> bool:
 _gpu: list[bool] = []
 
 
-def _teller(what: str, quiet: bool) -> Callable[[str], None]:
+def teller(what: str, quiet: bool) -> Callable[[str], None]:
     """Show the lines of a process: over each other in a terminal, else not at all."""
     if quiet or not sys.stderr.isatty():
         return lambda line: None
@@ -95,20 +101,18 @@ def _teller(what: str, quiet: bool) -> Callable[[str], None]:
 
 def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Report | str:
     """The report of an adapter, or why there is none."""
+    argv = [name, "--level", args.level, "--profile", args.profile or "law", "--dtype", args.dtype]
+    argv += ["--seed", str(args.seed), *(["--only", *args.only] if args.only else [])]
+    return reported(argv, tell)
+
+
+def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report | str:
+    """The report of ``attendax check`` with these arguments, or why there is none; ``more``: of the search path."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "report.json")
-        argv = [sys.executable, "-m", "attendax", "check", name, "--json", file, "--level", args.level]
-        argv += [
-            "--profile",
-            args.profile or "law",
-            "--dtype",
-            args.dtype,
-            "--seed",
-            str(args.seed),
-            *(["--only", *args.only] if args.only else []),
-        ]
+        argv = [sys.executable, "-m", "attendax", "check", *argv, "--json", file]
         root = str(Path(attendax.__file__).resolve().parents[1])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([root, *more, *filter(None, [os.environ.get("PYTHONPATH")])])
         streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         last = case = ""
         with subprocess.Popen(
@@ -147,14 +151,15 @@ def anonymous(words: str) -> str:
 
 def save(folder: Path, reports: list[Report], left_out: dict[str, str]) -> None:
     """Three files that say the same: versions, findings, reproductions; no paths, no seconds."""
-    reports = [_portable(report) for report in reports]
+    reports = [portable(report) for report in reports]
     found = {"versions": versions("jax"), "left_out": left_out, "reports": [report.to_dict() for report in reports]}
     contents = {"json": to_json(found), "md": matrix_markdown(reports, left_out), "html": page(reports, left_out)}
     for suffix, content in contents.items():
         write(str(folder / f"conformance.{suffix}"), content)
 
 
-def _portable(report: Report) -> Report:
+def portable(report: Report) -> Report:
+    """Without seconds, and without what is of this machine."""
     cases = tuple(
         outcome._replace(
             finding=outcome.finding._replace(message=anonymous(outcome.finding.message)),

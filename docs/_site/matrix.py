@@ -30,19 +30,20 @@ class Matrix(SphinxDirective):
 
 
 def law_number(law: str) -> int:
-    """L2 before L10."""
-    return int(law[1:])
+    """L2 before L10; the laws of models stay in their order."""
+    return int(law[1:]) if law[1:].isdigit() else 0
 
 
 def laws_of(reports: list[dict[str, Any]]) -> list[str]:
     """The laws that some case cites, in their order."""
-    return sorted({case["law"] for report in reports for case in report["cases"]}, key=law_number)
+    cited = dict.fromkeys(case["law"] for report in reports for case in report["cases"])
+    return sorted(cited, key=law_number)
 
 
 def counts(reports: list[dict[str, Any]]) -> str:
     """A row for each implementation, a column for each law: how many of the cases that it offers have no fault."""
     laws = laws_of(reports)
-    head = "".join(f'<th scope="col"><a href="laws/{law}.html">{law}</a></th>' for law in laws)
+    head = "".join(f'<th scope="col">{_linked(law)}</th>' for law in laws)
     rows = "".join(
         f'<tr><th scope="row">{escape(report["name"])} {escape(str(report["version"] or ""))}</th>'
         + "".join(_count([case["verdict"] for case in report["cases"] if case["law"] == law]) for law in laws)
@@ -55,6 +56,11 @@ def counts(reports: list[dict[str, Any]]) -> str:
         f'<table class="matrix counts">{table}</table></div>'
         '<p class="matrix-detail" role="status"></p>'
     )
+
+
+def _linked(law: str) -> str:
+    page = f"laws/{law}.html" if law_number(law) else "check-a-model.html#the-laws"
+    return f'<a href="{page}">{law}</a>'
 
 
 def _count(verdicts: list[str]) -> str:
@@ -97,7 +103,8 @@ def causes(reports: list[dict[str, Any]]) -> str:
     for report in reports:
         law_of = {case["name"]: case["law"] for case in report["cases"]}
         for cause in found_in(report):
-            laws = sorted({law_of[name] for name in cause.cases if name in law_of}, key=law_number)
+            cited = dict.fromkeys(law_of[name] for name in cause.cases if name in law_of)
+            laws = sorted(cited, key=law_number)
             cells = [escape(report["name"]), escape(cause.kind), " ".join(laws), escape(cause.words) + _told(cause)]
             listed = "".join(f"<li>{escape(name)}</li>" for name in cause.cases)
             cells.append(f"<details><summary>{len(cause.cases)}</summary><ul>{listed}</ul></details>")

@@ -96,9 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
     out.add_argument("--list-adapters", action="store_true", help="print the adapters that ship, and stop")
     out.add_argument("--all-installed", action="store_true", help="every adapter whose library is installed")
-    out.add_argument(
-        "--output", metavar="DIR", help="of --all-installed: conformance.json, .md and .html; . unless given"
-    )
+    about = "models and layers of each library that is installed"
+    out.add_argument("--all-models", action="store_true", help=about)
+    about = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
+    out.add_argument("--output", metavar="DIR", help=about)
 
 
 def add_foreign(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +208,8 @@ def refuse_with_all(args: argparse.Namespace) -> None:
     for name in (*single, "reproduce", *REPORTS):
         if getattr(args, name) is not None:
             shown = f"the function {args.target}" if name == "target" else f"--{name.replace('_', '-')}"
-            raise Refusal(f"--all-installed runs every adapter as it ships: leave {shown} out")
+            which = "--all-models runs every model" if args.all_models else "--all-installed runs every adapter"
+            raise Refusal(f"{which} as it ships: leave {shown} out")
 
 
 def files(args: argparse.Namespace) -> dict[str, str]:

@@ -85,8 +85,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.all_installed:
         refuse_with_all(args)
         return int(matrix().all_installed(args))
+    if args.all_models:
+        refuse_with_all(args)
+        return int(matrix().all_models(args))
     if args.output:
-        raise Refusal("--output is of --all-installed; a single report goes to --json, --markdown or --html FILE")
+        raise Refusal(
+            "--output is of --all-installed and --all-models; a single report goes to --json, --markdown or --html FILE"
+        )
     if args.target is None:
         raise Refusal(
             "name a function as module:function, or an adapter, before the options; or --exec, --lib, --all-installed"
