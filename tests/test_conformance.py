@@ -192,6 +192,21 @@ def test_who_declares_the_end_is_held_to_it():
     assert by_law(right_attention.attend, only=["causal"], level="forward", sizes={"T": 8, "S": 8}, **given).ok
 
 
+def decoding(query, key, value, *, is_causal=False):
+    return right_attention.attend(query, key, value, is_causal=is_causal and query.shape[-2] > 1)
+
+
+def test_a_single_query_that_sees_all_keys_is_a_convention_of_its_own():
+    given = {"arrays": "numpy", "only": ["causal, one query", *ALIGNED], "level": "forward"}
+    report = by_law(decoding, **given)
+    assert [(x.name, x.remedy) for x in report.causes] == [
+        ("a single query (T = 1) sees all keys: causal is left out there", "--causal decode")
+    ]
+    assert by_law(decoding, causal="decode", **given).counts() == {"ok": 2, "differs by convention": 1}
+    for fn, declared in ((decoding, "end"), (right_attention.attend, "decode"), (causal_to_the_end, "decode")):
+        assert not by_law(fn, causal=declared, **given).ok
+
+
 def test_a_fault_of_who_declares_the_end_is_told_beside_the_end():
     def loud(query, key, value, *, is_causal=False):
         return 1.5 * causal_to_the_end(query, key, value, is_causal=is_causal)

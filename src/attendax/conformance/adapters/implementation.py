@@ -24,7 +24,7 @@ TRAITS = (  # what no keyword shows
 )  # fmt: skip
 PROTOCOL_TRAITS = (*TRAITS, *OPTIONS)
 ANY = square.Form()
-CAUSAL, EMPTY_ROWS = ("start", "end"), ("zero", "mean", "nan")
+CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
 
 
 class Documented(NamedTuple):
@@ -84,7 +84,7 @@ class Implementation:
         name: for the report.
         arrays: "jax", "torch" or "numpy".
         backward: of a NumPy function: ``backward(grad_output, query, key, value, *, ..., grad_lse=None)``.
-        causal: where ``is_causal`` begins: "start" (L4) or "end".
+        causal: where ``is_causal`` begins: "start" (L4), "end", or "decode": the start, but one query sees all.
         empty_rows: what a query without any key gets: "zero" (L5), "mean" of the values, or "nan".
         lacks: what it does not offer, of ``TRAITS`` and ``OPTIONS``, each with the reason.
         source: Python that defines ``attend`` in a reproduction.

@@ -10,7 +10,7 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS
-from ..adapters.implementation import PROTOCOL_TRAITS, Implementation
+from ..adapters.implementation import CAUSAL, PROTOCOL_TRAITS, Implementation
 from ..cases import profiles
 from ..cases.how import DTYPES, How
 from ..worker.foreign import path_of
@@ -38,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--layout", metavar="BTNH", help="of the axes: BNTD, BTND, NTD, TND, TD (H for D), or packed")
     how.add_argument("--rename", nargs="+", action="extend", metavar="mask=attn_mask", help="keywords of other names")
     how.add_argument("--mask-true", choices=("attend", "drop"), help="what True in a mask means; attend unless given")
-    how.add_argument("--causal", choices=("start", "end"), help="where is_causal is aligned; start unless given")
+    about = (
+        "where is_causal is aligned: start unless given; end; or decode: the start, but a single query sees all keys"
+    )
+    how.add_argument("--causal", choices=CAUSAL, help=about)
     how.add_argument("--empty-rows", choices=("zero", "mean", "nan"), help="of a query without keys; zero unless given")
     how.add_argument("--lse-base", type=float, metavar="2", help="of its log-sum-exp; e unless given")
     about = 'what it does not offer, such as "grouped heads"; all traits are listed below'

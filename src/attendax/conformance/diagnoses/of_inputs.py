@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
+from ..judge.judges import ONE_QUERY
 from ..judge.trial import Trial
 from . import by_hand
 from .hypothesis import KEY_BLOCKS, Change, Hypothesis, array, lengths, of_inputs, option
@@ -290,7 +291,7 @@ HYPOTHESES = [
         for b in KEY_BLOCKS[2:]
     ),
     of_change("it is causal, which is not asked", _causal_unasked),
-    of_change("a single query (T = 1) sees all keys: causal is left out there", _causal_in_one_row),
+    of_change(f"{ONE_QUERY}: causal is left out there", _causal_in_one_row, "--causal decode"),
     of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
     of_change("the offset of a cache is added twice", option("offset", lambda x, _: 2 * np.asarray(x))),
     of_change("every batch gets the offset of the first", option("offset", _first_of_batch)),

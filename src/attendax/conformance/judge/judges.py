@@ -17,8 +17,9 @@ from .tolerances import MOST
 from .trial import Trial
 from .verdicts import CHANGES, Finding, Verdict
 
+ONE_QUERY = "a single query (T = 1) sees all keys"
 HOPELESS = 1e-4  # no rounding error is larger, unless nearly as much is allowed
-TO_THE_END = "causal is aligned to the end of the keys"
+TO_THE_END = {"end": "causal is aligned to the end of the keys", "decode": ONE_QUERY}
 RIGHT_TO_ROUNDING = "right to rounding"
 SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
 
@@ -30,7 +31,7 @@ def value(trial: Trial) -> Finding:
     finding = compared(trial, got, wanted)
     if finding.verdict.fails:
         return _explained(trial, got, finding)
-    return _dtypes(trial, got) or (Finding(Verdict.CONVENTION, TO_THE_END) if trial.conventions() else finding)
+    return _dtypes(trial, got) or (Finding(Verdict.CONVENTION, _to_the_end(trial)) if trial.conventions() else finding)
 
 
 def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
@@ -110,10 +111,14 @@ def _judged(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
     return got | {"lse": np.where(right.empty_rows(trial.inputs, **trial.conventions()), wanted["lse"], got["lse"])}
 
 
+def _to_the_end(trial: Trial) -> str:
+    return TO_THE_END[trial.implementation.causal]
+
+
 def _for_empty_rows(trial: Trial) -> list[tuple[str, Leaves]]:
     """What would be right under the convention for empty rows that the adapter declares, and its words."""
     mine, conventions = trial.implementation.empty_rows, trial.conventions()
-    lead = f"{TO_THE_END} " if conventions else ""
+    lead = f"{_to_the_end(trial)} " if conventions else ""
     if mine == "zero" or not (rows := right.empty_rows(trial.inputs, **conventions)).any():
         return []
     wanted = trial.expected()

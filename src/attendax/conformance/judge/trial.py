@@ -65,7 +65,8 @@ class Trial:
         arrays, options, _ = inputs or self.inputs
         T, S = (arrays[name].shape[-2] for name in ("query", "key"))
         differs = T and S and T != S and options.get("is_causal") and options.get("offset") is None
-        return {"causal_to_the_end": True} if differs and self.implementation.causal == "end" else {}
+        to_the_end = {"end": True, "decode": T == 1}.get(self.implementation.causal, False)
+        return {"causal_to_the_end": True} if differs and to_the_end else {}
 
     def expected(self, inputs: Inputs | None = None) -> Leaves:
         """What is right, in float64, where causal is aligned as declared.
