@@ -1,4 +1,4 @@
-"""The command ``attendax``: ``demo``, ``check``, ``embed``, ``search``, ``bench``; each imports what it needs."""
+"""The command ``attendax``: ``demo``, ``check``, ``diff``, ``embed``, ``search``, ``bench``; each with its imports."""
 
 import argparse
 import importlib
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
-        if args.command in ("check", "bench"):  # folders and processes of theirs have to go first
+        if args.command in ("check", "diff", "bench"):  # folders and processes of theirs have to go first
             exits.raise_instead()
         status = args.run(args)
         sys.stdout.flush()
@@ -101,6 +101,14 @@ def _parser(argv: Sequence[str]) -> _Parser:
         chosen = command.command_for(argv)
         chosen.add_arguments(check)
         check.set_defaults(run=chosen.run)
+
+    about = "say by which conventions two attention functions differ, and print an adapter"
+    against = commands.add_parser("diff", help=about, description=about)
+    if "diff" in argv[:1]:
+        from attendax.conformance.against import command as of_two
+
+        of_two.add_arguments(against)
+        against.set_defaults(run=of_two.run)
 
     embed.add_commands(commands)
 

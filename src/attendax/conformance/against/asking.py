@@ -1,0 +1,89 @@
+"""How one of two functions is asked for numbers, in its own form, and how far apart two answers are."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..worker.errors import Failed
+from . import ways, writing
+from .forms import Form, Option
+
+TOLERANCE = 2e-5  # of float32, as a share of the largest number
+NARROW = 3 * 2.0**-8  # of bfloat16
+Call = Callable[..., tuple[np.ndarray, ...]]
+
+
+class Probe(NamedTuple):
+    """Arrays (B, N, T, D), ... and options by their names in attendax."""
+
+    arrays: tuple[np.ndarray, ...]
+    options: Mapping[str, Any]
+    said: str = ""
+
+
+def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0, dtype: Any = np.float32) -> tuple[np.ndarray, ...]:
+    """Query, key and value of sizes B, N, T, S, D, V."""
+    B, N, T, S, D, V = sizes
+    rng = np.random.default_rng((seed, *sizes, groups))
+    G = groups or N
+    return tuple(rng.standard_normal(shape).astype(dtype) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V)))
+
+
+def caller(a: Form, b: Form, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The adapter from one form to another, around a function that takes arrays of NumPy."""
+    text = writing.adapter(a, dataclasses.replace(b, arrays="numpy", path="somewhere:fn"))
+    names: dict[str, Any] = {}
+    text = text.replace("from somewhere import fn as fn\n", "")
+    exec(compile(text, "adapter.py", "exec"), names)
+    names["fn"] = lambda *args, **options: _single(fn(*args, **options))
+    return names["adapted"]
+
+
+def _single(found: tuple[np.ndarray, ...]) -> Any:
+    return found if len(found) > 1 else found[0]
+
+
+def plain_form(like: Form, names: Iterable[str] | None = None) -> Form:
+    """The form of attendax, with the conventions of another."""
+    names = like.options if names is None else names
+    options = {name: Option(name, ways.STRAIGHT.get(name, "")) for name in names}
+    if "return_lse" in options and "return_lse" in like.options and not like.options["return_lse"].name:
+        options["return_lse"] = Option("", "BNT")
+    return Form(options=options, how=like.how, grouped=like.grouped, defaults={"is_causal": False})
+
+
+def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
+    """What a function of that form gives for a probe.
+
+    Raises:
+        Failed: it raises.
+    """
+    straight = plain_form(form)
+    call = caller(straight, form, fn)
+    given = {name: x for name, x in probe.options.items() if name != "return_lse" or form.options["return_lse"].name}
+    try:
+        found = call(*probe.arrays, **given)
+    except (ValueError, IndexError, TypeError) as error:  # its result has another shape than that layout has
+        raise Failed.by(error) from error
+    return found if isinstance(found, tuple) else (found,)
+
+
+def alike(found: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...], tolerance: float = TOLERANCE) -> bool:
+    """Whether two results are the same numbers, but for rounding."""
+    return distance(found, right) <= tolerance
+
+
+def distance(found: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> float:
+    """The largest difference of two results, as a share of the largest number; inf where the shapes or NaN differ."""
+    if len(found) < len(right) or any(x.shape != y.shape for x, y in zip(found, right, strict=False)):
+        return np.inf
+    worst = 0.0
+    for x, y in zip(found, right, strict=False):
+        x, y = x.astype(np.float64), y.astype(np.float64)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        apart = np.abs(np.where(same, 0, x) - np.where(same, 0, y))
+        size = max(1.0, np.abs(y[np.isfinite(y)]).max(initial=0.0))
+        worst = max(worst, float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0) / size))
+    return worst

@@ -1,0 +1,42 @@
+"""``attendax diff A B``: what is asked for at the command line."""
+
+import argparse
+import contextlib
+import sys
+
+from attendax.exits import FAILED
+from attendax.legible import wrapped
+
+from .report import HEADS, diff
+
+ABOUT = "by which conventions two attention functions differ, and the adapter that makes them equal"
+SAID = """\
+A and B are module:function, the names of adapters that ship, "exec:./prog {case}" or lib:FILE. Each is called as
+f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as f(params, x), where
+params has the names of attendax.conformance.against.layers.shapes().
+Exit status: 0 the two are equal, 1 they differ, 2 refused."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = SAID
+    parser.add_argument("a", metavar="A", help="module:function, or the name of an adapter")
+    parser.add_argument("b", metavar="B", help="the same")
+    parser.add_argument("--layers", action="store_true", help="they are layers, functions of (params, x)")
+    parser.add_argument("--heads", type=int, default=HEADS, metavar="N", help=f"of the layers; {HEADS} unless given")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what differs; gives the exit status."""
+    with contextlib.redirect_stdout(sys.stderr):  # the functions may print
+        report = diff(args.a, args.b, layers=args.layers, heads=args.heads)
+    text = report.text()
+    print("\n".join(_line(line) for line in text.split("\n")))
+    return 0 if report.equal else FAILED
+
+
+def _line(line: str) -> str:
+    """Wrapped, if it is no code."""
+    told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "Not "))
+    return wrapped(line, indent="   ") if told else line

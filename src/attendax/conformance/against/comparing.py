@@ -1,0 +1,134 @@
+"""By which conventions two functions differ, in words."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from . import forms, writing
+from .asking import Probe
+from .describing import Description
+from .examples import VALUES, asking, narrow, no_key, small
+from .forms import CAUSAL, Form, window_rule
+
+WORDS = {
+    "scale": "scale where none is given",
+    "always": "causal whatever is asked",
+    "causal": "causal",
+    "window": "window",
+    "mask": "mask",
+    "order": "order of the steps to scores",
+    "masking": "what a mask does",
+    "heads": "grouped heads",
+    "empty": "a query without any key",
+    "lse": "log-sum-exp",
+    "scale given": "scale as given",
+    "softmax": "softmax of bfloat16 arrays",
+    "out": "dtype of the result for bfloat16 arrays",
+    "layout": "layout",
+    "arguments": "order of the arguments",
+    "names": "names",
+}
+
+
+class Difference(NamedTuple):
+    """One convention by which the two differ, in words; ``shown`` is the smallest input that shows it."""
+
+    name: str
+    a: str
+    b: str
+    shown: str = ""
+
+    def __str__(self) -> str:
+        return f"{WORDS.get(self.name, self.name)}: A {self.a}; B {self.b}"
+
+
+def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Form, list[Probe]]]:
+    """Each, with the form by which B is called just as A is in what differs, and probes that may show it."""
+    one, other = a.form, b.form
+    both = set(one.options) & set(other.options)
+    for name, said, asked in _numbers(one, other, both):
+        yield Difference(name, said(one), said(other)), other, asked
+    for name, key in (("mask", "mask"), ("scale given", "scale"), ("lse", "return_lse"), ("window", "window")):
+        if key in both and one.options[key].form != other.options[key].form:
+            as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
+            yield Difference(name, *map(_form_of(key), (one, other))), as_it_is, asking(key)
+    for name, words, fields in (("layout", _layout, ("layout", "pack")), ("arguments", _order, ("order",))):
+        if any(getattr(one, x) != getattr(other, x) for x in fields):
+            as_it_is = dataclasses.replace(other, **{x: getattr(one, x) for x in fields})
+            yield Difference(name, words(one), words(other)), as_it_is, list(small({}, heads=2))
+    named = [k for k in one.options if k in both and one.options[k].name != other.options[k].name]
+    if named:
+        yield (
+            Difference("names", *(", ".join(x.options[k].name or "(always)" for k in named) for x in (one, other))),
+            other,
+            [],
+        )
+
+
+def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Callable[[Form], str], list[Probe]]]:
+    """Conventions of the numbers themselves."""
+    rules = [x for x in VALUES if x in ("is_causal", "window") and x in both]
+
+    def differ(*names: str) -> bool:
+        return any(one.how[x] != other.how[x] for x in names)
+
+    if differ("scale"):
+        yield "scale", lambda x: f"multiplies by {x.how['scale']}", list(small({}))
+    if differ("always"):
+        yield "always", lambda x: x.how["always"] or "no", list(small({}))
+    if "is_causal" in both and differ("causal"):
+        yield "causal", lambda x: f"is {x.how['causal']}: {CAUSAL[x.how['causal']]}", asking("is_causal")
+    if "window" in both and differ("window"):
+        yield "window", lambda x: _window(x.how["window"]), asking("window")
+    if writing.steps(one, other) != writing.steps(other, one):
+        steps = [x for x in VALUES if x in ("softcap", "bias", "scale", "mask") and x in both]
+        steps += [] if "mask" in both else rules[:1]
+        yield (
+            "order",
+            lambda x: writing.steps(x, other if x is one else one),
+            list(small({x: VALUES[x] for x in steps})),
+        )
+    if ("mask" in both or "is_causal" in both) and differ("masking"):
+        yield "masking", lambda x: x.how["masking"], asking("mask" if "mask" in both else "is_causal")
+    if one.grouped and other.grouped and differ("heads"):
+        said = {"repeat": "repeats each head of keys", "tile": "takes the heads of keys in turn"}
+        yield "heads", lambda x: said[x.how["heads"]], list(small({}, heads=4, groups=2))
+    if ("mask" in both or rules) and differ("empty"):
+        asked = {"mask": no_key} if "mask" in both else {x: VALUES[x] for x in rules}
+        yield "empty", lambda x: f"gives {x.how['empty']}", list(small(asked, tall=True))
+    if "return_lse" in both and differ("lse"):
+        yield "lse", lambda x: f"is of {x.how['lse']}" if "base" in x.how["lse"] else x.how["lse"], asking("return_lse")
+    for name in ("softmax", "out"):
+        if differ(name) and forms.REFUSED not in (one.how[name], other.how[name]):
+            yield name, lambda x, name=name: f"has {x.how[name]}", narrow()  # type: ignore[misc]
+
+
+def _window(window: str) -> str:
+    reach, side, aligned = window.split("/")
+    return f"sees {reach}, {side}, aligned to {aligned}: {window_rule(window)}"
+
+
+def _form_of(key: str) -> Callable[[Form], str]:
+    """What to say of the form of an option."""
+
+    def said(form: Form) -> str:
+        found = form.options[key].form
+        if key == "mask":
+            rank, meaning = found.split("/")
+            return f"{form.options[key].name} ({', '.join(rank)}), {meaning}"
+        return {"return_lse": "lse ({}) has the axes".format}.get(key, "takes {}".format)(found)
+
+    return said
+
+
+def _layout(form: Form) -> str:
+    pack, _, axis = form.pack.partition(" ")
+    axes = list(form.layout.replace("(ND)", "*"))
+    axes = ["N D" if x == "*" else x for x in axes]
+    if pack:
+        axes.insert(int(axis), {"qkv": "3", "kv": "2"}[pack])
+    return f"takes {pack + ' ' if pack else ''}({', '.join(axes)})"
+
+
+def _order(form: Form) -> str:
+    return f"takes {form.order}"

@@ -1,0 +1,295 @@
+"""What is found out about a function: how it is called, and by which conventions it computes. Each is tried."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..worker.errors import Failed
+from . import forms, ways
+from .asking import Probe, alike, arrays, ask, distance
+from .forms import Form, Option
+from .remote import Function
+from .ways import DROPOUT, GROUPED, HEADS, IGNORED, NAMES
+
+GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
+PACKS = ("qkv 2", "qkv 3", "qkv 1", "qkv 0")
+
+
+class Description(NamedTuple):
+    """What a function is: its form, and in words what of it is not known. ``known`` is whether its plain call is."""
+
+    form: Form
+    known: bool
+    unknown: Mapping[str, str]
+    sizes: tuple[int, ...]
+
+
+def describe(fn: Function) -> Description:
+    """Try every convention that is known.
+
+    Raises:
+        Failed: it raises in every layout.
+    """
+    return _Describing(fn).description()
+
+
+class _Describing:
+    """One function, as far as it is known."""
+
+    def __init__(self, fn: Function) -> None:
+        self.fn = fn
+        self.unknown: dict[str, str] = {}
+        self.answers: dict[Any, Any] = {}
+        self.said, self.ran = "", False
+
+    def description(self) -> Description:
+        form, sizes = self._plain()
+        if not sizes:
+            if not self.ran:
+                raise Failed(self.said)
+            return Description(form, False, {"formula": "no formula that is known"}, GENERAL)
+        self.sizes = sizes
+        form = dataclasses.replace(form, arrays=self.fn.kind())
+        form = self._grouped(form)
+        free = [name for name in self.fn.names[len(self.fn.required) :] if name not in (*HEADS, *IGNORED)]
+        for name in list(free):
+            found = self._option(form, name)
+            if found:
+                form = found
+                free.remove(name)
+        form = self._order(form)
+        form = self._empty(form)
+        form = self._dtypes(form)
+        for name in free:
+            if name in DROPOUT:
+                self.unknown[name] = "dropout is drawn at random, and is not compared"
+            elif name not in (*GROUPED, *form.given):
+                self.unknown[name] = "none of the options that are known"
+        return Description(form, True, self.unknown, sizes)
+
+    def settle(self, variants: Iterable[Form], probes: list[Probe]) -> Form | None:
+        """The first of the forms by which the function gives what the reference gives, for each probe."""
+        for form in variants:
+            if all(self._agrees(form, probe) for probe in probes):
+                return form
+        return None
+
+    def _agrees(self, form: Form, probe: Probe) -> bool:
+        called = dataclasses.replace(form, how=forms.LAW)
+        key = (repr(called), id(probe))
+        if key not in self.answers:
+            try:
+                self.answers[key] = (probe, ask(self.fn, called, probe))
+                self.ran = True
+            except Failed as failed:
+                self.said = self.said or str(failed)
+                self.answers[key] = (probe, None)
+        found = self.answers[key][1]
+        if found is None:
+            return False
+        right = forms.attention(probe.arrays, form.how, **probe.options)
+        return alike(found, right)
+
+    def _plain(self) -> tuple[Form, tuple[int, ...]]:
+        """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
+        required = [name for name in self.fn.required if name not in HEADS]
+        heads = next((name for name in self.fn.names if name in HEADS), "")
+        for sizes in (GENERAL, SQUARE):
+            probe = Probe(arrays(sizes), {})
+            for layout in self.layouts(len(required), heads, sizes):
+                always = ["", *forms.CAUSAL]
+                hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, forms.SCALES)]
+                if found := self.settle(hows, [probe]):
+                    return found, sizes
+        return Form(path=self.fn.path), ()
+
+    def layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
+        form = Form(path=self.fn.path, heads=heads, defaults=self.fn.defaults)
+        layouts = [x for x in ways.LAYOUTS if ("(" in x) == bool(heads) or "(" not in x]
+        if count == 1 and sizes == SQUARE:
+            for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
+                yield dataclasses.replace(form, layout=layout, pack=pack)
+        if count == 2:
+            for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
+                yield dataclasses.replace(form, layout=layout, pack=pack.replace("qkv", "kv"))
+        if count >= 3:
+            orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
+            for order, layout in itertools.product(orders, layouts):
+                yield dataclasses.replace(form, layout=layout, order=", ".join(order))
+
+    def _grouped(self, form: Form) -> Form:
+        switch = next((name for name in GROUPED if name in self.fn.names), "")
+        given = {**form.given, **({switch: True} if switch else {})}
+        if form.pack or "N" not in form.layout:
+            return form
+        wide = dataclasses.replace(form, grouped=True, given=given)
+        probe = Probe(arrays(self.sizes, groups=2), {})
+        return self.settle([wide.but(heads=x) for x in forms.HEADS], [probe]) or form
+
+    def _option(self, form: Form, name: str) -> Form | None:
+        """The form with a keyword of the function, whatever it may mean there; None where it means nothing known."""
+        tries: dict[str, Callable[[Form, str], Form | None]] = {
+            "is_causal": self._causal, "mask": self._mask, "bias": self._bias, "scale": self._scale,
+            "softcap": self._softcap, "window": self._window, "return_lse": self._lse,
+        }  # fmt: skip
+        for ours, run in tries.items():
+            if name in NAMES[ours] and ours not in form.options and (found := run(form, name)):
+                return found
+        return None
+
+    def probe(self, said: str = "", **options: Any) -> Probe:
+        return Probe(arrays(self.sizes), options, said)
+
+    def _causal(self, form: Form, name: str) -> Form | None:
+        form = form.offering("is_causal", Option(name))
+        B, N, T, S, D, V = self.sizes
+        probes = [Probe(arrays((B, N, t, s, D, V)), {"is_causal": True}) for t, s in {(T, S), (S, S)}]
+        both = itertools.product(forms.CAUSAL, forms.EMPTY)
+        return self.settle([form.but(causal=rule, empty=empty) for rule, empty in both], probes)
+
+    def _mask(self, form: Form, name: str) -> Form | None:
+        B, _, T, S, _, _ = self.sizes
+        rng = np.random.default_rng(5)
+        full = rng.random((B, 1, T, S)) < 0.6
+        full[..., 0] = True
+        masks = {"BNTS": full, "BTS": full, "TS": full[:1], "BS": full[:, :, :1]}
+        for rank, mask in masks.items():
+            probe = self.probe(mask=mask)
+            variants = [
+                form.offering("mask", Option(name, f"{rank}/{meaning}")).but(masking=masking)
+                for meaning, masking in itertools.product(ways.MEANINGS, forms.MASKING)
+            ]
+            variants.sort(key=lambda x: forms.MASKING.index(x.how["masking"]))
+            if found := self.settle(variants, [probe]):
+                return found
+        return None
+
+    def _bias(self, form: Form, name: str) -> Form | None:
+        B, N, T, S, _, _ = self.sizes
+        rng = np.random.default_rng(6)
+        for rank, shape in (("BNTS", (B, N, T, S)), ("NTS", (1, N, T, S)), ("TS", (1, 1, T, S))):
+            probe = self.probe(bias=rng.standard_normal(shape).astype(np.float32))
+            offered = form.offering("bias", Option(name, rank))
+            if found := self.settle([offered.but(order=x) for x in forms.ORDERS], [probe]):
+                return found
+        return None
+
+    def _scale(self, form: Form, name: str) -> Form | None:
+        variants = [form.offering("scale", Option(name, x)) for x in ways.SCALINGS]
+        return self.settle(variants, [self.probe(scale=0.3)])
+
+    def _softcap(self, form: Form, name: str) -> Form | None:
+        offered = form.offering("softcap", Option(name))
+        return self.settle([offered.but(order=x) for x in forms.ORDERS], [self.probe(softcap=0.5)])
+
+    def _window(self, form: Form, name: str) -> Form | None:
+        B, N, T, S, D, V = self.sizes
+        tall = [(T, S), (S + 4, S + 4)] if T != S else [(S + 4, S + 4)]
+        probes = [Probe(arrays((B, N, t, s, D, V)), {"window": w}) for t, s in tall for w in (2, 3)]
+        rules = ["/".join(x) for x in itertools.product(forms.REACH, forms.SIDES, forms.ALIGNED)]
+        rules.sort(key=lambda x: x.endswith("the end"))
+        variants = [
+            form.offering("window", Option(name, x)).but(window=way)
+            for x, way in itertools.product(ways.WINDOWS, rules)
+        ]
+        return self.settle(variants, probes)
+
+    def _lse(self, form: Form, name: str) -> Form | None:
+        variants = [
+            form.offering("return_lse", Option(name, layout)).but(lse=base)
+            for layout, base in itertools.product(ways.LSE_LAYOUTS, forms.LSE)
+        ]
+        return self.settle(variants, [self.probe(return_lse=True)])
+
+    def _order(self, form: Form) -> Form:
+        """In which order scale, softcap, bias and mask come."""
+        if len(form.offered()) + ("scale" in form.options) < 2:
+            return form
+        T, S = self.sizes[2:4]
+        rng = np.random.default_rng(7)
+        mask = rng.random((1, 1, T, S)) < 0.6
+        mask[..., 0] = True
+        bias = rng.standard_normal((1, 1, T, S)).astype(np.float32)
+        every: dict[str, Any] = {
+            "softcap": 0.5,
+            "scale": 0.3,
+            "bias": bias,
+            "is_causal": True,
+            "window": 2,
+            "mask": mask,
+        }
+        asked = {k: x for k, x in every.items() if k in form.options and (k != "mask" or self._full(form, k))}
+        ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *forms.ORDERS))]
+        rules: list[dict[str, Any]] = [{}]
+        rules += [{k: asked.pop(k)} for k in every if k in asked and k in ("is_causal", "window")]
+        probes = [Probe(arrays(self.sizes), {**asked, **rule}) for rule in rules]
+        found = self.settle(ways, probes)
+        if not found:
+            self.unknown["order"] = (
+                f"{' and '.join(form.options[k].name for k in asked)} together give what no order gives"
+            )
+        return found or form
+
+    def _full(self, form: Form, name: str) -> bool:
+        return name != "mask" or not form.options[name].form.startswith("BS")
+
+    def _empty(self, form: Form) -> Form:
+        """What a query without any key gets."""
+        B, N, T, S, D, V = self.sizes
+        rules = {"is_causal": True, "window": 1}
+        asked = {k: x for k, x in rules.items() if k in form.options}
+        if "mask" not in form.options and asked:
+            tall = Probe(arrays((B, N, S + 4, S, D, V)), asked)
+            return self.settle([form.but(empty=x) for x in forms.EMPTY], [tall]) or form
+        if "mask" not in form.options or form.how["masking"] != forms.MASKING[0]:
+            return form
+        mask = np.ones((B, 1, T, S), bool)
+        if self._full(form, "mask"):
+            mask[:, :, 1] = False
+        else:
+            mask = mask[:, :, :1]
+            mask[0] = False
+        if form.options["mask"].form.startswith("TS"):
+            mask = mask[:1]
+        found = self.settle([form.but(empty=x) for x in forms.EMPTY], [self.probe(mask=mask)])
+        if not found:
+            self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
+        return found or form
+
+    def _dtypes(self, form: Form) -> Form:
+        """In which dtype it computes and answers, asked in bfloat16."""
+        import ml_dtypes
+
+        apart = dict.fromkeys(forms.SOFTMAX, 0.0)
+        for seed in range(3):
+            narrow = tuple(x.astype(ml_dtypes.bfloat16) for x in arrays(self.sizes, seed=seed))
+            probe = Probe((narrow[0] * narrow[0].dtype.type(8), *narrow[1:]), {})
+            try:
+                found = ask(self.fn, dataclasses.replace(form, options={}), probe)
+            except Failed:
+                return form.but(out=forms.REFUSED, softmax=forms.REFUSED)
+            for way in apart:
+                apart[way] = max(
+                    apart[way], distance(found, forms.attention(probe.arrays, {**form.how, "softmax": way}))
+                )
+        best = min(apart, key=lambda way: apart[way] * (1 if way == forms.SOFTMAX[0] else 2))
+        out = str(found[0].dtype)
+        return form.but(out="of the query" if out == "bfloat16" else out, softmax=best)
+
+
+def pair(one: Function, other: Function) -> tuple[Form, Form] | None:
+    """Layouts in which two functions give the same numbers, whatever they compute; None where there are none."""
+    probe = Probe(arrays(GENERAL), {})
+    found: list[list[tuple[Form, tuple[np.ndarray, ...]]]] = []
+    for fn in (one, other):
+        found.append([])
+        for form in _Describing(fn).layouts(3, "", GENERAL):
+            try:
+                found[-1].append((dataclasses.replace(form, arrays=fn.kind()), ask(fn, form, probe)))
+            except Failed:
+                continue
+    both = itertools.product(*found)
+    return next(((x, y) for (x, p), (y, q) in both if p[0].shape == (2, 4, 3, 6) and alike(q, p)), None)

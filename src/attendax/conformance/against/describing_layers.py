@@ -1,0 +1,255 @@
+"""What is found out about layers: by which conventions they compute, and where two differ."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from attendax.exits import Refusal
+
+from ..worker.errors import Failed
+from .asking import TOLERANCE, distance
+from .comparing import Difference
+from .examples import Equality
+from .layers import (
+    ACTIVATIONS,
+    EPS,
+    GATES,
+    KERNELS,
+    LAW,
+    NORMS,
+    PACKINGS,
+    PLACE,
+    POSITIONS,
+    ROTARY,
+    SCALES,
+    SPLITS,
+    B,
+    M,
+    T,
+    drawn,
+    layer,
+)  # fmt: skip
+from .remote import Function
+from .ways import HEADS
+
+WORDS = {
+    "place": "place of the norms", "norm": "norm", "eps": "eps of the norms", "activation": "activation",
+    "gated": "what the activation is of", "packing": "columns of qkv_kernel", "split": "heads of a projection",
+    "kernels": "kernels", "rotary": "rotary", "positions": "positions", "causal": "causal", "scale": "scale",
+    "residual": "residual",
+}  # fmt: skip
+SAID = {"rotary": {"": "none", "halves": "turns the halves of a head against each other",
+                   "neighbours": "turns neighbours against each other"}}  # fmt: skip
+CASES = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A layer as it is known.
+
+    Attributes:
+        reads: the weights that change its result.
+        how: of each convention its own.
+        heads: how many.
+        keyword: by which it takes that number.
+        known: whether the reference gives what it gives.
+    """
+
+    fn: Function
+    reads: frozenset[str]
+    how: Mapping[str, Any]
+    heads: int
+    keyword: str
+    known: bool
+
+    def call(self, params: Mapping[str, np.ndarray], x: np.ndarray, **options: Any) -> np.ndarray:
+        """Its result, from kernels (in, out).
+
+        Raises:
+            Failed: it raises.
+        """
+        if self.how["kernels"] == KERNELS[1]:
+            params = transposed(params)
+        given = {self.keyword: self.heads} if self.keyword else {}
+        return self.fn(dict(params), x, **given, **options)[0]
+
+
+def transposed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same weights with kernels (out, in)."""
+    return {k: np.ascontiguousarray(x.T) if k.endswith("_kernel") else x for k, x in params.items()}
+
+
+def inputs(seed: int, size: float = 1.0) -> np.ndarray:
+    """x (B, T, M)."""
+    return (np.random.default_rng((seed, 9)).standard_normal((B, T, M)) * size).astype(np.float32)
+
+
+def describe(fn: Function, heads: int, letter: str) -> Layer:
+    """Try every convention that is known.
+
+    Raises:
+        Refusal: it raises, with kernels of either kind.
+    """
+    keyword = next((name for name in fn.names if name in HEADS), "")
+    said = ""
+    best = None
+    for kernels in KERNELS:
+        made = Layer(fn, frozenset(), LAW | {"kernels": kernels}, heads, keyword, False)
+        try:
+            reads = _reads(made)
+        except Failed as failed:
+            said = said or failed.said
+            continue
+        found = _settled(dataclasses.replace(made, reads=reads))
+        if best is None or found[1] < best[1]:
+            best = found
+        if found[0].known:
+            break
+    if best is None:
+        names = ", ".join(drawn(0))
+        raise Refusal(
+            f"{letter}, {fn.path}, raises: {said}; it is called with params, a dict of {names}, and x {(B, T, M)}"
+        )
+    return best[0]
+
+
+def _reads(made: Layer) -> frozenset[str]:
+    params, x = drawn(1), inputs(1)
+    plain = made.call(params, x)
+    if plain.shape != x.shape:
+        raise Failed(f"it gives an array {plain.shape}, expected {x.shape}")
+    moved = {k: made.call(params | {k: v + np.float32(0.5) * np.roll(v, 1, -1)}, x) for k, v in params.items()}
+    return frozenset(k for k, y in moved.items() if distance((y,), (plain,)) > 1e-7)
+
+
+def _settled(made: Layer) -> tuple[Layer, float]:
+    """Part by part: each alone first, the rest of the weights 0."""
+    reads = made.reads
+    how = dict(made.how)
+    attention = {k for k in reads if k.split("_")[0] in ("query", "key", "value", "qkv", "out")}
+    mlp = {k for k in reads if k.split("_")[0] in ("up", "down", "gate")}
+    norms = {k for k in reads if k.startswith("norm")}
+    shape = {"residual": ("yes", "no"), "positions": tuple(POSITIONS) if "positions" in reads else tuple(
+        x for x in POSITIONS if "table" not in x)}  # fmt: skip
+    if norms:
+        shape |= {"place": PLACE, "norm": tuple(NORMS)}
+    within = {"activation": ACTIVATIONS} | ({"gated": GATES} if "gate_kernel" in reads else {})
+    heads = {"rotary": ROTARY, "causal": ("no", "yes"), "scale": tuple(SCALES)}
+    heads |= {"packing": tuple(PACKINGS)} if "qkv_kernel" in reads else {"split": tuple(SPLITS)}
+    stages = [
+        (mlp, attention, shape | within if mlp else {}),
+        (attention, mlp, (heads if mlp else shape | heads) if attention else {}),
+    ]
+    for _, off, choices in stages:
+        if choices:
+            how |= _best(made, how, off, choices)
+    if norms:
+        how |= _best(made, how, set(), {"eps": EPS, "place": PLACE}, sizes=(1.0, 0.01, 1e-4))
+    found = dataclasses.replace(made, how=how)
+    far = _apart(found, how, set(), (1.0, 0.01))
+    return dataclasses.replace(found, known=far < TOLERANCE), far
+
+
+def _best(
+    made: Layer, how: Mapping[str, Any], off: set[str], choices: Mapping[str, Any], sizes: Any = (1.0,)
+) -> dict[str, Any]:
+    """The choices under which the reference is nearest, where some of the weights are 0."""
+    probes = [(_without(drawn(k + 2), off), inputs(k, size)) for k, size in enumerate(sizes)]
+    right = [made.call(params, x) for params, x in probes]
+    found: tuple[float, dict[str, Any]] = np.inf, {}
+    for values in itertools.product(*choices.values()):
+        tried = dict(zip(choices, values, strict=True))
+        pairs = zip(probes, right, strict=True)
+        far = max(_far(y, _reference(made, {**how, **tried}, params, x)) for (params, x), y in pairs)
+        found = min(found, (far, tried), key=lambda x: x[0])
+    return found[1]
+
+
+def _reference(made: Layer, how: Mapping[str, Any], params: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    read = {k: v for k, v in params.items() if k in made.reads or (k == "norm1_scale" and how["place"] == "x")}
+    return layer(read, x, {**how, "kernels": KERNELS[0]}, made.heads)
+
+
+def _apart(made: Layer, how: Mapping[str, Any], off: set[str], sizes: tuple[float, ...]) -> float:
+    found = 0.0
+    for k, size in enumerate(sizes):
+        params, x = _without(drawn(k + 5), off), inputs(k + 3, size)
+        found = max(found, _far(made.call(params, x), _reference(made, how, params, x)))
+    return found
+
+
+def _far(found: np.ndarray, right: np.ndarray) -> float:
+    """How far apart, as a share of the largest number, however small that is."""
+    size = np.abs(right).max() or 1.0
+    return distance((found / size,), (right / size,))
+
+
+def _without(params: dict[str, np.ndarray], off: set[str]) -> dict[str, np.ndarray]:
+    return {k: np.zeros_like(x) if k in off else x for k, x in params.items()}
+
+
+def differences(a: Layer, b: Layer) -> Iterator[Difference]:
+    """Each convention by which two layers differ, with the smallest input that shows it."""
+    for name, words in WORDS.items():
+        one, other = a.how[name], b.how[name]
+        if one == other or not all(_has(name, x) for x in (a, b)):
+            continue
+        said = SAID.get(name, {})
+        yield Difference(
+            words, str(said.get(one, one)) or "none", str(said.get(other, other)) or "none", _shown(a, b, name)
+        )
+    alone = [sorted(x.reads - y.reads) for x, y in ((a, b), (b, a))]
+    if any(alone):
+        yield Difference("weights", *(f"alone reads {', '.join(x)}" if x else "reads no others" for x in alone))
+
+
+def _has(name: str, x: Layer) -> bool:
+    """Whether the layer has what a convention is of."""
+    needs = {
+        "place": "norm",
+        "norm": "norm",
+        "eps": "norm",
+        "activation": "up",
+        "gated": "gate",
+        "packing": "qkv",
+        "split": "query",
+    }
+    return name not in needs or any(k.startswith(needs[name]) for k in x.reads)
+
+
+def _shown(a: Layer, b: Layer, name: str) -> str:
+    """How large the difference is, of this convention alone: A's layer beside the same with B's."""
+    size = 1e-2 if name == "eps" else 1.0
+    for length in (1, 2, 3, T):
+        params, x = drawn(4), inputs(4, size)[:1, :length]
+        one, other = (_reference(a, {**a.how, name: y.how[name]}, params, x) for y in (a, b))
+        if name == "kernels":
+            other = layer({k: v for k, v in transposed(params).items() if k in a.reads and v.shape == params[k].shape},
+                          x, a.how, a.heads) if length else one  # fmt: skip
+        apart = np.abs(one - other) if one.shape == other.shape else np.ones(1)
+        if apart.max() > TOLERANCE * np.abs(one).max():
+            at = np.unravel_index(int(np.argmax(apart)), apart.shape)
+            return (
+                f"a text of {length} token{'s' * (length > 1)}: {one[at]:.6g} and {other[at]:.6g}"
+                if apart.size > 1
+                else ""
+            )
+    return ""
+
+
+def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
+    """How far another function is from A's layer, called as that is."""
+    apart, worst = 0.0, None
+    for k in range(cases):
+        params, x = drawn(20 + k), inputs(20 + k, (1.0, 0.01)[k % 2])
+        mine = a.call(params, x)
+        given = transposed(params) if a.how["kernels"] == KERNELS[1] else params
+        try:
+            far = _far(other(dict(given), x, **({a.keyword: a.heads} if a.keyword else {}))[0], mine)
+        except Failed:
+            far = np.inf
+        apart, worst = max(apart, far), (k if far > TOLERANCE else worst)
+    return Equality(cases, apart, worst)  # type: ignore[arg-type]

@@ -1,0 +1,213 @@
+"""What ``attendax diff`` finds of two functions, or of two layers."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from attendax.exits import Refusal
+
+from ..worker.errors import Failed
+from . import comparing, describing, describing_layers, examples, writing, writing_layers
+from .asking import Call
+from .comparing import Difference
+from .describing import Description
+from .describing_layers import Layer
+from .examples import Equality
+from .forms import Form
+from .remote import Function, function
+
+HEADS = 2
+
+
+class Report(NamedTuple):
+    """The answer.
+
+    Attributes:
+        differences: what differs, the numbers first.
+        adapter: Python under which the two are equal; empty where there is none.
+        around: which of the two the adapter calls; empty where neither.
+        why: without an adapter: why there is none.
+        checked: how far apart the two are, under the adapter if there is one.
+        notes: what was not compared.
+    """
+
+    differences: tuple[Difference, ...]
+    adapter: str = ""
+    around: str = ""
+    why: str = ""
+    checked: Equality | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def explained(self) -> bool:
+        """Whether the differences that are named are all that there are."""
+        return self.checked is not None and self.checked.worst is None and self.checked.cases > 0
+
+    @property
+    def equal(self) -> bool:
+        """Whether the two are the same function."""
+        return self.explained and not self.differences
+
+    def text(self) -> str:
+        """The lines that are printed."""
+        lines = []
+        for k, difference in enumerate(self.differences, 1):
+            lines += [f"{k}. {difference}"] + [f"   {difference.shown}"] * bool(difference.shown)
+        if not self.explained or self.checked is None:
+            lines.append(f"Not explained{' by that' if self.differences else ''}: {self.why}")
+        elif self.equal:
+            lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases.")
+        else:
+            said = f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases under this adapter"
+            around = (
+                f" around {self.around}:" if self.around else ", for no argument of B makes it A; it is A by formula:"
+            )
+            lines += [said + around, "", self.adapter.rstrip(), ""]
+        return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
+
+
+def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
+    """By which conventions do two functions differ, and under which adapter are they equal?
+
+    Args:
+        a, b: functions of (query, key, value, ...), in any layout and with keywords of any name that is known; or
+            the paths of such, "module:function", "exec:COMMAND", "lib:FILE", or the names of adapters that ship.
+            A path, and a function that a module has, runs in a process of its own.
+        layers: whether they are functions of (params, x) instead; ``layers.shapes`` has the names of the weights.
+        heads: of the layers.
+
+    Returns:
+        A ``Report``; ``report.text()`` is what ``attendax diff`` prints.
+
+    Raises:
+        Refusal: one of them cannot be imported, or raises on every call.
+
+    Example:
+        >>> def one(query, key, value):
+        ...     scores = np.exp(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5)
+        ...     return scores / scores.sum(-1, keepdims=True) @ value
+        >>> def other(query, key, value):
+        ...     scores = np.exp(query @ key.swapaxes(-1, -2))
+        ...     return scores / scores.sum(-1, keepdims=True) @ value
+        >>> import numpy as np
+        >>> print(diff(one, other).differences[0])
+        scale where none is given: A multiplies by 1/sqrt(D); B multiplies by 1
+    """
+    made: list[Function] = []
+    try:
+        for fn in (a, b):
+            made.append(function(fn))
+        if layers:
+            one, other = (describing_layers.describe(fn, heads, letter) for fn, letter in zip(made, "AB", strict=True))
+            return compare_layers(one, other)
+        return compare(made[0], made[1], _described(made[0], "A"), _described(made[1], "B"))
+    finally:
+        for fn in made:
+            fn.close()
+
+
+def _described(fn: Function, letter: str) -> Description:
+    try:
+        return describing.describe(fn)
+    except Failed as failed:
+        said = f"{letter}, {fn.path}, raises on every call that was tried; the first said: {failed.said}"
+        raise Refusal(said) from failed
+
+
+def compare(one: Function, other: Function, a: Description, b: Description) -> Report:
+    """The report on two functions that are described."""
+    if not (a.known and b.known):
+        return _unknown(one, other, a, b)
+    notes, found = _notes(a, b), []
+    for difference, form, probes in comparing.differences(a, b):
+        shown = examples.smallest(one, other, a.form, form, probes)
+        if shown or difference.name != "empty":  # both may have the same rows without a key, or none
+            found.append(difference._replace(shown=shown))
+    sizes = max(a.sizes, b.sizes, key=lambda x: x == describing.SQUARE)
+    if not found:
+        mine, theirs = _common(a.form, b.form), _common(b.form, a.form)
+        checked = examples.equality(one, other, mine, theirs, sizes)
+        return Report((), "", "", _example(one, other, mine, theirs, checked), checked, notes)
+    why = ""
+    for around, (mine, theirs, fn, inner) in {
+        "B": (a.form, b.form, one, other),
+        "A": (b.form, a.form, other, one),
+    }.items():
+        form = _answerable(mine, theirs)
+        try:
+            text = writing.adapter(form, theirs)
+        except writing.NoAdapter as error:
+            why = why or f"there is no adapter around {around}: {error}"
+            continue
+        checked, example = _checked(fn, inner, form, text, sizes)
+        if checked.worst is None and checked.cases:
+            return Report(tuple(found), text, around, "", checked, notes)
+        why = why or f"under an adapter around {around} the two still differ: {example}"
+    return Report(tuple(found), "", "", why, None, notes)
+
+
+def _checked(fn: Function, inner: Function, form: Form, text: str, sizes: tuple[int, ...]) -> tuple[Equality, str]:
+    """What is printed is run, and compared."""
+    adapted = inner.adapted(text)
+    checked = examples.equality(fn, adapted, form, form, sizes)
+    return checked, _example(fn, adapted, form, form, checked)
+
+
+def _example(one: Call, other: Call, mine: Form, theirs: Form, checked: Equality) -> str:
+    """A small input on which two functions differ that should be equal."""
+    if checked.worst is None:
+        return "" if checked.cases else "no call was answered by both"
+    probes = [*examples.asking(*checked.worst.options), checked.worst]
+    return examples.smallest(one, other, mine, theirs, probes)
+
+
+def _common(mine: Form, theirs: Form) -> Form:
+    """With the options of both alone."""
+    options = {k: x for k, x in mine.options.items() if k in theirs.options}
+    return dataclasses.replace(mine, options=options, grouped=mine.grouped and theirs.grouped)
+
+
+def _answerable(mine: Form, theirs: Form) -> Form:
+    """Without the options that nothing around the other can stand for."""
+    lacking = {"return_lse", "bias", "softcap"} - set(theirs.options)
+    lacking |= {"mask"} if not {"mask", "bias"} & set(theirs.options) else set()
+    return dataclasses.replace(mine, options={k: x for k, x in mine.options.items() if k not in lacking})
+
+
+def _notes(a: Description, b: Description) -> tuple[str, ...]:
+    """What was not compared."""
+    found = []
+    for letter, x in (("A", a), ("B", b)):
+        found += [f"{letter}'s {name}: {why}" for name, why in x.unknown.items()]
+    lacking = {"A": set(a.form.options) - set(_answerable(a.form, b.form).options)}
+    lacking["B"] = set(b.form.options) - set(a.form.options)
+    for letter, x in (("A", a), ("B", b)):
+        alone = [option.name or "lse" for name, option in x.form.options.items() if name in lacking[letter]]
+        found += [f"{', '.join(alone)}, which {letter} alone has"] * bool(alone)
+    return tuple(found)
+
+
+def _unknown(one: Function, other: Function, a: Description, b: Description) -> Report:
+    """At least one is of no formula that is known: the two are asked alone, without options."""
+    letters = " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known)
+    notes = (f"any keyword, for the formula of {letters} is not known",)
+    pair = describing.pair(one, other)
+    if pair is None:
+        said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
+        return Report(
+            (), "", "", f"{said}; {examples.smallest(one, other, a.form, b.form, examples.asking())}", None, notes
+        )
+    plain = [Description(form, True, {}, describing.GENERAL) for form in pair]
+    return compare(one, other, *plain)._replace(notes=notes)
+
+
+def compare_layers(a: Layer, b: Layer) -> Report:
+    """The report on two layers that are described."""
+    plain = describing_layers.equality(a, lambda params, x, **options: b.fn(params, x, **options))
+    if plain.worst is None:
+        return Report((), checked=plain)
+    found = tuple(describing_layers.differences(a, b))
+    if unknown := " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known):
+        said = f"{unknown} is none of the layers that are known"
+        return Report((), why=f"{said}; the results differ by {plain.apart:.2g} of the largest number")
+    code, around = writing_layers.adapter(a, b)
+    return Report(found, code, around, "", describing_layers.equality(a, b.fn.adapted(code)))

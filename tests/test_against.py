@@ -1,0 +1,258 @@
+"""Two functions that should be equal: what `attendax diff` says of them, and that what it prints makes them equal."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attendax import cli
+from attendax.conformance.against import describing_layers, diff, report
+from attendax.conformance.against.remote import Here
+from attendax.exits import Refusal
+
+PAIRS = sorted(
+    path.stem for path in (Path(__file__).parent / "pairs").glob("*.py") if path.stem not in ("__init__", "parts")
+)
+QUICK = (
+    "causal_end",
+    "window_inclusive",
+    "softcap_after_bias",
+    "mask_of_keys",
+    "layout_packed",
+    "packed_by_head",
+    "pre_norm",
+)
+
+
+def of(name):
+    """The report on a pair, and its module; both functions in this process."""
+    module = importlib.import_module(f"tests.pairs.{name}")
+    a, b = (Here(f"tests.pairs.{name}:{letter}", f"tests.pairs.{name}:{letter}") for letter in "ab")
+    if getattr(module, "LAYER", False):
+        return module, report.compare_layers(
+            describing_layers.describe(a, 2, "A"), describing_layers.describe(b, 2, "B")
+        )
+    return module, report.compare(a, b, report._described(a, "A"), report._described(b, "B"))
+
+
+def says(text, words):
+    """Whether the words come in it, in this order."""
+    for word in words:
+        _, at, text = text.partition(word)
+        if not at:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in PAIRS]
+)
+def test_a_pair_of_a_public_thread(name):
+    """Its difference is named first, and the adapter that is printed, run as it is, makes the two equal."""
+    module, found = of(name)
+    assert says(str(found.differences[0]), module.EXPECTED), str(found.differences[0])
+    assert found.differences[0].shown
+    assert found.explained, found.text()
+    assert not found.equal
+    names = {}
+    exec(found.adapter, names)
+    if getattr(module, "LAYER", False):
+        a = describing_layers.describe(Here(f"tests.pairs.{name}:a", "a"), 2, "A")
+        given = {a.keyword: 2} if a.keyword else {}
+        again = names["adapted"](describing_layers.drawn(99), describing_layers.inputs(99), **given)
+        np.testing.assert_allclose(
+            again, module.a(describing_layers.drawn(99), describing_layers.inputs(99), **given), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_there_are_so_many_pairs():
+    assert len(PAIRS) >= 40
+    for name in PAIRS:
+        assert "#" in importlib.import_module(f"tests.pairs.{name}").__doc__.split(":")[0]
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def plain(query, key, value, mask=None, is_causal=False):
+    scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -1e9)
+    return softmax(scores if mask is None else np.where(mask, scores, -1e9)) @ value
+
+
+def test_the_same_function_twice():
+    found = diff(plain, plain)
+    assert found.equal
+    assert found.text().startswith("Equal to 0 in ")
+
+
+def test_rounding_is_no_difference():
+    def again(query, key, value, mask=None, is_causal=False):
+        return plain(query * np.float32(1 + 1e-7), key, value, mask, is_causal)
+
+    assert diff(plain, again).equal
+
+
+def test_what_no_convention_is_is_said_so():
+    """The smallest input, both numbers, and no adapter."""
+
+    def other(query, key, value, mask=None, is_causal=False):
+        return plain(query, key, value, mask, is_causal) * (1.01 if mask is not None and is_causal else 1)
+
+    found = diff(plain, other)
+    assert not found.explained
+    assert says(
+        found.text(), ("Not explained", "T=1, S=1, D=1", "mask [[True]]", "is_causal True", "A gives 1, B 1.01")
+    )
+
+
+def test_two_of_an_unknown_formula():
+    """Neither is attention; in two layouts they are the same."""
+
+    def one(query, key, value):
+        return query @ (key.swapaxes(-1, -2) @ value)
+
+    def other(query, key, value):
+        return np.einsum("btnd,bsnd,bsnv->btnv", query, key, value)
+
+    found = diff(one, other)
+    assert found.explained
+    assert says(found.text(), ("layout", "(B, N, T, D)", "(B, T, N, D)", "Equal to", "not known"))
+
+
+def test_an_unknown_formula_beside_a_known_one():
+    def one(query, key, value):
+        return query @ (key.swapaxes(-1, -2) @ value)
+
+    found = diff(one, plain)
+    assert not found.explained
+    assert says(found.text(), ("Not explained", "formula of A is not known", "A gives", "B"))
+
+
+def test_dropout_and_names_that_nobody_knows_are_told():
+    def other(query, key, value, mask=None, dropout_p=0.0, temper=1):
+        return plain(query, key, value, mask)
+
+    found = diff(plain, other)
+    assert "B's dropout_p: dropout is drawn at random, and is not compared" in found.notes
+    assert "B's temper: none of the options that are known" in found.notes
+    assert "is_causal, which A alone has" not in found.notes  # a mask stands for it
+
+
+def test_several_differences_at_once():
+    def other(q, k, v, attn_mask=None, causal=False, window=None):
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        scores = q @ np.tile(k, (1, q.shape[1] // k.shape[1], 1, 1)).swapaxes(-1, -2)
+        T, S = scores.shape[-2:]
+        if causal:
+            scores = np.where(np.tri(T, S, S - T, dtype=bool), scores, -np.inf)
+        if attn_mask is not None:
+            scores = np.where(attn_mask, -np.inf, scores)
+        weights = np.nan_to_num(softmax(scores))
+        return (weights @ np.tile(v, (1, q.shape[1] // v.shape[1], 1, 1))).swapaxes(1, 2)
+
+    found = diff(plain, other)
+    assert found.explained, found.text()
+    named = [difference.name for difference in found.differences]
+    assert named == ["scale", "causal", "empty", "mask", "layout", "names"]
+
+
+def test_the_way_back(monkeypatch):
+    """What no adapter around B can do, one around A may."""
+
+    def kept(query, key, value, mask=None):
+        weights = softmax(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5)
+        return (weights if mask is None else weights * mask) @ value
+
+    found = diff(kept, plain)
+    assert found.explained, found.text()
+    assert found.around == "A"
+
+
+def test_functions_of_jax_and_torch():
+    """Arrays of each framework; the adapter is in that of B."""
+    pytest.importorskip("torch")
+    import torch
+
+    def other(q, k, v, causal=False):
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
+        if causal:
+            scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -1e9)
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+    found = diff(plain, other)
+    assert found.explained, found.text()
+    assert "import torch as xp" in found.adapter
+
+
+def test_one_that_raises_on_everything():
+    def broken(query, key, value):
+        raise RuntimeError("no device")
+
+    with pytest.raises(Refusal, match=r"B, broken, raises on every call that was tried; .* RuntimeError: no device"):
+        diff(plain, broken)
+
+
+def test_a_layer_of_other_names():
+    def layer(params, x):
+        return x @ params["wq"]
+
+    with pytest.raises(
+        Refusal, match="A, layer, raises: KeyError: 'wq'; it is called with params, a dict of query_kernel"
+    ):
+        diff(layer, layer, layers=True)
+
+
+FILE = """
+import numpy as np
+
+
+def one(query, key, value):
+    scores = np.exp(query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5)
+    return scores / scores.sum(-1, keepdims=True) @ value
+
+
+def other(q, k, v):
+    scores = np.exp(q @ k.swapaxes(-1, -2))
+    return scores / scores.sum(-1, keepdims=True) @ v
+"""
+
+
+def run(monkeypatch, tmp_path, capsys, *argv):
+    (tmp_path / "two.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    status = cli.main(["diff", *argv])
+    return status, *capsys.readouterr()
+
+
+def test_the_command(monkeypatch, tmp_path, capsys):
+    status, out, err = run(monkeypatch, tmp_path, capsys, "two:one", "two:other")
+    assert status == 1
+    assert says(
+        out,
+        (
+            "1. scale where none is given: A multiplies by 1/sqrt(D); B multiplies by 1",
+            "T=1, S=2, D=2",
+            "Equal to",
+            "def adapted",
+        ),
+    )
+    assert err == ""
+    status, out, err = run(monkeypatch, tmp_path, capsys, "two:one", "two:one")
+    assert (status, out.split(" in ")[0]) == (0, "Equal to 0")
+
+
+def test_the_command_refuses_in_a_line(monkeypatch, tmp_path, capsys):
+    for argv, said in (
+        (("two:one", "two:none"), "attendax diff: two:none: two has no none; did you mean one?"),
+        (("two:one", "exec:./none {case}"), "there is no program './none'"),
+        (("nothing:one", "two:one"), "No module named 'nothing'"),
+    ):
+        status, out, err = run(monkeypatch, tmp_path, capsys, *argv)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert said in err
