@@ -62,6 +62,29 @@ def test_without_the_kernels_of_ynn_it_prints_what_is_right(script, table):
     assert printed(script, NO_YNN) == table["right"]
 
 
+LIMITS = {  # what the scripts of the other page print, in their order
+    "The next kernel may run on another core": r"(cores [\d,]+: [\d.]+ ms\s*){2}",
+    "A product of many small matrices runs on one core": r"(\d+ products of \d+ x \d+: [\d.]+ cores\s*){2}",
+    "Two loops do not run at once": r"two loops take [\d.]+ times as long as one",
+    "A slice of bfloat16 makes all of the array float32": r"float16: 0.0 MiB.*\nbfloat16: (4.0|0.0) MiB.*",
+    "Memory of temporaries is new in each call": r"(\d+ ){4}page faults",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or os.cpu_count() == 1, reason="needs two cores of Linux")
+def test_the_scripts_of_where_xla_ends_run(tmp_path):
+    """They measure: what they print is not judged but where it is exact."""
+    page = (PAGE.parent / "where-xla-ends.md").read_text("utf-8")
+    scripts = {found["title"]: SCRIPT.findall(found["text"]) for found in SECTION.finditer(page)}
+    assert scripts.keys() == LIMITS.keys()
+    for title, pattern in LIMITS.items():
+        (script,) = scripts[title]
+        (tmp_path / "script.py").write_text(script, encoding="utf-8")
+        run = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert re.fullmatch(pattern, run.stdout.strip()), (title, run.stdout, run.stderr)
+
+
 def test_a_release_says_its_address_which_no_source_does(tmp_path):
     root = PAGE.parents[1]
     for name in ("pyproject.toml", "CITATION.cff", "README.md", "src/attendax/__init__.py", ".ci/address"):

@@ -83,7 +83,8 @@ def in_memory(x: Array) -> Array:
 def sliced(x: Array, starts: Sequence[Any], sizes: Sequence[int]) -> Array:
     """``lax.dynamic_slice`` without negative starts; on bfloat16 it reads the bits.
 
-    XLA:CPU has no slices of bfloat16. It makes all of the array float32 first, in memory, once for a whole loop.
+    In jaxlib 0.10.2 XLA:CPU has no slices of bfloat16. It makes all of the array float32 first, in memory, once for a
+    whole loop. (docs/where-xla-ends.md)
     """
     if x.dtype == jnp.bfloat16:
         return _sliced_bits(tuple(sizes), x, *starts)
