@@ -1,5 +1,6 @@
 """The kit in other people's tests: ``assert_conforms``, the settings, and the pytest plugin."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -35,6 +36,19 @@ def right(query, key, value, *, scale=None):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
+def squares(query, key, value, *, is_causal=False):
+    T, S = query.shape[-2], key.shape[-2]
+    if T != S or not is_causal:
+        raise ValueError("only causal, and only T = S")
+    scores = np.where(np.tri(T, dtype=bool), query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def loud_squares(query, key, value, *, is_causal=False):
+    return 2 * squares(query, key, value, is_causal=is_causal)
+
+
 @pytest.fixture
 def here(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
@@ -55,6 +69,11 @@ class TestAssertConforms:
     def test_not_offered_is_skipped(self):
         with pytest.raises(unittest.SkipTest, match="not offered: no argument bias"):
             assert_conforms(right, BY_NAME["bias (B, N, T, S)"], arrays="numpy")
+
+    def test_a_kernel_is_asked_what_it_takes(self):
+        assert assert_conforms(squares, BY_NAME["plain"], arrays="numpy").verdict is Verdict.OK
+        with pytest.raises(AssertionError, match=r"(?s)^L2, plain, causal: .*is_causal=True"):
+            assert_conforms(loud_squares, BY_NAME["plain"], arrays="numpy")
 
     def test_settings_are_those_of_check(self):
         with pytest.raises(ValueError, match="layout got 'XY'"):
@@ -121,6 +140,12 @@ class TestPytestPlugin:
         assert "not offered: no argument window" in ran.stdout
         assert "FAILED mine:wrong::causal" in ran.stdout
         assert "FAILED mine:right" not in ran.stdout
+
+    def test_a_kernel_is_asked_what_it_takes(self, here):
+        (here / "kernel.py").write_text("import numpy as np\n\n\n" + inspect.getsource(squares))
+        ran = pytest_in(here, "--attention=kernel:squares", "--attention-only=plain", "--attention-level=forward", "-v")
+        assert "kernel:squares::plain, causal PASSED" in ran.stdout, ran.stdout + ran.stderr
+        assert ran.returncode == 0
 
     @pytest.mark.slow
     def test_no_such_function(self, here):

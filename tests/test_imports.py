@@ -62,7 +62,14 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "command": {"checking", "models", "report", "judge", "worker", "adapters", "cases"},
     "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
-CALLING = {"judging", "judges", "dropout", "forms", "trial"}  # the files of the judge that may call the candidate
+CALLING = {
+    "asking",
+    "judging",
+    "judges",
+    "dropout",
+    "forms",
+    "trial",
+}  # the files of the judge that may call the candidate
 SPEC_NEEDS = {"numpy", "scipy.special"}
 
 

@@ -14,6 +14,7 @@ from attendax.conformance import CASES, Implementation, Verdict, check
 from attendax.conformance.cases import LEVELS, ladder, named
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import AXES, MOST_PAIRS, USES
+from attendax.conformance.cases.square import Form
 from attendax.conformance.checking import judge
 from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge import parts, right
@@ -299,3 +300,18 @@ class TestUnwritten:
         arrays = {name: np.ones((1, 1, 3, 5), np.float32) for name in ("query", "key", "value")}
         in_numpy.poison(arrays)
         assert np.isnan(np.empty((1, 1, 3, 5), np.float32)).all()
+
+
+def test_a_kernel_gets_sizes_that_it_takes():
+    """Causal, T = S, multiples of 128, one width: the budget is not spent on what it refuses."""
+    form = Form(square=True, causal=True, block=128, widths=(128,))
+
+    def takes(case):
+        return not form.lacking(case)
+
+    found = ladder.ladder(How(seed=3, budget=20.0), offers=takes, takes=takes)
+    taken = [case for case in found.cases if takes(case)]
+    assert len(taken) >= 10
+    assert {case.direction for case in taken} == {"forward", "gradient"}
+    assert all(case.sizes["N"] == 1 for case in found.cases if not takes(case))  # what is refused, once each
+    assert not any("queries 1" in words or "not causal" in words for words in found.left_out)

@@ -1,6 +1,5 @@
 """What is asked of the kit in Python: every case of an implementation, one case, or whether a mistake is refused."""
 
-import functools
 import math
 import time
 import unittest
@@ -10,12 +9,12 @@ from typing import Any
 from .adapters.implementation import Implementation
 from .cases import CASES as CASES
 from .cases import CLAIMS as CLAIMS
-from .cases import Case, asks_for_the_ladder, at_sizes, choose
+from .cases import Case
 from .cases.how import How, drawn
-from .cases.ladder import ladder
 from .diagnoses import diagnosed
-from .judge.forms import as_found, as_taken
-from .judge.judging import find, offers, rule_of
+from .judge.asking import alone, asked, chosen
+from .judge.forms import as_found
+from .judge.judging import find, rule_of
 from .judge.verdicts import Finding, Verdict
 from .repeating import repeated
 from .report import Report
@@ -116,7 +115,7 @@ def check(
         require=tuple(require), timeout=timeout, total_timeout=total_timeout, repeat=repeat, budget=budget,
         claims=tuple(claims),
     ).checked()  # fmt: skip
-    first = at_sizes(choose(only, level, profile, claims=how.claims), how.sizes)  # what cannot be asked is refused now
+    chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     listed = KnownFailures.read(known_failures)
     given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
     implementation = implement(fn, how=how, in_process=in_process, **given)
@@ -128,11 +127,7 @@ def check(
 
     try:
         outcomes = []
-        implementation = as_found(implementation, first, how)
-        offered = functools.partial(offers, implementation, how=how)
-        drawn_cases = ladder(how if asks_for_the_ladder(only) else how._replace(budget=0), level, offered)
-        every = choose(only, level, profile, drawn_cases.cases, how.claims)
-        cases = as_taken(implementation, at_sizes(every, how.sizes))
+        implementation, cases, left_out = asked(implementation, only, level, how)
         for index, case in enumerate(cases):
             if progress:
                 progress(index, len(cases), case)
@@ -147,7 +142,7 @@ def check(
     name, arrays = implementation.name, implementation.arrays
     return Report(
         name, implementation.version, arrays, tuple(outcomes), dtype, how.seed, level, versions(arrays), profile,
-        causes, rule, (*how.require, *how.claims), implementation.process, drawn_cases.left_out,
+        causes, rule, (*how.require, *how.claims), implementation.process, left_out,
     )  # fmt: skip
 
 
@@ -203,8 +198,10 @@ def assert_conforms(
         ...     assert_conforms(spec.attention, case)
     """
     how = How(drawn(seed), dtype, profile, claims=tuple(claims)).checked("assert_conforms")
-    outcome = judge(_implement_once(fn, settings | {"in_process": in_process}), case, how)
-    finding = outcome.finding
+    made = _implement_once(fn, how, settings | {"in_process": in_process})
+    outcomes = [judge(made, one, how) for one in alone(made, [case], how)]
+    outcome = next((outcome for outcome in outcomes if outcome.verdict.fails), outcomes[0])
+    case, finding = outcome.case, outcome.finding
     if finding.verdict is Verdict.NOT_OFFERED:
         raise unittest.SkipTest(f"not offered: {finding.message}")
     if finding.verdict.fails:
@@ -216,12 +213,12 @@ def assert_conforms(
 _last: list[tuple[Any, dict[str, Any], Implementation]] = []
 
 
-def _implement_once(fn: Any, settings: dict[str, Any]) -> Implementation:
-    """``implement``, kept for the next case of the same function: finding its kind of arrays takes a call or two."""
+def _implement_once(fn: Any, how: How, settings: dict[str, Any]) -> Implementation:
+    """``implement``, kept for the next case of the same function: finding what it takes needs a few calls."""
     if not (_last and _last[0][0] is fn and _last[0][1] == settings):
         for _, _, done in _last:
             end(done)
-        _last[:] = [(fn, settings, implement(fn, **settings))]
+        _last[:] = [(fn, settings, as_found(implement(fn, **settings), CASES, how))]
     return _last[0][2]
 
 

@@ -86,18 +86,24 @@ class Ladder(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def ladder(how: How, level: str = "everything", offers: Callable[[Case], bool] | None = None) -> Ladder:
+def ladder(
+    how: How,
+    level: str = "everything",
+    offers: Callable[[Case], bool] | None = None,
+    takes: Callable[[Case], bool] = bool,
+) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent: single values, uses, then pairs of values.
 
     Args:
         how: seed, budget and sizes; an axis whose size is given has no other.
         level: "forward" is without gradients, "backward" has nothing else.
         offers: whether the implementation takes a case. A value that it refuses at a small size is asked there alone.
+        takes: whether the sizes of a case are those of a call that it takes at all.
     """
     if not how.budget:
         return Ladder((), ())
     rng = random.Random(how.seed)
-    axes, found = _taken(_axes(how, level), rng, offers)
+    axes, found = _taken(_axes(how, level), rng, offers, takes)
     uses = [{"direction": way} | use for use in USES for way in axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(axes, 2) for x in axes[a] for y in axes[b]]
     parts = [part for part in uses + pairs if all(x in axes[axis] for axis, x in part.items())]
@@ -107,8 +113,8 @@ def ladder(how: How, level: str = "everything", offers: Callable[[Case], bool] |
     for part in parts:
         if frozenset(part.items()) in missing and left > LEAST and (found or "direction" in part):
             most = min(left, max(2 * LEAST, SHARE * how.budget))
-            affordable = (rung for rung in _completed(part, axes, missing, rng) if rung.seconds <= most)
-            if tries := list(itertools.islice(affordable, TRIES)):
+            rungs = (rung for rung in _completed(part, axes, missing, rng) if rung.seconds <= most and takes(rung.case))
+            if tries := list(itertools.islice(rungs, TRIES)):
                 found.append(max(tries, key=lambda rung: len(rung.shows(missing)) / rung.seconds))
                 left -= found[-1].seconds
                 missing -= found[-1].shows(missing)
@@ -142,13 +148,24 @@ def _axes(how: How, level: str) -> Axes:
     return axes | {FORWARD: {"direction": (FORWARD,)}, "backward": {"direction": (GRADIENT,)}}.get(level, {})
 
 
-def _taken(axes: Axes, rng: random.Random, offers: Callable[[Case], bool] | None) -> tuple[Axes, list[Rung]]:
+def _taken(
+    axes: Axes, rng: random.Random, offers: Callable[[Case], bool] | None, takes: Callable[[Case], bool]
+) -> tuple[Axes, list[Rung]]:
     """The values that an implementation takes, and the small cases of those that it refuses."""
     small = {axis: values[0] for axis, values in axes.items()}
     small |= {"keys": TRIED} if len(axes["keys"]) > 1 else {}
     small |= {"N": 1} if len(axes["N"]) > 1 else {}
-    plainest = (small | {"asked": asked} for asked in axes["asked"])
-    usable = (row for row in plainest if offers and (rung := _rung(row, rng)) and offers(rung.case))
+
+    def at_lengths(row: Row) -> Rung | None:
+        """At lengths that it takes, where some draws have them."""
+        rung = _rung(row, rng)
+        tries = TRIES
+        while rung and not takes(rung.case) and (tries := tries - 1):
+            rung = _rung(row, rng)
+        return rung
+
+    plainest = (small | {"asked": asked, "D": D} for D in axes["D"] for asked in axes["asked"])
+    usable = (row for row in plainest if offers and (rung := at_lengths(row)) and offers(rung.case))
     refused: list[Rung] = []
     if offers is None or (base := next(usable, None)) is None:
         return axes, refused
@@ -158,10 +175,12 @@ def _taken(axes: Axes, rng: random.Random, offers: Callable[[Case], bool] | None
             rows = {x: row | {"D": next((D for D in axes["D"] if x != D), x)} for x, row in rows.items()}
         if axis == "groups" and len(axes["N"]) > 1:
             rows = {x: row | {"N": x} for x, row in rows.items()}
-        tried = ((x, _rung(row, rng)) for x, row in rows.items())
+        tried = ((x, at_lengths(row)) for x, row in rows.items())
         no = {x: rung for x, rung in tried if rung and not offers(rung.case)}
         axes = axes | {axis: tuple(x for x in axes[axis] if x not in no)}
         refused += no.values()
+    if axes["asked"] == ("causal",):  # where few queries would see few of the keys
+        axes = axes | {"queries": tuple(x for x in axes["queries"] if x not in FEW)}
     return axes, refused
 
 

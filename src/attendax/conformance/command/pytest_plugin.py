@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ..adapters.implementation import Implementation
-from ..cases import Case, choose
+from ..cases import Case
 from ..cases.how import How
-from ..cases.ladder import ladder
 from ..checking import judge
+from ..judge.asking import asked, chosen
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from ..worker.place import implement
@@ -43,13 +43,13 @@ class Attention(pytest.Collector):
         """
         option = self.config.getoption
         try:
-            asked = {"profile": option("attention_profile"), "budget": option("attention_budget")}
-            how = How(option("attention_seed"), **asked).checked()
+            given = {"profile": option("attention_profile"), "budget": option("attention_budget")}
+            how = How(option("attention_seed"), **given).checked()
             only, level = option("attention_only"), option("attention_level")
-            cases = choose(only, level, how.profile, ladder(how, level).cases)
+            chosen(only, level, how)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = implement(self.name, adapter=option("attention_adapter"))
+                made, cases, _ = asked(implement(self.name, adapter=option("attention_adapter")), only, level, how)
         except Exception as error:
             words = str(error).removeprefix("check: ") or type(error).__name__
             raise self.CollectError(f"--attention={self.name}: {words}") from error

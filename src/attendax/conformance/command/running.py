@@ -6,7 +6,7 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from attendax.exits import FAILED, REFUSED, Refusal
 from attendax.extras import require
@@ -19,7 +19,8 @@ from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.ladder import EXAMPLES, POOL
 from ..checking import check, judge
-from ..judge.forms import as_found, as_taken
+from ..judge.asking import alone
+from ..judge.forms import as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome
@@ -166,18 +167,13 @@ def _as_printed(made: Implementation, name: str, how: How) -> tuple[Implementati
     exact = named(name)
     every = [exact] if exact else list(CASES)
     made = as_found(made, every, how)
-
-    def taken(cases: Sequence[Case]) -> list[Case]:
-        sized = ((case.sized(how.sizes) if how.sizes else None) or case for case in cases)
-        return as_taken(made, list(sized))
-
-    if case := next((case for case in taken(every) if case.name == name), None):
+    if case := next((case for case in alone(made, every, how) if case.name == name), None):
         return made, case
     cases = [exact] if exact else choose([name])
     if len(cases) > 1:
         names = ", ".join(repr(case.name) for case in cases[:5])
         raise Refusal(f"--reproduce {name!r} is part of {len(cases)} cases: {names}{', ...' * (len(cases) > 5)}")
-    return made, taken(cases)[0]
+    return made, alone(made, cases, how)[0]
 
 
 def _unusable(args: argparse.Namespace, error: Exception) -> Report:
