@@ -368,7 +368,7 @@ MARKS = (
     )
     + in_file(
         "kernels/blockwise/tile.py",
-        ("NaN of a masked value", "jnp.where(jnp.isnan(marks[KEY]), 0, value)", "value", "poison forward", "keys"),
+        ("NaN of a masked value", "jnp.where(jnp.isnan(of_keys), 0, value)", "value", "poison forward", "keys"),
         (
             "tangents not marked",
             "leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])",

@@ -1,7 +1,9 @@
 """What a user writes passes a strict type checker, and shows the public names and no others."""
 
+import ast
 import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +56,29 @@ def test_another_type_checker_agrees(tmp_path):
     found = json.loads(done.stdout)["generalDiagnostics"]
     assert [each["range"]["start"]["line"] + 1 for each in found] == [len(mistaken.read_text().splitlines())]
     assert "Mask | None" in found[0]["message"]
+
+
+def untyped(source: str) -> list[str]:
+    """The arguments that are said to be ``Any``, without a comment on their line that says what they are."""
+    lines, found = source.splitlines(), []
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef):
+            given = function.args  # not **params: these are the settings of a primitive
+            for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg):
+                named = each and each.annotation and "Any" in re.findall(r"\w+", ast.unparse(each.annotation))
+                if named and "#" not in lines[each.lineno - 1]:
+                    found.append(f"{function.name}: {each.arg}")
+    return found
+
+
+def test_a_helper_says_what_an_argument_is():
+    """By its type, or by its shape in a comment."""
+    assert untyped("def f(x: Any,  # (T, S)\n      *y: Array, **z: Any): ...") == []
+    assert untyped("def f(x: Any, *y: list[Any], z: int): ...") == ["f: x", "f: y"]
+    package = Path(attendax.__file__).parent
+    files = [*package.glob("kernels/**/*.py"), *package.glob("sharding/*.py")]
+    assert len(files) > 20
+    assert {path.name: found for path in files if (found := untyped(path.read_text("utf-8")))} == {}
 
 
 def test_help_shows_the_types():

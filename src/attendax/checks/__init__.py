@@ -3,6 +3,7 @@
 from .attention import ACTIVATIONS as ACTIVATIONS
 from .attention import IMPLEMENTATIONS as IMPLEMENTATIONS
 from .attention import NORMS as NORMS
+from .attention import Checked as Checked
 from .attention import attention as attention
 from .attention import bias as bias
 from .attention import block_options as block_options

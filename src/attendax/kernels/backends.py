@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.interpreters import mlir
+from jax.interpreters.mlir import LoweringRuleContext
 
 from attendax.checks import IMPLEMENTATIONS
 
@@ -45,7 +46,7 @@ NOT_HERE = {name: "not part of this version" for name in IMPLEMENTATIONS if name
 ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's
 
 
-def placed(plan: Plan, context: Any, platform: str = "cpu") -> Plan:
+def placed(plan: Plan, context: LoweringRuleContext, platform: str = "cpu") -> Plan:
     """The plan for the place that a lowering rule sees in its context, and for the platform that it is for."""
     return dataclasses.replace(on(plan, platform), devices=devices_of(context.module_context.axis_context))
 
@@ -63,7 +64,7 @@ def default_platform() -> str:
     return {"gpu": "rocm" if "rocm" in version else "cuda"}.get(jax.default_backend(), jax.default_backend())
 
 
-def devices_of(axis_context: Any) -> int:
+def devices_of(axis_context: object) -> int:
     """Over how many devices XLA divides a program: those of all mesh axes but the manual ones, of ``shard_map``."""
     if isinstance(axis_context, mlir.SPMDAxisContext):
         sizes = dict(axis_context.mesh.shape)

@@ -6,7 +6,8 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import fail
-from attendax.masks import Mask
+from attendax.masks import ArrayLike, Mask
+from attendax.scores import ScoreModifier
 
 from . import cudnn, dropout
 from .backends import BACKENDS, DEFAULT
@@ -28,14 +29,14 @@ def checked_call(
     query: Any,  # (..., N, T, D)
     key: Any,  # (..., G, S, D)
     value: Any,  # (..., G, S, V)
-    mask: Any = None,
-    bias: Any = None,
-    score_mod: Any = None,
-    scale: Any = None,
-    dropout_rate: Any = 0.0,
-    dropout_rng: Any = None,
-    implementation: Any = None,
-    return_lse: Any = False,
+    mask: Any = None,  # a Mask, or (..., N, T, S)
+    bias: Any = None,  # (..., N, T, S)
+    score_mod: ScoreModifier | None = None,
+    scale: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: Any = None,  # a key
+    implementation: str | None = None,
+    return_lse: bool = False,
     *,
     offered: tuple[str, ...] | None = None,
     traced: bool = True,
@@ -70,7 +71,7 @@ def checked_call(
     return Call(with_traced(operands) if traced else operands, plan)
 
 
-def _refuse_symbolic(function: str, query: Any, key: Any) -> None:
+def _refuse_symbolic(function: str, query: ArrayLike, key: ArrayLike) -> None:
     """Tiles have sizes that are known."""
     for name, letter, array in (("query", "T", query), ("key", "S", key)):
         size = (1, 1, *getattr(array, "shape", ()))[-2]
@@ -83,7 +84,14 @@ def _refuse_symbolic(function: str, query: Any, key: Any) -> None:
 
 
 def in_rank_of_scores(
-    checked: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any, score_mod: Any, backend: str
+    checked: checks.Checked,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Mask | Array | None,
+    bias: Array | None,
+    score_mod: ScoreModifier | None,
+    backend: str,
 ) -> Call:
     """The call of arguments that have passed their checks; functions are not traced yet, and sinks are left out."""
     has_sinks = score_mod is not None and bool(score_mod.sinks())
@@ -115,12 +123,16 @@ def with_traced(operands: Operands) -> Operands:
     return operands._replace(mask=mask, score_mod=score_mod)
 
 
-def results_of(call: Call, query: Any, value: Any, return_lse: bool, score_mod: Any = None) -> Any:
+def results_of(
+    call: Call, query: ArrayLike, value: ArrayLike, return_lse: bool, score_mod: ScoreModifier | None = None
+) -> Any:
     """out, or out and lse, of a call of this query, value and modifier, as its caller has shaped them."""
     return as_asked(attend(*call), query, value, return_lse, score_mod)
 
 
-def as_asked(results: Results, query: Any, value: Any, return_lse: bool, score_mod: Any = None) -> Any:
+def as_asked(
+    results: Results, query: ArrayLike, value: ArrayLike, return_lse: bool, score_mod: ScoreModifier | None = None
+) -> Any:
     """out, or out and lse, in the shapes of this query and value, with the sinks of this modifier."""
     results = with_sinks(results, score_mod)
     rows, out, lse = query.shape[:-1], results.out, results.lse

@@ -13,17 +13,19 @@ may find both in one program and do the work once.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.interpreters.mlir import LoweringRuleContext
 
 from attendax.checks import fail
 from attendax.masks import Mask
 
 from .blockwise import algorithm
-from .operands import Operands, Plan, Results
+from .operands import Cotangents, Operands, Plan, Results, Tangents, Wanted
 
 VIA = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
 DTYPES = ("float16", "bfloat16")
@@ -74,7 +76,7 @@ def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) 
     return next((str(reason) for holds, reason in reasons if holds), "")
 
 
-def _windows_end(seen: Any, T: int, S: int) -> bool:
+def _windows_end(seen: Visible | str, T: int, S: int) -> bool:
     return isinstance(seen, Visible) and seen.left is not None and T - 1 - seen.left > S - 1
 
 
@@ -143,7 +145,7 @@ def verdict(operands: Operands, plan: Plan) -> str:
     return "eligible, not yet measured: by name only" + ("" if found else "; JAX finds no NVIDIA GPU here")
 
 
-def on_one_device(context: Any) -> Any:
+def on_one_device(context: LoweringRuleContext) -> Any:
     """The context of a lowering rule, so that jax.nn's own lowering knows that it is for one device.
 
     Raises:
@@ -153,7 +155,7 @@ def on_one_device(context: Any) -> Any:
     if VIA == "cudnn" and tuple(module.platforms) != ("cuda",):
         there = ", ".join(module.platforms)
         fail(NotImplementedError, "attention", f"implementation 'cudnn' is for CUDA; this program is for {there}.")
-    axes = module.axis_context
+    axes: Any = module.axis_context
     if not hasattr(axes, "device_assignment"):  # inside shard_map
         return context
     if axes.num_devices > 1:
@@ -175,12 +177,12 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return Results(lax.cond(jnp.any(marked), in_tiles, lambda: out), none, none + 1)
 
 
-def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """In tiles, with results of their own."""
     return algorithm.tangent(tangents, operands, algorithm.forward(operands, plan), plan)
 
 
-def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """Gradients of query, key and value, as far as they are wanted."""
     dout = grads[0]
     safe, marked = _quarantined(operands, plan)
@@ -283,5 +285,5 @@ def _large(x: Array, limit: float) -> Array:
     return ~_are(_small(x, limit))
 
 
-def _are(x: Array, reduce: Any = jnp.all) -> Array:
+def _are(x: Array, reduce: Callable[..., Array] = jnp.all) -> Array:
     return reduce(x, axis=-1, keepdims=True)

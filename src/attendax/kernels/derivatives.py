@@ -15,13 +15,16 @@ through these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refu
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
+from jax.tree_util import PyTreeDef
 
 from attendax.checks import fail
 
@@ -29,8 +32,8 @@ from . import programs
 from .backends import BACKENDS
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
-from .opaque import Moved, Program, moving_places, primitive_of, run_opaque
-from .operands import VALUE, Operands, Plan, Results
+from .opaque import Moved, OrUnknown, OrZero, Program, moving_places, primitive_of, run_opaque
+from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 
 
 def attend(operands: Operands, plan: Plan) -> Results:
@@ -39,7 +42,7 @@ def attend(operands: Operands, plan: Plan) -> Results:
     return Results(*forward_p.bind(*vary_alike(leaves), tree=tree, plan=plan))
 
 
-def push(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Any, ...]:
+def push(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Any, ...]:
     """How out and lse move with tangents of the differentiable leaves (None: not at all); see ``backends``."""
     leaves, tree = jax.tree.flatten(operands)
     given = [t for t in tangents if t is not None]
@@ -47,7 +50,7 @@ def push(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tup
     return tuple(tangent_p.bind(*vary_alike([*given, *leaves, *results[:3]]), tree=tree, plan=plan, active=active))
 
 
-def pull(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Any, ...]:
+def pull(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Any, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape; see ``backends``."""
     leaves, tree = jax.tree.flatten(operands)
     arrays = vary_alike([*grads, *leaves, *results[:3]])
@@ -61,15 +64,15 @@ cotangent_p = primitive_of("attention_cotangent", programs.cotangent, programs.c
 hvp_p = primitive_of("attention_hvp", programs.hvp, programs.cotangent_shapes)
 
 
-def _zero(x: Any) -> Any:
+def _zero(x: Array) -> Any:
     return ad.Zero(jax.typeof(x).to_tangent_aval())
 
 
-def _is_zero(tangent: Any) -> bool:
+def _is_zero(tangent: OrZero) -> bool:
     return type(tangent) is ad.Zero
 
 
-def _forward_jvp(leaves: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> tuple[Any, Any]:
     """Of the results, ``shift`` is a constant, and ``total`` moves with lse."""
     out, shift, total, lse = forward_p.bind(*leaves, **params)
     if jax.config.jax_debug_infs:  # type: ignore[attr-defined]
@@ -83,7 +86,7 @@ def _forward_jvp(leaves: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     return [out, shift, total, lse], [dout, _zero(shift), total * dlse, dlse]
 
 
-def _moving(leaves: Any, tangents: Any, tree: Any) -> tuple[tuple[bool, ...], list[Any]]:
+def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[tuple[bool, ...], list[Any]]:
     """Which of the differentiable leaves move, and the tangents of those."""
     size = len(jax.tree.unflatten(tree, leaves).differentiable())
     pairs = list(zip(leaves[:size], tangents[:size], strict=True))
@@ -92,7 +95,12 @@ def _moving(leaves: Any, tangents: Any, tree: Any) -> tuple[tuple[bool, ...], li
 
 
 def _linear_jvp(
-    primitive: Any, count: Callable, beyond: Callable, primals: Any, tangents: Any, **params: Any
+    primitive: Primitive,
+    count: Callable,
+    beyond: Callable,
+    primals: Sequence[Array],
+    tangents: Sequence[OrZero],
+    **params: Any,
 ) -> tuple[Any, Any]:
     """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, and ``beyond`` for the rest.
 
@@ -110,7 +118,7 @@ def _linear_jvp(
     return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
-def _by_curve(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
+def _by_curve(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
     """Of the results it is known how they move: they are those of the operands."""
     if params["plan"].partial:  # there the results know of more than the operands
         return _by_jax(programs.tangent, first, primals, tangents, **params)
@@ -121,7 +129,7 @@ def _by_curve(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     return jvp_of_jvp_p.bind(*given, *primals, moving=moving, **params)
 
 
-def _by_second(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
+def _by_second(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
     if params["plan"].partial:
         return _by_jax(programs.cotangent, first, primals, tangents, **params)
     active, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
@@ -131,7 +139,9 @@ def _by_second(first: int, primals: Any, tangents: Any, **params: Any) -> Any:
     return hvp_p.bind(*given, *primals, active=active, **params)
 
 
-def _by_backend_beyond(first: int, primals: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, dict[str, Any]]:
+def _by_backend_beyond(
+    first: int, primals: Sequence[Array], *, tree: PyTreeDef, plan: Plan, **params: Any
+) -> tuple[Any, dict[str, Any]]:
     """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
     if beyond := "" if plan.axis else BACKENDS[plan.backend].beyond:
         plan = dataclasses.replace(plan, backend=beyond)
@@ -139,7 +149,7 @@ def _by_backend_beyond(first: int, primals: Any, *, tree: Any, plan: Plan, **par
     return primals, {"tree": tree, "plan": plan, **params}
 
 
-def _by_jax(function: Callable, first: int, primals: Any, tangents: Any, **params: Any) -> Any:
+def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
     """JAX's own jvp, through the function; reverse mode may transpose what comes of it."""
     plan = dataclasses.replace(params.pop("plan"), reversible=True)
     if not (places := moving_places(tangents, first)):
@@ -149,21 +159,23 @@ def _by_jax(function: Callable, first: int, primals: Any, tangents: Any, **param
     return moved(*given, plan=plan) if plan.axis else run_opaque(moved, plan, *given)
 
 
-def _refuse_unknown(arrays: Any) -> None:
+def _refuse_unknown(arrays: Sequence[OrUnknown]) -> None:
     if any(map(ad.is_undefined_primal, arrays)):
         sentence = "linear_transpose is by value, or by a direction of a derivative, where that is all that is linear."
         fail(NotImplementedError, "attention", sentence)
 
 
-def _tangent_transpose(grads: Any, *arrays: Any, active: tuple[bool, ...], **params: Any) -> list[Any]:
+def _tangent_transpose(
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], **params: Any
+) -> list[Any]:
     size = sum(active)
     _refuse_unknown(arrays[size:])
-    grads = map(ad.instantiate_zeros, grads)
+    grads = [*map(ad.instantiate_zeros, grads)]
     results = cotangent_p.bind(*grads, *arrays[size:], wanted=_shapes_of(arrays[:size], active), **params)
     return [*results, *(None for _ in arrays[size:])]
 
 
-def _cotangent_transpose(grads: Any, *arrays: Any, wanted: tuple[Any, ...], **params: Any) -> list[Any]:
+def _cotangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, wanted: Wanted, **params: Any) -> list[Any]:
     _refuse_unknown(arrays[2:])
     active = tuple(shape is not None for shape in wanted)
     tangents = tangent_p.bind(*map(ad.instantiate_zeros, grads), *arrays[2:], active=active, **params)
@@ -171,7 +183,7 @@ def _cotangent_transpose(grads: Any, *arrays: Any, wanted: tuple[Any, ...], **pa
     return [*given, *(None for _ in arrays[2:])]
 
 
-def _forward_transpose(grads: Any, *leaves: Any, tree: Any, plan: Plan) -> list[Any]:
+def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTreeDef, plan: Plan) -> list[Any]:
     """By the value alone, in which the average is linear: at 0, as everywhere; maximum and sum do not know of it."""
     _refuse_unknown(leaves[:VALUE] + leaves[VALUE + 1 :])
     value = leaves[VALUE].aval
@@ -185,20 +197,24 @@ def _forward_transpose(grads: Any, *leaves: Any, tree: Any, plan: Plan) -> list[
     return [found if k == VALUE else None for k in range(len(leaves))]
 
 
-def _jvp_of_jvp_transpose(grads: Any, *arrays: Any, active: Any, moving: Any, **params: Any) -> list[Any]:
+def _jvp_of_jvp_transpose(
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], moving: tuple[bool, ...], **params: Any
+) -> list[Any]:
     """By the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
     size, both = sum(moving), sum(moving) + sum(active)
     first, other, rest = arrays[:size], arrays[size:both], arrays[both:]
     is_first = any(map(ad.is_undefined_primal, first))
     if not is_first:
         first, other, active, moving = other, first, moving, active
-    grads = map(ad.instantiate_zeros, grads)
+    grads = [*map(ad.instantiate_zeros, grads)]
     found = hvp_p.bind(*other, *grads, *rest, active=active, wanted=_shapes_of(first, moving), **params)
     nothing = [None for _ in other]
     return [*(found + nothing if is_first else nothing + found), *(None for _ in rest)]
 
 
-def _hvp_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params: Any) -> list[Any]:
+def _hvp_transpose(
+    grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], wanted: Wanted, **params: Any
+) -> list[Any]:
     """By the tangents: itself; by dout and dlse: ``jvp_of_jvp``."""
     size = sum(active)
     moving = tuple(shape is not None for shape in wanted)
@@ -212,13 +228,21 @@ def _hvp_transpose(grads: Any, *arrays: Any, active: Any, wanted: Any, **params:
     return [*found, *(None for _ in (*of_results, *rest))]
 
 
-def _shapes_of(arrays: Any, there: tuple[bool, ...]) -> tuple[Any, ...]:
+def _shapes_of(arrays: Sequence[OrUnknown], there: tuple[bool, ...]) -> tuple[Any, ...]:
     """The shapes of arrays, some of which a transpose does not know, and None for those that are not there."""
     shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays])
     return tuple(next(shapes) if t else None for t in there)
 
 
-def _batch(primitive: Any, arrays: Any, axes: Any, *, tree: Any, plan: Plan, **params: Any) -> tuple[Any, Any]:
+def _batch(
+    primitive: Primitive,
+    arrays: Sequence[Array],
+    axes: Sequence[int | None],
+    *,
+    tree: PyTreeDef,
+    plan: Plan,
+    **params: Any,
+) -> tuple[Any, Any]:
     """Put the axis from vmap in front; an array without it gets one of size 1, if it is read position by position.
 
     The arrays of functions are read in a way of their own, and are repeated.
@@ -245,7 +269,14 @@ def _batch(primitive: Any, arrays: Any, axes: Any, *, tree: Any, plan: Plan, **p
     return results, [0] * len(results)
 
 
-def _opaque(count: int, tree: Any, primitive: Any, active: Any = (), moving: Any = (), **_: Any) -> list[bool]:
+def _opaque(
+    count: int,
+    tree: PyTreeDef,
+    primitive: Primitive,
+    active: tuple[bool, ...] = (),
+    moving: tuple[bool, ...] = (),
+    **_: Any,
+) -> list[bool]:
     """Which of the arrays belong to functions: those of modifiers, their tangents, and those of function masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))

@@ -1,7 +1,6 @@
 """Dropout by position (L10), in JAX: the rule is written out in the module of the same name in ``spec``."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -9,7 +8,7 @@ from jax import Array, lax
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
+def threefry(key: tuple[Array, ...], counter: tuple[Array, ...]) -> tuple[Array, Array]:
     """Threefry-2x32 (Salmon et al. 2011) of two words under two words, uint32, any shapes that broadcast."""
     schedule = (*key, key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     a, b = counter[0] + schedule[0], counter[1] + schedule[1]
@@ -22,14 +21,14 @@ def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
     return a, b
 
 
-def head_keys(key_data: Any, shape: tuple[int, ...]) -> tuple[Array, Array]:
+def head_keys(key_data: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     """The key of each head, as two words of the shape (..., N), leading axes counted through: ``fold_in(key, n)``."""
     heads = jnp.arange(math.prod(shape), dtype=jnp.uint32)
     first, second = threefry((key_data[:1], key_data[1:]), (jnp.zeros_like(heads), heads))
     return first.reshape(shape), second.reshape(shape)
 
 
-def keep(keys: Any, i: Array, j: Array, rate: float) -> Array:
+def keep(keys: tuple[Array, ...], i: Array, j: Array, rate: float) -> Array:
     """Which weights dropout keeps, for the keys of heads (..., N, 1, 1) and positions (..., T, 1) and (..., 1, S)."""
     if rate == 1:
         return jnp.zeros(jnp.broadcast_shapes(keys[0].shape, i.shape, j.shape), bool)

@@ -8,7 +8,7 @@ compilation; and none holds on to an array.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
+
+from attendax.masks import Mask
+from attendax.scores import ScoreModifier
 
 from .numerics import is_compiled
 from .score_modifiers import modify
@@ -35,18 +38,18 @@ class Traced:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:  # scores (..., N, T, S) of a modifier; positions; its arrays
         """The function, on positions of a whole tile."""
         return self.wrap(self._on_pair, *arguments)
 
-    def _on_pair(self, arrays: Any, *pair: Any) -> Any:
+    def _on_pair(self, arrays: Sequence[Array], *pair: Array) -> Any:
         types: list[Any] = [v.aval for v in self.jaxpr.invars]
         typed = zip((*pair, *arrays), (t.dtype for t in types), strict=True)
         inputs = [x if x.dtype == dtype else x.astype(dtype) for x, dtype in typed]
         return jaxpr_as_fun(ClosedJaxpr(self.jaxpr, []))(*inputs)[0]
 
 
-def trace_mask(mask: Any, T: int, S: int) -> Any:
+def trace_mask(mask: Mask, T: int, S: int) -> Any:
     """The mask of T queries and S keys with its functions traced."""
 
     def trace(part):
@@ -58,7 +61,7 @@ def trace_mask(mask: Any, T: int, S: int) -> Any:
     return mask.map(trace)
 
 
-def trace_modifier(score_mod: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+def trace_modifier(score_mod: ScoreModifier, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """The modifier of scores of a shape (..., N, T, S) with its functions traced."""
     if score_mod.kind == "compose":
         return score_mod.replace(tuple(trace_modifier(part, shape, dtype) for part in score_mod.arrays))
@@ -79,7 +82,7 @@ def _positions(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.arange(1).dtype)
 
 
-def _trace(part: Any, wrap: Callable, *pair: Any) -> Any:
+def _trace(part: Any, wrap: Callable, *pair: Any) -> Any:  # Mask or ScoreModifier; what its function is given
     """A mask or modifier with its function traced for the types of one pair, and its arrays flat."""
     leaves, tree = jax.tree.flatten(part.arrays)
     leaves = [jnp.asarray(x) for x in leaves]
@@ -112,7 +115,7 @@ def _opened(closed: ClosedJaxpr, *, numbers: bool) -> tuple[Jaxpr, list[Array]]:
     return closed.jaxpr.replace(constvars=[], invars=[*closed.jaxpr.invars, *inputs], eqns=eqns), others
 
 
-def _on_tile(on_pair: Callable, i: Any, j: Any, *arrays: Any) -> Any:
+def _on_tile(on_pair: Callable, i: Array, j: Array, *arrays: Array) -> Any:
     """A mask's function, for positions i (T, 1) and j (1, S): (..., T, S)."""
 
     def one(i, j):
@@ -121,7 +124,7 @@ def _on_tile(on_pair: Callable, i: Any, j: Any, *arrays: Any) -> Any:
     return jax.vmap(jax.vmap(one, (None, 0), -1), (0, None), -2)(i.reshape(-1), j.reshape(-1))
 
 
-def _on_scores(on_pair: Callable, scores: Any, positions: Any, *arrays: Any) -> Any:
+def _on_scores(on_pair: Callable, scores: Array, positions: tuple[Array, ...], *arrays: Array) -> Any:
     """A modifier's function, for scores (..., N, T, S)."""
     n, i, j = positions
 
@@ -149,7 +152,7 @@ def _key(jaxpr: Jaxpr) -> Any:
     return inputs, steps, tuple(map(name, jaxpr.outvars))
 
 
-def _of(value: Any) -> Any:
+def _of(value: object) -> Any:
     """A parameter as a value that can be compared; what cannot is equal to nothing but itself."""
     if isinstance(value, Jaxpr):
         return _key(value)
@@ -169,7 +172,7 @@ def _of(value: Any) -> Any:
 
 
 class _Itself:
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value  # kept alive, so that no other value gets its identity
 
     def __eq__(self, other: object) -> bool:
@@ -179,7 +182,7 @@ class _Itself:
         return id(self.value)
 
 
-def has_function(value: Any) -> bool:
+def has_function(value: Mask | ScoreModifier | None) -> bool:
     """Whether a mask or modifier, or a part of it, is a function of its user."""
     return value is not None and (
         value.kind == "function" or any(has_function(x) for x in value.arrays if hasattr(x, "kind"))

@@ -9,13 +9,17 @@ that is allowed. All else that is multiplied is finite: then 0 times it is 0, an
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from .numerics import rows_finite, rows_not_zero, sums_of_products
-from .operands import Results
+from .operands import Results, Tangents
+
+# NaN for what is not finite, of queries (..., N, T or 1, 1) and of keys (..., G, S, 1); None: nothing is added.
+Marks = Sequence[Array | None]
 
 
 def finite(x: Array, other: float = 0) -> Array:
@@ -35,9 +39,7 @@ def mark_of_heads(*arrays: Array) -> Array:
     return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=(-2, -1), keepdims=True) for x in arrays))
 
 
-def marks_of(
-    query: Array, key: Array, value: Array, *, few: bool, all_see_all: bool
-) -> tuple[Array | None, Array | None]:
+def marks_of(query: Array, key: Array, value: Array, *, few: bool, all_see_all: bool) -> Marks:
     """What a forward adds to its queries, (..., N, T or 1, 1), and to the scores of each key, (..., G, S, 1).
 
     Keys and values are read as seldom as can be: with one query each read takes as long as a product.
@@ -58,7 +60,7 @@ def marks_of(
     return (None, mark_of_rows(value)) if few else (mark_of_rows(query), mark_of_rows(key, value))
 
 
-def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Any], list[Any]]:
+def marked(leaves: Sequence[Array], tangents: Tangents = (None, None, None)) -> tuple[list[Any], list[Any]]:
     """Query, key and value, and their tangents (None: not at all), where NaN stands for what is not finite.
 
     A query, and a position, which is a key with its value, are NaN as a whole where a number of them or of their
@@ -67,7 +69,8 @@ def marked(leaves: Any, tangents: Any = (None, None, None)) -> tuple[list[Any], 
     (query, key, value), (dquery, dkey, dvalue) = leaves, tangents
     queries = mark_of_rows(*(x for x in (query, dquery) if x is not None))
     keys = mark_of_rows(*(x for x in (key, value, dkey, dvalue) if x is not None))
-    value, dkey, dvalue = (None if x is None else jnp.where(jnp.isnan(keys), 0, x) for x in (value, dkey, dvalue))
+    value = jnp.where(jnp.isnan(keys), 0, value)
+    dkey, dvalue = (None if x is None else jnp.where(jnp.isnan(keys), 0, x) for x in (dkey, dvalue))
     dquery = None if dquery is None else jnp.where(jnp.isnan(queries), 0, dquery)
     return [query + queries.astype(query.dtype), key + keys.astype(key.dtype), value], [dquery, dkey, dvalue]
 
@@ -112,7 +115,7 @@ class Rows(NamedTuple):
         return cls(dout, delta, jnp.where(read, shift, jnp.inf), live)
 
 
-def spoiled_by(tangents: Any, results: Results) -> tuple[Array, Results, tuple[Array, ...]]:
+def spoiled_by(tangents: Sequence[Array], results: Results) -> tuple[Array, Results, tuple[Array, ...]]:
     """Which rows move in a way that is finite; the results, and their tangents, with NaN for out and 0 in the others.
 
     So a second derivative knows such a row as the first knows one that is not finite itself.

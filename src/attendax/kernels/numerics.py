@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 
 Tree = TypeVar("Tree")
 
 
-def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:
+def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:  # pytrees of arrays
     """``function(*arrays)``, its inputs and results in memory, and none of its operations fused with one outside.
 
     The function is the branch of a condition that always holds. The compiler must not know that, and must not move into
@@ -38,7 +39,7 @@ def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:
     arrays = vary_alike(arrays)
     function = jax.jit(function, inline=True)  # traced once, here and in the branch
 
-    def never(*arrays: Any) -> Any:
+    def never(*arrays: Any) -> Any:  # pytrees of arrays
         shapes = jax.eval_shape(function, *arrays)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding), shapes)
         return vary_alike((zeros, arrays))[0]
@@ -64,7 +65,7 @@ def vary_alike(arrays: Tree) -> Tree:
     return jax.tree.map(lambda x: varying(x, every), arrays) if every else arrays
 
 
-def varying(x: Any, names: Set[Any]) -> Any:
+def varying(x: Array, names: Set[str]) -> Any:
     """Inside ``shard_map``: the array, said to vary over these mesh axes, too."""
     missing = names - jax.typeof(x).manual_axis_type.varying
     return lax.pcast(x, tuple(missing), to="varying") if missing else x
@@ -157,7 +158,7 @@ def on_all_cores(x: Array, axis: int = -1) -> Array:
 
 
 @on_all_cores.defjvp
-def _on_all_cores_jvp(axis: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _on_all_cores_jvp(axis: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return on_all_cores(primals[0], axis), tangents[0]
 
 
@@ -177,7 +178,7 @@ def _with_cotangent_in_memory(x: Array) -> Array:
 
 
 @_with_cotangent_in_memory.defjvp
-def _with_cotangent_in_memory_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _with_cotangent_in_memory_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return _with_cotangent_in_memory(primals[0]), in_memory(tangents[0])
 
 
@@ -188,7 +189,7 @@ def finite(x: Array) -> Array:
 
 
 @finite.defjvp
-def _finite_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _finite_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return finite(primals[0]), tangents[0]
 
 
@@ -198,12 +199,17 @@ def product(left: Array, right: Array, transpose_right: bool, flat: bool = True)
     return times(left, right, transpose_right=transpose_right, flat=flat)
 
 
-def _product_jvp(transpose_right: bool, flat: bool, primals: Any, tangents: Any) -> tuple[Array, Any]:
+def _product_jvp(
+    transpose_right: bool,
+    flat: bool,
+    primals: tuple[Array, Array],
+    tangents: tuple[Array | SymbolicZero, Array | SymbolicZero],
+) -> tuple[Array, Any]:
     (left, right), (dleft, dright) = primals, tangents
     terms = []
-    if not isinstance(dleft, jax.custom_derivatives.SymbolicZero):
+    if not isinstance(dleft, SymbolicZero):
         terms.append(times(dleft, finite(right), transpose_right=transpose_right, flat=flat))
-    if not isinstance(dright, jax.custom_derivatives.SymbolicZero):
+    if not isinstance(dright, SymbolicZero):
         terms.append(times(finite(left), dright, transpose_right=transpose_right, flat=flat))
     return product(left, right, transpose_right, flat), sum(terms[1:], terms[0])
 

@@ -6,7 +6,7 @@ scores of 1e30 their sum would lose the second. A row without any key has the ma
 needs stands here, in ``max_or_zero`` and ``sum_or_one``.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def at_most_zero(x: Array) -> Array:
 
 
 @at_most_zero.defjvp
-def _at_most_zero_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _at_most_zero_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return at_most_zero(primals[0]), tangents[0]
 
 
@@ -58,7 +58,7 @@ def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:
     return jnp.exp(scores - max_or_zero(row_max)) / sum_or_one(row_sum)
 
 
-def combined(one: Any, other: Any) -> tuple[Array, ...]:
+def combined(one: Sequence[Array], other: Sequence[Array]) -> tuple[Array, ...]:
     """Two parts of a row as one: each is rescaled from its own maximum to the common one.
 
     A part is what was summed with the weights ``exp(s - row_max)``, row_max and row_sum. (0, -inf, 0) is neutral.

@@ -6,11 +6,11 @@ over which mesh axes a value varies, and its lowering learns over how many devic
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax import lax
+from jax import Array, lax
 from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -18,9 +18,13 @@ from jax.interpreters import ad, batching, mlir
 from . import cudnn
 from .backends import ACCELERATORS, default_platform, on, placed
 from .numerics import vary_alike
+from .operands import Plan
 from .watching import checked_by, is_watched, watched, without_jet
 
 KEPT = 256
+# JAX hands these to the rules of a primitive, one for each array.
+OrZero = Any  # an array, or ad.Zero where it does not move
+OrUnknown = Any  # an array, or ad.UndefinedPrimal where a transpose is by it
 
 
 def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
@@ -58,7 +62,7 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
 
 
 @functools.lru_cache(KEPT)
-def _put(number: float, *_: Any) -> jax.Array:
+def _put(number: float, *_: object) -> jax.Array:
     """A number as an array; to put it there anew takes a third of the time of a small call."""
     return jax.device_put(number)
 
@@ -98,7 +102,7 @@ class Program:
     function: Callable
     settings: tuple[tuple[str, Any], ...] = ()
 
-    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
         """The results."""
         return tuple(self.function(*arrays, plan=plan, **dict(self.settings)))
 
@@ -110,7 +114,7 @@ class Moved:
     program: Callable
     places: tuple[int, ...]
 
-    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
         """The tangents of the results."""
         tangents, arrays = arrays[: len(self.places)], arrays[len(self.places) :]
 
@@ -130,7 +134,7 @@ class _Transposed:
     types: tuple[tuple[Any, Any], ...]
     results: int
 
-    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
         grads, rest = arrays[: self.results], arrays[self.results :]
 
         def linear(*given):
@@ -148,16 +152,21 @@ class _Batched:
     program: Callable
     axes: tuple[int | None, ...]
 
-    def __call__(self, *arrays: Any, plan: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
         return tuple(jax.vmap(functools.partial(self.program, plan=plan), self.axes)(*arrays))
 
 
-def run_opaque(program: Callable, plan: Any, *arrays: Any) -> tuple[Any, ...]:
+def run_opaque(program: Callable, plan: Plan, *arrays: Array) -> tuple[Any, ...]:
     """``program(*arrays, plan=plan)``, differentiable in every direction: what comes of it is a program again."""
     return tuple(_program_p.bind(*vary_alike(arrays), program=program, plan=plan))
 
 
-def _errors_inside(function: Callable, errors: Any, arrays: Any, params: dict[str, Any]) -> checkify.Error:
+def _errors_inside(
+    function: Callable,
+    errors: Any,  # kinds of errors, as ``checkify`` takes them
+    arrays: Sequence[Array],
+    params: dict[str, Any],  # of the primitive
+) -> checkify.Error:
     """The errors of these kinds that ``checkify`` finds in a second run, which nothing is differentiated through.
 
     It is traced once: the numbers of errors are those of one trace.
@@ -175,7 +184,7 @@ def _errors_inside(function: Callable, errors: Any, arrays: Any, params: dict[st
     return jax.tree.unflatten(tree, found)
 
 
-def _shapes(*arrays: Any, program: Callable, plan: Any) -> list[Any]:
+def _shapes(*arrays: Array, program: Callable, plan: Plan) -> list[Any]:
     found = jax.eval_shape(
         functools.partial(program, plan=plan), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
     )
@@ -192,7 +201,7 @@ def _shapes(*arrays: Any, program: Callable, plan: Any) -> list[Any]:
 _program_p = primitive_of("attention_program", lambda *arrays, program, plan: program(*arrays, plan=plan), _shapes)
 
 
-def _jvp(primals: Any, tangents: Any, *, program: Callable, plan: Any) -> tuple[Any, Any]:
+def _jvp(primals: Sequence[Array], tangents: Sequence[OrZero], *, program: Callable, plan: Plan) -> tuple[Any, Any]:
     results = _program_p.bind(*primals, program=program, plan=plan)
     places = moving_places(tangents)
     if not places:
@@ -201,13 +210,13 @@ def _jvp(primals: Any, tangents: Any, *, program: Callable, plan: Any) -> tuple[
     return results, list(run_opaque(Moved(program, places), plan, *given, *primals))
 
 
-def moving_places(tangents: Any, first: int = 0) -> tuple[int, ...]:
+def moving_places(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...]:
     """Which tangents, from the place ``first`` on, are there."""
     pairs = enumerate(tangents)
     return tuple(k for k, t in pairs if k >= first and type(t) is not ad.Zero and t.dtype != jax.dtypes.float0)
 
 
-def _transpose(grads: Any, *arrays: Any, program: Callable, plan: Any) -> list[Any]:
+def _transpose(grads: Sequence[OrZero], *arrays: OrUnknown, program: Callable, plan: Plan) -> list[Any]:
     places = tuple(k for k, x in enumerate(arrays) if ad.is_undefined_primal(x))
     types = tuple((arrays[k].aval.shape, arrays[k].aval.dtype) for k in places)
     rest = [x for x in arrays if not ad.is_undefined_primal(x)]
@@ -216,7 +225,7 @@ def _transpose(grads: Any, *arrays: Any, program: Callable, plan: Any) -> list[A
     return [next(found) if k in places else None for k in range(len(arrays))]
 
 
-def _batch(arrays: Any, axes: Any, *, program: Callable, plan: Any) -> tuple[Any, Any]:
+def _batch(arrays: Sequence[Array], axes: Sequence[int | None], *, program: Callable, plan: Plan) -> tuple[Any, Any]:
     results = run_opaque(_Batched(program, tuple(axes)), plan, *arrays)
     return list(results), [0] * len(results)
 

@@ -2,17 +2,26 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from attendax import checks
+from attendax.masks import ArrayLike, Mask
+from attendax.scores import ScoreModifier
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+Index = int | Array  # known before anything runs, or traced
+# One for each differentiable leaf, in its shape; None where the leaf does not move, or no gradient is asked for.
+Tangents = Sequence[Array | None]
+Wanted = Sequence[tuple[int, ...] | None]  # the shapes of gradients
+Cotangents = tuple[Array, Array]  # of out (..., N, T, V) and of lse (..., N, T, 1)
 
 QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
 
@@ -24,9 +33,9 @@ class Positions(NamedTuple):
     vmap does not reach them.
     """
 
-    heads: Any = None
-    queries: Any = None
-    keys: Any = None
+    heads: Array | None = None
+    queries: Array | None = None
+    keys: Array | None = None
 
 
 class Operands(NamedTuple):
@@ -41,9 +50,9 @@ class Operands(NamedTuple):
     key: Array  # (..., G, S, D)
     value: Array  # (..., G, S, V)
     bias: Array | None
-    score_mod: Any
-    mask: Any  # None, or a Mask of the rank of the scores
-    dropout: Any  # None, or the key of each head, two words of (..., N, 1, 1)
+    score_mod: ScoreModifier | None
+    mask: Mask | None  # of the rank of the scores
+    dropout: tuple[Array, ...] | None  # the key of each head, two words of (..., N, 1, 1)
     positions: Positions = Positions()
 
     def differentiable(self) -> list[Array]:
@@ -55,7 +64,7 @@ class Operands(NamedTuple):
         pairs = [] if self.bias is None else ["pairs"]
         return ["queries", "keys", "keys", *pairs, *([] if self.score_mod is None else self.score_mod.roles())]
 
-    def replaced(self, leaves: Any) -> "Operands":
+    def replaced(self, leaves: Sequence[Array]) -> "Operands":
         """The operands with other differentiable leaves."""
         query, key, value, bias, score_mod = jax.tree.unflatten(jax.tree.structure(self[:5]), leaves)
         return Operands(query, key, value, bias, score_mod, self.mask, self.dropout, self.positions)
@@ -75,7 +84,7 @@ class Results(NamedTuple):
     out: Array  # (..., N, T, V)
     shift: Array  # (..., N, T, 1), -inf for the empty set
     total: Array  # (..., N, T, 1), 0 for the empty set
-    lse: Any = None  # (..., N, T, 1), of what ``derivatives.attend`` gives; it moves by itself
+    lse: Any = None  # (..., N, T, 1), where ``derivatives.attend`` gives the results; it has a tangent of its own
 
 
 class Limits(NamedTuple):
@@ -98,7 +107,7 @@ class Limits(NamedTuple):
 class Plan:
     """What a call has settled besides its arrays: it is hashable, and part of what is compiled."""
 
-    scale: Any  # a number; an array in a program that is made for any number
+    scale: float | Array  # an array in a program that is made for any number
     rate: float
     limits: Limits
     backend: str = "blockwise"
@@ -126,7 +135,7 @@ class Plan:
         """The plan of a program that is given its scale, by ``with_scale``, when it runs."""
         return (self.in_parts() if self.has_large_scale else self).with_scale(1.0)
 
-    def with_scale(self, scale: Any) -> "Plan":
+    def with_scale(self, scale: float | Array) -> "Plan":
         """The plan with another scale."""
         return dataclasses.replace(self, scale=scale)
 
@@ -145,7 +154,7 @@ class Plan:
         return *self.batch, *operands.query.shape[len(self.batch) : -3]
 
 
-def wide_dtype(*dtypes: Any) -> Any:
+def wide_dtype(*dtypes: DTypeLike) -> Any:
     """The widest of floating dtypes, float32 at least. NumPy says so, too, where JAX is set to promote nothing."""
     return np.result_type(np.float32, *dtypes)
 
@@ -169,7 +178,7 @@ def takes_arrays(function: Function) -> Function:
     return cast(Function, call)
 
 
-def widen(*arrays: Any) -> tuple[Any, ...]:
+def widen(*arrays: ArrayLike | None) -> tuple[Any, ...]:
     """Return the arrays in the dtype to compute in: the widest among them, float32 at least (L8). None stays None."""
     dtype = wide_dtype(*(array.dtype for array in arrays if array is not None))
     return tuple(None if array is None else array.astype(dtype) for array in arrays)

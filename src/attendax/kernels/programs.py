@@ -5,24 +5,29 @@ Arrays come flat: what the function is linear in, then the leaves of ``Operands`
 what shape.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jax.core import ShapedArray
+from jax.tree_util import PyTreeDef
 
 from .backends import ACROSS, BACKENDS
 from .not_finite import finite, spoiled_by
 from .numerics import fusion_barrier, repeated
 from .online_softmax import log_sum_exp
-from .operands import Operands, Plan, Results
+from .operands import Operands, Plan, Results, Wanted
+
+Tree = TypeVar("Tree")
 
 
 def _functions(plan: Plan) -> Any:
     return ACROSS[plan.backend] if plan.axis else BACKENDS[plan.backend].functions
 
 
-def _shielded(plan: Plan, function: Callable, *arrays: Any) -> Any:
+def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
     """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
 
     What crosses devices has its barriers inside, where it multiplies.
@@ -30,7 +35,7 @@ def _shielded(plan: Plan, function: Callable, *arrays: Any) -> Any:
     return fusion_barrier(function, *arrays) if plan.platform == "cpu" and not plan.axis else function(*arrays)
 
 
-def forward(*leaves: Any, tree: Any, plan: Plan) -> tuple[Any, ...]:
+def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     """The results; without any score, out 0 and lse -inf (L5)."""
     operands = jax.tree.unflatten(tree, leaves)
     if not _has_scores(operands, plan):
@@ -44,7 +49,7 @@ def forward(*leaves: Any, tree: Any, plan: Plan) -> tuple[Any, ...]:
     return out, shift, total, log_sum_exp(shift, total)
 
 
-def tangent(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
+def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
     """How out and lse move. arrays: the tangents of the active leaves; the operands; the results."""
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in tangent_shapes(*arrays, tree=tree, plan=plan))
@@ -57,7 +62,7 @@ def tangent(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...]) -> tu
 
 
 def jvp_of_jvp(
-    *arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]
+    *arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]
 ) -> tuple[Any, ...]:
     """How ``tangent`` moves with the operands, and with the results through them: by both directions, linear in each.
 
@@ -82,7 +87,7 @@ def jvp_of_jvp(
     return _shielded(plan, run, *arrays)
 
 
-def cotangent(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> tuple[Any, ...]:
+def cotangent(*arrays: Array, tree: PyTreeDef, plan: Plan, wanted: Wanted) -> tuple[Any, ...]:
     """Gradients.
 
     arrays: dout, dlse; the operands; the results. wanted: for each differentiable leaf a shape, or None.
@@ -99,7 +104,7 @@ def cotangent(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...]) -> t
     return _shielded(plan, run, *arrays)
 
 
-def hvp(*arrays: Any, tree: Any, plan: Plan, active: tuple[bool, ...], wanted: tuple[Any, ...]) -> tuple[Any, ...]:
+def hvp(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], wanted: Wanted) -> tuple[Any, ...]:
     """How ``cotangent`` moves with the operands, and with the results through them.
 
     arrays: the tangents of the active leaves; dout, dlse; the operands; the results. wanted: as in ``cotangent``.
@@ -129,7 +134,12 @@ def _in_tiles(operands: Operands, plan: Plan) -> Plan:
 
 
 def _moved(
-    function: Callable, operands: Operands, results: Results, moving: Any, given: Any, result_tangents: Any
+    function: Callable,
+    operands: Operands,
+    results: Results,
+    moving: tuple[bool, ...],
+    given: Sequence[Array],
+    result_tangents: tuple[Array, ...],
 ) -> Any:
     """How ``function(operands, results)`` moves with ``given``, the tangents of the moving leaves.
 
@@ -144,7 +154,7 @@ def _moved(
     return jax.jvp(of_moving, *_of_one_shape(primals, ([finite(t) for t in given], *result_tangents)))[1]
 
 
-def _of_one_shape(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _of_one_shape(primals: Tree, tangents: Tree) -> tuple[Tree, Tree]:
     """Both trees, each pair of arrays in one shape: from vmap the two may have axes of 1 in different places."""
     shapes = jax.tree.map(lambda x, t: jnp.broadcast_shapes(x.shape, t.shape), primals, tangents)
     leaves, tree = jax.tree.flatten((primals, tangents))
@@ -152,7 +162,7 @@ def _of_one_shape(primals: Any, tangents: Any) -> tuple[Any, Any]:
     return jax.tree.unflatten(tree, [repeated(x, shape) for x, shape in zip(leaves, shapes * 2, strict=True)])
 
 
-def _spaced(given: Any, there: tuple[bool, ...]) -> list[Any]:
+def _spaced(given: Sequence[Array], there: tuple[bool, ...]) -> list[Any]:
     """One for each place, None where nothing is there."""
     rest = iter(given)
     return [next(rest) if t else None for t in there]
@@ -162,7 +172,7 @@ def _those_of(operands: Operands, moving: tuple[bool, ...]) -> list[Any]:
     return [x for x, m in zip(operands.differentiable(), moving, strict=True) if m]
 
 
-def _refilled(operands: Operands, moving: tuple[bool, ...], given: Any) -> Operands:
+def _refilled(operands: Operands, moving: tuple[bool, ...], given: Sequence[Array]) -> Operands:
     """The operands with others in place of the moving leaves."""
     pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
     return operands.replaced([x if other is None else other for x, other in pairs])
@@ -172,18 +182,18 @@ def _has_scores(operands: Operands, plan: Plan) -> bool:
     return 0 not in (*plan.leading(operands), *operands.query.shape[-3:-1], operands.key.shape[-2])
 
 
-def _unpack(arrays: Any, tree: Any) -> tuple[Operands, Results, Any]:
+def _unpack(arrays: Sequence[Array], tree: PyTreeDef) -> tuple[Operands, Results, Any]:
     first = len(arrays) - tree.num_leaves - 3
     return jax.tree.unflatten(tree, arrays[first:-3]), Results(*arrays[-3:]), arrays[:first]
 
 
-def forward_shapes(*leaves: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
+def forward_shapes(*leaves: Array, tree: PyTreeDef, plan: Plan, **_: Any) -> list[Any]:
     """Of the results."""
     operands = jax.tree.unflatten(tree, leaves)
     return _shapes(operands, plan, (operands.value.shape[-1], 1, 1, 1))
 
 
-def tangent_shapes(*arrays: Any, tree: Any, plan: Plan, **_: Any) -> list[Any]:
+def tangent_shapes(*arrays: Array, tree: PyTreeDef, plan: Plan, **_: Any) -> list[Any]:
     """Of how out and lse move."""
     operands = _unpack(arrays, tree)[0]
     return _shapes(operands, plan, (operands.value.shape[-1], 1))
@@ -195,7 +205,7 @@ def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any
     return [like.update(shape=(*rows, width), dtype=operands.compute_dtype(), weak_type=False) for width in widths]
 
 
-def cotangent_shapes(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...], **_: Any) -> list[Any]:
+def cotangent_shapes(*arrays: Array, tree: PyTreeDef, plan: Plan, wanted: Wanted, **_: Any) -> list[Any]:
     """Of the gradients that are wanted."""
     operands = _unpack(arrays, tree)[0]
     leaves = operands.differentiable()
@@ -204,5 +214,5 @@ def cotangent_shapes(*arrays: Any, tree: Any, plan: Plan, wanted: tuple[Any, ...
     return [_type_of(leaf).update(shape=shape, weak_type=False, **dtype) for shape, leaf in pairs if shape is not None]
 
 
-def _type_of(x: Any) -> Any:
-    return x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+def _type_of(x: Array | ShapedArray) -> Any:
+    return x if isinstance(x, ShapedArray) else jax.typeof(x)

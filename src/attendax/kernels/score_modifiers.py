@@ -5,21 +5,21 @@ Every modifier is a function of scores (..., N, T, S) and of the positions (n, i
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from attendax import checks
+from attendax.scores import ScoreModifier
 
 
-def softcap(scores: Array, positions: Any, cap: float) -> Array:
+def softcap(scores: Array, positions: tuple[Array, ...], cap: float) -> Array:
     """``cap · tanh(s / cap)``."""
     return cap * jnp.tanh(scores / cap)
 
 
-def alibi(scores: Array, positions: Any, slopes: Array, offset: Any) -> Array:
+def alibi(scores: Array, positions: tuple[Array, ...], slopes: Array, offset: int | Array) -> Array:
     """``s - slope_n · |i + offset - j|`` for slopes (N,) and an offset, a number or (..., 1, 1, 1).
 
     The sum is one of floating numbers: it does not wrap around (L4).
@@ -29,14 +29,14 @@ def alibi(scores: Array, positions: Any, slopes: Array, offset: Any) -> Array:
     return scores - slopes[n] * jnp.abs((i - j).astype(scores.dtype) + offset)
 
 
-def relative_bias_anywhere(scores: Array, positions: Any, table: Array, offset: Any) -> Array:
+def relative_bias_anywhere(scores: Array, positions: tuple[Array, ...], table: Array, offset: int | Array) -> Array:
     """``s + table[n, R + clip(j - i - offset, -R, R)]`` for table (N, 2R + 1) and an offset as in ``alibi``."""
     n, i, j = positions
     radius = table.shape[1] // 2
     return scores + table[n, jnp.clip(j - i - offset, -radius, radius) + radius]
 
 
-def relative_bias(scores: Array, positions: Any, table: Array, offset: Any) -> Array:
+def relative_bias(scores: Array, positions: tuple[Array, ...], table: Array, offset: int | Array) -> Array:
     """The same for positions side by side.
 
     A diagonal of the scores has one distance. So one number for each diagonal is looked up, and laid out along it: as
@@ -66,7 +66,7 @@ def all_positions(shape: tuple[int, ...]) -> tuple[Array, ...]:
     )
 
 
-def modify(score_mod: Any, scores: Array, positions: Any, *, in_order: bool = True) -> Array:
+def modify(score_mod: ScoreModifier, scores: Array, positions: tuple[Array, ...], *, in_order: bool = True) -> Array:
     """Apply a value from ``attendax.scores``, one ``of_rank``, to scores (..., N, T, S).
 
     ``in_order`` says that positions which follow each other stand side by side.
@@ -99,5 +99,5 @@ def _bounded_sum(scores: Array, bias: Array) -> Array:
 
 
 @_bounded_sum.defjvp
-def _bounded_sum_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _bounded_sum_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     return _bounded_sum(*primals), tangents[0] + tangents[1]

@@ -5,6 +5,7 @@ share is the average, and ``log(exp(lse) + exp(l))`` the lse of all. So no tile 
 parts, as in ``online_softmax``, written out for its derivatives, which need both shares.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,12 +14,14 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from attendax.scores import ScoreModifier
+
 from .numerics import vary_alike
 from .online_softmax import log_sum_exp, max_or_zero, sum_or_one
 from .operands import Results
 
 
-def with_sinks(results: Results, score_mod: Any) -> Results:
+def with_sinks(results: Results, score_mod: ScoreModifier | None) -> Results:
     """The results of a call, from those over its keys: each sink of the modifier takes its share."""
     for logits in [] if score_mod is None else score_mod.sinks():
         results = _with_sink(results, logits)
@@ -56,7 +59,7 @@ def _shared(lse: Array, logits: Array, shift: Array, total: Array) -> tuple[Arra
 
 
 @_shared.defjvp
-def _shared_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _shared_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
     """``σ' = σ (1 - σ)``, and lse moves with each by its share."""
     of_keys, of_sink, lse, total = _shared(*primals)
     dlse, dlogits = tangents[:2]
@@ -77,7 +80,7 @@ def _product(one: Array, other: Array) -> Array:
     return jnp.where((one == 0) | (other == 0), 0, one * other)
 
 
-def _batch(arrays: Any, axes: Any) -> tuple[Any, int]:
+def _batch(arrays: Sequence[Array], axes: Sequence[int | None]) -> tuple[Any, int]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     each = zip(arrays, axes, strict=True)
     return _times(*(batching.bdim_at_front(x, axis, size) for x, axis in each)), 0

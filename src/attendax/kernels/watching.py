@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax._src import checkify  # its table of rules has no public name
 from jax.experimental import jet
+from jax.extend.core import Primitive
 
 from attendax.checks import fail
 
@@ -42,7 +43,7 @@ def _any(test: Callable, arrays: Sequence[Array]) -> bool:
     return any(bool(test(x).any()) for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def checked_by(primitive: Any, errors_inside: Callable) -> None:
+def checked_by(primitive: Primitive, errors_inside: Callable) -> None:
     """Make ``checkify`` see a primitive: NaN among its results, and what else may go wrong inside.
 
     The results stay those of the primitive, with its derivatives.
@@ -52,7 +53,7 @@ def checked_by(primitive: Any, errors_inside: Callable) -> None:
         errors_inside: from the kinds of errors, the arrays and the parameters to what ``checkify`` found inside.
     """
 
-    def rule(*given: Any, **params: Any) -> Any:
+    def rule(*given: Any, **params: Any) -> Any:  # what JAX asks by, the Error, the kinds of errors, the arrays
         first = next(k for k, x in enumerate(given) if isinstance(x, checkify.Error))
         (*context, error, errors), arrays = given[: first + 2], given[first + 2 :]
         if others := errors - checkify.nan_checks:
@@ -64,10 +65,10 @@ def checked_by(primitive: Any, errors_inside: Callable) -> None:
     checkify.error_checks[primitive] = rule
 
 
-def without_jet(primitive: Any) -> None:
+def without_jet(primitive: Primitive) -> None:
     """Make ``jet`` say that it knows no rule for a primitive, and what there is instead."""
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def refuse(*_: object, **__: Any) -> Any:
         sentence = "jax.experimental.jet (Taylor mode) is not there."
         fail(NotImplementedError, "attention", sentence, advice="Nest jax.jvp: one for each order.")
 

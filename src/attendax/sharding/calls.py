@@ -14,18 +14,19 @@ from attendax.masks import ArrayLike, Mask
 from attendax.options import Meaning
 
 from .division import DIVISION, Division, attend_divided
-from .in_shard_map import attend_across, checked_positions
-from .layout import names_in
+from .in_shard_map import PositionsLike, attend_across, checked_positions
+from .layout import Mesh, names_in
 from .strategy import LINK, STRATEGIES, Choice, Link, choose
 
 Axes = str | tuple[str, ...]
+Shaped = ArrayLike | jax.ShapeDtypeStruct
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Across(Meaning, total=False):
     """The options of a call that goes from device to device."""
 
-    positions: Any
+    positions: PositionsLike | None
     strategy: str | None
 
 
@@ -68,7 +69,7 @@ def attention(
     value: ArrayLike,
     *,
     axis_name: Axes,
-    positions: Any = None,
+    positions: PositionsLike | None = None,
     strategy: str | None = None,
     return_lse: bool = False,
     **options: Unpack[Meaning],
@@ -126,7 +127,14 @@ def attention(
 
 
 def explain(
-    query: Any, key: Any, value: Any, *, devices: int, mask: Any = None, bias: Any = None, link: Link = LINK
+    query: Shaped,
+    key: Shaped,
+    value: Shaped,
+    *,
+    devices: int,
+    mask: Mask | Shaped | None = None,
+    bias: Shaped | None = None,
+    link: Link = LINK,
 ) -> Choice:
     """Say which strategy ``attention`` takes where none is given, and why, and what each would send.
 
@@ -152,15 +160,15 @@ def explain(
         if x.shape[-2] % devices:
             fail(ValueError, "sharding.explain", f"{x.shape[-2]} {name} are no multiple of {devices} devices.")
 
-    def part(x: Any) -> Any:
+    def part(x: Any) -> Any:  # of the shape of all devices, (..., N, T, D) or (T, D)
         shape = (1,) * (3 - len(x.shape)) + tuple(x.shape)
         return jax.ShapeDtypeStruct((*shape[:-2], shape[-2] // devices, shape[-1]), x.dtype)
 
-    query, key, value = map(part, (query, key, value))
+    of_query, of_key, of_value = map(part, (query, key, value))
     if mask is not None:
         rank = max(3, len(query.shape))
         mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(rank)
-    return choose(Operands(query, key, value, bias, None, mask, None), devices, link)
+    return choose(Operands(of_query, of_key, of_value, cast(Any, bias), None, mask, None), devices, link)
 
 
 @overload
@@ -169,7 +177,7 @@ def attention_on_mesh(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    mesh: Any,
+    mesh: Mesh,
     axis_name: Axes,
     return_lse: Literal[False] = ...,
     **rest: Unpack[OnMesh],
@@ -180,7 +188,7 @@ def attention_on_mesh(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    mesh: Any,
+    mesh: Mesh,
     axis_name: Axes,
     return_lse: Literal[True],
     **rest: Unpack[OnMesh],
@@ -191,7 +199,7 @@ def attention_on_mesh(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    mesh: Any,
+    mesh: Mesh,
     axis_name: Axes,
     return_lse: bool,
     **rest: Unpack[OnMesh],
@@ -203,11 +211,11 @@ def attention_on_mesh(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    mesh: Any,
+    mesh: Mesh,
     axis_name: Axes,
     batch_axes: Axes = (),
     head_axes: Axes = (),
-    positions: Any = None,
+    positions: PositionsLike | None = None,
     strategy: str | None = None,
     return_lse: bool = False,
     **options: Unpack[Meaning],
@@ -241,17 +249,18 @@ def attention_on_mesh(
     name = "sharding.attention_on_mesh"
     call = checked_call(name, query, key, value, return_lse=return_lse, traced=False, **options)
     division = _division(name, mesh, axis_name, batch_axes, head_axes, strategy)
+    places = None
     if positions is not None:
         sizes = query.shape[-2], key.shape[-2]
-        positions = checked_positions(name, positions, sizes, "there are")
-    results = attend_divided(call, division, query.ndim, positions)
+        places = checked_positions(name, positions, sizes, "there are")
+    results = attend_divided(call, division, query.ndim, places)
     return as_asked(results, query, value, return_lse, options.get("score_mod"))
 
 
 def on_mesh(
     function: Function,
     *,
-    mesh: Any,
+    mesh: Mesh,
     axis_name: Axes,
     batch_axes: Axes = (),
     head_axes: Axes = (),
@@ -283,14 +292,16 @@ def on_mesh(
     division = _division("sharding.on_mesh", mesh, axis_name, batch_axes, head_axes, strategy)
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:  # as ``function`` takes them
         with DIVISION(division):
             return function(*args, **kwargs)
 
     return cast(Function, call)
 
 
-def _division(name: str, mesh: Any, axis_name: Any, batch_axes: Any, head_axes: Any, strategy: str | None) -> Division:
+def _division(
+    name: str, mesh: Mesh, axis_name: Axes, batch_axes: Axes, head_axes: Axes, strategy: str | None
+) -> Division:
     one_of(name, "strategy", strategy, (None, *STRATEGIES))
     if not hasattr(mesh, "axis_names"):
         fail(TypeError, name, f"mesh must be a mesh, got {type(mesh).__name__}.", advice="jax.make_mesh makes one.")
@@ -302,14 +313,14 @@ def _division(name: str, mesh: Any, axis_name: Any, batch_axes: Any, head_axes: 
     return Division(mesh, batch, heads, tokens, tokens, strategy, name)
 
 
-def _axes(function: str, mesh: Any, axes: Axes) -> tuple[str, ...]:
+def _axes(function: str, mesh: Mesh, axes: Axes) -> tuple[str, ...]:
     axes = _names(function, axes)
     for axis in axes:
         one_of(function, "axis", axis, tuple(mesh.axis_names))
     return axes
 
 
-def _names(function: str, axes: Any) -> tuple[str, ...]:
+def _names(function: str, axes: object) -> tuple[str, ...]:
     """The names of mesh axes: one, or several."""
     if not isinstance(axes, str | tuple | list):
         fail(TypeError, function, f"an axis must be a name or a tuple of names, got {type(axes).__name__}.")

@@ -4,7 +4,8 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+
+from jax.stages import Compiled
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 BITS = re.compile(r"\D*(\d+)")
@@ -46,7 +47,7 @@ class _Instruction:
         return [name.strip().lstrip("%") for names in found for name in names.strip("{}").split(",")]
 
 
-def collectives(compiled: Any) -> list[Collective]:
+def collectives(compiled: Compiled | str) -> list[Collective]:
     """All collectives of a compiled program, of conditions those of every branch.
 
     Args:
@@ -60,28 +61,29 @@ def collectives(compiled: Any) -> list[Collective]:
         >>> collectives(jax.jit(lambda x: 2 * x).lower(1.0).compile())
         []
     """
-    program = _Program(compiled if isinstance(compiled, str) else compiled.as_text())
+    program = _Program(compiled)
     return [_collective(*found, program.devices) for found in program.walk() if _kind(found[0].opcode)]
 
 
-def bytes_received(compiled: Any) -> int:
+def bytes_received(compiled: Compiled | str) -> int:
     """Bytes that a device receives in one run of a compiled program, but for what a condition decides."""
     return sum(found.bytes * found.times for found in collectives(compiled) if found.always)
 
 
-def flops(compiled: Any) -> int:
+def flops(compiled: Compiled | str) -> int:
     """FLOPs of the matrix products of one device, loops counted as often as they run; all branches of a condition.
 
     A loop whose end only the data decide counts for nothing.
     """
-    program = _Program(compiled if isinstance(compiled, str) else compiled.as_text())
+    program = _Program(compiled)
     return sum(times * _of_product(found, types) for found, types, times, _ in program.walk() if found.opcode == "dot")
 
 
 class _Program:
     """The instructions of a program's text, by computation."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, compiled: Compiled | str) -> None:
+        text = compiled if isinstance(compiled, str) else str(compiled.as_text())
         self.computations: dict[str, dict[str, _Instruction]] = {}
         for line in text.splitlines():
             if header := HEADER.match(line):

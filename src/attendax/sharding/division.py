@@ -4,20 +4,22 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+from jax import Array
 
 from attendax.checks import fail
 from attendax.kernels.call import Call, with_traced
 from attendax.kernels.derivatives import attend
 from attendax.kernels.functions import has_function
 from attendax.kernels.operands import Results
+from attendax.masks import ArrayLike
 
-from .layout import Axes, Layout, attend_on, layout_of, spec_of
+from .layout import Axes, Layout, Mesh, attend_on, layout_of, spec_of
 
 
 class Division(NamedTuple):
     """Which mesh axes divide the calls that are made where types do not say so; see ``sharding.on_mesh``."""
 
-    mesh: Any  # None for that of the context
+    mesh: Mesh | None  # None for that of the context
     batch: Axes
     heads: Axes
     queries: Axes
@@ -34,7 +36,7 @@ class Division(NamedTuple):
 DIVISION = jax.make_user_context(None)  # jit traces anew where it changes
 
 
-def attend_where_it_lies(call: Call, query: Any, key: Any) -> Results:
+def attend_where_it_lies(call: Call, query: ArrayLike, key: ArrayLike) -> Results:
     """The results of a call whose functions are not traced yet, divided as the types of query and key say.
 
     So it is where mesh axes are Explicit; what is divided over Auto axes, XLA decides, unless there is a ``Division``.
@@ -51,7 +53,7 @@ def attend_where_it_lies(call: Call, query: Any, key: Any) -> Results:
     return attend_on(call, layout, mesh, reshard=True)
 
 
-def attend_divided(call: Call, division: Division, rank: int, positions: Any = None) -> Results:
+def attend_divided(call: Call, division: Division, rank: int, positions: tuple[Array, ...] | None = None) -> Results:
     """The results of a call whose functions are not traced yet, of queries of a rank."""
     layout, here = division.layout(rank), jax.sharding.get_abstract_mesh()
     mesh = _mesh_of(division, layout, here)
@@ -69,7 +71,7 @@ def attend_divided(call: Call, division: Division, rank: int, positions: Any = N
     return attend_on(call, layout, here if types else mesh, division.strategy, positions, reshard=types)
 
 
-def _mesh_of(division: Division, layout: Layout, here: Any) -> Any:
+def _mesh_of(division: Division, layout: Layout, here: jax.sharding.AbstractMesh) -> Mesh | None:
     """The mesh of a division; None for that of the context, where that is the same mesh, but for the types of axes."""
     mesh = division.mesh
     if mesh is None or here.empty or here == mesh.abstract_mesh:
@@ -89,7 +91,7 @@ def _by_xla(call: Call, layout: Layout) -> Results:
     """Over Auto axes: XLA divides batches and heads."""
     leaves, tree = jax.tree.flatten(call.operands)
 
-    def everywhere(*leaves: Any) -> Results:
+    def everywhere(*leaves: Array) -> Results:
         return attend(with_traced(jax.tree.unflatten(tree, leaves)), call.plan)
 
     rows: Any = spec_of(*layout.lead, layout.heads, (), ())

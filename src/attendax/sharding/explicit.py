@@ -3,9 +3,10 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
+from jax import Array
 
 from attendax.params import MultiHeadParams
 
@@ -24,18 +25,18 @@ def over_auto_axes(function: Function) -> Function:
     names = [name for name, x in inspect.signature(function).parameters.items() if x.kind is x.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:  # as the layer takes them
         leaves, tree = jax.tree.flatten((args, kwargs))
         places = [k for k, x in enumerate(leaves) if isinstance(x, jax.Array)]
         if not any(any(_axes_of(leaves[k])) for k in places):
             return function(*args, **kwargs)
 
-        def inside(*arrays: Any) -> Any:
+        def inside(*arrays: Array) -> Any:
             found = dict(zip(places, arrays, strict=True))
             args, kwargs = jax.tree.unflatten(tree, [found.get(k, x) for k, x in enumerate(leaves)])
             return function(*args, **kwargs)
 
-        def by_division(*arrays: Any) -> Any:
+        def by_division(*arrays: Array) -> Any:
             with DIVISION(division):
                 return inside(*arrays)
 
@@ -56,7 +57,7 @@ def over_auto_axes(function: Function) -> Function:
     return cast(Function, call)
 
 
-def _division(params: Any, queries: Any, keys: Any = None, *_: Any) -> Division | None:
+def _division(params: NamedTuple, queries: Array | None, keys: Array | None = None, *_: object) -> Division | None:
     """How the attention of a layer is divided where the tokens of its queries are: heads lie as the weights say."""
     batch, tokens = [*_axes_of(queries), (), ()][:2]
     if not tokens:
@@ -67,10 +68,10 @@ def _division(params: Any, queries: Any, keys: Any = None, *_: Any) -> Division 
     return Division(None, batch, next(heads, ()), tokens, of_keys if of_keys == tokens else ())
 
 
-def _is_multi_head(x: Any) -> bool:
+def _is_multi_head(x: object) -> bool:
     return isinstance(x, MultiHeadParams)
 
 
-def _axes_of(x: Any) -> list[Axes]:
+def _axes_of(x: object) -> list[Axes]:
     """The Explicit mesh axes that divide each axis; nothing of what is not of JAX."""
     return explicit_axes(x) if isinstance(x, jax.Array) else []

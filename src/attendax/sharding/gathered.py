@@ -1,7 +1,6 @@
 """All keys come to every device, for each direction anew; their gradients are summed where they live."""
 
 import sys
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -9,7 +8,7 @@ from jax import Array, lax
 from attendax.kernels.backends import ACROSS
 from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.numerics import vary_alike
-from attendax.kernels.operands import KEY, VALUE, Operands, Plan, Results
+from attendax.kernels.operands import KEY, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 
 from .shards import KeyShard, local_plan, local_shard, rounded, with_shard
 
@@ -19,20 +18,21 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return attend(_with_all_keys(operands, plan), local_plan(plan, partial=False))
 
 
-def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """How out and lse move."""
     dots = list(tangents)
     for k in (KEY, VALUE):
-        dots[k] = None if dots[k] is None else _gather(dots[k], -2, plan)
+        if (dot := dots[k]) is not None:
+            dots[k] = _gather(dot, -2, plan)
     return push(dots, _with_all_keys(operands, plan), results, local_plan(plan, partial=False))
 
 
-def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The transpose of ``tangent``."""
     count, shapes = lax.axis_size(plan.axis), list(wanted)
     for k in (KEY, VALUE):
-        if shapes[k] is not None:
-            shapes[k] = *shapes[k][:-2], shapes[k][-2] * count, shapes[k][-1]
+        if (shape := shapes[k]) is not None:
+            shapes[k] = *shape[:-2], shape[-2] * count, shape[-1]
     found = pull(grads, _with_all_keys(operands, plan), results, local_plan(plan, partial=False), shapes)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     summed = [_scatter(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]

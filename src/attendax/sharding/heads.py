@@ -5,7 +5,6 @@ What follows is an ordinary call with fewer heads. ``Positions.heads`` holds the
 
 import dataclasses
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -42,7 +41,7 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
             return dataclasses.replace(part, arrays=(gathered(queries, -2), gathered(keys, -1)))
         return dataclasses.replace(part, arrays=tuple(map(of_pairs, part.arrays))) if part.kind == "dense" else part
 
-    def of_place(place: Any) -> Any:
+    def of_place(place: Array | None) -> Array | None:
         return gathered(place, -1) if place is not None and jnp.ndim(place) else None  # counted from the first of all
 
     heads, queries, keys = operands.positions

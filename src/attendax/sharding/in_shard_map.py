@@ -13,7 +13,8 @@ from attendax.checks import fail
 from attendax.kernels.call import Call, in_rank_of_scores, with_traced
 from attendax.kernels.derivatives import attend
 from attendax.kernels.operands import Positions, Results
-from attendax.masks import Mask
+from attendax.masks import ArrayLike, Mask
+from attendax.scores import ScoreModifier
 
 from . import gathered as gathered  # registers itself
 from . import ring as ring
@@ -21,6 +22,7 @@ from .heads import heads_of_tokens, with_all_tokens
 from .strategy import STRATEGIES, choose
 
 FUNCTION = "sharding.attention"
+PositionsLike = ArrayLike | tuple[ArrayLike, ArrayLike]  # of tokens, or of queries and of keys
 
 
 def attend_across(
@@ -28,13 +30,13 @@ def attend_across(
     key: Any,  # (..., G, S / n, D)
     value: Any,  # (..., G, S / n, V)
     axis: tuple[str, ...],
-    positions: Any,
+    positions: PositionsLike | None,
     strategy: str | None,
     *,
-    mask: Any = None,
-    bias: Any = None,
-    score_mod: Any = None,
-    return_lse: Any = False,
+    mask: Any = None,  # a Mask, or (..., N, T / n, S)
+    bias: Any = None,  # (..., N, T / n, S)
+    score_mod: ScoreModifier | None = None,
+    return_lse: bool = False,
     **options: Any,
 ) -> Results:
     """The results of this device's queries over the keys of all devices of the axis."""
@@ -66,7 +68,7 @@ def attend_locally(call: Call, axis: tuple[str, ...], strategy: str) -> Results:
     return attend(with_traced(operands), plan)
 
 
-def _positions(positions: Any, query: Array, key: Array, axis: tuple[str, ...]) -> Positions:
+def _positions(positions: PositionsLike | None, query: Array, key: Array, axis: tuple[str, ...]) -> Positions:
     """Of queries and keys: given, of both or of each; else in order of the devices."""
     sizes = query.shape[-2], key.shape[-2]
     if positions is None:
@@ -75,7 +77,9 @@ def _positions(positions: Any, query: Array, key: Array, axis: tuple[str, ...]) 
     return Positions(None, *checked_positions(FUNCTION, positions, sizes, "this device holds", advice))
 
 
-def checked_positions(function: str, positions: Any, sizes: Any, held: str, advice: str = "") -> tuple[Array, ...]:
+def checked_positions(
+    function: str, positions: PositionsLike, sizes: tuple[int, int], held: str, advice: str = ""
+) -> tuple[Array, ...]:
     """Those of queries and of keys, which are so many: a vector for both, or a pair."""
     given = positions if isinstance(positions, tuple) else (positions, positions)
     names = ("of queries", "of keys") if isinstance(positions, tuple) else ("", "")
@@ -91,7 +95,7 @@ def checked_positions(function: str, positions: Any, sizes: Any, held: str, advi
     return tuple(jnp.asarray(x) for x in given)
 
 
-def _of_all(arrays: Any, count: int) -> tuple[Any, ...]:
+def _of_all(arrays: Any, count: int) -> tuple[Any, ...]:  # query, key, value, mask and bias of this device
     """Stand-ins for query, key, value, mask and bias of all devices together: shapes and dtypes, for the checks."""
     query, key, value, mask, bias = arrays
     tokens = (_repeated(x, -2, count) for x in (query, key, value))
@@ -106,13 +110,13 @@ def _of_all(arrays: Any, count: int) -> tuple[Any, ...]:
     return *tokens, mask, _rows(bias, query, count)
 
 
-def _rows(x: Any, query: Any, count: int) -> Any:
+def _rows(x: Any, query: Array, count: int) -> Any:  # (..., N, T / n, S), or whatever a user gave
     """An array of pairs, of which a device holds the rows of its queries."""
     full = len(getattr(x, "shape", ())) >= 2 and x.shape[-2] == query.shape[-2] > 1
     return _repeated(x, -2, count) if full else x
 
 
-def _repeated(x: Any, axis: int, count: int) -> Any:
+def _repeated(x: Any, axis: int, count: int) -> Any:  # an array, or whatever a user gave
     if len(getattr(x, "shape", ())) < -axis or not hasattr(x, "dtype"):
         return x  # the checks refuse it
     shape = list(x.shape)

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
 from attendax.checks import fail
@@ -16,12 +17,13 @@ from attendax.kernels.derivatives import attend
 from attendax.kernels.functions import has_function
 from attendax.kernels.numerics import varying
 from attendax.kernels.operands import Operands, Positions, Results
-from attendax.masks import Mask
+from attendax.masks import ArrayLike, Mask
 
 from .in_shard_map import attend_locally
 from .strategy import Choice, choose
 
 Axes = tuple[str, ...]
+Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
 class Layout(NamedTuple):
@@ -32,7 +34,7 @@ class Layout(NamedTuple):
     queries: Axes
     keys: Axes
 
-    def divides_heads(self, sizes: Any) -> bool:
+    def divides_heads(self, sizes: Mapping[str, int]) -> bool:
         """Whether a device has some of the batches or heads only, of mesh axes of these sizes."""
         return any(sizes[name] > 1 for axes in (*self.lead, self.heads) for name in axes)
 
@@ -41,7 +43,7 @@ class Layout(NamedTuple):
         return frozenset(name for axes in (*self.lead, *self[1:]) for name in axes)
 
 
-def layout_of(query: Any, key: Any) -> tuple[Layout, Any] | None:
+def layout_of(query: ArrayLike, key: ArrayLike) -> tuple[Layout, jax.sharding.AbstractMesh] | None:
     """What the types of query and key say of Explicit mesh axes, and the mesh; None where nothing is divided.
 
     Keys lie as queries do; their tokens are divided where their own type says so, too.
@@ -53,7 +55,7 @@ def layout_of(query: Any, key: Any) -> tuple[Layout, Any] | None:
     return Layout(tuple(lead), heads, queries, keys if keys == queries else ()), jax.typeof(query).sharding.mesh
 
 
-def refuse_divided_tokens(function: str, query: Any, key: Any) -> None:
+def refuse_divided_tokens(function: str, query: ArrayLike, key: ArrayLike) -> None:
     """For what takes all tokens of a head at once: weights, and what is said of them."""
     found = layout_of(query, key)
     divided = () if found is None else found[0].queries or found[0].keys
@@ -63,20 +65,26 @@ def refuse_divided_tokens(function: str, query: Any, key: Any) -> None:
         fail(NotImplementedError, function, sentence, advice=advice)
 
 
-def explicit_axes(x: Any) -> list[Axes]:
+def explicit_axes(x: ArrayLike) -> list[Axes]:
     """For each axis of an array, the Explicit mesh axes that divide it."""
     sharding = jax.typeof(x).sharding
     names = [names_in(entry) for entry in sharding.spec] + [()] * (x.ndim - len(sharding.spec))
     return [tuple(name for name in each if name in sharding.mesh.explicit_axes) for each in names]
 
 
-def names_in(entry: Any) -> Axes:
+def names_in(entry: str | Sequence[str] | None) -> Axes:
     """The mesh axes of an entry of a partition spec: None, a name, or several."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def attend_on(
-    call: Call, layout: Layout, mesh: Any, strategy: str | None = None, positions: Any = None, *, reshard: bool = False
+    call: Call,
+    layout: Layout,
+    mesh: Mesh | None,
+    strategy: str | None = None,
+    positions: tuple[Array, ...] | None = None,
+    *,
+    reshard: bool = False,
 ) -> Results:
     """The results of a call of whole arrays, whose functions are not traced yet.
 
@@ -106,7 +114,7 @@ def attend_on(
     shared = [_is_narrow(x) and bool(layout.names() - _names_of(spec)) for x, spec in zip(leaves, specs, strict=True)]
     leaves = [x.astype(jnp.float32) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
 
-    def here(*leaves: Any) -> Results:
+    def here(*leaves: Array) -> Results:
         each = zip(leaves, kinds, shared, strict=True)
         leaves = tuple(varying(x, layout.names()).astype(kind) if is_shared else x for x, kind, is_shared in each)
         operands, positions = jax.tree.unflatten(tree, leaves)
@@ -121,13 +129,14 @@ def attend_on(
     divided = jax.shard_map(
         here, mesh=None if reshard else mesh, in_specs=tuple(specs), out_specs=out, axis_names=set(layout.names())
     )
-    if others := tuple(name for name in mesh.explicit_axes if name not in layout.names()) if reshard else ():
+    explicit = mesh.explicit_axes if reshard and mesh is not None else ()
+    if others := tuple(name for name in explicit if name not in layout.names()):
         # vmap may divide its axis over these; inside, XLA takes care of that.
         divided = jax.sharding.auto_axes(divided, axes=others, out_sharding=Results(out, out, out, out))
     return jax.jit(divided)(*leaves)  # outside jit, JAX would trace it anew for each operation
 
 
-def _positions(operands: Operands, layout: Layout, positions: Any) -> Positions:
+def _positions(operands: Operands, layout: Layout, positions: tuple[Array, ...] | None) -> Positions:
     N, T, S = *operands.query.shape[-3:-1], operands.key.shape[-2]
     first = [lax.axis_index(axes) * size if axes else None for axes, size in zip(layout[1:], (N, T, S), strict=True)]
     return Positions(*first) if positions is None else Positions(first[0], *positions)
@@ -151,7 +160,7 @@ def choice_for(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Cho
 def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operands:
     """Stand-ins for what one device holds."""
 
-    def part(x: Any, spec: P) -> Any:
+    def part(x: Array, spec: P) -> jax.ShapeDtypeStruct:
         pairs = zip(x.shape, spec, strict=True)
         shape = (size // math.prod(sizes[name] for name in names_in(entry)) for size, entry in pairs)
         return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
@@ -162,7 +171,7 @@ def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operand
     return jax.tree.unflatten(tree, [part(x, spec) if len(spec) else x for x, spec in each])
 
 
-def _is_narrow(x: Any) -> bool:
+def _is_narrow(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
 
 
@@ -175,7 +184,7 @@ def _specs(operands: Operands, layout: Layout) -> Any:
     bias, score_mod, mask, dropout = operands[3:7]
     tokens: Any = spec_of(*layout.lead, layout.heads, layout.keys, ())
 
-    def pairs(x: Any, keys: Axes = ()) -> P:
+    def pairs(x: Array, keys: Axes = ()) -> P:
         axes = (*layout.lead, layout.heads, layout.queries, keys)
         return spec_of(*(() if size == 1 else axis for size, axis in zip(x.shape, axes, strict=True)))
 
@@ -191,6 +200,7 @@ def _specs(operands: Operands, layout: Layout) -> Any:
         score_mod = jax.tree.unflatten(tree, [pairs(x) if role == "pairs" else P() for role, x in roles])
     own: Any = spec_of(*layout.lead, layout.heads, layout.queries, ())
     of_bias: Any = None if bias is None else pairs(bias)
+    of_dropout: Any = None if dropout is None else tuple(map(pairs, dropout))
     return Operands(
         own,
         tokens,
@@ -198,7 +208,7 @@ def _specs(operands: Operands, layout: Layout) -> Any:
         of_bias,
         score_mod,
         None if mask is None else mask.map(of_part),
-        None if dropout is None else tuple(map(pairs, dropout)),
+        of_dropout,
     )
 
 

@@ -4,12 +4,11 @@
 first. "zigzag": the sequence is cut into 2 n parts, and device k holds parts k and 2 n - 1 - k: all have equally much.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 
 from attendax.checks import fail, integer
+from attendax.masks import ArrayLike
 
 
 def _indices(function: str, length: int, devices: int) -> Array:
@@ -46,7 +45,7 @@ def positions(length: int, devices: int, order: str = "zigzag") -> Array:
     return _indices("positions", length, devices)
 
 
-def zigzag(x: Any, devices: int, axis: int = -2) -> Array:
+def zigzag(x: ArrayLike, devices: int, axis: int = -2) -> Array:
     """The array with the tokens along an axis in zigzag order; a bias or dense mask has two axes of tokens.
 
     Args:
@@ -65,7 +64,7 @@ def zigzag(x: Any, devices: int, axis: int = -2) -> Array:
     return jnp.take(x, _indices("zigzag", x.shape[axis], devices), axis=axis)
 
 
-def restore(x: Any, devices: int, axis: int = -2) -> Array:
+def restore(x: ArrayLike, devices: int, axis: int = -2) -> Array:
     """The array in its original order again: the inverse of ``zigzag``.
 
     Args:

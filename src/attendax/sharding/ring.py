@@ -7,7 +7,7 @@ passed on beside them, and once more at the end: then they are back where the ke
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,12 @@ from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.not_finite import is_read
 from attendax.kernels.numerics import sums_of_products, vary_alike
 from attendax.kernels.online_softmax import union
-from attendax.kernels.operands import KEY, REST, VALUE, Operands, Plan, Results
+from attendax.kernels.operands import KEY, REST, VALUE, Cotangents, Index, Operands, Plan, Results, Tangents, Wanted
 
 from .shards import columns, local_plan, local_shard, rounded, with_shard
+
+Held = TypeVar("Held")  # pytrees of arrays: what goes round,
+Carry = TypeVar("Carry")  # and what a device adds up
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
@@ -37,7 +40,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return once_round(plan, *vary_alike((local_shard(operands), Results(*empty))), step)
 
 
-def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """How out and lse move."""
     of_part = local_plan(plan, partial=True)
     held = local_shard(operands), (tangents[KEY], tangents[VALUE])
@@ -53,7 +56,7 @@ def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> 
     return once_round(plan, *vary_alike((held, nothing)), step)
 
 
-def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The transpose of ``tangent``."""
     of_part, (dout, dlse) = local_plan(plan, partial=True), grads
     # A part is given delta itself: its out is 0, and its dlse is -delta.
@@ -61,7 +64,8 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, -delta)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     size, shapes = operands.key.shape[-2], _shapes_of_shard(operands, wanted)
-    by_columns = {REST} if operands.bias is not None and shapes[REST] is not None and wanted[REST][-1] > 1 else set()
+    of_bias = None if operands.bias is None else wanted[REST]
+    by_columns = {REST} if of_bias is not None and of_bias[-1] > 1 else set()
 
     def step(found, shard, source):
         parts = pull(given, with_shard(operands, shard, source), known, of_part, shapes)
@@ -77,7 +81,14 @@ def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, want
     return rounded(pass_gradients(found), operands, plan, wanted)
 
 
-def once_round(plan: Plan, held: Any, carry: Any, step: Callable, *, pass_carry: Callable = lambda carry: carry) -> Any:
+def once_round(
+    plan: Plan,
+    held: Held,
+    carry: Carry,
+    step: Callable[[Carry, Held, Index], Carry],
+    *,
+    pass_carry: Callable[[Carry], Carry] = lambda carry: carry,
+) -> Carry:
     """``carry = step(carry, received, source)`` for what each device holds, its own first.
 
     What comes next is sent while a step computes; after the last step nothing is sent. ``pass_carry`` is applied to the
@@ -86,7 +97,7 @@ def once_round(plan: Plan, held: Any, carry: Any, step: Callable, *, pass_carry:
     count, here = lax.axis_size(plan.axis), lax.axis_index(plan.axis)
     carry, held = vary_alike((carry, held))
 
-    def hop(k: Any, state: Any) -> Any:
+    def hop(k: Index, state: tuple[Carry, Held]) -> tuple[Carry, Held]:
         carry, received = state
         following = pass_on(received, plan)
         return vary_alike((pass_carry(step(carry, received, (here - k) % count)), following))
@@ -95,7 +106,7 @@ def once_round(plan: Plan, held: Any, carry: Any, step: Callable, *, pass_carry:
     return step(carry, received, (here - (count - 1)) % count)
 
 
-def pass_on(tree: Any, plan: Plan) -> Any:
+def pass_on(tree: Carry, plan: Plan) -> Carry:
     """Send to the next device of the ring; what comes back is from the one before."""
     count = lax.axis_size(plan.axis)
     pairs = [(k, (k + 1) % count) for k in range(count)]
@@ -107,16 +118,16 @@ def _rows(operands: Operands, plan: Plan, width: int) -> tuple[int, ...]:
     return *plan.leading(operands), *operands.query.shape[-3:-1], width
 
 
-def _tangents_of_shard(operands: Operands, tangents: Any, of_keys: Any, source: Any) -> list[Any]:
+def _tangents_of_shard(operands: Operands, tangents: Tangents, of_keys: Tangents, source: Index) -> list[Any]:
     """Tangents of the leaves of a part, None where there are none; ``of_keys`` are those of key and value."""
     found = list(tangents)
     found[KEY], found[VALUE] = of_keys
-    if operands.bias is not None and found[REST] is not None:
-        found[REST] = columns(found[REST], source, operands.key.shape[-2])
+    if operands.bias is not None and (of_bias := found[REST]) is not None:
+        found[REST] = columns(of_bias, source, operands.key.shape[-2])
     return found
 
 
-def _shapes_of_shard(operands: Operands, wanted: Any) -> tuple[Any, ...]:
+def _shapes_of_shard(operands: Operands, wanted: Wanted) -> tuple[Any, ...]:
     """The shapes of the gradients of a part."""
     shapes = list(wanted)
     if operands.bias is not None and (shape := shapes[REST]) is not None and shape[-1] > 1:
@@ -124,12 +135,12 @@ def _shapes_of_shard(operands: Operands, wanted: Any) -> tuple[Any, ...]:
     return tuple(shapes)
 
 
-def _alike(operands: Operands, *trees: Any) -> Any:
+def _alike(operands: Operands, *trees: Any) -> Any:  # pytrees of arrays
     """The trees, said to vary wherever an operand does."""
     return vary_alike((*trees, operands.query))[:-1]
 
 
-def _put(buffer: Array, part: Array, start: Any) -> Array:
+def _put(buffer: Array, part: Array, start: Index) -> Array:
     return lax.dynamic_update_slice_in_dim(buffer, part.astype(buffer.dtype), start, buffer.ndim - 1)
 
 

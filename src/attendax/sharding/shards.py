@@ -5,11 +5,12 @@ devices hold the keys. They are never sent: the columns that belong to a shard o
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax import Array, lax
 
-from attendax.kernels.operands import Operands, Plan
+from attendax.kernels.operands import Index, Operands, Plan, Wanted
 from attendax.masks import Mask
 
 
@@ -18,7 +19,7 @@ class KeyShard(NamedTuple):
 
     key: Array  # (..., G, S / n, D)
     value: Array  # (..., G, S / n, V)
-    positions: Any  # (S / n,), a number, or None
+    positions: Array | None  # (S / n,), or () where they are counted on from a number
     ids: tuple[Array, ...]  # of segments, each (..., 1, 1, S / n)
 
 
@@ -35,7 +36,7 @@ def local_shard(operands: Operands) -> KeyShard:
     return KeyShard(operands.key, operands.value, operands.positions.keys, tuple(ids))
 
 
-def with_shard(operands: Operands, shard: KeyShard, source: Any) -> Operands:
+def with_shard(operands: Operands, shard: KeyShard, source: Index) -> Operands:
     """The operands of the device's own queries and the shard of the device ``source``."""
     ids, size = iter(shard.ids), operands.key.shape[-2]
 
@@ -55,7 +56,7 @@ def with_shard(operands: Operands, shard: KeyShard, source: Any) -> Operands:
     )
 
 
-def columns(x: Array, source: Any, size: int) -> Array:
+def columns(x: Array, source: Index, size: int) -> Array:
     """The columns of x that belong to the keys of ``source``; x itself where one column serves all keys."""
     return x if x.shape[-1] == 1 else lax.dynamic_slice_in_dim(x, source * size, size, x.ndim - 1)
 
@@ -66,7 +67,7 @@ def local_plan(plan: Plan, *, partial: bool) -> Plan:
     return plan.in_parts() if partial else plan
 
 
-def rounded(found: Any, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+def rounded(found: Sequence[Array], operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """Gradients in the dtypes of their leaves, unless they are to stay in the compute dtype."""
     leaves = [x for x, shape in zip(operands.differentiable(), wanted, strict=True) if shape is not None]
     return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(found, leaves, strict=True))

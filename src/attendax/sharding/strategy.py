@@ -2,9 +2,12 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jax import Array
 
 from attendax.kernels.operands import Operands
+from attendax.masks import Mask
 
 STRATEGIES = ("ring", "all_gather", "ulysses")
 
@@ -100,7 +103,7 @@ def _of_gradient(name: str, forward: int, operands: Operands, count: int) -> int
     return forward + int(wide) * (count if name == "ring" else count - 1)
 
 
-def _bytes(x: Any) -> int:
+def _bytes(x: Array) -> int:
     return int(x.size) * x.dtype.itemsize
 
 
@@ -108,7 +111,7 @@ def _gathered(operands: Operands, count: int) -> int:
     return count * (_bytes(operands.key) + _bytes(operands.value))
 
 
-def _rows_for_all_heads(bias: Any, mask: Any, N: int) -> bool:
+def _rows_for_all_heads(bias: Array | None, mask: Mask | None, N: int) -> bool:
     """Whether a bias or a dense mask would have to come whole to every device: one row of it serves all heads."""
     found = [] if bias is None else [bias]
 

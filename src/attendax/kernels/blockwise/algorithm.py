@@ -9,8 +9,7 @@ becomes of a number that is not finite.
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 from jax import Array
@@ -18,7 +17,7 @@ from jax import Array
 from ..not_finite import Rows, mark_of_rows, marks_of
 from ..numerics import turned_in_memory
 from ..online_softmax import combined, sum_or_one
-from ..operands import REST, Operands, Plan, Results
+from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from . import whole_heads
 from .partition import Visits, once_more, partition_of, repeat
 from .tile import part_of_forward, part_of_tangent, pulled_back
@@ -48,7 +47,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return Results(*by_rows(visits, operands, plan, neutral, work, combined, finish))
 
 
-def tangent(tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
     """How out and lse move when the differentiable operands move by ``tangents`` (None: not at all).
 
     With p the weights before dropout and w those after it::
@@ -75,7 +74,7 @@ def by_rows(
     visits: list[Visits],
     operands: Operands,
     plan: Plan,
-    neutral: Any,
+    neutral: Sequence[tuple[int, float]],
     work: Callable,
     add: Callable,
     finish: Callable = lambda *parts: parts,
@@ -107,7 +106,7 @@ def by_rows(
     return buffers if at_once else finish(*buffers)
 
 
-def cotangent(grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The transpose of ``tangent``: gradients of the leaves for which ``wanted`` gives a shape.
 
     The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i`` is its sum over k. A

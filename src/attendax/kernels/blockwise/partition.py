@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,10 @@ from jax import Array, lax
 from attendax.masks import Mask
 
 from ..functions import has_function
-from ..operands import Limits, Operands, Plan
+from ..operands import Index, Limits, Operands, Plan
 from .tiles import Grid, Tile, divided, is_one
+
+Tree = TypeVar("Tree")
 
 # ``whole`` stays at 2**16: beyond 256 x 256, XLA 0.10.2 may misread a square product (docs/xla-faults.md).
 LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
@@ -40,7 +43,7 @@ class Visits:
     grid: Grid
     places: np.ndarray
     order: Array | None = None
-    found: Any = None
+    found: Array | None = None
 
     @property
     def count(self) -> Any:
@@ -52,7 +55,7 @@ class Visits:
         """Whether each row of scores is in one tile."""
         return len(np.unique(self.places[:, 0])) == len(self.places)
 
-    def tile(self, index: Any, *, rows_once: bool = True) -> Tile:
+    def tile(self, index: Index, *, rows_once: bool = True) -> Tile:
         """The tile that is visited then; unless ``rows_once``, all of its queries count."""
         number = index if self.order is None else self.order[index]
         chunk, place = divided(number, len(self.places))
@@ -260,7 +263,7 @@ def _even(size: int, most: int) -> int:
     return -(-size // blocks)
 
 
-def _band(mask: Any) -> int | None:
+def _band(mask: Mask | None) -> int | None:
     """How many keys a query sees at most, where the mask is a window or holds one that all the rest only narrows."""
     if mask is None or mask.kind not in ("and", "window"):
         return None
@@ -270,9 +273,9 @@ def _band(mask: Any) -> int | None:
     return None if left is None or right is None else left + right + 1
 
 
-def _reach(mask: Any) -> tuple[int | None, int | None]:
+def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
     """The least and the largest ``j - i`` of a pair that windows of a known mask may allow; None: without an end."""
-    if mask.kind not in ("and", "window"):
+    if mask is None or mask.kind not in ("and", "window"):
         return None, None
     if mask.kind == "and":
         ends = [_reach(part) for part in mask.arrays]
@@ -343,7 +346,7 @@ def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
     return xp.where(some, xp.where(every, OPEN, MASKED), SKIPPED)
 
 
-def _ends(firsts: np.ndarray, size: int, place: Any) -> tuple[Any, Any]:
+def _ends(firsts: np.ndarray, size: int, place: Array | None) -> tuple[Any, Any]:
     """The least and the largest position of each block, in the shape of ``firsts``; see ``Positions``."""
     if place is None or not jnp.ndim(place):
         firsts = firsts if place is None else firsts.astype(place.dtype) + place
@@ -371,7 +374,7 @@ def _least_and_largest(part: Mask, *, grid: Grid, i0: np.ndarray, j0: np.ndarray
     return dataclasses.replace(part, arrays=tuple((reduced(x, least), reduced(x, largest)) for x in part.arrays))
 
 
-def _of_chunks(x: Any, reduce: Callable, grid: Grid, xp: Any) -> Any:
+def _of_chunks(x: Array | np.ndarray, reduce: Callable, grid: Grid, xp: ModuleType) -> Any:
     """Truth values of tiles, (row_blocks, column_blocks) or (..., N or 1, row_blocks, column_blocks), by chunk."""
     if x.ndim == 2:
         return x[None]
@@ -386,14 +389,14 @@ def _of_chunks(x: Any, reduce: Callable, grid: Grid, xp: Any) -> Any:
     )
 
 
-def once_more(plan: Plan, function: Callable[..., Any], *arrays: Any) -> Any:
+def once_more(plan: Plan, function: Callable[..., Tree], *arrays: Index) -> Tree:
     """``function(*arrays)``, of which reverse mode keeps nothing: it is computed again there, tile by tile (L16)."""
     if not plan.reversible or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return function(*arrays)  # a checkpoint would be traced, and without jit compiled, for nothing
     return jax.checkpoint(function, prevent_cse=False)(*arrays)
 
 
-def repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
+def repeat(count: Index, body: Callable[[Index, Tree], Tree], carry: Tree) -> Tree:
     """``carry = body(index, carry)``, ``count`` times; without a loop where that is once."""
     if is_one(count):
         return body(0, carry)

@@ -4,6 +4,7 @@ Tiles are query-major, (..., N, queries, keys), in the forward. In the backward 
 queries): then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,28 +12,30 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax.masks import Mask
+from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import Rows, finite, marked
+from ..not_finite import Marks, Rows, finite, marked
 from ..numerics import product, repeated, sums_of_products, times, turned_in_memory
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
-from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results
+from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile
 
 
-def part_of_forward(tile: Tile, marks: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+def part_of_forward(tile: Tile, marks: Marks, operands: Operands, plan: Plan) -> tuple[Array, ...]:
     """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials.
 
     ``marks`` are those of queries and keys (see ``not_finite``); keys have none where every query sees every key.
     """
-    leaves, all_see_all = leaves_in(tile, operands), marks[KEY] is None
+    leaves = leaves_in(tile, operands)
     pairs = zip(("queries", "keys"), marks, strict=True)
     marks = [None if mark is None else tile.cut(role, mark) for role, mark in pairs]
+    of_keys = marks[KEY]
     scores = query_major_scores(leaves, tile, operands, plan, marks)
-    exps, row_max, row_sum = exp_scores(scores, may_be_empty=not all_see_all)
+    exps, row_max, row_sum = exp_scores(scores, may_be_empty=of_keys is not None)
     value = leaves[VALUE].astype(exps.dtype)
-    value = value if all_see_all else jnp.where(jnp.isnan(marks[KEY]), 0, value)
+    value = value if of_keys is None else jnp.where(jnp.isnan(of_keys), 0, value)
     return _average(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
@@ -42,7 +45,9 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     return dropped(exps / sum_or_one(total), tile, operands, plan)
 
 
-def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+def part_of_tangent(
+    tile: Tile, tangents: Tangents, operands: Operands, results: Results, plan: Plan
+) -> tuple[Array, ...]:
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
@@ -66,7 +71,7 @@ def part_of_tangent(tile: Tile, tangents: Any, operands: Operands, results: Resu
     return summed, sums_of_products(p, ds)
 
 
-def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Any) -> tuple[Array, ...]:
+def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """What the pairs of a tile add to the gradients of the leaves that are wanted; ``drest`` begins with the bias."""
     leaves, rows, compute_dtype = (
         leaves_in(tile, operands),
@@ -79,9 +84,9 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     )
     *head, T, S = tile.grid.shape  # in full: the gradient of what is repeated inside would be a sum
     products = jnp.broadcast_to(key_major_products(query, key, operands, plan), (*head, S, T))
-    rest, moving = list(leaves[REST:]), [k for k, shape in enumerate(wanted[REST:]) if shape is not None]
-    for k in moving:
-        _, shape = tile.where(operands.roles()[REST + k], wanted[REST + k])
+    rest, moving = list(leaves[REST:]), {k: shape for k, shape in enumerate(wanted[REST:]) if shape is not None}
+    for k, in_full in moving.items():
+        _, shape = tile.where(operands.roles()[REST + k], in_full)
         rest[k] = jnp.broadcast_to(rest[k], jnp.broadcast_shapes(rest[k].shape, shape))
     rest = key_major_leaves(rest, operands)
 
@@ -126,7 +131,7 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_m
     if not plan.rate:
         return weights
     _, i, j = (x.swapaxes(-1, -2) if key_major else x for x in tile.positions(weights.ndim))
-    keys = tuple(tile.cut("pairs", word) for word in operands.dropout)
+    keys = tuple(tile.cut("pairs", word) for word in operands.dropout or ())
     kept = dropout.keep(keys, i, j, plan.rate)
     return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
 
@@ -148,14 +153,18 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def query_major_scores(leaves: Any, tile: Tile, operands: Operands, plan: Plan, marks: Any = None) -> Array:
+def query_major_scores(
+    leaves: Sequence[Array], tile: Tile, operands: Operands, plan: Plan, marks: Marks | None = None
+) -> Array:
     """Scores (..., N, queries, keys), -inf where forbidden; before that, ``marks`` are added: see ``not_finite``."""
     products = _query_major_products(leaves[QUERY], leaves[KEY], operands, plan, marks)
     scores, allowed = finished(products, leaves[REST:], tile, operands)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
-def _query_major_products(query: Array, key: Array, operands: Operands, plan: Plan, marks: Any = None) -> Array:
+def _query_major_products(
+    query: Array, key: Array, operands: Operands, plan: Plan, marks: Marks | None = None
+) -> Array:
     """``scale · Q Kᵀ``, (..., N, queries, keys), with ``marks`` of queries and of keys.
 
     Query heads that share a key are rows of one product.
@@ -198,7 +207,13 @@ def key_major_product(keys: Array, queries: Array, plan: Plan) -> Array:
 
 
 def finished(
-    products: Array, rest: Any, tile: Tile, operands: Operands, *, key_major: bool = False, live: Any = True
+    products: Array,
+    rest: Sequence[Array],
+    tile: Tile,
+    operands: Operands,
+    *,
+    key_major: bool = False,
+    live: Array | bool = True,
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
 
@@ -233,7 +248,7 @@ def finished(
     return scores, allowed
 
 
-def key_major_leaves(rest: Any, operands: Operands) -> list[Any]:
+def key_major_leaves(rest: Sequence[Array], operands: Operands) -> list[Any]:
     """The differentiable leaves after the value for a key-major tile: the bias is transposed.
 
     Where its rows are multiples of 2 KiB, a column lies in few lines of the cache, and whoever reads it turned takes 5
@@ -294,7 +309,7 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
     return Mask("dense", (ask(arrays),))
 
 
-def _modified(scores: Array, score_mod: Any, tile: Tile) -> Array:
+def _modified(scores: Array, score_mod: ScoreModifier, tile: Tile) -> Array:
     """The modifier on query-major scores, for each entry of the axes from vmap, as its arrays have them; NaN stays."""
     positions = tile.positions(scores.ndim - tile.grid.batch)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..numerics import sliced
-from ..operands import Positions
+from ..operands import Index, Positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Grid:
         """Whether queries and keys that follow each other stand side by side."""
         return not any(place is not None and jnp.ndim(place) for place in self.places)
 
-    def starts(self, chunk: Any) -> tuple[Any, ...]:
+    def starts(self, chunk: Index) -> tuple[Any, ...]:
         """Where a chunk starts along each of ``axes``."""
         starts: list[Any] = []
         for count, piece in zip(self.counts[::-1], self.pieces[::-1], strict=True):
@@ -88,7 +88,7 @@ class Grid:
             starts.insert(0, place * piece)
         return tuple(starts)
 
-    def whole(self, chunk: Any = 0) -> "Tile":
+    def whole(self, chunk: Index = 0) -> "Tile":
         """The only tile of a chunk, where it has all queries and keys."""
         return Tile(self, self.starts(chunk), 0, 0)
 
@@ -101,13 +101,13 @@ class Tile:
     """
 
     grid: Grid
-    starts: tuple[Any, ...]
-    row: Any
-    column: Any
-    new_row: Any = None
-    new_column: Any = None
+    starts: tuple[Index, ...]
+    row: Index
+    column: Index
+    new_row: Index | None = None
+    new_column: Index | None = None
 
-    def first_head(self) -> Any:
+    def first_head(self) -> Index:
         """The first query head of the tile."""
         return self.starts[-2] * self.grid.axes[-1] + self.starts[-1]
 
@@ -168,7 +168,7 @@ class Tile:
         return starts, sizes
 
 
-def _places_from(start: Any, size: int, place: Any) -> Array:
+def _places_from(start: Index, size: int, place: Array | None) -> Array:
     """The positions of so many, from a number on; see ``Positions``."""
     if place is not None and jnp.ndim(place):
         return lax.dynamic_slice_in_dim(place, start, size)
@@ -182,11 +182,11 @@ def folded(x: Array, shape: tuple[int, ...]) -> Array:
     return x.sum(repeated, keepdims=True) if repeated else x
 
 
-def _as_int32(index: Any) -> Any:
+def _as_int32(index: Index) -> Any:
     return np.int32(index) if isinstance(index, int) else jnp.asarray(index, jnp.int32)
 
 
-def divided(number: Any, size: Any) -> tuple[Any, Any]:
+def divided(number: Index, size: Index) -> tuple[Any, Any]:
     """``divmod`` of numbers that are not negative: of a traced one in two operations, where JAX's own takes ten."""
     if is_one(size):
         return number, 0
@@ -196,6 +196,6 @@ def divided(number: Any, size: Any) -> tuple[Any, Any]:
     return lax.div(number, size), lax.rem(number, size)
 
 
-def is_one(size: Any) -> bool:
+def is_one(size: Index) -> bool:
     """Whether a size is 1; one that only an exported program will know is not (``jax.export``)."""
     return isinstance(size, int) and size == 1

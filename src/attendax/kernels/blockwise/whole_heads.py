@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from ..not_finite import finite, mark_of_heads, marked, spoiled_rows
 from ..numerics import all_below, on_all_cores, product, repeated, rows_below, times
-from ..operands import Operands, Plan, Results, wide_dtype
+from ..operands import Cotangents, Operands, Plan, Results, Tangents, Wanted, wide_dtype
 from .partition import once_more, repeat
 from .tile import allowed_pairs
 from .tiles import Grid
@@ -44,7 +44,7 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
     return Results(*lax.cond(all_below(operands[:3], HUGE), lambda: by(_in_one_kernel, operands[:3]), in_two_ways))
 
 
-def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+def tangent(grid: Grid, tangents: Tangents, operands: Operands, plan: Plan) -> tuple[Array, ...]:
     """How out and lse move; see ``blockwise.tangent``."""
     moving = [k for k, t in enumerate(tangents) if t is not None]
 
@@ -53,11 +53,12 @@ def tangent(grid: Grid, tangents: Any, operands: Operands, plan: Plan) -> tuple[
 
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1)]
-    return _by_chunks(grid, operands, plan, operands[:3], [(ROLES[k], tangents[k]) for k in moving], outputs, work)
+    others = [(ROLES[k], t) for k, t in enumerate(tangents) if t is not None]
+    return _by_chunks(grid, operands, plan, operands[:3], others, outputs, work)
 
 
 def cotangent(
-    grid: Grid, grads: Any, operands: Operands, results: Results, plan: Plan, wanted: Any
+    grid: Grid, grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted
 ) -> tuple[Array, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape; see ``blockwise.cotangent``."""
     used = [k for k, shape in enumerate(wanted) if shape is not None]
@@ -66,7 +67,8 @@ def cotangent(
         found = _cotangent(heads, dout, dlse, mark, plan)
         return [found[k] for k in used]
 
-    outputs, leaves = [(ROLES[k], wanted[k]) for k in used], operands.differentiable()
+    outputs = [(ROLES[k], shape) for k, shape in enumerate(wanted) if shape is not None]
+    leaves = operands.differentiable()
     dout, dlse = grads
     others = [("queries", x) for x in (dout, dlse, spoiled_rows(dout, dlse, results.out))]
     found = _by_chunks(grid, operands, plan, operands[:3], others, outputs, work)
@@ -98,7 +100,7 @@ class _Heads(NamedTuple):
     allowed: Array | None  # which pairs are, (heads or 1, rows or 1, S); None: all
 
 
-def _in_one_axis(grid: Grid, allowed: Any) -> Array:
+def _in_one_axis(grid: Grid, allowed: Any) -> Array:  # (..., N or 1, T or 1, S)
     """Which pairs are allowed, for all leading axes as one and the queries of a group as rows; axes of 1 stay."""
     group, (*lead, n, t, S) = grid.group, allowed.shape
     if n > 1 or (t > 1 and group > 1):
@@ -135,7 +137,7 @@ def _small(x: Array) -> Array:
     return jnp.where(jnp.abs(x.astype(wide_dtype(x.dtype))) < HUGE, x, 0)
 
 
-def _averaged(scores: Array, value: Array, mark: Any, every: Callable, all_see_all: bool) -> tuple[Array, ...]:
+def _averaged(scores: Array, value: Array, mark: Array | int, every: Callable, all_see_all: bool) -> tuple[Array, ...]:
     largest = scores.max(axis=-1, keepdims=True)
     largest = largest if all_see_all else jnp.maximum(largest, jnp.finfo(scores.dtype).min)
     powers = jnp.exp(scores - largest)
@@ -148,7 +150,7 @@ def _chosen(scores: Array, allowed: Array | None, other: float = -jnp.inf) -> Ar
     return scores if allowed is None else jnp.where(allowed, scores, other)
 
 
-def _tangent(heads: _Heads, dots: Any, plan: Plan) -> tuple[Array, ...]:
+def _tangent(heads: _Heads, dots: Tangents, plan: Plan) -> tuple[Array, ...]:
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
     (query, key, value), (dquery, dkey, dvalue) = marked(heads[:3], dots)
     scores = times(query * plan.scale, key, transpose_right=True)
@@ -194,7 +196,7 @@ def _softmax(scores: Array, axis: int, masked: bool) -> Array:
 
 
 @_softmax.defjvp
-def _softmax_jvp(axis: int, masked: bool, primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _softmax_jvp(axis: int, masked: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (weights, (score_tangents,)) = _softmax(*primals, axis, masked), tangents
     return weights, weights * (score_tangents - jnp.sum(weights * score_tangents, axis=axis, keepdims=True))
 
@@ -205,7 +207,7 @@ def _by_chunks(
     plan: Plan,
     arrays: Iterable[Array],
     others: Sequence[tuple[str, Array]],
-    outputs: Any,
+    outputs: Sequence[tuple[str, tuple[int, ...]]],
     work: Callable,
 ) -> tuple[Array, ...]:
     """The results of ``work`` for each chunk of heads, added up in arrays of the roles and shapes of ``outputs``.
