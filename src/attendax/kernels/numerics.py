@@ -81,7 +81,7 @@ def in_memory(x: Array) -> Array:
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
 
 
-def sliced(x: Array, starts: Sequence[Any], sizes: Sequence[int]) -> Array:
+def sliced(x: Array, starts: Sequence[Array | np.integer], sizes: Sequence[int]) -> Array:
     """``lax.dynamic_slice`` without negative starts; on bfloat16 it reads the bits.
 
     In jaxlib 0.10.2 XLA:CPU has no slices of bfloat16. It makes all of the array float32 first, in memory, once for a
@@ -93,13 +93,15 @@ def sliced(x: Array, starts: Sequence[Any], sizes: Sequence[int]) -> Array:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sliced_bits(sizes: tuple[int, ...], x: Array, *starts: Any) -> Array:
+def _sliced_bits(sizes: tuple[int, ...], x: Array, *starts: Array | np.integer) -> Array:
     bits = lax.bitcast_convert_type(x, jnp.uint16)
     return lax.bitcast_convert_type(lax.dynamic_slice(bits, starts, sizes, allow_negative_indices=False), x.dtype)
 
 
 @_sliced_bits.defjvp
-def _sliced_bits_jvp(sizes: tuple[int, ...], primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _sliced_bits_jvp(
+    sizes: tuple[int, ...], primals: tuple[Array, ...], tangents: tuple[Array, ...]
+) -> tuple[Array, Array]:
     tangent = lax.dynamic_slice(tangents[0], primals[1:], sizes, allow_negative_indices=False)
     return _sliced_bits(sizes, *primals), tangent
 
