@@ -1,11 +1,16 @@
 """Two functions that should be equal: what `attendax diff` says of them, and that what it prints makes them equal."""
 
 import importlib
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pages
 from attendax import cli
 from attendax.conformance.against import describing_layers, diff, report
 from attendax.conformance.against.remote import Here
@@ -256,3 +261,55 @@ def test_the_command_refuses_in_a_line(monkeypatch, tmp_path, capsys):
         status, out, err = run(monkeypatch, tmp_path, capsys, *argv)
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert said in err
+
+
+@pytest.mark.slow
+def test_a_program_beside_a_function(monkeypatch, tmp_path, capsys):
+    """A process for each call, so only what the two are is asked."""
+    (tmp_path / "prog.py").write_text(PROGRAM)
+    command = f"exec:{sys.executable} {tmp_path / 'prog.py'} {{case}}"
+    found = diff(command, plain)
+    assert found.explained, found.text()
+    assert found.around == "B"
+    assert [difference.name for difference in found.differences] == ["empty"]
+
+
+PROGRAM = """
+import json
+import sys
+
+import numpy as np
+
+with open(f"{sys.argv[1]}/case.json") as file:
+    case = json.load(file)
+arrays = {name: np.load(f"{sys.argv[1]}/{x['file']}") for name, x in case["arrays"].items()}
+if case["asks_for"] or case["dtype"] != "float32" or case["sizes"]["N"] != case["sizes"]["G"]:
+    with open(f"{sys.argv[1]}/error.json", "w") as file:
+        json.dump({"kind": "not offered", "said": ["plain heads in float32 only"]}, file)
+    sys.exit()
+scores = arrays["query"] @ arrays["key"].swapaxes(-1, -2) * np.float32(case["scale"])
+if case["allowed"]:
+    scores = np.where(np.load(f"{sys.argv[1]}/{case['allowed']['file']}"), scores, -np.inf)
+weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e9))
+np.save(f"{sys.argv[1]}/out.npy", weights / np.maximum(weights.sum(-1, keepdims=True), 1e-9) @ arrays["value"])
+"""
+
+PAGE = (pages.ROOT / "docs" / "against.md").read_text("utf-8")
+SHOWN = re.findall(r"```text\n\$ attendax (.*?)\n(.*?)\n```", PAGE, re.DOTALL)
+
+
+def test_commands_are_shown():
+    assert len(SHOWN) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "printed"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_a_command_prints_what_is_shown(command, printed, tmp_path):
+    for block in pages.BLOCK.findall(PAGE):
+        if file := pages.FILE.match(block):
+            (tmp_path / file[1]).write_text(block)
+    environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(pages.ROOT / "src")}
+    run = [sys.executable, "-m", "attendax", *command.split()]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if printed.startswith("Equal") else 1), done.stderr
+    assert [line.rstrip() for line in done.stdout.strip().splitlines()] == printed.splitlines()

@@ -18,6 +18,9 @@ GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
 PACKS = ("qkv 2", "qkv 3", "qkv 1", "qkv 0")
 
 
+GARBAGE = 0.3  # a share of the largest number that no rounding moves
+
+
 class Description(NamedTuple):
     """What a function is: its form, and in words what of it is not known. ``known`` is whether its plain call is."""
 
@@ -275,6 +278,9 @@ class _Describing:
                 apart[way] = max(
                     apart[way], distance(found, forms.attention(probe.arrays, {**form.how, "softmax": way}))
                 )
+        if min(apart.values()) > GARBAGE:
+            self.unknown["bfloat16 arrays"] = "they give no attention"
+            return form.but(out=forms.REFUSED, softmax=forms.REFUSED)
         best = min(apart, key=lambda way: apart[way] * (1 if way == forms.SOFTMAX[0] else 2))
         out = str(found[0].dtype)
         return form.but(out="of the query" if out == "bfloat16" else out, softmax=best)

@@ -10,7 +10,7 @@ import numpy as np
 from attendax.exits import Refusal
 
 from ..worker.errors import Failed
-from .asking import TOLERANCE, distance
+from .asking import TOLERANCE, Probe, distance
 from .comparing import Difference
 from .examples import Equality
 from .layers import (
@@ -71,10 +71,17 @@ class Layer:
         Raises:
             Failed: it raises.
         """
-        if self.how["kernels"] == KERNELS[1]:
-            params = transposed(params)
-        given = {self.keyword: self.heads} if self.keyword else {}
-        return self.fn(dict(params), x, **given, **options)[0]
+        return self.fn(given_to(self, params), x, **self.keywords, **options)[0]
+
+    @property
+    def keywords(self) -> dict[str, int]:
+        """What it is always given."""
+        return {self.keyword: self.heads} if self.keyword else {}
+
+
+def given_to(made: Layer, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Weights as a layer takes them, from kernels (in, out)."""
+    return transposed(params) if made.how["kernels"] == KERNELS[1] else dict(params)
 
 
 def transposed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -221,22 +228,19 @@ def _has(name: str, x: Layer) -> bool:
 
 
 def _shown(a: Layer, b: Layer, name: str) -> str:
-    """How large the difference is, of this convention alone: A's layer beside the same with B's."""
-    size = 1e-2 if name == "eps" else 1.0
-    for length in (1, 2, 3, T):
-        params, x = drawn(4), inputs(4, size)[:1, :length]
+    """The shortest text that shows a convention alone: A's layer, and the same with B's convention."""
+    for length in range(1, T + 1):
+        params, x = drawn(4), inputs(4, 1e-2 if name == "eps" else 1.0)[:1, :length]
         one, other = (_reference(a, {**a.how, name: y.how[name]}, params, x) for y in (a, b))
         if name == "kernels":
-            other = layer({k: v for k, v in transposed(params).items() if k in a.reads and v.shape == params[k].shape},
-                          x, a.how, a.heads) if length else one  # fmt: skip
-        apart = np.abs(one - other) if one.shape == other.shape else np.ones(1)
-        if apart.max() > TOLERANCE * np.abs(one).max():
-            at = np.unravel_index(int(np.argmax(apart)), apart.shape)
-            return (
-                f"a text of {length} token{'s' * (length > 1)}: {one[at]:.6g} and {other[at]:.6g}"
-                if apart.size > 1
-                else ""
-            )
+            try:
+                other = b.fn(given_to(a, params), x, **b.keywords)[0]
+            except Failed as failed:
+                return f"given A's, B raises {failed.said}"
+        if _far(other, one) > TOLERANCE:
+            at = np.unravel_index(int(np.argmax(np.abs(one - other))), one.shape)
+            said = f"a text of {length} token{'s' * (length > 1)}, drawn: A gives {one[at]:.6g}"
+            return f"{said}, with what B has in its place {other[at]:.6g}"
     return ""
 
 
@@ -245,11 +249,9 @@ def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int 
     apart, worst = 0.0, None
     for k in range(cases):
         params, x = drawn(20 + k), inputs(20 + k, (1.0, 0.01)[k % 2])
-        mine = a.call(params, x)
-        given = transposed(params) if a.how["kernels"] == KERNELS[1] else params
         try:
-            far = _far(other(dict(given), x, **({a.keyword: a.heads} if a.keyword else {}))[0], mine)
+            far = _far(other(given_to(a, params), x, **a.keywords)[0], a.call(params, x))
         except Failed:
             far = np.inf
-        apart, worst = max(apart, far), (k if far > TOLERANCE else worst)
-    return Equality(cases, apart, worst)  # type: ignore[arg-type]
+        apart, worst = max(apart, far), (Probe((x,), {}) if far > TOLERANCE else worst)
+    return Equality(cases, apart, worst)

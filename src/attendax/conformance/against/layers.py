@@ -28,7 +28,7 @@ NORMS = {
 EPS = 1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7
 ACTIVATIONS = "GELU by erf", "GELU by tanh", "GELU by the sigmoid of 1.702 x", "ReLU", "SiLU"
 GATES = "the gate", "up"
-SCALES = {"1/sqrt(D)": lambda D: D**-0.5, "1": lambda D: 1.0, "1/D": lambda D: 1 / D, "1/sqrt(M)": lambda D: M**-0.5}
+SCALES = {"1/sqrt(D)": "D**-0.5", "1": "1.0", "1/D": "1 / D", "1/sqrt(M)": "M**-0.5"}
 LAW: dict[str, Any] = {
     "place": PLACE[0], "norm": "layer norm", "eps": 1e-5, "activation": ACTIVATIONS[0], "gated": GATES[0],
     "packing": "[q | k | v]", "split": "head after head", "kernels": KERNELS[0], "rotary": "", "positions": "",
@@ -59,8 +59,8 @@ def drawn(seed: int) -> dict[str, np.ndarray]:
 
 def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:
     """Results (B, T, M) of x (B, T, M), in float64; what ``params`` lacks, the layer lacks."""
-    p = {k: v.astype(np.float64) for k, v in params.items()}
-    x = x.astype(np.float64)
+    p = {k: np.asarray(v, np.float64) for k, v in params.items()}
+    x = np.asarray(x, np.float64)
     x = x + _positions(p, how["positions"], x.shape[1])
     place, residual = how["place"], how["residual"] == "yes"
 
@@ -128,7 +128,7 @@ def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
         ]
         query, key, value = (np.moveaxis(y, 2 + head, 1) for y in rows)
     query, key = (_rotated(y, how["rotary"]) for y in (query, key))
-    scores = query @ key.swapaxes(-1, -2) * SCALES[how["scale"]](D)
+    scores = query @ key.swapaxes(-1, -2) * eval(SCALES[how["scale"]], {"D": D, "M": M})
     if how["causal"] == "yes":
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))

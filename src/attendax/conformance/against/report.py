@@ -177,7 +177,9 @@ def _notes(a: Description, b: Description) -> tuple[str, ...]:
     """What was not compared."""
     found = []
     for letter, x in (("A", a), ("B", b)):
-        found += [f"{letter}'s {name}: {why}" for name, why in x.unknown.items()]
+        whys = dict.fromkeys(x.unknown.values())
+        told = {why: ", ".join(name for name, said in x.unknown.items() if said == why) for why in whys}
+        found += [f"{letter}'s {names}: {why}" for why, names in told.items()]
     lacking = {"A": set(a.form.options) - set(_answerable(a.form, b.form).options)}
     lacking["B"] = set(b.form.options) - set(a.form.options)
     for letter, x in (("A", a), ("B", b)):

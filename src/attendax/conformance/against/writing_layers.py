@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .describing_layers import Layer, equality
-from .layers import EPS, KERNELS, LAW, PACKINGS, POSITIONS, SPLITS
+from .layers import EPS, KERNELS, LAW, PACKINGS, POSITIONS, SCALES, SPLITS
 from .remote import IMPORTS, import_line
 
 TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
@@ -40,7 +40,7 @@ def _code(a: Layer, b: Layer, lines: list[str], options: Mapping[str, Any] = {})
     body = [*sizes, *(["params = dict(params)"] if lines else []), *lines, f"return fn(params, x{heads}{words})"]
     if b.keyword and not a.keyword:
         body.insert(0, f"heads = {a.heads}")
-    head = f"def adapted(params, x{', ' + a.keyword if a.keyword else ''}):"
+    head = f"def adapted(params, x{_heads(a)}):"
     body = [f"heads = {a.keyword}"] * (bool(a.keyword) and a.keyword != "heads") + body
     text = "\n".join([head, *("    " + line for part in body for line in part.split("\n"))])
     return f"{IMPORTS[b.fn.kind()]}\n{import_line(b.fn.path)}\n\n\n{text}\n"
@@ -59,7 +59,12 @@ def _around(a: Layer, b: Layer) -> list[str]:
         lines += _columns(a, b, bool(rotary))
     if {a.how["norm"], b.how["norm"]} == {"RMS norm", "RMS norm of 1 + scale"}:
         sign = "+" if "1 +" in one["norm"] else "-"
-        lines.append(f"for name in ('norm1_scale', 'norm2_scale'):\n    params[name] = params[name] {sign} 1")
+        names = tuple(sorted(name for name in a.reads if name in ("norm1_scale", "norm2_scale")))
+        lines.append(f"for name in {names!r}:\n    params[name] = params[name] {sign} 1")
+    if one["gated"] != other["gated"] and {"gate_kernel", "up_kernel"} <= a.reads & b.reads:
+        for kind in [x for x in ("kernel", "bias") if f"gate_{x}" in a.reads]:
+            up, gate = f"params['up_{kind}']", f"params['gate_{kind}']"
+            lines.append(f"{up}, {gate} = {gate}, {up}")
     starts = [POSITIONS[x["positions"]] for x in (one, other)]
     if starts[0] != starts[1] and all(isinstance(x, int) for x in starts):
         back, table = int(starts[1] or 0) - int(starts[0] or 0), "params['positions']"
@@ -76,37 +81,43 @@ def _has_attention(x: Layer) -> bool:
 
 def _columns(a: Layer, b: Layer, rotary: bool) -> list[str]:
     """Columns of the projections: from A's order to query, key and value with heads (.., N, D), and to B's."""
-    lines = ["for kind in ('kernel', 'bias'):"]
-    add = lambda text: lines.append("    " + text)  # noqa: E731
-    if "qkv_kernel" in a.reads:
+    source = "qkv" if "qkv_kernel" in a.reads else "query"
+    kinds = tuple(kind for kind in ("kernel", "bias") if f"{source}_{kind}" in a.reads)
+    lines = []
+    if source == "qkv":
         axes, three = PACKINGS[a.how["packing"]]
-        add(f"qkv = xp.moveaxis(params[f'qkv_{{kind}}'].reshape(-1, {axes}), {three + 1}, 0)")
-        add("q, k, v = qkv[0], qkv[1], qkv[2]")
+        lines.append(f"qkv = xp.moveaxis(params[f'qkv_{{kind}}'].reshape(-1, {axes}), {three + 1}, 0)")
+        lines.append("q, k, v = qkv[0], qkv[1], qkv[2]")
     else:
         axes, head = SPLITS[a.how["split"]]
         part = f"params[f'{{name}}_{{kind}}'].reshape(-1, {axes})" + (".swapaxes(1, 2)" if head else "")
-        add(f"q, k, v = ({part} for name in ('query', 'key', 'value'))")
+        lines.append(f"q, k, v = ({part} for name in ('query', 'key', 'value'))")
     if rotary:
-        shapes, into = ("2, D // 2", "N, D") if a.how["rotary"] == "halves" else ("D // 2, 2", "N, D")
-        add(f"q, k = (y.reshape(-1, N, {shapes}).swapaxes(-1, -2).reshape(-1, {into}) for y in (q, k))")
+        pairs = "2, D // 2" if a.how["rotary"] == "halves" else "D // 2, 2"
+        lines.append(f"q, k = (y.reshape(-1, N, {pairs}).swapaxes(-1, -2).reshape(-1, N, D) for y in (q, k))")
     if a.how["scale"] != b.how["scale"]:
-        text = {"1/sqrt(D)": "D**-0.5", "1": "1.0", "1/D": "1 / D", "1/sqrt(M)": "M**-0.5"}
-        add(f"q = q * ({text[a.how['scale']]} / ({text[b.how['scale']]}))")
+        lines.append(f"q = q * (({SCALES[a.how['scale']]}) / ({SCALES[b.how['scale']]}))")
+    shape = f"*params[f'{source}_{{kind}}'].shape[:-1], -1"
     if "qkv_kernel" in b.reads:
         axes, three = PACKINGS[b.how["packing"]]
-        add(f"qkv = xp.moveaxis(xp.stack([q, k, v]), 0, {three + 1})")
-        add("params[f'qkv_{kind}'] = qkv.reshape(params[f'qkv_{kind}'].shape)")
+        lines.append(f"qkv = xp.moveaxis(xp.stack([q, k, v]), 0, {three + 1})")
+        lines.append(f"params[f'qkv_{{kind}}'] = qkv.reshape({shape})")
     else:
-        head = SPLITS[b.how["split"]][1]
-        turned = ".swapaxes(1, 2)" if head else ""
-        add("for name, y in (('query', q), ('key', k), ('value', v)):")
-        add(f"    params[f'{{name}}_{{kind}}'] = y{turned}.reshape(params[f'{{name}}_{{kind}}'].shape)")
-    one = a.how["split"] if "qkv_kernel" not in a.reads else "head after head"
-    other = b.how["split"] if "qkv_kernel" not in b.reads else "head after head"
+        turned = ".swapaxes(1, 2)" if SPLITS[b.how["split"]][1] else ""
+        lines.append("for name, y in (('query', q), ('key', k), ('value', v)):")
+        lines.append(f"    params[f'{{name}}_{{kind}}'] = y{turned}.reshape({shape})")
+    lines = [f"for kind in {kinds!r}:", *("    " + line for line in lines)]
+    one, other = (x.how["split"] if "qkv_kernel" not in x.reads else "head after head" for x in (a, b))
     if one != other and "out_kernel" in a.reads:
-        axes = SPLITS[one][0]
-        lines.append(f"params['out_kernel'] = params['out_kernel'].reshape({axes}, M).swapaxes(0, 1).reshape(M, M)")
+        rows = f"params['out_kernel'].reshape({SPLITS[one][0]}, M).swapaxes(0, 1).reshape(M, M)"
+        lines.append(f"params['out_kernel'] = {rows}")
     return lines
+
+
+def _heads(a: Layer) -> str:
+    """The keyword for the number of heads, as A has it."""
+    default = a.fn.defaults.get(a.keyword)
+    return f", {a.keyword}" * bool(a.keyword) + (f"={default}" if default is not None else "")
 
 
 def _formula(a: Layer) -> str:
@@ -117,7 +128,7 @@ def _formula(a: Layer) -> str:
     return (
         "from attendax.conformance.against.layers import LAW, layer\n\n"
         f"READS = {{{reads}}}\nHOW = LAW | {how | ({'kernels': KERNELS[0]} if turn else {})!r}\n\n\n"
-        f"def adapted(params, x{', ' + a.keyword if a.keyword else ''}):\n{turn}"
+        f"def adapted(params, x{_heads(a)}):\n{turn}"
         "    read = {k: v for k, v in params.items() if k in READS}\n"
         f"    return layer(read, x, HOW, {a.keyword or a.heads}).astype(x.dtype)\n"
     )
