@@ -16,7 +16,8 @@ from attendax.kernels.blockwise.partition import MASKED, OPEN, SKIPPED, kinds_of
 from attendax.kernels.blockwise.tiles import Grid
 from attendax.kernels.call import checked_call
 from attendax.kernels.operands import Operands, Plan, takes_arrays
-from attendax.masks import Mask
+from attendax.masks import ArrayLike, Mask
+from attendax.scores import ScoreModifier
 from attendax.sharding.layout import Layout, choice_for, layout_of
 from attendax.sharding.strategy import Choice
 
@@ -86,7 +87,7 @@ def explain(
     *,
     mask: Any = None,
     bias: Any = None,
-    score_mod: Any = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
@@ -155,14 +156,16 @@ def explain(
     return Explanation(implementation or DEFAULT, reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest)
 
 
-def _shape_of(x: Any) -> jax.ShapeDtypeStruct:
+def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """With where it lies, if its type says so."""
     lies = x.sharding if isinstance(x, jax.ShapeDtypeStruct) else getattr(jax.typeof(x), "sharding", None)
     explicit = getattr(getattr(lies, "mesh", None), "explicit_axes", None)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies if explicit else None)
 
 
-def _share(operands: Operands, found: tuple[Layout, Any] | None) -> tuple[dict[str, int] | None, Choice | None]:
+def _share(
+    operands: Operands, found: tuple[Layout, jax.sharding.AbstractMesh] | None
+) -> tuple[dict[str, int] | None, Choice | None]:
     """What is divided over how many devices, and by which strategy."""
     if found is None:
         return None, None
@@ -174,7 +177,9 @@ def _share(operands: Operands, found: tuple[Layout, Any] | None) -> tuple[dict[s
     return counts, choice_for(operands, layout, sizes) if layout.keys else None
 
 
-def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
+def _work(
+    mask: Mask | ArrayLike | None, operands: Operands, plan: Plan
+) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
     """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
     partition = partition_of(operands, plan)
     whole = [(band.grid, band.count) for band in partition.bands]
@@ -191,7 +196,7 @@ def _work(mask: Any, operands: Operands, plan: Plan) -> tuple[tuple[int, int, in
     return tile, tiles, count * size
 
 
-def _tiles(mask: Any, grid: Grid) -> dict[str, int] | None:
+def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:
     """How many tiles of each kind there are, where the mask is known."""
     if mask is not None and not _is_known(mask):
         return None
@@ -203,5 +208,5 @@ def _tiles(mask: Any, grid: Grid) -> dict[str, int] | None:
     return {name: int((kinds == kind).sum()) * repeated for name, kind in names.items()}
 
 
-def _is_known(mask: Any) -> bool:
+def _is_known(mask: Mask | ArrayLike) -> bool:
     return all(isinstance(x, np.ndarray | jax.Array) and not is_traced(x) for x in jax.tree.leaves(mask))

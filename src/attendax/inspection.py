@@ -114,7 +114,7 @@ def _received(call: Call, shape: tuple[int, ...]) -> Array:
     return jax.grad(total)(ones).reshape(*shape[:-2], shape[-1])
 
 
-def _refuse_sinks(function: str, score_mod: Any) -> None:
+def _refuse_sinks(function: str, score_mod: ScoreModifier | None) -> None:
     if score_mod is not None and score_mod.sinks():
         advice = "Leave it out: it multiplies all weights of a query by exp(lse without it - lse with it)."
         fail(NotImplementedError, function, "score_mod has a sink, with which weights do not sum to 1.", advice=advice)
@@ -131,8 +131,8 @@ def weights_at(
     query: ArrayLike,
     key: ArrayLike,
     *,
-    queries: Any = None,
-    keys: Any = None,
+    queries: ArrayLike | None = None,
+    keys: ArrayLike | None = None,
     mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None,
     score_mod: ScoreModifier | None = None,
@@ -213,7 +213,7 @@ def _one_tile(call: Call, *, rows: int = 0, columns: int = 0) -> Grid:
     return Grid(whole.axes, whole.axes, whole.T, whole.S, rows or whole.T, columns or whole.S)
 
 
-def _positions(name: str, value: Any, size: int) -> Array:
+def _positions(name: str, value: ArrayLike, size: int) -> Array:
     """Refuse what is not a vector of integers within bounds; traced ones are not known."""
     dtype = str(getattr(value, "dtype", type(value).__name__))
     if not dtype.startswith(("int", "uint")) or len(getattr(value, "shape", ())) != 1:

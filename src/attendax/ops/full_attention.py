@@ -84,7 +84,9 @@ def attention(
     return results_of(call, query, value, return_lse, score_mod)
 
 
-def _dense(function: str, query: Any, key: Any, value: Any, implementation: Any = None, **options: Any) -> Call:
+def _dense(
+    function: str, query: ArrayLike, key: ArrayLike, value: ArrayLike, implementation: str | None = None, **options: Any
+) -> Call:
     """The call in one tile."""
     implementation = "dense" if implementation is None else implementation
     return checked_call(function, query, key, value, implementation=implementation, offered=("dense",), **options)
@@ -109,9 +111,9 @@ def attention_with_weights(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    mask: Any = None,
+    mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    score_mod: Any = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
@@ -136,9 +138,9 @@ def attention_backward(
     key: ArrayLike,
     value: ArrayLike,
     *,
-    mask: Any = None,
+    mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None,
-    score_mod: Any = None,
+    score_mod: ScoreModifier | None = None,
     scale: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,

@@ -152,10 +152,17 @@ def multi_head_attention(
     return in_tiles(params, query, key, value, mask, shape)
 
 
-def in_tiles(params: MultiHeadParams, Q: Any, K: Any, V: Any, mask: Any, shape: tuple[int, ...]) -> Array:
+def in_tiles(
+    params: MultiHeadParams,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    mask: Mask | ArrayLike | None,
+    shape: tuple[int, ...],
+) -> Array:
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
-    if hasattr(mask, "ndim"):
+    if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = fusion_barrier(lambda *each: [split_heads(projection(*one), shape[1]) for one in each], *inputs)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from attendax import checks
 from attendax.kernels.operands import takes_arrays, widen
@@ -99,7 +100,7 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtyp
 
 
 @takes_arrays
-def rotary_encoding(x: ArrayLike, *, theta: float = 10000.0, positions: Any = None) -> Array:
+def rotary_encoding(x: ArrayLike, *, theta: float = 10000.0, positions: ArrayLike | None = None) -> Array:
     """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
 
     ``aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ``, ``bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ`` for the pairs (xᵢ, x_{i+D/2}), with
@@ -127,7 +128,7 @@ def rotary_encoding(x: ArrayLike, *, theta: float = 10000.0, positions: Any = No
     return _turned(x, positions, theta)
 
 
-def _turned(x: ArrayLike, positions: Any, theta: float) -> Array:
+def _turned(x: ArrayLike, positions: ArrayLike | None, theta: float) -> Array:
     (wide,) = widen(x)
     first, second = jnp.split(wide, 2, axis=-1)
     d = first.shape[-1]
@@ -140,7 +141,7 @@ def _turned(x: ArrayLike, positions: Any, theta: float) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _of_traced(positions: Array, frequency: np.ndarray, dtype: Any) -> tuple[Array, Array]:
+def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) -> tuple[Array, Array]:
     """Cosine and sine at positions that are not known: those of their digits to the base 1,024, by tables, then joined.
 
     ``e^{i(a+b)} = e^{ia} e^{ib}``: an angle is never a product of float32.
@@ -157,7 +158,7 @@ def _of_traced(positions: Array, frequency: np.ndarray, dtype: Any) -> tuple[Arr
 
 @takes_arrays
 def rotary_encoding_backward(
-    grad_output: ArrayLike, x: ArrayLike, *, theta: float = 10000.0, positions: Any = None
+    grad_output: ArrayLike, x: ArrayLike, *, theta: float = 10000.0, positions: ArrayLike | None = None
 ) -> Array:
     """Gradient with respect to ``x``; derived by hand in ``spec``."""
     theta = checks.rotary("rotary_encoding_backward", {"x": x, "grad_output": grad_output}, positions, theta)

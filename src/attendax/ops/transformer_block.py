@@ -106,8 +106,8 @@ def encoder_block(
 
 def _forward(
     params: EncoderBlockParams,
-    x: Any,
-    mask: Any,
+    x: ArrayLike,
+    mask: Mask | ArrayLike | None,
     shape: tuple[int, ...],
     *,
     num_heads: int,
@@ -148,7 +148,7 @@ def encoder_block_backward(
     params: EncoderBlockParams,
     *,
     num_heads: int,
-    mask: Any = None,
+    mask: Mask | ArrayLike | None = None,
     norm: str = "pre",
     activation: str = "relu",
     eps: float = 1e-6,

@@ -9,10 +9,10 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.kernels.operands import takes_arrays, widen
-from attendax.masks import ArrayLike
+from attendax.masks import ArrayLike, Mask
 
 
-def pull_back(function: Callable, grad_output: ArrayLike, *arrays: Any) -> tuple[Any, ...]:
+def pull_back(function: Callable, grad_output: ArrayLike, *arrays: Any) -> tuple[Any, ...]:  # arrays and weights
     """The gradients of ``function`` with respect to its arrays: what each ``*_backward`` here is."""
     return jax.vjp(function, *arrays)[1](grad_output)
 
@@ -68,9 +68,9 @@ def _normalised(scores: Array, axis: int = -1) -> Array:
     return exponentials / jnp.where(empty, 1, total)
 
 
-def as_allowed(mask: Any, shape: tuple[int, ...]) -> Array:
+def as_allowed(mask: Mask | ArrayLike | None, shape: tuple[int, ...]) -> Array:
     """The mask, None for all, or a value from ``attendax.masks``, as boolean array of the shape of the scores."""
     if mask is None:
         return jnp.ones(shape, bool)
-    mask = jnp.asarray(mask.to_dense(*shape[-2:]) if hasattr(mask, "to_dense") else mask)
+    mask = jnp.asarray(mask.to_dense(*shape[-2:]) if isinstance(mask, Mask) else mask)
     return jnp.broadcast_to(mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape), shape)
