@@ -1,4 +1,4 @@
-"""The command ``attendax``: ``demo``, ``check``, ``diff``, ``embed``, ``search``, ``bench``; each with its imports."""
+"""The command ``attendax``: ``demo``, ``check`` and its folders, ``diff``, ``embed``, ``search``, ``bench``."""
 
 import argparse
 import importlib
@@ -18,6 +18,11 @@ from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import columns, did_you_mean, one_line, wrapped
 
+FOLDERS = {
+    "inputs": "write the cases of check as folders, for a program that runs anywhere",
+    "judge": "judge the results that lie in those folders",
+    "vectors": "write the cases with what is right, and how far off each number may be",
+}
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 
 
@@ -33,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
-        if args.command in ("check", "diff", "bench"):  # folders and processes of theirs have to go first
+        if args.command in ("check", "diff", "bench", *FOLDERS):  # folders and processes of theirs have to go first
             exits.raise_instead()
         status = args.run(args)
         sys.stdout.flush()
@@ -109,6 +114,13 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
         of_two.add_arguments(against)
         against.set_defaults(run=of_two.run)
+
+    for name, about in FOLDERS.items():
+        parsed = commands.add_parser(name, help=about, description=about)
+        if name in argv[:1]:
+            from attendax.conformance.command import folders
+
+            folders.add_arguments(parsed, name)
 
     embed.add_commands(commands)
 

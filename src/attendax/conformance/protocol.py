@@ -101,7 +101,7 @@ def write_results(folder: str, leaves: Leaves) -> None:
     """The answer: a file for each leaf."""
     for leaf, x in leaves.items():
         wide = x if x.dtype.isbuiltin != 2 or x.dtype == "bfloat16" else x.astype(np.float32)
-        np.save(os.path.join(folder, f"{leaf.replace(' ', '_')}.npy"), _plain(wide), allow_pickle=False)
+        np.save(os.path.join(folder, f"{leaf.replace(' ', '_')}.npy"), plain(wide), allow_pickle=False)
 
 
 def write_error(folder: str, kind: str, *said: Any) -> None:
@@ -182,7 +182,7 @@ def _regular(path: str, most: int) -> Any:
     raise ValueError(f"{name} is no file of at most {most} bytes")
 
 
-def _plain(x: np.ndarray) -> np.ndarray:
+def plain(x: np.ndarray) -> np.ndarray:
     """The same bits in a dtype that ``.npy`` knows."""
     return x if x.dtype.isbuiltin != 2 else x.view(f"u{x.dtype.itemsize}")
 
@@ -197,7 +197,7 @@ def _put(folder: str, name: str, x: np.ndarray) -> dict[str, Any]:
         whole = 1 + sum(abs(end) for end in ends)
         x = np.lib.stride_tricks.as_strided(forward, (whole,), (x.itemsize,))
         told |= {"strides": steps, "offset": -sum(end for end in ends if end < 0)}
-    np.save(os.path.join(folder, told["file"]), _plain(x), allow_pickle=False)
+    np.save(os.path.join(folder, told["file"]), plain(x), allow_pickle=False)
     return told
 
 

@@ -97,6 +97,7 @@ class Implementation:
         process: why it is judged in this process; empty where it is in another.
         form: which calls it takes at all.
         foreign: whether it is no function of Python: then it has results and gradients, and nothing of its caller.
+        recorded: whether its answers lie in a folder: it is asked nothing but its cases.
     """
 
     attend: Callable[..., Any]
@@ -116,6 +117,7 @@ class Implementation:
     process: str = "its functions were given"
     form: square.Form = ANY
     foreign: bool = False
+    recorded: bool = False
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""
@@ -138,7 +140,7 @@ class Implementation:
     @property
     def elsewhere(self) -> bool:
         """Whether the function is in another process, where it is asked."""
-        return hasattr(self.attend, "ask")
+        return hasattr(self.attend, "ask") or self.recorded
 
     def lack(self, traits: list[str]) -> tuple[str, str] | None:
         """The first of the traits of a case that it does not offer, and why; None if it offers all."""

@@ -47,6 +47,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = 'what it does not offer, such as "grouped heads"; all traits are listed below'
     how.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help=about)
     how.add_argument("--backward", metavar="module:function", help="its gradients by hand")
+    add_numbers(parser)
+    what = parser.add_argument_group("what else is asked")
+    about = "how often each case is judged, every second time with other numbers; 3 where that is cheap"
+    what.add_argument("--repeat", type=int, metavar="K", help=about)
+    what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
+    add_demands(what)
+    where = parser.add_argument_group("where and how long")
+    about = "seconds for one case; 60 unless given"
+    where.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=about)
+    about = "seconds for all; what is left then is not judged"
+    where.add_argument("--total-timeout", type=float, metavar="SECONDS", help=about)
+    about = "call the function in this process, for a debugger; else in one that does not know what is right"
+    where.add_argument("--in-process", action="store_true", help=about)
+    many = parser.add_argument_group("many candidates")
+    about = "each file *.py of the folder, by itself; --json FILE gets a line for each, as it is done"
+    many.add_argument("--candidates", metavar="DIR", help=about)
+    about = "of each file; attention unless given, or the only public one"
+    many.add_argument("--function", metavar="NAME", help=about)
+    many.add_argument("--workers", type=int, metavar="K", help="how many at a time; half as many as there are cores")
+    out = add_reports(parser)
+    out.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    out.add_argument(
+        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
+    )
+    out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
+    out.add_argument("--list-adapters", action="store_true", help="print the adapters that ship, and stop")
+    out.add_argument("--all-installed", action="store_true", help="every adapter whose library is installed")
+    about = "models and layers of each library that is installed"
+    out.add_argument("--all-models", action="store_true", help=about)
+    about = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
+    out.add_argument("--output", metavar="DIR", help=about)
+
+
+def add_demands(what: Any) -> None:
+    """The arguments that say when a report is not ok, whatever was found."""
+    what.add_argument(
+        "--require", nargs="+", action="extend", metavar="KIND",
+        help="what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
+    )  # fmt: skip
+    what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
+
+
+def add_reports(parser: argparse.ArgumentParser) -> Any:
+    """The arguments that name the reports; gives their group."""
+    out = parser.add_argument_group("what is written")
+    for kind in REPORTS:
+        out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
+    return out
+
+
+def add_numbers(parser: argparse.ArgumentParser, *, budget: float = 60.0) -> None:
+    """The arguments that choose the cases and their numbers."""
     what = parser.add_argument_group("what is judged")
     what.add_argument(
         "--only", nargs="+", action="extend", metavar="L6", help="laws, parts of the names of cases, and keywords"
@@ -62,47 +114,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--profile", metavar="PROFILE", help=f"{about} or law ({adds['law']} more); numbers unless given")
     what.add_argument("--dtype", default="float32", metavar="DTYPE", help="float32, float64, bfloat16 or float16")
     what.add_argument("--seed", type=int, metavar="N", help="of the numbers; drawn unless given")
-    about = "how often each case is judged, every second time with other numbers; 3 where that is cheap"
-    what.add_argument("--repeat", type=int, metavar="K", help=about)
     what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
     what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
-    about = "seconds for cases at sizes as people run them; 60 unless given, 0 for none"
-    what.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help=about)
-    what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
-    what.add_argument(
-        "--require", nargs="+", action="extend", metavar="KIND",
-        help="what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
-    )  # fmt: skip
+    about = f"seconds for cases at sizes as people run them; {budget:g} unless given, 0 for none"
+    what.add_argument("--budget", type=float, default=budget, metavar="SECONDS", help=about)
     about = "what it claims, and is asked beside all else: row-invariance"
     what.add_argument("--claims", nargs="+", action="extend", metavar="CLAIM", help=about)
-    what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
-    where = parser.add_argument_group("where and how long")
-    about = "seconds for one case; 60 unless given"
-    where.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=about)
-    about = "seconds for all; what is left then is not judged"
-    where.add_argument("--total-timeout", type=float, metavar="SECONDS", help=about)
-    about = "call the function in this process, for a debugger; else in one that does not know what is right"
-    where.add_argument("--in-process", action="store_true", help=about)
-    many = parser.add_argument_group("many candidates")
-    about = "each file *.py of the folder, by itself; --json FILE gets a line for each, as it is done"
-    many.add_argument("--candidates", metavar="DIR", help=about)
-    about = "of each file; attention unless given, or the only public one"
-    many.add_argument("--function", metavar="NAME", help=about)
-    many.add_argument("--workers", type=int, metavar="K", help="how many at a time; half as many as there are cores")
-    out = parser.add_argument_group("what is written")
-    for kind in REPORTS:
-        out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
-    out.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    out.add_argument(
-        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
-    )
-    out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
-    out.add_argument("--list-adapters", action="store_true", help="print the adapters that ship, and stop")
-    out.add_argument("--all-installed", action="store_true", help="every adapter whose library is installed")
-    about = "models and layers of each library that is installed"
-    out.add_argument("--all-models", action="store_true", help=about)
-    about = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
-    out.add_argument("--output", metavar="DIR", help=about)
 
 
 def add_foreign(parser: argparse.ArgumentParser) -> None:

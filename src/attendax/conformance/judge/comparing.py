@@ -46,13 +46,17 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
     if (infinite := ~np.isfinite(wanted) & ~same).any() or (infinite := ~np.isfinite(got) & ~same).any():
         return at(Verdict.WRONG, f"{leaf} is infinite or finite where it should not be", leaf, infinite, wanted, got)
     difference = np.abs(np.where(same, 0, got) - np.where(same, 0, wanted))
-    own = largest(wanted)
-    scale = max(own if own > 1e-9 * tree else tree, tolerance.unit)  # 0 in truth is rounding in fact
-    error = difference.max() / (scale or 1)
+    error = difference.max() / scale_of(wanted, tolerance, tree)
     verdict = Verdict.OK if error <= tolerance.allowed else Verdict.WRONG
     message = "" if verdict is Verdict.OK else f"{leaf} is off by {error:.2g} of its largest number"
     found = at(verdict, message, leaf, difference, wanted, got)
     return found._replace(error=float(error), allowed=tolerance.allowed, dense_error=tolerance.dense)
+
+
+def scale_of(wanted: np.ndarray, tolerance: Tolerance, tree: float) -> float:
+    """What the error of a leaf is relative to; ``tree`` is the largest number of all leaves."""
+    own = largest(wanted)
+    return max(own if own > 1e-9 * tree else tree, tolerance.unit) or 1.0  # 0 in truth is rounding in fact
 
 
 def unchanged(one: Leaves, other: Leaves, where: dict[str, str], *, nan_rows: bool = False) -> Finding:

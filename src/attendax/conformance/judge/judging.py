@@ -84,7 +84,7 @@ def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> 
     The profile "law" asks for every trait. A candidate with a rule of its own for the gradient offers gradients: that
     rule may not raise.
     """
-    if trial.how.strict or case.judge == "refused":
+    if trial.how.strict or case.judge == "refused" or implementation.recorded:
         return None
     for trait in case.traits(trial.inputs):
         if trait in PROBED and trait != trial.how.dtype and (reason := probe(implementation, trait, trial.how)):

@@ -23,6 +23,11 @@ from .outcome import Outcome
 
 SHARE, FEW = 1 / 3, 5  # of the sizes that were asked, at least so much is judged; where no more are asked, any
 LEFT = (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
+NOT_JUDGED = {
+    "no time left": "No time was left",
+    "no results": "No results",
+    "no folder": "No folder",
+}  # a reason, in a sentence
 MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
 
 
@@ -87,8 +92,8 @@ def _gaps(
     asked = [o for o in outcomes if directed(o.case) == GRADIENTS]
     if gradients and asked and not judged[GRADIENTS] and any(o.finding.lack != GRADIENTS for o in asked):
         gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
-    if late := sum(o.verdict is Verdict.NOT_JUDGED for o in outcomes):
-        gaps.append(f"No time was left for {late} of {len(outcomes)} cases")
+    reasons = collections.Counter(o.finding.message for o in outcomes if o.verdict is Verdict.NOT_JUDGED)
+    gaps += [f"{NOT_JUDGED.get(why, why)} for {n} of {len(outcomes)} cases" for why, n in reasons.items()]
     gaps += [f"Required and not judged: {kind}" for kind in require if not judged[kind]]
     return gaps + [gap for kind in (RESULTS, GRADIENTS) if (gap := _hardly(outcomes, kind))]
 

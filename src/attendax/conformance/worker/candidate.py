@@ -51,7 +51,8 @@ def implement(
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
-        return _runs(_overridden(foreign.implementation(fn, name), arrays, backward, settings), how or How())
+        made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
+        return made if made.recorded else _runs(made, how or How())
     path = fn if isinstance(fn, str) else None
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)

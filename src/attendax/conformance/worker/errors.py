@@ -40,7 +40,7 @@ class Failed(Exception):
 
 
 class Died(Failed):
-    """Its process ended, or gave no answer that can be read: a "crash"; or none in time: a "timeout"."""
+    """It gave no answer that can be read, as its process ended: a "crash"; none in time: a "timeout"; "not judged"."""
 
     def __init__(self, said: str, how: str = "crash") -> None:
         super().__init__(said)

@@ -1,5 +1,6 @@
-"""A candidate that is a program or a C library, as a function of NumPy arrays."""
+"""A candidate that is a program, a C library or a folder of results, as a function of NumPy arrays."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,25 +11,31 @@ from ..adapters.implementation import OPTIONS, Implementation
 from ..cases.case import ARRAYS, Leaves
 from .asked import Told, asked
 from .errors import NoNumbers
+from .folders import Replay
 from .library import Library
 from .program import Program
 
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
+KINDS = ("exec:", "lib:", "folder:")
+READ = "nothing; its results lie in a folder, and causes that take another call were not looked for"
 LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
-def path_of(*, program: str | None = None, library: str | None = None, signature: str | None = None) -> str:
+def path_of(
+    *, program: str | None = None, library: str | None = None, signature: str | None = None, folder: str | None = None
+) -> str:
     """The path by which ``check``, ``implement`` and every command name a candidate that is no function of Python.
 
     Args:
         program: a command, with ``{case}`` where the folder of a case is named.
         library: a file with C functions.
         signature: the JSON file that says which functions, and the order of their arguments.
+        folder: what ``attendax inputs`` wrote, with results in it.
 
     Returns:
-        "exec:COMMAND" or "lib:FILE" or "lib:FILE:SIGNATURE".
+        "exec:COMMAND", "folder:FOLDER", "lib:FILE" or "lib:FILE:SIGNATURE".
 
     Example:
         >>> path_of(program="./attention {case}"), path_of(library="attention.so", signature="mine.json")
@@ -36,12 +43,14 @@ def path_of(*, program: str | None = None, library: str | None = None, signature
     """
     if program is not None:
         return f"exec:{program}"
+    if folder is not None:
+        return f"folder:{folder}"
     return ":".join(["lib", str(library), *([signature] if signature else [])])
 
 
 def is_path(fn: Any) -> bool:
     """Whether it is one of those."""
-    return isinstance(fn, str) and fn.startswith(("exec:", "lib:"))
+    return isinstance(fn, str) and fn.startswith(KINDS)
 
 
 def implementation(path: str, name: str | None = None) -> Implementation:
@@ -61,6 +70,9 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     kind, _, rest = path.partition(":")
     if kind == "exec":
         answer: Any = Program(rest)
+    elif kind == "folder":
+        made = of_answers(Replay(rest), name or rest, SOURCE.format(path))
+        return dataclasses.replace(made, recorded=True, process=READ)
     else:
         rest, _, signature = rest.partition(":")
         answer = Library(rest, signature)

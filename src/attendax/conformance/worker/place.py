@@ -153,6 +153,7 @@ def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
             attend, **words, backward=attend if told["backward"] else None, eager=bool(told["eager"]),
             lacks={str(k): str(x) for k, x in told["lacks"].items()}, process="",
             foreign=foreign.is_path(worker.candidate["fn"]),
+            recorded=str(worker.candidate["fn"]).startswith("folder:"),
             documented=tuple(Documented(tuple(x[0]), *x[1:4]) for x in told["documented"]),
             known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:7]) for x in told["known"]),
         )  # fmt: skip

@@ -1,0 +1,208 @@
+"""Cases as folders: whoever writes them asks, and whoever reads them answers with the results that lie in them."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attendax import extras
+
+from ..cases.case import Leaves
+from ..protocol import SCHEMA, SPARE, TIMES, plain, read_results, write_case
+from .asked import Told
+from .errors import Died
+from .process import answered
+
+INDEX, INPUTS, RESULTS = "index.json", "inputs.safetensors", "results.safetensors"
+NOT_JUDGED = "not judged"
+MISSING, UNKNOWN = "no results", "no folder"  # why a case is not judged
+
+
+class Recorder:
+    """Writes what it is asked to folders, and answers with zeros.
+
+    Attributes:
+        case: the name of the case that asks; nothing is written where there is none.
+        last: whether the case ends with its first call.
+        cases: the folders of each case, in the order of its calls.
+        folders: the id of each folder.
+        failed: why a folder could not be written.
+    """
+
+    def __init__(self, home: str, *, safetensors: bool = False) -> None:
+        self.home, self.safetensors = home, safetensors
+        self.case, self.last = "", True
+        self.cases: dict[str, list[str]] = {}
+        self.folders: dict[str, str] = {}
+        self.failed: Exception | None = None
+        self._by_id: dict[str, str] = {}
+
+    def __call__(self, told: Told) -> Leaves:
+        """Zeros, in the shapes of the results.
+
+        Raises:
+            Died: the case has no further call.
+        """
+        if self.case:
+            folders = self.cases.setdefault(self.case, [])
+            try:
+                name = self._written(told)
+            except Exception as error:  # who asks takes it for one of a candidate
+                self.failed = error
+                raise
+            folders += [name] * (name not in folders)
+        if self.last:
+            raise Died("it is written", NOT_JUDGED)
+        return {k.replace("_", " "): np.zeros(x["shape"], np.float32) for k, x in told["results"].items()}
+
+    def _written(self, told: Told) -> str:
+        number = identity(told)
+        if number in self._by_id:
+            return self._by_id[number]
+        stem = re.sub(r"[^0-9a-z]+", "-", self.case.lower()).strip("-")[:80]
+        name, count = stem, 1
+        while name in self.folders:
+            name, count = f"{stem}-{count + 1}", count + 1
+        folder = os.path.join(self.home, name)
+        os.mkdir(folder)
+        write_case(folder, {"id": number} | told)
+        if self.safetensors:
+            write_safetensors(os.path.join(folder, INPUTS), told)
+        self.folders[name], self._by_id[number] = number, name
+        return name
+
+
+class Replay:
+    """Answers with the results that somebody has written into the folders of ``Recorder``."""
+
+    def __init__(self, home: str) -> None:
+        """Read the index.
+
+        Raises:
+            ValueError: there is none, or it or a case cannot be read, is of a newer schema, or of another run.
+        ModuleNotFoundError: results are in a form whose package is not installed.
+        """
+        self.home, self.index = home, read_index(home)
+        if any(os.path.exists(os.path.join(home, name, RESULTS)) for name in self.index["folders"]):
+            extras.require("safetensors", f"attendax judge: {RESULTS}")
+        self.by_id = {number: name for name, number in self.index["folders"].items()}
+        for name, number in self.index["folders"].items():
+            file = os.path.join(home, name, "case.json")
+            if not os.path.isdir(os.path.dirname(file)):
+                continue  # not judged
+            if _read_json(file).get("id") != number:
+                raise ValueError(
+                    f"check: {file} is of another run than {os.path.join(home, INDEX)}: its results are of other "
+                    "numbers; run the program on the folders that were written with this index"
+                )
+
+    def __call__(self, told: Told) -> Leaves:
+        """The results.
+
+        Raises:
+            Died: there are none, or they cannot be read.
+            NotImplementedError, Failed, NoNumbers: as ``error.json`` says.
+        """
+        name = self.by_id.get(identity(told))
+        if name is None:
+            raise Died(UNKNOWN, NOT_JUDGED)
+        folder = os.path.join(self.home, name)
+        if not os.path.isdir(folder):
+            raise Died(MISSING, NOT_JUDGED)
+        most = SPARE + TIMES * sum(x.nbytes for x in told["arrays"].values())
+        try:
+            found = read_results(folder, most)
+            if os.path.exists(file := os.path.join(folder, RESULTS)) and isinstance(found, dict):
+                found |= read_safetensors(file, most)
+        except ValueError as error:
+            raise Died(f"{folder}: {error}") from error
+        if not found:
+            raise Died(MISSING, NOT_JUDGED)
+        return answered(found)
+
+
+def read_index(home: str) -> dict[str, Any]:
+    """What ``attendax inputs`` wrote of all folders.
+
+    Raises:
+        ValueError: there is none, or it cannot be read, or is of a newer schema.
+    """
+    file = os.path.join(home, INDEX)
+    if not os.path.isfile(file):
+        raise ValueError(f"check: there is no {file}: name a folder that `attendax inputs DIR` has written")
+    told = _read_json(file)
+    known = {"folders": dict, "cases": dict, "asked": dict}
+    if wrong := [k for k, kind in known.items() if not isinstance(told.get(k), kind)]:
+        raise ValueError(f"check: {file} has no {wrong[0]}: write the folder again by `attendax inputs`")
+    return told
+
+
+def _read_json(file: str) -> dict[str, Any]:
+    try:
+        with open(file, encoding="utf-8") as text:
+            told = json.load(text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise ValueError(f"check: {file} cannot be read: {why}; write it again by `attendax inputs`") from error
+    if not isinstance(told, dict) or told.get("schema") != SCHEMA:
+        found = told.get("schema") if isinstance(told, dict) else None
+        raise ValueError(f"check: {file} is of schema {found}, this version of attendax reads {SCHEMA}")
+    return told
+
+
+def identity(told: Told) -> str:
+    """A number of all that is asked: who is asked for the same has the same."""
+    found = hashlib.sha256()
+
+    def add(x: Any) -> None:
+        if isinstance(x, Mapping):
+            for k in sorted(x):
+                found.update(f"{k}:".encode())
+                add(x[k])
+        elif isinstance(x, np.ndarray):
+            found.update(f"{x.dtype}{x.shape}".encode() + np.ascontiguousarray(x).tobytes())
+        else:
+            found.update(repr(x).encode())
+
+    add(told)
+    return found.hexdigest()[:32]
+
+
+def write_safetensors(file: str, told: Told) -> None:
+    """All arrays of a case in one file, by the names of their own files; bfloat16 is uint16 there, too.
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+    """
+    safetensors = extras.require("safetensors.numpy", "attendax inputs --safetensors")
+    named = told["arrays"] | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
+    named |= {k: x for k, x in (told["options"] | {"allowed": told["allowed"]}).items() if isinstance(x, np.ndarray)}
+    safetensors.save_file({k: plain(x) for k, x in named.items()}, file)
+
+
+def read_safetensors(file: str, most: int) -> Leaves:
+    """The results of one file.
+
+    Raises:
+        ValueError: it cannot be read.
+        ModuleNotFoundError: the package is not installed.
+    """
+    safetensors = extras.require("safetensors", f"attendax judge: {file}")
+    dtypes = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U16": "bfloat16"}
+    if os.path.getsize(file) > most:
+        raise ValueError(f"{RESULTS} has more than {most} bytes")
+    try:
+        with open(file, "rb") as content:
+            found = dict(safetensors.deserialize(content.read()))
+        import ml_dtypes  # noqa: F401  registers bfloat16
+
+        return {
+            k.replace("_", " ", 1): np.frombuffer(x["data"], np.dtype(dtypes[x["dtype"]])).reshape(x["shape"])
+            for k, x in found.items()
+        }
+    except (safetensors.SafetensorError, KeyError, OSError) as error:
+        raise ValueError(f"{RESULTS} cannot be read: {error}") from error
