@@ -1,0 +1,164 @@
+"""A cause, made of outcomes: what it does to users, how its name tells the way of calling, and which causes are one."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..cases import named
+from ..cases.case import FORWARD, SIZES, Case
+from ..judge.trial import Trial
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Cause, Harm, Outcome
+from .hypothesis import GRADIENT, ON_TOP
+
+OF_GRADIENTS = r"gradient|grad |^dS|^delta|cotangent|derivative|race|not contiguous"  # in names that need no such word
+BACKWARD = "in the backward, "
+VAGUE = r"(the result|the gradient of \w+|lse) is "
+ORDER = list(Harm)
+PLAINEST = {Harm.NUMBERS: "plain", Harm.GRADIENTS: "gradient: plain"}
+WRONG = tuple(PLAINEST)
+LARGE = 2**21  # pairs, from which what is right takes a second
+
+
+def harm_of(outcome: Outcome) -> Harm:
+    """What a fault does."""
+    case = outcome.case
+    if outcome.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
+        return Harm.CRASH
+    if case.judge == "refused":
+        return Harm.ACCEPTED
+    if case.claim and outcome.verdict is Verdict.LEAK:
+        return Harm.CLAIM
+    if outcome.verdict is Verdict.OBSCURE:
+        return Harm.CRASH
+    if case.profile != "numbers":
+        return Harm.ROBUSTNESS
+    return Harm.NUMBERS if case.level == "forward" else Harm.GRADIENTS
+
+
+def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
+    """A cause of some outcomes; where all are of one way of calling, its name says so."""
+    harm = min((harm_of(o) for o in taken), key=ORDER.index)
+    heads = {o.case.direction.partition(",")[0] for o in taken}
+    for directions, words in (
+        ({"vmap", "per example gradient"}, "under vmap, {}"),
+        ({*GRADIENT, "per example gradient"}, BACKWARD + "{}"),
+        ({"jvp"}, "in forward mode, {}"),
+    ):
+        if tried and heads <= directions and not re.search(OF_GRADIENTS, name):
+            name = words.format(name)
+            break
+    return Cause(name, harm, names_of(taken), tried, remedy)
+
+
+def names_of(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """The names of the cases."""
+    return tuple(outcome.case.name for outcome in outcomes)
+
+
+def take(left: list[Outcome], names: set[str]) -> list[Outcome]:
+    """Some of what is left, by name; it is left no more."""
+    taken = [o for o in left if o.case.name in names]
+    left[:] = [o for o in left if o.case.name not in names]
+    return taken
+
+
+def options_of(case: Case) -> set[str]:
+    """The keywords of its call."""
+    return set(re.findall(r"(\w+)=", case.call))
+
+
+def size_of(case: Case) -> int:
+    """How many pairs of a query and a key it has."""
+    sizes = SIZES | case.sizes
+    return math.prod(sizes[axis] for axis in "BNTS")
+
+
+def pairs_of(trial: Trial) -> int:
+    """How many pairs of a query and a key its inputs have."""
+    arrays = trial.inputs.arrays
+    return int(arrays["query"][..., 0].size * arrays["key"].shape[-2])
+
+
+def folded(causes: Iterable[Cause]) -> list[Cause]:
+    """Faults without a reason of their own go with one that may be theirs, too; the worst first.
+
+    Every call is made of the plainest one; and where an option is read wrongly, its gradients are wrong as well.
+    """
+    found, left = [], sorted(causes, key=rank)
+    while left:
+        first, *left = left
+        follow = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first)]
+        left = [cause for cause in left if cause not in follow]
+        found.append(first._replace(cases=first.cases + tuple(name for cause in follow for name in cause.cases)))
+    return sorted(found, key=rank)
+
+
+def _is_of_call(gradient: str, result: str) -> bool:
+    mine, other = named(gradient), named(result)
+    if not mine or not other or mine.level == FORWARD or options_of(mine) != options_of(other):
+        return False
+    return _length(gradient) >= _length(result) / 2
+
+
+def _length(name: str) -> int:
+    sizes = SIZES | getattr(named(name), "sizes", {})
+    return max(sizes["T"], sizes["S"])
+
+
+def _is_plainest(cause: Cause) -> bool:
+    """Whether it is seen in the plainest call of all."""
+    return PLAINEST.get(cause.harm) in cause.cases
+
+
+def _may_follow(cause: Cause, first: Cause) -> bool:
+    if first.harm not in WRONG or cause.harm not in WRONG:
+        return False
+    if first.harm is Harm.NUMBERS and all(any(_is_of_call(name, one) for one in first.cases) for name in cause.cases):
+        return True  # the gradients of a call whose result is wrong
+    if not (first.tried or _is_plainest(first)):
+        return False
+    plain = [_length(name) for name in first.cases if not _all_options_of(name)]
+    if first.harm is Harm.NUMBERS and plain and min(map(_length, cause.cases)) >= min(plain) / 2:
+        return True  # a call of that length is made of the plain one
+    alone = [options for options in map(_subject, first.cases) if len(options) == 1]
+    explained = set().union(*alone)
+    return _is_plainest(first) or all(explained & _all_options_of(name) for name in cause.cases)
+
+
+def _subject(name: str) -> set[str]:
+    """What a case is about: its lse where it has nothing else."""
+    options = _all_options_of(name)
+    return options - {"return_lse"} or options
+
+
+def _all_options_of(name: str) -> set[str]:
+    case = named(name)
+    return options_of(case) - {"scale"} if case else set()
+
+
+def rank(cause: Cause) -> tuple[int, bool, bool, bool, bool, int]:
+    """By harm; of the same harm what has the plainest call, then what is explained, and what comes on top of it."""
+    unexplained, on_top = not cause.tried, cause.name.startswith(ON_TOP)
+    vague = bool(re.match(VAGUE, cause.name))
+    return ORDER.index(cause.harm), not _is_plainest(cause), unexplained, vague, on_top, -len(cause.cases)
+
+
+def joined(causes: Iterable[Cause]) -> list[Cause]:
+    """Causes of the same name are one; without a reason, whatever the numbers in it, the options and the direction."""
+    found: dict[str, Cause] = {}
+    for cause in sorted(causes, key=lambda cause: (cause.name.startswith(BACKWARD), len(cause.name))):
+        key = cause.name if cause.tried else re.sub(r"\d+", "#", cause.name.partition(", with ")[0])
+        key = key if key.removeprefix(BACKWARD) not in found else key.removeprefix(BACKWARD)
+        if key in found:
+            one = found[key]
+            harm = min(one.harm, cause.harm, key=ORDER.index)
+            cause = one._replace(harm=harm, cases=one.cases + cause.cases, tried=one.tried + cause.tried)
+        found[key] = cause
+    return list(found.values())
+
+
+def with_followers(cause: Cause, follow: Mapping[str, Sequence[str]]) -> Cause:
+    """The cause with the cases that go with its own."""
+    more = [name for one in cause.cases for name in follow.get(one, ())]
+    return cause._replace(cases=cause.cases + tuple(more))

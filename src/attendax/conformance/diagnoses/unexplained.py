@@ -1,0 +1,142 @@
+"""Causes of what no reason explains: what is seen in the numbers, errors of the same words, and what looks the same."""
+
+import collections
+import re
+from collections.abc import Mapping, Sequence
+
+from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS
+from ..cases import CASES
+from ..cases.case import FORWARD, Case
+from ..judge.trial import Trial
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Cause, Harm, Outcome
+from . import by_numbers, by_probing, by_running
+from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs_of, size_of, take
+
+OTHER_BITS = "the same call gives other bits the next time"
+LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
+
+
+def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> list[Cause]:
+    """What is seen in the numbers, the same words together."""
+    causes, groups = [], collections.defaultdict(set)
+    for outcome in left:
+        ignored = re.search(
+            r"as if (.*) were not given|(grad|tangent|second) \w+ is all zeros", outcome.finding.message
+        )
+        if outcome.verdict is Verdict.SILENT and ignored:
+            groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
+    for (option, name), names in groups.items():
+        taken = take(left, names)
+        limits = _limits(option, taken, trials, outcomes)
+        remedy = "" if limits else _lacking(taken, outcomes)
+        causes.append(cause_of(f"{name}{limits}", taken, len(taken) if option else 0, remedy))
+    remaining = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
+    for one in by_numbers.seen(remaining, outcomes):
+        if taken := take(left, one.names):
+            causes.append(cause_of(one.name, taken, len(taken) * one.is_reason, one.remedy))
+    return causes
+
+
+def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
+    """Where an option is ignored, if others are right with it: beside another one, or at some sizes."""
+    cases = [o.case for o in taken]
+    if beside := _beside(option, cases):
+        return f" where {beside} is given"
+    others = [o for o in outcomes if o.verdict is Verdict.OK and option in options_of(o.case)]
+    mine = [trials[case.name] for case in cases if case.name in trials]
+    if not option or len(others) < len(taken) or not mine:
+        return ""
+    where = by_running.where_wrong(min(mine, key=pairs_of))
+    return f" where {where}" if where else ""
+
+
+def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
+    """The narrowest trait of all of some cases, as what is not offered: no other fault and few others have it."""
+    names = {o.case.name for o in taken}
+    shared = set.intersection(*(_traits(o.case) for o in taken)) & set(PROTOCOL_TRAITS)
+    shared -= {"return_lse", "dropout_rng", "float32"}
+    others = [(o, _traits(o.case)) for o in outcomes if o.case.name not in names and o.case.judge != "refused"]
+    number = {t: sum(o.verdict is Verdict.OK for o, has in others if t in has) for t in shared}
+    hides = {t for o, has in others if o.verdict.fails for t in shared & has}
+    lacks = [t for t in shared - hides if number[t] <= len(taken)]
+    lack = min(lacks, key=lambda t: (number[t], t in OPTIONS, t), default="")
+    return f'--lacks "{lack}"' if lack else ""
+
+
+def _traits(case: Case) -> set[str]:
+    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if size_of(case) > LARGE else {}
+    return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
+
+
+def _beside(option: str, cases: Sequence[Case]) -> str:
+    """The option that all of the cases have besides the one, where others have the one without it."""
+    if len(cases) == 1:
+        return ""
+    alone = {o for case in CASES if option in options_of(case) for o in OPTIONS if o not in options_of(case)}
+    return min(set.intersection(*map(options_of, cases)) & alone, default="")
+
+
+def crashes(left: list[Outcome]) -> list[Cause]:
+    """Crashes of one error: what all of their calls have in common is what is not offered."""
+    groups = collections.defaultdict(list)
+    for outcome in left:
+        if harm_of(outcome) is Harm.CRASH:
+            groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
+    causes = []
+    for outcomes in groups.values():
+        shared = set.intersection(*(_traits(o.case) for o in outcomes))
+        shared &= set(PROTOCOL_TRAITS) - {"return_lse", "dropout_rng", "float32"}
+        lack = min(shared, key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
+        remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
+        take(left, {o.case.name for o in outcomes})
+        finding, ends = outcomes[0].finding, "raises"
+        if finding.verdict is not Verdict.OBSCURE:  # no adapter declares a clear error lacking
+            ends, remedy = f"ends in a {finding.verdict}:", ""
+        causes.append(cause_of(f"a legal call{asked} {ends} {finding.message}", outcomes, 0, remedy))
+    return causes
+
+
+def alike(left: list[Outcome]) -> list[Cause]:
+    """Faults without a cause, grouped by harm, options and finding."""
+    groups = collections.defaultdict(list)
+    for outcome in left:
+        groups[_signature(outcome)].append(outcome)
+    remedies = {OTHER_BITS: '--lacks "determinism"'}
+    return [cause_of(name, outcomes, 0, remedies.get(name, "")) for name, outcomes in groups.items()]
+
+
+def _signature(outcome: Outcome) -> str:
+    case, harm = outcome.case, harm_of(outcome)
+    if harm is Harm.CLAIM:
+        return f"{case.claim}: {case.about.replace('stay', 'change')}"
+    if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
+        one, other = outcome.finding.expected or 0.0, outcome.finding.got or 0.0
+        return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE
+    if harm is Harm.ACCEPTED:
+        return f"accepts or is unclear about: {case.name.removeprefix('refused: ')}"
+    if outcome.verdict is Verdict.LEAK and case.law == "L6":
+        return LEAK
+    if case.judge == "dropped" and outcome.finding.index is None:
+        return outcome.finding.message.partition(":")[0]
+    options = re.findall(r"(\w+)=", case.call)
+    where = f" with {', '.join(options)}" if options else ""
+    leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
+    return f"{leaf} is {outcome.verdict}{where}" if leaf != "out" else f"the result is {outcome.verdict}{where}"
+
+
+def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
+    """A cause without a reason: what its weights show, or at which sizes it is wrong."""
+    mine = [trials[name] for name in cause.cases if name in trials]
+    if cause.tried or cause.where or cause.harm not in WRONG or not mine:
+        return cause
+    trial = min(mine, key=pairs_of)
+    if by_running.is_right_anew(trial):
+        return cause._replace(name=by_running.ANEW, remedy="", tried=1)
+    trial = by_running.smaller(trial)
+    name = by_probing.told(trial) or by_numbers.from_a_block_on(trial)
+    if not name and (where := by_running.where_wrong(trial)):
+        name = f"wrong only where {where}"
+    options = ", ".join(sorted(options_of(trial.case)))
+    name += f", with {options}" * bool(name and options)
+    return cause._replace(name=BACKWARD * (trial.case.level != FORWARD) + name) if name else cause
