@@ -1,6 +1,7 @@
 """What acts on every token alone: layer norm, the activations, the feed-forward network. Pure JAX."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -45,11 +46,27 @@ def layer_norm(x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-
 def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) -> Any:
     eps = checks.number(function, "eps", eps, low=0)
     checks.in_range(function, "eps", eps, x.dtype, "summand")
+    row = (1,) * (x.ndim - 1) + gamma.shape
+    return gamma.reshape(row) * _normalised(eps, x) + beta.reshape(row)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _normalised(eps: float, x: Array) -> Array:
+    """``(x - mean) / sqrt(var + eps)``; its backward keeps the result and the root."""
+    return jnp.divide(*_centred_and_root(eps, x))
+
+
+@_normalised.defjvp
+def _normalised_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    normalised, (_, root) = _normalised(eps, *primals), _centred_and_root(eps, *primals)
+    moved = tangents[0] - tangents[0].mean(axis=-1, keepdims=True)
+    return normalised, (moved - normalised * (moved * normalised).mean(axis=-1, keepdims=True)) / root
+
+
+def _centred_and_root(eps: float, x: Array) -> tuple[Array, Array]:
     centred = x - x.mean(axis=-1, keepdims=True)
     centred = centred - centred.mean(axis=-1, keepdims=True)
-    normalised = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
-    row = (1,) * (x.ndim - 1) + gamma.shape
-    return gamma.reshape(row) * normalised + beta.reshape(row)
+    return centred, jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
 
 
 @takes_arrays
@@ -68,17 +85,49 @@ def layer_norm_backward(
     return pull_back(forward, grad_output, x, gamma, jnp.zeros_like(gamma))
 
 
+def _with_slope(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """The function, differentiated by its slope: the backward keeps one array, not one for each factor."""
+    found = jax.custom_jvp(function)
+    found.defjvp(lambda primals, tangents: (found(*primals), tangents[0] * slope(*primals)))
+    return found
+
+
 def _gelu(x: Array) -> Array:
     """x Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016)."""
     return x * (1 + lax.erf(x * math.sqrt(0.5))) / 2
 
 
+def _slope_of_gelu(x: Array) -> Array:
+    """Φ(x) + x φ(x), φ the normal density."""
+    return (1 + lax.erf(x * math.sqrt(0.5))) / 2 + x * jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
 def _gelu_tanh(x: Array) -> Array:
     """x (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³): GELU as GPT-2 has it."""
-    return x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    return x * (1 + jnp.tanh(_argument_of_tanh(x))) / 2
 
 
-ACTIVATIONS = {"relu": jax.nn.relu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": jax.nn.silu}
+def _slope_of_gelu_tanh(x: Array) -> Array:
+    """(1 + tanh u) / 2 + x (1 - tanh² u) u' / 2."""
+    tanh, slope = jnp.tanh(_argument_of_tanh(x)), math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+    return (1 + tanh) / 2 + x * (1 - tanh) * (1 + tanh) * slope / 2
+
+
+def _argument_of_tanh(x: Array) -> Array:
+    return math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+
+
+def _slope_of_silu(x: Array) -> Array:
+    """σ(x) (1 + x σ(-x)) of x σ(x), σ the logistic function."""
+    return jax.nn.sigmoid(x) * (1 + x * jax.nn.sigmoid(-x))
+
+
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "gelu": _with_slope(_gelu, _slope_of_gelu),
+    "gelu_tanh": _with_slope(_gelu_tanh, _slope_of_gelu_tanh),
+    "silu": _with_slope(lambda x: x * jax.nn.sigmoid(x), _slope_of_silu),
+}
 
 
 @takes_arrays
