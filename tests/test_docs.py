@@ -109,7 +109,7 @@ def test_what_few_tests_need_is_an_extra_that_ci_installs():
     root = Path(__file__).parents[1]
     extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     bare = {extra: {re.match(r"[\w-]+", one)[0] for one in extras[extra]} for extra in ("test", "models")}
-    assert bare["models"] == {"flax", "equinox", "keras", "optax"}
+    assert bare["models"] == {"flax", "equinox", "keras", "optax", "onnx", "onnxruntime"}
     assert not bare["models"] & bare["test"]
     assert ".[test,models]" in (root / ".ci" / "test").read_text("utf-8")
     said, _, _ = (root / "README.md").read_text("utf-8").partition("<!-- tests -->")

@@ -122,6 +122,14 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
             folders.add_arguments(parsed, name)
 
+    about = "write the cases of the kit as tests of backends of ONNX"
+    export = commands.add_parser("export-onnx", help=about, description=about)
+    if "export-onnx" in argv[:1]:
+        from attendax.conformance.command import of_onnx
+
+        of_onnx.add_arguments(export)
+        export.set_defaults(run=of_onnx.run)
+
     embed.add_commands(commands)
 
     about = "time attention beside the other libraries that are installed"

@@ -128,6 +128,7 @@ def add_foreign(parser: argparse.ArgumentParser) -> None:
     about = "a program that reads the folder of a case and writes its results there"
     other.add_argument("--exec", metavar='"./prog {case}"', help=about)
     other.add_argument("--lib", metavar="FILE", help="a library with C functions, as attendax.h has them")
+    other.add_argument("--onnx", metavar="FILE", help="a model of ONNX, run by onnxruntime")
     about = "which functions of the library, and the order of their arguments, as JSON"
     other.add_argument("--signature", metavar="FILE", help=about)
 
@@ -138,7 +139,7 @@ def target(args: argparse.Namespace) -> str | None:
     Raises:
         Refusal: several are named.
     """
-    given = {"FUNCTION": args.target, "--exec": args.exec, "--lib": args.lib}
+    given = {"FUNCTION": args.target, "--exec": args.exec, "--lib": args.lib, "--onnx": args.onnx}
     named = [name for name, x in given.items() if x is not None]
     if len(named) > 1:
         raise Refusal(f"name one of {' and '.join(named)}")
@@ -146,7 +147,7 @@ def target(args: argparse.Namespace) -> str | None:
         raise Refusal("--signature says what is in a library: name that by --lib FILE")
     if named in ([], ["FUNCTION"]):
         return args.target
-    return path_of(program=args.exec, library=args.lib, signature=args.signature)
+    return path_of(program=args.exec, library=args.lib, signature=args.signature, onnx=args.onnx)
 
 
 def asked_of(args: argparse.Namespace) -> dict[str, Any]:

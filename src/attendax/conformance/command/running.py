@@ -95,7 +95,8 @@ def _run(args: argparse.Namespace) -> int:
         )
     if args.target is None:
         raise Refusal(
-            "name a function as module:function, or an adapter, before the options; or --exec, --lib, --all-installed"
+            "name a function as module:function, or an adapter, before the options; or --exec, --lib, --onnx, "
+            "--all-installed"
         )
     refuse_unwritable(args)
     if args.reproduce:

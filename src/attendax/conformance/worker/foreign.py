@@ -1,4 +1,4 @@
-"""A candidate that is a program, a C library or a folder of results, as a function of NumPy arrays."""
+"""A candidate that is a program, a C library, a model of ONNX or a folder of results, as a function of NumPy arrays."""
 
 import dataclasses
 import inspect
@@ -13,18 +13,24 @@ from .asked import Told, asked
 from .errors import NoNumbers
 from .folders import Replay
 from .library import Library
+from .onnx_model import OnnxModel
 from .program import Program
 
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-KINDS = ("exec:", "lib:", "folder:")
+KINDS = ("exec:", "lib:", "onnx:", "folder:")
 READ = "nothing; its results lie in a folder, and causes that take another call were not looked for"
 LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
 def path_of(
-    *, program: str | None = None, library: str | None = None, signature: str | None = None, folder: str | None = None
+    *,
+    program: str | None = None,
+    library: str | None = None,
+    signature: str | None = None,
+    folder: str | None = None,
+    onnx: str | None = None,
 ) -> str:
     """The path by which ``check``, ``implement`` and every command name a candidate that is no function of Python.
 
@@ -33,9 +39,10 @@ def path_of(
         library: a file with C functions.
         signature: the JSON file that says which functions, and the order of their arguments.
         folder: what ``attendax inputs`` wrote, with results in it.
+        onnx: a file with a model of ONNX.
 
     Returns:
-        "exec:COMMAND", "folder:FOLDER", "lib:FILE" or "lib:FILE:SIGNATURE".
+        "exec:COMMAND", "folder:FOLDER", "onnx:FILE", "lib:FILE" or "lib:FILE:SIGNATURE".
 
     Example:
         >>> path_of(program="./attention {case}"), path_of(library="attention.so", signature="mine.json")
@@ -45,6 +52,8 @@ def path_of(
         return f"exec:{program}"
     if folder is not None:
         return f"folder:{folder}"
+    if onnx is not None:
+        return f"onnx:{onnx}"
     return ":".join(["lib", str(library), *([signature] if signature else [])])
 
 
@@ -60,7 +69,8 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     path is the one in a process of its own.
 
     Raises:
-        ValueError: there is no such program or library, or its signature cannot be read.
+        ValueError: there is no such program, library or model, or it cannot be read.
+        ModuleNotFoundError: what runs a model of ONNX is not installed.
 
     Example:
         >>> implementation("exec:./no-such-program {case}")
@@ -73,6 +83,8 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     elif kind == "folder":
         made = of_answers(Replay(rest), name or rest, SOURCE.format(path))
         return dataclasses.replace(made, recorded=True, process=READ)
+    elif kind == "onnx":
+        answer = OnnxModel(rest)
     else:
         rest, _, signature = rest.partition(":")
         answer = Library(rest, signature)

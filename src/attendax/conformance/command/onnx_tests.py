@@ -1,0 +1,226 @@
+"""Cases of the kit as tests of backends of ONNX: a model of one ``Attention``, its inputs, and what is right.
+
+A test is a folder as the tests of ONNX itself: ``model.onnx``, ``test_data_set_0/input_0.pb`` ..., ``output_0.pb``.
+How far off a result may be, by the kit's own measure, is a property of the model: ``attendax.atol``.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attendax.extras import require
+
+from ..cases import CASES
+from ..cases.allowed import allowed_pairs
+from ..cases.case import FORWARD, Case, Inputs
+from ..cases.how import How
+from ..judge import right
+from ..judge.tolerances import tolerances
+
+SAID = {  # what the operator can say
+    "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
+    "offset",
+}  # fmt: skip
+IR = 11  # version of the file format that opset 23 came with
+NAMES = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
+ROOM = "attendax.atol"  # among the properties of a model: how far off its result may be
+
+
+class Node(NamedTuple):
+    """What a node is made of: its inputs by name, its attributes, and the first operator set that has them."""
+
+    arrays: dict[str, np.ndarray]
+    attributes: dict[str, Any]
+    opset: int
+
+
+def cases(seed: int = 0, only: Iterable[str] = ()) -> list[tuple[Case, Inputs]]:
+    """Those that the operator can say, and their inputs: results without an lse, of arrays (B, N, T, D)."""
+    only, found = [only] if isinstance(only, str) else list(only), []
+    for case in CASES:
+        asked = case.judge == "value" and case.direction == FORWARD and case.profile != ""
+        if not asked or (only and not any(word == case.law or word in case.name for word in only)):
+            continue
+        inputs = case.inputs(seed, case.dtype or "float32")
+        if can_be_said(inputs):
+            found.append((case, inputs))
+    return found
+
+
+def can_be_said(inputs: Inputs) -> bool:
+    """Whether the operator has a word for everything that a case asks for."""
+    scale = inputs.options.get("scale")
+    return (
+        inputs.arrays["query"].ndim == 4
+        and set(inputs.options) <= SAID
+        and "sinks" not in inputs.arrays
+        and (scale is None or scale > 0)  # Q and K are each multiplied by its root
+    )
+
+
+def node_of(inputs: Inputs) -> Node:
+    """The node of a case: attributes where they say it, one ``attn_mask`` for all else."""
+    arrays = {name: inputs.arrays[part] for name, part in zip(NAMES, ("query", "key", "value"), strict=False)}
+    given, attributes, opset = dict(inputs.options), {}, 23
+    for name in ("scale", "softcap"):
+        if given.get(name) is not None:
+            attributes[name] = float(given.pop(name))
+    hides = {name for name, x in given.items() if x is not None}
+    bias = inputs.arrays.get("bias")
+    if "offset" not in hides and "is_causal" in hides and "key_lengths" not in hides:
+        attributes["is_causal"] = int(given.pop("is_causal"))
+    if "window" in hides and "key_lengths" not in hides:
+        sides = (-1 if side is None else side for side in given.pop("window"))
+        attributes |= dict(zip(("left_window_size", "right_window_size"), sides, strict=True))
+        opset = 25
+    if hides == {"key_lengths"}:
+        arrays["nonpad_kv_seqlen"], opset = np.asarray(given.pop("key_lengths"), np.int64), 24
+    mask = _attn_mask(Inputs(inputs.arrays, given, {}), bias)
+    return Node(arrays | ({} if mask is None else {"attn_mask": mask}), attributes, opset)
+
+
+def _attn_mask(inputs: Inputs, bias: np.ndarray | None) -> np.ndarray | None:
+    """What is left to hide and to add, as one array: boolean where nothing is added."""
+    keys = inputs.arrays["key"].shape[-2]
+    allowed = allowed_pairs(inputs) if any(x is not None for x in inputs.options.values()) else None
+    if bias is None:
+        return None if allowed is None else _whole(allowed, keys)
+    added = _whole(bias, keys)
+    if allowed is None:
+        return added
+    return np.where(allowed, added, np.array(-np.inf, added.dtype)).astype(added.dtype)
+
+
+def _whole(x: np.ndarray, keys: int) -> np.ndarray:
+    """Over all keys, and of rank 2 or more: a shorter last axis hides the keys beyond it."""
+    x = x[None] if x.ndim < 2 else x
+    return np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:-1], keys)))
+
+
+def export(folder: str | os.PathLike[str], *, seed: int = 0, only: Iterable[str] = ()) -> list[str]:
+    """Write a folder for each case that the operator can say.
+
+    Args:
+        folder: where; it may not be there, or is empty. It is written beside and moved.
+        seed: of the numbers.
+        only: laws, and parts of the names of cases; all unless given.
+
+    Returns:
+        The names of the tests.
+
+    Raises:
+        ModuleNotFoundError: onnx is not installed.
+        FileExistsError: there is something in the folder.
+        ValueError: no case is left.
+    """
+    require("onnx", "export_onnx", extra="onnx")
+    place = Path(folder)
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise FileExistsError(f"export_onnx: {folder} is there and not empty: name another, or remove it")
+    chosen = cases(seed, only)
+    if not chosen:
+        raise ValueError(f"export_onnx: only got {list(only)}, which names no case that the operator can say")
+    part = place.with_name(f"{place.name}.part-{os.getpid()}")
+    names = []
+    for case, inputs in chosen:
+        names.append(_name(case))
+        _write(part / names[-1], case, inputs, seed)
+    if place.exists():
+        place.rmdir()
+    part.rename(place)
+    return names
+
+
+def _name(case: Case) -> str:
+    return "test_attention_" + re.sub(r"\W+", "_", case.name).strip("_").lower()
+
+
+def _write(folder: Path, case: Case, inputs: Inputs, seed: int) -> None:
+    from onnx import checker, helper, numpy_helper
+
+    node = node_of(inputs)
+    query = inputs.arrays["query"]
+    leaves = right.forward(inputs)
+    room = tolerances(case, How(seed=seed), leaves, in_jax=False, effort=1)["out"].allowed
+    out = leaves["out"].astype(query.dtype)
+    names = [name if name in node.arrays else "" for name in NAMES]
+    while not names[-1]:
+        names.pop()
+    kinds = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in node.arrays.items()}
+    given = [name for name in names if name]
+    graph = helper.make_graph(
+        [helper.make_node("Attention", names, ["Y"], **node.attributes)],
+        "attention",
+        [helper.make_tensor_value_info(name, kinds[name], node.arrays[name].shape) for name in given],
+        [helper.make_tensor_value_info("Y", kinds["Q"], out.shape)],
+        doc_string=f"{case.law}: {case.about}",
+    )
+    imports = [helper.make_opsetid("", node.opset)]
+    model = helper.make_model(graph, producer_name="attendax", ir_version=IR, opset_imports=imports)
+    helper.set_model_props(model, {ROOM: repr(float(room * np.abs(np.nan_to_num(leaves["out"])).max(initial=0.0)))})
+    checker.check_model(model, full_check=True)
+    data = folder / "test_data_set_0"
+    data.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    for number, name in enumerate(given):
+        tensor = numpy_helper.from_array(np.ascontiguousarray(node.arrays[name]), name)
+        (data / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+    (data / "output_0.pb").write_bytes(numpy_helper.from_array(np.ascontiguousarray(out), "Y").SerializeToString())
+
+
+def run_reference(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Run every test of a folder by onnx's reference evaluator: why it fails, by name; empty where it passes."""
+    from onnx.reference import ReferenceEvaluator
+
+    return _run(folder, lambda model: ReferenceEvaluator(model))
+
+
+def run_onnxruntime(folder: str | os.PathLike[str]) -> dict[str, str]:
+    """The same by onnxruntime."""
+    onnxruntime = require("onnxruntime", "export_onnx", extra="onnx")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+
+    def session(model: Any) -> Any:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    return _run(folder, session)
+
+
+def _run(folder: str | os.PathLike[str], session: Any) -> dict[str, str]:
+    import onnx
+    from onnx import numpy_helper
+
+    def read(file: Path) -> tuple[str, np.ndarray]:
+        tensor = onnx.load_tensor(str(file))
+        return tensor.name, numpy_helper.to_array(tensor)
+
+    found = {}
+    for place in sorted(Path(folder).iterdir()):
+        model, data = onnx.load(str(place / "model.onnx")), place / "test_data_set_0"
+        given = dict(read(file) for file in sorted(data.glob("input_*.pb")))
+        expected = read(data / "output_0.pb")[1]
+        try:
+            with np.errstate(all="ignore"):
+                got = session(model).run(None, given)[0]
+        except Exception as error:
+            found[place.name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            continue
+        room = next(float(x.value) for x in model.metadata_props if x.key == ROOM)
+        found[place.name] = _apart(np.asarray(got), expected, room)
+    return found
+
+
+def _apart(got: np.ndarray, expected: np.ndarray, room: float) -> str:
+    """What is wrong, in words; empty where nothing is."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return f"gives {got.dtype} of shape {got.shape}, expected {expected.dtype} of {expected.shape}"
+    got, expected = got.astype(np.float64), expected.astype(np.float64)
+    if not np.isfinite(got[np.isfinite(expected)]).all():
+        return "gives numbers that are not finite"
+    worst = float(np.abs(got - expected).max(initial=0.0))
+    return f"off by {worst:.2g}, where {room:.2g} is allowed" if worst > room else ""

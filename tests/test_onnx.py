@@ -1,0 +1,275 @@
+"""ONNX: models that are judged by onnxruntime, and cases of the kit as tests of backends."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attendax import extras
+from attendax.cli import main
+from attendax.conformance import CASES, check
+from attendax.conformance.cases.allowed import allowed_pairs
+from attendax.conformance.cases.case import Inputs
+from attendax.conformance.command import onnx_tests
+
+LAST = {"attn_mask", "nonpad_kv_seqlen"}
+QUICK = [
+    "plain",
+    "causal, fewer queries",
+    "mask (B, 1, T, S)",
+    "mask with grouped heads",
+    "empty row by a mask",
+    "bias (B, N, T, S)",
+]
+
+
+def hidden(node, T, S):
+    """Which query may look at which key, from the inputs and attributes of a node alone, as the operator has it."""
+    i, j = np.arange(T)[:, None], np.arange(S)
+    left, right = (node.attributes.get(f"{side}_window_size", -1) for side in ("left", "right"))
+    allowed = np.ones((T, S), bool)
+    allowed &= (j <= i) if node.attributes.get("is_causal") else True
+    allowed &= (j >= i - left) if left >= 0 else True
+    allowed &= (j <= i + right) if right >= 0 else True
+    mask = node.arrays.get("attn_mask")
+    if mask is not None:
+        allowed = allowed & (mask if mask.dtype == bool else ~np.isneginf(mask.astype(np.float64)))
+    if "nonpad_kv_seqlen" in node.arrays:
+        allowed = allowed & (j < node.arrays["nonpad_kv_seqlen"][:, None, None, None])
+    return allowed
+
+
+def test_a_node_hides_what_its_case_hides():
+    """Without onnx: whatever is said by attributes and whatever by the mask."""
+    chosen = onnx_tests.cases()
+    assert len(chosen) >= 120
+    assert len({onnx_tests._name(case) for case, _ in chosen}) == len(chosen)
+    for case, inputs in chosen:
+        node = onnx_tests.node_of(inputs)
+        (T, D), S = inputs.arrays["query"].shape[-2:], inputs.arrays["key"].shape[-2]
+        wanted = allowed_pairs(inputs)
+        bias = inputs.arrays.get("bias")
+        wanted = wanted if bias is None else wanted & ~np.isneginf(bias.astype(np.float64))
+        shape = (*inputs.arrays["query"].shape[:-2], T, S)
+        got = np.broadcast_to(hidden(node, T, S), shape)
+        np.testing.assert_array_equal(got, np.broadcast_to(wanted, shape), err_msg=case.name)
+        assert node.attributes.get("scale", D**-0.5) == pytest.approx(inputs.options.get("scale") or D**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "opset", "inputs"),
+    [
+        ({}, 23, set()),
+        ({"is_causal": True}, 23, set()),
+        ({"is_causal": True, "offset": 2}, 23, {"attn_mask"}),
+        ({"window": (2, None)}, 25, set()),
+        ({"key_lengths": np.array([3, 1])}, 24, {"nonpad_kv_seqlen"}),
+        ({"key_lengths": np.array([3, 1]), "is_causal": True}, 23, {"attn_mask"}),
+    ],
+)
+def test_what_an_attribute_says_and_what_the_mask(options, opset, inputs):
+    arrays = {name: np.zeros((2, 3, 5, 4), np.float32) for name in ("query", "key", "value")}
+    node = onnx_tests.node_of(Inputs(arrays, options, {}))
+    assert node.opset == opset
+    assert set(node.arrays) & LAST == inputs
+
+
+def test_what_the_operator_cannot_say():
+    arrays = {name: np.zeros((2, 3, 5, 4), np.float32) for name in ("query", "key", "value")}
+    assert onnx_tests.can_be_said(Inputs(arrays, {}, {}))
+    for options in ({"return_lse": True}, {"scale": -1.0}, {"dropout_rate": 0.5}):
+        assert not onnx_tests.can_be_said(Inputs(arrays, options, {}))
+    assert not onnx_tests.can_be_said(Inputs({name: x[0] for name, x in arrays.items()}, {}, {}))
+
+
+@pytest.mark.parametrize("command", [["check", "--onnx", "a.onnx"], ["export-onnx", "there"]])
+def test_without_onnx_there_is_one_line(command, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.setattr(extras.importlib, "import_module", _missing(extras.importlib.import_module))
+    assert main([*command, *(["--in-process"] if command[0] == "check" else [])]) == 2
+    said = capsys.readouterr().err
+    assert "the package onnx is not installed" in said
+    assert ".[onnx]" in said
+    assert said.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+def _missing(real):
+    def missing(name, *args):
+        if name.partition(".")[0] == "onnx":
+            raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
+        return real(name, *args)
+
+    return missing
+
+
+class TestExport:
+    @pytest.fixture(autouse=True)
+    def installed(self):
+        pytest.importorskip("onnx")
+
+    def test_a_test_is_as_those_of_onnx(self, tmp_path):
+        import onnx
+
+        names = onnx_tests.export(tmp_path / "there", seed=3, only=QUICK)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
+        assert sorted(path.name for path in (tmp_path / "there").iterdir()) == sorted(names)
+        place = tmp_path / "there" / "test_attention_plain"
+        assert sorted(path.name for path in place.rglob("*.*")) == [
+            "input_0.pb", "input_1.pb", "input_2.pb", "model.onnx", "output_0.pb",
+        ]  # fmt: skip
+        assert onnx.load(str(place / "model.onnx")).graph.node[0].op_type == "Attention"
+        assert set(onnx_tests.run_reference(tmp_path / "there").values()) == {""}
+
+    def test_a_wrong_result_is_red(self, tmp_path):
+        import onnx
+        from onnx import numpy_helper
+
+        onnx_tests.export(tmp_path / "there", only=["plain"])
+        file = tmp_path / "there/test_attention_plain/test_data_set_0/output_0.pb"
+        out = numpy_helper.to_array(onnx.load_tensor(str(file))) + np.float32(1e-4)
+        file.write_bytes(numpy_helper.from_array(out, "Y").SerializeToString())
+        assert onnx_tests.run_reference(tmp_path / "there")["test_attention_plain"].startswith("off by 0.0001")
+
+    def test_a_folder_that_is_not_empty_stays(self, tmp_path):
+        (tmp_path / "mine.txt").write_text("mine")
+        with pytest.raises(FileExistsError, match="is there and not empty"):
+            onnx_tests.export(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+        with pytest.raises(ValueError, match="names no case"):
+            onnx_tests.export(tmp_path / "there", only=["dropout"])
+
+    @pytest.mark.slow
+    def test_all_are_written_and_those_that_are_red_are_known(self, tmp_path, capsys):
+        pytest.importorskip("onnxruntime")
+        main(["export-onnx", str(tmp_path / "there"), "--run"])
+        said = capsys.readouterr().out
+        told = (Path(__file__).parents[1] / "docs/onnx.md").read_text("utf-8")
+        red = {line.split(":")[0].strip() for line in said.splitlines() if line.startswith("  test_")}
+        assert {name for name in red if name.removeprefix("test_attention_") not in told} == set()
+
+
+class TestCheck:
+    """Models in files: the standard node with attributes, and graphs of smaller nodes."""
+
+    @pytest.fixture(autouse=True)
+    def installed(self, tmp_path, monkeypatch):
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
+        monkeypatch.chdir(tmp_path)
+
+    def test_attributes_and_inputs_say_what_is_offered(self):
+        model("masked.onnx", mask="bool")
+        model("added.onnx", mask="float", names=("a", "b", "c", "d"))
+        words = ["plain", "causal, fewer queries", "mask (B, 1, T, S)", "bias (B, N, T, S)"]
+        found = {name: verdicts(f"onnx:{name}.onnx", words) for name in ("masked", "added")}
+        assert found["masked"] == {"ok": 3, "not offered": 1}
+        assert found["added"] == {"ok": 4}
+
+    def test_a_model_that_is_causal_is_judged_where_that_is_asked(self):
+        model("causal.onnx", is_causal=1)
+        report = check("onnx:causal.onnx", only=["plain", "causal, fewer queries"], level="forward", seed=1, budget=0)
+        judged = [outcome.case.name for outcome in report.cases if outcome.verdict.value == "ok"]
+        assert judged
+        assert all("causal" in name for name in judged)
+        assert report.ok
+
+    def test_heads_in_the_last_axis_and_sizes_that_are_fixed(self):
+        model("packed.onnx", rank=3, q_num_heads=3, kv_num_heads=3)
+        model("fixed.onnx", queries=5)
+        for name in ("packed", "fixed"):
+            assert verdicts(f"onnx:{name}.onnx", ["plain"]) == {"ok": 1}
+        assert "not offered" in verdicts("onnx:fixed.onnx", ["one query"])
+
+    @pytest.mark.parametrize(
+        ("mistake", "right"),
+        [({}, True), ({"axis": 2}, False), ({"scale": 1.0}, False), ({"inverted": True}, False)],
+        ids=["right", "softmax over queries", "not scaled", "mask inverted"],
+    )
+    def test_graphs_of_other_nodes(self, mistake, right):
+        graph("graph.onnx", **mistake)
+        found = verdicts("onnx:graph.onnx", ["plain", "mask (B, 1, T, S)"])
+        assert found == {"ok": 2} if right else found["wrong"] >= 1
+
+    def test_it_runs_in_a_process_of_its_own(self):
+        model("masked.onnx", mask="bool")
+        command = [sys.executable, "-m", "attendax", "check", "--onnx", "masked.onnx", "--only", "plain", "--json", "-"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        told = json.loads(shown.stdout)
+        assert told["process"] == ""
+        assert told["cases"][0]["verdict"] == "ok"
+
+    @pytest.mark.parametrize(
+        ("write", "words"),
+        [
+            (lambda: None, "the model a.onnx cannot be read"),
+            (lambda: Path("a.onnx").write_bytes(b"no model"), "the model a.onnx cannot be read"),
+            (lambda: model("a.onnx", names=("x", "y", "z", "w"), mask="bool", other=True), "has inputs"),
+        ],
+        ids=["no file", "no model", "other inputs"],
+    )
+    def test_what_cannot_be_judged_is_refused(self, write, words, capsys):
+        write()
+        assert main(["check", "--onnx", "a.onnx", "--in-process"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def verdicts(path, only):
+    """How the cases of these very names end."""
+    assert set(only) <= {case.name for case in CASES}
+    report = check(path, only=only, level="forward", seed=1, budget=0)
+    return Counter(outcome.verdict.value for outcome in report.cases if outcome.case.name in only)
+
+
+def model(file, mask="", rank=4, names=("Q", "K", "V", "attn_mask"), queries="T", other=False, **attributes):
+    """A model of one standard node, with dynamic axes."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    shapes = {4: (["B", "N", queries, "D"], ["B", "G", "S", "D"]), 3: (["B", "T", "ND"], ["B", "S", "GD"])}[rank]
+    given = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shapes[k > 0]) for k, x in enumerate(names[:3])]
+    if mask:
+        kind = TensorProto.BOOL if mask == "bool" else TensorProto.FLOAT
+        given.append(helper.make_tensor_value_info(names[3], kind, ["b", "n", "t", "s"]))
+    nodes = [helper.make_node("Attention", [x.name for x in given], ["Y"], **attributes)]
+    results = [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [None] * rank)]
+    if other:
+        given.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, ["n"]))
+        nodes.append(helper.make_node("Identity", ["more"], ["unused"]))
+        results.append(helper.make_tensor_value_info("unused", TensorProto.FLOAT, ["n"]))
+    made = helper.make_graph(nodes, "g", given, results)
+    onnx.save(helper.make_model(made, ir_version=11, opset_imports=[helper.make_opsetid("", 23)]), file)
+
+
+def graph(file, axis=3, scale=0.5, inverted=False):
+    """Attention at D = 4 of smaller nodes; a mask, True = may look."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    def info(name, shape, kind=TensorProto.FLOAT):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    given = [
+        info("query", ["B", "N", "T", "D"]),
+        info("key", ["B", "N", "S", "D"]),
+        info("value", ["B", "N", "S", "V"]),
+    ]
+    given.append(info("mask", ["b", "n", "t", "s"], TensorProto.BOOL))
+    chosen = ["mask", "low", "scaled"] if inverted else ["mask", "scaled", "low"]
+    nodes = [
+        helper.make_node("Transpose", ["key"], ["turned"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["query", "turned"], ["scores"]),
+        helper.make_node("Mul", ["scores", "scale"], ["scaled"]),
+        helper.make_node("Where", chosen, ["seen"]),
+        helper.make_node("Softmax", ["seen"], ["weights"], axis=axis),
+        helper.make_node("MatMul", ["weights", "value"], ["out"]),
+    ]
+    numbers = {"scale": scale, "low": -1e30}
+    constants = [numpy_helper.from_array(np.array(x, np.float32), name) for name, x in numbers.items()]
+    made = helper.make_graph(nodes, "g", given, [info("out", ["B", "N", "T", "V"])], initializer=constants)
+    onnx.save(helper.make_model(made, ir_version=11, opset_imports=[helper.make_opsetid("", 23)]), file)
