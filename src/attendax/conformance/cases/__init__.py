@@ -17,15 +17,15 @@ from . import (
     gradients,
     invariance,
     kinds,
-    ladder,
     leaks,
     masks,
+    pool,
     refusals,
     sinks,
     values,
 )  # fmt: skip
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
-from .ladder import EXAMPLES
+from .pool import EXAMPLES
 
 CASES: tuple[Case, ...] = (
     *values.CASES,
@@ -52,7 +52,7 @@ BACKWARD = "backward"  # the level of gradients alone
 
 def named(name: str) -> Case | None:
     """The case of a name, in ``CASES`` or drawn in some run."""
-    return BY_NAME.get(name) or ladder.named(name)
+    return BY_NAME.get(name) or pool.named(name)
 
 
 def choose(

@@ -6,77 +6,60 @@ times, and the row is taken that shows most of what is missing for its seconds.
 
 import itertools
 import random
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .case import FORWARD, GRADIENT, PAIRS, Case
 from .how import How
-
-LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), "from 2,048": (2048, 4096)}
-TRIED = "small"
-BLOCKS = (64, 128, 256, 512)
-LONG, SQUARE, OTHER, ODD = "from 2,048", "T = S", "T != S", "odd"
-FEW = (1, 4, 16)
-WIDTHS = (64, 80, 96, 100, 128, 192, 256)
-ASKED = {  # lines and call
-    "plain": ("", ""),
-    "causal": ("", "is_causal=True"),
-    "key lengths": ('key_lengths = rng.integers(S // 2, S + 1, B).astype("int32")', "key_lengths=key_lengths"),
-}
-NUMBERS = {
-    "normal": "",
-    "logits to 60": 'query = (3 if dtype == "bfloat16" else 12) * query',  # it has no digits for more
-    "values about 1": "value = value + 1",  # a sum of so many in bfloat16 stops early
-    "equal keys": "key[..., ::2, :] = key[..., :1, :]",
-    "heavy tails": "key, value = (x * np.exp(rng.standard_normal(x.shape)).astype(dtype) for x in (key, value))",
-    "a value that stands out": "value[..., S // 2, :] = 100",
-}
-Axes = dict[str, tuple[Any, ...]]
-AXES: Axes = {  # the first value of each is the one that most implementations take
-    "direction": (FORWARD, GRADIENT),
-    "dtype": (None, "bfloat16"),  # None: that of the run
-    "asked": tuple(ASKED),
-    "numbers": tuple(NUMBERS),
-    "B": (1, 2, 3, 4, 8),
-    "N": (16, 1, 4, 8, 12, 32, 64),
-    "groups": (1, 2, 4, 8, 16),  # query heads for each key head
-    "queries": (SQUARE, OTHER, *FEW),
-    "keys": tuple(LENGTHS),
-    "edge": (0, -1, 1, ODD),  # how far lengths are from a multiple of a block
-    "D": WIDTHS,
-    "V": ("D", *WIDTHS),
-}
-POOL = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in AXES.items())
-USES = (  # in each direction a run has each value of each axis, and these
-    {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 0},
-    {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 1},
-    {"queries": 16, "keys": LONG},
-    {"queries": 1, "keys": LONG},
-    {"B": 8, "N": 64},
-    {"keys": LONG, "dtype": "bfloat16", "numbers": "values about 1"},
-    {"keys": LONG, "dtype": "bfloat16", "numbers": "normal", "queries": SQUARE},
+from .pool import (
+    ASKED,
+    AXES,
+    FEW,
+    FROM_THE_FIRST,
+    LENGTHS,
+    NUMBERS,
+    ODD,
+    OTHER,
+    SQUARE,
+    USES,
+    Axes,
+    Row,
+    can_be,
+    case_of,
+    is_held_by,
 )
-REFUSABLE = ("direction", "dtype", "asked", "groups", "queries", "edge", "D", "V")
+
+TRIED, TRIED_LENGTHS = "small", (128, 255)
+BLOCKS = (64, 128, 256, 512)
+REFUSABLE = ("direction", "dtype", "asked", "groups", "queries", "keys", "edge", "D", "V")
 MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 squared; in the arrays and the result
-LEAST, SHARE = 0.3, 1 / 10  # seconds of a case, to compile it; and of the budget the most for one
-TRIES, DRAWS = 16, 500
-NAME = re.compile(r"(gradient: )?ladder: (.+?), (.+?), (B=.+?)(?:, (bfloat16))?")
-Row = dict[str, Any]
+MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
+LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
+SHARE = 1 / 10  # of the budget the most for one case
+TRIES = 16
+DRAWS = {0: 60, 2: 300, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
 Part = frozenset[tuple[str, Any]]
+LONGER = [frozenset(({"direction": way} | use).items()) for use in USES for way in AXES["direction"]]
 
 
 class Rung(NamedTuple):
-    """A row, its case, and the seconds that the judge needs for it."""
+    """A row, its sizes, and the seconds that the judge needs for it."""
 
     row: Row
-    case: Case
+    sizes: dict[str, int]
     seconds: float
+
+    @property
+    def case(self) -> Case:
+        """What is asked."""
+        row = self.row
+        return case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"])
 
     def shows(self, missing: set[Part]) -> set[Part]:
         """What is missing and in the row."""
-        pairs = {frozenset(pair) for pair in itertools.combinations(self.row.items(), 2)}
-        return pairs & missing | {part for part in missing if len(part) > 2 and part <= self.row.items()}
+        items = self.row.items()
+        pairs = {frozenset(pair) for pair in itertools.combinations(items, 2)}
+        return (pairs | {part for part in LONGER if part <= items}) & missing
 
 
 class Ladder(NamedTuple):
@@ -86,11 +69,71 @@ class Ladder(NamedTuple):
     left_out: tuple[str, ...]
 
 
+class Drawing:
+    """The drawing of a run: its chance, the values of the axes, and the seconds of the least case."""
+
+    def __init__(self, how: How, axes: Axes, least: float) -> None:
+        self.rng, self.axes, self.least = random.Random(how.seed), axes, least
+
+    def choice(self, values: Any) -> Any:
+        """One of them: ``random.choice`` takes thrice the time."""
+        return values[int(self.rng.random() * len(values))]
+
+    def completed(self, part: Row, missing: set[Part]) -> Iterator[Rung]:
+        """Rows that have a part, the other values at random, mostly of those that this direction has not had."""
+        way = ("direction", part.get("direction", self.choice(self.axes["direction"])))
+        axes = self.axes
+        if "option" in part:
+            axes = axes | {"asked": tuple(x for x in axes["asked"] if ASKED[x].option == part["option"])}
+        fixed, chance = dict([way]) | part, self.rng.random
+        free = [(axis, values) for axis, values in axes.items() if axis not in fixed]
+        new = [tuple(x for x in values if frozenset({way, (axis, x)}) in missing) for axis, values in free]
+        both = [(axis, values, some) for (axis, values), some in zip(free, new, strict=True)]
+        for _ in range(DRAWS[len(part) if "direction" in part else 0]):
+            row = fixed | {
+                axis: self.choice(some if some and chance() < 0.7 else values) for axis, values, some in both
+            }
+            if can_be(row) and (rung := self.rung(row)):
+                yield rung
+
+    def rung(self, row: Row) -> Rung | None:
+        """The row at lengths that are drawn; nothing where it is too large."""
+        S = self._length(row["keys"], row["edge"])
+        T = {SQUARE: S, OTHER: 0}.get(row["queries"], row["queries"])
+        few = row["asked"] in FROM_THE_FIRST and not isinstance(row["keys"], int)  # fewer would see few of the keys
+        T = T or self._length(row["keys"] if few else self.choice(self.axes["keys"]), row["edge"])
+        if row["queries"] == OTHER and T == S:
+            return None
+        B, N, G, D = row["B"], row["N"], row["N"] // row["groups"], row["D"]
+        sizes = {"B": B, "N": N, "G": G, "T": T, "S": S, "D": D, "V": D if row["V"] == "D" else row["V"]}
+        width, asked = D + sizes["V"], ASKED[row["asked"]]
+        pairs, numbers = B * N * T * S, B * (N * T + G * S) * width + eval(asked.holds, {}, sizes)
+        if pairs > MOST_PAIRS or numbers > MOST_NUMBERS:
+            return None
+        if row["dtype"] == "float16" and pairs * width > MOST_IN_FLOAT16:
+            return None
+        each = (70 + 0.2 * width) * (2 if row["direction"] == GRADIENT else 1) * (4 if asked.option == "held" else 1)
+        seconds = self.least + (pairs * each + numbers * 60) * 1e-9  # the reference and plain NumPy, as measured
+        more = {"option": asked.option, "edge": None if isinstance(row["keys"], int) else row["edge"]}
+        return Rung(row | more, sizes, seconds)
+
+    def _length(self, scale: Any, edge: Any) -> int:
+        """A length of a scale: beside a multiple of a block, or odd and not beside one; or the length that is given."""
+        if isinstance(scale, int):
+            return scale
+        least, most = LENGTHS.get(scale, TRIED_LENGTHS)
+        if edge == ODD:
+            return 64 * self.rng.randint(least // 64, most // 64 - 1) + self.rng.randrange(3, 62, 2)
+        block = self.choice([block for block in BLOCKS if block <= most])
+        return block * self.rng.randint(-(-least // block), most // block) + int(edge or 0)
+
+
 def ladder(
     how: How,
     level: str = "everything",
     offers: Callable[[Case], bool] | None = None,
-    takes: Callable[[Case], bool] = bool,
+    takes: Callable[[Case], bool] | None = None,
+    arrays: str = "numpy",
 ) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent: single values, uses, then pairs of values.
 
@@ -99,37 +142,30 @@ def ladder(
         level: "forward" is without gradients, "backward" has nothing else.
         offers: whether the implementation takes a case. A value that it refuses at a small size is asked there alone.
         takes: whether the sizes of a case are those of a call that it takes at all.
+        arrays: its kind, by which a case costs more or less.
     """
     if not how.budget:
         return Ladder((), ())
-    rng = random.Random(how.seed)
-    axes, found = _taken(_axes(how, level), rng, offers, takes)
-    uses = [{"direction": way} | use for use in USES for way in axes["direction"]]
-    pairs = [{a: x, b: y} for a, b in itertools.combinations(axes, 2) for x in axes[a] for y in axes[b]]
-    parts = [part for part in uses + pairs if all(x in axes[axis] for axis, x in part.items())]
-    parts.sort(key=lambda part: ("direction" not in part, len(part), rng.random()))
+    axes = _axes(how, level)
+    if arrays == "jax":  # nothing writes to its results, and calls without jit take long
+        axes |= {"asked": tuple(x for x in axes["asked"] if ASKED[x].option != "held")}
+    drawing = Drawing(how, axes, LEAST[arrays])
+    found = _refused(drawing, offers, takes)
+    parts = _parts(drawing)
     missing = {frozenset(part.items()) for part in parts}
     left = how.budget - sum(rung.seconds for rung in found)
     for part in parts:
-        if frozenset(part.items()) in missing and left > LEAST and (found or "direction" in part):
-            most = min(left, max(2 * LEAST, SHARE * how.budget))
-            rungs = (rung for rung in _completed(part, axes, missing, rng) if rung.seconds <= most and takes(rung.case))
-            if tries := list(itertools.islice(rungs, TRIES)):
+        if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
+            most = min(left, max(2 * drawing.least, SHARE * how.budget))
+            rungs = (rung for rung in drawing.completed(part, missing) if rung.seconds <= most)
+            taken = filter(lambda rung: takes(rung.case), rungs) if takes else rungs
+            if tries := list(itertools.islice(taken, TRIES)):
                 found.append(max(tries, key=lambda rung: len(rung.shows(missing)) / rung.seconds))
                 left -= found[-1].seconds
                 missing -= found[-1].shows(missing)
     left_out = [part for part in parts if "direction" in part and frozenset(part.items()) in missing]
     told = tuple(", ".join(f"{axis} {x}" for axis, x in part.items()).removeprefix("direction ") for part in left_out)
     return Ladder(tuple({rung.case.name: rung.case for rung in found}.values()), told)
-
-
-def named(name: str) -> Case | None:
-    """The case of a name."""
-    if not (found := NAME.fullmatch(name)):
-        return None
-    gradient, asked, numbers, sizes, dtype = found.groups()
-    given = {axis: int(size) for axis, _, size in (pair.partition("=") for pair in sizes.split())}
-    return _case(GRADIENT if gradient else FORWARD, asked, numbers, given, dtype)
 
 
 def _axes(how: How, level: str) -> Axes:
@@ -140,103 +176,62 @@ def _axes(how: How, level: str) -> Axes:
             given.setdefault(other, given[one])
     axes = AXES | {axis: (given[axis],) for axis in "BNDV" if axis in given}
     if "S" in given:
-        axes |= {"queries": (given["T"],), "keys": (given["S"],), "edge": (0,)}
+        axes |= {
+            "queries": (SQUARE if given["T"] == given["S"] else given["T"],),
+            "keys": (given["S"],),
+            "edge": (None,),
+        }
     if "N" in given:
         axes |= {"groups": (given["N"] // max(given["G"], 1),)}
     if how.dtype != "float32":
         axes |= {"dtype": (None,)}
+    if how.dtype in ("bfloat16", "float16"):
+        axes |= {"numbers": tuple(x for x in NUMBERS if is_held_by(how.dtype, x))}
     return axes | {FORWARD: {"direction": (FORWARD,)}, "backward": {"direction": (GRADIENT,)}}.get(level, {})
 
 
-def _taken(
-    axes: Axes, rng: random.Random, offers: Callable[[Case], bool] | None, takes: Callable[[Case], bool]
-) -> tuple[Axes, list[Rung]]:
-    """The values that an implementation takes, and the small cases of those that it refuses."""
+def _parts(drawing: Drawing) -> list[Row]:
+    """What a run should have, the first the most: single values and uses in each direction, then pairs of values."""
+    axes = drawing.axes | {"option": tuple(ASKED[x].option for x in drawing.axes["asked"])}
+    uses = [{"direction": way} | use for use in USES for way in axes["direction"]]
+    pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
+    parts = [part for part in uses + pairs if all(x in axes[axis] for axis, x in part.items())]
+    return sorted(parts, key=lambda part: ("direction" not in part, len(part), drawing.rng.random()))
+
+
+def _refused(
+    drawing: Drawing, offers: Callable[[Case], bool] | None, takes: Callable[[Case], bool] | None
+) -> list[Rung]:
+    """The small cases of the values that an implementation refuses, which are taken out of the axes."""
+    axes = drawing.axes
     small = {axis: values[0] for axis, values in axes.items()}
     small |= {"keys": TRIED} if len(axes["keys"]) > 1 else {}
     small |= {"N": 1} if len(axes["N"]) > 1 else {}
 
     def at_lengths(row: Row) -> Rung | None:
         """At lengths that it takes, where some draws have them."""
-        rung = _rung(row, rng)
-        tries = TRIES
-        while rung and not takes(rung.case) and (tries := tries - 1):
-            rung = _rung(row, rng)
-        return rung
+        tries = list(filter(None, (drawing.rung(row) for _ in range(TRIES if takes else 1))))
+        return next((rung for rung in tries if takes and takes(rung.case)), tries[0] if tries else None)
 
-    plainest = (small | {"asked": asked, "D": D} for D in axes["D"] for asked in axes["asked"])
-    usable = (row for row in plainest if offers and (rung := at_lengths(row)) and offers(rung.case))
+    plainest = (small | {"asked": asked, "D": D} for D in axes["D"] for asked in axes["asked"][:3])
+    usable = (row for row in plainest if offers and can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
     refused: list[Rung] = []
     if offers is None or (base := next(usable, None)) is None:
-        return axes, refused
+        return refused
     for axis in REFUSABLE:
         rows = {x: base | {axis: x} for x in axes[axis] if x != base[axis]}
         if axis == "V":  # another width than that of the keys
             rows = {x: row | {"D": next((D for D in axes["D"] if x != D), x)} for x, row in rows.items()}
         if axis == "groups" and len(axes["N"]) > 1:
             rows = {x: row | {"N": x} for x, row in rows.items()}
+        if axis == "keys":  # the long ones cost too much
+            rows = {x: row for x, row in rows.items() if isinstance(x, int)}
+        if axis == "asked":
+            rows |= {"cache": rows["cache"] | {"queries": 4}} if "cache" in rows else {}
         tried = ((x, at_lengths(row)) for x, row in rows.items())
         no = {x: rung for x, rung in tried if rung and not offers(rung.case)}
-        axes = axes | {axis: tuple(x for x in axes[axis] if x not in no)}
+        axes = drawing.axes = drawing.axes | {axis: tuple(x for x in axes[axis] if x not in no)}
         refused += no.values()
-    if axes["asked"] == ("causal",):  # where few queries would see few of the keys
-        axes = axes | {"queries": tuple(x for x in axes["queries"] if x not in FEW)}
-    return axes, refused
-
-
-def _completed(part: Row, axes: Axes, missing: set[Part], rng: random.Random) -> Iterator[Rung]:
-    """Rows that have a part, the other values at random, mostly of those that this direction has not had."""
-    way = ("direction", part.get("direction", rng.choice(axes["direction"])))
-    new = {axis: tuple(x for x in values if frozenset({way, (axis, x)}) in missing) for axis, values in axes.items()}
-
-    def drawn(axis: str) -> Any:
-        values = new[axis] if new[axis] and rng.random() < 0.7 else axes[axis]
-        return values[int(rng.random() * len(values))]  # ``choice`` takes thrice the time
-
-    draws = DRAWS if "direction" in part else DRAWS // 4  # of other pairs, many cannot be
-    rows = ({axis: drawn(axis) for axis in axes} | dict([way]) | part for _ in range(draws))
-    return filter(None, (_rung(row, rng) for row in rows))
-
-
-def _rung(row: Row, rng: random.Random) -> Rung | None:
-    """The row at lengths that are drawn; nothing where heads do not divide, or it is too large.
-
-    Few queries are not causal: from key 0 on, they would see few of the keys.
-    """
-    if row["N"] % row["groups"] or (row["asked"] == "causal" and row["queries"] in FEW):
-        return None
-    S = _length(row["keys"], row["edge"], rng)
-    T = {SQUARE: S, OTHER: _length(rng.choice(tuple(LENGTHS)), row["edge"], rng)}.get(row["queries"], row["queries"])
-    B, N, G, D = row["B"], row["N"], row["N"] // row["groups"], row["D"]
-    V = D if row["V"] == "D" else row["V"]
-    pairs, numbers = B * N * T * S, B * (N * T + G * S) * (D + V)
-    if pairs > MOST_PAIRS or numbers > MOST_NUMBERS:
-        return None
-    each = (50 + 0.15 * (D + V)) * (2 if row["direction"] == GRADIENT else 1)
-    seconds = LEAST + (pairs * each + numbers * 60) * 1e-9  # the reference and plain NumPy on one core, as measured
-    sizes = {"B": B, "N": N, "G": G, "T": T, "S": S, "D": D, "V": V}
-    return Rung(row, _case(row["direction"], row["asked"], row["numbers"], sizes, row["dtype"]), seconds)
-
-
-def _case(direction: str, asked: str, numbers: str, sizes: dict[str, int], dtype: str | None) -> Case:
-    words = [f"ladder: {asked}", numbers, " ".join(f"{axis}={size}" for axis, size in sizes.items()), dtype]
-    lines = "\n".join(filter(None, (NUMBERS[numbers], ASKED[asked][0])))
-    return Case(
-        "gradient: " * (direction == GRADIENT) + ", ".join(filter(None, words)), "L11", "sizes as people run them",
-        direction=direction, lines=lines, call=ASKED[asked][1], sizes=sizes, dtype=dtype,
-    )  # fmt: skip
-
-
-def _length(scale: Any, edge: Any, rng: random.Random) -> int:
-    """A length of a scale: beside a multiple of a block, or odd and not beside one; or the length that is given."""
-    if isinstance(scale, int):
-        return scale
-    least, most = LENGTHS.get(scale, (128, 255))
-    if edge == ODD:
-        return 64 * rng.randint(least // 64, most // 64 - 1) + rng.randrange(3, 62, 2)
-    block = rng.choice([block for block in BLOCKS if block <= most])
-    return block * rng.randint(-(-least // block), most // block) + int(edge)
-
-
-SMALL = {"B": 1, "N": 2, "G": 2, "T": 128, "S": 128, "D": 64, "V": 64}
-EXAMPLES = tuple(_case(way, "plain", "normal", SMALL, None) for way in AXES["direction"])  # of what a run draws
+    if FROM_THE_FIRST.issuperset(axes["asked"]) and "cache" not in axes["asked"]:  # few queries see few of the keys
+        drawing.axes = axes | {"queries": tuple(x for x in axes["queries"] if x not in FEW)}
+    return refused

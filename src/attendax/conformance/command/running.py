@@ -17,7 +17,7 @@ from ..adapters.adapter import version_of
 from ..adapters.implementation import Implementation
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
-from ..cases.ladder import EXAMPLES, POOL
+from ..cases.pool import EXAMPLES, POOL
 from ..checking import check, judge
 from ..judge.asking import alone
 from ..judge.forms import as_found

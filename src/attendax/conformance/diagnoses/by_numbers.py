@@ -15,6 +15,7 @@ from .hypothesis import loosely, multiplied
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
 MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
+ZEROS = "the result is all zeros"
 FACTORS = 1e-4  # how constant a factor is
 SYMBOLS: dict[str, Callable[[Mapping[str, float]], float]] = {
     "2": lambda x: 2,
@@ -169,6 +170,12 @@ def _factor(trial: Trial) -> dict[str, float]:
         if size and factor and abs(factor - 1) > 1e-3 + 2 * _eps(trial):
             off[leaf] = factor
     return off
+
+
+def is_all_zeros(trial: Trial) -> bool:
+    """Whether nothing is computed, or nothing of it arrives."""
+    out = trial.got.get("out", np.ones(0))
+    return bool(out.size) and not np.any(out) and bool(np.any(trial.expected().get("out", 0)))
 
 
 def from_a_block_on(trial: Trial) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..adapters.implementation import Implementation, Known, explains
-from ..cases.case import SIZES, Case
+from ..cases.case import FORWARD, GRADIENT, HELD, SIZES, Case
 from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import CHANGES, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
-from . import by_running, of_formulas, of_inputs, of_packs, of_pairs
+from . import by_numbers, by_running, of_formulas, of_inputs, of_packs, of_pairs
 from .causes import (
     LARGE,
     ORDER,
@@ -90,11 +90,16 @@ def _known(entry: Known, left: list[Outcome]) -> Cause | None:
 
 
 def _has_numbers(outcome: Outcome) -> bool:
-    return bool(outcome.got) and outcome.case.judge in ("value", "merged") and outcome.verdict is not Verdict.LEAK
+    return (
+        bool(outcome.got) and outcome.case.judge in ("value", "held", "merged") and outcome.verdict is not Verdict.LEAK
+    )
 
 
 def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
-    trial = Trial(implementation, outcome.case, how if outcome.seed is None else how._replace(seed=outcome.seed))
+    case = outcome.case
+    if case.judge == "held":  # as what is wrong at once
+        case = case._replace(judge="value", direction=FORWARD if case.direction == HELD else GRADIENT)
+    trial = Trial(implementation, case, how if outcome.seed is None else how._replace(seed=outcome.seed))
     trial.got = dict(outcome.got)
     return trial
 
@@ -107,6 +112,9 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
         causes.append(cause_of(name, take(left, {outcome.case.name}), 1))
     if taken := take(left, {o.case.name for o in left if o.finding.message.startswith(CHANGES)}):
         causes.append(cause_of(CHANGES, taken, len(taken)))
+    zeros = {name for name, trial in trials.items() if by_numbers.is_all_zeros(trial)}
+    if zeros and zeros == {name for name, trial in trials.items() if "out" in trial.got}:  # every result that is wrong
+        causes.append(cause_of(by_numbers.ZEROS, take(left, zeros)))
     for name, look, remedy in (
         (by_running.UNWRITTEN, by_running.is_unwritten, ""),
         (by_running.RACE, by_running.is_unsteady, ""),

@@ -134,9 +134,10 @@ def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
     if by_running.is_right_anew(trial):
         return cause._replace(name=by_running.ANEW, remedy="", tried=1)
     trial = by_running.smaller(trial)
-    name = by_probing.told(trial) or by_numbers.from_a_block_on(trial)
-    if not name and (where := by_running.where_wrong(trial)):
-        name = f"wrong only where {where}"
+    zeros = by_numbers.ZEROS * by_numbers.is_all_zeros(trial)
+    name = zeros or by_probing.told(trial) or by_numbers.from_a_block_on(trial)
+    if (zeros or not name) and (where := by_running.where_wrong(trial)):
+        name = f"{zeros or 'wrong only'} where {where}"
     options = ", ".join(sorted(options_of(trial.case)))
     name += f", with {options}" * bool(name and options)
     return cause._replace(name=BACKWARD * (trial.case.level != FORWARD) + name) if name else cause

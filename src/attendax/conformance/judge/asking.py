@@ -44,6 +44,7 @@ def asked(made: Implementation, only: Iterable[str] | None, level: str, how: How
         level,
         functools.partial(offers, made, how=how),
         lambda case: not made.form.lacking(case),
+        made.arrays,
     )
     return Asked(made, as_taken(made, chosen(only, level, how, found.cases)), found.left_out)
 

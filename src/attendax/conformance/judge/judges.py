@@ -200,6 +200,7 @@ def held(trial: Trial) -> Finding:
         now = got.get(f"held {leaf.removeprefix('grad ')}", then)
         if then.shape == now.shape and (differ := ~((then == now) | (np.isnan(then) & np.isnan(now)))).any():
             return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
+    trial.got = {leaf: x for leaf, x in got.items() if leaf in wanted}
     return compared(trial, got, wanted)
 
 

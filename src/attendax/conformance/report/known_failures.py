@@ -4,7 +4,7 @@ from typing import NamedTuple, Self
 
 from ..adapters.implementation import matches
 from ..cases import CASES, Case, named
-from ..cases.ladder import EXAMPLES
+from ..cases.pool import EXAMPLES
 from ..judge.verdicts import Finding, Verdict
 from .outcomes import Outcome
 
