@@ -131,7 +131,7 @@ class TestMarkdown:
         ):
             assert part in text
         assert text.count("````python\n") == len(awkward.failures) == 5
-        assert "- no argument return\\_lse: L9 lse; L9 merge" in text
+        assert "| no argument return\\_lse | L9 lse; L9 merge |" in text
         assert "at 3 of 5" in text
         assert "\x1b" not in text
 

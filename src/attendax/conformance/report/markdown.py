@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from ..judge.verdicts import Verdict
 from .outcomes import KINDS, Cause, Outcome, Outcomes
-from .summary import about, by_reason, clean, law_rows, number_of, summary
+from .summary import about, clean, law_rows, number_of, summary, tables
 
 
 def escaped(text: str) -> str:
@@ -44,28 +43,9 @@ def markdown(report: Outcomes) -> str:
         parts += ["## Causes\n", *(cause_markdown(cause, report) for cause in report.causes)]
     if report.failures:
         parts += ["## Faults\n", *map(_fault, report.failures)]
-    if designed := report.by_design:
-        rows = [[o.case.law, o.case.name, o.finding.message] for o in designed]
-        parts += [
-            "## By design\n",
-            "Documented, so neither fault nor pass.\n",
-            table(("law", "case", "contract"), rows),
-        ]
-    if expected := [o for o in report.cases if o.known]:
-        rows = [[o.case.law, o.case.name, o.verdict.value, o.known] for o in expected]
-        parts += ["## Known failures\n", table(("law", "case", "now", "why"), rows)]
-    conventions = [outcome for outcome in report.cases if outcome.verdict is Verdict.CONVENTION]
-    if conventions:
-        rows = [[o.case.law, o.case.name, o.finding.message] for o in conventions]
-        parts += ["## Differs by convention\n", "Declared, so no fault.\n", table(("law", "case", "convention"), rows)]
-    if reasons := by_reason(report):
-        parts.append("## Not offered\n")
-        parts.append("".join(f"- {escaped(reason)}: {escaped(_names(found))}\n" for reason, found in reasons.items()))
+    for title, note, header, rows, _ in tables(report):
+        parts += filter(None, [f"## {title}\n", note and f"{note}\n", table(header, rows)])
     return "\n".join(parts)
-
-
-def _names(outcomes: Iterable[Outcome]) -> str:
-    return "; ".join(f"{outcome.case.law} {outcome.case.name}" for outcome in outcomes)
 
 
 def _fault(outcome: Outcome) -> str:

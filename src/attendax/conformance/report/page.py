@@ -6,7 +6,7 @@ from html import escape
 
 from ..judge.verdicts import Verdict
 from .outcomes import KINDS, LAWS, Cause, Outcome, Outcomes, Tally
-from .summary import clean, laws_of, summary, times
+from .summary import clean, laws_of, number_of, summary, times
 
 STYLES = {Verdict.OK: "ok", Verdict.CONVENTION: "other", Verdict.BY_DESIGN: "other", Verdict.NOT_OFFERED: "none"}
 STYLES |= {Verdict.NOT_JUDGED: "none"}
@@ -181,7 +181,7 @@ def _section(k: int, report: Outcomes) -> str:
 def _cause(cause: Cause) -> str:
     """What is wrong, where, and how many cases show it."""
     where = f" <code>{text(cause.where)}</code>" if cause.where else ""
-    number = f"{len(cause.cases)} case{'s' * (len(cause.cases) != 1)}"
+    number = number_of(len(cause.cases), "case")
     script = f'<div class="script"><pre>{text(cause.script)}</pre></div>' if cause.script else ""
     told = f"<strong>{cause.harm.value}</strong>: {text(cause.name)}{where} <span class='soft'>({number})</span>"
     return f"<li>{told}{f'<details><summary>script</summary>{script}</details>' if script else ''}</li>"

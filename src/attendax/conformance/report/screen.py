@@ -1,11 +1,9 @@
 """What a terminal shows: one screen, the same through a pipe."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..judge.verdicts import Verdict
 from .outcomes import Cause, Outcome, Outcomes
-from .summary import clean, profile_told, summary
+from .summary import clean, number_of, profile_told, summary, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +44,7 @@ def _print_cause(number: int, cause: Cause, report: Outcomes, console: "Console"
 
     head = Text.assemble((f"{number}. {cause.harm.value}: ", "bold red"), (clean(cause.name), "bold"))
     console.print(head)
-    cases = f"{len(cause.cases)} cases" if len(cause.cases) > 1 else "1 case"
+    cases = number_of(len(cause.cases), "case")
     first = next((o for o in report.cases if o.case.name == cause.cases[0]), None)
     shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
     told = f"{cases}, such as {shown}" if len(cause.cases) > 1 else shown
@@ -73,24 +71,15 @@ def _print_fault(outcome: Outcome, console: "Console") -> None:
 
 
 def _print_rest(report: Outcomes, console: "Console") -> None:
-    """What is no fault: conventions, contracts and known failures."""
+    """What is no fault, a line each; and what the budget had no room for."""
     from rich.text import Text
 
-    def line(label: str, outcomes: Sequence[Outcome], words: str) -> None:
-        number = "1 case" if len(outcomes) == 1 else f"{len(outcomes)} cases"
-        console.print(Text(clean(f"{label} ({number}): {words}"), "dim"))
-
-    designed = [o for o in report.cases if o.verdict is Verdict.CONVENTION]
-    if designed:
-        line("differs by convention", designed, "; ".join(dict.fromkeys(o.finding.message for o in designed)))
-    if contracts := report.by_design:
-        line("by design", contracts, "; ".join(dict.fromkeys(o.finding.message.partition(" (")[0] for o in contracts)))
-    if listed := [o for o in report.cases if o.known]:
-        passed = [o.case.name for o in listed if not o.verdict.fails]
-        line("known failures", listed, f"no longer failing: {'; '.join(passed)}" if passed else "all still fail")
+    lines = [table.line for table in tables(report) if table.line]
     if report.left_out:
         told = "; ".join(report.left_out[:3]) + "; ..." * (len(report.left_out) > 3)
-        console.print(Text(f"left out for want of budget ({len(report.left_out)}): {told}", "dim"))
+        lines.append(f"left out for want of budget ({len(report.left_out)}): {told}")
+    for line in lines:
+        console.print(Text(clean(line), "dim"))
 
 
 def _print_scripts(report: Outcomes, console: "Console") -> None:

@@ -3,6 +3,7 @@
 import collections
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
@@ -21,13 +22,49 @@ def times(multiple: float | None) -> str:
     return f"{multiple:.2f} x" if multiple < 99.995 else f"{multiple:.0e} x".replace("e+0", "e").replace("e+", "e")
 
 
-def by_reason(report: Outcomes) -> dict[str, list[Outcome]]:
+class Table(NamedTuple):
+    """Cases that are no fault, why, a row for each, and all of it in a line; empty where the coverage says it."""
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    line: str = ""
+
+
+def tables(report: Outcomes) -> list[Table]:
+    """What is no fault: contracts, known failures, conventions, and what is not offered."""
+    designed, known = report.by_design, [o for o in report.cases if o.known]
+    conventions = [o for o in report.cases if o.verdict is Verdict.CONVENTION]
+    passed = [o.case.name for o in known if not o.verdict.fails]
+    now = f"no longer failing: {'; '.join(passed)}" if passed else "all still fail"
+    found = [
+        _table("By design", "Documented, so neither fault nor pass.", "contract", designed, " ("),
+        _table("Differs by convention", "Declared, so no fault.", "convention", conventions),
+        Table(
+            "Known failures", "", ("law", "case", "now", "why"),
+            [(o.case.law, o.case.name, o.verdict.value, o.known) for o in known],
+            f"known failures ({number_of(len(known), 'case')}): {now}",
+        ),
+        Table("Not offered", "", ("why", "cases"), list(_by_reason(report).items())),
+    ]  # fmt: skip
+    return [table for table in found if table.rows]
+
+
+def _table(title: str, note: str, column: str, outcomes: Sequence[Outcome], end: str = "\n") -> Table:
+    rows = [(o.case.law, o.case.name, o.finding.message) for o in outcomes]
+    said = "; ".join(dict.fromkeys(message.partition(end)[0] for _, _, message in rows))
+    line = f"{title.lower()} ({number_of(len(rows), 'case')}): {said}"
+    return Table(title, note, ("law", "case", column), rows, line)
+
+
+def _by_reason(report: Outcomes) -> dict[str, str]:
     """The cases that are not offered, by the reason."""
     found = collections.defaultdict(list)
-    for outcome in report.cases:
-        if outcome.verdict is Verdict.NOT_OFFERED:
-            found[outcome.finding.message.removeprefix("NotImplementedError: ")].append(outcome)
-    return dict(found)
+    for o in report.cases:
+        if o.verdict is Verdict.NOT_OFFERED:
+            found[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
+    return {reason: "; ".join(names) for reason, names in found.items()}
 
 
 def about(report: Outcomes) -> list[tuple[str, str]]:
