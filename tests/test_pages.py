@@ -126,7 +126,7 @@ def test_numbers_are_drawn_by_their_size():
     ("array", "message"),
     [
         (np.ones(3), r"^Pictures: a has shape \(3,\) but must end in \(T, S\)"),
-        (np.ones((200, 200)), r"^Pictures: there are 40,000 squares, of which at most 16,384 are drawn"),
+        (np.ones((200, 200)), r"^Pictures: there are 40,000 squares, and at most 16,384 are drawn"),
     ],
 )
 def test_refuses(array, message):

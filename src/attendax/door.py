@@ -1,4 +1,4 @@
-"""The door: attention by the whole law, by the fastest path that keeps it."""
+"""``attendax.attention``: arguments are checked, then the call runs on one device, or where its arrays lie."""
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
@@ -55,7 +55,7 @@ def attention(
         key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
         value: (..., G, S, V).
         mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
-            value from ``attendax.masks``, of which tiles without any allowed pair are skipped.
+            value from ``attendax.masks``: tiles in which it allows no pair are skipped.
         bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
         score_mod: None, or a value from ``attendax.scores``.
         scale: a number; 1/√D unless given.

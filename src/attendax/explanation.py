@@ -1,4 +1,4 @@
-"""Which path a call takes, and why; what it does and what it spares itself (L16)."""
+"""``attendax.explain``: the backend of a call, and why; its tiles, FLOPs and memory (L16)."""
 
 import dataclasses
 import math

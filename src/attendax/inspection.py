@@ -1,4 +1,4 @@
-"""Attention inspected without its T x S weights: what they look like, row by row, and some of them."""
+"""Statistics and selected rows or columns of the weights, without all T x S of them."""
 
 import dataclasses
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Masks as values: who may look at whom, said in a few numbers instead of T x S truth values (L3, L4).
+"""Masks as values: which query may look at which key, from a few numbers instead of T x S truth values (L3, L4).
 
 A mask is a pytree: offsets, lengths, ids and arrays are leaves and may be traced; the rest is part of its structure.
 Combine masks with ``&``, ``|`` and ``~``. Offsets, lengths and ids have the leading axes of the scores without the head

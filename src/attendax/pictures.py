@@ -49,7 +49,7 @@ class Pictures:
                 self.arrays[name if alone else f"{name} [{', '.join(map(str, at))}]"] = array[at]
         squares = sum(array.size for array in self.arrays.values())
         if squares > LARGEST:
-            facts = f"there are {squares:,} squares, of which at most {LARGEST:,} are drawn."
+            facts = f"there are {squares:,} squares, and at most {LARGEST:,} are drawn."
             checks.fail(ValueError, "Pictures", facts, advice="Fewer tokens show the same rule: mask.show(16, 16).")
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Score modifiers as values: what changes a score before bias and mask (L2).
+"""Score modifiers as values: functions of a score, applied before bias and mask (L2).
 
 A modifier is a pytree: its arrays (slopes, tables, offsets, logits) are leaves, may be traced, and get their gradient
 where they are floating; the rest is part of its structure. ``spec`` and ``ops`` say what each kind does.
@@ -153,8 +153,8 @@ def from_function(f: Callable[..., Any], *arrays: Any) -> ScoreModifier:
         arrays: arrays, numbers or pytrees of them, passed on to f; what is floating gets its gradient. Where the
             queries begin among the keys is one of them: ``lambda s, positions, offset: ...``.
 
-    f is also asked for pairs that the mask forbids, of which it gets the score 0. Its derivative should be finite
-    there: the gradient of ``log(w)`` at a padded ``w = 0`` is 0 times infinity, NaN, as everywhere in JAX.
+    f is also called for pairs that the mask forbids, with the score 0. Its derivative should be finite there: the
+    gradient of ``log(w)`` at a padded ``w = 0`` is 0 times infinity, NaN, as everywhere in JAX.
 
     Raises:
         TypeError: f is not callable, or something is neither array nor number.

@@ -61,7 +61,7 @@ def whole(path: Place) -> Iterator[IO[bytes]]:
         if not stream:
             os.replace(part, target)
     except OSError as error:
-        if error.filename == part:  # nobody knows that name
+        if error.filename == part:  # the user does not know that name
             error.filename, error.filename2 = os.fspath(path), None
         raise
     finally:

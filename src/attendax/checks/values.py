@@ -115,7 +115,7 @@ def key_data(function: str, rng: Any) -> Any:
             [("dropout_rng", "None", "a random key")],
         )
     if str(getattr(rng, "dtype", "")).startswith("key<"):
-        import jax  # a typed key cannot be read otherwise, and whoever holds one has JAX loaded
+        import jax  # a typed key cannot be read otherwise; a caller who has one has loaded JAX
 
         rng = jax.random.key_data(rng)
     if str(getattr(rng, "dtype", "")) != "uint32" or tuple(rng.shape) != (2,):

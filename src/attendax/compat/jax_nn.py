@@ -15,7 +15,7 @@ from .layout import heads_first, joined, scores_shape, wide_bias
 __all__ = ["dot_product_attention"]
 
 NAME = "jax_nn.dot_product_attention"
-IMPLEMENTATIONS = {"xla": "blockwise"}  # what it is called there -> here
+IMPLEMENTATIONS = {"xla": "blockwise"}  # its name in jax.nn -> its name here
 
 
 @overload

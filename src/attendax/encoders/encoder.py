@@ -113,7 +113,7 @@ def encode(
         TypeError: ids that are not integers, a mask that is not boolean.
         ValueError: weights that are not those of ``config``, a rank or a size disagrees, T is above ``max_positions``,
             an id lies outside its table. Ids traced by ``jit`` have no values to check: there, an id outside gives NaN
-            instead of somebody else's row.
+            instead of another row of the table.
         NotImplementedError: ``dtype`` or ``remat`` in NumPy.
 
     Example:

@@ -1,4 +1,4 @@
-"""A call as one value: its arrays, checked and in the rank of the scores, and its plan; made once, at the door."""
+"""A checked call of attention as one value: its arrays, in the rank of the scores, and its plan."""
 
 from typing import Any, NamedTuple
 

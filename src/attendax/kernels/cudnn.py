@@ -1,11 +1,11 @@
 """cuDNN's attention, by way of ``jax.nn.dot_product_attention``: forward and gradient, on an NVIDIA GPU.
 
-It is used where it was asked for by name, and only for calls of which it can keep the law; ``why_not`` says which. The
-tangent, and every second derivative, runs in tiles. cuDNN never sees what it might take otherwise than the law does:
+It runs only if asked for by name, and only for calls where cuDNN's result keeps the laws; ``why_not`` says which. The
+tangent, and every second derivative, runs in tiles. Two kinds of input are changed before cuDNN sees them:
 
-- A text without any key is given one, and its results are 0 (L5).
-- Numbers that are not finite, or so large that a score or a gradient could overflow, are taken out. The queries that
-  see one are taken in tiles, in a branch that runs only where there is one (L6, L7).
+- A text without any key is given one, and its results are then set to 0 (L5).
+- Numbers that are not finite, or so large that a score or a gradient could overflow, become 0. The queries that see one
+  are computed in tiles, in a branch that runs only if there is such a number (L6, L7).
 
 The cotangent asks jax.nn for its forward again, because its public functions give no row sums of full precision. XLA
 may find both in one program and do the work once.
@@ -264,7 +264,7 @@ def _that_see(keys: Array, operands: Operands) -> Array:
 
 
 def _may_overflow(dout: Array, operands: Operands) -> Array:
-    """The rows of which the gradient of a score may be too large for the dtype of the operands.
+    """The rows in which the gradient of a score may be too large for the dtype of the operands.
 
     It is at most ``2 |dout_i| |v_j|``, and cuDNN rounds it to that dtype.
     """

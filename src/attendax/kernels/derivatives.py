@@ -1,4 +1,4 @@
-"""Every direction of differentiation, once, for every backend (L12).
+"""The derivatives of attention, forward and reverse mode and their compositions, for every backend (L12).
 
 A backend (see ``backends``) brings two linear functions, each the transpose of the other: ``tangent``, ``cotangent``.
 JAX can do the rest: each becomes a primitive, reverse mode transposes one into the other, and vmap puts its axis in
@@ -8,9 +8,9 @@ The derivatives of the two by the operands are primitives, too. With f the atten
 ``jvp_of_jvp``, its second derivative along two directions. That of ``cotangent`` is ``hvp``, the Hessian of
 ``dout · f`` times tangents. The Hessian is symmetric, so ``hvp`` is its own transpose, and reverse over reverse runs
 what forward over reverse runs; so does reverse over forward, since ``hvp`` is also the transpose of ``jvp_of_jvp``.
-(Transposed step by step, they would subtract what an operand does through the results from what it does directly: of
-keys with a large common part nothing would be left, L8.) Everything beyond is differentiated by running JAX's own jvp
-through these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp, and a second derivative.)
+(Transposed step by step, they would subtract two nearly equal numbers, the effect of an operand through the results and
+its direct effect. With a large vector common to all keys, no digit would be left, L8.) Third and higher derivatives are
+JAX's own jvp of these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp and second derivatives.)
 """
 
 import dataclasses
@@ -229,7 +229,7 @@ def _hvp_transpose(
 
 
 def _shapes_of(arrays: Sequence[OrUnknown], there: tuple[bool, ...]) -> tuple[Any, ...]:
-    """The shapes of arrays, some of which a transpose does not know, and None for those that are not there."""
+    """The shape of each array, known or not, at the places that ``there`` marks, and None at the others."""
     shapes = iter([x.aval.shape if ad.is_undefined_primal(x) else x.shape for x in arrays])
     return tuple(next(shapes) if t else None for t in there)
 

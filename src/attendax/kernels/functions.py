@@ -1,10 +1,9 @@
 """Functions of a user, in masks and score modifiers, as values that hold no state (L13, L17).
 
-A function may read what it was never given: a NumPy table, a slope that is being differentiated, the attributes of its
-object. So the door traces it once in every call, for one pair (a function is one of each pair, element by element).
-What it closes over becomes arrays of the call like any other: they are read anew, get their gradients and are batched.
-What is left is the computation itself. Two functions with the same one are equal, so a call of either needs no new
-compilation; and none holds on to an array.
+A function may close over arrays: a NumPy table, a slope that is being differentiated, the attributes of its object. So
+each call traces it once, for a single pair (it works element by element). The arrays that it closes over become arrays
+of the call like any other: they are read anew, get their gradients and are batched. A computation without arrays is
+left. Functions with equal computations are equal: they share a compiled program, and keep no array alive.
 """
 
 import dataclasses

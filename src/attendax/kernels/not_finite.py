@@ -1,11 +1,12 @@
-"""What is not finite (L6): the one place that knows what becomes of it.
+"""NaN and infinity in query, key and value (L6): how they reach the rows that see them, and no others.
 
-A position that is not finite is a NaN in its scores. So whoever may look at it has a NaN in its row, and with it NaN
-in its sum, its weights, its result and its lse. A mask *chooses* between a score and -inf, so whoever may not look at
-it has -inf there, as for any other key. Nothing has to look for who sees what, and nothing is computed again.
+A key whose numbers, or whose value's numbers, are not all finite gets NaN for each of its scores. A query that may look
+at it then has a NaN in its row of scores, and so in its row sum, its weights, its out and its lse. A mask is applied by
+*selecting* between the score and -inf, so a query that may not look at the key has -inf there, as for any other key.
+The kernels need no list of who sees which NaN, and compute nothing twice.
 
-In the backward the choice is between a weight and 0, and a row of scores that is not finite has NaN for each weight
-that is allowed. All else that is multiplied is finite: then 0 times it is 0, and NaN times it is NaN.
+The backward selects between a weight and 0. A row of scores with a NaN has the weight NaN at each allowed pair. All
+other factors are made finite first: 0 times a factor is 0, and NaN times it is NaN.
 """
 
 import functools

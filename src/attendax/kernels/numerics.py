@@ -1,12 +1,12 @@
-"""Products, and tests for finite numbers: what has to know what a compiler may do to it (L17).
+"""Matrix products and tests for finite numbers, written so that XLA's CPU compiler computes them right (L17).
 
 XLA's CPU compiler (jaxlib 0.10.2 to 0.12) fuses products with their neighbours into one kernel, and some of these
-kernels are wrong; ``docs/xla-faults.md`` shows each fault in ten lines, with what each version prints, and the tests
-run them: where a version prints what is right, its shield may go. Two of them shape this module:
+kernels are wrong. ``docs/xla-faults.md`` shows each fault in ten lines, with what each version prints, and the tests
+run them: once no supported version prints a wrong number, the workaround may go. Two faults shape this module:
 
-- A product, an operand of which is a number or a row repeated (ones, as the cotangent of ``loss = out.sum()``; a
-  scalar; a key shared by a batch), comes out as garbage where its result is reduced in the same kernel. So all operands
-  come from memory: whatever multiplies is behind a ``fusion_barrier``; what is repeated inside is ``in_memory`` first.
+- If an operand of a product is one number or one row broadcast (ones, as the cotangent of ``loss = out.sum()``; a
+  scalar; a key shared by a batch), and the result is reduced in the same kernel, the result is garbage. So all operands
+  come from memory: products are behind a ``fusion_barrier``, and arrays broadcast inside it go through ``in_memory``.
 - A maximum drops NaN from 4,096 numbers on. So no test of finiteness rests on a maximum; ``all_below`` takes a sum.
 """
 
@@ -107,9 +107,9 @@ def _sliced_bits_jvp(
 
 
 def turned_in_memory(x: Array) -> Array:
-    """The last two axes of ``x`` swapped, written out as such: whoever reads or adds it would do so in great strides.
+    """The last two axes of ``x`` swapped, and written to memory in that order: a kernel reads it without strides.
 
-    It leaves a fusion barrier with both as one axis: of two, XLA could still put off the turn.
+    It leaves a fusion barrier with both axes merged into one: XLA could postpone the transposition of two.
     """
     if 1 in x.shape[-2:]:
         return x.swapaxes(-1, -2)
@@ -170,7 +170,7 @@ def matmul(left: Array, right: Array) -> Array:
 
 
 def matmul_transposed(left: Array, right: Array) -> Array:
-    """``left rightᵀ``, the derivative of which takes what is not finite for 0, likewise."""
+    """``left rightᵀ``, likewise; its derivative takes numbers that are not finite as 0."""
     return _with_cotangent_in_memory(product(in_memory(left), in_memory(right), True))
 
 

@@ -2,8 +2,8 @@
 
 With some of the keys, a row has a maximum and a sum: ``row_max = max_j s_j``, ``row_sum = Σ_j exp(s_j - row_max)``. Its
 weights are ``exp(s_j - row_max) / row_sum``, and ``lse = row_max + log row_sum``. The two are kept apart because at
-scores of 1e30 their sum would lose the second. A row without any key has the maximum -inf and the sum 0; what that
-needs stands here, in ``max_or_zero`` and ``sum_or_one``.
+scores of 1e30 their sum would lose the second. A row without any key has the maximum -inf and the sum 0;
+``max_or_zero`` and ``sum_or_one`` make them safe to subtract and to divide by.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def exp_scores(scores: Array, *, may_be_empty: bool = True) -> tuple[Array, Arra
 
 
 def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:
-    """The weights of scores in a row of which maximum and sum are known."""
+    """The weights of scores, from the maximum and the sum of their row."""
     return jnp.exp(scores - max_or_zero(row_max)) / sum_or_one(row_sum)
 
 

@@ -1,7 +1,7 @@
-"""Primitives of this package: how one is made, and one that computes any program (L12, L17).
+"""JAX primitives of this package: how one is made, and one that computes any program (L12, L17).
 
-A program in a primitive is compiled where it stands and seen by no one: inside ``shard_map`` its loops need not say
-over which mesh axes a value varies, and its lowering learns over how many devices XLA divides it (``backends.placed``).
+JAX does not look into a primitive. Inside ``shard_map`` its loops need not say over which mesh axes a value varies, and
+its lowering learns over how many devices XLA divides it (``backends.placed``).
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What every backend is given: the arrays of one call of attention, and the plan, which holds no arrays."""
+"""The input of every backend: the arrays of one call of attention (``Operands``), and its options (``Plan``)."""
 
 import dataclasses
 import functools
@@ -27,10 +27,10 @@ QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
 
 
 class Positions(NamedTuple):
-    """Where the heads, queries and keys stand in a call of which only a part is here; None: they begin at 0.
+    """The positions of heads, queries and keys where this device has a part of a call; None: they begin at 0.
 
-    A number () is where they begin, from which they are counted on; a vector, (T,) or (S,), is the position of each.
-    vmap does not reach them.
+    A scalar () is the position of the first; the others follow it. A vector, (T,) or (S,), has the position of each.
+    vmap does not map them.
     """
 
     heads: Array | None = None
@@ -76,7 +76,7 @@ class Operands(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a forward gives, in the compute dtype: the average, the row maximum, and the sum of exponentials below it.
+    """The results of a forward, in the compute dtype: the average, the row maximum, the sum of ``exp(s - shift)``.
 
     ``lse = shift + log total``. The two are kept apart because at scores of 1e30 their sum would lose the second.
     """
@@ -105,7 +105,7 @@ class Limits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a call has settled besides its arrays: it is hashable, and part of what is compiled."""
+    """The options of a call: hashable, and part of the key of a compiled program."""
 
     scale: float | Array  # an array in a program that is made for any number
     rate: float

@@ -1,8 +1,8 @@
-"""What each primitive of ``derivatives`` computes: the results, how they move, gradients, and how both of these move.
+"""The programs of the primitives of ``derivatives``: results, tangents, gradients, and the derivatives of the last two.
 
-Arrays come flat: what the function is linear in, then the leaves of ``Operands``, then ``Results``. ``active`` and
-``moving`` say of which differentiable leaves there are tangents; ``wanted``, of which a gradient is asked for, and in
-what shape.
+Arrays come flat: first those that the function is linear in, then the leaves of ``Operands``, then ``Results``.
+``active`` and ``moving`` mark the differentiable leaves that have a tangent. ``wanted`` has a shape for each leaf whose
+gradient is wanted, and None for the others.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What may change a score before the bias is added (L2), in JAX; the module of this name in ``spec`` explains.
+"""Score modifiers (L2) in JAX: softcap, ALiBi, relative bias; the module of this name in ``spec`` derives them.
 
 Every modifier is a function of scores (..., N, T, S) and of the positions (n, i, j) of their heads, queries and keys,
 (..., N, 1, 1), (..., 1, T, 1) and (..., 1, 1, S): all of them, or those of a tile.

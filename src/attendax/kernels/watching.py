@@ -1,7 +1,7 @@
-"""What JAX's own tools (``debug_nans``, ``checkify``) see of our primitives: one operation, like a product.
+"""How JAX's debugging tools (``debug_nans``, ``checkify``) see our primitives: each as one operation, like a product.
 
-Inside, NaN is a mark that comes and goes (see ``not_finite``), and -inf stands for a pair that is forbidden. What
-counts is what comes out.
+Inside, NaN marks numbers that are not finite (see ``not_finite``), and -inf marks forbidden pairs. The tools look only
+at the results.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Attention of a sequence that lies on several devices."""
+"""Attention over a sequence that several devices share: the public functions."""
 
 import functools
 from collections.abc import Callable
@@ -220,7 +220,7 @@ def attention_on_mesh(
     return_lse: bool = False,
     **options: Unpack[Meaning],
 ) -> Array | tuple[Array, Array]:
-    """``attendax.attention`` of whole arrays, the tokens of which a mesh axis divides, where XLA divides all else.
+    """``attendax.attention`` of whole arrays, with the tokens divided over a mesh axis, and all else by XLA.
 
     For meshes with Auto axes, inside jit or out of it; on Explicit axes ``attendax.attention`` does so by itself.
 
@@ -266,12 +266,12 @@ def on_mesh(
     head_axes: Axes = (),
     strategy: str | None = None,
 ) -> Function:
-    """``function``, every ``attention`` in which is ``attention_on_mesh``: layers of ``ops``, ``encoders.encode``.
+    """``function`` with ``attention_on_mesh`` for every ``attention`` in it: layers of ``ops``, ``encoders.encode``.
 
     For meshes with Auto axes, inside jit or out of it; on Explicit axes layers do so by themselves.
 
     Args:
-        function: whatever calls ``attendax.attention``, of queries and keys that are both divided.
+        function: calls ``attendax.attention`` with queries and keys that are both divided.
         mesh, axis_name, batch_axes, head_axes, strategy: as in ``attention_on_mesh``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a compiled program sends from device to device, and how much it multiplies: read from its own text (L16)."""
+"""Bytes sent between devices and FLOPs of a compiled program, read from its HLO text (L16)."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Where a call is divided over devices: as the types of its arrays say, or as a ``Division`` around it says."""
+"""Which mesh axes divide a call: from the types of its arrays (Explicit axes), or from ``sharding.on_mesh``."""
 
 import math
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class Division(NamedTuple):
     function: str = "attention"  # the name that errors give
 
     def layout(self, rank: int) -> Layout:
-        """That of a call, the queries of which have this rank."""
+        """The layout of a call whose queries have this rank."""
         lead = (self.batch, *((),) * (rank - 4)) if rank > 3 else ()
         return Layout(lead, self.heads if rank > 2 else (), self.queries, self.keys)
 

@@ -1,4 +1,4 @@
-"""Layers on meshes with Explicit axes: inside, XLA divides them as it does over Auto axes, all but divided tokens."""
+"""Layers on meshes with Explicit axes: they run over Auto axes, where XLA divides all but the tokens."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""All keys come to every device, for each direction anew; their gradients are summed where they live."""
+"""All-gather: every device gathers all keys, anew in each direction; their gradients are reduced and scattered."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Heads for tokens: a device gives away its tokens of most heads, and gets all tokens of a few (Jacobs et al. 2023).
+"""Ulysses: all-to-all from some tokens of all heads to all tokens of some heads, and back (Jacobs et al. 2023).
 
-What follows is an ordinary call with fewer heads. ``Positions.heads`` holds the numbers of a device's heads among all.
+In between is an ordinary call with fewer heads. ``Positions.heads`` is the number of its first head among all.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A call of which every device holds some queries and some keys, inside ``shard_map``."""
+"""Attention inside ``shard_map``, where every device holds some of the queries and some of the keys."""
 
 import dataclasses
 from typing import Any
@@ -69,7 +69,7 @@ def attend_locally(call: Call, axis: tuple[str, ...], strategy: str) -> Results:
 
 
 def _positions(positions: PositionsLike | None, query: Array, key: Array, axis: tuple[str, ...]) -> Positions:
-    """Of queries and keys: given, of both or of each; else in order of the devices."""
+    """The positions of queries and keys: those given, or else the order of the devices."""
     sizes = query.shape[-2], key.shape[-2]
     if positions is None:
         return Positions(None, *(lax.axis_index(axis) * size for size in sizes))
@@ -80,7 +80,7 @@ def _positions(positions: PositionsLike | None, query: Array, key: Array, axis: 
 def checked_positions(
     function: str, positions: PositionsLike, sizes: tuple[int, int], held: str, advice: str = ""
 ) -> tuple[Array, ...]:
-    """Those of queries and of keys, which are so many: a vector for both, or a pair."""
+    """The positions of queries and of keys, from one vector for both or a pair; ``sizes`` is how many there are."""
     given = positions if isinstance(positions, tuple) else (positions, positions)
     names = ("of queries", "of keys") if isinstance(positions, tuple) else ("", "")
     if len(given) != 2:
@@ -111,7 +111,7 @@ def _of_all(arrays: Any, count: int) -> tuple[Any, ...]:  # query, key, value, m
 
 
 def _rows(x: Any, query: Array, count: int) -> Any:  # (..., N, T / n, S), or whatever a user gave
-    """An array of pairs, of which a device holds the rows of its queries."""
+    """A mask or bias of all devices, where this device holds the rows of its own queries."""
     full = len(getattr(x, "shape", ())) >= 2 and x.shape[-2] == query.shape[-2] > 1
     return _repeated(x, -2, count) if full else x
 

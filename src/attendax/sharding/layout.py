@@ -108,8 +108,8 @@ def attend_on(
     if reshard:
         leaves = [jax.sharding.reshard(x, spec) for x, spec in zip(leaves, specs, strict=True)]
 
-    # The gradient of what devices share is a sum over them, of wide numbers (L8). A sum of bfloat16 ends the process
-    # where some mesh axes are left to XLA: its CPU compiler fails to widen it.
+    # The gradient of an array that devices share is a sum over them, in float32 (L8). A sum in bfloat16 would end the
+    # process if some mesh axes are left to XLA: its CPU compiler fails to widen it.
     kinds = [x.dtype for x in leaves]
     shared = [_is_narrow(x) and bool(layout.names() - _names_of(spec)) for x, spec in zip(leaves, specs, strict=True)]
     leaves = [x.astype(jnp.float32) if is_shared else x for x, is_shared in zip(leaves, shared, strict=True)]
@@ -218,7 +218,7 @@ def spec_of(*axes: Axes) -> P:
 
 
 def _refuse_functions(operands: Operands, layout: Layout, sizes: dict[str, int]) -> None:
-    """A function may read arrays of all batches and heads, of which a device has some."""
+    """Refuse functions that read arrays of all batches and heads where a device has only some of these."""
     if not layout.divides_heads(sizes):
         return
 

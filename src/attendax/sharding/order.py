@@ -1,4 +1,4 @@
-"""In which order the tokens of a sequence lie on the devices that share it.
+"""The order in which the tokens of a sequence lie on its devices: contiguous or zigzag.
 
 "contiguous": device k of n holds the k-th part. Under a causal mask the last device then has far more to do than the
 first. "zigzag": the sequence is cut into 2 n parts, and device k holds parts k and 2 n - 1 - k: all have equally much.

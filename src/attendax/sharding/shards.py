@@ -1,4 +1,4 @@
-"""What a device holds of a sequence, its shard, and its operands beside the keys of another device.
+"""A device's shard of the keys, and the operands of its own queries with the shard of another device.
 
 A bias and a dense mask have the rows of the device's own queries and the columns of all keys, in the order in which the
 devices hold the keys. They are never sent: the columns that belong to a shard of keys are cut out of them.
@@ -15,7 +15,7 @@ from attendax.masks import Mask
 
 
 class KeyShard(NamedTuple):
-    """The keys that a device holds, and all that belongs to them: what a ring sends on."""
+    """The keys that a device holds, with values, positions and ids: what a ring passes on."""
 
     key: Array  # (..., G, S / n, D)
     value: Array  # (..., G, S / n, V)

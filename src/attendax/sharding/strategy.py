@@ -1,4 +1,4 @@
-"""Which strategy is best for a sequence on several devices: from sizes and a link, by arithmetic that can be read."""
+"""Ring, all-gather or Ulysses: the fastest by an estimate from the sizes and the speed of the link."""
 
 import dataclasses
 import math

@@ -97,7 +97,7 @@ def take_out(queries: Array, keys: Array, values: Array) -> tuple[Array, Array, 
     """Take out what is not finite, and say which pairs it spoils (L6).
 
     A position is a key together with its value. Where one of the two holds a number that is not finite, or the query
-    does, the score of the pair counts as NaN. The numbers themselves never enter a product, so they reach nobody else.
+    does, the score of the pair counts as NaN. The numbers themselves never enter a product, so they reach no other row.
 
     Args:
         queries: (..., T, D).

@@ -4,8 +4,8 @@ A tile is the scores of a block of queries with a block of keys. For each tile s
 maximum, and the parts of a row are put together as ``online_softmax`` says (L9). The backward computes the scores
 again. Nothing is kept but the average, the maximum and the sum of each row.
 
-Forward, tangent and cotangent are one loop each over the tiles that a ``partition`` hands out. ``not_finite`` says what
-becomes of a number that is not finite.
+Forward, tangent and cotangent are one loop each over the tiles of a ``partition``. ``not_finite`` says how NaN and
+infinity are treated.
 """
 
 import functools
@@ -79,15 +79,15 @@ def by_rows(
     add: Callable,
     finish: Callable = lambda *parts: parts,
 ) -> tuple[Array, ...]:
-    """What ``work`` finds in the tiles, put together for each row of scores.
+    """The results of ``work`` for each tile, combined for each row of scores.
 
     Args:
         visits: the tiles.
         operands, plan: of the call.
-        neutral: for each number of a row how wide it is, and what it is where there is nothing.
+        neutral: for each result of a row its width, and its value over no keys.
         work: from a tile to its part of each row.
-        add: two parts of a row as one.
-        finish: from the sums of a row to the results.
+        add: combines two parts of a row.
+        finish: makes the results from the combined parts of a row.
     """
     rows, compute_dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
     buffers = tuple(jnp.full((*rows, width), nothing, compute_dtype) for width, nothing in neutral)

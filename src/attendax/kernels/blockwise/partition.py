@@ -1,4 +1,4 @@
-"""Which tiles there are, how large, and in which order loops visit those of which a mask leaves something."""
+"""How the scores are cut into tiles, and in which order loops visit the tiles in which the mask allows a pair."""
 
 import dataclasses
 import functools
@@ -35,9 +35,9 @@ SKIPPED, MASKED, OPEN = 0, 1, 2
 class Visits:
     """The tiles of one size that one loop visits, chunk by chunk.
 
-    ``places`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (Of
-    a size that does not divide, the last tile starts earlier, and leaves out what the one before has.) Where it depends
-    on arrays which tiles are visited, ``order`` holds the numbers of those, chunk by chunk, and ``found`` how many.
+    ``places`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (If
+    the size of a tile does not divide the axis, the last tile starts earlier, and skips what the tile before it has.)
+    If arrays decide which tiles are visited, ``order`` holds their numbers, chunk by chunk, and ``found`` their count.
     """
 
     grid: Grid
@@ -56,7 +56,7 @@ class Visits:
         return len(np.unique(self.places[:, 0])) == len(self.places)
 
     def tile(self, index: Index, *, rows_once: bool = True) -> Tile:
-        """The tile that is visited then; unless ``rows_once``, all of its queries count."""
+        """The tile of visit ``index``; unless ``rows_once``, all of its queries count."""
         number = index if self.order is None else self.order[index]
         chunk, place = divided(number, len(self.places))
         at = [int(x[0]) if (x == x[0]).all() else jnp.asarray(x)[place] for x in self.places.T]
@@ -154,10 +154,10 @@ def choose(
 def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     """The grid of a call whose heads are small and plain enough to be whole (see ``whole_heads``); None for any other.
 
-    A chunk has at most so many bytes of scores.
+    A chunk has at most ``bytes`` bytes of scores.
 
-    Beyond 256 x 256 scores, or 512 keys, that is slower than tiles. With a large scale the product of two numbers that
-    ``whole_heads`` takes as they are could overflow.
+    Beyond 256 x 256 scores, or 512 keys, whole heads are slower than tiles. With a large scale, products in
+    ``whole_heads`` could overflow.
     """
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.whole
@@ -305,12 +305,12 @@ def every_tile(grid: Grid) -> np.ndarray:
 
 
 def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: bool = False) -> Visits:
-    """The tiles of a grid of which the mask leaves something, a row of them before the next; all of them if ``static``.
+    """The tiles of a grid in which the mask allows a pair, row by row; all tiles of the grid if ``static``.
 
     Args:
         mask: of the rank of the scores.
         grid: the tiles.
-        backward: whether a column of tiles is visited before the next.
+        backward: whether tiles are visited column by column.
         static: whether the loop must have a length that is known.
     """
     used: Any = np.ones((1, grid.row_blocks, grid.column_blocks), bool)
@@ -390,7 +390,7 @@ def _of_chunks(x: Array | np.ndarray, reduce: Callable, grid: Grid, xp: ModuleTy
 
 
 def once_more(plan: Plan, function: Callable[..., Tree], *arrays: Index) -> Tree:
-    """``function(*arrays)``, of which reverse mode keeps nothing: it is computed again there, tile by tile (L16)."""
+    """``function(*arrays)``; reverse mode keeps no intermediate, and computes it again, tile by tile (L16)."""
     if not plan.reversible or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return function(*arrays)  # a checkpoint would be traced, and without jit compiled, for nothing
     return jax.checkpoint(function, prevent_cse=False)(*arrays)

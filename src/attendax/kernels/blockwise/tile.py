@@ -217,15 +217,15 @@ def finished(
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
 
-    What the scores are where they are not allowed does not matter. A forbidden product, perhaps NaN, must not reach a
-    modifier, whose derivative there would be NaN, too; nor may one of a row that is not ``live`` (..., N, queries, 1).
+    Scores of forbidden pairs are arbitrary. A forbidden product may be NaN and must not reach a modifier: its derivative
+    would be NaN, too. The same holds for the products of a row that is not ``live``.
 
     Args:
         products: (..., N, queries, keys), or key-major.
         rest: the differentiable leaves after the value, of a key-major tile a key-major bias (``key_major_leaves``).
         tile, operands: of the scores.
         key_major: whether queries are columns.
-        live: rows that count, where there is a modifier or a bias.
+        live: (..., N, queries, 1), the rows that count; read only if there is a modifier or a bias.
     """
     turned = (lambda x: x.swapaxes(-1, -2)) if key_major else (lambda x: x)
     filled = operands.replaced([*operands.differentiable()[:REST], *rest])
@@ -251,8 +251,9 @@ def finished(
 def key_major_leaves(rest: Sequence[Array], operands: Operands) -> list[Any]:
     """The differentiable leaves after the value for a key-major tile: the bias is transposed.
 
-    Where its rows are multiples of 2 KiB, a column lies in few lines of the cache, and whoever reads it turned takes 5
-    times as long: such a bias is turned once for all, and gradients are 1.2 times as fast. A copy of others costs more.
+    Where its rows are multiples of 2 KiB, a column falls into few lines of the cache, and reading it column by column
+    takes 5 times as long. Such a bias is transposed in memory once; gradients are then 1.2 times as fast. For any other
+    bias the copy costs more than it saves.
     """
     if operands.bias is None:
         return list(rest)
@@ -264,8 +265,8 @@ def _rounded(scores: Array) -> Array:
     """The scores, as numbers of their dtype.
 
     Where they end in a multiplication, XLA may fuse it with the subtraction of the maximum into one multiply-add, which
-    does not round the score as the maximum was rounded: at 1e30 the difference is 1e23 (L7). A choice between the two
-    prevents that.
+    does not round the score as the maximum was rounded: at 1e30 the difference is 1e23 (L7). The ``where`` prevents the
+    fusion.
     """
     return jnp.where(scores == scores, scores, jnp.nan)
 
@@ -273,7 +274,7 @@ def _rounded(scores: Array) -> Array:
 def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
     """Which pairs of the tile are allowed, (..., N, queries, keys); None for all.
 
-    Of two tiles that overlap, the second leaves out what counts in the first.
+    Where two tiles overlap, the second forbids the pairs that are in the first.
     """
     grid, parts = tile.grid, []
     rank = len(grid.shape)
