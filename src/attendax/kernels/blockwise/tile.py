@@ -217,8 +217,8 @@ def finished(
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
 
-    Scores of forbidden pairs are arbitrary. A forbidden product may be NaN and must not reach a modifier: its derivative
-    would be NaN, too. The same holds for the products of a row that is not ``live``.
+    Scores of forbidden pairs are arbitrary. A forbidden product may be NaN and must not reach a modifier: its
+    derivative would be NaN, too. The same holds for the products of a row that is not ``live``.
 
     Args:
         products: (..., N, queries, keys), or key-major.
