@@ -51,7 +51,7 @@ def attention(
     Vaswani et al. 2017, equation 1). jit, vmap and every direction of differentiation work (L12).
 
     Args:
-        query: (..., N, T, D); or (T, D) for one head, and so the others (L1).
+        query: (..., N, T, D); or (T, D) for one head, and then key and value have two dimensions, too (L1).
         key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
         value: (..., G, S, V).
         mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
@@ -62,8 +62,8 @@ def attention(
         dropout_rate: in [0, 1] (L10).
         dropout_rng: a random key, where the rate is above 0.
         return_lse: whether to return the log-sum-exp of the scores, too (L9).
-        implementation: None: the fastest that there is, see ``explain``; "blockwise"; "dense", which builds all T x S
-            scores; or "cudnn", for some calls on an NVIDIA GPU.
+        implementation: None, for the fastest on this device (see ``explain``); "blockwise"; "dense", which builds all
+            T x S scores; or "cudnn", for some calls on an NVIDIA GPU.
 
     Returns:
         out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
@@ -72,7 +72,7 @@ def attention(
     Raises:
         TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
         ValueError: a rank, a size or an option is out of bounds.
-        NotImplementedError: an implementation that is not there yet, or "cudnn" for a call that it cannot take.
+        NotImplementedError: an implementation that this version lacks, or "cudnn" for a call that it cannot take.
 
     Example:
         >>> import jax.numpy as jnp

@@ -43,7 +43,7 @@ def attend(operands: Operands, plan: Plan) -> Results:
 
 
 def push(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Any, ...]:
-    """How out and lse move with tangents of the differentiable leaves (None: not at all); see ``backends``."""
+    """The tangents of out and lse, from tangents of the differentiable leaves (None: 0); see ``backends``."""
     leaves, tree = jax.tree.flatten(operands)
     given = [t for t in tangents if t is not None]
     active = tuple(t is not None for t in tangents)
@@ -73,7 +73,7 @@ def _is_zero(tangent: OrZero) -> bool:
 
 
 def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> tuple[Any, Any]:
-    """Of the results, ``shift`` is a constant, and ``total`` moves with lse."""
+    """The tangent of ``shift`` is 0; that of ``total`` is that of lse times ``total``."""
     out, shift, total, lse = forward_p.bind(*leaves, **params)
     if jax.config.jax_debug_infs:  # type: ignore[attr-defined]
         shift = max_or_zero(shift)  # kept for the backward, it is a result of a jit; total says which sets are empty
@@ -118,9 +118,9 @@ def _linear_jvp(
     return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
-def _by_curve(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
-    """Of the results it is known how they move: they are those of the operands."""
-    if params["plan"].partial:  # there the results know of more than the operands
+def _jvp_of_tangent(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
+    """The jvp of ``tangent`` by the operands; the results are functions of the operands and move with them."""
+    if params["plan"].partial:  # there the results depend on keys of other devices, too
         return _by_jax(programs.tangent, first, primals, tangents, **params)
     moving, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
     if not given:
@@ -129,7 +129,7 @@ def _by_curve(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], 
     return jvp_of_jvp_p.bind(*given, *primals, moving=moving, **params)
 
 
-def _by_second(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
+def _jvp_of_cotangent(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
     if params["plan"].partial:
         return _by_jax(programs.cotangent, first, primals, tangents, **params)
     active, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
@@ -184,7 +184,7 @@ def _cotangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, wanted: Wa
 
 
 def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTreeDef, plan: Plan) -> list[Any]:
-    """By the value alone, in which the average is linear: at 0, as everywhere; maximum and sum do not know of it."""
+    """By the value alone: the average is linear in it; maximum and sum do not depend on it."""
     _refuse_unknown(leaves[:VALUE] + leaves[VALUE + 1 :])
     value = leaves[VALUE].aval
     leaves = *leaves[:VALUE], jnp.zeros(value.shape, value.dtype), *leaves[VALUE + 1 :]
@@ -296,8 +296,8 @@ def _opaque(
 
 ad.primitive_jvps[forward_p] = _forward_jvp
 for _each, _count, _beyond in (
-    (tangent_p, lambda active, **_: sum(active), _by_curve),
-    (cotangent_p, lambda **_: 2, _by_second),
+    (tangent_p, lambda active, **_: sum(active), _jvp_of_tangent),
+    (cotangent_p, lambda **_: 2, _jvp_of_cotangent),
     (jvp_of_jvp_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, programs.jvp_of_jvp)),
     (hvp_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.hvp)),
 ):

@@ -77,9 +77,9 @@ def marked(leaves: Sequence[Array], tangents: Tangents = (None, None, None)) -> 
 
 
 def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:
-    """NaN for each row that is not finite, or has a gradient that is not, and on which something depends; 0 for others.
+    """NaN for each row that is read (dout or dlse is not 0) and is not finite in out, dout or dlse; 0 for the others.
 
-    Of a row that is not finite every number of out is NaN, the first, too.
+    In a row that is not finite every number of out is NaN: the first is enough to look at.
     """
     dout, dlse, first = map(lax.stop_gradient, (dout, dlse, out[..., :1]))
     read = jnp.sum(jnp.abs(dout), axis=-1, keepdims=True) + jnp.abs(dlse)
@@ -87,12 +87,12 @@ def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:
 
 
 def is_read(dout: Array, dlse: Array) -> Array:
-    """Whether something depends on a row, (..., N, T, 1)."""
+    """Whether something depends on a row: dout or dlse is not 0, (..., N, T, 1)."""
     return rows_not_zero(dout) | (dlse != 0)
 
 
 class Rows(NamedTuple):
-    """What the backward knows of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
+    """What the backward needs of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
 
     dout, and so dp and delta, are divided by the row sum. Of a row on which nothing depends, shift is inf, and each
     weight 0. Of any other that is not finite, or has a gradient that is not, shift is NaN, and so is each weight.

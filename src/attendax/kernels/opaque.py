@@ -109,7 +109,7 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """How a program moves: of the tangents of the arrays at ``places``, then the arrays."""
+    """The jvp of a program: takes the tangents of the arrays at ``places``, then the arrays."""
 
     program: Callable
     places: tuple[int, ...]
@@ -127,7 +127,7 @@ class Moved:
 
 @dataclasses.dataclass(frozen=True)
 class _Transposed:
-    """The transpose of a program in the arrays at ``places``, of ``types``: of cotangents, then the other arrays."""
+    """The transpose of a program by the arrays at ``places``, of ``types``: takes cotangents, then the other arrays."""
 
     program: Callable
     places: tuple[int, ...]

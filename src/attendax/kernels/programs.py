@@ -50,7 +50,7 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
 
 
 def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
-    """How out and lse move. arrays: the tangents of the active leaves; the operands; the results."""
+    """The tangents of out and lse. arrays: the tangents of the active leaves; the operands; the results."""
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in tangent_shapes(*arrays, tree=tree, plan=plan))
 
@@ -64,7 +64,7 @@ def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...
 def jvp_of_jvp(
     *arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], moving: tuple[bool, ...]
 ) -> tuple[Any, ...]:
-    """How ``tangent`` moves with the operands, and with the results through them: by both directions, linear in each.
+    """The jvp of ``tangent`` by the operands, and by the results through them: bilinear in the two directions.
 
     arrays: the tangents of the moving leaves; those of the active ones; the operands; the results.
     """
@@ -105,7 +105,7 @@ def cotangent(*arrays: Array, tree: PyTreeDef, plan: Plan, wanted: Wanted) -> tu
 
 
 def hvp(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], wanted: Wanted) -> tuple[Any, ...]:
-    """How ``cotangent`` moves with the operands, and with the results through them.
+    """The jvp of ``cotangent`` by the operands, and by the results through them.
 
     arrays: the tangents of the active leaves; dout, dlse; the operands; the results. wanted: as in ``cotangent``.
     """
@@ -129,7 +129,7 @@ def hvp(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], w
 
 
 def _in_tiles(operands: Operands, plan: Plan) -> Plan:
-    """The plan of a second derivative: what is forbidden may move too far for products without a choice."""
+    """The plan of a second derivative: under a mask in tiles, where forbidden pairs are selected away."""
     return plan if operands.mask is None else plan.in_parts()
 
 
@@ -141,10 +141,10 @@ def _moved(
     given: Sequence[Array],
     result_tangents: tuple[Array, ...],
 ) -> Any:
-    """How ``function(operands, results)`` moves with ``given``, the tangents of the moving leaves.
+    """The jvp of ``function(operands, results)`` along ``given``, the tangents of the moving leaves.
 
-    What is not finite in them is 0 here: ``spoiled_by`` knows of it. Of the results, lse moves by its shift: the
-    weights then by ``p (ds - dlse)``, the difference first (L8).
+    Tangents that are not finite are 0 here: ``spoiled_by`` has marked their rows. lse moves by its shift: the weights
+    move by ``p (ds - dlse)``, the difference first (L8).
     """
 
     def of_moving(given, out, shift):
@@ -188,13 +188,13 @@ def _unpack(arrays: Sequence[Array], tree: PyTreeDef) -> tuple[Operands, Results
 
 
 def forward_shapes(*leaves: Array, tree: PyTreeDef, plan: Plan, **_: Any) -> list[Any]:
-    """Of the results."""
+    """The shapes of the results."""
     operands = jax.tree.unflatten(tree, leaves)
     return _shapes(operands, plan, (operands.value.shape[-1], 1, 1, 1))
 
 
 def tangent_shapes(*arrays: Array, tree: PyTreeDef, plan: Plan, **_: Any) -> list[Any]:
-    """Of how out and lse move."""
+    """The shapes of the tangents of out and lse."""
     operands = _unpack(arrays, tree)[0]
     return _shapes(operands, plan, (operands.value.shape[-1], 1))
 
@@ -206,7 +206,7 @@ def _shapes(operands: Operands, plan: Plan, widths: tuple[int, ...]) -> list[Any
 
 
 def cotangent_shapes(*arrays: Array, tree: PyTreeDef, plan: Plan, wanted: Wanted, **_: Any) -> list[Any]:
-    """Of the gradients that are wanted."""
+    """The shapes of the gradients that are wanted."""
     operands = _unpack(arrays, tree)[0]
     leaves = operands.differentiable()
     pairs = zip(wanted, leaves, strict=True)

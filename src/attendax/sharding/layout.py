@@ -39,7 +39,7 @@ class Layout(NamedTuple):
         return any(sizes[name] > 1 for axes in (*self.lead, self.heads) for name in axes)
 
     def names(self) -> frozenset[str]:
-        """All of them."""
+        """All mesh axes of the layout."""
         return frozenset(name for axes in (*self.lead, *self[1:]) for name in axes)
 
 
@@ -158,7 +158,7 @@ def choice_for(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Cho
 
 
 def _share(operands: Operands, layout: Layout, sizes: dict[str, int]) -> Operands:
-    """Stand-ins for what one device holds."""
+    """The operands of one device, as shapes."""
 
     def part(x: Array, spec: P) -> jax.ShapeDtypeStruct:
         pairs = zip(x.shape, spec, strict=True)

@@ -59,7 +59,7 @@ def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The transpose of ``tangent``."""
     of_part, (dout, dlse) = local_plan(plan, partial=True), grads
-    # A part is given delta itself: its out is 0, and its dlse is -delta.
+    # Each shard gets delta directly: with out = 0 and dlse = -delta its own delta is this one.
     delta = jnp.where(is_read(dout, dlse), sums_of_products(dout, results.out) - dlse, 0)
     known, given = results._replace(out=jnp.zeros_like(results.out)), (dout, -delta)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
@@ -119,7 +119,7 @@ def _rows(operands: Operands, plan: Plan, width: int) -> tuple[int, ...]:
 
 
 def _tangents_of_shard(operands: Operands, tangents: Tangents, of_keys: Tangents, source: Index) -> list[Any]:
-    """Tangents of the leaves of a part, None where there are none; ``of_keys`` are those of key and value."""
+    """The tangents of the leaves for a shard, None where a leaf has none; ``of_keys`` are those of key and value."""
     found = list(tangents)
     found[KEY], found[VALUE] = of_keys
     if operands.bias is not None and (of_bias := found[REST]) is not None:

@@ -24,7 +24,7 @@ class KeyShard(NamedTuple):
 
 
 def local_shard(operands: Operands) -> KeyShard:
-    """That of the device itself."""
+    """The shard of this device."""
     ids: list[Any] = []
 
     def collect(part: Mask) -> Mask:

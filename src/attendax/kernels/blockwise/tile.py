@@ -72,7 +72,7 @@ def part_of_tangent(
 
 
 def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
-    """What the pairs of a tile add to the gradients of the leaves that are wanted; ``drest`` begins with the bias."""
+    """The share of a tile in each gradient that is wanted, in the order of the leaves."""
     leaves, rows, compute_dtype = (
         leaves_in(tile, operands),
         Rows(*(tile.cut("queries", x) for x in rows)),
@@ -82,7 +82,7 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     query, key, value = (
         finite(x).astype(compute_dtype) if k else x.astype(compute_dtype) for k, x in enumerate(leaves[:REST])
     )
-    *head, T, S = tile.grid.shape  # in full: the gradient of what is repeated inside would be a sum
+    *head, T, S = tile.grid.shape  # broadcast outside of the vjp: inside, its gradient would be a sum
     products = jnp.broadcast_to(key_major_products(query, key, operands, plan), (*head, S, T))
     rest, moving = list(leaves[REST:]), {k: shape for k, shape in enumerate(wanted[REST:]) if shape is not None}
     for k, in_full in moving.items():
@@ -100,11 +100,11 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     p = p if allowed is None else jnp.where(allowed, p, 0)
     w, dp = (dropped(x, tile, operands, plan, key_major=True) for x in (p, key_major_product(value, rows.dout, plan)))
     ds = p * (dp - rows.delta.swapaxes(-1, -2))
-    dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be too large to multiply
+    dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be huge: 0 · inf
     found = []
     if wanted[QUERY] is not None:
         sums = times(key, _in_groups(dz, tile), transpose_left=True, flat=plan.flat)
-        sums = lax.optimization_barrier(sums).swapaxes(-1, -2)  # turned in the product it takes 1.5 to 1.8 times
+        sums = lax.optimization_barrier(sums).swapaxes(-1, -2)  # transposed in the product: 1.5 to 1.8 times the time
         found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, rows.dout)):
         if wanted[k] is not None:
@@ -124,9 +124,9 @@ def _in_groups(x: Array, tile: Tile) -> Array:
 
 
 def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_major: bool = False) -> Array:
-    """Weights, or what becomes of them, after dropout: a function of the keys of the heads and the positions (L10).
+    """Weights, or their cotangents, after dropout: the set kept depends on random keys and positions only (L10).
 
-    What is dropped is multiplied by 0, as in ``spec``: NaN stays. XLA makes 0 of NaN times a truth value.
+    A dropped weight is multiplied by the number 0, as in ``spec``, so that NaN stays NaN. Times a boolean, XLA gives 0.
     """
     if not plan.rate:
         return weights
@@ -144,7 +144,7 @@ def _average(weights: Array, values: Array, plan: Plan) -> Array:
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
-    """The scores (..., N, queries, keys) as softmaxed, -inf where forbidden."""
+    """The scores (..., N, queries, keys) that softmax takes, -inf where forbidden."""
     return query_major_scores(leaves_in(tile, operands), tile, operands, plan)
 
 
@@ -262,7 +262,7 @@ def key_major_leaves(rest: Sequence[Array], operands: Operands) -> list[Any]:
 
 
 def _rounded(scores: Array) -> Array:
-    """The scores, as numbers of their dtype.
+    """The scores, rounded to their dtype.
 
     Where they end in a multiplication, XLA may fuse it with the subtraction of the maximum into one multiply-add, which
     does not round the score as the maximum was rounded: at 1e30 the difference is 1e23 (L7). The ``where`` prevents the
@@ -291,7 +291,7 @@ def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
 
 
 def mask_in_tile(part: Mask, tile: Tile) -> Mask:
-    """One kind of mask with its arrays cut to the tile; a function is asked for the positions of the tile."""
+    """One kind of mask with its arrays cut to the tile; a function is called with the positions of the tile."""
     if part.kind != "function":
         return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
     rank = len(tile.grid.shape)

@@ -1,9 +1,9 @@
 """Unblocked: heads so small that their scores are not cut into tiles; forward, tangent and cotangent of whole heads.
 
-XLA's CPU compiler makes one kernel of scores, softmax and average, 1.6 to 2.5 times as fast as its parts, if nothing
-else is read or written on the way. So softmax has one part, written out here, and a forward keeps no maxima and sums
-for its derivatives: they take them again, from the very scores that they use, which makes forward and backward together
-1.0 to 1.6 times as fast.
+XLA's CPU compiler makes one kernel of scores, softmax and average, 1.6 to 2.5 times as fast as separate kernels, if it
+reads and writes nothing else on the way. So the plain softmax is written out here, and a forward stores no maxima and
+sums for the derivatives. These compute them again from their own scores: forward and backward together are 1.0 to 1.6
+times as fast.
 """
 
 import functools
@@ -113,20 +113,20 @@ def _in_one_axis(grid: Grid, allowed: Any) -> Array:  # (..., N or 1, T or 1, S)
 
 
 def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
-    """Average, maximum and sum of exponentials: products and sums and no choices, so that XLA makes one kernel of all.
+    """Average, maximum and sum of exponentials, without a ``where``, so that XLA makes one kernel of all.
 
     It does so for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
     """
     query, key, value, allowed = heads
     mask: Any = 0 if allowed is None else jnp.where(allowed, 0, -jnp.inf).astype(query.dtype)
-    mark: Any = mark_of_heads(key, value) if allowed is None else 0  # all see all: their row sums know of each position
+    mark: Any = mark_of_heads(key, value) if allowed is None else 0  # every query sees every key
     rows, S = math.prod(query.shape[:-1]), key.shape[-2]
     every = on_all_cores if rows < ROWS and rows * S >= WORTH else lambda x: x
     return _averaged(every(product(query * plan.scale, key, True)) + mask, value, mark, every, allowed is None)
 
 
 def _by_choice(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
-    """The same, where any number may be anywhere."""
+    """The same for any numbers, with the mask applied by ``where``."""
     (query, key, value), _ = marked(heads[:3])
     scores = _chosen(product(query * plan.scale, key, True), heads.allowed)
     return _averaged(scores, value, 0, lambda x: x, False)
@@ -169,16 +169,16 @@ def _tangent(heads: _Heads, dots: Tangents, plan: Plan) -> tuple[Array, ...]:
 def _cotangent(heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan) -> tuple[Array, ...]:
     """The formulas of ``spec.attention_backward``, on scores (heads, S, rows), with the mark of ``spoiled_rows``."""
     query, key, value, dout, dlse = map(finite, (*heads[:3], dout, dlse))
-    dout = dout + mark if heads.allowed is None else dout  # no pair is forbidden, to which it would spread
+    dout = dout + mark if heads.allowed is None else dout  # NaN reaches all pairs of its row; none is forbidden
     query, allowed = query * plan.scale, None
     if heads.allowed is not None:
-        allowed = lax.optimization_barrier(heads.allowed.swapaxes(-1, -2))  # asked once, not by each who chooses
+        allowed = lax.optimization_barrier(heads.allowed.swapaxes(-1, -2))  # computed once, not in each kernel
     weights = _softmax(_chosen(times(key, query, transpose_right=True), allowed), -2, allowed is not None)
-    dweights = _chosen(times(value, dout, transpose_right=True), allowed, 0)  # a value may be too large to multiply
+    dweights = _chosen(times(value, dout, transpose_right=True), allowed, 0)  # a value may be huge: 0 · inf
     delta = jnp.sum(weights * dweights, axis=-2, keepdims=True)
     weights = weights if allowed is None else jnp.where(allowed, weights + mark.swapaxes(-1, -2), 0)
     dscores = _chosen(weights * (dweights - delta + dlse.swapaxes(-1, -2)), allowed, 0)
-    turned = lax.optimization_barrier((key * plan.scale).swapaxes(-1, -2))  # on its own: the rest is one kernel
+    turned = lax.optimization_barrier((key * plan.scale).swapaxes(-1, -2))  # a kernel of its own; the rest is one
     dquery = on_all_cores(times(turned, dscores), axis=-2).swapaxes(-1, -2)
     return dquery, on_all_cores(times(dscores, query)), on_all_cores(times(weights, dout))
 
@@ -224,7 +224,7 @@ def _by_chunks(
     sizes = {"queries": (*grid.heads, grid.T), "keys": (*grid.pieces[:-1], grid.S)}
 
     *lead, G, shared = grid.axes
-    alone = {"queries": (*lead, G * shared), "keys": (*lead, G) if grid.group == shared else None}  # no two chunks meet
+    alone = {"queries": (*lead, G * shared), "keys": (*lead, G) if grid.group == shared else None}  # no overlap
 
     def chunk(index, buffers):
         tile = grid.whole(index)
@@ -234,7 +234,7 @@ def _by_chunks(
         def found_here():
             heads = math.prod(grid.pieces[:-1])
             flat: list[Any] = [x.astype(compute_dtype).reshape(heads, -1, x.shape[-1]) for x in here]
-            # The mask is asked for in here, so that it is part of the kernel.
+            # Computed in here, the mask is part of the kernel.
             allowed = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
             query, key, value, *rest = flat
             found = work(_Heads(query, key, value, allowed), *rest)
