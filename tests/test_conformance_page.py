@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -26,7 +27,7 @@ def test_a_command_prints_what_is_shown(command, printed, tmp_path):
         if file := pages.FILE.match(block):
             (tmp_path / file[1]).write_text(block)
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(pages.ROOT / "src")}
-    run = [sys.executable, "-m", "attendax", *command.split()]
+    run = [sys.executable, "-m", "attendax", *shlex.split(command)]
     done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert [line.rstrip() for line in done.stdout.strip().splitlines()] == printed.splitlines()
