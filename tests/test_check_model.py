@@ -337,6 +337,7 @@ def test_a_script_makes_the_other_way(name, way, tmp_path):
     one = Request(np.array([[3, 1, 4]], np.int32))
     found = Found(Finding(Verdict.WRONG, "none"), Evidence(one, one._replace(way=way), (0, 1), (0, 1), 1e-4))
     text = script(model, Law("ways", way, "", lambda trial: found), found)
+    assert "attendax" not in text
     home = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport test_check_model"
     lines = [line for line in text.splitlines() if not line.startswith("raise NotImplementedError('define ")]
     at = lines.index("# the model") + 1
@@ -352,4 +353,7 @@ def test_a_language_head_on_an_encoder_does_not_hide_the_future(settings, causal
     transformers = pytest.importorskip("transformers")
     sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=50)
     model = transformers.BertLMHeadModel(transformers.BertConfig(**sizes, **settings))
-    assert FAMILIES["transformers.modeling_utils.PreTrainedModel"](model, None).facts["causal"] is causal
+    offer = FAMILIES["transformers.modeling_utils.PreTrainedModel"]
+    assert offer(model, None).facts["causal"] is causal
+    neox = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**sizes))  # its is_decoder is False, and not read
+    assert offer(neox, None).facts["causal"] is True

@@ -195,6 +195,10 @@ MODELS = {
         "BlenderbotSmallForCausalLM", "BlenderbotSmallConfig", {"causal": True, "positions": "absolute"},
         d_model=WIDTH, decoder_layers=2, decoder_attention_heads=HEADS, decoder_ffn_dim=64,
     ),
+    "transformers Bailing hybrid, linear alone": _of_transformers(
+        "BailingHybridForCausalLM", "BailingHybridConfig", {"causal": True, "positions": "none", "lacks": "positions"},
+        layer_group_size=6, num_key_value_heads=HEADS, head_dim=8,
+    ),
     "transformers Bailing hybrid": _of_transformers(
         "BailingHybridForCausalLM", "BailingHybridConfig", {"causal": True, "positions": "rotary"},
         layer_group_size=2, num_key_value_heads=HEADS, q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8,

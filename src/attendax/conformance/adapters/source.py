@@ -126,6 +126,19 @@ def _used(function: Any, known: tuple[Any, ...]) -> list[str]:
     return lines
 
 
+def text_of(function: Any, known: tuple[Any, ...] = ()) -> str:
+    """Python that defines a function of this package and what it uses of it, for scripts that run without."""
+    inner, source = inspect.unwrap(function), source_of(function)
+    lines = []
+    for name in dict.fromkeys(re.findall(r"\w+", source)):
+        x = inner.__globals__.get(name)
+        if isinstance(x, ModuleType):
+            lines.append(f"import {x.__name__} as {name}" if x.__name__ != name else f"import {name}")
+        elif inspect.isfunction(x) and x is not function and x not in known and x.__module__.startswith("attendax."):
+            lines.append(text_of(x, (*known, function)))
+    return "\n".join([*lines, source])
+
+
 def source_of(function: Any) -> str:
     """The text of a function, without decorators' indentation; a comment where there is none."""
     while isinstance(function, functools.partial):

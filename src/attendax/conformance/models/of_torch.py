@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 from typing import Any
 
 from .offers import Offer, Way, with_seed
@@ -95,7 +96,7 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
     facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
     known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
     if causal is None and (told := [means for part, means in known.items() if part in name]):
-        facts["causal"] = told[0] and getattr(config, "is_decoder", True)  # an encoder's head does not hide the future
+        facts["causal"] = told[0] and (not _asks_whether_decoder(model) or config.is_decoder)
     if causal or facts.get("causal"):
         facts["cache"] = cache_of_transformers(model)
     ways = torch_ways()
@@ -107,6 +108,12 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
         ways["gradient checkpointing of layers"] = Way(with_checkpoints, more=(True,))
     facts |= rates(model)
     return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
+
+
+def _asks_whether_decoder(model: Any) -> bool:
+    """Whether the code of a model hides the future only where its configuration says so, as encoders with a head do."""
+    code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
+    return re.search(r"config\.is_decoder\b(?! =)", code) is not None
 
 
 def embedding_of_transformers(model):

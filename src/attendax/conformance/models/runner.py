@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..adapters.source import import_line
+from ..adapters.source import import_line, text_of
 from ..worker.errors import Failed
 from .offers import Offer, Way
 from .request import Request, direction, vectors
@@ -157,7 +157,7 @@ class Runner:
         if made is None:
             text = import_line(self.target, path, "apply")
         else:
-            lines = [import_line(self.target, path, "model"), import_line(made, None, made.__name__)]
+            lines = [import_line(self.target, path, "model"), text_of(made)]
             text = "\n".join([*lines, _call(made, "model", self.offer.given, "apply")])
         found = {"model": text} | self._lines_of_ways()
         if self.offer.embedding is not None and self.table is None:
@@ -185,7 +185,7 @@ class Runner:
             if way is not None and self.offer.made is not None:
                 given = "of_way"
                 found[f"made {name}"] = "\n".join([
-                    import_line(way.of, None, way.of.__name__),
+                    text_of(way.of),
                     _call(way.of, "model", way.args, "model_of_way"),
                     _call(self.offer.made, "model_of_way", (*self.offer.given, *way.more), given),
                 ])  # fmt: skip
