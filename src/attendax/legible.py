@@ -1,4 +1,4 @@
-"""Text for a terminal: on one line, without what could steer it; as wide as it is; and the word that was meant."""
+"""Text for a terminal: on one line, without control characters; its width; and spelling suggestions."""
 
 import difflib
 import shutil

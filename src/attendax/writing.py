@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: what stood there before stays until what is new is complete.
+"""Atomic writes: the old file stays until the new one is complete.
 
 A file is written beside its place, under a name of its own, and then moved. So two that write the same file do not mix,
 and a full disk or a signal leaves the old one. A link is followed. A pipe, a device and ``/dev/stdout`` are written to,

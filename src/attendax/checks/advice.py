@@ -1,4 +1,4 @@
-"""The last line of an error: what to write instead (L14). Every piece of code in it works as it stands."""
+"""The last line of an error: the code to write instead (L14). It works as it stands."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What other libraries call the arguments of attention, and what to write here."""
+"""The names of attention's arguments in other libraries, and what to write here instead."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Masks and modifiers as one would write them, for their ``repr``."""
+"""The ``repr`` of masks and modifiers: the Python code that makes them."""
 
 from collections.abc import Callable
 from typing import Any

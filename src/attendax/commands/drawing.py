@@ -1,4 +1,4 @@
-"""What ``attendax embed`` draws of its first text: a map of one layer, a page of all."""
+"""The pictures of ``attendax embed`` for its first text: the weights of one layer, or a page with all layers."""
 
 import argparse
 import io

@@ -1,4 +1,4 @@
-"""Run the weights of an ``equinox.nn.MultiheadAttention`` with the attention of the law."""
+"""The weights of an ``equinox.nn.MultiheadAttention``, run with ``attendax.attention``."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""``jax.nn.dot_product_attention``, its signature and layout, with the meaning of the law."""
+"""``jax.nn.dot_product_attention``: its signature and layout, with the meaning of the laws."""
 
 from typing import Any, Literal, overload
 

@@ -1,4 +1,4 @@
-"""What the signatures share: heads behind tokens, masks joined, biases of any width."""
+"""What the three signatures share: arrays with heads after tokens, joined masks, biases of any dtype."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which texts run together, and in what shape: few shapes, little padding."""
+"""Batches of texts of similar length: few shapes, little padding."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What an encoder is: its sizes and options, and from them the shapes of all weights."""
+"""The configuration of an encoder: its sizes and options, and from them the shapes of all weights."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What ``encode`` refuses: weights that are not those of the configuration, ids and masks that do not fit."""
+"""The checks of ``encode``: weights that do not fit the configuration, ids and masks that do not fit each other."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Attention weights of a whole encoder, some rows at a time: no array of T x T, however long the text is."""
+"""Attention weights of a whole encoder, some rows at a time, without an array of T x T."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a layer is made of, in both twins: the same names in JAX, from ``ops``, and in NumPy, from ``spec``."""
+"""The parts of a layer in both twins, under the same names: in JAX from ``ops``, in NumPy from ``spec``."""
 
 from typing import Any
 

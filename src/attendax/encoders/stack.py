@@ -1,4 +1,4 @@
-"""Layers that are alike as one tree, for a scan: compiled once, however deep the encoder is."""
+"""Equal layers stacked into one tree, for ``lax.scan``: compiled once, however deep the encoder is."""
 
 from typing import Any, NamedTuple
 

@@ -1,1 +1,1 @@
-"""How `attendax.attention` is made fast: one contract, several backends, every direction of differentiation once."""
+"""The engine of ``attendax.attention``: a call on one device, several backends, and their derivatives."""

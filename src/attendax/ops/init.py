@@ -1,4 +1,4 @@
-"""How weights are drawn at the start."""
+"""Initial weights."""
 
 import math
 

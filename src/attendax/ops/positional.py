@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoidal and learned encodings, and the causal and padding masks. Pure JAX."""
+"""Positions of tokens: sinusoidal, learned and rotary encodings, and the causal and padding masks. Pure JAX."""
 
 from typing import Any
 

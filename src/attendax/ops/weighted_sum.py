@@ -1,4 +1,4 @@
-"""Softmax along any axis, and what the attentions here share: the gradients of a function, a mask in the full shape."""
+"""Softmax along any axis; and two helpers of the layers here: gradients of a function, a mask in full shape."""
 
 from collections.abc import Callable
 from typing import Any

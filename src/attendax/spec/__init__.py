@@ -1,4 +1,4 @@
-"""What is right: attention in NumPy, by definition, with every backward derived by hand."""
+"""The specification: attention in NumPy, by definition, with every backward derived by hand."""
 
 from .additive import additive_attention as additive_attention
 from .additive import additive_attention_backward as additive_attention_backward

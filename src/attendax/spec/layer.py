@@ -1,4 +1,4 @@
-"""What the classes share: weights as attributes, read and set by name; how they are drawn at the start."""
+"""The base of the layer classes: weights as attributes, read and set by name, and their initial values."""
 
 import math
 from typing import Any

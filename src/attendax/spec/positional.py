@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoidal and learned encodings, and the causal and padding masks."""
+"""Positions of tokens: sinusoidal, learned and rotary encodings, and the causal and padding masks."""
 
 from typing import Any
 

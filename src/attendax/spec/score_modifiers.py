@@ -1,7 +1,7 @@
-"""What may change a score before the bias is added (L2): softcap, ALiBi, a learned table of positions; and sinks.
+"""Score modifiers (L2): softcap, ALiBi, relative bias, applied before the bias; and sinks.
 
-Each forward has its backward below it. ``attention`` gets them as a value from ``attendax.scores``, of which only
-``kind``, ``arrays``, ``settings`` and ``sinks`` are read here.
+Each forward has its backward below it. ``attention`` gets them as a value from ``attendax.scores``; this module reads
+only its ``kind``, ``arrays``, ``settings`` and ``sinks``.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What acts on every token alone: layer norm, the activations, the feed-forward network."""
+"""Layers that act on each token alone: layer norm, activations, the feed-forward network."""
 
 import math
 

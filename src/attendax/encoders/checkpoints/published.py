@@ -1,4 +1,4 @@
-"""Writing directories of published models: what is read from one, back, with every tensor accounted for."""
+"""Writers of model directories: the weights that a loader read, written back, with every tensor accounted for."""
 
 import dataclasses
 import functools

@@ -220,7 +220,8 @@ def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     gradient as fast. Of 512 queries, in two bands, the forward is 1.1 and the gradient 1.2 times as fast as in one
     tile. Each band is a program of its own: four compile in 1.1 s of CPU time, the loop over tiles in 0.6. So a
     derivative has two at most. Where 64 does not divide the keys, the forward is cut as its derivatives are: products
-    of other sizes are rounded otherwise, and a weight would be off by as much as its score (``tile.key_major_products``, L8).
+    of other sizes are rounded otherwise, and a weight would be off by as much as its score (L8;
+    ``key_major_products``).
     """
     T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
     most = min(BANDS.values()) if S % 64 else most
