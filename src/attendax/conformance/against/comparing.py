@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from . import forms, writing
+from . import forms
 from .asking import Probe
 from .describing import Description
 from .examples import VALUES, asking, narrow, no_key, small
 from .forms import CAUSAL, Form, window_rule
+from .keywords import steps
 
 WORDS = {
     "scale": "scale where none is given",
@@ -22,12 +23,16 @@ WORDS = {
     "empty": "a query without any key",
     "lse": "log-sum-exp",
     "scale given": "scale as given",
+    "dropout": "dropout",
     "softmax": "softmax of bfloat16 arrays",
     "out": "dtype of the result for bfloat16 arrays",
     "layout": "layout",
     "arguments": "order of the arguments",
     "names": "names",
 }
+
+
+SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
 class Difference(NamedTuple):
@@ -47,7 +52,7 @@ def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Fo
     one, other = a.form, b.form
     both = set(one.options) & set(other.options)
     for name, said, asked in _numbers(one, other, both):
-        yield Difference(name, said(one), said(other)), other, asked
+        yield Difference(name, said(one), said(other), SHOWN.get(name, "")), other, asked
     for name, key in (("mask", "mask"), ("scale given", "scale"), ("lse", "return_lse"), ("window", "window")):
         if key in both and one.options[key].form != other.options[key].form:
             as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
@@ -80,13 +85,13 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
         yield "causal", lambda x: f"is {x.how['causal']}: {CAUSAL[x.how['causal']]}", asking("is_causal")
     if "window" in both and differ("window"):
         yield "window", lambda x: _window(x.how["window"]), asking("window")
-    if writing.steps(one, other) != writing.steps(other, one):
-        steps = [x for x in VALUES if x in ("softcap", "bias", "scale", "mask") and x in both]
-        steps += [] if "mask" in both else rules[:1]
+    if steps(one, other) != steps(other, one):
+        named = [x for x in VALUES if x in ("softcap", "bias", "scale", "mask") and x in both]
+        named += [] if "mask" in both else rules[:1]
         yield (
             "order",
-            lambda x: writing.steps(x, other if x is one else one),
-            list(small({x: VALUES[x] for x in steps})),
+            lambda x: steps(x, other if x is one else one),
+            list(small({x: VALUES[x] for x in named})),
         )
     if ("mask" in both or "is_causal" in both) and differ("masking"):
         yield "masking", lambda x: x.how["masking"], asking("mask" if "mask" in both else "is_causal")
@@ -94,10 +99,12 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
         said = {"repeat": "repeats each head of keys", "tile": "takes the heads of keys in turn"}
         yield "heads", lambda x: said[x.how["heads"]], list(small({}, heads=4, groups=2))
     if ("mask" in both or rules) and differ("empty"):
-        asked = {"mask": no_key} if "mask" in both else {x: VALUES[x] for x in rules}
+        asked: dict[str, Any] = {"mask": no_key} if "mask" in both else {x: VALUES[x] for x in rules}
         yield "empty", lambda x: f"gives {x.how['empty']}", list(small(asked, tall=True))
     if "return_lse" in both and differ("lse"):
         yield "lse", lambda x: f"is of {x.how['lse']}" if "base" in x.how["lse"] else x.how["lse"], asking("return_lse")
+    if differ("dropout") and one.how["dropout"] and other.how["dropout"]:
+        yield "dropout", lambda x: x.how["dropout"], []
     for name in ("softmax", "out"):
         if differ(name) and forms.REFUSED not in (one.how[name], other.how[name]):
             yield name, lambda x, name=name: f"has {x.how[name]}", narrow()  # type: ignore[misc]

@@ -18,6 +18,8 @@ GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
 PACKS = ("qkv 2", "qkv 3", "qkv 1", "qkv 0")
 
 
+MANY = 64  # keys, of which half are dropped
+MODES = {"training": True, "train": True, "deterministic": False}
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
 
 
@@ -68,10 +70,25 @@ class _Describing:
         form = self._dtypes(form)
         for name in free:
             if name in DROPOUT:
-                self.unknown[name] = "dropout is drawn at random, and is not compared"
+                form = self._dropout(form, name)
+                self.unknown[name] = "dropout is drawn at random; no adapter has it"
             elif name not in (*GROUPED, *form.given):
                 self.unknown[name] = "none of the options that are known"
         return Description(form, True, self.unknown, sizes)
+
+    def _dropout(self, form: Form, name: str) -> Form:
+        """Whether the weights that are kept are larger: of values that are all 1, the mean says it."""
+        B, N, T, S, D, V = self.sizes
+        many = arrays((B, N, MANY if T == S else T, MANY, D, V))
+        modes = {k: x for k, x in MODES.items() if k in self.fn.names}
+        asked = dataclasses.replace(form, options={}, given={**form.given, **modes, name: 0.5})
+        try:
+            found = ask(self.fn, asked, Probe((*many[:2], np.ones_like(many[2])), {}))[0].astype(np.float64)
+        except Failed:
+            return form
+        said = {"scales what is kept by 1/(1 - rate)": 1.0, "does not scale what is kept": 0.5}
+        near = [x for x, mean in said.items() if abs(found.mean() - mean) < 0.15 and found.std() > 1e-3]
+        return form.but(dropout=near[0] if near else "drops nothing" if abs(found - 1).max() < 1e-3 else "")
 
     def settle(self, variants: Iterable[Form], probes: list[Probe]) -> Form | None:
         """The first of the forms by which the function gives what the reference gives, for each probe."""
@@ -149,7 +166,8 @@ class _Describing:
     def _causal(self, form: Form, name: str) -> Form | None:
         form = form.offering("is_causal", Option(name))
         B, N, T, S, D, V = self.sizes
-        probes = [Probe(arrays((B, N, t, s, D, V)), {"is_causal": True}) for t, s in {(T, S), (S, S)}]
+        shapes = {(T, S), (S, S)} | ({(1, S)} if T != S else set())
+        probes = [Probe(arrays((B, N, t, s, D, V)), {"is_causal": True}) for t, s in sorted(shapes)]
         both = itertools.product(forms.CAUSAL, forms.EMPTY)
         return self.settle([form.but(causal=rule, empty=empty) for rule, empty in both], probes)
 

@@ -18,6 +18,7 @@ HEADS = {"repeat": "xp.arange(N) // (N // G)", "tile": "xp.arange(N) % G"}
 CAUSAL = {
     "aligned to the start": "j <= i",
     "aligned to the end": "j <= i + S - T",
+    "aligned to the start, and a single query sees all": "(j <= i) | (T == 1)",
     "without its own key": "j < i",
     "aligned to the end, without its own key": "j < i + S - T",
     "what comes after": "j >= i",
@@ -47,7 +48,7 @@ REFUSED = "refused"  # of bfloat16 arrays
 LAW: dict[str, str] = {
     "scale": "1/sqrt(D)", "heads": "repeat", "causal": "aligned to the start", "always": "", "order": ORDERS[0],
     "window": "w keys beside its own/on both sides/the start", "masking": MASKING[0], "empty": "0", "lse": "base e",
-    "softmax": "float32", "out": "of the query",
+    "softmax": "float32", "out": "of the query", "dropout": "",
 }  # fmt: skip
 
 

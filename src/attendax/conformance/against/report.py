@@ -117,16 +117,18 @@ def compare(one: Function, other: Function, a: Description, b: Description) -> R
     """The report on two functions that are described."""
     if not (a.known and b.known):
         return _unknown(one, other, a, b)
-    notes, found = _notes(a, b), []
+    found = []
     for difference, form, probes in comparing.differences(a, b):
         shown = examples.smallest(one, other, a.form, form, probes)
         if shown or difference.name != "empty":  # both may have the same rows without a key, or none
-            found.append(difference._replace(shown=shown))
+            found.append(difference._replace(shown=shown or difference.shown))
     sizes = max(a.sizes, b.sizes, key=lambda x: x == describing.SQUARE)
     if not found:
         mine, theirs = _common(a.form, b.form), _common(b.form, a.form)
         checked = examples.equality(one, other, mine, theirs, sizes)
+        notes = _notes(a, b, set(mine.options))
         return Report((), "", "", _example(one, other, mine, theirs, checked), checked, notes)
+    notes = _notes(a, b, set(_answerable(a.form, b.form).options))
     why = ""
     for around, (mine, theirs, fn, inner) in {
         "B": (a.form, b.form, one, other),
@@ -173,15 +175,14 @@ def _answerable(mine: Form, theirs: Form) -> Form:
     return dataclasses.replace(mine, options={k: x for k, x in mine.options.items() if k not in lacking})
 
 
-def _notes(a: Description, b: Description) -> tuple[str, ...]:
+def _notes(a: Description, b: Description, compared: set[str]) -> tuple[str, ...]:
     """What was not compared."""
     found = []
     for letter, x in (("A", a), ("B", b)):
         whys = dict.fromkeys(x.unknown.values())
         told = {why: ", ".join(name for name, said in x.unknown.items() if said == why) for why in whys}
         found += [f"{letter}'s {names}: {why}" for why, names in told.items()]
-    lacking = {"A": set(a.form.options) - set(_answerable(a.form, b.form).options)}
-    lacking["B"] = set(b.form.options) - set(a.form.options)
+    lacking = {"A": set(a.form.options) - compared, "B": set(b.form.options) - set(a.form.options)}
     for letter, x in (("A", a), ("B", b)):
         alone = [option.name or "lse" for name, option in x.form.options.items() if name in lacking[letter]]
         found += [f"{', '.join(alone)}, which {letter} alone has"] * bool(alone)

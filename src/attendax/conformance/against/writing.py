@@ -3,30 +3,16 @@
 import re
 
 from .forms import (
-    CAUSAL,
-    EMPTY,
     HEADS,
-    LSE,
-    MASKING,
-    REACH,
     REFUSED,
-    SCALES,
     SOFTMAX,
-    STEPS,
     Form,
-    Option,
-    window_rule,
 )  # fmt: skip
+from .keywords import Keywords
+from .keywords import NoAdapter as NoAdapter
 from .remote import IMPORTS, import_line
-from .ways import ARRAYS, FIRST, INTO, LSE_LAYOUTS, OUT_OF, RANKS, SCALINGS, WINDOWS, mask_from, mask_to
-
-LEAST = "-1e30"  # of a score where a product with 0 has to stay 0
-NO_MAXIMUM = "without the maximum"
-LN_2 = "0.6931471805599453"
-
-
-class NoAdapter(ValueError):
-    """Nothing around the function can make it answer so; why not."""
+from .results import Results, cast
+from .ways import ARRAYS, INTO, OUT_OF
 
 
 def adapter(a: Form, b: Form) -> str:
@@ -38,67 +24,8 @@ def adapter(a: Form, b: Form) -> str:
     return _Adapter(a, b).text()
 
 
-def steps(form: Form, other: Form) -> str:
-    """The steps from products to scores, of those that both offer."""
-    offered = (form.offered() & other.offered()) | {"scale"}
-    return ", ".join(step for step in form.how["order"].split(", ") if step in offered)
-
-
-class _Adapter:
-    """Lines, as they are found to be needed.
-
-    Attributes:
-        words: keywords that are always given; lines may put others into a dict ``options``.
-        loops: axes that are looped over.
-        canonical: whether the lines have the arrays as (B, N, T, D).
-    """
-
-    def __init__(self, a: Form, b: Form) -> None:
-        self.a, self.b = a, b
-        self.words = {name: repr(x) for name, x in b.given.items()}
-        self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
-        self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
-        self.empties = a.how["empty"] != b.how["empty"] and bool({"mask", "is_causal", "window"} & set(a.options))
-        self.own_scores = self._needs_own_scores()
-        if self.own_scores:  # a row of scores that are all LEAST is a mean
-            self.empties = a.how["empty"] != EMPTY[1] and bool({"mask", "is_causal", "window"} & set(a.options))
-        self.loops = [x for x in "BN" if x not in b.layout]
-        same = (a.layout, a.order, a.pack) == (b.layout, b.order, b.pack)
-        self.canonical = not same or self.empties or self.own_scores or self.repeats
-        self.loops = self.loops if self.canonical else []
-        if b.heads and not (a.heads and not self.canonical):
-            self.words[b.heads] = "query.shape[1]"
-        elif b.heads:
-            self.words[b.heads] = a.heads
-
-    def _rules_differ(self) -> bool:
-        return any(map(self._rule_differs, ("is_causal", "window"))) or self.a.how["always"] != self.b.how["always"]
-
-    def _rule_differs(self, name: str) -> bool:
-        """Whether ``a`` is given an option that ``b`` lacks, or means other keys by."""
-        a, b = self.a, self.b
-        if name not in a.options or name not in b.options:
-            return name in a.options
-        if name == "window":  # another number may do
-            return a.how[name].split("/")[1:] != b.how[name].split("/")[1:]
-        return a.how["causal"] != b.how["causal"]
-
-    def _needs_own_scores(self) -> bool:
-        """Whether ``b`` cannot be asked for the scores of ``a``: it is then given them, with the identity for keys."""
-        a, b = self.a, self.b
-        if b.how["always"] and a.how["always"] != b.how["always"]:
-            raise NoAdapter("B is causal whatever it is given")
-        if a.how["masking"] != b.how["masking"] and {"mask", "is_causal"} & set(a.options):
-            if a.how["masking"] != MASKING[0]:
-                raise NoAdapter(f"A has {a.how['masking']}, which no argument of B asks for")
-            return True
-        lacking = {x for x in ("softcap", "bias") if x in a.options} - set(b.options)
-        deaf = not {"mask", "bias"} & set(b.options)
-        bases = {x.how["lse"] for x in (a, b)}
-        maximum = bool(self.lse) and len(bases) > 1 and NO_MAXIMUM in bases
-        return (
-            bool(lacking) or maximum or (deaf and (self.empties or self._rules_differ())) or steps(a, b) != steps(b, a)
-        )
+class _Adapter(Keywords):
+    """Lines, as they are found to be needed."""
 
     def text(self) -> str:
         """The whole of it."""
@@ -108,7 +35,13 @@ class _Adapter:
         options = options + (self._scores() if self.own_scores else self._options())
         maybe = any("options[" in line for line in options)
         call = self._call().replace("<rest>", ", **options" if maybe else "")
-        rest = [*["options = {}"] * (maybe or bool(self.loops)), *options, *self._casts(), call, *self._after()]
+        rest = [
+            *["options = {}"] * (maybe or bool(self.loops)),
+            *options,
+            *self._casts(),
+            call,
+            *self._results().lines(),
+        ]
         lines = [line for part in [*arrays, *self._sizes("\n".join(rest)), *rest] for line in part.split("\n") if line]
         return "\n".join([*self._head(), *("    " + line for line in lines), ""])
 
@@ -153,146 +86,6 @@ class _Adapter:
         lines = [f"{', '.join(used)} = {', '.join(found)}"] if found else []
         return lines + (["i, j = xp.arange(T)[:, None], xp.arange(S)[None]"] if re.search(r"\bj\b", text) else [])
 
-    def _give(self, name: str, value: str, mine: Option | None = None) -> list[str]:
-        """Give ``b`` a keyword: always, or where ``a`` is given one."""
-        default = self.a.defaults.get(mine.name) if mine else None
-        passed = mine is not None and value == mine.name and default == self.b.defaults.get(name)
-        if mine is None or passed or default is not None:
-            self.words[name] = value
-            return []
-        return [f"if {mine.name} is not None:\n    options[{name!r}] = {value}"]
-
-    def _options(self) -> list[str]:
-        """The keywords of ``b``, from those of ``a``."""
-        a, b, lines = self.a, self.b, []
-        rules = self._rules(everything=self.empties)
-        whole = bool(rules) or (self.empties and "mask" in a.options)
-        bias = a.options.get("bias")
-        if whole:
-            lines += self._allowed(rules)
-        if whole or "mask" in a.options:
-            mine = a.options.get("mask")
-            lines += self._mask(None if whole else mine)
-        if bias and not (whole and "mask" not in b.options):
-            lines += self._give(b.options["bias"].name, self._ranked(bias), bias)
-        if cap := a.options.get("softcap"):
-            lines += self._give(b.options["softcap"].name, cap.name, cap)
-        for name, value in (("is_causal", lambda x: x.name), ("window", self._window)):
-            if name in a.options and not self._rule_differs(name) and not self.empties:
-                lines += self._give(b.options[name].name, value(a.options[name]), a.options[name])
-        return [*lines, *self._scale()]
-
-    def _ranked(self, bias: Option) -> str:
-        one, other = bias.form, self.b.options["bias"].form
-        x = bias.name if one == other and not self.loops else RANKS[one][1].format(x=bias.name)
-        return x if one == other or self.loops else RANKS[other][0].format(x=x)
-
-    def _rules(self, everything: bool) -> list[str]:
-        """Lines for the keys that ``b`` has to be told of by a mask, for its own rules are others."""
-        a, lines = self.a, []
-        if a.how["always"] and (everything or a.how["always"] != self.b.how["always"]):
-            lines.append(f"allowed = allowed & ({CAUSAL[a.how['always']]})")
-        for name in ("is_causal", "window"):
-            option = a.options.get(name)
-            if option is None or not (everything or self._rule_differs(name)):
-                continue
-            rule = CAUSAL[a.how["causal"]]
-            if name == "window":
-                w = WINDOWS[option.form][1].format(x=option.name)
-                rule = re.sub(r"\bw\b", w, window_rule(a.how["window"]))
-            asked = option.name if name == "is_causal" else f"{option.name} is not None"
-            lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")
-        return lines
-
-    def _allowed(self, rules: list[str]) -> list[str]:
-        """One mask of all that forbids."""
-        mask = self.a.options.get("mask")
-        lines = [f"allowed = xp.ones((1, 1, T, S), dtype={'xp.bool' if self.b.arrays == 'torch' else 'bool'})"]
-        if mask:
-            lines.append(f"if {mask.name} is not None:\n    allowed = allowed & {mask_from(mask.form, mask.name)}")
-        return lines + rules
-
-    def _mask(self, mine: Option | None) -> list[str]:
-        """The mask of ``a``, or all that forbids, in the form of ``b``; as a bias where it takes no mask."""
-        theirs = self.b.options.get("mask")
-        x = "allowed" if mine is None else mask_from(mine.form, mine.name)
-        if theirs:
-            form = theirs.form if not self.loops else "BNTS/" + theirs.form.split("/")[1]
-            same = mine is not None and mine.form == theirs.form and not self.loops
-            return self._give(theirs.name, mine.name if same and mine else mask_to(form, x).replace("~~", ""), mine)
-        option = self.b.options["bias"]
-        added = mask_to(f"{'BNTS' if self.loops else option.form}/added, -inf drops", x)
-        bias = self.a.options.get("bias") if mine is None else None
-        if bias is None:
-            return self._give(option.name, added, mine)
-        lines = [f"added = {added}", f"if {bias.name} is not None:\n    added = added + {self._ranked(bias)}"]
-        return lines + self._give(option.name, "added")
-
-    def _window(self, mine: Option) -> str:
-        """The same window by another number, where the two count otherwise."""
-        theirs = self.b.options["window"]
-        reaches = [REACH[form.how["window"].split("/")[0]] for form in (self.a, self.b)]
-        if (mine.form, reaches[0]) == (theirs.form, reaches[1]):
-            return mine.name
-        w = WINDOWS[mine.form][1].format(x=mine.name)
-        back = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[reaches[1]]
-        w = (
-            w
-            if reaches[0] == reaches[1]
-            else back.format(r=re.sub(r"\bw\b", w, reaches[0])).replace("- 1 + 1", "").strip()
-        )
-        return WINDOWS[theirs.form][0].format(x=w)
-
-    def _scale(self) -> list[str]:
-        one, other = (form.how["scale"] for form in (self.a, self.b))
-        mine, theirs = (form.options.get("scale") for form in (self.a, self.b))
-        if mine is None and one == other:
-            return []
-        if mine and theirs and one == other:
-            same = mine.form == theirs.form
-            return self._give(theirs.name, mine.name if same else f"1 / {mine.name}", mine)
-        lines = [self._own_scale(mine)]
-        if theirs:
-            return lines + self._give(theirs.name, SCALINGS[theirs.form][0].format(x="scale"))
-        if self.a.pack and not self.canonical:
-            raise NoAdapter("the scale of packed arrays cannot be told")
-        return [*lines, f"query = query * {'scale' if SCALES[other] == '1.0' else f'(scale / ({SCALES[other]}))'}"]
-
-    def _own_scale(self, option: Option | None) -> str:
-        """The scale of ``a``, given or not."""
-        own = SCALES[self.a.how["scale"]]
-        if option is None:
-            return f"scale = {own}"
-        given = SCALINGS[option.form][1].format(x=option.name)
-        free = self.a.defaults.get(option.name) is None
-        line = f"scale = {own} if {option.name} is None else {given}" if free else f"scale = {given}"
-        return "" if line == "scale = scale" else line
-
-    def _scores(self) -> list[str]:
-        """All scores by the rule of ``a``; ``b`` is left with the softmax, on queries that are scores."""
-        a, b = self.a, self.b
-        lines = [self._own_scale(a.options.get("scale")), "scores = query @ key.swapaxes(-1, -2)"]
-        rules = self._rules(everything=True)
-        for step in a.how["order"].split(", "):
-            option = a.options.get(step)
-            if step == "scale":
-                lines.append(STEPS[step])
-            elif step == "mask":
-                if rules or option:
-                    lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
-            elif option:
-                x = RANKS[option.form][1].format(x=option.name) if step == "bias" else option.name
-                line = re.sub(rf"\b{step}\b", x, STEPS[step])
-                lines.append(f"if {option.name} is not None:\n    {line}")
-        theirs, back = b.options.get("scale"), SCALES[b.how["scale"]]
-        if theirs:
-            lines += self._give(theirs.name, "1.0")
-            back = "1.0"
-        back = re.sub(r"\bD\b", "S", back)
-        query = "scores" if back == "1.0" else f"scores / ({back})"
-        lines.append("eye = xp.zeros_like(scores[..., :1, :]) + xp.eye(S, dtype=scores.dtype)")
-        return [*lines, f"query, key = {query}, eye"]
-
     def _casts(self) -> list[str]:
         """Wider arrays, where the softmax of ``b`` is narrower."""
         one, other = self.a.how["softmax"], self.b.how["softmax"]
@@ -302,11 +95,16 @@ class _Adapter:
             raise NoAdapter(f"A has {one}, which no argument of B asks for")
         names = ARRAYS[self.a.pack.partition(" ")[0] if not self.canonical else ""]
         first = names.partition(",")[0]
-        wide = f"({self._to('x', 'xp.float32')} for x in ({names}))" if "," in names else self._to(names, "xp.float32")
+        wide = (
+            f"({cast(self.b, 'x', 'xp.float32')} for x in ({names}))"
+            if "," in names
+            else cast(self.b, names, "xp.float32")
+        )
         return [f"narrow = {first}.dtype", f"{names} = {wide}"]
 
-    def _to(self, x: str, dtype: str) -> str:
-        return f"{x}.{'to' if self.b.arrays == 'torch' else 'astype'}({dtype})"
+    def _results(self) -> Results:
+        whole = self.repeats or self.own_scores or not self.a.grouped
+        return Results(self.a, self.b, self.canonical, bool(self.loops), self.empties, whole, self.lse)
 
     def _call(self) -> str:
         b = self.b
@@ -353,54 +151,3 @@ class _Adapter:
         whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""
         self.lse = None
         return "\n".join([*lines, f"out = xp.stack(rows, {1 if index == ':, n' else 0}){whole}"])
-
-    def _after(self) -> list[str]:
-        """The results, from the form of ``b`` to that of ``a``."""
-        a, b, lines = self.a, self.b, []
-        if self.canonical and not self.loops:
-            back = OUT_OF[b.layout].format(x="out")
-            lines += [f"out = {back}"] if back != "out" else []
-        lines += self._filled() if self.empties else []
-        lines += self._narrowed()
-        lines += self._logs() if self.lse else []
-        out = "out"
-        if self.canonical:
-            out = f"out{FIRST[a.layout]}" if a.layout in FIRST else INTO[a.layout].format(x="out")
-        if self.lse:
-            return [
-                *lines,
-                f"return ({out}, lse) if {self.lse.name} else {out}" if self.lse.name else f"return {out}, lse",
-            ]
-        return [*lines, f"return {out}"]
-
-    def _filled(self) -> list[str]:
-        """What a query without any key gets."""
-        how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
-        if how != EMPTY[1]:
-            return [f"out = xp.where({some}, out, {'0.0' if how == '0' else 'xp.nan'})"]
-        whole = self.repeats or self.own_scores or not self.a.grouped
-        value = "value" if whole else f"value[:, {HEADS[self.a.how['heads']]}]"
-        if INTO[self.b.layout] != "{x}" and not self.b.pack and not self.loops:
-            value = value.replace("value", f"({OUT_OF[self.b.layout].format(x='value')})")
-        return [f"out = xp.where({some}, out, {value}.mean(-2)[..., None, :])"]
-
-    def _narrowed(self) -> list[str]:
-        one, other = self.a.how, self.b.how
-        if REFUSED in (one["out"], other["out"]):
-            return []
-        if one["softmax"] != other["softmax"] and one["out"] == "of the query":
-            return [f"out = {self._to('out', 'narrow')}"]
-        if one["out"] == other["out"]:
-            return []
-        dtype = "query.dtype" if one["out"] == "of the query" else f"xp.{one['out']}"
-        return [f"out = {self._to('out', dtype)}"]
-
-    def _logs(self) -> list[str]:
-        a, b = self.a, self.b
-        one, other = (LSE_LAYOUTS[x.options["return_lse"].form] for x in (a, b))
-        if a.how["lse"] == b.how["lse"]:
-            return [f"lse = {LSE_LAYOUTS['BTN'].format(x='lse')}"] if one != other else []
-        lines = ["largest = xp.amax(scores, -1)"] if NO_MAXIMUM in (a.how["lse"], b.how["lse"]) else []
-        natural = {"base e": "{x}", "base 2": f"{{x}} * {LN_2}", NO_MAXIMUM: "({x} + largest)"}[b.how["lse"]]
-        x = LSE[a.how["lse"]].format(x=natural.format(x=other.format(x="lse")))
-        return [*lines, f"lse = {one.format(x=x if one == '{x}' else f'({x})')}"]
