@@ -33,13 +33,13 @@ class Explanation:
         implementation: "blockwise", "dense" or "cudnn".
         reason: why this one.
         tile: query heads, queries and keys of a tile; None for "dense" and "cudnn".
-        tiles: how many tiles are "open" (all pairs allowed: no comparison), "masked" and "skipped"; None where that
-            depends on arrays whose values are not known, or there are none.
-        flops: of the two products of the forward, as done; the most that it can be where ``tiles`` is None. Of what
-            cuDNN skips nothing is known.
-        flops_skipped: what the tiles left out would have taken.
-        temporary_bytes: of the compiled forward, by XLA's own analysis; of one device.
-        impossible: for every other implementation that might be faster, why it was not taken.
+        tiles: how many tiles are "open" (all pairs allowed), "masked" and "skipped"; None where that depends on arrays
+            whose values are not known, or there are no tiles. Of a window or a band only those that are visited count.
+        flops: of the two products of the forward that will run; at most so many where ``tiles`` is None. For cuDNN
+            those of all T x S pairs, as nobody can say what it skips.
+        flops_skipped: those of all T x S pairs, less ``flops``.
+        temporary_bytes: of the compiled forward, by XLA's own analysis; of one device. The gradient needs more.
+        impossible: each other implementation, with the reason why it was not chosen; some can be asked for by name.
         devices: where arrays lie on Explicit mesh axes, over how many devices "batch", "heads", "queries" and "keys"
             are divided; else None. Tiles and FLOPs are those of the whole call.
         across: where keys are divided, by which strategy, why, and what a device receives; else None.

@@ -2,12 +2,12 @@
 
 A mask is a pytree: offsets, lengths, ids and arrays are leaves and may be traced; the rest is part of its structure.
 Combine masks with ``&``, ``|`` and ``~``. Offsets, lengths and ids have the leading axes of the scores without the head
-axis, (B,), (B, T), (B, S) for scores (B, N, T, S), and apply to every head; one offset or length is one for all. They
+axis, (B,), (B, T), (B, S) for scores (B, N, T, S), and apply to every head; a scalar applies to the whole batch. They
 are integers of any width: see ``attendax.integers``.
 
-Each kind says two things: which pairs it allows (``KINDS``), and, from the ends of a tile of queries and keys, whether
-it may allow some pair of the tile and whether it allows every one (``BOUNDS``). The second may err on the side of work:
-a tile that is said to hold some pair may hold none, and one that is not said to be open may be open.
+Each kind says two things: which pairs it allows (``KINDS``), and, from the first and last query and key of a tile,
+whether it may allow some pair of the tile and whether it allows every one (``BOUNDS``). These bounds may cause work that
+is not needed, never a tile that is skipped and should not be.
 """
 
 import dataclasses
@@ -194,7 +194,10 @@ class Mask:
 
 
 def causal(offset: int | ArrayLike = 0) -> Mask:
-    """Query i may look at key j when ``j <= i + offset`` (L4). A block at the end of the keys: ``offset = S - T``.
+    """Query i may look at key j when ``j <= i + offset`` (L4).
+
+    Without an offset query 0 sees key 0 alone, also where T and S differ. Aligned to the end of the keys, as
+    flash-attention 2.1 and later have it, is ``offset = S - T``.
 
     Args:
         offset: an integer, part of the structure of the mask; or an array of integers, the leading axes of the scores
@@ -205,6 +208,9 @@ def causal(offset: int | ArrayLike = 0) -> Mask:
 
 def window(left: int | None, right: int | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
+
+    ``window(3, 0)`` sees 4 keys, as flash-attention's ``window_size=(3, 0)`` does. A sliding window of W keys that counts
+    the query's own, as Mistral has it, is ``window(W - 1, 0)``.
 
     Args:
         left, right: how many keys back and ahead, integers that are not traced.
