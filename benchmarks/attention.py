@@ -85,7 +85,7 @@ def run(
 
 
 def leave_out_the_slow(records: dict[str, dict[str, Any]], ready: list[Contestant]) -> None:
-    """Whoever takes long, and many times what the fastest takes, would take the time of all the rest."""
+    """Drop contestants that are slow, and many times slower than the fastest: they would take the time of the rest."""
     fastest = min((records[one.name]["call_s"] for one in ready), default=0.0)
     for one in list(ready):
         call_s = records[one.name]["call_s"]

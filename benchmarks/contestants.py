@@ -1,7 +1,7 @@
-"""Who takes part, and how each is asked: every peer in its own layout of the arrays, with its own words for a mask.
+"""The contestants, each with its own layout of the arrays and its own arguments for a mask.
 
 A contestant is built for a case and a measure: ``Program.run(arrays)`` computes it. JAX and NumPy are here, torch is in
-``torch_contestants``. Whoever cannot do a case raises ``Unable`` with the reason; nothing is done in its place.
+``torch_contestants``. One that cannot do a case raises ``Unable`` with the reason; nothing is done in its place.
 """
 
 import functools

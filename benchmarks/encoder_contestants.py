@@ -1,8 +1,8 @@
-"""Who takes part at the level of layers and encoders: each on the same weights and the same inputs, as NumPy arrays.
+"""The contestants for layers and encoders: each on the same weights and the same inputs, as NumPy arrays.
 
 A builder returns the call that is timed, and how its result is read as a list of NumPy arrays in the common layout: the
 hidden states; or the output, the gradient of x and those of the weights in the order of ``params``, matrices (in, out).
-Whoever cannot take part raises ``Unable``. Torch's modules are eager, in inference mode where nothing is trained.
+One that cannot take part raises ``Unable``. Torch's modules are eager, in inference mode where nothing is trained.
 """
 
 import contextlib

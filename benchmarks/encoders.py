@@ -1,7 +1,7 @@
 """Encoders, encoder blocks and multi-head attention beside their peers: `run` measures, `markdown` shows.
 
 The judge is the specification on the same weights, in float64 for the layers, in float32 for whole encoders; of the
-texts end to end it looks at some. Whoever is wrong, or cannot take part, is reported and not timed.
+texts end to end it looks at some. A contestant that is wrong, or cannot take part, is reported and not timed.
 """
 
 import time

@@ -141,7 +141,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class QuietClock(harness.Clock):
-    """A GPU is nobody else's: no round is disturbed, and nothing is waited for between turns."""
+    """No other process uses the GPU: no round is disturbed, and there is no wait between turns."""
 
     def everyone(self) -> float:
         return 0.0
@@ -172,7 +172,7 @@ def built_or_why(name: str, measure: str, case: Any) -> tuple[dict[str, Any], An
 
 
 def is_right(record: dict[str, Any], built: Any, right: Any) -> bool:
-    """Whether a program runs and is right; what it is goes into its record."""
+    """Whether a program runs and is right; its error goes into its record."""
     try:
         error = right.error(built.to_numpy(built.run(built.arrays)))
     except Exception as failure:

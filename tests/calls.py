@@ -1,7 +1,7 @@
 """Calls of attention as they stand in users' programs, and the same by the specification in float64.
 
-A call has sizes and a mask, a loss, operands of which the compiler may know more than that they are arguments, options,
-surroundings, a direction of differentiation and a dtype. XLA does other things to it by each of them.
+A call has sizes and a mask, a loss, operands that may be constants to the compiler, options, surrounding code, a
+direction of differentiation and a dtype. Each of them changes the program that XLA makes.
 """
 
 from collections.abc import Callable
@@ -221,7 +221,7 @@ class Reference:
         return directional_difference(function, [self.arrays], [self.along])
 
 
-# Directions: what is compiled, of (arrays, along, s), and what it is held against
+# Directions: the function of (arrays, along, s) that is compiled, and the reference for its results
 
 
 def forward(call, arrays, along, s):

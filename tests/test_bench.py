@@ -182,7 +182,7 @@ class TestMeasure:
         (timing,) = harness.measure(acts(clock, [], a=1.0), rounds=9, budget_s=budget, clock=clock).values()
         assert len(timing.seconds) == rounds
 
-    def test_nobody(self):
+    def test_no_contestant(self):
         assert harness.measure([], rounds=3, clock=FakeClock()) == {}
 
     def test_ratios_are_those_within_rounds(self):
@@ -258,7 +258,7 @@ class TestContestants:
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch warns of itself
     @pytest.mark.parametrize("direction", MEASURES)
-    def test_whoever_is_installed_is_right(self, direction):
+    def test_every_installed_library_is_right(self, direction):
         """Grouped heads with a bias: every result in the layout of the case. Compiled torch takes too long here."""
         case = Case("tiny", TINY["tiny"]._replace(B=1, variant="bias"))
         names = [n for n, peer in contestants.PEERS.items() if peer.is_installed() and n != "torch-flex"]
@@ -313,7 +313,7 @@ class TestContestants:
             made(name, change)
         return dict.fromkeys(changes, "")
 
-    def test_whoever_is_wrong_or_unable_is_reported_and_not_timed(self, peers):
+    def test_a_contestant_that_is_wrong_or_unable_is_reported_and_not_timed(self, peers):
         records = self.run(**peers)
         statuses = {name: record["status"] for name, record in records.items()}
         assert statuses == {"right": "timed", "off": "wrong", "tired": "unable", "broken": "failed"}

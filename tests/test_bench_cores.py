@@ -215,7 +215,7 @@ class TestProfile:
         assert any(line[1].startswith("f32[") for line in parts)
 
 
-def test_every_option_is_known_to_whoever_runs_alone():
+def test_a_mode_that_runs_alone_knows_every_option():
     """Else one that does not go with another would be ignored in silence."""
     options = vars(cli._parser(["bench"]).parse_args(["bench"]))
     assert set(planning.EVERY_OPTION) == options.keys() - {"command", "run"}

@@ -46,7 +46,7 @@ def allowed(mask, sizes):
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_l6_whoever_sees_it_is_nan_and_no_other_bit_changes(sizes, mask, name, number):
+def test_l6_rows_that_see_it_are_nan_and_no_other_bit_changes(sizes, mask, name, number):
     sizes = SIZES[sizes]
     mask, given = MASKS[mask](sizes[3]), arrays(sizes)
     out, lse = attendax.attention(**given, mask=mask, return_lse=True)

@@ -55,7 +55,7 @@ def test_a_page_can_be_pasted(page, tmp_path):
 @pytest.mark.parametrize("page", pages.found(), ids=lambda page: page.name)
 def test_every_name_comes_from_the_page(page):
     """Quick, for all of them, by reading: a name that is used was bound by this block or one before."""
-    known = set(vars(builtins)) | {"__name__"}
+    known = set(vars(builtins)) | {"__name__", "__file__"}
     for block in pages.BLOCK.findall(page.read_text("utf-8")):
         if block.startswith(">>>"):
             block = "".join(example.source for example in doctest.DocTestParser().get_examples(block))

@@ -244,7 +244,7 @@ def test_merged_with_a_part_that_has_none_it_is_that_of_all(rng):
         np.testing.assert_allclose(got, want, atol=1e-12)
 
 
-def test_nobody_elses_program_changes(rng):
+def test_a_call_without_sinks_has_the_same_program(rng):
     qkv = arrays(rng)
     mod = scores.compose(scores.softcap(2.0), scores.alibi(SLOPES))
     assert mod.without_sinks() == mod

@@ -1,4 +1,4 @@
-"""Cases as folders: whoever writes them asks, and whoever reads them answers with the results that lie in them."""
+"""Cases as folders: the inputs of each case are written there, and the results that a candidate leaves are judged."""
 
 import hashlib
 import json
