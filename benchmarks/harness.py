@@ -153,9 +153,9 @@ def measure(
     """Let the contestants take turns, round by round.
 
     Each has run before (``first_call_s``). The first round, a call each, tells how often a call is repeated within a
-    turn, and whether a warm-up call goes before; that round counts if no contestant needs either. The order is shifted by one
-    from round to round, so that none always follows the same neighbour. Up to ``rounds`` disturbed rounds are discarded
-    while there is time (``MOST_OVER``); more are kept, and counted.
+    turn, and whether a warm-up call goes before; that round counts if no contestant needs either. The order is shifted
+    by one from round to round, so that none always follows the same neighbour. Up to ``rounds`` disturbed rounds are
+    discarded while there is time (``MOST_OVER``); more are kept, and counted.
 
     Args:
         contestants: with distinct names.

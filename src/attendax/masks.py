@@ -6,8 +6,8 @@ axis, (B,), (B, T), (B, S) for scores (B, N, T, S), and apply to every head; a s
 are integers of any width: see ``attendax.integers``.
 
 Each kind says two things: which pairs it allows (``KINDS``), and, from the first and last query and key of a tile,
-whether it may allow some pair of the tile and whether it allows every one (``BOUNDS``). These bounds may cause work that
-is not needed, never a tile that is skipped and should not be.
+whether it may allow some pair of the tile and whether it allows every one (``BOUNDS``). These bounds may cause needless
+work, but never skip a tile with an allowed pair.
 """
 
 import dataclasses
@@ -209,8 +209,8 @@ def causal(offset: int | ArrayLike = 0) -> Mask:
 def window(left: int | None, right: int | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
 
-    ``window(3, 0)`` sees 4 keys, as flash-attention's ``window_size=(3, 0)`` does. A sliding window of W keys that counts
-    the query's own, as Mistral has it, is ``window(W - 1, 0)``.
+    ``window(3, 0)`` sees 4 keys, as flash-attention's ``window_size=(3, 0)`` does. A sliding window of W keys that
+    counts the query's own, as Mistral has it, is ``window(W - 1, 0)``.
 
     Args:
         left, right: how many keys back and ahead, integers that are not traced.
