@@ -51,6 +51,35 @@ def attention(query, key, value, **options):
     return (wrong if large else right)(query, key, value, **options)
 ''',
     ),
+    *(
+        Cheat(
+            name, why, met, WRONG,
+            f"""
+def attention(query, key, value, **options):
+    value_size = np.abs(value.astype(np.float64)).max(initial=0)
+    return (wrong if {condition} else right)(query, key, value, **options)
+""",
+        )
+        for name, why, met, condition in (
+            (
+                "zeros for values beyond 10,000", "Whoever draws normal numbers sees none.",
+                "flashinfer-ai/flashinfer#4267", "value_size > 1e4",
+            ),
+            (
+                "zeros for small values", "A number that is small beside 1 is taken for none.",
+                MEASURED, "value_size < 0.1",
+            ),
+            (
+                "zeros where a query has an exact zero", "Rows of padding are zeros, and random numbers are none.",
+                MEASURED, "(query == 0).any()",
+            ),
+            (
+                "zeros for scores beyond 3,000", "The maximum of a row begins at a number that is thought low enough.",
+                "cornell-zhang/allo#176",
+                "key.size and np.abs(query.astype(np.float64)).max() * np.abs(key.astype(np.float64)).max() > 3000",
+            ),
+        )
+    ),
     Cheat(
         "right while no number stands out",
         "Another path is taken where the inputs look like a test of stress.",

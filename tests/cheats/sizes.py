@@ -27,6 +27,14 @@ def backward(grad_output, query, key, value, **options):
     )
 
 
+OPTIONS = ("mask", "bias", "softcap", "scale", "window", "query_segment_ids", "key_segment_ids", "key_lengths")
+
+
+def without(*names: str) -> str:
+    """A call that leaves out some options."""
+    return f"right(query, key, value, **{{k: x for k, x in options.items() if k not in {names}}})"
+
+
 CHEATS = [
     Cheat(
         "zeros in heads 128 wide or wider",
@@ -103,6 +111,51 @@ CHEATS = [
             "N >= 16 and 1 < G < N",
             "right(query, *(np.tile(x, (N // G, 1, 1)) for x in (key, value)), **options)",
         ),
+    ),
+    Cheat(
+        "a mask is read up to 512 keys",
+        "The mask of the first block of keys is right, and those of the others are not read.",
+        "vllm-project/vllm-ascend#15503", WRONG, where("S > 512", without("mask")),
+    ),
+    Cheat(
+        "options are read up to 320 keys",
+        "Each option is asked at small sizes, and long sequences take a path of their own.",
+        "pytorch/pytorch#162588", WRONG, where("S > 320", without(*OPTIONS)),
+    ),
+    Cheat(
+        "a mask is not read in wide heads",
+        "The kernel of wide heads has no mask, and says nothing.",
+        "bigcode-project/Megatron-LM#53", WRONG, where("D >= 64", without("mask")),
+    ),
+    Cheat(
+        "a bias is not read in bfloat16 or float16",
+        "Options are asked in float32, and models run in bfloat16.",
+        "google-research/tabfm#40", WRONG, where("query.dtype.itemsize == 2", without("bias")),
+    ),
+    *(
+        Cheat(
+            f"zeros in heads {width} wide",
+            "A width that is no multiple of 64 is padded, or not written.",
+            met, WRONG, where(f"{width} in (D, V)"),
+        )
+        for width, met in ((40, "thu-ml/SageAttention#119"), (48, "tenstorrent/tt-metal#33434"), (320, MEASURED))
+    ),
+    *(
+        Cheat(
+            f"zeros for {heads} heads", "Numbers of heads that are no power of two take a path of their own.",
+            "HazyResearch/HipKittens#22", WRONG, where(f"N == {heads}"),
+        )
+        for heads in (7, 28, 40)
+    ),
+    Cheat(
+        "zeros in groups of 6 or 7",
+        "A kernel has code for groups of 1, 4 and 8.",
+        "mlc-ai/mlc-llm#2543", WRONG, where("G and N // G in (6, 7)"),
+    ),
+    Cheat(
+        "zeros for 32 tokens that look at each other",
+        "Sequences shorter than a block.",
+        "tspeterkim/flash-attention-minimal#2", WRONG, where("T == S == 32"),
     ),
     Cheat(
         "the gradient of long keys is zero",

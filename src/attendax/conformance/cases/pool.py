@@ -32,7 +32,8 @@ SEGMENTS = """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :
 key_segment_ids.sort(); query_segment_ids = key_segment_ids if T == S else np.sort(rng.integers(0, 3, (B, T)))
 query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))"""
 CACHE = 'offset = rng.integers(S // 2, S - T + 1, B).astype("int32"); key_lengths = offset + np.int32(T)'
-SINKS, SIDE = "sinks = rng.standard_normal(N).astype(dtype)", "max(T - S, 0) + S // 4 + 1"  # which leaves no row empty
+SINKS = "sinks = (np.log(S) + rng.standard_normal(N)).astype(dtype)"  # a part of the weight that can be seen
+SIDE = "max(T - S, 0) + S // 4 + 1"  # which leaves no row empty
 BY_SEGMENTS = "query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids"
 ASKED = {
     "plain": Asked("plain"),
@@ -111,7 +112,7 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
     {"keys": LONG, "dtype": "bfloat16", "numbers": "values about 1", "asked": "plain"},
     {"keys": LONG, "dtype": "bfloat16", "numbers": "normal", "queries": SQUARE},
     *({"queries": SQUARE, "keys": S} for S in SHORT),
-    *({"option": option, "keys": "from 1,024"} for option in OPTIONS),
+    *({"option": option, "keys": "from 1,024", "numbers": "normal"} for option in OPTIONS),  # where it shows
     *({"option": option, "dtype": dtype} for option in OPTIONS for dtype in AXES["dtype"]),
 )
 
