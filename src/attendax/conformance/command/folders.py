@@ -15,6 +15,7 @@ from attendax.exits import FAILED, Refusal
 from attendax.extras import require
 from attendax.legible import wrapped
 
+from ..adapters.implementation import CAUSAL, EMPTY_ROWS
 from ..cases.case import Case, Leaves
 from ..cases.how import How, drawn
 from ..checking import check
@@ -50,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     if command == "judge":
         parser.add_argument("folder", metavar="DIR", help="what `attendax inputs` wrote, with results in it")
         how = parser.add_argument_group("what is judged")
-        how.add_argument("--causal", choices=("start", "end"), help="where is_causal is aligned; start unless given")
-        how.add_argument("--empty-rows", choices=("zero", "mean", "nan"), help="of a query without keys; zero")
+        how.add_argument("--causal", choices=CAUSAL, help="where is_causal is aligned; start unless given")
+        how.add_argument("--empty-rows", choices=EMPTY_ROWS, help="of a query without keys; zero unless given")
         add_demands(how)
         out = add_reports(parser)
         out.add_argument("--quiet", action="store_true", help="no progress on standard error")
@@ -127,8 +128,8 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | 
 
 def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int | None) -> str:
     asked = sum(map(bool, recorder.cases.values()))
-    said = f"{args.folder}: {len(recorder.folders)} folders of {asked} cases, seed {args.seed}"
-    said += f"; {cases - asked} cases are asked of functions of Python alone" if cases > asked else ""
+    said = f"{args.folder}: folders {len(recorder.folders)}, of cases {asked}, seed {args.seed}"
+    said += f"; asked of functions of Python alone: {cases - asked}" if cases > asked else ""
     if beside is None:
         return f"{said}. Write the results into the folders, then: attendax judge {args.folder}"
     return f"{said}. In {beside} of them lie right_*.npy, and allowed_error_*.npy: how far off each number may be"
