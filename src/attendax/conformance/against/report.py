@@ -6,16 +6,17 @@ from typing import Any, NamedTuple
 from attendax.exits import Refusal
 
 from ..worker.errors import Failed
-from . import comparing, describing, describing_layers, examples, writing, writing_layers
+from . import comparing, describing, describing_layers, examples, folders, writing, writing_layers
 from .asking import Call
 from .comparing import Difference
 from .describing import Description
 from .describing_layers import Layer
 from .examples import Equality
+from .folders import Folders
 from .forms import Form
 from .remote import Function, function
 
-HEADS = 2
+HEADS, FOLDER = 2, "folder:"
 
 
 class Report(NamedTuple):
@@ -65,12 +66,13 @@ class Report(NamedTuple):
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
 
 
-def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
+def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report | Folders:
     """By which conventions do two functions differ, and under which adapter are they equal?
 
     Args:
         a, b: functions of (query, key, value, ...), in any layout and with keywords of any name that is known; or
-            the paths of such, "module:function", "exec:COMMAND", "lib:FILE", or the names of adapters that ship.
+            the paths of such, "module:function", "exec:COMMAND", "lib:FILE", "onnx:FILE", or the names of adapters that
+            ship; or two folders of results, "folder:DIR".
             A path, and a function that a module has, runs in a process of its own.
         layers: whether they are functions of (params, x) instead; ``layers.shapes`` has the names of the weights.
         heads: of the layers.
@@ -92,6 +94,11 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
         >>> print(diff(one, other).differences[0])
         scale where none is given: A multiplies by 1/sqrt(D); B multiplies by 1
     """
+    homes = [x.removeprefix(FOLDER) for x in (a, b) if isinstance(x, str) and x.startswith(FOLDER)]
+    if len(homes) == 2:
+        return folders.compare(*homes)
+    if homes:
+        raise Refusal(f"results are compared with results: give two folders; `attendax judge {homes[0]}` judges one")
     made: list[Function] = []
     try:
         for fn in (a, b):
