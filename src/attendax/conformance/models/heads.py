@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from attendax import masks, spec
+from attendax import spec
 
 from .blackbox import Model
 from .equality import equal
@@ -68,6 +68,8 @@ def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndar
         for part, heads in (("Q", count), ("K", groups), ("V", groups))
     )
     visible = np.broadcast_to(real[:, None, None, :], (len(real), 1, real.shape[1], real.shape[1]))
+    from attendax import masks  # it loads JAX
+
     mask = masks.dense(visible) & masks.causal() if trial.model.causal else masks.dense(visible)
     found = np.asarray(spec.attention(queries, keys, values, mask=mask))
     merged = found.swapaxes(1, 2).reshape(*tokens.shape, -1)
