@@ -146,7 +146,7 @@ def test_dropout_and_names_that_nobody_knows_are_told():
 
     found = diff(plain, other)
     assert "B's dropout_p: dropout is drawn at random; no adapter has it" in found.notes
-    assert "B's temper: none of the options that are known" in found.notes
+    assert "B's temper: not taken, or none of the options that are known" in found.notes
     assert "is_causal, which A alone has" in found.notes
 
 
@@ -297,6 +297,18 @@ def test_two_folders_of_results(tmp_path, capsys):
         diff(f"folder:{one}", f"folder:{third}")
     with pytest.raises(Refusal, match="results are compared with results"):
         diff(f"folder:{one}", plain)
+
+
+def test_a_library_beside_a_function(tmp_path):
+    if not shutil.which("cc"):
+        pytest.skip("there is no cc")
+    library = tmp_path / "attention.so"
+    source = pages.ROOT / "docs" / "examples" / "c" / "attention.c"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
+    found = diff(f"lib:{library}", plain)
+    assert found.explained, found.text()
+    assert [difference.name for difference in found.differences] == ["empty"]
+    assert found.around == "B"
 
 
 @pytest.mark.slow

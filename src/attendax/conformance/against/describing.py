@@ -59,7 +59,7 @@ class _Describing:
         self.sizes = sizes
         form = dataclasses.replace(form, arrays=self.fn.kind())
         form = self._grouped(form)
-        free = [name for name in self.fn.names[len(self.fn.required) :] if name not in (*HEADS, *IGNORED)]
+        free = [name for name in self.fn.names if name not in (*self.fn.required, *HEADS, *IGNORED)]
         for name in list(free):
             found = self._option(form, name)
             if found:
@@ -73,7 +73,7 @@ class _Describing:
                 form = self._dropout(form, name)
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
             elif name not in (*GROUPED, *form.given):
-                self.unknown[name] = "none of the options that are known"
+                self.unknown[name] = "not taken, or none of the options that are known"
         return Description(form, True, self.unknown, sizes)
 
     def _dropout(self, form: Form, name: str) -> Form:

@@ -54,6 +54,8 @@ class Here:
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
         self.names, self.required, self.defaults = _parameters(self.fn)
+        if made:
+            self.required = self.names[:3]
         if made and len(self.names) == 3:  # it takes every keyword of attendax
             self.names += OPTIONS
 
