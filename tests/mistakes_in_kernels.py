@@ -529,7 +529,7 @@ TILES = (
             "padding",
         ),
         ("places for rows, the rest for columns", "used.swapaxes(1, 2)", "used", "gradient", "causal"),
-        ("tiles that are not open skipped", "grid) != SKIPPED", "grid) == OPEN", "forward", "causal"),
+        ("tiles that are not open skipped", "grid) != EMPTY", "grid) == FULL", "forward", "causal"),
         (
             "a tile open to one head is open to all",
             "(every, xp.all))",

@@ -216,15 +216,15 @@ def test_l1_any_leading_axes(leading, rng):
 
 def scheduled(mask, T=12, S=16, rows=4, columns=4):
     """The kinds of the tiles, and whether they tell the truth about the pairs in them."""
-    from attendax.kernels.blockwise.partition import MASKED, OPEN, SKIPPED, kinds_of_tiles
+    from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles
     from attendax.kernels.blockwise.tiles import Grid
 
     grid = Grid((1, 1, 1), (1, 1, 1), T, S, rows, columns)
     kinds = np.asarray(kinds_of_tiles(mask.of_rank(4), grid))[0]
     dense = np.broadcast_to(mask.to_dense(T, S), (1, 1, T, S))[0, 0].reshape(T // rows, rows, S // columns, columns)
-    assert not dense.any(axis=(1, 3))[kinds == SKIPPED].any()
-    assert dense.all(axis=(1, 3))[kinds == OPEN].all()
-    truth = np.where(dense.all(axis=(1, 3)), OPEN, np.where(dense.any(axis=(1, 3)), MASKED, SKIPPED))
+    assert not dense.any(axis=(1, 3))[kinds == EMPTY].any()
+    assert dense.all(axis=(1, 3))[kinds == FULL].all()
+    truth = np.where(dense.all(axis=(1, 3)), FULL, np.where(dense.any(axis=(1, 3)), PARTIAL, EMPTY))
     return kinds, truth
 
 

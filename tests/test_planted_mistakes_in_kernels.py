@@ -621,8 +621,8 @@ def judge_open_tiles(twin, case):
     dense = np.broadcast_to(dense, (*query.shape[:-1], key.shape[-2]))[..., :T, :S]
     tiles = dense.reshape(grid.chunks, query.shape[-3], T // 3, 3, S // 2, 2)
     kinds = np.broadcast_to(kinds, (grid.chunks, T // 3, S // 2))
-    assert tiles.all(axis=(1, 3, 5))[kinds == twin.partition.OPEN].all()
-    assert not tiles.any(axis=(1, 3, 5))[kinds == twin.partition.SKIPPED].any()
+    assert tiles.all(axis=(1, 3, 5))[kinds == twin.partition.FULL].all()
+    assert not tiles.any(axis=(1, 3, 5))[kinds == twin.partition.EMPTY].any()
 
 
 @judge("jvp of jvp of NaN")

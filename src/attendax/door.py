@@ -1,4 +1,4 @@
-"""``attendax.attention``: arguments are checked, then the call runs on one device, or where its arrays lie."""
+"""``attendax.attention``: it checks the arguments, then runs the call on one device, or on a mesh that divides it."""
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
@@ -62,8 +62,8 @@ def attention(
         dropout_rate: in [0, 1] (L10).
         dropout_rng: a random key, where the rate is above 0.
         return_lse: whether to return the log-sum-exp of the scores, too (L9).
-        implementation: None, for the fastest on this device (see ``explain``); "blockwise"; "dense", which builds all
-            T x S scores; or "cudnn", for some calls on an NVIDIA GPU.
+        implementation: "blockwise", in tiles; "dense", which builds all T x S scores; or "cudnn", for some calls on an
+            NVIDIA GPU. None: "blockwise", on every platform. ``explain`` says whether "cudnn" could run the call.
 
     Returns:
         out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,

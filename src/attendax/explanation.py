@@ -12,7 +12,7 @@ from attendax.checks import is_traced, knows_keywords
 from attendax.door import attention
 from attendax.kernels import cudnn
 from attendax.kernels.backends import DEFAULT, NOT_HERE, default_platform, on
-from attendax.kernels.blockwise.partition import MASKED, OPEN, SKIPPED, kinds_of_tiles, partition_of
+from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles, partition_of
 from attendax.kernels.blockwise.tiles import Grid
 from attendax.kernels.call import checked_call
 from attendax.kernels.operands import Operands, Plan, takes_arrays
@@ -21,8 +21,8 @@ from attendax.scores import ScoreModifier
 from attendax.sharding.layout import Layout, choice_for, layout_of
 from attendax.sharding.strategy import Choice
 
-BY_DEFAULT = "the fastest path for this device that keeps the law; memory O(T + S)"
-UNMEASURED = "the path that keeps the law, in large tiles of sizes not yet measured on this device; memory O(T + S)"
+BY_DEFAULT = "the default on every platform; memory O(T + S)"
+UNMEASURED = "the default on every platform; the sizes of its tiles are not measured on this device; memory O(T + S)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:
         mask = (mask if isinstance(mask, Mask) else Mask("dense", (jnp.asarray(mask),))).of_rank(grid.rank)
     kinds = np.asarray(kinds_of_tiles(mask, grid))
     repeated = grid.chunks // kinds.shape[0]
-    names = {"open": OPEN, "masked": MASKED, "skipped": SKIPPED}
+    names = {"open": FULL, "masked": PARTIAL, "skipped": EMPTY}
     return {name: int((kinds == kind).sum()) * repeated for name, kind in names.items()}
 
 

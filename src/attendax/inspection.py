@@ -91,7 +91,7 @@ def attention_stats(
         first = one[1] >= other[1]
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
-    plan = dataclasses.replace(call.plan.in_parts(), reversible=True)
+    plan = dataclasses.replace(call.plan.without_whole_heads(), reversible=True)
     visits = partition_of(call.operands, plan).visits(call.operands, plan)
     parts = by_rows(visits, call.operands, plan, neutral, work, add)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)

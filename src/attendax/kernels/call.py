@@ -65,7 +65,7 @@ def checked_call(
         **gradients,
     )
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation or DEFAULT)
-    plan = plan.in_parts() if return_lse else plan
+    plan = plan.with_lse() if return_lse else plan
     if plan.backend == "cudnn":
         cudnn.refuse(function, operands, plan)
     return Call(with_traced(operands) if traced else operands, plan)
@@ -110,7 +110,7 @@ def in_rank_of_scores(
     if checked.rate:
         keys = tuple(word[..., None, None] for word in dropout.head_keys(checked.key_data, query.shape[:-2]))
     plan = Plan(float(checked.scale), float(checked.rate), BACKENDS[backend].limits(), backend)
-    plan = plan.in_parts() if has_sinks else plan
+    plan = plan.with_lse() if has_sinks else plan
     return Call(Operands(query, key, value, bias, score_mod, mask, keys), plan)
 
 

@@ -60,10 +60,7 @@ def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) 
         (operands.bias is not None, "a bias"),
         (operands.score_mod is not None, "a score modifier"),
         (operands.dropout is not None, "dropout: its own generator would draw otherwise (L10)"),
-        (
-            not plan.heads_whole,
-            "lse, which was asked for or a sink needs: that of jax.nn is rounded (L9)",
-        ),
+        (plan.needs_lse, "lse, which was asked for or a sink needs: that of jax.nn is rounded (L9)"),
         (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {' and '.join(DTYPES)}"),
         (value.shape[-1] != D, f"V = {value.shape[-1]} is not D = {D}"),
         (D % OF_WIDTH != 0, f"D = {D} is not a multiple of {OF_WIDTH}"),

@@ -47,8 +47,10 @@ def marks_of(query: Array, key: Array, value: Array, *, few: bool, all_see_all: 
 
     Args:
         query, key, value: of the call.
-        few: whether there are fewer scores than numbers in the keys: then the scores tell of queries and keys.
-        all_see_all: whether every query sees every key: then the result tells of the values, and a head of its keys.
+        few: whether a key head has at most twice as many rows of scores as a key has numbers. Then NaN is looked for in
+            the scores, not in queries and keys.
+        all_see_all: whether every query attends to every key. Then NaN in a value is looked for in the results, and NaN
+            in a key once for its whole head.
     """
     if all_see_all:
         return None if few else jnp.repeat(mark_of_heads(key), query.shape[-3] // key.shape[-3], axis=-3), None

@@ -118,12 +118,21 @@ class Plan:
     partial: bool = False  # the keys are some of those that the results are about
     rounded: bool = True  # gradients have the dtypes of their leaves, not the compute dtype
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
-    heads_whole: bool = True  # whether heads that are small enough may stay whole
+    needs_lse: bool = False  # a result beside out: lse was asked for, or a sink reads it
+    may_use_whole_heads: bool = True  # for heads that are small enough; see ``without_whole_heads``
     reversible: bool = False  # whether reverse mode may go through the program itself
 
-    def in_parts(self) -> "Plan":
-        """The plan of a call that wants maximum and sum, too, or must not multiply what the mask forbids."""
-        return dataclasses.replace(self, heads_whole=False)
+    def with_lse(self) -> "Plan":
+        """The plan of a call of which lse is read, too; ``whole_heads`` is for calls of which only out is."""
+        return dataclasses.replace(self, needs_lse=True)
+
+    def without_whole_heads(self) -> "Plan":
+        """The plan of a call that ``whole_heads`` cannot compute.
+
+        Its products are plain: where one overflows at a forbidden pair, 0 times infinity would be NaN. Its derivatives
+        take row maxima and sums from the keys that they are given; in a part of a ring these are not all keys.
+        """
+        return dataclasses.replace(self, may_use_whole_heads=False)
 
     @property
     def has_large_scale(self) -> bool:
@@ -133,16 +142,11 @@ class Plan:
     @functools.lru_cache(256)  # noqa: B019 - plans are few and small
     def for_any_scale(self) -> "Plan":
         """The plan of a program that is given its scale, by ``with_scale``, when it runs."""
-        return (self.in_parts() if self.has_large_scale else self).with_scale(1.0)
+        return (self.without_whole_heads() if self.has_large_scale else self).with_scale(1.0)
 
     def with_scale(self, scale: float | Array) -> "Plan":
         """The plan with another scale."""
         return dataclasses.replace(self, scale=scale)
-
-    @property
-    def branches(self) -> bool:
-        """Whether a branch at run time is cheap; on a GPU it is a round trip to the host."""
-        return self.platform == "cpu"
 
     @property
     def flat(self) -> bool:

@@ -129,8 +129,11 @@ def hvp(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], w
 
 
 def _in_tiles(operands: Operands, plan: Plan) -> Plan:
-    """The plan of a second derivative: under a mask in tiles, where forbidden pairs are selected away."""
-    return plan if operands.mask is None else plan.in_parts()
+    """The plan of a second derivative. Under a mask it does not use whole heads.
+
+    Their products are plain. A tangent at a forbidden pair may be so large that one overflows.
+    """
+    return plan if operands.mask is None else plan.without_whole_heads()
 
 
 def _moved(

@@ -48,12 +48,16 @@ def attend_across(
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, "blockwise")
     operands = operands._replace(positions=_positions(positions, query, key, axis))
     strategy = strategy or choose(operands, count).strategy
-    plan = plan.in_parts() if return_lse or strategy == "ring" else plan
-    return attend_locally(Call(operands, plan), axis, strategy)
+    plan = plan.with_lse() if return_lse else plan
+    plan = plan.without_whole_heads() if strategy == "ring" else plan
+    return attend_across_devices(Call(operands, plan), axis, strategy)
 
 
-def attend_locally(call: Call, axis: tuple[str, ...], strategy: str) -> Results:
-    """The results of a call that holds this device's part; functions are not traced yet."""
+def attend_across_devices(call: Call, axis: tuple[str, ...], strategy: str) -> Results:
+    """The results of this device's queries over all keys, by the given strategy; functions are not traced yet.
+
+    Every device calls it, with its own shard.
+    """
     operands, plan = call
     if lax.axis_size(axis) == 1:
         return attend(with_traced(operands), plan)

@@ -19,7 +19,7 @@ from attendax.kernels.numerics import varying
 from attendax.kernels.operands import Operands, Positions, Results
 from attendax.masks import ArrayLike, Mask
 
-from .in_shard_map import attend_locally
+from .in_shard_map import attend_across_devices
 from .strategy import Choice, choose
 
 Axes = tuple[str, ...]
@@ -101,7 +101,7 @@ def attend_on(
     _refuse_functions(operands, layout, sizes)
     operands = _enough_key_heads(operands, math.prod(sizes[name] for name in layout.heads))
     strategy = strategy or (choice_for(operands, layout, sizes).strategy if layout.keys else None)
-    plan = plan.in_parts() if strategy == "ring" else plan
+    plan = plan.without_whole_heads() if strategy == "ring" else plan
     leaves, tree = jax.tree.flatten((operands, positions))
     of_tokens = None if positions is None else (P(layout.queries or None), P(layout.keys or None))
     specs = jax.tree.leaves((_specs(operands, layout), of_tokens), is_leaf=lambda x: isinstance(x, P))
@@ -120,7 +120,7 @@ def attend_on(
         operands, positions = jax.tree.unflatten(tree, leaves)
         operands = operands._replace(positions=_positions(operands, layout, positions))
         if layout.keys:
-            return attend_locally(Call(operands, plan), layout.keys, str(strategy))
+            return attend_across_devices(Call(operands, plan), layout.keys, str(strategy))
         return attend(with_traced(operands), plan)
 
     if any(jax.typeof(x).manual_axis_type.varying for x in leaves):

@@ -28,7 +28,7 @@ ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": al
 BANDS, MOST_OF_ALL = {"forward": 4, "tangent": 2, "cotangent": 2}, 0.8  # how many, with what share of all pairs
 FEW, FEWEST = 128, 16  # queries
 LEAST = 32  # queries or keys, however many heads a tile must hold
-SKIPPED, MASKED, OPEN = 0, 1, 2
+EMPTY, PARTIAL, FULL = 0, 1, 2  # kinds of tiles: the mask allows no pair, perhaps some, every pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,8 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     if (
         modified
         or plan.devices > 1
-        or not plan.heads_whole
+        or plan.needs_lse
+        or not plan.may_use_whole_heads
         or D == 1
         or plan.has_large_scale
         or _whole_axes(operands, plan)
@@ -230,7 +231,7 @@ def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     axes, itemsize = _axes(operands, plan), operands.compute_dtype().itemsize
     kinds = kinds_of_tiles(operands.mask, Grid(axes, axes, T, S, min(T, size), min(S, size)))[0]
     bands = []
-    for block, used in enumerate(kinds != SKIPPED):
+    for block, used in enumerate(kinds != EMPTY):
         blocks = np.flatnonzero(used) if used.any() else [0]
         row, column = int(block * size), int(blocks[0] * size)
         rows, columns = min(T - row, size), int(min(S, (blocks[-1] + 1) * size)) - column
@@ -316,7 +317,7 @@ def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: 
     """
     used: Any = np.ones((1, grid.row_blocks, grid.column_blocks), bool)
     if mask is not None and not static:
-        used = kinds_of_tiles(mask, grid) != SKIPPED
+        used = kinds_of_tiles(mask, grid) != EMPTY
     places = every_tile(grid)
     if backward:
         places, used = places.swapaxes(0, 1), used.swapaxes(1, 2)
@@ -330,12 +331,14 @@ def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: 
 
 
 def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
-    """For each tile SKIPPED, MASKED or OPEN: (chunks or 1, row_blocks, column_blocks).
+    """For each tile EMPTY, PARTIAL or FULL: (chunks or 1, row_blocks, column_blocks).
+
+    Loops leave out empty tiles, and evaluate the mask in all others. PARTIAL and FULL are told apart for ``explain``.
 
     A NumPy array, known before anything runs, where the mask has no arrays.
     """
     if mask is None:
-        return np.full((1, grid.row_blocks, grid.column_blocks), OPEN)
+        return np.full((1, grid.row_blocks, grid.column_blocks), FULL)
     xp: Any = jnp if jax.tree.leaves((mask, grid.places)) else np
     i0, j0, _, _ = np.moveaxis(every_tile(grid).astype(int), -1, 0)
     i0, j0 = i0[:, :1], j0[:1]
@@ -344,7 +347,7 @@ def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
     j = _ends(j0, grid.columns, grid.places.keys)
     some, every = mask.map(least_and_largest).bounds(i, j, xp)
     some, every = (_of_chunks(*pair, grid, xp) for pair in ((some, xp.any), (every, xp.all)))
-    return xp.where(some, xp.where(every, OPEN, MASKED), SKIPPED)
+    return xp.where(some, xp.where(every, FULL, PARTIAL), EMPTY)
 
 
 def _ends(firsts: np.ndarray, size: int, place: Array | None) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2*
 
 
 def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
-    """The results; see ``blockwise.forward``."""
+    """The results; see ``algorithm.forward``."""
     rows = *plan.leading(operands), *operands.query.shape[-3:-1]
     outputs = [("queries", (*rows, width)) for width in (operands.value.shape[-1], 1, 1)]
 
@@ -45,7 +45,7 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
 
 
 def tangent(grid: Grid, tangents: Tangents, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move; see ``blockwise.tangent``."""
+    """How out and lse move; see ``algorithm.tangent``."""
     moving = [k for k, t in enumerate(tangents) if t is not None]
 
     def work(heads, *dots):
@@ -60,7 +60,7 @@ def tangent(grid: Grid, tangents: Tangents, operands: Operands, plan: Plan) -> t
 def cotangent(
     grid: Grid, grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted
 ) -> tuple[Array, ...]:
-    """Gradients of the leaves for which ``wanted`` gives a shape; see ``blockwise.cotangent``."""
+    """Gradients of the leaves for which ``wanted`` gives a shape; see ``algorithm.cotangent``."""
     used = [k for k, shape in enumerate(wanted) if shape is not None]
 
     def work(heads, dout, dlse, mark):
