@@ -49,7 +49,7 @@ def test_every_fault_is_found():
 def test_a_script_prints_what_its_table_says(script, table):
     version, got = row_of(table), printed(script)
     if version not in table or platform.machine() != "x86_64":
-        verdict = "what is right" if got == table["right"] else got
+        verdict = "what is right" if got == table["expected"] else got
         pytest.skip(f"not in the table: jaxlib {version} on {platform.machine()} prints {verdict}")
     assert got == table[version]
 
@@ -59,7 +59,7 @@ def test_a_script_prints_what_its_table_says(script, table):
 def test_without_the_kernels_of_ynn_it_prints_what_is_right(script, table):
     if jaxlib.__version__ not in table:
         pytest.skip(f"jaxlib {jaxlib.__version__} may not know the flag, and XLA ends the process then")
-    assert printed(script, NO_YNN) == table["right"]
+    assert printed(script, NO_YNN) == table["expected"]
 
 
 LIMITS = {  # what the scripts of the other page print, in their order

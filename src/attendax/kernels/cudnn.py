@@ -163,7 +163,7 @@ def on_one_device(context: LoweringRuleContext) -> Any:
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
-    """out; shift and total say nothing, and nothing reads them: there is no lse."""
+    """out, with placeholders 0 and 1 for the row maximum and sum; calls that need lse are refused in ``why_not``."""
     safe, marked = _quarantined(operands, plan)
     out = _attend(safe, plan)(*safe[:3]).astype(operands.compute_dtype())
     none = jnp.zeros((*out.shape[:-1], 1), out.dtype)
@@ -243,7 +243,7 @@ def _quarantined(operands: Operands, plan: Plan) -> tuple[Operands, Array]:
 
 
 def _that_see(keys: Array, operands: Operands) -> Array:
-    """The rows (..., N, T, 1) that may look at one of the marked keys: a row sees those from one number to another."""
+    """The rows (..., N, T, 1) that may attend to one of these keys. The keys a row sees are one range [first, last)."""
     (N, T), (G, S) = operands.query.shape[-3:-1], keys.shape[-3:-1]
     seen: Any = visible(operands.mask)
     counts = jnp.pad(jnp.cumsum(keys, axis=-2, dtype=jnp.int32), [(0, 0)] * (keys.ndim - 2) + [(1, 0), (0, 0)])

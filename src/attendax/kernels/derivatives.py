@@ -8,8 +8,8 @@ The derivatives of the two by the operands are primitives, too. With f the atten
 ``jvp_of_jvp``, its second derivative along two directions. That of ``cotangent`` is ``hvp``, the Hessian of
 ``dout · f`` times tangents. The Hessian is symmetric, so ``hvp`` is its own transpose, and reverse over reverse runs
 what forward over reverse runs; so does reverse over forward, since ``hvp`` is also the transpose of ``jvp_of_jvp``.
-(Transposed step by step, they would subtract two nearly equal numbers, the effect of an operand through the results and
-its direct effect. With a large vector common to all keys, no digit would be left, L8.) Third and higher derivatives are
+If JAX transposed these step by step, two large terms would cancel: the direct one and the one through out and lse
+(L8). With a large vector common to all keys, no digit would be left. Third and higher derivatives are
 JAX's own jvp of these functions, tile by tile, in O(T + S). (A ``custom_vjp`` would refuse jvp and second derivatives.)
 """
 
@@ -119,8 +119,12 @@ def _linear_jvp(
 
 
 def _jvp_of_tangent(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
-    """The jvp of ``tangent`` by the operands; the results are functions of the operands and move with them."""
-    if params["plan"].partial:  # there the results depend on keys of other devices, too
+    """The jvp of ``tangent`` by the operands.
+
+    The results are functions of the operands, so their tangents are computed, not given. In a part of a ring they are
+    given, because the results cover keys that are not here.
+    """
+    if params["plan"].partial:
         return _by_jax(programs.tangent, first, primals, tangents, **params)
     moving, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
     if not given:

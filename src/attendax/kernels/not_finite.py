@@ -89,21 +89,24 @@ def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:
 
 
 def is_read(dout: Array, dlse: Array) -> Array:
-    """Whether something depends on a row: dout or dlse is not 0, (..., N, T, 1)."""
+    """Whether the cotangent of a row is not zero, in dout or dlse: (..., N, T, 1)."""
     return rows_not_zero(dout) | (dlse != 0)
 
 
 class Rows(NamedTuple):
     """What the backward needs of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
 
-    dout, and so dp and delta, are divided by the row sum. Of a row on which nothing depends, shift is inf, and each
-    weight 0. Of any other that is not finite, or has a gradient that is not, shift is NaN, and so is each weight.
+    dout, and so dp and delta, are divided by the row sum.
+
+    - Rows with a zero cotangent, and rows without any key: shift is inf, and the weights are 0.
+    - Other rows with NaN or inf in results or cotangent: shift is NaN, and the weights are NaN.
+    - All others: shift is the row maximum.
     """
 
     dout: Array  # (..., N, T, V)
     delta: Array  # (dout · out - dlse) / total, (..., N, T, 1)
     shift: Array
-    live: Array  # whether something depends on the row, and it is finite
+    live: Array  # whether the row is finite, and its cotangent is not zero
 
     @classmethod
     def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
@@ -119,9 +122,9 @@ class Rows(NamedTuple):
 
 
 def spoiled_by(tangents: Sequence[Array], results: Results) -> tuple[Array, Results, tuple[Array, ...]]:
-    """Which rows move in a way that is finite; the results, and their tangents, with NaN for out and 0 in the others.
+    """Which rows have finite tangents; the results and the tangents, in which the other rows are marked.
 
-    So a second derivative knows such a row as the first knows one that is not finite itself.
+    There out becomes NaN and the tangents become 0. The second derivative then treats such a row as not finite.
     """
     fine = rows_finite(*tangents)
     results = results._replace(out=jnp.where(fine, results.out, jnp.nan))

@@ -2,7 +2,7 @@
 
 XLA's CPU compiler (jaxlib 0.10.2 to 0.12) fuses products with their neighbours into one kernel, and some of these
 kernels are wrong. ``docs/xla-faults.md`` shows each fault in ten lines, with what each version prints, and the tests
-run them: once no supported version prints a wrong number, the workaround may go. Two faults shape this module:
+run them. When every supported jaxlib is correct, delete the workaround. Two faults shape this module:
 
 - If an operand of a product is one number or one row broadcast (ones, as the cotangent of ``loss = out.sum()``; a
   scalar; a key shared by a batch), and the result is reduced in the same kernel, the result is garbage. So all operands

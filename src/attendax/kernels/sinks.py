@@ -50,7 +50,8 @@ def _with_sink(results: Results, logits: Array) -> Results:
 def _shared(lse: Array, logits: Array, shift: Array, total: Array) -> tuple[Array, ...]:
     """The shares of the keys and of the sink, the lse of both, and its total above the larger of both maxima.
 
-    The numbers come of ``shift`` and ``total``, which together know more than lse; the derivatives of lse.
+    Values use the row maximum ``shift`` and the row sum ``total``, which are more precise than lse. Derivatives go
+    through lse.
     """
     largest = jnp.maximum(shift, logits)
     of_keys, of_sink = total * jnp.exp(shift - max_or_zero(largest)), jnp.exp(logits - max_or_zero(largest))

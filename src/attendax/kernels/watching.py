@@ -25,8 +25,8 @@ def is_watched() -> bool:
 def watched(name: str, run: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> Sequence[Array]:
     """``run(*arrays)``, unwatched inside; FloatingPointError as of any operation of JAX, if it is watched.
 
-    An infinity inside comes out as NaN (L6): of arrays without NaN, NaN is an infinity, too. The second result of a
-    forward is -inf for the empty set.
+    An infinity inside comes out as NaN (L6): if no input has NaN, a NaN result came from an infinity. The row maximum
+    of a forward is -inf for the empty set, and so is its lse: that is no error.
     """
     nans, infs = jax.config.jax_debug_nans, jax.config.jax_debug_infs  # type: ignore[attr-defined]
     with jax.debug_nans(False), jax.debug_infs(False):

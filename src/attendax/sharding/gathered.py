@@ -42,7 +42,8 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
 def _with_all_keys(operands: Operands, plan: Plan) -> Operands:
     key, value, positions, ids = local_shard(operands)
     if positions is not None:
-        positions = _gather(positions, 0, plan) if jnp.ndim(positions) else None  # counted from the first of all
+        # A scalar is a start offset. All keys are here now, so positions start at 0.
+        positions = _gather(positions, 0, plan) if jnp.ndim(positions) else None
     keys = KeyShard(
         _gather(key, -2, plan), _gather(value, -2, plan), positions, tuple(_gather(x, -1, plan) for x in ids)
     )

@@ -42,7 +42,8 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
         return dataclasses.replace(part, arrays=tuple(map(of_pairs, part.arrays))) if part.kind == "dense" else part
 
     def of_place(place: Array | None) -> Array | None:
-        return gathered(place, -1) if place is not None and jnp.ndim(place) else None  # counted from the first of all
+        # A scalar is a start offset. All tokens are here now, so positions start at 0.
+        return gathered(place, -1) if place is not None and jnp.ndim(place) else None
 
     heads, queries, keys = operands.positions
     repeated = (jnp.repeat(x, repeats, axis=-3) if repeats > 1 else x for x in (operands.key, operands.value))

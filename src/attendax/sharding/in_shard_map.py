@@ -73,7 +73,7 @@ def attend_across_devices(call: Call, axis: tuple[str, ...], strategy: str) -> R
 
 
 def _positions(positions: PositionsLike | None, query: Array, key: Array, axis: tuple[str, ...]) -> Positions:
-    """The positions of queries and keys: those given, or else the order of the devices."""
+    """Positions of queries and of keys: as given (one vector or a pair), else contiguous by device."""
     sizes = query.shape[-2], key.shape[-2]
     if positions is None:
         return Positions(None, *(lax.axis_index(axis) * size for size in sizes))

@@ -124,7 +124,7 @@ def attend_on(
         return attend(with_traced(operands), plan)
 
     if any(jax.typeof(x).manual_axis_type.varying for x in leaves):
-        here = jax.checkpoint(here)  # of what varies over a shard_map around this one, JAX can keep arguments only
+        here = jax.checkpoint(here)  # inside another shard_map, JAX can save only arguments as residuals
     out: Any = spec_of(*layout.lead, layout.heads, layout.queries, ())
     divided = jax.shard_map(
         here, mesh=None if reshard else mesh, in_specs=tuple(specs), out_specs=out, axis_names=set(layout.names())

@@ -109,8 +109,9 @@ def by_rows(
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The transpose of ``tangent``: gradients of the leaves for which ``wanted`` gives a shape.
 
-    The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i`` is its sum over k. A
-    gradient is summed over the axes along which its shape is 1.
+    The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i``, which is D of
+    FlashAttention less dlse, is the sum over k in them; ``Rows.delta`` is this divided by the row sum. A gradient is
+    summed over the axes along which its shape is 1.
     """
     partition = partition_of(operands, plan, "cotangent")
     if partition.heads is not None:
