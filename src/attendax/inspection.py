@@ -24,7 +24,7 @@ from attendax.sharding.layout import refuse_divided_tokens
 
 
 class AttentionStats(NamedTuple):
-    """What the weights of a call look like; all but ``where`` in the dtype of lse.
+    """Statistics of the weights of a call; all but ``where`` in the dtype of lse.
 
     Attributes:
         entropy: (..., N, T), ``-Σ_j p_ij log p_ij`` in nats: 0 for one key, log S for all alike.

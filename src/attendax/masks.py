@@ -118,7 +118,7 @@ class Mask:
         return *one.shape[:-2], T, S
 
     def _askable(self, T: int, S: int) -> "Mask":
-        """Where there is no pair, no function is asked for one."""
+        """The mask for T x S pairs; without any pair, its functions are not called."""
         some = np.ones((1, 1), bool)
         return self if T and S else self.map(lambda part: Mask("dense", (some,)) if part.kind == "function" else part)
 
@@ -298,7 +298,7 @@ def _in_brackets(part: Any, *kinds: str) -> str:
 
 
 def _prefix_of(mask: Any) -> tuple[Any, ...] | None:
-    """What ``prefix`` was given to make this mask; None for any other."""
+    """The arguments of the ``prefix`` that made this mask; None for any other mask."""
     one, other = mask.arrays if mask.kind == "or" else (mask, mask)
     if getattr(other, "kind", None) != "prefix" or getattr(one, "kind", None) != "window":
         return None

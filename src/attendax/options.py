@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Meaning(TypedDict, total=False):
-    """What a call means, wherever it runs; but for ``return_lse``, on which the type of the result depends."""
+    """The options that decide the result. Without ``return_lse``, which decides the type of the result."""
 
     mask: "Mask | ArrayLike | None"
     bias: "ArrayLike | None"
@@ -19,6 +19,6 @@ class Meaning(TypedDict, total=False):
 
 
 class Options(Meaning, total=False):
-    """And how it is computed."""
+    """Those options, and the one that decides how the result is computed."""
 
     implementation: str | None

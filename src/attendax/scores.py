@@ -65,7 +65,7 @@ class ScoreModifier:
         return list(self.arrays) if self.kind == "sink" else []
 
     def without_sinks(self) -> "ScoreModifier | None":
-        """What it does to the scores of keys; None for nothing."""
+        """The modifier without its sinks; None if nothing else is left."""
         if self.kind == "compose":
             parts = tuple(part for each in self.arrays if (part := each.without_sinks()) is not None)
             return self.replace(parts) if parts else None

@@ -11,7 +11,7 @@ def is_mask(value: Any) -> bool:
 
 
 def on_kind(name: str, value: Any, dtype: str = "") -> str:
-    """How to make an array of something that is none of NumPy's or JAX's: a tensor of torch, a list."""
+    """The code that makes an array of a list, or of a tensor of another library."""
     kind = "A list" if isinstance(value, list | tuple) else "A tensor of torch"
     return f"{kind} becomes an array by {array}." if (array := _array_of(name, value, dtype)) else ""
 
@@ -38,7 +38,7 @@ def on_axes(
     array: str = "",
     numbers: str = "",
 ) -> str:
-    """How an array gets the axes that it lacks to fit the scores (..., N, T, S); every reading of its shape.
+    """The code that adds the axes that an array lacks to fit the scores (..., N, T, S), for each reading of its shape.
 
     Args:
         name: "mask" or "bias".
@@ -98,7 +98,7 @@ def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
 
 
 def on_window(left: Any, right: Any, offset: Any) -> str:
-    """How a window whose sides are arrays is written: traced numbers, or one for each head."""
+    """The code for a window whose sides are arrays: traced numbers, or one for each head."""
     sides = {"left": left, "right": right, "offset": offset}
     kinds = (str(getattr(side, "dtype", type(side).__name__)) for side in sides.values())
     if any(kind.startswith(("bool", "str", "float", "bfloat")) for kind in kinds):

@@ -114,7 +114,7 @@ def groups(function: str, arrays: dict[str, Any], *, tokens_first: bool = False)
 
 
 class Checked(NamedTuple):
-    """What the check of arguments of ``attention`` has settled."""
+    """The results of the check of the arguments of ``attention``."""
 
     group: int
     scale: float

@@ -219,7 +219,7 @@ def floating(function: str, name: str, array: Any, *, rank: int | None = None) -
 
 
 def native(name: str, array: Any) -> str:
-    """What to do with floating numbers in another byte order than that of this machine; else nothing."""
+    """Advice for floating numbers in another byte order than this machine's; empty for others."""
     dtype: Any = getattr(array, "dtype", None)
     native = str(dtype.newbyteorder("=")) if getattr(dtype, "isnative", True) is False else ""
     return f"They are in the byte order of another machine: {name}.astype({native!r})." if native in FLOATING else ""

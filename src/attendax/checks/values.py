@@ -78,7 +78,7 @@ def one_of(function: str, name: str, value: Any, choices: tuple) -> None:
 
 
 def _shown(value: Any) -> str:
-    """What an error says it got: a plain value itself, of anything larger the kind."""
+    """The value as an error shows it: a plain value itself, or the type of anything larger."""
     plain = isinstance(value, str | bytes | int | float | complex | np.generic)
     return repr(value) if plain else type(value).__name__
 

@@ -22,7 +22,7 @@ LABEL = 60  # columns for a text
 
 
 def map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
-    """What draws the attention map, or None; what could stop it is looked at now, before any text is embedded."""
+    """The function that draws the attention map, or None; errors are raised now, before any text is embedded."""
     if args.map is None:
         return None
     from attendax import figures
@@ -54,7 +54,7 @@ def map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callabl
 
 
 def page_writer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
-    """What writes the page, or None; what could stop it is looked at before any text is embedded."""
+    """The function that writes the page, or None; errors are raised now, before any text is embedded."""
     if args.page is None:
         return None
     from attendax import figures

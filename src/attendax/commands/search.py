@@ -67,7 +67,7 @@ def _embedded(encoder: "SentenceEncoder", embed: Embed, file: str) -> Iterator[t
 
 
 def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[int, str, np.ndarray]]:
-    """The same of stored vectors, of all lines, which are mapped into memory and read block by block."""
+    """The same for stored vectors of all lines, which are memory-mapped and read block by block."""
     try:
         found = np.load(vectors, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

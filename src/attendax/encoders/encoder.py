@@ -55,7 +55,7 @@ def _init_leaf(name: str, rng: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Arr
 
 
 class Inputs(TypedDict, total=False):
-    """What ``encode`` may be told beside ids and configuration."""
+    """The options of ``encode`` beside ids and configuration."""
 
     mask: ArrayLike | None
     token_types: ArrayLike | None
@@ -176,7 +176,7 @@ def _restarted(segments: Any, xp: Any) -> Any:
 
 
 def _seen(mask: Any, segments: Any, xp: Any) -> Any:
-    """Who may look at whom, for all layers: of the padding a token sees nothing, and nothing sees it."""
+    """The mask of all layers: no token sees the padding, and the padding sees nothing."""
     if segments is None:
         return None if mask is None else mask[:, None, None, :]
     own = masks.segments(segments, segments)
@@ -274,7 +274,7 @@ def layer_attention(
 
 
 def below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None) -> tuple[Any, Call]:
-    """What the attention of a layer is given, in NumPy: its tokens (B, T, M), normalised where that comes first."""
+    """The input of a layer's attention, in NumPy: its tokens (B, T, M), normalised if the norm comes first."""
     blocks = unstacked(params.blocks)
     cut = {
         name: getattr(config, name)[:layer] for name in ("window", "rope_theta") if type(getattr(config, name)) is tuple

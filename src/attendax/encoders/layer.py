@@ -14,7 +14,7 @@ DRAWS = 3  # of random keys in a layer: attention weights, and the result of eac
 
 
 class Call(NamedTuple):
-    """What all layers of a call share.
+    """The settings that all layers of a call share.
 
     ``mask`` is None, boolean (B, 1, 1, T), or a value from ``attendax.masks``; ``positions`` None for 0, 1, ..., or
     (B, 1, T); ``key_data`` the two 32-bit words of a random key, or None for no dropout.

@@ -21,7 +21,7 @@ class LayerStack(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        """How often the layers of the period stand one after the other."""
+        """How often the period of layers repeats."""
         return int(jax.tree.leaves(self.layers)[0].shape[0])
 
 

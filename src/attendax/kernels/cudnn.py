@@ -135,7 +135,7 @@ def refuse(function: str, operands: Operands, plan: Plan) -> None:
 
 
 def verdict(operands: Operands, plan: Plan) -> str:
-    """What ``explain`` says of a call that was not asked of cuDNN."""
+    """The line of ``explain`` about cuDNN, for a call that did not ask for it."""
     found = capability()
     if reason := why_not(operands, plan, found):
         return f"not eligible: {reason}"
@@ -175,7 +175,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
-    """In tiles, with results of their own."""
+    """The tangents of out and lse, in tiles, from a forward in tiles."""
     return algorithm.tangent(tangents, operands, algorithm.forward(operands, plan), plan)
 
 
@@ -278,7 +278,7 @@ def _small(x: Array, limit: float) -> Array:
 
 
 def _large(x: Array, limit: float) -> Array:
-    """Which rows hold a number that is not."""
+    """Which rows hold a number that is not finite or not below the limit."""
     return ~_are(_small(x, limit))
 
 

@@ -188,7 +188,7 @@ def _cotangent_transpose(grads: Sequence[OrZero], *arrays: OrUnknown, wanted: Wa
 
 
 def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTreeDef, plan: Plan) -> list[Any]:
-    """By the value alone: the average is linear in it; maximum and sum do not depend on it."""
+    """The transpose by the value alone: the average is linear in it; maximum and sum do not depend on it."""
     _refuse_unknown(leaves[:VALUE] + leaves[VALUE + 1 :])
     value = leaves[VALUE].aval
     leaves = *leaves[:VALUE], jnp.zeros(value.shape, value.dtype), *leaves[VALUE + 1 :]
@@ -204,7 +204,7 @@ def _forward_transpose(grads: Sequence[OrZero], *leaves: OrUnknown, tree: PyTree
 def _jvp_of_jvp_transpose(
     grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], moving: tuple[bool, ...], **params: Any
 ) -> list[Any]:
-    """By the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
+    """The transpose by the tangents of the moving leaves, or of the active ones: it is symmetric in the two."""
     size, both = sum(moving), sum(moving) + sum(active)
     first, other, rest = arrays[:size], arrays[size:both], arrays[both:]
     is_first = any(map(ad.is_undefined_primal, first))
@@ -219,7 +219,7 @@ def _jvp_of_jvp_transpose(
 def _hvp_transpose(
     grads: Sequence[OrZero], *arrays: OrUnknown, active: tuple[bool, ...], wanted: Wanted, **params: Any
 ) -> list[Any]:
-    """By the tangents: itself; by dout and dlse: ``jvp_of_jvp``."""
+    """The transpose by the tangents is ``hvp`` itself; by dout and dlse it is ``jvp_of_jvp``."""
     size = sum(active)
     moving = tuple(shape is not None for shape in wanted)
     grads = [ad.instantiate_zeros(x) for x in grads]

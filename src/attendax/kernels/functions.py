@@ -24,7 +24,7 @@ from .score_modifiers import modify
 
 
 class Traced:
-    """What a function computes for one pair, from flat arguments; the last of them are what it closed over."""
+    """The computation of a function for one pair, from flat arguments; the last are the arrays it closed over."""
 
     def __init__(self, jaxpr: Jaxpr, wrap: Callable) -> None:
         self.jaxpr = jaxpr
@@ -136,7 +136,7 @@ def _on_scores(on_pair: Callable, scores: Array, positions: tuple[Array, ...], *
 
 
 def _key(jaxpr: Jaxpr) -> Any:
-    """What a computation is, as a value: equal only if the computations are."""
+    """A hashable key of a computation: equal only if the computations are."""
     numbers: dict[Any, int] = {}
 
     def name(atom):

@@ -232,7 +232,7 @@ def all_below(arrays: Sequence[Array], limit: float) -> Array:
 
 
 def rows_below(x: Array, limit: float) -> Array:
-    """Which rows of an array (..., T, .) are, (..., T, 1): ``all_below`` of each."""
+    """``all_below`` of each row of an array (..., T, .): (..., T, 1)."""
     return _squares_below(x, limit, -1)
 
 

@@ -68,7 +68,7 @@ def _put(number: float, *_: object) -> jax.Array:
 
 
 def _place() -> tuple[Any, ...]:
-    """What decides where an array lies, and how wide a number is."""
+    """The settings of JAX that decide the device and the dtype of a number."""
     return jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
 
 
@@ -211,7 +211,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[OrZero], *, program: Calla
 
 
 def moving_places(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...]:
-    """Which tangents, from the place ``first`` on, are there."""
+    """The places, from ``first`` on, whose tangent is not zero."""
     pairs = enumerate(tangents)
     return tuple(k for k, t in pairs if k >= first and type(t) is not ad.Zero and t.dtype != jax.dtypes.float0)
 

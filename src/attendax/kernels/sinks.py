@@ -29,14 +29,14 @@ def with_sinks(results: Results, score_mod: ScoreModifier | None) -> Results:
 
 
 def share_of_keys(one: Results, other: Results) -> Array:
-    """What ``other``, which is ``one`` with sinks, leaves of a weight in ``one``: (..., N, T, 1)."""
+    """The factor on the weights of ``one`` in ``other``, which is ``one`` with sinks: (..., N, T, 1)."""
     below = jnp.exp(max_or_zero(one.shift) - max_or_zero(other.shift))
     return one.total * below / sum_or_one(other.total)
 
 
 @jax.jit
 def _with_sink(results: Results, logits: Array) -> Results:
-    """Of logits (N,). One of +inf is not finite and seen, so it is NaN (L6)."""
+    """The results with a sink of logits (N,). A logit of +inf is not finite and seen, so it counts as NaN (L6)."""
     column = logits.astype(results.lse.dtype).reshape((1,) * (results.lse.ndim - 3) + (-1, 1, 1))
     column += jnp.where(jnp.isposinf(column), jnp.nan, 0)
     column = jnp.zeros_like(results.lse) + column  # of its shape, and where it lies

@@ -129,7 +129,7 @@ def _instruction(text: str) -> _Instruction:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis closes with which a text begins."""
+    """The index of the parenthesis that closes the first one of a text."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -175,7 +175,7 @@ def _group(attributes: str, devices: int) -> int:
 
 
 def _bytes(type_: str) -> int:
-    """Of all arrays of a type."""
+    """The bytes of all arrays of a type."""
     return sum(_size(dims) * max(1, _bits(name) // 8) for name, dims in TYPE.findall(type_))
 
 

@@ -17,7 +17,7 @@ from .layout import Axes, Layout, Mesh, attend_on, layout_of, spec_of
 
 
 class Division(NamedTuple):
-    """Which mesh axes divide the calls that are made where types do not say so; see ``sharding.on_mesh``."""
+    """The mesh axes that divide calls whose arrays' types name none; see ``sharding.on_mesh``."""
 
     mesh: Mesh | None  # None for that of the context
     batch: Axes

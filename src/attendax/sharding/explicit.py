@@ -58,7 +58,7 @@ def over_auto_axes(function: Function) -> Function:
 
 
 def _division(params: NamedTuple, queries: Array | None, keys: Array | None = None, *_: object) -> Division | None:
-    """How the attention of a layer is divided where the tokens of its queries are: heads lie as the weights say."""
+    """The division of a layer's attention if the tokens of its queries are divided; heads lie as the weights do."""
     batch, tokens = [*_axes_of(queries), (), ()][:2]
     if not tokens:
         return None  # XLA divides batches and heads by itself

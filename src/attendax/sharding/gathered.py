@@ -19,7 +19,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move."""
+    """The tangents of out and lse."""
     dots = list(tangents)
     for k in (KEY, VALUE):
         if (dot := dots[k]) is not None:

@@ -44,7 +44,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(query: ArrayLike, key: ArrayLike) -> tuple[Layout, jax.sharding.AbstractMesh] | None:
-    """What the types of query and key say of Explicit mesh axes, and the mesh; None where nothing is divided.
+    """The layout from the Explicit mesh axes in the types of query and key, and the mesh; None if nothing is divided.
 
     Keys lie as queries do; their tokens are divided where their own type says so, too.
     """

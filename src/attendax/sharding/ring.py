@@ -41,7 +41,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move."""
+    """The tangents of out and lse."""
     of_part = local_plan(plan, partial=True)
     held = local_shard(operands), (tangents[KEY], tangents[VALUE])
     widths = operands.value.shape[-1], 1

@@ -48,7 +48,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move when the differentiable operands move by ``tangents`` (None: not at all).
+    """The tangents of out and lse, from ``tangents`` of the differentiable operands (None: 0).
 
     With p the weights before dropout and w those after it::
 

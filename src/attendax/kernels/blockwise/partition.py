@@ -267,7 +267,7 @@ def _even(size: int, most: int) -> int:
 
 
 def _band(mask: Mask | None) -> int | None:
-    """How many keys a query sees at most, where the mask is a window or holds one that all the rest only narrows."""
+    """The most keys that a query may see, where the mask is a window or an ``and`` with one; None for other masks."""
     if mask is None or mask.kind not in ("and", "window"):
         return None
     if mask.kind == "and":

@@ -116,7 +116,7 @@ class Tile:
         return self._along_axes(rank, self.grid.places)
 
     def numbers(self, rank: int) -> tuple[Array, Array, Array]:
-        """The same, counted from the first head, query and key that are here."""
+        """The same, counted from the first head, query and key of this device."""
         return self._along_axes(rank, Positions())
 
     def _along_axes(self, rank: int, places: Positions) -> tuple[Any, ...]:

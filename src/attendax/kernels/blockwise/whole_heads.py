@@ -45,7 +45,7 @@ def forward(grid: Grid, operands: Operands, plan: Plan) -> Results:
 
 
 def tangent(grid: Grid, tangents: Tangents, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """How out and lse move; see ``algorithm.tangent``."""
+    """The tangents of out and lse; see ``algorithm.tangent``."""
     moving = [k for k, t in enumerate(tangents) if t is not None]
 
     def work(heads, *dots):
