@@ -48,13 +48,27 @@ def gradient(apply, inputs, options, cotangent):
     return pull(jnp.asarray(cotangent, found.dtype))[0]
 
 
+@partial(jax.jit, static_argnums=0)
+def compiled(step, inputs, state, options):
+    """A step of the cache."""
+    return step(inputs, state, **options)
+
+
+def stepped(step, inputs, state, options):
+    """The same, not compiled where it cannot be: a cache may be more than arrays."""
+    try:
+        return compiled(step, inputs, state, options)
+    except (TypeError, ValueError, jax.errors.UnexpectedTracerError):
+        return step(inputs, state, **options)
+
+
 def steps(cache, inputs, options, chunks, room, order):
     """Results (B, T, C), so many tokens at a time."""
     init, step, *reorder = cache
     state, found, start = init(len(inputs), room), [], 0
     for count in chunks:
         given = {name: jnp.asarray(x[:, start : start + count]) for name, x in options.items()}
-        one, state = step(jnp.asarray(inputs[:, start : start + count]), state, **given)
+        one, state = stepped(step, jnp.asarray(inputs[:, start : start + count]), state, given)
         found.append(results(one))
         if order and not start:
             state = reorder[0](state, jnp.asarray(order))
