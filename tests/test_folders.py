@@ -97,6 +97,20 @@ def test_missing_results_are_not_judged(home, capfd):
     assert "Nothing is wrong" in said
 
 
+def test_what_is_lacking_is_not_written(tmp_path, capfd):
+    home = tmp_path / "cases"
+    assert main(["inputs", str(home), *SOME, "--lacks", "bias", "bfloat16", "sinks"]) == 0
+    assert not list(home.glob("*/bias.npy"))
+    for folder in home.glob("*/"):
+        answer(folder)
+    status, said = judged(home, capfd)
+    assert status == 0, said
+    assert "2 biases, 2 sinks" in said
+    assert "(said to be lacking)" in said
+    assert main(["inputs", str(tmp_path / "other"), *SOME, "--lacks", "bais"]) == 2
+    assert "lacks got 'bais'" in capfd.readouterr().err
+
+
 def test_nothing_says_what_is_right(home):
     schema = json.loads(files("attendax.conformance.report").joinpath("case.schema.json").read_text("utf-8"))
     assert schema["properties"]["schema"]["const"] == SCHEMA

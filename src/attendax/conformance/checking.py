@@ -62,7 +62,8 @@ def check(
     softcap changes; ``dropout_rng`` is a JAX key, or an integer where the arrays are not JAX's.
 
     Args:
-        fn: the function; or its path "module:function"; or an ``Implementation``.
+        fn: the function; or its path "module:function"; or that of a program or a C library, "exec:./prog {case}" or
+            "lib:FILE"; or an ``Implementation``.
         name: for the report; the function's own unless given.
         adapter: the name of one that ships, an ``Adapter``, or a function ``call(fn, query, key, value, **options)``; a
             path has its own where one ships.

@@ -33,17 +33,9 @@ from .arguments import add_demands, add_numbers, add_reports, asked_of, one_line
 from .output import progress
 from .running import show
 
-ASKED = (
-    "seed",
-    "profile",
-    "dtype",
-    "level",
-    "only",
-    "sizes",
-    "precision",
-    "budget",
-    "claims",
-)  # what an index says of a run
+ASKED = (  # what an index says of a run
+    "seed", "profile", "dtype", "level", "only", "sizes", "precision", "budget", "claims", "lacks",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -62,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         return
     parser.add_argument("folder", metavar="DIR", help="a folder that is not there yet")
     add_numbers(parser, budget=0.0)
+    about = 'what the program does not offer, such as "bfloat16": it is asked for nothing that takes it'
+    parser.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help=about)
     about = "one file inputs.safetensors beside the .npy files of each case"
     parser.add_argument("--safetensors", action="store_true", help=about)
     parser.set_defaults(timeout=60.0, total_timeout=None, repeat=1, require=None)
@@ -103,7 +97,8 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | 
     os.mkdir(part)
     try:
         recorder = Recorder(part, safetensors=args.safetensors)
-        made = dataclasses.replace(of_answers(recorder, "inputs"), recorded=True)
+        made = of_answers(recorder, "inputs")
+        made = dataclasses.replace(made, recorded=True, lacks={**made.lacks, **_lacks(args)})
         made, cases, left_out = cases_of(made, args.only or (), args.level, how)
         beside = 0
         for case in cases:
@@ -124,6 +119,10 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | 
         raise
     print(wrapped(_said(args, recorder, len(cases), beside if also else None)))
     return 0
+
+
+def _lacks(args: argparse.Namespace) -> dict[str, str]:
+    return dict.fromkeys(args.lacks or (), "said to be lacking")
 
 
 def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int | None) -> str:
@@ -165,7 +164,7 @@ def _judge(args: argparse.Namespace) -> int:
     args.timeout, args.total_timeout, args.repeat = 60.0, None, 1
     vars(args).update({k: x for k, x in index["asked"].items() if k in ASKED})
     given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
-    made = implement(path_of(folder=args.folder), **given)
+    made = implement(path_of(folder=args.folder), lacks=_lacks(args), **given)
     asked = asked_of(args) | {"known_failures": args.known_failures}
     with progress(quiet=args.quiet) as tell:
         report = check(made, only=args.only or (), level=args.level, progress=tell, **asked)
