@@ -11,6 +11,8 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from attendax.conformance.report.outcomes import LAWS, MODEL_LAWS
+
 NO_FAULT = ("ok", "differs by convention", "by design", "not offered")
 
 
@@ -30,8 +32,8 @@ class Matrix(SphinxDirective):
 
 
 def law_number(law: str) -> int:
-    """L2 before L10; the laws of models stay in their order."""
-    return int(law[1:]) if law[1:].isdigit() else 0
+    """L2 before L10, and the laws of models in their order."""
+    return list(LAWS).index(law)
 
 
 def laws_of(reports: list[dict[str, Any]]) -> list[str]:
@@ -59,7 +61,7 @@ def counts(reports: list[dict[str, Any]]) -> str:
 
 
 def _linked(law: str) -> str:
-    page = f"laws/{law}.html" if law_number(law) else "check-a-model.html#the-laws"
+    page = "check-a-model.html#the-laws" if law in MODEL_LAWS else f"laws/{law}.html"
     return f'<a href="{page}">{law}</a>'
 
 
