@@ -36,7 +36,7 @@ from .remote import Function
 from .ways import HEADS
 
 WORDS = {
-    "place": "place of the norms", "norm": "norm", "eps": "eps of the norms", "activation": "activation",
+    "place": "place of the norms and residuals", "norm": "norm", "eps": "eps of the norms", "activation": "activation",
     "gated": "what the activation is of", "packing": "columns of qkv_kernel", "split": "heads of a projection",
     "kernels": "kernels", "rotary": "rotary", "positions": "positions", "causal": "causal", "scale": "scale",
     "residual": "residual",
@@ -139,24 +139,23 @@ def _settled(made: Layer) -> tuple[Layer, float]:
     attention = {k for k in reads if k.split("_")[0] in ("query", "key", "value", "qkv", "out")}
     mlp = {k for k in reads if k.split("_")[0] in ("up", "down", "gate")}
     norms = {k for k in reads if k.startswith("norm")}
-    shape = {"residual": ("yes", "no"), "positions": tuple(POSITIONS) if "positions" in reads else tuple(
-        x for x in POSITIONS if "table" not in x)}  # fmt: skip
-    if norms:
-        shape |= {"place": PLACE, "norm": tuple(NORMS)}
+    starts = tuple(x for x in POSITIONS if "positions" in reads or "table" not in x)
+    whole: dict[str, Any] = {"residual": ("yes", "no"), "positions": starts}
+    whole |= {"norm": tuple(NORMS)} if norms else {}
+    whole |= {"place": PLACE} if norms or (mlp and attention) else {}
     within = {"activation": ACTIVATIONS} | ({"gated": GATES} if "gate_kernel" in reads else {})
     heads = {"rotary": ROTARY, "causal": ("no", "yes"), "scale": tuple(SCALES)}
     heads |= {"packing": tuple(PACKINGS)} if "qkv_kernel" in reads else {"split": tuple(SPLITS)}
-    stages = [
-        (mlp, attention, shape | within if mlp else {}),
-        (attention, mlp, (heads if mlp else shape | heads) if attention else {}),
-    ]
-    for _, off, choices in stages:
-        if choices:
-            how |= _best(made, how, off, choices)
-    if norms:
-        how |= _best(made, how, set(), {"eps": EPS, "place": PLACE}, sizes=(1.0, 0.01, 1e-4))
+    if mlp:
+        how |= _best(made, how, attention, whole | within)
+    if attention:
+        how |= _best(made, how, mlp, heads if mlp else whole | heads)
+    if "place" in whole:  # the rest, with all weights
+        how |= _best(
+            made, how, set(), {"eps": EPS if norms else (how["eps"],), "place": PLACE}, sizes=(1.0, 0.01, 1e-4)
+        )
     found = dataclasses.replace(made, how=how)
-    far = _apart(found, how, set(), (1.0, 0.01))
+    far = _apart(found, (1.0, 0.01))
     return dataclasses.replace(found, known=far < TOLERANCE), far
 
 
@@ -176,15 +175,17 @@ def _best(
 
 
 def _reference(made: Layer, how: Mapping[str, Any], params: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    read = {k: v for k, v in params.items() if k in made.reads or (k == "norm1_scale" and how["place"] == "x")}
-    return layer(read, x, {**how, "kernels": KERNELS[0]}, made.heads)
+    """What the layer would give, if those were its conventions; kernels are (in, out) here."""
+    read = made.reads | {"positions"}  # which it reads where a convention has it
+    return layer({k: v for k, v in params.items() if k in read}, x, {**how, "kernels": KERNELS[0]}, made.heads)
 
 
-def _apart(made: Layer, how: Mapping[str, Any], off: set[str], sizes: tuple[float, ...]) -> float:
+def _apart(made: Layer, sizes: tuple[float, ...]) -> float:
+    """How far the layer is from the reference of its conventions."""
     found = 0.0
     for k, size in enumerate(sizes):
-        params, x = _without(drawn(k + 5), off), inputs(k + 3, size)
-        found = max(found, _far(made.call(params, x), _reference(made, how, params, x)))
+        params, x = drawn(k + 5), inputs(k + 3, size)
+        found = max(found, _far(made.call(params, x), _reference(made, made.how, params, x)))
     return found
 
 
@@ -216,7 +217,6 @@ def differences(a: Layer, b: Layer) -> Iterator[Difference]:
 def _has(name: str, x: Layer) -> bool:
     """Whether the layer has what a convention is of."""
     needs = {
-        "place": "norm",
         "norm": "norm",
         "eps": "norm",
         "activation": "up",
