@@ -52,14 +52,14 @@ WHOLE = in_file(
     "kernels/blockwise/whole_heads.py",
     (
         "not divided",
-        "every(product(powers, value, False)) / jnp.maximum(total, 1)",
-        "every(product(powers, value, False))",
+        "every(product(exps, value, False)) / jnp.maximum(row_sum, 1)",
+        "every(product(exps, value, False))",
         "whole",
         "open",
     ),
     ("shared by a batch, but written", "== alone[role] else", "is not None else", "a shared key", "as users do"),
     ("masked as little", "0, -jnp.inf).astype(query.dtype)", "0, -9).astype(query.dtype)", "whole", "keys"),
-    ("empty row", "jnp.finfo(scores.dtype).min)\n    powers", "-jnp.inf)\n    powers", "whole", "causal"),
+    ("empty row", "jnp.finfo(scores.dtype).min)\n    exps", "-jnp.inf)\n    exps", "whole", "causal"),
     (
         "keys the other way round",
         "every(product(query * plan.scale, key, True))",
@@ -106,8 +106,8 @@ WHOLE = in_file(
     ("the mark of values forgotten", "mark_of_heads(key, value)", "mark_of_heads(key)", "spoiled forward", "whole"),
     (
         "empty row of weights",
-        "(jnp.maximum(total, 1) if masked else total)",
-        "total",
+        "(jnp.maximum(row_sum, 1) if masked else row_sum)",
+        "row_sum",
         "whole derivatives",
         "causal",
     ),
@@ -167,8 +167,8 @@ WHOLE = in_file(
     ("softmax over queries", "allowed), -2, allowed", "allowed), -1, allowed", "whole derivatives", "open"),
     (
         "empty row of a gradient",
-        "(jnp.maximum(largest, jnp.finfo(scores.dtype).min) if masked else largest)",
-        "largest",
+        "(jnp.maximum(row_max, jnp.finfo(scores.dtype).min) if masked else row_max)",
+        "row_max",
         "whole derivatives",
         "causal",
     ),
@@ -181,7 +181,7 @@ WHOLE = in_file(
     ),
     (
         "not cleaned",
-        "map(finite, (*heads[:3], dout, dlse))",
+        "map(replace_nonfinite, (*heads[:3], dout, dlse))",
         "(*heads[:3], dout, dlse)",
         "whole derivatives",
         "keys",
@@ -286,8 +286,8 @@ MARKS = (
         ),
         ("all rows are read", "rows_not_zero(dout) | (dlse != 0)", "rows_not_zero(dout) | True", "unread", "future"),
         ("lse is not read", " | (dlse != 0)", "", "visible lse", "future"),
-        ("NaN of a cotangent", "jnp.where(live, x, 0) / total", "x / total", "cotangent", "future"),
-        ("NaN of delta", "rows_finite(delta, results.total", "rows_finite(results.total", "cotangent", "future"),
+        ("NaN of a cotangent", "jnp.where(live, x, 0) / row_sum", "x / row_sum", "cotangent", "future"),
+        ("NaN of delta", "rows_finite(delta, results.row_sum", "rows_finite(results.row_sum", "cotangent", "future"),
         (
             "a row that is not read is NaN",
             "jnp.where(read, shift, jnp.inf)",
@@ -297,8 +297,8 @@ MARKS = (
         ),
         (
             "a row that is not finite is not read",
-            "results.shift, jnp.nan)",
-            "results.shift, jnp.inf)",
+            "results.row_max, jnp.nan)",
+            "results.row_max, jnp.inf)",
             "visible backward",
             "future",
         ),
@@ -313,8 +313,8 @@ MARKS = (
         ("delta without out", "sums_of_products(dout, results.out) - dlse", "-dlse", "gradient", "open"),
         (
             "delta not divided",
-            "(jnp.where(live, x, 0) / total for x in (dout, delta))",
-            "(jnp.where(live, dout, 0) / total, jnp.where(live, delta, 0))",
+            "(jnp.where(live, x, 0) / row_sum for x in (dout, delta))",
+            "(jnp.where(live, dout, 0) / row_sum, jnp.where(live, delta, 0))",
             "gradient",
             "open",
         ),
@@ -424,10 +424,16 @@ MARKS = (
             "second order",
             "small",
         ),
-        ("NaN of a tangent in second order", "[finite(t) for t in given]", "list(given)", "unread second", "future"),
+        (
+            "NaN of a tangent in second order",
+            "[replace_nonfinite(t) for t in given]",
+            "list(given)",
+            "unread second",
+            "future",
+        ),
         (
             "NaN of a tangent in two tangents",
-            "[finite(t) for t in given]",
+            "[replace_nonfinite(t) for t in given]",
             "list(given)",
             "jvp of jvp of NaN",
             "future",
@@ -479,12 +485,18 @@ NUMERICS = in_file(
     ),
     (
         "product with the wrong tangent",
-        "times(dleft, finite(right)",
-        "times(dleft, 2 * finite(right)",
+        "times(dleft, finite_straight_through(right)",
+        "times(dleft, 2 * finite_straight_through(right)",
         "tangent",
         "open",
     ),
-    ("product with one tangent", "finite(left), dright", "0 * finite(left), dright", "tangent of the keys", "open"),
+    (
+        "product with one tangent",
+        "finite_straight_through(left), dright",
+        "0 * finite_straight_through(left), dright",
+        "tangent of the keys",
+        "open",
+    ),
     ("finite cuts the gradient", "primals[0]), tangents[0]", "primals[0]), 0 * tangents[0]", "jvp of jvp", "open"),
 )
 
@@ -719,8 +731,8 @@ SCORES = in_file(
     "kernels/blockwise/tile.py",
     (
         "dropout local to the tile",
-        "dropout.keep(keys, i, j,",
-        "dropout.keep(keys, i - tile.row, j - tile.column,",
+        "dropout.keep(dropout_keys, i, j,",
+        "dropout.keep(dropout_keys, i - tile.row, j - tile.column,",
         "forward",
         "dropout",
     ),
@@ -779,9 +791,9 @@ DIRECTIONS = (
     )
     + in_file(
         "kernels/derivatives.py",
-        ("total moves as lse", "total * dlse, dlse]", "dlse, dlse]", "third order", "small"),
-        ("total a constant", "total * dlse, dlse]", "_zero(total), dlse]", "third order", "small"),
-        ("lse moves as total", "total * dlse, dlse]", "total * dlse, total * dlse]", "tangent", "open"),
+        ("the row sum moves as lse", "row_sum * dlse, dlse]", "dlse, dlse]", "third order", "small"),
+        ("the row sum a constant", "row_sum * dlse, dlse]", "_zero(row_sum), dlse]", "third order", "small"),
+        ("lse moves as the row sum", "row_sum * dlse, dlse]", "row_sum * dlse, row_sum * dlse]", "tangent", "open"),
         (
             "second order of the linear part alone",
             "return hvp_p.bind(*given,",
@@ -820,7 +832,7 @@ RESULTS = in_file(
     "inspection.py",
     ("best key within its tile", "tile.column + best", "best", "stats", "causal"),
     ("last of equals", "one[1] >= other[1]", "one[1] > other[1]", "stats of equals", "open"),
-    ("entropy without the sum", "jnp.log(sum_or_one(total)) - below", "-below", "stats", "open"),
+    ("entropy without the sum", "jnp.log(sum_or_one(row_sum)) - below", "-below", "stats", "open"),
     (
         "received by heads in turn",
         "jnp.repeat(operands.key, N // G, axis=-3)",
@@ -844,8 +856,8 @@ RESULTS = in_file(
     ),
     (
         "columns not divided",
-        "weights_of(scores, results.shift, results.total)",
-        "jnp.exp(scores - results.shift)",
+        "weights_of(scores, results.row_max, results.row_sum)",
+        "jnp.exp(scores - results.row_max)",
         "some weights",
         "causal",
     ),

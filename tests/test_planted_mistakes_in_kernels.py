@@ -762,7 +762,7 @@ def hold(judge_name, setting_name, twin):
     case = SETTINGS[setting_name]
     twin.partition.LIMITS = case.limits
     twin.partition.LIMITS_ON["cuda"] = case.limits
-    twin.opaque.default_platform = lambda: case.platform
+    twin.primitives.default_platform = lambda: case.platform
     if judge_name in COMPILED:
         JUDGES[judge_name](twin, case)
         return
@@ -780,7 +780,7 @@ class Twin:
         def part(name):
             return importlib.import_module(f"{NAME}.{name}")
 
-        self.opaque, self.partition = part("kernels.opaque"), part("kernels.blockwise.partition")
+        self.primitives, self.partition = part("kernels.primitives"), part("kernels.blockwise.partition")
         self.tiles, self.merge = part("kernels.blockwise.tiles"), part("kernels.online_softmax").merge
         self.attention, inspection = part("door").attention, part("inspection")
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at

@@ -12,7 +12,7 @@ import pytest
 
 from attendax import attention, explain, masks, scores, spec
 from attendax import explanation as explaining
-from attendax.kernels import opaque
+from attendax.kernels import primitives
 from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits
 
@@ -66,8 +66,8 @@ def test_every_accelerator_has_the_same_program_and_a_cpu_another():
 @pytest.fixture
 def as_for_cuda(monkeypatch):
     """What is lowered for the CPU is what would be lowered for CUDA, in tiles of 3 queries and 2 keys."""
-    placed = opaque.placed
-    monkeypatch.setattr(opaque, "placed", lambda plan, context, platform: placed(plan, context, "cuda"))
+    placed = primitives.placed
+    monkeypatch.setattr(primitives, "placed", lambda plan, context, platform: placed(plan, context, "cuda"))
     monkeypatch.setitem(partition.LIMITS_ON, "cuda", Limits(rows=3, columns=2, bytes=1))
 
 

@@ -78,11 +78,11 @@ def attention_stats(
 
     def work(tile):
         scores = scores_of_tile(tile, *call)
-        shift, total = (tile.cut("queries", x) for x in (results.shift, results.total))
-        below = jnp.where(scores == -jnp.inf, 0, scores - max_or_zero(shift))
-        p = jnp.where(scores == -jnp.inf, 0, jnp.exp(below)) / sum_or_one(total)
+        row_max, row_sum = (tile.cut("queries", x) for x in (results.row_max, results.row_sum))
+        below = jnp.where(scores == -jnp.inf, 0, scores - max_or_zero(row_max))
+        p = jnp.where(scores == -jnp.inf, 0, jnp.exp(below)) / sum_or_one(row_sum)
         best = jnp.argmax(scores, axis=-1, keepdims=True)
-        surprise = jnp.log(sum_or_one(total)) - below
+        surprise = jnp.log(sum_or_one(row_sum)) - below
         largest = jnp.max(scores, axis=-1, keepdims=True)
         where = jnp.where(largest == -jnp.inf, -1, tile.column + best)
         return jnp.sum(p * surprise, axis=-1, keepdims=True), largest, where.astype(p.dtype)
@@ -95,10 +95,10 @@ def attention_stats(
     visits = partition_of(call.operands, plan).visits(call.operands, plan)
     parts = by_rows(visits, call.operands, plan, neutral, work, add)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
-    total = results.total.reshape(shape[:-1])
+    row_sum = results.row_sum.reshape(shape[:-1])
     top = max_or_zero(top)
-    largest = jnp.exp(top - lax.stop_gradient(top)) / sum_or_one(total)  # its score moves, too
-    return AttentionStats(entropy, jnp.where(total == 0, 0, largest), where.astype(jnp.int32), _received(call, shape))
+    largest = jnp.exp(top - lax.stop_gradient(top)) / sum_or_one(row_sum)  # its score moves, too
+    return AttentionStats(entropy, jnp.where(row_sum == 0, 0, largest), where.astype(jnp.int32), _received(call, shape))
 
 
 def _received(call: Call, shape: tuple[int, ...]) -> Array:
@@ -202,7 +202,7 @@ def _columns(call: Call, columns: Array) -> Array:
 
     def column(j):
         scores = scores_of_tile(Tile(grid, (0,) * len(grid.axes), 0, j), *call)
-        return jnp.squeeze(weights_of(scores, results.shift, results.total), -1)
+        return jnp.squeeze(weights_of(scores, results.row_max, results.row_sum), -1)
 
     return jnp.moveaxis(lax.map(column, columns), 0, -1)
 

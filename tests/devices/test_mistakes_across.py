@@ -16,8 +16,8 @@ from copied_kernels import copied
 compiled_quickly = pytest.mark.usefixtures("compiled_quickly")
 NAME = "sharding_with_a_mistake"
 DEVICES, T = 3, 24
-RING, SHARDS, HEADS, GATHERED, CALL = (
-    f"sharding/{name}.py" for name in ("ring", "shards", "heads", "gathered", "in_shard_map")
+RING, SHARDS, ULYSSES, ALL_GATHER, CALL = (
+    f"sharding/{name}.py" for name in ("ring", "shards", "ulysses", "all_gather", "in_shard_map")
 )
 MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
     "positions are not sent": (
@@ -31,7 +31,7 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
         "ring",
         RING,
         "results._replace(out=jnp.zeros_like(results.out))",
-        "results._replace(out=jnp.zeros_like(results.out), total=results.total / 2)",
+        "results._replace(out=jnp.zeros_like(results.out), row_sum=results.row_sum / 2)",
     ),
     "dlse dropped": (
         "ring",
@@ -66,12 +66,12 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
         "_put(x, part, source * size)",
         "_put(x, part, 0 * source)",
     ),
-    "parts weighted alike": ("ring", "kernels/online_softmax.py", "x.out * (part / sum_or_one(total))", "x.out / 2"),
+    "parts weighted alike": ("ring", "kernels/online_softmax.py", "x.out * (part / sum_or_one(row_sum))", "x.out / 2"),
     "row sums not rescaled": (
         "ring",
         "kernels/online_softmax.py",
-        "[x.total * jnp.exp(x.shift - max_or_zero(largest)) for",
-        "[x.total for",
+        "[x.row_sum * jnp.exp(x.row_max - max_or_zero(largest)) for",
+        "[x.row_sum for",
     ),
     "queries counted from 0": (
         "ring",
@@ -81,23 +81,23 @@ MISTAKES = {  # the strategy, a file, what is right in it, what is wrong
     ),
     "gathered keys without their positions": (
         "all_gather",
-        GATHERED,
+        ALL_GATHER,
         "_gather(positions, 0, plan) if jnp.ndim(positions) else None",
         "None",
     ),
     "gradients of gathered keys from one device": (
         "all_gather",
-        GATHERED,
+        ALL_GATHER,
         "return lax.psum_scatter(x, plan.axis, scatter_dimension=x.ndim - 2, tiled=True)",
         "return jnp.split(x, 3, -2)[0]",
     ),
     "wrong heads of a group": (
         "ulysses",
-        HEADS,
+        ULYSSES,
         "jnp.repeat(x, repeats, axis=-3)",
         "jnp.concatenate([x] * repeats, axis=-3)",
     ),
-    "heads counted from 0": ("ulysses", HEADS, "positions=Positions(first +", "positions=Positions(0 * first +"),
+    "heads counted from 0": ("ulysses", ULYSSES, "positions=Positions(first +", "positions=Positions(0 * first +"),
 }
 
 

@@ -106,12 +106,12 @@ def in_rank_of_scores(
         bias = bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
     if score_mod is not None:
         score_mod = score_mod.of_rank(query.ndim)
-    keys = None
+    dropout_keys = None
     if checked.rate:
-        keys = tuple(word[..., None, None] for word in dropout.head_keys(checked.key_data, query.shape[:-2]))
+        dropout_keys = tuple(word[..., None, None] for word in dropout.head_keys(checked.key_data, query.shape[:-2]))
     plan = Plan(float(checked.scale), float(checked.rate), BACKENDS[backend].limits(), backend)
     plan = plan.with_lse() if has_sinks else plan
-    return Call(Operands(query, key, value, bias, score_mod, mask, keys), plan)
+    return Call(Operands(query, key, value, bias, score_mod, mask, dropout_keys), plan)
 
 
 def with_traced(operands: Operands) -> Operands:

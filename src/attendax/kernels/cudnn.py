@@ -59,7 +59,7 @@ def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) 
     reasons = (
         (operands.bias is not None, "a bias"),
         (operands.score_mod is not None, "a score modifier"),
-        (operands.dropout is not None, "dropout: its own generator would draw otherwise (L10)"),
+        (operands.dropout_keys is not None, "dropout: its own generator would draw otherwise (L10)"),
         (plan.needs_lse, "lse, which was asked for or a sink needs: that of jax.nn is rounded (L9)"),
         (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {' and '.join(DTYPES)}"),
         (value.shape[-1] != D, f"V = {value.shape[-1]} is not D = {D}"),

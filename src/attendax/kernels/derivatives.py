@@ -32,8 +32,8 @@ from . import programs
 from .backends import BACKENDS
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
-from .opaque import Moved, OrUnknown, OrZero, Program, moving_places, primitive_of, run_opaque
 from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
+from .primitives import Moved, OrUnknown, OrZero, Program, moving_places, primitive_of, run_as_primitive
 
 
 def attend(operands: Operands, plan: Plan) -> Results:
@@ -73,17 +73,19 @@ def _is_zero(tangent: OrZero) -> bool:
 
 
 def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> tuple[Any, Any]:
-    """The tangent of ``shift`` is 0; that of ``total`` is that of lse times ``total``."""
-    out, shift, total, lse = forward_p.bind(*leaves, **params)
+    """The tangent of ``row_max`` is 0; that of ``row_sum`` is that of lse times ``row_sum``."""
+    out, row_max, row_sum, lse = forward_p.bind(*leaves, **params)
     if jax.config.jax_debug_infs:  # type: ignore[attr-defined]
-        shift = max_or_zero(shift)  # kept for the backward, it is a result of a jit; total says which sets are empty
+        row_max = max_or_zero(
+            row_max
+        )  # kept for the backward, it is a result of a jit; row_sum says which sets are empty
     out = checkpoint_name(out, "attention_out")
-    shift, total, lse = (checkpoint_name(x, "attention_lse") for x in (shift, total, lse))
+    row_max, row_sum, lse = (checkpoint_name(x, "attention_lse") for x in (row_max, row_sum, lse))
     active, given = _moving(leaves, tangents, params["tree"])
     if not given:
-        return [out, shift, total, lse], [_zero(x) for x in (out, shift, total, lse)]
-    dout, dlse = tangent_p.bind(*given, *leaves, out, shift, total, active=active, **params)
-    return [out, shift, total, lse], [dout, _zero(shift), total * dlse, dlse]
+        return [out, row_max, row_sum, lse], [_zero(x) for x in (out, row_max, row_sum, lse)]
+    dout, dlse = tangent_p.bind(*given, *leaves, out, row_max, row_sum, active=active, **params)
+    return [out, row_max, row_sum, lse], [dout, _zero(row_max), row_sum * dlse, dlse]
 
 
 def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[tuple[bool, ...], list[Any]]:
@@ -160,7 +162,7 @@ def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: 
         return None
     moved = Moved(Program(function, tuple(sorted(params.items()))), places)
     given = *(tangents[k] for k in places), *primals
-    return moved(*given, plan=plan) if plan.axis else run_opaque(moved, plan, *given)
+    return moved(*given, plan=plan) if plan.axis else run_as_primitive(moved, plan, *given)
 
 
 def _refuse_unknown(arrays: Sequence[OrUnknown]) -> None:
@@ -252,17 +254,17 @@ def _batch(
     The arrays of functions are read in a way of their own, and are repeated.
     """
     size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
-    repeat = _opaque(len(arrays), tree, primitive, **params)
+    repeat = _of_user_functions(len(arrays), tree, primitive, **params)
     numbers = jax.tree.unflatten(tree, range(tree.num_leaves))
     first = len(arrays) - tree.num_leaves - (0 if primitive is forward_p else 3)
     positions = {first + k for k in jax.tree.leaves(numbers.positions)}
     if any(axes[k] is not None for k in positions):
         raise NotImplementedError("attention: vmap over positions is not there; all entries of a batch have the same.")
 
-    def in_front(x, axis, opaque):
+    def in_front(x, axis, repeated):
         if axis is not None:
             return jnp.moveaxis(x, axis, 0)
-        return jnp.broadcast_to(x[None], (size, *x.shape)) if opaque else x[None]
+        return jnp.broadcast_to(x[None], (size, *x.shape)) if repeated else x[None]
 
     each = enumerate(zip(arrays, axes, repeat, strict=True))
     moved = [one[0] if k in positions else in_front(*one) for k, one in each]
@@ -273,7 +275,7 @@ def _batch(
     return results, [0] * len(results)
 
 
-def _opaque(
+def _of_user_functions(
     count: int,
     tree: PyTreeDef,
     primitive: Primitive,

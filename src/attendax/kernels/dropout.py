@@ -28,9 +28,15 @@ def head_keys(key_data: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     return first.reshape(shape), second.reshape(shape)
 
 
-def keep(keys: tuple[Array, ...], i: Array, j: Array, rate: float) -> Array:
-    """Which weights dropout keeps, for the keys of heads (..., N, 1, 1) and positions (..., T, 1) and (..., 1, S)."""
+def keep(dropout_keys: tuple[Array, ...], i: Array, j: Array, rate: float) -> Array:
+    """Which weights dropout keeps.
+
+    Args:
+        dropout_keys: the random key of each head, two words (..., N, 1, 1).
+        i, j: positions of queries (..., T, 1) and of keys (..., 1, S).
+        rate: of dropout.
+    """
     if rate == 1:
-        return jnp.zeros(jnp.broadcast_shapes(keys[0].shape, i.shape, j.shape), bool)
-    drawn, _ = threefry(keys, (i.astype(jnp.uint32), j.astype(jnp.uint32)))
+        return jnp.zeros(jnp.broadcast_shapes(dropout_keys[0].shape, i.shape, j.shape), bool)
+    drawn, _ = threefry(dropout_keys, (i.astype(jnp.uint32), j.astype(jnp.uint32)))
     return drawn >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))

@@ -23,7 +23,7 @@ from .operands import Results, Tangents
 Marks = Sequence[Array | None]
 
 
-def finite(x: Array, other: float = 0) -> Array:
+def replace_nonfinite(x: Array, other: float = 0) -> Array:
     """The array with 0, or ``other``, for each number that is not finite."""
     return jnp.where(jnp.isfinite(x), x, other)
 
@@ -104,20 +104,20 @@ class Rows(NamedTuple):
     """
 
     dout: Array  # (..., N, T, V)
-    delta: Array  # (dout · out - dlse) / total, (..., N, T, 1)
+    delta: Array  # (dout · out - dlse) / row_sum, (..., N, T, 1)
     shift: Array
     live: Array  # whether the row is finite, and its cotangent is not zero
 
     @classmethod
     def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
         """The rows of a call, from the gradients of its out and lse and from its results."""
-        read = is_read(dout, dlse) & (results.total != 0)
+        read = is_read(dout, dlse) & (results.row_sum != 0)
         delta = sums_of_products(dout, results.out) - dlse
-        is_fine = rows_finite(delta, results.total, results.shift)  # delta knows of dout and out
+        is_fine = rows_finite(delta, results.row_sum, results.row_max)  # delta knows of dout and out
         live = read & is_fine
-        shift = jnp.where(is_fine, results.shift, jnp.nan)
-        total = jnp.where(live, results.total, 1)
-        dout, delta = (jnp.where(live, x, 0) / total for x in (dout, delta))
+        shift = jnp.where(is_fine, results.row_max, jnp.nan)
+        row_sum = jnp.where(live, results.row_sum, 1)
+        dout, delta = (jnp.where(live, x, 0) / row_sum for x in (dout, delta))
         return cls(dout, delta, jnp.where(read, shift, jnp.inf), live)
 
 

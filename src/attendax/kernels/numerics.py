@@ -150,11 +150,11 @@ def sums_of_products(one: Array, other: Array) -> Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def on_all_cores(x: Array, axis: int = -1) -> Array:
-    """``x``, a product of many small matrices that XLA's CPU compiler then divides among the cores.
+    """Return ``x`` unchanged, a product of small matrices, so that XLA's CPU compiler runs it on all cores.
 
-    A product whose matrices have at most 2**16 entries runs on one core, however many there are, unless its kernel
-    holds a reduction, too. No number is above the maximum along an axis, so the minimum of both is the number itself.
-    NaN stays NaN, and may spread along that axis: take one along which a NaN spoils the rest anyway.
+    XLA runs a product whose matrices have at most 2**16 entries on one core, unless its kernel holds a reduction, too.
+    So the row maximum is taken, and the minimum of it and ``x``, which is ``x``: this changes no number. NaN stays NaN,
+    and may spread along ``axis``: take one along which a NaN spoils the rest anyway.
     """
     return jnp.minimum(jnp.max(x, axis=axis, keepdims=True), x) if x.size else x
 
@@ -185,14 +185,14 @@ def _with_cotangent_in_memory_jvp(primals: tuple[Array], tangents: tuple[Array])
 
 
 @jax.custom_jvp
-def finite(x: Array) -> Array:
+def finite_straight_through(x: Array) -> Array:
     """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""
     return jnp.where(jnp.isfinite(x), x, 0)
 
 
-@finite.defjvp
+@finite_straight_through.defjvp
 def _finite_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return finite(primals[0]), tangents[0]
+    return finite_straight_through(primals[0]), tangents[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
@@ -210,9 +210,9 @@ def _product_jvp(
     (left, right), (dleft, dright) = primals, tangents
     terms = []
     if not isinstance(dleft, SymbolicZero):
-        terms.append(times(dleft, finite(right), transpose_right=transpose_right, flat=flat))
+        terms.append(times(dleft, finite_straight_through(right), transpose_right=transpose_right, flat=flat))
     if not isinstance(dright, SymbolicZero):
-        terms.append(times(finite(left), dright, transpose_right=transpose_right, flat=flat))
+        terms.append(times(finite_straight_through(left), dright, transpose_right=transpose_right, flat=flat))
     return product(left, right, transpose_right, flat), sum(terms[1:], terms[0])
 
 

@@ -58,8 +58,8 @@ def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:
     return jnp.exp(scores - max_or_zero(row_max)) / sum_or_one(row_sum)
 
 
-def combined(one: Sequence[Array], other: Sequence[Array]) -> tuple[Array, ...]:
-    """Two parts of a row as one: each is rescaled from its own maximum to the common one.
+def merge_accumulators(one: Sequence[Array], other: Sequence[Array]) -> tuple[Array, ...]:
+    """Two parts of a row as one, each rescaled from its own maximum to the common one; the row sum divides neither yet.
 
     A part is what was summed with the weights ``exp(s - row_max)``, row_max and row_sum. (0, -inf, 0) is neutral.
     """
@@ -70,17 +70,17 @@ def combined(one: Sequence[Array], other: Sequence[Array]) -> tuple[Array, ...]:
     return *summed, largest, row_sum
 
 
-def union(one: Results, other: Results) -> Results:
-    """The results over two disjoint sets of keys, from those over each.
+def merge_results(one: Results, other: Results) -> Results:
+    """The results over the union of two disjoint sets of keys, from those over each; out is divided by the row sum.
 
     An average lies between its parts; without that bound, that of the largest numbers could round to infinity (L7).
     """
-    largest = jnp.maximum(one.shift, other.shift)
-    sums = [x.total * jnp.exp(x.shift - max_or_zero(largest)) for x in (one, other)]
-    total = sums[0] + sums[1]
-    out = sum(x.out * (part / sum_or_one(total)) for x, part in zip((one, other), sums, strict=True))
+    largest = jnp.maximum(one.row_max, other.row_max)
+    sums = [x.row_sum * jnp.exp(x.row_max - max_or_zero(largest)) for x in (one, other)]
+    row_sum = sums[0] + sums[1]
+    out = sum(x.out * (part / sum_or_one(row_sum)) for x, part in zip((one, other), sums, strict=True))
     bounds = jnp.minimum(one.out, other.out), jnp.maximum(one.out, other.out)
-    return Results(jnp.clip(out, *bounds), largest, total)
+    return Results(jnp.clip(out, *bounds), largest, row_sum)
 
 
 def log_sum_exp(row_max: Array, row_sum: Array) -> Array:

@@ -41,7 +41,7 @@ class Positions(NamedTuple):
 class Operands(NamedTuple):
     """The arrays of a call. Axes that vary with the pair are full or 1; the first ``len(plan.batch)`` come from vmap.
 
-    The first five are differentiable. Everything in ``mask`` and ``dropout``, ``bias``, and the offsets in
+    The first five are differentiable. Everything in ``mask`` and ``dropout_keys``, ``bias``, and the offsets in
     ``score_mod`` have the rank of the scores (..., N, T, S); the other arrays of ``score_mod``, and those of masks from
     functions, have a shape of their own behind the axes from vmap.
     """
@@ -52,7 +52,7 @@ class Operands(NamedTuple):
     bias: Array | None
     score_mod: ScoreModifier | None
     mask: Mask | None  # of the rank of the scores
-    dropout: tuple[Array, ...] | None  # the key of each head, two words of (..., N, 1, 1)
+    dropout_keys: tuple[Array, ...] | None  # the random key of each head, two words of (..., N, 1, 1)
     positions: Positions = Positions()
 
     def differentiable(self) -> list[Array]:
@@ -67,7 +67,7 @@ class Operands(NamedTuple):
     def replaced(self, leaves: Sequence[Array]) -> "Operands":
         """The operands with other differentiable leaves."""
         query, key, value, bias, score_mod = jax.tree.unflatten(jax.tree.structure(self[:5]), leaves)
-        return Operands(query, key, value, bias, score_mod, self.mask, self.dropout, self.positions)
+        return Operands(query, key, value, bias, score_mod, self.mask, self.dropout_keys, self.positions)
 
     def compute_dtype(self) -> Any:
         """The dtype to compute in: the widest of the arrays, float32 at least (L8)."""
@@ -76,14 +76,14 @@ class Operands(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The results of a forward, in the compute dtype: the average, the row maximum, the sum of ``exp(s - shift)``.
+    """The results of a forward, in the compute dtype: the average, the row maximum, the sum of ``exp(s - row_max)``.
 
-    ``lse = shift + log total``. The two are kept apart because at scores of 1e30 their sum would lose the second.
+    ``lse = row_max + log row_sum``. The two are kept apart because at scores of 1e30 their sum would lose the second.
     """
 
     out: Array  # (..., N, T, V)
-    shift: Array  # (..., N, T, 1), -inf for the empty set
-    total: Array  # (..., N, T, 1), 0 for the empty set
+    row_max: Array  # (..., N, T, 1), -inf for the empty set
+    row_sum: Array  # (..., N, T, 1), 0 for the empty set
     lse: Any = None  # (..., N, T, 1), where ``derivatives.attend`` gives the results; it has a tangent of its own
 
 

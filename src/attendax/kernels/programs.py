@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
 from .backends import ACROSS, BACKENDS
-from .not_finite import finite, spoiled_by
+from .not_finite import replace_nonfinite, spoiled_by
 from .numerics import fusion_barrier, repeated
 from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results, Wanted
@@ -45,8 +45,8 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     def run(*leaves):
         return tuple(_functions(plan).forward(jax.tree.unflatten(tree, leaves), plan)[:3])
 
-    out, shift, total = _shielded(plan, run, *leaves)
-    return out, shift, total, log_sum_exp(shift, total)
+    out, row_max, row_sum = _shielded(plan, run, *leaves)
+    return out, row_max, row_sum, log_sum_exp(row_max, row_sum)
 
 
 def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -146,15 +146,15 @@ def _moved(
 ) -> Any:
     """The jvp of ``function(operands, results)`` along ``given``, the tangents of the moving leaves.
 
-    Tangents that are not finite are 0 here: ``spoiled_by`` has marked their rows. lse moves by its shift: the weights
+    Tangents that are not finite are 0 here: ``spoiled_by`` has marked their rows. lse moves by its row_max: the weights
     move by ``p (ds - dlse)``, the difference first (L8).
     """
 
-    def of_moving(given, out, shift):
-        return function(_refilled(operands, moving, given), Results(out, shift, results.total))
+    def of_moving(given, out, row_max):
+        return function(_refilled(operands, moving, given), Results(out, row_max, results.row_sum))
 
-    primals = _those_of(operands, moving), results.out, results.shift
-    return jax.jvp(of_moving, *_of_one_shape(primals, ([finite(t) for t in given], *result_tangents)))[1]
+    primals = _those_of(operands, moving), results.out, results.row_max
+    return jax.jvp(of_moving, *_of_one_shape(primals, ([replace_nonfinite(t) for t in given], *result_tangents)))[1]
 
 
 def _of_one_shape(primals: Tree, tangents: Tree) -> tuple[Tree, Tree]:

@@ -30,8 +30,8 @@ def with_sinks(results: Results, score_mod: ScoreModifier | None) -> Results:
 
 def share_of_keys(one: Results, other: Results) -> Array:
     """The factor on the weights of ``one`` in ``other``, which is ``one`` with sinks: (..., N, T, 1)."""
-    below = jnp.exp(max_or_zero(one.shift) - max_or_zero(other.shift))
-    return one.total * below / sum_or_one(other.total)
+    below = jnp.exp(max_or_zero(one.row_max) - max_or_zero(other.row_max))
+    return one.row_sum * below / sum_or_one(other.row_sum)
 
 
 @jax.jit
@@ -40,33 +40,32 @@ def _with_sink(results: Results, logits: Array) -> Results:
     column = logits.astype(results.lse.dtype).reshape((1,) * (results.lse.ndim - 3) + (-1, 1, 1))
     column += jnp.where(jnp.isposinf(column), jnp.nan, 0)
     column = jnp.zeros_like(results.lse) + column  # of its shape, and where it lies
-    shift, total = jax.lax.stop_gradient(results[1:3])
-    largest = jnp.maximum(shift, jax.lax.stop_gradient(column))
-    share, _, lse, total = _shared(results.lse, column, shift, total)
-    return Results(_times(results.out, jnp.zeros_like(results.out) + share), largest, total, lse)
+    row_max, row_sum = jax.lax.stop_gradient(results[1:3])
+    common_max = jnp.maximum(row_max, jax.lax.stop_gradient(column))
+    share, _, lse, row_sum = _merge_with_sink(results.lse, column, row_max, row_sum)
+    return Results(_times(results.out, jnp.zeros_like(results.out) + share), common_max, row_sum, lse)
 
 
 @jax.custom_jvp
-def _shared(lse: Array, logits: Array, shift: Array, total: Array) -> tuple[Array, ...]:
-    """The shares of the keys and of the sink, the lse of both, and its total above the larger of both maxima.
+def _merge_with_sink(lse: Array, logits: Array, row_max: Array, row_sum: Array) -> tuple[Array, ...]:
+    """The shares of the keys and of the sink; lse and row sum of both, the sum above the larger of the two maxima.
 
-    Values use the row maximum ``shift`` and the row sum ``total``, which are more precise than lse. Derivatives go
-    through lse.
+    Values use row_max and row_sum, which are more precise than lse. Derivatives go through lse.
     """
-    largest = jnp.maximum(shift, logits)
-    of_keys, of_sink = total * jnp.exp(shift - max_or_zero(largest)), jnp.exp(logits - max_or_zero(largest))
+    common_max = jnp.maximum(row_max, logits)
+    of_keys, of_sink = row_sum * jnp.exp(row_max - max_or_zero(common_max)), jnp.exp(logits - max_or_zero(common_max))
     both = of_keys + of_sink
-    return of_keys / sum_or_one(both), of_sink / sum_or_one(both), log_sum_exp(largest, both), both
+    return of_keys / sum_or_one(both), of_sink / sum_or_one(both), log_sum_exp(common_max, both), both
 
 
-@_shared.defjvp
-def _shared_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
+@_merge_with_sink.defjvp
+def _merge_with_sink_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
     """``σ' = σ (1 - σ)``, and lse moves with each by its share."""
-    of_keys, of_sink, lse, total = _shared(*primals)
+    of_keys, of_sink, lse, row_sum = _merge_with_sink(*primals)
     dlse, dlogits = tangents[:2]
     dshare = _times(_times(of_keys, of_sink), dlse) - _times(_times(of_keys, of_sink), dlogits)
     dboth = _times(of_keys, dlse) + _times(of_sink, dlogits)
-    return (of_keys, of_sink, lse, total), (dshare, -dshare, dboth, _times(total, dboth))
+    return (of_keys, of_sink, lse, row_sum), (dshare, -dshare, dboth, _times(row_sum, dboth))
 
 
 def _times(one: Array, other: Array) -> Array:

@@ -8,7 +8,7 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check
 from attendax.kernels.not_finite import mark_of_rows
-from attendax.kernels.numerics import finite, matmul
+from attendax.kernels.numerics import finite_straight_through, matmul
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 
@@ -62,7 +62,9 @@ def _attend(
     checks.mask(function, mask, shape, broadcast=True)
     q, k, values, w_q, w_k, vector = widen(Q, K, V, W_q, W_k, v)
     allowed = as_allowed(mask, shape)
-    pairs = matmul(finite(q), w_q)[:, :, None, :] + matmul(finite(k), w_k)[:, None, :, :]
+    pairs = (
+        matmul(finite_straight_through(q), w_q)[:, :, None, :] + matmul(finite_straight_through(k), w_k)[:, None, :, :]
+    )
     scores = matmul(jnp.tanh(jnp.where(allowed[..., None], pairs, 0)), vector)
     scores = scores + mark_of_rows(q) + mark_of_rows(k).swapaxes(-1, -2)
     no_query, no_key = (jnp.zeros_like(x[..., :1]) for x in (q, k))  # the scores are the bias to scores of 0

@@ -16,10 +16,10 @@ from attendax.kernels.operands import Positions, Results
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 
-from . import gathered as gathered  # registers itself
+from . import all_gather as all_gather  # registers itself
 from . import ring as ring
-from .heads import heads_of_tokens, with_all_tokens
 from .strategy import STRATEGIES, choose
+from .ulysses import heads_of_tokens, with_all_tokens
 
 FUNCTION = "sharding.attention"
 PositionsLike = ArrayLike | tuple[ArrayLike, ArrayLike]  # of tokens, or of queries and of keys

@@ -181,7 +181,7 @@ def _names_of(spec: P) -> set[str]:
 
 def _specs(operands: Operands, layout: Layout) -> Any:
     """A partition spec for each leaf of the operands."""
-    bias, score_mod, mask, dropout = operands[3:7]
+    bias, score_mod, mask, dropout_keys = operands[3:7]
     tokens: Any = spec_of(*layout.lead, layout.heads, layout.keys, ())
 
     def pairs(x: Array, keys: Axes = ()) -> P:
@@ -200,7 +200,7 @@ def _specs(operands: Operands, layout: Layout) -> Any:
         score_mod = jax.tree.unflatten(tree, [pairs(x) if role == "pairs" else P() for role, x in roles])
     own: Any = spec_of(*layout.lead, layout.heads, layout.queries, ())
     of_bias: Any = None if bias is None else pairs(bias)
-    of_dropout: Any = None if dropout is None else tuple(map(pairs, dropout))
+    of_dropout: Any = None if dropout_keys is None else tuple(map(pairs, dropout_keys))
     return Operands(
         own,
         tokens,

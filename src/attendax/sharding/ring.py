@@ -17,7 +17,7 @@ from attendax.kernels.backends import ACROSS
 from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.not_finite import is_read
 from attendax.kernels.numerics import sums_of_products, vary_alike
-from attendax.kernels.online_softmax import union
+from attendax.kernels.online_softmax import merge_results
 from attendax.kernels.operands import KEY, REST, VALUE, Cotangents, Index, Operands, Plan, Results, Tangents, Wanted
 
 from .shards import columns, local_plan, local_shard, rounded, with_shard
@@ -35,7 +35,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     )
 
     def step(results, shard, source):
-        return union(results, attend(with_shard(operands, shard, source), of_part))
+        return merge_results(results, attend(with_shard(operands, shard, source), of_part))
 
     return once_round(plan, *vary_alike((local_shard(operands), Results(*empty))), step)
 

@@ -16,7 +16,7 @@ from jax import Array
 
 from ..not_finite import Rows, mark_of_rows, marks_of
 from ..numerics import turned_in_memory
-from ..online_softmax import combined, sum_or_one
+from ..online_softmax import merge_accumulators, sum_or_one
 from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from . import whole_heads
 from .partition import Visits, once_more, partition_of, repeat
@@ -44,7 +44,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
     neutral = [(operands.value.shape[-1], 0), (1, -jnp.inf), (1, 0)]
     visits = partition.visits(operands, plan)
-    return Results(*by_rows(visits, operands, plan, neutral, work, combined, finish))
+    return Results(*by_rows(visits, operands, plan, neutral, work, merge_accumulators, finish))
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:

@@ -25,9 +25,11 @@ LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
 ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
-BANDS, MOST_OF_ALL = {"forward": 4, "tangent": 2, "cotangent": 2}, 0.8  # how many, with what share of all pairs
-FEW, FEWEST = 128, 16  # queries
-LEAST = 32  # queries or keys, however many heads a tile must hold
+BANDS = {"forward": 4, "tangent": 2, "cotangent": 2}  # at most so many bands: each is a program of its own
+MOST_OF_ALL = 0.8  # bands pay off only if they compute at most this share of all pairs
+FEW = 128  # queries: from LEAST to so many, a tile may have four times as many keys
+FEWEST = 16  # rows of scores of a key head: up to so many, without a mask, all scores are one tile
+LEAST = 32  # a tile has at least so many queries and keys, however many heads it must hold
 EMPTY, PARTIAL, FULL = 0, 1, 2  # kinds of tiles: the mask allows no pair, perhaps some, every pair
 
 
@@ -162,7 +164,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     """
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.whole
-    modified = operands.bias is not None or operands.score_mod is not None or operands.dropout is not None
+    modified = operands.bias is not None or operands.score_mod is not None or operands.dropout_keys is not None
     if (
         modified
         or plan.devices > 1

@@ -15,7 +15,7 @@ from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import Marks, Rows, finite, marked
+from ..not_finite import Marks, Rows, marked, replace_nonfinite
 from ..numerics import product, repeated, sums_of_products, times, turned_in_memory
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
@@ -41,8 +41,8 @@ def part_of_forward(tile: Tile, marks: Marks, operands: Operands, plan: Plan) ->
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
-    exps, _, total = exp_scores(scores_of_tile(tile, operands, plan))
-    return dropped(exps / sum_or_one(total), tile, operands, plan)
+    exps, _, row_sum = exp_scores(scores_of_tile(tile, operands, plan))
+    return dropped(exps / sum_or_one(row_sum), tile, operands, plan)
 
 
 def part_of_tangent(
@@ -53,7 +53,7 @@ def part_of_tangent(
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
     leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])
     if operands.bias is not None and dots[REST] is not None:
-        dots[REST] = finite(dots[REST], jnp.nan)
+        dots[REST] = replace_nonfinite(dots[REST], jnp.nan)
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
     shapes = [jnp.broadcast_shapes(leaves[k].shape, dots[k].shape) for k in moving]
     pairs = [(repeated(leaves[k], shape), repeated(dots[k], shape)) for k, shape in zip(moving, shapes, strict=True)]
@@ -63,7 +63,7 @@ def part_of_tangent(
         return query_major_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan)
 
     s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],))
-    p = weights_of(s, tile.cut("queries", results.shift), tile.cut("queries", results.total))
+    p = weights_of(s, tile.cut("queries", results.row_max), tile.cut("queries", results.row_sum))
     w = dropped(p, tile, operands, plan)
     summed = _average(w * ds, leaves[VALUE].astype(compute_dtype), plan)
     if dots[VALUE] is not None:
@@ -80,7 +80,8 @@ def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: 
     )
     leaves[QUERY] = jnp.where(rows.live, leaves[QUERY], 0)
     query, key, value = (
-        finite(x).astype(compute_dtype) if k else x.astype(compute_dtype) for k, x in enumerate(leaves[:REST])
+        replace_nonfinite(x).astype(compute_dtype) if k else x.astype(compute_dtype)
+        for k, x in enumerate(leaves[:REST])
     )
     *head, T, S = tile.grid.shape  # broadcast outside of the vjp: inside, its gradient would be a sum
     products = jnp.broadcast_to(key_major_products(query, key, operands, plan), (*head, S, T))
@@ -131,8 +132,8 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_m
     if not plan.rate:
         return weights
     _, i, j = (x.swapaxes(-1, -2) if key_major else x for x in tile.positions(weights.ndim))
-    keys = tuple(tile.cut("pairs", word) for word in operands.dropout or ())
-    kept = dropout.keep(keys, i, j, plan.rate)
+    dropout_keys = tuple(tile.cut("pairs", word) for word in operands.dropout_keys or ())
+    kept = dropout.keep(dropout_keys, i, j, plan.rate)
     return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..not_finite import finite, mark_of_heads, marked, spoiled_rows
+from ..not_finite import mark_of_heads, marked, replace_nonfinite, spoiled_rows
 from ..numerics import all_below, on_all_cores, product, repeated, rows_below, times
 from ..operands import Cotangents, Operands, Plan, Results, Tangents, Wanted, wide_dtype
 from .partition import once_more, repeat
@@ -138,12 +138,12 @@ def _small(x: Array) -> Array:
 
 
 def _averaged(scores: Array, value: Array, mark: Array | int, every: Callable, all_see_all: bool) -> tuple[Array, ...]:
-    largest = scores.max(axis=-1, keepdims=True)
-    largest = largest if all_see_all else jnp.maximum(largest, jnp.finfo(scores.dtype).min)
-    powers = jnp.exp(scores - largest)
-    total = powers.sum(axis=-1, keepdims=True) + mark
-    out = every(product(powers, value, False)) / jnp.maximum(total, 1)
-    return out, jnp.where(total == 0, -jnp.inf, largest), total
+    row_max = scores.max(axis=-1, keepdims=True)
+    row_max = row_max if all_see_all else jnp.maximum(row_max, jnp.finfo(scores.dtype).min)
+    exps = jnp.exp(scores - row_max)
+    row_sum = exps.sum(axis=-1, keepdims=True) + mark
+    out = every(product(exps, value, False)) / jnp.maximum(row_sum, 1)
+    return out, jnp.where(row_sum == 0, -jnp.inf, row_max), row_sum
 
 
 def _chosen(scores: Array, allowed: Array | None, other: float = -jnp.inf) -> Array:
@@ -168,7 +168,7 @@ def _tangent(heads: _Heads, dots: Tangents, plan: Plan) -> tuple[Array, ...]:
 
 def _cotangent(heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan) -> tuple[Array, ...]:
     """The formulas of ``spec.attention_backward``, on scores (heads, S, rows), with the mark of ``spoiled_rows``."""
-    query, key, value, dout, dlse = map(finite, (*heads[:3], dout, dlse))
+    query, key, value, dout, dlse = map(replace_nonfinite, (*heads[:3], dout, dlse))
     dout = dout + mark if heads.allowed is None else dout  # NaN reaches all pairs of its row; none is forbidden
     query, allowed = query * plan.scale, None
     if heads.allowed is not None:
@@ -189,10 +189,10 @@ def _softmax(scores: Array, axis: int, masked: bool) -> Array:
 
     Without a mask no score is -inf, and product, maximum and exponential are one kernel.
     """
-    largest = scores.max(axis=axis, keepdims=True)
-    powers = jnp.exp(scores - (jnp.maximum(largest, jnp.finfo(scores.dtype).min) if masked else largest))
-    total = powers.sum(axis=axis, keepdims=True)
-    return powers / (jnp.maximum(total, 1) if masked else total)
+    row_max = scores.max(axis=axis, keepdims=True)
+    exps = jnp.exp(scores - (jnp.maximum(row_max, jnp.finfo(scores.dtype).min) if masked else row_max))
+    row_sum = exps.sum(axis=axis, keepdims=True)
+    return exps / (jnp.maximum(row_sum, 1) if masked else row_sum)
 
 
 @_softmax.defjvp

@@ -1,4 +1,4 @@
-"""Ulysses: all-to-all from some tokens of all heads to all tokens of some heads, and back (Jacobs et al. 2023).
+"""Ulysses (Jacobs et al. 2023): all-to-all from some tokens of all heads to all tokens of some heads, and back.
 
 In between is an ordinary call with fewer heads. ``Positions.heads`` is the number of its first head among all.
 """
@@ -54,7 +54,7 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
         value=value,
         bias=None if operands.bias is None else of_pairs(operands.bias),
         mask=None if operands.mask is None else operands.mask.map(of_mask),
-        dropout=None if operands.dropout is None else tuple(map(own_heads, operands.dropout)),
+        dropout_keys=None if operands.dropout_keys is None else tuple(map(own_heads, operands.dropout_keys)),
         positions=Positions(first + (0 if heads is None else heads), of_place(queries), of_place(keys)),
     )
 

@@ -156,7 +156,7 @@ class _Batched:
         return tuple(jax.vmap(functools.partial(self.program, plan=plan), self.axes)(*arrays))
 
 
-def run_opaque(program: Callable, plan: Plan, *arrays: Array) -> tuple[Any, ...]:
+def run_as_primitive(program: Callable, plan: Plan, *arrays: Array) -> tuple[Any, ...]:
     """``program(*arrays, plan=plan)``, differentiable in every direction: what comes of it is a program again."""
     return tuple(_program_p.bind(*vary_alike(arrays), program=program, plan=plan))
 
@@ -180,7 +180,7 @@ def _errors_inside(
     def program(*arrays, plan):
         return jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *arrays)[: len(leaves)]
 
-    found = run_opaque(program, plan, *map(lax.stop_gradient, arrays)) if leaves else ()
+    found = run_as_primitive(program, plan, *map(lax.stop_gradient, arrays)) if leaves else ()
     return jax.tree.unflatten(tree, found)
 
 
@@ -207,7 +207,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[OrZero], *, program: Calla
     if not places:
         return results, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
     given = [tangents[k] for k in places]
-    return results, list(run_opaque(Moved(program, places), plan, *given, *primals))
+    return results, list(run_as_primitive(Moved(program, places), plan, *given, *primals))
 
 
 def moving_places(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...]:
@@ -221,12 +221,12 @@ def _transpose(grads: Sequence[OrZero], *arrays: OrUnknown, program: Callable, p
     types = tuple((arrays[k].aval.shape, arrays[k].aval.dtype) for k in places)
     rest = [x for x in arrays if not ad.is_undefined_primal(x)]
     turned = _Transposed(program, places, types, len(grads))
-    found = iter(run_opaque(turned, plan, *map(ad.instantiate_zeros, grads), *rest))
+    found = iter(run_as_primitive(turned, plan, *map(ad.instantiate_zeros, grads), *rest))
     return [next(found) if k in places else None for k in range(len(arrays))]
 
 
 def _batch(arrays: Sequence[Array], axes: Sequence[int | None], *, program: Callable, plan: Plan) -> tuple[Any, Any]:
-    results = run_opaque(_Batched(program, tuple(axes)), plan, *arrays)
+    results = run_as_primitive(_Batched(program, tuple(axes)), plan, *arrays)
     return list(results), [0] * len(results)
 
 
