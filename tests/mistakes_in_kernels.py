@@ -97,7 +97,7 @@ WHOLE = in_file(
     ),
     (
         "by choice, not marked",
-        "(query, key, value), _ = marked(heads[:3])",
+        "(query, key, value), _ = with_marks(heads[:3])",
         "query, key, value = heads[:3]",
         "whole",
         "keys",
@@ -137,7 +137,7 @@ WHOLE = in_file(
     ),
     (
         "tangents not marked",
-        "= marked(heads[:3], dots)",
+        "= with_marks(heads[:3], dots)",
         "= heads[:3], dots",
         "spoiled tangent",
         "future, whole",
@@ -371,7 +371,7 @@ MARKS = (
         ("NaN of a masked value", "jnp.where(jnp.isnan(of_keys), 0, value)", "value", "poison forward", "keys"),
         (
             "tangents not marked",
-            "leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])",
+            "leaves[:REST], dots[:REST] = with_marks(leaves[:REST], dots[:REST])",
             "pass",
             "spoiled tangent",
             "future",

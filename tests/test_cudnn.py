@@ -148,7 +148,7 @@ def test_a_sequence_on_several_devices(monkeypatch):
 @pytest.fixture
 def in_its_place(monkeypatch):
     """jax.nn's xla implementation in cuDNN's place, on a CPU."""
-    monkeypatch.setattr(cudnn, "VIA", "xla")
+    monkeypatch.setattr(cudnn, "JAX_NN_IMPLEMENTATION", "xla")
     monkeypatch.setattr(cudnn, "capability", lambda: HOPPER)
 
 

@@ -145,7 +145,7 @@ def test_nothing_holds_on_to_what_a_function_closed_over(arrays):
 
 
 def test_the_calls_that_stay_compiled_are_bounded(arrays, monkeypatch):
-    assert kept(derivatives.forward_p).cache_info().maxsize == primitives.KEPT < 1000
+    assert kept(derivatives.forward_p).cache_info().maxsize == primitives.CACHED_PROGRAMS < 1000
 
 
 @pytest.mark.parametrize("sizes", [(0, 7), (5, 0)])

@@ -14,7 +14,7 @@ from attendax.kernels.operands import takes_arrays
 from attendax.masks import ArrayLike, Mask
 from attendax.options import Options
 from attendax.scores import ScoreModifier
-from attendax.sharding.division import DIVISION, attend_where_it_lies
+from attendax.sharding.division import DIVISION, attend_by_types
 
 
 @overload
@@ -86,7 +86,7 @@ def attention(
     arrays, options = (query, key, value, mask, bias, score_mod), (scale, dropout_rate, dropout_rng)
     call = checked_call("attention", *arrays, *options, implementation, return_lse, traced=False)
     if DIVISION.value is not None or any(jax.typeof(x).sharding.mesh.explicit_axes for x in (query, key)):
-        results = attend_where_it_lies(call, query, key)
+        results = attend_by_types(call, query, key)
     else:
         results = attend(with_traced(call.operands), call.plan)
     return as_asked(results, query, value, return_lse, score_mod)

@@ -22,7 +22,7 @@ from attendax.sharding.layout import Layout, choice_for, layout_of
 from attendax.sharding.strategy import Choice
 
 BY_DEFAULT = "the default on every platform; memory O(T + S)"
-UNMEASURED = "the default on every platform; the sizes of its tiles are not measured on this device; memory O(T + S)"
+UNMEASURED = "the default on every platform, in tiles of sizes not yet measured on this device; memory O(T + S)"
 
 
 @dataclasses.dataclass(frozen=True)

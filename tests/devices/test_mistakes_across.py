@@ -123,7 +123,7 @@ def attend_of(tmp_path, monkeypatch):
         )
 
         def attend(query, key, value, *, axis_name, strategy, positions=None, **options):
-            results = sharded.attend_across(query, key, value, (axis_name,), positions, strategy, **options)
+            results = sharded.attend_from_shards(query, key, value, (axis_name,), positions, strategy, **options)
             return call.as_asked(results, query, value, True)
 
         return attend

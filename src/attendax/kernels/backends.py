@@ -32,7 +32,7 @@ class Backend(NamedTuple):
 
     functions: Any  # a module with the three
     limits: Callable[[], Limits]
-    beyond: str = ""  # the backend of second derivatives, where it is another
+    higher_order: str = ""  # the backend of second and higher derivatives, if it is another
 
 
 BACKENDS = {
@@ -40,7 +40,7 @@ BACKENDS = {
     "blockwise": Backend(algorithm, lambda: partition.LIMITS),
     "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise"),
 }
-ACROSS: dict[str, Any] = {}  # modules with the three, for a sequence that lies on several devices: see ``sharding``
+ACROSS_DEVICES: dict[str, Any] = {}  # modules with the three, for sequences that lie on several devices (``sharding``)
 DEFAULT = "blockwise"
 NOT_HERE = {name: "not part of this version" for name in IMPLEMENTATIONS if name not in BACKENDS}
 ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's

@@ -27,7 +27,7 @@ from attendax.masks import Mask
 from .blockwise import algorithm
 from .operands import Cotangents, Operands, Plan, Results, Tangents, Wanted
 
-VIA = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
+JAX_NN_IMPLEMENTATION = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
 DTYPES = ("float16", "bfloat16")
 OF_WIDTH, OF_LENGTHS = 8, 2  # D, and T and S, are multiples; jax.nn refuses the gradient of odd lengths
 WIDEST, WIDEST_FROM_9_0 = 128, 256  # D, by compute capability
@@ -149,7 +149,7 @@ def on_one_device(context: LoweringRuleContext) -> Any:
         NotImplementedError: the program is for another platform, or XLA divides it over several devices.
     """
     module = context.module_context
-    if VIA == "cudnn" and tuple(module.platforms) != ("cuda",):
+    if JAX_NN_IMPLEMENTATION == "cudnn" and tuple(module.platforms) != ("cuda",):
         there = ", ".join(module.platforms)
         fail(NotImplementedError, "attention", f"implementation 'cudnn' is for CUDA; this program is for {there}.")
     axes: Any = module.axis_context
@@ -164,14 +164,14 @@ def on_one_device(context: LoweringRuleContext) -> Any:
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """out, with placeholders 0 and 1 for the row maximum and sum; calls that need lse are refused in ``why_not``."""
-    safe, marked = _quarantined(operands, plan)
+    safe, bad_rows = _quarantined(operands, plan)
     out = _attend(safe, plan)(*safe[:3]).astype(operands.compute_dtype())
     none = jnp.zeros((*out.shape[:-1], 1), out.dtype)
 
     def in_tiles() -> Array:
-        return jnp.where(marked, algorithm.forward(operands, plan).out, out)
+        return jnp.where(bad_rows, algorithm.forward(operands, plan).out, out)
 
-    return Results(lax.cond(jnp.any(marked), in_tiles, lambda: out), none, none + 1)
+    return Results(lax.cond(jnp.any(bad_rows), in_tiles, lambda: out), none, none + 1)
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
@@ -182,22 +182,22 @@ def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """Gradients of query, key and value, as far as they are wanted."""
     dout = grads[0]
-    safe, marked = _quarantined(operands, plan)
-    marked |= _large(dout, LARGEST) | ~_are(jnp.isfinite(results.out)) | _may_overflow(dout, safe)
-    given = jnp.where(marked, 0, dout).astype(operands.query.dtype)
+    safe, bad_rows = _quarantined(operands, plan)
+    bad_rows |= _large(dout, LARGEST) | ~_are(jnp.isfinite(results.out)) | _may_overflow(dout, safe)
+    given = jnp.where(bad_rows, 0, dout).astype(operands.query.dtype)
     _, pull = jax.vjp(_attend(safe, plan), *safe[:3])
     found = [
         x.astype(operands.compute_dtype()).reshape(shape) for x, shape in zip(pull(given), wanted, strict=True) if shape
     ]
-    marked &= _are(dout != 0, jnp.any)
+    bad_rows &= _are(dout != 0, jnp.any)
 
     def in_tiles() -> list[Array]:
-        rest = jnp.where(marked, dout, 0), jnp.zeros_like(grads[1])
+        rest = jnp.where(bad_rows, dout, 0), jnp.zeros_like(grads[1])
         own = algorithm.forward(operands, plan)
         unrounded = dataclasses.replace(plan, rounded=False)
         return [x + y for x, y in zip(found, algorithm.cotangent(rest, operands, own, unrounded, wanted), strict=True)]
 
-    exact = lax.cond(jnp.any(marked), in_tiles, lambda: found)
+    exact = lax.cond(jnp.any(bad_rows), in_tiles, lambda: found)
     return tuple(x.astype(operands.query.dtype) for x in exact)
 
 
@@ -218,7 +218,7 @@ def _attend(operands: Operands, plan: Plan) -> Any:
             is_causal=seen.causal,
             key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
             local_window_size=None if seen.left is None else (seen.left, 0),
-            implementation=VIA,
+            implementation=JAX_NN_IMPLEMENTATION,
             return_residual=True,  # as its own forward for the gradient does: the two calls are one to the compiler
         )
         if lengths is not None:
@@ -229,7 +229,7 @@ def _attend(operands: Operands, plan: Plan) -> Any:
 
 
 def _quarantined(operands: Operands, plan: Plan) -> tuple[Operands, Array]:
-    """The operands with 0 for what is not finite or too large, in full leading axes; and the rows that see it."""
+    """The operands with 0 for what is not finite or too large, in full leading axes; and the rows that attend to it."""
     lead = plan.leading(operands)
     arrays = [jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in operands[:3]]
     largest = min(LARGEST, math.sqrt(LARGEST_SCORE / (arrays[0].shape[-1] * plan.scale)))
@@ -237,9 +237,9 @@ def _quarantined(operands: Operands, plan: Plan) -> tuple[Operands, Array]:
     queries, keys, values = (_large(x, limit) for x, limit in zip(arrays, limits, strict=True))
     whole = operands._replace(query=arrays[0], key=arrays[1], value=arrays[2])
 
-    marked = queries | _that_see(keys | values, whole)
+    bad_rows = queries | _that_see(keys | values, whole)
     query, key, value = (jnp.where(_small(x, limit), x, 0) for x, limit in zip(arrays, limits, strict=True))
-    return whole._replace(query=query, key=key, value=value), marked
+    return whole._replace(query=query, key=key, value=value), bad_rows
 
 
 def _that_see(keys: Array, operands: Operands) -> Array:

@@ -99,21 +99,21 @@ def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef
 def _linear_jvp(
     primitive: Primitive,
     count: Callable,
-    beyond: Callable,
+    jvp_by_the_rest: Callable,
     primals: Sequence[Array],
     tangents: Sequence[OrZero],
     **params: Any,
 ) -> tuple[Any, Any]:
-    """The jvp of a primitive that is linear in its first ``count`` arrays: itself there, and ``beyond`` for the rest.
+    """The jvp of a primitive that is linear in its first ``count`` arrays: there it is the primitive itself.
 
-    ``beyond`` gives the jvp by the arrays after the first, or None where none of them moves.
+    ``jvp_by_the_rest`` gives the jvp by the other arrays, or None where none of them has a tangent.
     """
     first = count(**params)
     results = primitive.bind(*primals, **params)
     terms = []
     if not all(map(_is_zero, tangents[:first])):
         terms.append(primitive.bind(*map(ad.instantiate_zeros, tangents[:first]), *primals[first:], **params))
-    rest = beyond(first, primals, tangents, **params)
+    rest = jvp_by_the_rest(first, primals, tangents, **params)
     terms += [] if rest is None else [rest]
     if not terms:
         return results, [_zero(x) for x in results]
@@ -131,7 +131,7 @@ def _jvp_of_tangent(first: int, primals: Sequence[Array], tangents: Sequence[OrZ
     moving, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
     if not given:
         return None
-    primals, params = _by_backend_beyond(first, primals, **params)
+    primals, params = _by_higher_order_backend(first, primals, **params)
     return jvp_of_jvp_p.bind(*given, *primals, moving=moving, **params)
 
 
@@ -141,16 +141,16 @@ def _jvp_of_cotangent(first: int, primals: Sequence[Array], tangents: Sequence[O
     active, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
     if not given:
         return None
-    primals, params = _by_backend_beyond(first, primals, **params)
+    primals, params = _by_higher_order_backend(first, primals, **params)
     return hvp_p.bind(*given, *primals, active=active, **params)
 
 
-def _by_backend_beyond(
+def _by_higher_order_backend(
     first: int, primals: Sequence[Array], *, tree: PyTreeDef, plan: Plan, **params: Any
 ) -> tuple[Any, dict[str, Any]]:
     """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
-    if beyond := "" if plan.axis else BACKENDS[plan.backend].beyond:
-        plan = dataclasses.replace(plan, backend=beyond)
+    if backend := "" if plan.axis else BACKENDS[plan.backend].higher_order:
+        plan = dataclasses.replace(plan, backend=backend)
         primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)[:3]]
     return primals, {"tree": tree, "plan": plan, **params}
 
@@ -301,13 +301,13 @@ def _of_user_functions(
 
 
 ad.primitive_jvps[forward_p] = _forward_jvp
-for _each, _count, _beyond in (
+for _each, _count, _jvp_by_the_rest in (
     (tangent_p, lambda active, **_: sum(active), _jvp_of_tangent),
     (cotangent_p, lambda **_: 2, _jvp_of_cotangent),
     (jvp_of_jvp_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, programs.jvp_of_jvp)),
     (hvp_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.hvp)),
 ):
-    ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _beyond)
+    ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _jvp_by_the_rest)
 ad.primitive_transposes[forward_p] = _forward_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 ad.primitive_transposes[jvp_of_jvp_p] = _jvp_of_jvp_transpose

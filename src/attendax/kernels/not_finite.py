@@ -1,5 +1,7 @@
 """NaN and infinity in query, key and value (L6): how they reach the rows that see them, and no others.
 
+A mark is an array of 0 or NaN that is added.
+
 A key whose numbers, or whose value's numbers, are not all finite gets NaN for each of its scores. A query that may look
 at it then has a NaN in its row of scores, and so in its row sum, its weights, its out and its lse. A mask is applied by
 *selecting* between the score and -inf, so a query that may not look at the key has -inf there, as for any other key.
@@ -63,7 +65,7 @@ def marks_of(query: Array, key: Array, value: Array, *, few: bool, all_see_all: 
     return (None, mark_of_rows(value)) if few else (mark_of_rows(query), mark_of_rows(key, value))
 
 
-def marked(leaves: Sequence[Array], tangents: Tangents = (None, None, None)) -> tuple[list[Any], list[Any]]:
+def with_marks(leaves: Sequence[Array], tangents: Tangents = (None, None, None)) -> tuple[list[Any], list[Any]]:
     """Query, key and value, and their tangents (None: not at all), where NaN stands for what is not finite.
 
     A query, and a position, which is a key with its value, are NaN as a whole where a number of them or of their

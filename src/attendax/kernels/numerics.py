@@ -117,7 +117,7 @@ def turned_in_memory(x: Array) -> Array:
     return flat.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])
 
 
-def repeated(x: Array, shape: tuple[int, ...]) -> Array:
+def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
     """``x`` broadcast to a shape; in memory where that repeats it, so that it may be the operand of a product."""
     return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 

@@ -21,14 +21,14 @@ from .numerics import vary_alike
 from .operands import Plan
 from .watching import checked_by, is_watched, watched, without_jet
 
-KEPT = 256
+CACHED_PROGRAMS = 256  # one for each set of parameters
 # JAX hands these to the rules of a primitive, one for each array.
 OrZero = Any  # an array, or ad.Zero where it does not move
 OrUnknown = Any  # an array, or ad.UndefinedPrimal where a transpose is by it
 
 
 def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
-    """A primitive that is lowered as ``function``; outside jit the last ``KEPT`` sets of parameters stay compiled.
+    """A primitive that is lowered as ``function``; outside jit the last ``CACHED_PROGRAMS`` programs stay compiled.
 
     One of its parameters is a plan. Outside jit its scale is an array: a new number needs no new program.
     """
@@ -39,7 +39,7 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
         lambda scale, *arrays, **params: shapes(*arrays, **params),
     )
 
-    @functools.lru_cache(KEPT)
+    @functools.lru_cache(CACHED_PROGRAMS)
     def compiled(names, values, has_scale):
         chosen = scaled if has_scale else primitive
         return jax.jit(functools.partial(chosen.bind, **dict(zip(names, values, strict=True))))
@@ -48,7 +48,7 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return list(function(*arrays, plan=on(plan, default_platform()), **params))
         if has_scale := plan.backend != "cudnn":  # which is told its scale before it is compiled
-            arrays, plan = (_put(plan.scale, *_place()), *arrays), plan.for_any_scale()
+            arrays, plan = (_on_device(plan.scale, *_default_device()), *arrays), plan.for_any_scale()
         return list(compiled(("plan", *params), (plan, *params.values()), has_scale)(*arrays))
 
     def eager(*arrays, **params):
@@ -61,13 +61,13 @@ def primitive_of(name: str, function: Callable, shapes: Callable) -> Primitive:
     return primitive
 
 
-@functools.lru_cache(KEPT)
-def _put(number: float, *_: object) -> jax.Array:
+@functools.lru_cache(CACHED_PROGRAMS)
+def _on_device(number: float, *_: object) -> jax.Array:
     """A number as an array; to put it there anew takes a third of the time of a small call."""
     return jax.device_put(number)
 
 
-def _place() -> tuple[Any, ...]:
+def _default_device() -> tuple[Any, ...]:
     """The settings of JAX that decide the device and the dtype of a number."""
     return jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
 

@@ -1,8 +1,8 @@
 """The programs of the primitives of ``derivatives``: results, tangents, gradients, and the derivatives of the last two.
 
 Arrays come flat: first those that the function is linear in, then the leaves of ``Operands``, then ``Results``.
-``active`` and ``moving`` mark the differentiable leaves that have a tangent. ``wanted`` has a shape for each leaf whose
-gradient is wanted, and None for the others.
+``active`` says which differentiable leaves have a tangent. Where there are two directions, it is for the first, and
+``moving`` for the second. ``wanted`` has a shape for each leaf whose gradient is wanted, and None for the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
-from .backends import ACROSS, BACKENDS
+from .backends import ACROSS_DEVICES, BACKENDS
 from .not_finite import replace_nonfinite, spoiled_by
-from .numerics import fusion_barrier, repeated
+from .numerics import broadcast_in_memory, fusion_barrier
 from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results, Wanted
 
@@ -24,7 +24,7 @@ Tree = TypeVar("Tree")
 
 
 def _functions(plan: Plan) -> Any:
-    return ACROSS[plan.backend] if plan.axis else BACKENDS[plan.backend].functions
+    return ACROSS_DEVICES[plan.backend] if plan.axis else BACKENDS[plan.backend].functions
 
 
 def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
@@ -146,8 +146,8 @@ def _moved(
 ) -> Any:
     """The jvp of ``function(operands, results)`` along ``given``, the tangents of the moving leaves.
 
-    Tangents that are not finite are 0 here: ``spoiled_by`` has marked their rows. lse moves by its row_max: the weights
-    move by ``p (ds - dlse)``, the difference first (L8).
+    Tangents that are not finite are 0 here: ``spoiled_by`` has marked their rows. The tangent of lse is given as that
+    of row_max, so that the tangents of the weights are ``p (ds - dlse)``, the difference first (L8).
     """
 
     def of_moving(given, out, row_max):
@@ -162,7 +162,9 @@ def _of_one_shape(primals: Tree, tangents: Tree) -> tuple[Tree, Tree]:
     shapes = jax.tree.map(lambda x, t: jnp.broadcast_shapes(x.shape, t.shape), primals, tangents)
     leaves, tree = jax.tree.flatten((primals, tangents))
     shapes = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(n, int) for n in x))
-    return jax.tree.unflatten(tree, [repeated(x, shape) for x, shape in zip(leaves, shapes * 2, strict=True)])
+    return jax.tree.unflatten(
+        tree, [broadcast_in_memory(x, shape) for x, shape in zip(leaves, shapes * 2, strict=True)]
+    )
 
 
 def _spaced(given: Sequence[Array], there: tuple[bool, ...]) -> list[Any]:

@@ -5,7 +5,7 @@ import sys
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attendax.kernels.backends import ACROSS
+from attendax.kernels.backends import ACROSS_DEVICES
 from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.numerics import vary_alike
 from attendax.kernels.operands import KEY, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
@@ -58,4 +58,4 @@ def _scatter(x: Array, plan: Plan) -> Array:
     return lax.psum_scatter(x, plan.axis, scatter_dimension=x.ndim - 2, tiled=True)
 
 
-ACROSS["all_gather"] = sys.modules[__name__]
+ACROSS_DEVICES["all_gather"] = sys.modules[__name__]

@@ -13,8 +13,8 @@ from attendax.kernels.operands import Operands, takes_arrays
 from attendax.masks import ArrayLike, Mask
 from attendax.options import Meaning
 
-from .division import DIVISION, Division, attend_divided
-from .in_shard_map import PositionsLike, attend_across, checked_positions
+from .division import DIVISION, Division, attend_by_division
+from .in_shard_map import PositionsLike, attend_from_shards, checked_positions
 from .layout import Mesh, names_in
 from .strategy import LINK, STRATEGIES, Choice, Link, choose
 
@@ -122,7 +122,7 @@ def attention(
         except NameError:
             sentence = f"{name!r} is no axis of a shard_map around this call."
             fail(ValueError, "sharding.attention", sentence, advice="Whole arrays go to sharding.attention_on_mesh.")
-    results = attend_across(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
+    results = attend_from_shards(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
     return as_asked(results, query, value, return_lse, options.get("score_mod"))
 
 
@@ -253,7 +253,7 @@ def attention_on_mesh(
     if positions is not None:
         sizes = query.shape[-2], key.shape[-2]
         places = checked_positions(name, positions, sizes, "there are")
-    results = attend_divided(call, division, query.ndim, places)
+    results = attend_by_division(call, division, query.ndim, places)
     return as_asked(results, query, value, return_lse, options.get("score_mod"))
 
 

@@ -1,4 +1,10 @@
-"""Which mesh axes divide a call: from the types of its arrays (Explicit axes), or from ``sharding.on_mesh``."""
+"""Which mesh axes divide a call: from the types of its arrays (Explicit axes), or from ``sharding.on_mesh``.
+
+``attendax.attention`` calls ``attend_by_types``, and ``sharding.attention_on_mesh`` calls ``attend_by_division``. Both
+end in ``layout.attend_by_layout``, a ``shard_map`` over whole arrays. If keys are divided, that calls
+``in_shard_map.attend_across_devices`` on each device, as ``sharding.attention`` does. A ``Division`` is what a user
+says of all calls; a ``Layout`` is for the axes of one call.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -13,7 +19,7 @@ from attendax.kernels.functions import has_function
 from attendax.kernels.operands import Results
 from attendax.masks import ArrayLike
 
-from .layout import Axes, Layout, Mesh, attend_on, layout_of, spec_of
+from .layout import Axes, Layout, Mesh, attend_by_layout, layout_of, spec_of
 
 
 class Division(NamedTuple):
@@ -36,25 +42,27 @@ class Division(NamedTuple):
 DIVISION = jax.make_user_context(None)  # jit traces anew where it changes
 
 
-def attend_where_it_lies(call: Call, query: ArrayLike, key: ArrayLike) -> Results:
+def attend_by_types(call: Call, query: ArrayLike, key: ArrayLike) -> Results:
     """The results of a call whose functions are not traced yet, divided as the types of query and key say.
 
     So it is where mesh axes are Explicit; what is divided over Auto axes, XLA decides, unless there is a ``Division``.
     """
     found = layout_of(query, key)
     if found is None and DIVISION.value is not None:
-        return attend_divided(call, DIVISION.value, query.ndim)
+        return attend_by_division(call, DIVISION.value, query.ndim)
     if found is None:
         return attend(with_traced(call.operands), call.plan)
     layout, mesh = found
     apart = has_function(call.operands.score_mod) and layout.divides_heads(mesh.shape)
     if apart and not (layout.queries or layout.keys):
-        return _by_xla(call, layout)  # a function may read arrays of all batches and heads
-    return attend_on(call, layout, mesh, reshard=True)
+        return _attend_over_auto_axes(call, layout)  # a function may read arrays of all batches and heads
+    return attend_by_layout(call, layout, mesh, reshard=True)
 
 
-def attend_divided(call: Call, division: Division, rank: int, positions: tuple[Array, ...] | None = None) -> Results:
-    """The results of a call whose functions are not traced yet, of queries of a rank."""
+def attend_by_division(
+    call: Call, division: Division, rank: int, positions: tuple[Array, ...] | None = None
+) -> Results:
+    """The results of a call whose functions are not traced yet, of queries of a rank, divided as a user says."""
     layout, here = division.layout(rank), jax.sharding.get_abstract_mesh()
     mesh = _mesh_of(division, layout, here)
     query, key = call.operands.query, call.operands.key
@@ -68,7 +76,7 @@ def attend_divided(call: Call, division: Division, rank: int, positions: tuple[A
             sentence = f"{size} {what} are no multiple of {count} devices of {axes}."
             fail(ValueError, division.function, sentence, advice=advice)
     types = bool(here.explicit_axes)
-    return attend_on(call, layout, here if types else mesh, division.strategy, positions, reshard=types)
+    return attend_by_layout(call, layout, here if types else mesh, division.strategy, positions, reshard=types)
 
 
 def _mesh_of(division: Division, layout: Layout, here: jax.sharding.AbstractMesh) -> Mesh | None:
@@ -87,7 +95,7 @@ def _mesh_of(division: Division, layout: Layout, here: jax.sharding.AbstractMesh
     return None
 
 
-def _by_xla(call: Call, layout: Layout) -> Results:
+def _attend_over_auto_axes(call: Call, layout: Layout) -> Results:
     """Over Auto axes: XLA divides batches and heads."""
     leaves, tree = jax.tree.flatten(call.operands)
 

@@ -25,7 +25,7 @@ FUNCTION = "sharding.attention"
 PositionsLike = ArrayLike | tuple[ArrayLike, ArrayLike]  # of tokens, or of queries and of keys
 
 
-def attend_across(
+def attend_from_shards(
     query: Any,  # (..., N, T / n, D)
     key: Any,  # (..., G, S / n, D)
     value: Any,  # (..., G, S / n, V)

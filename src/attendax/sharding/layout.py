@@ -77,7 +77,7 @@ def names_in(entry: str | Sequence[str] | None) -> Axes:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def attend_on(
+def attend_by_layout(
     call: Call,
     layout: Layout,
     mesh: Mesh | None,
@@ -92,7 +92,7 @@ def attend_on(
         call: made of them.
         layout: how it is divided.
         mesh: on which; None for that of the context.
-        strategy: where keys are divided, as in ``attend_across``.
+        strategy: where keys are divided, as in ``attend_from_shards``.
         positions: of all queries and of all keys, (T,) and (S,); None: in order.
         reshard: whether the arrays have to be brought into the layout first, as Explicit axes ask for.
     """

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attendax.kernels.backends import ACROSS
+from attendax.kernels.backends import ACROSS_DEVICES
 from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.not_finite import is_read
 from attendax.kernels.numerics import sums_of_products, vary_alike
@@ -144,4 +144,4 @@ def _put(buffer: Array, part: Array, start: Index) -> Array:
     return lax.dynamic_update_slice_in_dim(buffer, part.astype(buffer.dtype), start, buffer.ndim - 1)
 
 
-ACROSS["ring"] = sys.modules[__name__]
+ACROSS_DEVICES["ring"] = sys.modules[__name__]

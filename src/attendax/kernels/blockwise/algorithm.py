@@ -19,7 +19,7 @@ from ..numerics import turned_in_memory
 from ..online_softmax import merge_accumulators, sum_or_one
 from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from . import whole_heads
-from .partition import Visits, once_more, partition_of, repeat
+from .partition import Visits, loop, partition_of, rematerialized
 from .tile import part_of_forward, part_of_tangent, pulled_back
 from .tiles import folded
 
@@ -96,13 +96,13 @@ def by_rows(
         tile_of = functools.partial(each.tile, rows_once=not each.rows_are_whole)
 
         def step(index, buffers, each=each, tile_of=tile_of):
-            tile, parts = tile_of(index), once_more(plan, lambda index: work(tile_of(index)), index)
+            tile, parts = tile_of(index), rematerialized(plan, lambda index: work(tile_of(index)), index)
             if not each.rows_are_whole:
                 parts = add([tile.cut("queries", x) for x in buffers], parts)
             parts = finish(*parts) if at_once else parts
             return tuple(tile.put("queries", *pair) for pair in zip(buffers, parts, strict=True))
 
-        buffers = repeat(each.count, step, buffers)
+        buffers = loop(each.count, step, buffers)
     return buffers if at_once else finish(*buffers)
 
 
@@ -132,10 +132,10 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
             return tuple(turned_in_memory(x.swapaxes(-1, -2)) if role == "pairs" else x for x, role in pairs)
 
         def step(index, buffers, each=each, pull=pull):
-            tile, parts = each.tile(index), once_more(plan, pull, index)
+            tile, parts = each.tile(index), rematerialized(plan, pull, index)
             return tuple(tile.add(*of_leaf) for of_leaf in zip(roles, buffers, parts, strict=True))
 
-        buffers = repeat(each.count, step, buffers)
+        buffers = loop(each.count, step, buffers)
     if not plan.rounded:
         return buffers
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))

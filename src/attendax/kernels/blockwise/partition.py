@@ -397,14 +397,14 @@ def _of_chunks(x: Array | np.ndarray, reduce: Callable, grid: Grid, xp: ModuleTy
     )
 
 
-def once_more(plan: Plan, function: Callable[..., Tree], *arrays: Index) -> Tree:
-    """``function(*arrays)``; reverse mode keeps no intermediate, and computes it again, tile by tile (L16)."""
+def rematerialized(plan: Plan, function: Callable[..., Tree], *arrays: Index) -> Tree:
+    """``function(*arrays)``; reverse mode saves no intermediate, and computes it again, tile by tile (L16)."""
     if not plan.reversible or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return function(*arrays)  # a checkpoint would be traced, and without jit compiled, for nothing
     return jax.checkpoint(function, prevent_cse=False)(*arrays)
 
 
-def repeat(count: Index, body: Callable[[Index, Tree], Tree], carry: Tree) -> Tree:
+def loop(count: Index, body: Callable[[Index, Tree], Tree], carry: Tree) -> Tree:
     """``carry = body(index, carry)``, ``count`` times; without a loop where that is once."""
     if is_one(count):
         return body(0, carry)

@@ -15,8 +15,8 @@ from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import Marks, Rows, marked, replace_nonfinite
-from ..numerics import product, repeated, sums_of_products, times, turned_in_memory
+from ..not_finite import Marks, Rows, replace_nonfinite, with_marks
+from ..numerics import broadcast_in_memory, product, sums_of_products, times, turned_in_memory
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
@@ -51,12 +51,15 @@ def part_of_tangent(
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
-    leaves[:REST], dots[:REST] = marked(leaves[:REST], dots[:REST])
+    leaves[:REST], dots[:REST] = with_marks(leaves[:REST], dots[:REST])
     if operands.bias is not None and dots[REST] is not None:
         dots[REST] = replace_nonfinite(dots[REST], jnp.nan)
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
     shapes = [jnp.broadcast_shapes(leaves[k].shape, dots[k].shape) for k in moving]
-    pairs = [(repeated(leaves[k], shape), repeated(dots[k], shape)) for k, shape in zip(moving, shapes, strict=True)]
+    pairs = [
+        (broadcast_in_memory(leaves[k], shape), broadcast_in_memory(dots[k], shape))
+        for k, shape in zip(moving, shapes, strict=True)
+    ]
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..not_finite import mark_of_heads, marked, replace_nonfinite, spoiled_rows
-from ..numerics import all_below, on_all_cores, product, repeated, rows_below, times
+from ..not_finite import mark_of_heads, replace_nonfinite, spoiled_rows, with_marks
+from ..numerics import all_below, broadcast_in_memory, on_all_cores, product, rows_below, times
 from ..operands import Cotangents, Operands, Plan, Results, Tangents, Wanted, wide_dtype
-from .partition import once_more, repeat
+from .partition import loop, rematerialized
 from .tile import allowed_pairs
 from .tiles import Grid
 
@@ -127,7 +127,7 @@ def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
 
 def _by_choice(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """The same for any numbers, with the mask applied by ``where``."""
-    (query, key, value), _ = marked(heads[:3])
+    (query, key, value), _ = with_marks(heads[:3])
     scores = _chosen(product(query * plan.scale, key, True), heads.allowed)
     return _averaged(scores, value, 0, lambda x: x, False)
 
@@ -152,7 +152,7 @@ def _chosen(scores: Array, allowed: Array | None, other: float = -jnp.inf) -> Ar
 
 def _tangent(heads: _Heads, dots: Tangents, plan: Plan) -> tuple[Array, ...]:
     """With weights p: ``dlse = Σ p ds`` and ``dout = Σ p (ds - dlse) v + p dv``."""
-    (query, key, value), (dquery, dkey, dvalue) = marked(heads[:3], dots)
+    (query, key, value), (dquery, dkey, dvalue) = with_marks(heads[:3], dots)
     scores = times(query * plan.scale, key, transpose_right=True)
     weights = _softmax(_chosen(scores, heads.allowed), -1, heads.allowed is not None)
     score_tangents = jnp.zeros_like(scores)
@@ -229,7 +229,8 @@ def _by_chunks(
     def chunk(index, buffers):
         tile = grid.whole(index)
         cuts = (tile.cut(*pair) for pair in read)
-        here = [repeated(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]  # vmap: over some of them only
+        # vmap may be over some of them only
+        here = [broadcast_in_memory(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]
 
         def found_here():
             heads = math.prod(grid.pieces[:-1])
@@ -240,9 +241,9 @@ def _by_chunks(
             found = work(_Heads(query, key, value, allowed), *rest)
             return [x.reshape(*sizes[role], -1) for (role, _), x in zip(outputs, found, strict=True)]
 
-        each = zip(outputs, buffers, once_more(plan, found_here), strict=True)
+        each = zip(outputs, buffers, rematerialized(plan, found_here), strict=True)
         return tuple(
             (tile.put if shape[:-2] == alone[role] else tile.add)(role, *pair) for (role, shape), *pair in each
         )
 
-    return repeat(grid.chunks, chunk, tuple(jnp.zeros(shape, compute_dtype) for _, shape in outputs))
+    return loop(grid.chunks, chunk, tuple(jnp.zeros(shape, compute_dtype) for _, shape in outputs))
