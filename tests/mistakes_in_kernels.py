@@ -540,7 +540,7 @@ TILES = (
             "forward",
             "padding",
         ),
-        ("places for rows, the rest for columns", "used.swapaxes(1, 2)", "used", "gradient", "causal"),
+        ("starts for rows, the rest for columns", "used.swapaxes(1, 2)", "used", "gradient", "causal"),
         ("tiles that are not open skipped", "grid) != EMPTY", "grid) == FULL", "forward", "causal"),
         (
             "a tile open to one head is open to all",
@@ -808,7 +808,7 @@ DIRECTIONS = (
             "jvp of jvp",
             "open",
         ),
-        ("third order of the linear part alone", "if not (places", "if True or (places", "third order", "small"),
+        ("third order of the linear part alone", "if not (argnums", "if True or (argnums", "third order", "small"),
         ("second order of one part", "sum(parts[1:], parts[0])", "parts[0]", "second order in reverse", "small"),
         (
             "dout and dlse swapped",

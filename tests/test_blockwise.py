@@ -162,10 +162,10 @@ def test_the_table_of_windows(mask, T, S, wanted):
     query, key = (jnp.zeros((1, 12, size, 64), jnp.float32) for size in (T, S))
     operands = Operands(query, key, key, None, None, mask.of_rank(4), None)
     found = partition.bands_of(operands, Plan(1.0, 0.0, partition.LIMITS, "blockwise"), 4)
-    assert [(band.grid.rows, band.grid.columns, len(band.places)) for band in found] == ([wanted] if wanted else [])
+    assert [(band.grid.rows, band.grid.columns, len(band.starts)) for band in found] == ([wanted] if wanted else [])
     for band in found:
         allowed, seen = np.broadcast_to(mask.to_dense(T, S), (T, S)), np.zeros((T, S), bool)
-        for row, column, _, _ in band.places:
+        for row, column, _, _ in band.starts:
             seen[row : row + band.grid.rows, column : column + band.grid.columns] = True
         assert not (allowed & ~seen).any()
 

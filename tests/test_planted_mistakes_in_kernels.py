@@ -33,7 +33,7 @@ from mistakes_in_kernels import KERNELS
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
 NAME = "mistaken_kernels"
-WHOLE_HEADS = Limits(3, 2, 2**20, whole=2**20, whole_bytes=2**20)
+WHOLE_HEADS = Limits(3, 2, 2**20, whole_head_scores=2**20, whole_heads_bytes=2**20)
 ONE_HEAD, ALL_HEADS = Limits(3, 2, 8 * 3 * 2 * 2), Limits(3, 2, 2**20)  # of the keys; two query heads share it
 
 
@@ -261,7 +261,7 @@ def judge_losses(twin, case):
 def judge_a_shared_key(twin, case):
     """What vmap does not map gets the sum of its gradients, from whole heads one by one."""
     query, key, value = normal(3, 2, 9, 4), normal(2, 9, 4), 1 + normal(2, 9, 4)
-    twin.partition.LIMITS = WHOLE_HEADS._replace(bytes=1, whole_bytes=1)
+    twin.partition.LIMITS = WHOLE_HEADS._replace(bytes=1, whole_heads_bytes=1)
 
     def loss(*arrays):
         return jax.vmap(twin.attention, (0, None, None))(*arrays).sum()
@@ -461,7 +461,7 @@ def judge_unread_second(twin, case):
     query = arrays[0].copy()
     query[..., 3:, :] = np.nan
     assert_same_bits(second_before(twin, case, (query, *arrays[1:]), directions), wanted, "unread queries")
-    for poison in [np.nan] if case.limits.whole else [np.nan, 1e308]:
+    for poison in [np.nan] if case.limits.whole_head_scores else [np.nan, 1e308]:
         for spoilt in (
             (poisoned(arrays, 3, poison), directions),
             (arrays, poisoned(directions, 3, poison)),
@@ -487,7 +487,7 @@ def judge_visible_second(twin, case):
 
 def attended(module, case):
     """The attention of a case, with lse; without for whole heads, which lse would have cut."""
-    return partial(module.attention, return_lse=not case.limits.whole, **case.options)
+    return partial(module.attention, return_lse=not case.limits.whole_head_scores, **case.options)
 
 
 def spoilt(arrays, numbers=(np.nan,)):

@@ -12,9 +12,10 @@ from cases import B, D, G, N, S, T, V
 from compilation import quickly
 from judges import assert_same_bits, assert_tree_close
 
-HEADS = Limits(512, 512, 2**21, whole=2**10, whole_bytes=2**20)
-ONE_BY_ONE = HEADS._replace(bytes=1, whole_bytes=1)
-PAIRS = HEADS._replace(bytes=8 * T * S * 2, whole_bytes=8 * T * S * 2)  # of a group of heads that share a key head
+HEADS = Limits(512, 512, 2**21, whole_head_scores=2**10, whole_heads_bytes=2**20)
+ONE_BY_ONE = HEADS._replace(bytes=1, whole_heads_bytes=1)
+# of a group of heads that share a key head
+PAIRS = HEADS._replace(bytes=8 * T * S * 2, whole_heads_bytes=8 * T * S * 2)
 MASKS = {
     "none": None,
     "causal": masks.causal(-1),

@@ -191,7 +191,7 @@ def all_weights(call: Call) -> Array:
         return jnp.zeros(grid.shape, call.operands.compute_dtype())
 
     def weights(*leaves):
-        return weights_of_tile(grid.whole(), jax.tree.unflatten(tree, leaves), call.plan)
+        return weights_of_tile(grid.only_tile(), jax.tree.unflatten(tree, leaves), call.plan)
 
     return fusion_barrier(weights, *leaves)
 

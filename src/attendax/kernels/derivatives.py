@@ -33,7 +33,7 @@ from .backends import BACKENDS
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
 from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
-from .primitives import Moved, OrUnknown, OrZero, Program, moving_places, primitive_of, run_as_primitive
+from .primitives import Moved, OrUnknown, OrZero, Program, moving_argnums, primitive_of, run_as_primitive
 
 
 def attend(operands: Operands, plan: Plan) -> Results:
@@ -158,10 +158,10 @@ def _by_higher_order_backend(
 def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
     """JAX's own jvp, through the function; reverse mode may transpose what comes of it."""
     plan = dataclasses.replace(params.pop("plan"), reversible=True)
-    if not (places := moving_places(tangents, first)):
+    if not (argnums := moving_argnums(tangents, first)):
         return None
-    moved = Moved(Program(function, tuple(sorted(params.items()))), places)
-    given = *(tangents[k] for k in places), *primals
+    moved = Moved(Program(function, tuple(sorted(params.items()))), argnums)
+    given = *(tangents[k] for k in argnums), *primals
     return moved(*given, plan=plan) if plan.axis else run_as_primitive(moved, plan, *given)
 
 

@@ -90,16 +90,16 @@ class Results(NamedTuple):
 class Limits(NamedTuple):
     """How large a tile may be: queries, keys, and bytes of its scores.
 
-    A head of at most ``whole`` scores is not cut, where nothing but the average is asked for; then the forward takes
-    heads together up to ``whole_bytes`` of scores. ``band`` queries are a tile with all keys that they see where those
-    are few.
+    A head of at most ``whole_head_scores`` scores is not cut, where nothing but the average is asked for; then the
+    forward takes heads together up to ``whole_heads_bytes`` of scores. ``band`` queries are a tile with all keys that
+    they see, where those are few.
     """
 
     rows: int
     columns: int
     bytes: int
-    whole: int = 0
-    whole_bytes: int = 0
+    whole_head_scores: int = 0
+    whole_heads_bytes: int = 0
     band: int = 0
 
 

@@ -109,28 +109,28 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """The jvp of a program: takes the tangents of the arrays at ``places``, then the arrays."""
+    """The jvp of a program: takes the tangents of the arrays ``argnums``, then the arrays."""
 
     program: Callable
-    places: tuple[int, ...]
+    argnums: tuple[int, ...]
 
     def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
         """The tangents of the results."""
-        tangents, arrays = arrays[: len(self.places)], arrays[len(self.places) :]
+        tangents, arrays = arrays[: len(self.argnums)], arrays[len(self.argnums) :]
 
         def of_moving(*moving):
-            filled = dict(zip(self.places, moving, strict=True))
+            filled = dict(zip(self.argnums, moving, strict=True))
             return self.program(*(filled.get(k, x) for k, x in enumerate(arrays)), plan=plan)
 
-        return tuple(jax.jvp(of_moving, tuple(arrays[k] for k in self.places), tuple(tangents))[1])
+        return tuple(jax.jvp(of_moving, tuple(arrays[k] for k in self.argnums), tuple(tangents))[1])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Transposed:
-    """The transpose of a program by the arrays at ``places``, of ``types``: takes cotangents, then the other arrays."""
+    """The transpose of a program by the arrays ``argnums``, of ``types``: takes cotangents, then the other arrays."""
 
     program: Callable
-    places: tuple[int, ...]
+    argnums: tuple[int, ...]
     types: tuple[tuple[Any, Any], ...]
     results: int
 
@@ -138,8 +138,8 @@ class _Transposed:
         grads, rest = arrays[: self.results], arrays[self.results :]
 
         def linear(*given):
-            filled, others = dict(zip(self.places, given, strict=True)), iter(rest)
-            count = len(self.places) + len(rest)
+            filled, others = dict(zip(self.argnums, given, strict=True)), iter(rest)
+            count = len(self.argnums) + len(rest)
             return self.program(*(filled[k] if k in filled else next(others) for k in range(count)), plan=plan)
 
         return tuple(jax.linear_transpose(linear, *(jax.ShapeDtypeStruct(*t) for t in self.types))(tuple(grads)))
@@ -203,26 +203,26 @@ _program_p = primitive_of("attention_program", lambda *arrays, program, plan: pr
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[OrZero], *, program: Callable, plan: Plan) -> tuple[Any, Any]:
     results = _program_p.bind(*primals, program=program, plan=plan)
-    places = moving_places(tangents)
-    if not places:
+    argnums = moving_argnums(tangents)
+    if not argnums:
         return results, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
-    given = [tangents[k] for k in places]
-    return results, list(run_as_primitive(Moved(program, places), plan, *given, *primals))
+    given = [tangents[k] for k in argnums]
+    return results, list(run_as_primitive(Moved(program, argnums), plan, *given, *primals))
 
 
-def moving_places(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...]:
-    """The places, from ``first`` on, whose tangent is not zero."""
+def moving_argnums(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...]:
+    """The numbers of the arrays, from ``first`` on, whose tangent is not zero."""
     pairs = enumerate(tangents)
     return tuple(k for k, t in pairs if k >= first and type(t) is not ad.Zero and t.dtype != jax.dtypes.float0)
 
 
 def _transpose(grads: Sequence[OrZero], *arrays: OrUnknown, program: Callable, plan: Plan) -> list[Any]:
-    places = tuple(k for k, x in enumerate(arrays) if ad.is_undefined_primal(x))
-    types = tuple((arrays[k].aval.shape, arrays[k].aval.dtype) for k in places)
+    argnums = tuple(k for k, x in enumerate(arrays) if ad.is_undefined_primal(x))
+    types = tuple((arrays[k].aval.shape, arrays[k].aval.dtype) for k in argnums)
     rest = [x for x in arrays if not ad.is_undefined_primal(x)]
-    turned = _Transposed(program, places, types, len(grads))
+    turned = _Transposed(program, argnums, types, len(grads))
     found = iter(run_as_primitive(turned, plan, *map(ad.instantiate_zeros, grads), *rest))
-    return [next(found) if k in places else None for k in range(len(arrays))]
+    return [next(found) if k in argnums else None for k in range(len(arrays))]
 
 
 def _batch(arrays: Sequence[Array], axes: Sequence[int | None], *, program: Callable, plan: Plan) -> tuple[Any, Any]:

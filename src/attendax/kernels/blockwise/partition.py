@@ -20,8 +20,8 @@ from .tiles import Grid, Tile, divided, is_one
 
 Tree = TypeVar("Tree")
 
-# ``whole`` stays at 2**16: beyond 256 x 256, XLA 0.10.2 may misread a square product (docs/xla-faults.md).
-LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole=2**16, whole_bytes=24 * 2**20, band=256)
+# ``whole_head_scores`` stays at 2**16: beyond 256 x 256, XLA 0.10.2 may misread a square product (docs/xla-faults.md).
+LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole_head_scores=2**16, whole_heads_bytes=24 * 2**20, band=256)
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
 ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
@@ -37,32 +37,32 @@ EMPTY, PARTIAL, FULL = 0, 1, 2  # kinds of tiles: the mask allows no pair, perha
 class Visits:
     """The tiles of one size that one loop visits, chunk by chunk.
 
-    ``places`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (If
+    ``starts`` has a row for each tile of a chunk: its first query and key, and the first query and key that count. (If
     the size of a tile does not divide the axis, the last tile starts earlier, and skips what the tile before it has.)
     If arrays decide which tiles are visited, ``order`` holds their numbers, chunk by chunk, and ``found`` their count.
     """
 
     grid: Grid
-    places: np.ndarray
+    starts: np.ndarray
     order: Array | None = None
     found: Array | None = None
 
     @property
     def count(self) -> Any:
         """How many tiles are visited."""
-        return self.grid.chunks * len(self.places) if self.order is None else self.found
+        return self.grid.chunks * len(self.starts) if self.order is None else self.found
 
     @property
     def rows_are_whole(self) -> bool:
         """Whether each row of scores is in one tile."""
-        return len(np.unique(self.places[:, 0])) == len(self.places)
+        return len(np.unique(self.starts[:, 0])) == len(self.starts)
 
     def tile(self, index: Index, *, rows_once: bool = True) -> Tile:
         """The tile of visit ``index``; unless ``rows_once``, all of its queries count."""
         number = index if self.order is None else self.order[index]
-        chunk, place = divided(number, len(self.places))
-        at = [int(x[0]) if (x == x[0]).all() else jnp.asarray(x)[place] for x in self.places.T]
-        new_row, new_column = (at[k + 2] if (self.places[:, k + 2] > self.places[:, k]).any() else None for k in (0, 1))
+        chunk, place = divided(number, len(self.starts))
+        at = [int(x[0]) if (x == x[0]).all() else jnp.asarray(x)[place] for x in self.starts.T]
+        new_row, new_column = (at[k + 2] if (self.starts[:, k + 2] > self.starts[:, k]).any() else None for k in (0, 1))
         return Tile(self.grid, self.grid.starts(chunk), at[0], at[1], new_row if rows_once else None, new_column)
 
 
@@ -87,7 +87,7 @@ def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> 
     1.5 times the bytes of a tile (3 MiB on a CPU). Measured: up to 1.1 times the speed of 2 MiB; 24 MiB runs at 0.6
     times.
     """
-    most = plan.limits.whole_bytes if direction == "forward" else 3 * plan.limits.bytes // 2
+    most = plan.limits.whole_heads_bytes if direction == "forward" else 3 * plan.limits.bytes // 2
     if (heads := whole_grid_of(operands, plan, most)) is not None:
         return Partition(heads, [], heads)
     backward = direction == "cotangent"
@@ -104,10 +104,10 @@ def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
         return Grid(axes, axes, T, S, T, S, len(plan.batch), operands.positions)
     masked, band = operands.mask is not None, _band(operands.mask)
     sizes = operands.query.shape[-2], operands.key.shape[-2], operands.compute_dtype().itemsize
-    axes, whole, batch = _axes(operands, plan), _whole_axes(operands, plan), len(plan.batch)
+    axes, uncut, batch = _axes(operands, plan), _uncut_axes(operands, plan), len(plan.batch)
     limits = plan.limits._replace(bytes=plan.limits.bytes * plan.devices)
-    grid = choose(axes, *sizes, limits, masked=masked, band=band, whole=whole, batch=batch, apart=apart)
-    return dataclasses.replace(grid, places=operands.positions)
+    grid = choose(axes, *sizes, limits, masked=masked, band=band, uncut=uncut, batch=batch, apart=apart)
+    return dataclasses.replace(grid, positions=operands.positions)
 
 
 def choose(
@@ -119,7 +119,7 @@ def choose(
     *,
     masked: bool = False,
     band: int | None = None,
-    whole: int = 0,
+    uncut: int = 0,
     batch: int = 0,
     apart: bool = False,
 ) -> Grid:
@@ -132,7 +132,7 @@ def choose(
         limits: of a tile.
         masked: whether there is a mask, which may leave tiles out.
         band: how many keys a query sees, where a window bounds it.
-        whole: the last so many of ``axes`` must not be cut, because a function reads them.
+        uncut: the last so many of ``axes`` must not be cut, because a function reads them.
         batch: how many of ``axes`` come from vmap.
         apart: whether query heads that share a key head go one by one where they do not all fit. The backward would
             have to bring them side by side, which takes longer than two products (1.1 times, of 32 heads over 8).
@@ -145,7 +145,7 @@ def choose(
         rows = columns = min(rows, columns, max(128, 1 << (band.bit_length() - 1)))
     elif LEAST <= T <= FEW:  # longer rows make up for few of them: 64 x 4,096 scores 1.15 times as fast
         columns, budget = 4 * columns, budget // 2
-    outside = len(axes) - whole
+    outside = len(axes) - uncut
     heads = math.prod(size for size in axes[outside:] if isinstance(size, int))
     columns = _even(S, min(columns, max(LEAST, budget // max(1, heads))))
     rows = _even(T, min(rows, max(LEAST, budget // max(1, heads * columns))))
@@ -163,7 +163,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     ``whole_heads`` could overflow.
     """
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
-    axes, most = _axes(operands, plan), plan.limits.whole
+    axes, most = _axes(operands, plan), plan.limits.whole_head_scores
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout_keys is not None
     if (
         modified
@@ -172,7 +172,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
         or not plan.may_use_whole_heads
         or D == 1
         or plan.has_large_scale
-        or _whole_axes(operands, plan)
+        or _uncut_axes(operands, plan)
     ):
         return None
     if most < max(T * S, S * S // 4):
@@ -184,7 +184,7 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
 def bands_of(operands: Operands, plan: Plan, most: int) -> list[Visits]:
     """The bands of a call whose mask leaves out much, in a way that is known before anything runs; else none."""
     known = operands.mask is not None and not jax.tree.leaves((operands.mask, operands.positions))
-    if not known or not plan.limits.band or plan.devices > 1 or _whole_axes(operands, plan):
+    if not known or not plan.limits.band or plan.devices > 1 or _uncut_axes(operands, plan):
         return []
     low, high = _reach(operands.mask)
     if low is not None and high is not None:
@@ -209,11 +209,11 @@ def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list
     if width < 1 or rows >= T or columns >= S or rows * columns > room:
         return []
     firsts = [min(row, T - rows) for row in range(0, T, rows)]
-    places = [
+    starts = [
         (row, min(max(0, row + low), S - columns), new) for row, new in zip(firsts, range(0, T, rows), strict=True)
     ]
     grid = Grid(axes, _pieces(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch))
-    return [Visits(grid, np.array([(row, column, new, column) for row, column, new in places], np.int32))]
+    return [Visits(grid, np.array([(row, column, new, column) for row, column, new in starts], np.int32))]
 
 
 def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
@@ -290,7 +290,7 @@ def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
     return None if left is None else offset - left, None if right is None else offset + right
 
 
-def _whole_axes(operands: Operands, plan: Plan) -> int:
+def _uncut_axes(operands: Operands, plan: Plan) -> int:
     """How many of the last axes a tile must not cut.
 
     All axes if XLA partitions the program, because XLA cannot partition a loop over them. All but vmap's axes if there
@@ -303,7 +303,7 @@ def _whole_axes(operands: Operands, plan: Plan) -> int:
 
 
 def every_tile(grid: Grid) -> np.ndarray:
-    """The places of all tiles of a grid, (row_blocks, column_blocks, 4); see ``Visits``."""
+    """The starts of all tiles of a grid, (row_blocks, column_blocks, 4); see ``Visits``."""
     i = np.arange(grid.row_blocks)[:, None] * grid.rows
     j = np.arange(grid.column_blocks)[None] * grid.columns
     starts = np.minimum(i, grid.T - grid.rows), np.minimum(j, grid.S - grid.columns)
@@ -322,16 +322,16 @@ def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: 
     used: Any = np.ones((1, grid.row_blocks, grid.column_blocks), bool)
     if mask is not None and not static:
         used = kinds_of_tiles(mask, grid) != EMPTY
-    places = every_tile(grid)
+    starts = every_tile(grid)
     if backward:
-        places, used = places.swapaxes(0, 1), used.swapaxes(1, 2)
-    places = places.reshape(-1, 4)
+        starts, used = starts.swapaxes(0, 1), used.swapaxes(1, 2)
+    starts = starts.reshape(-1, 4)
     if isinstance(used, np.ndarray):
-        return Visits(grid, places[used.reshape(-1)])
-    used = jnp.broadcast_to(used.reshape(used.shape[0], -1), (grid.chunks, len(places))).reshape(-1)
+        return Visits(grid, starts[used.reshape(-1)])
+    used = jnp.broadcast_to(used.reshape(used.shape[0], -1), (grid.chunks, len(starts))).reshape(-1)
     numbers = jnp.arange(used.shape[0], dtype=jnp.int32)
     order = jnp.sort(jnp.where(used, numbers, used.shape[0]))
-    return Visits(grid, places, order, jnp.sum(used, dtype=jnp.int32))
+    return Visits(grid, starts, order, jnp.sum(used, dtype=jnp.int32))
 
 
 def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
@@ -343,12 +343,12 @@ def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
     """
     if mask is None:
         return np.full((1, grid.row_blocks, grid.column_blocks), FULL)
-    xp: Any = jnp if jax.tree.leaves((mask, grid.places)) else np
+    xp: Any = jnp if jax.tree.leaves((mask, grid.positions)) else np
     i0, j0, _, _ = np.moveaxis(every_tile(grid).astype(int), -1, 0)
     i0, j0 = i0[:, :1], j0[:1]
     least_and_largest = functools.partial(_least_and_largest, grid=grid, i0=i0[:, 0], j0=j0[0])
-    i = _ends(i0, grid.rows, grid.places.queries)
-    j = _ends(j0, grid.columns, grid.places.keys)
+    i = _ends(i0, grid.rows, grid.positions.queries)
+    j = _ends(j0, grid.columns, grid.positions.keys)
     some, every = mask.map(least_and_largest).bounds(i, j, xp)
     some, every = (_of_chunks(*pair, grid, xp) for pair in ((some, xp.any), (every, xp.all)))
     return xp.where(some, xp.where(every, FULL, PARTIAL), EMPTY)

@@ -33,7 +33,7 @@ class Grid:
     rows: int
     columns: int
     batch: int = 0
-    places: Positions = dataclasses.field(default=Positions(), compare=False)
+    positions: Positions = dataclasses.field(default=Positions(), compare=False)  # of queries, keys and heads
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class Grid:
     @property
     def in_order(self) -> bool:
         """Whether queries and keys that follow each other stand side by side."""
-        return not any(place is not None and jnp.ndim(place) for place in self.places)
+        return not any(place is not None and jnp.ndim(place) for place in self.positions)
 
     def starts(self, chunk: Index) -> tuple[Any, ...]:
         """Where a chunk starts along each of ``axes``."""
@@ -88,7 +88,7 @@ class Grid:
             starts.insert(0, place * piece)
         return tuple(starts)
 
-    def whole(self, chunk: Index = 0) -> "Tile":
+    def only_tile(self, chunk: Index = 0) -> "Tile":
         """The only tile of a chunk, where it has all queries and keys."""
         return Tile(self, self.starts(chunk), 0, 0)
 
@@ -113,15 +113,15 @@ class Tile:
 
     def positions(self, rank: int) -> tuple[Array, Array, Array]:
         """The positions n, i, j of heads, queries and keys: (..., N, 1, 1), (..., 1, rows, 1), (..., 1, 1, columns)."""
-        return self._along_axes(rank, self.grid.places)
+        return self._along_axes(rank, self.grid.positions)
 
     def numbers(self, rank: int) -> tuple[Array, Array, Array]:
         """The same, counted from the first head, query and key of this device."""
         return self._along_axes(rank, Positions())
 
-    def _along_axes(self, rank: int, places: Positions) -> tuple[Any, ...]:
+    def _along_axes(self, rank: int, positions: Positions) -> tuple[Any, ...]:
         firsts, sizes = (self.first_head(), self.row, self.column), self.grid.shape[-3:]
-        found = map(_places_from, firsts, sizes, places)
+        found = map(_positions_from, firsts, sizes, positions)
         shapes = ((-1 if other == axis else 1 for other in range(-rank, 0)) for axis in (-3, -2, -1))
         return tuple(x.reshape(*shape) for x, shape in zip(found, shapes, strict=True))
 
@@ -168,7 +168,7 @@ class Tile:
         return starts, sizes
 
 
-def _places_from(start: Index, size: int, place: Array | None) -> Array:
+def _positions_from(start: Index, size: int, place: Array | None) -> Array:
     """The positions of so many, from a number on; see ``Positions``."""
     if place is not None and jnp.ndim(place):
         return lax.dynamic_slice_in_dim(place, start, size)

@@ -227,7 +227,7 @@ def _by_chunks(
     alone = {"queries": (*lead, G * shared), "keys": (*lead, G) if grid.group == shared else None}  # no overlap
 
     def chunk(index, buffers):
-        tile = grid.whole(index)
+        tile = grid.only_tile(index)
         cuts = (tile.cut(*pair) for pair in read)
         # vmap may be over some of them only
         here = [broadcast_in_memory(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]
