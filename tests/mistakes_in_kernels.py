@@ -605,8 +605,8 @@ TILES = (
         ),
         (
             "chunks counted from the wrong end",
-            "zip(self.counts[::-1], self.pieces[::-1], strict=True):\n            chunk, place = divided(chunk, count)",
-            "zip(self.counts[::-1], self.pieces[::-1], strict=True):\n            place, chunk = divided(chunk, count)",
+            "self.chunk_sizes[::-1], strict=True):\n            chunk, place = divided(chunk, count)",
+            "self.chunk_sizes[::-1], strict=True):\n            place, chunk = divided(chunk, count)",
             "forward",
             "padding",
         ),
@@ -615,7 +615,7 @@ TILES = (
 
 SIZES = in_file(
     "kernels/blockwise/partition.py",
-    ("pieces that do not divide", "if size % n == 0)", "if n)", "forward", "three key heads"),
+    ("chunks that do not divide", "if size % n == 0)", "if n)", "forward", "three key heads"),
     ("not the first key that is seen", "int(blocks[0] * size)", "int(blocks[0] * size + 1)", "forward", "banded"),
     ("a block of keys too few", "(blocks[-1] + 1) * size", "max(1, blocks[-1]) * size", "forward", "banded"),
     ("last band as long as the others", "min(T - row, size)", "size", "gradient", "banded"),

@@ -196,8 +196,8 @@ TILES = {
 def test_the_table_of_tiles(sizes, pieces, rows, columns):
     """What ``choose`` gives, for float32, is part of the speed: a change of it is to be measured."""
     grid = partition.choose(*sizes, itemsize=4)
-    assert (grid.pieces, grid.rows, grid.columns) == (pieces, rows, columns)
-    apart = partition.choose(*sizes, itemsize=4, apart=True).pieces
+    assert (grid.chunk_sizes, grid.rows, grid.columns) == (pieces, rows, columns)
+    apart = partition.choose(*sizes, itemsize=4, apart=True).chunk_sizes
     assert apart == ((1, 1, 1) if pieces[-1] not in (1, sizes[0][-1]) else pieces)
 
 

@@ -95,7 +95,7 @@ def is_read(dout: Array, dlse: Array) -> Array:
     return rows_not_zero(dout) | (dlse != 0)
 
 
-class Rows(NamedTuple):
+class RowsOfBackward(NamedTuple):
     """What the backward needs of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
 
     dout, and so dp and delta, are divided by the row sum.
@@ -111,7 +111,7 @@ class Rows(NamedTuple):
     live: Array  # whether the row is finite, and its cotangent is not zero
 
     @classmethod
-    def of(cls, dout: Array, dlse: Array, results: Results) -> "Rows":
+    def of(cls, dout: Array, dlse: Array, results: Results) -> "RowsOfBackward":
         """The rows of a call, from the gradients of its out and lse and from its results."""
         read = is_read(dout, dlse) & (results.row_sum != 0)
         delta = sums_of_products(dout, results.out) - dlse

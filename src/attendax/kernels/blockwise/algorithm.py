@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from ..not_finite import Rows, mark_of_rows, marks_of
+from ..not_finite import RowsOfBackward, mark_of_rows, marks_of
 from ..numerics import turned_in_memory
 from ..online_softmax import merge_accumulators, sum_or_one
 from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
@@ -110,14 +110,14 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     """The transpose of ``tangent``: gradients of the leaves for which ``wanted`` gives a shape.
 
     The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i``, which is D of
-    FlashAttention less dlse, is the sum over k in them; ``Rows.delta`` is this divided by the row sum. A gradient is
-    summed over the axes along which its shape is 1.
+    FlashAttention less dlse, is the sum over k in them; ``RowsOfBackward.delta`` is this divided by the row sum. A
+    gradient is summed over the axes along which its shape is 1.
     """
     partition = partition_of(operands, plan, "cotangent")
     if partition.heads is not None:
         return whole_heads.cotangent(partition.heads, grads, operands, results, plan, wanted)
     dout, dlse = grads
-    rows, compute_dtype = Rows.of(dout, dlse, results), operands.compute_dtype()
+    rows, compute_dtype = RowsOfBackward.of(dout, dlse, results), operands.compute_dtype()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
     buffers = tuple(jnp.zeros(wanted[k], compute_dtype) for k in used)

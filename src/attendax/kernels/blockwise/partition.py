@@ -150,8 +150,8 @@ def choose(
     columns = _even(S, min(columns, max(LEAST, budget // max(1, heads))))
     rows = _even(T, min(rows, max(LEAST, budget // max(1, heads * columns))))
     room = budget // (heads * rows * columns)
-    pieces = *_pieces(axes[:outside], 1 if apart and room < axes[-1] else room), *axes[outside:]
-    return Grid(axes, pieces, T, S, rows, columns, batch)
+    chunk_sizes = *_chunk_sizes(axes[:outside], 1 if apart and room < axes[-1] else room), *axes[outside:]
+    return Grid(axes, chunk_sizes, T, S, rows, columns, batch)
 
 
 def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
@@ -177,8 +177,8 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
         return None
     if most < max(T * S, S * S // 4):
         return None
-    pieces = _pieces(axes, bytes // (operands.compute_dtype().itemsize * T * S))
-    return Grid(axes, pieces, T, S, T, S, len(plan.batch), operands.positions)
+    chunk_sizes = _chunk_sizes(axes, bytes // (operands.compute_dtype().itemsize * T * S))
+    return Grid(axes, chunk_sizes, T, S, T, S, len(plan.batch), operands.positions)
 
 
 def bands_of(operands: Operands, plan: Plan, most: int) -> list[Visits]:
@@ -212,7 +212,7 @@ def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list
     starts = [
         (row, min(max(0, row + low), S - columns), new) for row, new in zip(firsts, range(0, T, rows), strict=True)
     ]
-    grid = Grid(axes, _pieces(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch))
+    grid = Grid(axes, _chunk_sizes(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch))
     return [Visits(grid, np.array([(row, column, new, column) for row, column, new in starts], np.int32))]
 
 
@@ -238,8 +238,8 @@ def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
         blocks = np.flatnonzero(used) if used.any() else [0]
         row, column = int(block * size), int(blocks[0] * size)
         rows, columns = min(T - row, size), int(min(S, (blocks[-1] + 1) * size)) - column
-        pieces = _pieces(axes, plan.limits.bytes // (itemsize * rows * columns))
-        grid = Grid(axes, pieces, T, S, rows, columns, len(plan.batch))
+        chunk_sizes = _chunk_sizes(axes, plan.limits.bytes // (itemsize * rows * columns))
+        grid = Grid(axes, chunk_sizes, T, S, rows, columns, len(plan.batch))
         bands.append(Visits(grid, np.array([(row, column, row, column)], np.int32)))
     done = sum(band.grid.rows * band.grid.columns for band in bands)
     return bands if done <= MOST_OF_ALL * T * S else []
@@ -251,15 +251,15 @@ def _axes(operands: Operands, plan: Plan) -> tuple[int, ...]:
     return *plan.leading(operands), G, N // G
 
 
-def _pieces(axes: tuple[int, ...], room: int) -> tuple[int, ...]:
+def _chunk_sizes(axes: tuple[int, ...], room: int) -> tuple[int, ...]:
     """How much of each axis to take, the last ones first, so that at most ``room`` entries are taken, at least one."""
-    pieces: list[int] = []
+    chunk_sizes: list[int] = []
     for size in reversed(axes):
         known = min(size, max(1, room)) if isinstance(size, int) else 1
         piece = max(n for n in range(1, known + 1) if size % n == 0)
         room = room // piece if piece == size else 1
-        pieces.insert(0, piece)
-    return tuple(pieces)
+        chunk_sizes.insert(0, piece)
+    return tuple(chunk_sizes)
 
 
 def _even(size: int, most: int) -> int:
@@ -386,7 +386,7 @@ def _of_chunks(x: Array | np.ndarray, reduce: Callable, grid: Grid, xp: ModuleTy
     """Truth values of tiles, (row_blocks, column_blocks) or (..., N or 1, row_blocks, column_blocks), by chunk."""
     if x.ndim == 2:
         return x[None]
-    *leading, heads, groups = grid.counts
+    *leading, heads, groups = grid.chunk_counts
     for axis, (count, piece) in enumerate(zip((*leading, heads * groups), grid.heads, strict=True)):
         if x.shape[axis] == 1:
             x = xp.broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))

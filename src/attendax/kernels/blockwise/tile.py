@@ -15,7 +15,7 @@ from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import Marks, Rows, replace_nonfinite, with_marks
+from ..not_finite import Marks, RowsOfBackward, replace_nonfinite, with_marks
 from ..numerics import broadcast_in_memory, product, sums_of_products, times, turned_in_memory
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
@@ -74,11 +74,11 @@ def part_of_tangent(
     return summed, sums_of_products(p, ds)
 
 
-def pulled_back(tile: Tile, rows: Rows, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
+def pulled_back(tile: Tile, rows: RowsOfBackward, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The share of a tile in each gradient that is wanted, in the order of the leaves."""
     leaves, rows, compute_dtype = (
         leaves_in(tile, operands),
-        Rows(*(tile.cut("queries", x) for x in rows)),
+        RowsOfBackward(*(tile.cut("queries", x) for x in rows)),
         operands.compute_dtype(),
     )
     leaves[QUERY] = jnp.where(rows.live, leaves[QUERY], 0)

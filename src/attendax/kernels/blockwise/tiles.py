@@ -22,12 +22,12 @@ class Grid:
     """Sizes of the scores and of a tile.
 
     ``axes`` are the sizes of the leading axes, the first ``batch`` of them from vmap, of G, and how many query heads
-    share a key head; ``pieces`` is how much of each a chunk takes: of query heads that share a key head all, or some of
-    a single key head. A tile has ``rows`` of the T queries and ``columns`` of the S keys.
+    share a key head; ``chunk_sizes`` is how much of each a chunk takes: of query heads that share a key head all, or
+    some of a single key head. A tile has ``rows`` of the T queries and ``columns`` of the S keys.
     """
 
     axes: tuple[int, ...]
-    pieces: tuple[int, ...]
+    chunk_sizes: tuple[int, ...]
     T: int
     S: int
     rows: int
@@ -36,24 +36,24 @@ class Grid:
     positions: Positions = dataclasses.field(default=Positions(), compare=False)  # of queries, keys and heads
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """How many pieces each of ``axes`` has."""
-        return tuple(size // piece for size, piece in zip(self.axes, self.pieces, strict=True))
+    def chunk_counts(self) -> tuple[int, ...]:
+        """How many chunks there are along each of ``axes``."""
+        return tuple(size // piece for size, piece in zip(self.axes, self.chunk_sizes, strict=True))
 
     @property
     def group(self) -> int:
         """How many query heads share a key head in a chunk."""
-        return self.pieces[-1]
+        return self.chunk_sizes[-1]
 
     @property
     def heads(self) -> tuple[int, ...]:
         """The leading axes and query heads that a chunk takes."""
-        return *self.pieces[:-2], self.pieces[-2] * self.group
+        return *self.chunk_sizes[:-2], self.chunk_sizes[-2] * self.group
 
     @property
     def chunks(self) -> int:
         """How many chunks there are."""
-        return math.prod(self.counts)
+        return math.prod(self.chunk_counts)
 
     @property
     def row_blocks(self) -> int:
@@ -83,7 +83,7 @@ class Grid:
     def starts(self, chunk: Index) -> tuple[Any, ...]:
         """Where a chunk starts along each of ``axes``."""
         starts: list[Any] = []
-        for count, piece in zip(self.counts[::-1], self.pieces[::-1], strict=True):
+        for count, piece in zip(self.chunk_counts[::-1], self.chunk_sizes[::-1], strict=True):
             chunk, place = divided(chunk, count)
             starts.insert(0, place * piece)
         return tuple(starts)
@@ -150,7 +150,7 @@ class Tile:
             shape: of the array.
         """
         grid = self.grid
-        *leading, shared, _ = zip(self.starts, grid.pieces, strict=True)
+        *leading, shared, _ = zip(self.starts, grid.chunk_sizes, strict=True)
         queries, keys = (self.row, grid.rows), (self.column, grid.columns)
         many = self.first_head(), grid.heads[-1]
         own = [(0, size) for size in shape]

@@ -23,7 +23,8 @@ from .tile import allowed_pairs
 from .tiles import Grid
 
 ROLES = ["queries", "keys", "keys"]
-ROWS, WORTH = 4096, 2**15  # queries of all heads; scores that are worth a second core
+ONE_KERNEL = 4096  # queries of all heads: from so many on, XLA makes one kernel of a forward
+WORTH_TWO_CORES = 2**15  # scores: from so many on, a second core pays off
 HUGE = 2.0**50  # no product of two rows of smaller numbers and a scale up to 2**10 can overflow
 
 
@@ -108,20 +109,20 @@ def _in_one_axis(grid: Grid, allowed: Any) -> Array:  # (..., N or 1, T or 1, S)
         allowed = jnp.broadcast_to(allowed, (*lead, heads, grid.rows, S))
         allowed = allowed.reshape(*lead, heads // group if n > 1 else 1, -1, S)
     if any(size > 1 for size in allowed.shape[:-2]):
-        allowed = jnp.broadcast_to(allowed, (*grid.pieces[:-1], *allowed.shape[-2:]))
+        allowed = jnp.broadcast_to(allowed, (*grid.chunk_sizes[:-1], *allowed.shape[-2:]))
     return allowed.reshape(-1, *allowed.shape[-2:])
 
 
 def _in_one_kernel(heads: _Heads, plan: Plan) -> tuple[Array, ...]:
     """Average, maximum and sum of exponentials, without a ``where``, so that XLA makes one kernel of all.
 
-    It does so for at least ``ROWS`` queries. For fewer, the products are ``on_all_cores``.
+    It does so for at least ``ONE_KERNEL`` queries. For fewer, the products are ``on_all_cores``.
     """
     query, key, value, allowed = heads
     mask: Any = 0 if allowed is None else jnp.where(allowed, 0, -jnp.inf).astype(query.dtype)
     mark: Any = mark_of_heads(key, value) if allowed is None else 0  # every query sees every key
     rows, S = math.prod(query.shape[:-1]), key.shape[-2]
-    every = on_all_cores if rows < ROWS and rows * S >= WORTH else lambda x: x
+    every = on_all_cores if rows < ONE_KERNEL and rows * S >= WORTH_TWO_CORES else lambda x: x
     return _averaged(every(product(query * plan.scale, key, True)) + mask, value, mark, every, allowed is None)
 
 
@@ -221,7 +222,7 @@ def _by_chunks(
         work: from ``_Heads`` and the others, (heads, ., .), to the results.
     """
     compute_dtype, read = operands.compute_dtype(), [*zip(ROLES, arrays, strict=True), *others]
-    sizes = {"queries": (*grid.heads, grid.T), "keys": (*grid.pieces[:-1], grid.S)}
+    sizes = {"queries": (*grid.heads, grid.T), "keys": (*grid.chunk_sizes[:-1], grid.S)}
 
     *lead, G, shared = grid.axes
     alone = {"queries": (*lead, G * shared), "keys": (*lead, G) if grid.group == shared else None}  # no overlap
@@ -230,10 +231,10 @@ def _by_chunks(
         tile = grid.only_tile(index)
         cuts = (tile.cut(*pair) for pair in read)
         # vmap may be over some of them only
-        here = [broadcast_in_memory(x, (*grid.pieces[:-2], *x.shape[-3:])) for x in cuts]
+        here = [broadcast_in_memory(x, (*grid.chunk_sizes[:-2], *x.shape[-3:])) for x in cuts]
 
         def found_here():
-            heads = math.prod(grid.pieces[:-1])
+            heads = math.prod(grid.chunk_sizes[:-1])
             flat: list[Any] = [x.astype(compute_dtype).reshape(heads, -1, x.shape[-1]) for x in here]
             # Computed in here, the mask is part of the kernel.
             allowed = None if operands.mask is None else _in_one_axis(grid, allowed_pairs(tile, operands.mask))
