@@ -153,7 +153,7 @@ def ladder(
     found = _refused(drawing, offers, takes)
     parts = _parts(drawing)
     missing = {frozenset(part.items()) for part in parts}
-    left = how.budget - sum(rung.seconds for rung in found)
+    left = how.budget  # what is refused takes no time
     for part in parts:
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
             most = min(left, max(2 * drawing.least, SHARE * how.budget))
