@@ -8,7 +8,8 @@ A backend is three functions, and how large the tiles are that they work in::
 
 ``tangent`` is linear in ``tangents`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other.
 
-Where a program will run, only its lowering knows: a plan is fitted to that before anything is compiled.
+The platform of a program, and its number of devices, are known only when it is lowered. There the plan is fitted to
+them, before anything is compiled.
 """
 
 import dataclasses

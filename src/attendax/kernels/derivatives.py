@@ -89,7 +89,7 @@ def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: 
 
 
 def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[tuple[bool, ...], list[Any]]:
-    """Which of the differentiable leaves move, and the tangents of those."""
+    """Which of the differentiable leaves have a tangent, and these tangents."""
     size = len(jax.tree.unflatten(tree, leaves).differentiable())
     pairs = list(zip(leaves[:size], tangents[:size], strict=True))
     active = tuple(bool(jnp.issubdtype(x.dtype, jnp.inexact)) and not _is_zero(t) for x, t in pairs)

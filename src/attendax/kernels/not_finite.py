@@ -115,7 +115,7 @@ class RowsOfBackward(NamedTuple):
         """The rows of a call, from the gradients of its out and lse and from its results."""
         read = is_read(dout, dlse) & (results.row_sum != 0)
         delta = sums_of_products(dout, results.out) - dlse
-        is_fine = rows_finite(delta, results.row_sum, results.row_max)  # delta knows of dout and out
+        is_fine = rows_finite(delta, results.row_sum, results.row_max)  # where dout or out is not finite, delta is not
         live = read & is_fine
         shift = jnp.where(is_fine, results.row_max, jnp.nan)
         row_sum = jnp.where(live, results.row_sum, 1)

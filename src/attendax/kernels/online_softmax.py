@@ -31,7 +31,7 @@ def sum_or_one(row_sum: Array) -> Array:
 def at_most_zero(x: Array) -> Array:
     """Scores less their maximum. By another product than that of the maximum they may be above 0, by a rounding (L7).
 
-    They move as if nothing were cut: in the derivative of a minimum the largest score, at 0, would move by half.
+    The derivative is that of the identity. That of a minimum would halve the tangent of the largest score, at 0.
     """
     return jnp.minimum(x, 0)
 

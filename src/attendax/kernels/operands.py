@@ -18,7 +18,7 @@ from attendax.scores import ScoreModifier
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Index = int | Array  # known before anything runs, or traced
-# One for each differentiable leaf, in its shape; None where the leaf does not move, or no gradient is asked for.
+# One for each differentiable leaf, in its shape; None where its tangent is 0, or no gradient is asked for.
 Tangents = Sequence[Array | None]
 Wanted = Sequence[tuple[int, ...] | None]  # the shapes of gradients
 Cotangents = tuple[Array, Array]  # of out (..., N, T, V) and of lse (..., N, T, 1)

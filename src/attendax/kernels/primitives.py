@@ -23,7 +23,7 @@ from .watching import checked_by, is_watched, watched, without_jet
 
 CACHED_PROGRAMS = 256  # one for each set of parameters
 # JAX hands these to the rules of a primitive, one for each array.
-OrZero = Any  # an array, or ad.Zero where it does not move
+OrZero = Any  # an array, or ad.Zero where the tangent is 0
 OrUnknown = Any  # an array, or ad.UndefinedPrimal where a transpose is by it
 
 

@@ -1,8 +1,8 @@
 """Sinks: keys with a learned score and the value 0, merged with the results of a call (L9).
 
 With ``lse`` that of the keys and l the logit, the keys keep the share ``σ(lse - l)`` of the weight: ``out`` times the
-share is the average, and ``log(exp(lse) + exp(l))`` the lse of all. So no tile knows of a sink. It is the union of two
-parts, as in ``online_softmax``, written out for its derivatives, which need both shares.
+share is the average, and ``log(exp(lse) + exp(l))`` the lse of all. So tiles compute nothing for a sink. Keys and sink
+are merged as two parts are in ``online_softmax``, written out for its derivatives, which need both shares.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def _merge_with_sink(lse: Array, logits: Array, row_max: Array, row_sum: Array) 
 
 @_merge_with_sink.defjvp
 def _merge_with_sink_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Any, Any]:
-    """``σ' = σ (1 - σ)``, and lse moves with each by its share."""
+    """``σ' = σ (1 - σ)``; the tangent of lse is the sum of both tangents, each times its share."""
     of_keys, of_sink, lse, row_sum = _merge_with_sink(*primals)
     dlse, dlogits = tangents[:2]
     dshare = _times(_times(of_keys, of_sink), dlse) - _times(_times(of_keys, of_sink), dlogits)
@@ -71,7 +71,7 @@ def _merge_with_sink_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]
 def _times(one: Array, other: Array) -> Array:
     """``one · other``, where 0 times NaN is 0, in each derivative, too.
 
-    So a row that is not finite spoils nothing if nothing depends on it, nor does what moves a sink of -inf (L6).
+    So a row that is not finite spoils nothing if its cotangent is 0, nor does a tangent of a sink of -inf (L6).
     """
     return _times_p.bind(*vary_alike((one, other)))
 

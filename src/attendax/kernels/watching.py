@@ -66,7 +66,7 @@ def checked_by(primitive: Primitive, errors_inside: Callable) -> None:
 
 
 def without_jet(primitive: Primitive) -> None:
-    """Make ``jet`` say that it knows no rule for a primitive, and what there is instead."""
+    """Make ``jet`` say that there is no rule for a primitive, and what there is instead."""
 
     def refuse(*_: object, **__: Any) -> Any:
         sentence = "jax.experimental.jet (Taylor mode) is not there."

@@ -186,7 +186,7 @@ def _cotangent(heads: _Heads, dout: Array, dlse: Array, mark: Array, plan: Plan)
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _softmax(scores: Array, axis: int, masked: bool) -> Array:
-    """Weights p along an axis, 0 where all scores are -inf (L5). They move by ``p (ds - Σ p ds)``, difference first.
+    """Weights p along an axis, 0 where all scores are -inf (L5); tangents are ``p (ds - Σ p ds)``, difference first.
 
     Without a mask no score is -inf, and product, maximum and exponential are one kernel.
     """
