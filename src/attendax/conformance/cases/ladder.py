@@ -25,6 +25,7 @@ from .pool import (
     Axes,
     Row,
     can_be,
+    cannot,
     case_of,
     is_held_by,
 )
@@ -196,6 +197,7 @@ def _parts(drawing: Drawing) -> list[Row]:
     uses = [{"direction": way} | use for use in USES for way in axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
     parts = [part for part in uses + pairs if all(x in axes[axis] for axis, x in part.items())]
+    parts = [part for part in parts if not cannot(part)]
     return sorted(parts, key=lambda part: ("direction" not in part, len(part), drawing.rng.random()))
 
 

@@ -129,7 +129,12 @@ def can_be(row: Row) -> bool:
         return few and (not isinstance(row["keys"], int) or row["keys"] >= 2 * row["queries"])
     if (few and asked in FROM_THE_FIRST) or (asked == "causal and segments" and row["queries"] != SQUARE):
         return False
-    return row["numbers"] not in OF_FLOAT32 or asked not in HIDING
+    return row["numbers"] not in OF_FLOAT32 or (asked not in HIDING and row["direction"] == FORWARD)
+
+
+def cannot(part: Row) -> bool:
+    """Whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of the scores."""
+    return part.get("direction") == GRADIENT and part.get("numbers") in OF_FLOAT32
 
 
 def is_held_by(dtype: str | None, numbers: str) -> bool:
