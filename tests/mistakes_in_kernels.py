@@ -523,7 +523,7 @@ TILES = (
         ),
         ("keys of the overlap twice", "else None, new_column)", "else None, None)", "forward", "open"),
         ("tiles of the first row", "at[0], at[1], new_row", "0, at[1], new_row", "forward", "open"),
-        ("tiles of the first column", "at[0], at[1], new_row", "at[0], 0, new_row", "forward", "banded"),
+        ("tiles of the first column", "at[0], at[1], new_row", "at[0], 0, new_row", "forward", "along a window"),
         ("the last tile that is used skipped", "else self.found", "else self.found - 1", "forward", "padding"),
         ("out of the order", "else self.order[index]", "else index", "forward", "padding"),
         (

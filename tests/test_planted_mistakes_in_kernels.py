@@ -73,7 +73,7 @@ SETTINGS = {
     "along a window": setting(
         (1, 2, 2, 7, 9, D, V), Limits(3, 2, 2**20, band=4), mask=masks.window(1, 2) & masks.window(3, 1)
     ),
-    "banded": setting((1, 2, 2, 7, 7, D, V), Limits(3, 2, 2**20, band=2), mask=masks.causal() & ~masks.causal(-3)),
+    "banded": setting((1, 2, 2, 15, 16, D, V), Limits(3, 2, 2**20, band=8), mask=masks.causal() & ~masks.causal(-3)),
     "even": setting((1, N, G, 6, 6, D, V)),
     "even, all heads": setting((1, N, G, 6, 6, D, V), ALL_HEADS),
     "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
