@@ -14,7 +14,7 @@ import pytest
 
 import pages
 from attendax import cli
-from attendax.conformance.against import describing_layers, diff, report
+from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Here
 from attendax.exits import Refusal
 
@@ -212,6 +212,89 @@ def test_a_layer_of_other_names():
         Refusal, match="A, layer, raises: KeyError: 'wq'; it is called with params, a dict of query_kernel"
     ):
         diff(layer, layer, layers=True)
+
+
+def normed(x, eps):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
+
+
+def block(params, x, heads, active, eps=1e-12):
+    """A layer with its norms after, as BERT has them; every size is that of its arrays."""
+    p = params
+    query, key, value = (
+        (x @ p[f"{name}_kernel"] + p[f"{name}_bias"]).reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+        for name in ("query", "key", "value")
+    )
+    out = plain(query, key, value).swapaxes(1, 2).reshape(x.shape)
+    x = normed(x + out @ p["out_kernel"] + p["out_bias"], eps) * p["norm1_scale"] + p["norm1_bias"]
+    y = active(x @ p["up_kernel"] + p["up_bias"]) @ p["down_kernel"] + p["down_bias"]
+    return normed(x + y, eps) * p["norm2_scale"] + p["norm2_bias"]
+
+
+def tanh_gelu(x):
+    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def test_a_layer_by_formula_at_other_sizes():
+    """The adapter reads its sizes from the arrays; no eps and no weights are named that do not differ."""
+
+    def one(params, x, heads=2):
+        return block(params, x, heads, tanh_gelu)
+
+    def other(params, x, heads=2):
+        return block(params, x, heads, relu)
+
+    found = diff(one, other, layers=True)
+    assert found.explained, found.text()
+    assert [difference.name for difference in found.differences] == ["activation"]
+    names = {}
+    exec(found.adapter, names)
+    sizes = layers.Sizes(2, 7, 32, 48)
+    params, x = layers.drawn(7, sizes), describing_layers.inputs(7, 1.0, sizes)
+    np.testing.assert_allclose(names["adapted"](params, x, heads=8), one(params, x, heads=8), rtol=1e-4, atol=1e-4)
+
+
+def test_an_eps_that_only_a_small_x_shows():
+    def one(params, x, heads=2):
+        return block(params, x, heads, relu)
+
+    def other(params, x, heads=2):
+        return block(params, x, heads, relu, eps=1e-8)
+
+    found = diff(one, other, layers=True)
+    assert [str(difference) for difference in found.differences] == ["eps of the norms: A 1e-12; B 1e-08"]
+    assert found.explained
+
+
+def test_layers_that_differ_at_other_sizes_alone():
+    """What is equal at the sizes of the search is no proof: heads of 4 numbers each are no 2 heads."""
+
+    def one(params, x):
+        return block(params, x, 2, relu)
+
+    def other(params, x):
+        return block(params, x, x.shape[-1] // 4, relu)
+
+    found = diff(one, other, layers=True)
+    assert not found.explained
+    assert says(found.text(), ("Not explained", "x (1, 9, 16), F=20"))
+
+
+def test_gelu_is_told_apart_whatever_the_eps():
+    """As in Gemma: RMS norms of 1 + scale, with eps 1e-6 and 1e-5."""
+
+    def gated(params, x, eps):
+        p = params
+        y = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (1 + p["norm2_scale"])
+        return x + (tanh_gelu(y @ p["gate_kernel"]) * (y @ p["up_kernel"])) @ p["down_kernel"]
+
+    found = diff(lambda params, x: gated(params, x, 1e-6), lambda params, x: gated(params, x, 1e-5), layers=True)
+    assert [str(difference) for difference in found.differences] == ["eps of the norms: A 1e-06; B 1e-05"]
+    assert found.explained
 
 
 FILE = """

@@ -25,12 +25,13 @@ from .layers import (
     POSITIONS,
     ROTARY,
     SCALES,
+    SEARCH,
+    SIZES,
     SPLITS,
-    B,
-    M,
-    T,
+    Sizes,
     drawn,
     layer,
+    shapes,
 )  # fmt: skip
 from .remote import Function
 from .ways import HEADS
@@ -44,6 +45,8 @@ WORDS = {
 SAID = {"rotary": {"": "none", "halves": "turns the halves of a head against each other",
                    "neighbours": "turns neighbours against each other"}}  # fmt: skip
 CASES = 12
+SMALL = 1e-2, 1e-4, 1e-6  # sizes of x at which an eps shows, if nothing is added
+BIASES = {k for k in shapes() if k.endswith("_bias") and "norm" not in k} | {"positions"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,18 +68,17 @@ class Layer:
     keyword: str
     known: bool
 
-    def call(self, params: Mapping[str, np.ndarray], x: np.ndarray, **options: Any) -> np.ndarray:
+    def call(self, params: Mapping[str, np.ndarray], x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
         """Its result, from kernels (in, out).
 
         Raises:
             Failed: it raises.
         """
-        return self.fn(given_to(self, params), x, **self.keywords, **options)[0]
+        return self.fn(given_to(self, params), x, **self.keywords(sizes))[0]
 
-    @property
-    def keywords(self) -> dict[str, int]:
+    def keywords(self, sizes: Sizes = SEARCH) -> dict[str, int]:
         """What it is always given."""
-        return {self.keyword: self.heads} if self.keyword else {}
+        return {self.keyword: self.heads * sizes.more} if self.keyword else {}
 
 
 def given_to(made: Layer, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -89,9 +91,9 @@ def transposed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k: np.ascontiguousarray(x.T) if k.endswith("_kernel") else x for k, x in params.items()}
 
 
-def inputs(seed: int, size: float = 1.0) -> np.ndarray:
+def inputs(seed: int, size: float = 1.0, sizes: Sizes = SEARCH) -> np.ndarray:
     """x (B, T, M)."""
-    return (np.random.default_rng((seed, 9)).standard_normal((B, T, M)) * size).astype(np.float32)
+    return (np.random.default_rng((seed, 9)).standard_normal(sizes[:3]) * size).astype(np.float32)
 
 
 def describe(fn: Function, heads: int, letter: str) -> Layer:
@@ -118,18 +120,18 @@ def describe(fn: Function, heads: int, letter: str) -> Layer:
     if best is None:
         names = ", ".join(drawn(0))
         raise Refusal(
-            f"{letter}, {fn.path}, raises: {said}; it is called with params, a dict of {names}, and x {(B, T, M)}"
+            f"{letter}, {fn.path}, raises: {said}; it is called with params, a dict of {names}, and x {SEARCH[:3]}"
         )
     return best[0]
 
 
 def _reads(made: Layer) -> frozenset[str]:
-    params, x = drawn(1), inputs(1)
+    params, x = {k: v * np.float32(0.5) for k, v in drawn(1).items()}, inputs(1)  # no softmax has one weight alone
     plain = made.call(params, x)
     if plain.shape != x.shape:
         raise Failed(f"it gives an array {plain.shape}, expected {x.shape}")
     moved = {k: made.call(params | {k: v + np.float32(0.5) * np.roll(v, 1, -1)}, x) for k, v in params.items()}
-    return frozenset(k for k, y in moved.items() if distance((y,), (plain,)) > 1e-7)
+    return frozenset(k for k, y in moved.items() if distance((y,), (plain,)) > TOLERANCE)
 
 
 def _settled(made: Layer) -> tuple[Layer, float]:
@@ -150,12 +152,13 @@ def _settled(made: Layer) -> tuple[Layer, float]:
         how |= _best(made, how, attention, whole | within)
     if attention:
         how |= _best(made, how, mlp, heads if mlp else whole | heads)
-    if "place" in whole:  # the rest, with all weights
-        how |= _best(
-            made, how, set(), {"eps": EPS if norms else (how["eps"],), "place": PLACE}, sizes=(1.0, 0.01, 1e-4)
-        )
+    if norms:  # without biases a small x stays small up to the first norm, and eps shows
+        how |= _best(made, how, BIASES, {"eps": EPS, "place": PLACE}, SMALL)
+    if "place" in whole:  # with all weights; and GELU by tanh from that by erf, which a wrong eps hides
+        rest = {"place": PLACE} | ({"activation": ACTIVATIONS} if mlp else {})
+        how |= _best(made, how, set(), rest, (1.0, 0.01, 1e-4))
     found = dataclasses.replace(made, how=how)
-    far = _apart(found, (1.0, 0.01))
+    far = _apart(found, (1.0, *SMALL))
     return dataclasses.replace(found, known=far < TOLERANCE), far
 
 
@@ -184,7 +187,7 @@ def _apart(made: Layer, sizes: tuple[float, ...]) -> float:
     """How far the layer is from the reference of its conventions."""
     found = 0.0
     for k, size in enumerate(sizes):
-        params, x = drawn(k + 5), inputs(k + 3, size)
+        params, x = _case(k + 5, size)
         found = max(found, _far(made.call(params, x), _reference(made, made.how, params, x)))
     return found
 
@@ -193,6 +196,12 @@ def _far(found: np.ndarray, right: np.ndarray) -> float:
     """How far apart, as a share of the largest number, however small that is."""
     size = np.abs(right).max() or 1.0
     return distance((found / size,), (right / size,))
+
+
+def _case(seed: int, size: float, sizes: Sizes = SEARCH) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Weights and x; to the smallest x no bias is added, beside which it would not count."""
+    params = drawn(seed, sizes)
+    return _without(params, BIASES) if size < SMALL[0] else params, inputs(seed, size, sizes)
 
 
 def _without(params: dict[str, np.ndarray], off: set[str]) -> dict[str, np.ndarray]:
@@ -206,9 +215,8 @@ def differences(a: Layer, b: Layer) -> Iterator[Difference]:
         if one == other or not all(_has(name, x) for x in (a, b)):
             continue
         said = SAID.get(name, {})
-        yield Difference(
-            words, str(said.get(one, one)) or "none", str(said.get(other, other)) or "none", _shown(a, b, name)
-        )
+        if shown := _shown(a, b, name):  # without it no input tells the two apart
+            yield Difference(words, str(said.get(one, one)) or "none", str(said.get(other, other)) or "none", shown)
     alone = [sorted(x.reads - y.reads) for x, y in ((a, b), (b, a))]
     if any(alone):
         yield Difference("weights", *(f"alone reads {', '.join(x)}" if x else "reads no others" for x in alone))
@@ -229,29 +237,41 @@ def _has(name: str, x: Layer) -> bool:
 
 def _shown(a: Layer, b: Layer, name: str) -> str:
     """The shortest text that shows a convention alone: A's layer, and the same with B's convention."""
-    for length in range(1, T + 1):
-        params, x = drawn(4), inputs(4, 1e-2 if name == "eps" else 1.0)[:1, :length]
-        one, other = (_reference(a, {**a.how, name: y.how[name]}, params, x) for y in (a, b))
+    params = drawn(4)
+    tries = [(params, 1e-2 if name == "eps" else 1.0, "drawn")]
+    if name == "eps":
+        tries += [(_without(params, BIASES), x, f"drawn, of about {x:g}, with biases of 0") for x in SMALL]
+    for (given, size, drawing), length in itertools.product(tries, range(1, SEARCH.T + 1)):
+        x = inputs(4, size)[:1, :length]
+        one, other = (_reference(a, {**a.how, name: y.how[name]}, given, x) for y in (a, b))
         if name == "kernels":
             try:
-                other = b.fn(given_to(a, params), x, **b.keywords)[0]
+                other = b.fn(given_to(a, given), x, **b.keywords())[0]
             except Failed as failed:
                 return f"given A's, B raises {failed.said}"
         if _far(other, one) > TOLERANCE:
             at = np.unravel_index(int(np.argmax(np.abs(one - other))), one.shape)
-            said = f"a text of {length} token{'s' * (length > 1)}, drawn: A gives {one[at]:.6g}"
+            said = f"a text of {length} token{'s' * (length > 1)}, {drawing}: A gives {one[at]:.6g}"
             return f"{said}, with what B has in its place {other[at]:.6g}"
     return ""
 
 
 def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
-    """How far another function is from A's layer, called as that is."""
-    apart, worst = 0.0, None
+    """How far another function is from A's layer, called as that is, at sizes in turn; what A refuses is no case."""
+    count, apart, worst = 0, 0.0, None
     for k in range(cases):
-        params, x = drawn(20 + k), inputs(20 + k, (1.0, 0.01)[k % 2])
+        sizes = SIZES[k % len(SIZES)]
+        params, x = _case(20 + k, (1.0, *SMALL)[k % 4], sizes)
         try:
-            far = _far(other(given_to(a, params), x, **a.keywords)[0], a.call(params, x))
+            right = a.call(params, x, sizes)
         except Failed:
-            far = np.inf
-        apart, worst = max(apart, far), (Probe((x,), {}) if far > TOLERANCE else worst)
-    return Equality(cases, apart, worst)
+            continue
+        said = f"x {sizes[:3]}, F={sizes.F}" + f", {a.heads * sizes.more} heads" * bool(a.keyword)
+        try:
+            far = _far(other(given_to(a, params), x, **a.keywords(sizes))[0], right)
+            said += f" (by {far:.2g} of the largest number)"
+        except Failed as failed:
+            far, said = np.inf, f"{said} ({failed.said})"
+        count, apart = count + 1, max(apart, far)
+        worst = Probe((x,), {}, said) if far > TOLERANCE and worst is None else worst
+    return Equality(count, apart, worst)

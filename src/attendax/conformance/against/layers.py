@@ -5,11 +5,25 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-B, T, M, F, PLACES = 2, 5, 8, 12, 16  # texts, tokens, width, width within, rows of the table of positions
+PLACES = 16  # rows of the table of positions
+
+
+class Sizes(NamedTuple):
+    """Texts, tokens, width, width within, and by how much the heads are more than those that were asked for."""
+
+    B: int
+    T: int
+    M: int
+    F: int
+    more: int = 1
+
+
+SEARCH = Sizes(2, 5, 8, 12)  # at which conventions are found
+SIZES = SEARCH, Sizes(1, 9, 16, 20, 2), Sizes(3, 4, 24, 40)  # at which two layers are compared
 PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and where query, key and value are
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
@@ -36,8 +50,9 @@ LAW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
+def shapes(sizes: Sizes = SEARCH) -> dict[str, tuple[int, ...]]:
     """The names and shapes of all that a layer may read."""
+    M, F = sizes.M, sizes.F
     found: dict[str, tuple[int, ...]] = {}
     for name in ("query", "key", "value", "out"):
         found |= {f"{name}_kernel": (M, M), f"{name}_bias": (M,)}
@@ -48,10 +63,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found | {"down_kernel": (F, M), "down_bias": (M,), "positions": (PLACES, M)}
 
 
-def drawn(seed: int) -> dict[str, np.ndarray]:
+def drawn(seed: int, sizes: Sizes = SEARCH) -> dict[str, np.ndarray]:
     """Weights; those of ``qkv_kernel`` are query, key and value beside each other."""
     rng = np.random.default_rng(seed)
-    found = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes().items()}
+    found = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes(sizes).items()}
     for kind in ("kernel", "bias"):
         found[f"qkv_{kind}"] = np.concatenate([found[f"{x}_{kind}"] for x in ("query", "key", "value")], -1)
     return found
@@ -61,7 +76,7 @@ def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
     """Results (B, T, M) of x (B, T, M), in float64; what ``params`` lacks, the layer lacks."""
     p = {k: np.asarray(v, np.float64) for k, v in params.items()}
     x = np.asarray(x, np.float64)
-    x = x + _positions(p, how["positions"], x.shape[1])
+    x = x + _positions(p, how["positions"], *x.shape[1:])
     place, residual = how["place"], how["residual"] == "yes"
 
     def norm(k: int, x: np.ndarray) -> np.ndarray:
@@ -93,10 +108,10 @@ def sines(start: int, length: int, width: int) -> np.ndarray:
     return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, width)
 
 
-def _positions(p: Mapping[str, np.ndarray], positions: str, length: int) -> Any:
+def _positions(p: Mapping[str, np.ndarray], positions: str, length: int, width: int) -> Any:
     start = POSITIONS[positions]
     if isinstance(start, str):
-        return sines(int(start[-1]), length, M)
+        return sines(int(start[-1]), length, width)
     return 0 if start is None else p["positions"][start : start + length]
 
 
@@ -114,7 +129,8 @@ def _linear(p: Mapping[str, np.ndarray], name: str, x: np.ndarray, how: Mapping[
 
 
 def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:
-    length, D = x.shape[1], M // heads
+    length, M = x.shape[1:]
+    D = M // heads
     sizes = {"N": heads, "D": D, "3": 3}
     if "qkv_kernel" in p:
         axes, three = PACKINGS[how["packing"]]

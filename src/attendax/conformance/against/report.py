@@ -219,5 +219,11 @@ def compare_layers(a: Layer, b: Layer) -> Report:
     if unknown := " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known):
         said = f"{unknown} is none of the layers that are known"
         return Report((), why=f"{said}; the results differ by {plain.apart:.2g} of the largest number")
+    if not found:
+        return Report((), why=f"by no convention that is known do they differ, and they do for {plain.worst.said}")
     code, around = writing_layers.adapter(a, b)
-    return Report(found, code, around, "", describing_layers.equality(a, b.fn.adapted(code)))
+    checked = describing_layers.equality(a, b.fn.adapted(code))
+    if checked.worst is not None:
+        why = f"an adapter makes them equal at the sizes that were searched, and not for {checked.worst.said}"
+        return Report(found, why=why)
+    return Report(found, code, around, "", checked)
