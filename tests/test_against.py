@@ -97,6 +97,47 @@ def test_the_same_function_twice():
     assert found.text().startswith("Equal to 0 in ")
 
 
+def moved(query, key, value, mask=None, is_causal=False):
+    return plain(query, key, value, mask, is_causal).swapaxes(1, 2)
+
+
+def flat(query, key, value, mask=None, is_causal=False):
+    out = moved(query, key, value, mask, is_causal)
+    return out.reshape(*out.shape[:2], -1)
+
+
+def from_tokens(q, k, v):
+    """Equal to ``flat`` of (B, N, T, D), given (B, T, N, D)."""
+    return flat(*(x.swapaxes(1, 2) for x in (q, k, v)))
+
+
+def packed(qkv):
+    """(B, T, 3, N, D) to (B, T, N D)."""
+    return from_tokens(*np.moveaxis(qkv, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "gives"),
+    [
+        (plain, moved, "B takes (B, N, T, D) and gives (B, T, N, D)"),
+        (moved, plain, "A takes (B, N, T, D) and gives (B, T, N, D); B takes (B, N, T, D)"),
+        (plain, flat, "B takes (B, N, T, D) and gives (B, T, N D)"),
+        (flat, moved, "A takes (B, N, T, D) and gives (B, T, N D); B takes (B, N, T, D) and gives (B, T, N, D)"),
+        (from_tokens, flat, "A takes (B, T, N, D) and gives (B, T, N D); B takes (B, N, T, D) and gives (B, T, N D)"),
+        (flat, from_tokens, "B takes (B, T, N, D) and gives (B, T, N D)"),
+        (packed, moved, "A takes qkv (B, T, 3, N, D) and gives (B, T, N D)"),
+    ],
+)
+def test_a_result_with_its_heads_elsewhere(a, b, gives):
+    """As attention of transformers has them, which takes (B, N, T, D) and gives (B, T, N, D)."""
+    found = diff(a, b)
+    assert found.explained, found.text()
+    named = {difference.name: difference for difference in found.differences}
+    assert gives in str(named["layout"])
+    assert set(named) <= {"layout", "arguments"}
+    assert named["layout"].shown
+
+
 def test_rounding_is_no_difference():
     def again(query, key, value, mask=None, is_causal=False):
         return plain(query * np.float32(1 + 1e-7), key, value, mask, is_causal)

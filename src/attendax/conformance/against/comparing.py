@@ -57,10 +57,12 @@ def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Fo
         if key in both and one.options[key].form != other.options[key].form:
             as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
             yield Difference(name, *map(_form_of(key), (one, other))), as_it_is, asking(key)
-    for name, words, fields in (("layout", _layout, ("layout", "pack")), ("arguments", _order, ("order",))):
+    for name, words, fields in (("layout", _layout, ("layout", "pack", "returned")), ("arguments", _order, ("order",))):
         if any(getattr(one, x) != getattr(other, x) for x in fields):
             as_it_is = dataclasses.replace(other, **{x: getattr(one, x) for x in fields})
-            yield Difference(name, words(one), words(other)), as_it_is, list(small({}, heads=2))
+            elsewhere = name == "layout" and one.outcome != other.outcome
+            shown = f"B=2, N=4, T=3, V=6: A gives {_shape(one)}, B {_shape(other)}" * elsewhere
+            yield Difference(name, words(one), words(other), shown), as_it_is, list(small({}, heads=2))
     named = [k for k in one.options if k in both and one.options[k].name != other.options[k].name]
     if named:
         yield (
@@ -134,7 +136,14 @@ def _layout(form: Form) -> str:
     axes = ["N D" if x == "*" else x for x in axes]
     if pack:
         axes.insert(int(axis), {"qkv": "3", "kv": "2"}[pack])
-    return f"takes {pack + ' ' if pack else ''}({', '.join(axes)})"
+    gives = f" and gives ({', '.join(form.returned.replace('(ND)', '*')).replace('*', 'N D')})" if form.returned else ""
+    return f"takes {pack + ' ' if pack else ''}({', '.join(axes)}){gives}"
+
+
+def _shape(form: Form) -> str:
+    """Of a result."""
+    sizes = {"B": 2, "N": 4, "T": 3, "D": 6, "*": 24}
+    return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"
 
 
 def _order(form: Form) -> str:

@@ -127,6 +127,14 @@ class _Describing:
         return Form(path=self.fn.path), ()
 
     def layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
+        """Each layout; then those whose result has the heads elsewhere."""
+        plain = list(self._same_layouts(count, heads, sizes))
+        yield from plain
+        for form, (taken, given) in itertools.product(plain, ways.MOVED):
+            if form.layout == taken:
+                yield dataclasses.replace(form, returned=given)
+
+    def _same_layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
         form = Form(path=self.fn.path, heads=heads, defaults=self.fn.defaults)
         layouts = [x for x in ways.LAYOUTS if ("(" in x) == bool(heads) or "(" not in x]
         if count == 1 and sizes == SQUARE:

@@ -67,6 +67,7 @@ class Form:
         path: "module:function".
         arrays: of which framework.
         layout, order, pack: of the arrays: the axes, which comes when, and on which axis some are stacked ("qkv 2").
+        returned: the axes of the result, where they are not those of the arrays.
         options: by the name in attendax.
         how: of each convention the one that it has, by the names of ``LAW``.
         given: keywords that it is always given.
@@ -80,6 +81,7 @@ class Form:
     layout: str = "BNTD"
     order: str = "query, key, value"
     pack: str = ""
+    returned: str = ""
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     how: Mapping[str, str] = dataclasses.field(default_factory=lambda: LAW)
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -90,6 +92,11 @@ class Form:
     def but(self, **how: str) -> "Form":
         """The same with other conventions."""
         return dataclasses.replace(self, how={**self.how, **how})
+
+    @property
+    def outcome(self) -> str:
+        """The axes of the result."""
+        return self.returned or self.layout
 
     def offered(self) -> set[str]:
         """Which of the steps to scores it can be asked for beside the scale."""

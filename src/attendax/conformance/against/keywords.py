@@ -38,7 +38,7 @@ class Keywords:
         if self.own_scores:  # a row of scores that are all LEAST is a mean
             self.empties = a.how["empty"] != EMPTY[1] and bool({"mask", "is_causal", "window"} & set(a.options))
         self.loops = [x for x in "BN" if x not in b.layout]
-        same = (a.layout, a.order, a.pack) == (b.layout, b.order, b.pack)
+        same = (a.layout, a.outcome, a.order, a.pack) == (b.layout, b.outcome, b.order, b.pack)
         self.canonical = not same or self.empties or self.own_scores or self.repeats
         self.loops = self.loops if self.canonical else []
         if b.heads and not (a.heads and not self.canonical):
