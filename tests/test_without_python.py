@@ -33,7 +33,8 @@ WRONG = {  # what a program does, and what the kit finds
     "exits": ("sys.exit(3)", "its process ended with exit status 3"),
     "says why": ("sys.exit('no such file: weights.bin')", "exit status 1; it said: no such file: weights.bin"),
     "is killed": ("os.kill(os.getpid(), 11)", "its process was ended by SIGSEGV"),
-    "writes nothing": ("pass", "gives no out"),
+    "writes nothing": ("pass", "out.npy was not written"),
+    "removes its folder": ("import shutil; shutil.rmtree(folder)", "it removed the folder of its case"),
     "writes half": ("open(f'{folder}/out.npy', 'wb').write(NPY[:-5])", "out.npy has 7 bytes of numbers, expected 12"),
     "writes text": ("open(f'{folder}/out.npy', 'w').write('1 2 3')", "out.npy is no array of NumPy"),
     "another shape": (ZEROS.strip(), "out has shape (3,), expected (2, 3, 5, 4)"),
@@ -101,6 +102,25 @@ def test_a_program_that_hangs(program):
     assert {o.verdict for o in report.cases if o.verdict.fails} == {"timeout"}
 
 
+def test_a_program_that_hangs_from_its_first_call(program, capfd):
+    command = program("import time; time.sleep(60)\n")
+    assert main(["check", "--exec", command, "--timeout", "0.5", "--quiet"]) == 2
+    said = capfd.readouterr().err
+    assert f"{command} fails on the plainest call: no answer in 0.5 seconds: --timeout SECONDS" in said
+
+
+def test_no_remedy_that_the_command_refuses(program):
+    """What is read the other way round is one cause, of masks and of causal; no flag turns it for a program."""
+    text = RIGHT.replace('np.load(f"{folder}/allowed.npy")', '~np.load(f"{folder}/allowed.npy")')
+    report = judged(program(text), only=["mask (T, S)", "mask (B, 1, T, S)", "causal, more queries"])
+    assert [cause.name for cause in report.causes] == ["the pairs that are allowed and those that are not are swapped"]
+    text = text.replace("~np.load", "(list(case['options']) == ['mask']) ^ np.load")
+    report = judged(program(text), only=["mask (B, 1, T, S)"])
+    assert [(cause.name, cause.remedy) for cause in report.causes] == [("True in a mask means drop", "")]
+    with pytest.raises(ValueError, match=r"mask_true got 'drop', but .* is no function of Python"):
+        check(path_of(program=program(text)), mask_true="drop", in_process=True)
+
+
 def test_nothing_of_a_case_says_what_is_right(program, tmp_path):
     """No name of the case, seed, tolerance; and the shape of each result that is asked for."""
     text = f"import shutil; shutil.copytree(folder, {str(tmp_path / 'seen')!r}, dirs_exist_ok=True)\n"
@@ -134,6 +154,14 @@ REFUSED = {
         ["--lib", "a.so", "--signature", "word.json"],
         "the order of forward has 'Q', expected some of",
     ),
+    "a doubled word": (["--lib", "a.so", "--signature", "twice.json"], "the order of forward has 'key' twice"),
+    "a misplaced word": (
+        ["--lib", "a.so", "--signature", "grad.json"],
+        "the order of forward has 'grad_key', which is of backward",
+    ),
+    "a number as a symbol": (["--lib", "a.so", "--signature", "3.json"], "the symbol of forward is 3, expected a name"),
+    "an unknown setting": (["--lib", "a.so", "--signature", "size.json"], "the forward has 'size', expected some of"),
+    "writes nothing": (["--exec", "true"], "fails on the plainest call, float32: out.npy was not written"),
     "no out": (["--lib", "a.so", "--signature", "out.json"], "the order of forward lacks 'out'"),
 }
 
@@ -145,6 +173,11 @@ def test_refused_in_one_line(what, tmp_path, monkeypatch, capfd):
     (tmp_path / "plain.txt").write_text("1 2 3")
     for name, told in (("new", {"schema": 99, "forward": {}}), ("word", {"forward": {"order": ["Q"]}})):
         (tmp_path / f"{name}.json").write_text(json.dumps(told))
+    first = ["query", "key", "value", "out"]
+    for name, told in (("twice", {"order": [*first, "key"]}), ("grad", {"order": [*first, "grad_key"]})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"forward": told}))
+    for name, told in (("3", {"symbol": 3}), ("size", {"size": "int32"})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"forward": told}))
     (tmp_path / "out.json").write_text(json.dumps({"forward": {"order": ["query", "key", "value"]}}))
     words, said = REFUSED[what]
     assert main(["check", *words, "--quiet"]) == 2

@@ -2,6 +2,7 @@
 
 import collections
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ from .hypothesis import Hypothesis
 from .unexplained import alike, crashes, described, seen
 
 HYPOTHESES = [h for module in (of_pairs, of_inputs, of_formulas, of_packs) for h in module.HYPOTHESES]
+FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
+FOR_FOLDERS = FOR_FOREIGN[:2]
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
@@ -62,8 +65,15 @@ def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how:
     causes += crashes(left)
     causes += alike(left)
     few = folded(joined(cause for cause in causes if cause is not None))
-    merged = joined(described(cause, trials) for cause in few)
+    merged = [_with_remedy(cause, implementation) for cause in joined(described(cause, trials) for cause in few)]
     return tuple(sorted((with_followers(cause, follow) for cause in merged), key=rank))
+
+
+def _with_remedy(cause: Cause, implementation: Implementation) -> Cause:
+    """Without a remedy that the command refuses: a program or a library has no layout and no names of keywords."""
+    kinds = FOR_FOLDERS if implementation.recorded else FOR_FOREIGN
+    flags = re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy)
+    return cause._replace(remedy="") if implementation.foreign and set(flags) - set(kinds) else cause
 
 
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:

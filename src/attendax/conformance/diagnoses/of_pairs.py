@@ -7,9 +7,10 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from ..judge.judges import ONE_QUERY
+from ..judge.parts import MASKS
 from ..judge.trial import Trial
 from . import by_hand
-from .hypothesis import KEY_BLOCKS, Change, Hypothesis, lengths, of_inputs, option
+from .hypothesis import KEY_BLOCKS, Change, Hypothesis, allowed, lengths, of_inputs, option
 
 
 def of_change(name: str, change: Change, remedy: str = "", *, filled: bool = True) -> Hypothesis:
@@ -70,9 +71,19 @@ def _causal_as(seen: Callable[..., np.ndarray]) -> Change:
     return changed
 
 
+def _by_the_group(inputs: Inputs) -> Inputs | None:
+    return _causal_as(lambda i, j, _: j <= i // _group(inputs))(inputs)
+
+
 def _group(inputs: Inputs) -> int:
     """How many query heads read a key head."""
     return inputs.arrays["query"].shape[-3] // inputs.arrays["key"].shape[-3]
+
+
+def _swapped(inputs: Inputs) -> Inputs | None:
+    """What every mask and bound together forbid is seen, and nothing else."""
+    less = [k for k in MASKS if inputs.options.get(k) is not None]
+    return _only(inputs._replace(options={**inputs.options, "mask": None}), ~allowed(inputs), *less) if less else None
 
 
 def _causal_unasked(inputs: Inputs) -> Inputs | None:
@@ -161,7 +172,7 @@ HYPOTHESES = [
     ),
     of_change(
         "causal divides the position of a query by the heads of a group",
-        _causal_as(lambda i, j, inputs: j <= i // _group(inputs)),
+        lambda inputs: _by_the_group(inputs) if _group(inputs) > 1 else None,
     ),
     *(
         of_change("causal skips the block of the diagonal", _causal_as(lambda i, j, _, b=b: j < i // b * b))
@@ -173,6 +184,7 @@ HYPOTHESES = [
     of_change("the offset of a cache is added twice", option("offset", lambda x, _: 2 * np.asarray(x))),
     of_change("every batch gets the offset of the first", option("offset", first_of_batch)),
     of_change("True in a mask means drop", option("mask", lambda x, _: ~x), "--mask-true drop"),
+    of_change("the pairs that are allowed and those that are not are swapped", _swapped),
     of_change("the mask is read with queries and keys swapped", option("mask", turned)),
     of_change("every batch gets the mask of the first", option("mask", first_of(0))),
     of_change("every head gets the mask of the first", option("mask", first_of(1))),

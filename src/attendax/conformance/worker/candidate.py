@@ -52,7 +52,7 @@ def implement(
         return _overridden(fn, arrays, backward, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
         made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
-        return made if made.recorded else _runs(made, how or How())
+        return made if made.recorded else _runs(made, how or How(), trying)
     path = fn if isinstance(fn, str) else None
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)
@@ -92,13 +92,16 @@ def _overridden(made: Implementation, arrays: str | None, backward: Any, setting
     Raises:
         ValueError: a setting that an adapter sees to.
     """
+    why = "is no function of Python" if made.foreign else "has an adapter"
+    if arrays is not None and arrays != made.arrays and made.foreign:
+        raise ValueError(f"check: arrays got {arrays!r}, but {made.name} {why}: leave arrays out")
     if arrays is not None and arrays != made.arrays:
         raise ValueError(f"check: arrays got {arrays!r}, but the adapter of {made.name} is for {made.arrays}")
     given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
     if taken := [k for k in given if k not in OVERRIDES]:
         known = ", ".join(OVERRIDES)
         raise ValueError(
-            f"check: {taken[0]} got {given[taken[0]]!r}, but {made.name} has an adapter; with one go {known}"
+            f"check: {taken[0]} got {given[taken[0]]!r}, but {made.name} {why}: what goes with it is {known}"
         )
     lacks = {**made.lacks, **given.pop("lacks", {})}
     return dataclasses.replace(made, lacks=lacks, **given)
@@ -112,6 +115,11 @@ def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Im
     own = path is None or path == made.function
     fn = None if own and isinstance(fn, str) else resolve(path) if path else fn
     return made.implementation(name or (adapter if fn is None else path or name_of(fn)), fn, path)
+
+
+def shown(asked: Mapping[str, Any]) -> str:
+    """The name of a candidate in what is said of it."""
+    return str(asked.get("name") or foreign.name_of(asked["fn"]))
 
 
 def name_of(fn: Any) -> str:
@@ -173,7 +181,7 @@ def _kind_of_arrays(
     )
 
 
-def _runs(made: Implementation, how: How) -> Implementation:
+def _runs(made: Implementation, how: How, trying: Callable[[str], None] | None) -> Implementation:
     """The same, if one of the plainest calls runs.
 
     Raises:
@@ -181,6 +189,8 @@ def _runs(made: Implementation, how: How) -> Implementation:
     """
     said = []
     for form in FORMS:
+        if trying:
+            trying(made.arrays)
         try:
             call(made, plain_of(form, how.sizes).inputs(0, how.dtype), "forward")
             return made

@@ -13,6 +13,9 @@ OF_A_FRAMEWORK = re.compile(r"[/\\](jax|numpy|jaxlib)[/\\](?!_src[/\\]nn)")
 class NoNumbers(Exception):
     """The implementation gives something else than arrays of real numbers; the leaf, and what."""
 
+    def __str__(self) -> str:
+        return str(self.args[-1]) if self.args else ""
+
 
 class Failed(Exception):
     """The implementation raised: all that is asked about the error, which stays where it was raised.

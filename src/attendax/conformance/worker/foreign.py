@@ -62,6 +62,12 @@ def is_path(fn: Any) -> bool:
     return isinstance(fn, str) and fn.startswith(KINDS)
 
 
+def name_of(path: str) -> str:
+    """The command or the file of a path."""
+    kind, _, rest = path.partition(":")
+    return rest.partition(":")[0] if kind == "lib" else rest
+
+
 def implementation(path: str, name: str | None = None) -> Implementation:
     """What is judged, from a path as ``path_of`` gives it.
 
@@ -88,7 +94,7 @@ def implementation(path: str, name: str | None = None) -> Implementation:
     else:
         rest, _, signature = rest.partition(":")
         answer = Library(rest, signature)
-    return of_answers(answer, name or rest, SOURCE.format(path), getattr(answer, "accepted", None))
+    return of_answers(answer, name or name_of(path), SOURCE.format(path), getattr(answer, "accepted", None))
 
 
 def of_answers(
@@ -128,9 +134,10 @@ def _of(answer: Callable[[Told], Leaves], told: Told, *, unpack: bool = False) -
         NoNumbers: one is missing.
     """
     found = answer(told)
-    names = [name.replace("_", " ") for name in told["results"]]
-    for name in names:
+    names = {name.replace("_", " "): x["file"] for name, x in told["results"].items()}
+    for name, file in names.items():
         if name not in found:
-            raise NoNumbers(name, f"gives no {name}")
+            missing = f"{file} was not written" if isinstance(answer, (Program, Replay)) else f"gives no {name}"
+            raise NoNumbers(name, missing)
     leaves = [found[name] for name in names]
     return leaves[0] if unpack else leaves

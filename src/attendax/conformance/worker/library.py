@@ -23,6 +23,12 @@ NEEDED = {
     "forward": ("query", "key", "value", "out"),
     "backward": ("cotangent_out", "grad_query", "grad_key", "grad_value"),
 }
+ONLY_IN = {
+    "forward": ("out", "lse"),
+    "backward": (*INPUTS[5:], *RESULTS[2:]),
+}
+OTHER = {"forward": "backward", "backward": "forward"}
+SIZES_ARE = ("int64", "int32")
 ORDERS = {  # as attendax.h has them
     "forward": ("query", "key", "value", "bias", "allowed", "out", "lse", *SIZES, "scale", "softcap"),
     "backward": (
@@ -160,6 +166,7 @@ def read_signature(file: str) -> dict[str, dict[str, Any]]:
         raise ValueError(f"check: the signature {file} is of schema {told['schema']}, this version reads {SCHEMA}")
     said = {way: told[way] for way in ORDERS if isinstance(told.get(way), dict)}
     for way, one in said.items():
+        _refuse_kinds(f"check: the signature {file}: the", way, one)
         order = one.get("order", ORDERS[way])
         if unknown := [word for word in order if word not in WORDS]:
             known = ", ".join(WORDS)
@@ -168,7 +175,31 @@ def read_signature(file: str) -> dict[str, dict[str, Any]]:
             )
         if missing := [word for word in NEEDED[way] if word not in order]:
             raise ValueError(f"check: the signature {file}: the order of {way} lacks {missing[0]!r}")
+        if doubled := [word for k, word in enumerate(order) if word in order[:k]]:
+            raise ValueError(f"check: the signature {file}: the order of {way} has {doubled[0]!r} twice")
+        if misplaced := [word for word in order if word in ONLY_IN.get(OTHER[way], ())]:
+            raise ValueError(
+                f"check: the signature {file}: the order of {way} has {misplaced[0]!r}, which is of {OTHER[way]}"
+            )
     return said
+
+
+def _refuse_kinds(head: str, way: str, one: Mapping[str, Any]) -> None:
+    """Say which word of a function is of another type than it has to be.
+
+    Raises:
+        ValueError: there is one.
+    """
+    order = one.get("order", [])
+    is_order = isinstance(order, list) and all(isinstance(word, str) for word in order)
+    right = {"symbol": isinstance(one.get("symbol", ""), str), "order": is_order}
+    right["sizes"] = one.get("sizes", SIZES_ARE[0]) in SIZES_ARE
+    expected = {"symbol": "a name in quotes", "order": "a list of names in quotes", "sizes": " or ".join(SIZES_ARE)}
+    for k, value in one.items():
+        if k not in right:
+            raise ValueError(f"{head} {way} has {k!r}, expected some of {', '.join(right)}")
+        if not right[k]:
+            raise ValueError(f"{head} {k} of {way} is {value!r}, expected {expected[k]}")
 
 
 def _summed(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

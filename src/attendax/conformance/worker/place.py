@@ -20,6 +20,7 @@ from .process import Remote, Worker
 ASKED_FOR = "as asked for"
 MADE = "its Implementation was given"
 PATHS: tuple[str, ...] = ("adapter", "backward")
+LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process has no need of them
 
 
@@ -97,7 +98,8 @@ def _remote(asked: dict[str, Any], how: How) -> Implementation:
     if "lacks" in declared and not isinstance(declared["lacks"], Mapping):
         declared["lacks"] = dict.fromkeys(declared["lacks"], "said to be lacking")
     message = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
-    worker = Worker(message)
+    is_foreign = foreign.is_path(asked["fn"])
+    worker = Worker(message, how.timeout if is_foreign else None)
     try:
         made = _trusted(_described(_started(worker, asked), worker), asked)
         declared["lacks"] = {**made.lacks, **declared.get("lacks", {})}
@@ -112,6 +114,9 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
         told = worker.start()
     except Died as died:
+        if worker.first is not None:  # a program or a library, which is not imported
+            name, when = candidate.shown(asked), "on the plainest call" if worker.trying else "when it is loaded"
+            raise Unusable(f"check: {name} fails {when}: {died}" + LONGER * (died.how == "timeout")) from died
         if not worker.trying:
             raise Unusable(f"check: {asked['fn']}: when it was imported: {died}") from died
         worker.candidate |= {"arrays": worker.trying}

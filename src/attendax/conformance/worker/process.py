@@ -95,13 +95,14 @@ class Worker:
         limit, left: seconds that it may take for what is judged now, and what is left of them.
         taken: seconds that its last call took.
         trying: with which arrays it tried the plainest call last.
+        first: seconds that each of the plainest calls may take, apart from the start; as that unless given.
         serves: the module whose ``main`` the process runs.
     """
 
     serves = "attendax.conformance.worker.serve"
 
-    def __init__(self, candidate: dict[str, Any]) -> None:
-        self.candidate, self.taken, self.trying = candidate, 0.0, ""
+    def __init__(self, candidate: dict[str, Any], first: float | None = None) -> None:
+        self.candidate, self.first, self.taken, self.trying = candidate, first, 0.0, ""
         self.allow(IMPORT)
         self.child: Child | None = None
         bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
@@ -134,7 +135,7 @@ class Worker:
             Died: there is none, or none that can be read.
         """
         if self.child is None and "raised" in (told := self.start()):
-            raise Died(f"when it was imported again it raised {told['raised']}")
+            raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
         folder = ""
         try:
             folder = self._folder(request)
@@ -164,7 +165,7 @@ class Worker:
         return tempfile.mkdtemp(dir=home)
 
     def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        child = self.child
+        child, limit = self.child, max(seconds, self.limit)
         assert child is not None
         with contextlib.suppress(OSError):  # it is gone, as an event says
             child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
@@ -175,9 +176,11 @@ class Worker:
                 if "trying" not in told:
                     return told
                 self.trying = str(told["trying"])
+                if self.first is not None:
+                    seconds = limit = self.first
         except queue.Empty:
             self.stop()
-            raise Died(f"no answer in {max(seconds, self.limit):.3g} seconds", "timeout") from None
+            raise Died(f"no answer in {limit:.3g} seconds", "timeout") from None
         except Died:
             self.stop()
             raise

@@ -54,6 +54,8 @@ class Program:
                 found = read_results(folder, most)
             except ValueError as error:
                 raise Died(f"its answer cannot be read: {error}") from error
+            except FileNotFoundError as error:
+                raise Died("it removed the folder of its case") from error
             if status and not isinstance(found, tuple):
                 raise Died(f"its process {ended(status)}" + (f"; it said: {said}" if said else ""))
             return answered(found)
