@@ -325,6 +325,16 @@ def test_layers_that_differ_at_other_sizes_alone():
     assert says(found.text(), ("Not explained", "x (1, 9, 16), F=20"))
 
 
+def test_sizes_at_which_a_layer_raises_are_told():
+    def one(params, x):
+        return block(params, x.reshape(-1, 5, 8), 2, relu)
+
+    found = diff(one, lambda params, x: block(params, x, 2, relu), layers=True)
+    assert found.equal
+    assert found.checked.cases == 4
+    assert "Not compared: some of the sizes (B, T, M, F) (2, 5, 8, 12), (1, 9, 16, 20)" in found.text()
+
+
 def test_gelu_is_told_apart_whatever_the_eps():
     """As in Gemma: RMS norms of 1 + scale, with eps 1e-6 and 1e-5."""
 

@@ -14,6 +14,7 @@ from .describing_layers import Layer
 from .examples import Equality
 from .folders import Folders
 from .forms import Form
+from .layers import SIZES
 from .remote import Function, function
 
 HEADS, FOLDER = 2, "folder:"
@@ -213,8 +214,10 @@ def _unknown(one: Function, other: Function, a: Description, b: Description) -> 
 def compare_layers(a: Layer, b: Layer) -> Report:
     """The report on two layers that are described."""
     plain = describing_layers.equality(a, lambda params, x, **options: b.fn(params, x, **options))
+    sizes = ", ".join(str(x[:4]) for x in SIZES)
+    notes = (f"some of the sizes (B, T, M, F) {sizes}, at which A raises",) * (plain.cases < describing_layers.CASES)
     if plain.worst is None:
-        return Report((), checked=plain)
+        return Report((), checked=plain, notes=notes)
     found = tuple(describing_layers.differences(a, b))
     if unknown := " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known):
         said = f"{unknown} is none of the layers that are known"
@@ -226,4 +229,4 @@ def compare_layers(a: Layer, b: Layer) -> Report:
     if checked.worst is not None:
         why = f"an adapter makes them equal at the sizes that were searched, and not for {checked.worst.said}"
         return Report(found, why=why)
-    return Report(found, code, around, "", checked)
+    return Report(found, code, around, "", checked, notes)
