@@ -35,6 +35,9 @@ WORDS = {
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
+OF_NUMBERS = ("scale", "always", "causal", "window", "order", "masking", "heads", "empty", "lse")  # told if seen
+
+
 class Difference(NamedTuple):
     """One convention by which the two differ, in words; ``shown`` is the smallest input that shows it."""
 

@@ -224,7 +224,16 @@ class _Describing:
             form.offering("window", Option(name, x)).but(window=way)
             for x, way in itertools.product(ways.WINDOWS, rules)
         ]
-        return self.settle(variants, probes)
+        found = self.settle(variants, probes)
+        return found if found is None or found.options["window"].form == "a number" else self._two_sides(found)
+
+    def _two_sides(self, form: Form) -> Form | None:
+        """The same, if the two numbers are what is seen to the left and to the right."""
+        given = form.offering("window", form.options["window"]._replace(form="a number"))
+        pairs = [(3, 0), (0, 2)] + [(-1, -1), (-1, 0)] * (
+            -1 in (self.fn.defaults.get(given.options["window"].name) or ())
+        )
+        return form if self.settle([given], [self.probe(window=pair) for pair in pairs]) else None
 
     def _lse(self, form: Form, name: str) -> Form | None:
         variants = [

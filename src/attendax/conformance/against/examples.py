@@ -85,6 +85,25 @@ def narrow() -> list[Probe]:
     return found
 
 
+def as_said(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe], name: str) -> Iterator[Probe]:
+    """Those on which each of the two does what its form says, and that show which convention of that name it has."""
+    for probe in probes:
+        try:
+            if all(_shows(fn, form, probe, name) for fn, form in ((a, one), (b, other))):
+                yield probe
+        except Failed:
+            continue
+
+
+def _shows(fn: Call, form: Form, probe: Probe, name: str) -> bool:
+    """Whether the function gives what its form says, and would give something else without a key, if that is asked."""
+    right = forms.attention(probe.arrays, form.how, **probe.options)
+    if distance(ask(fn, dataclasses.replace(form, how=forms.LAW), probe), right) > 10 * TOLERANCE:
+        return False
+    others = [x for x in forms.EMPTY if x != form.how["empty"]] if name == "empty" else []
+    return all(distance(forms.attention(probe.arrays, form.but(empty=x).how, **probe.options), right) for x in others)
+
+
 def smallest(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]) -> str:
     """The first input on which the two give other numbers, and what they give; empty where none does."""
     for probe in probes:
@@ -110,7 +129,8 @@ def _told(probe: Probe, grouped: bool) -> str:
     sizes = f"T={T}, S={S}, D={D}" if N == 1 else f"N={N}, G={G}, T={T}, S={S}, D={D}"
     for name, x in zip(("query", "key", "value"), probe.arrays, strict=True):
         words.append(f"{name} {_array(x)}")
-    words += [f"{name} {_array(x) if isinstance(x, np.ndarray) else x}" for name, x in probe.options.items()]
+    options = {name.removeprefix(forms.GIVEN): x for name, x in probe.options.items()}
+    words += [f"{name} {_array(x) if isinstance(x, np.ndarray) else x}" for name, x in options.items()]
     return f"{sizes}: {', '.join(words)}"
 
 

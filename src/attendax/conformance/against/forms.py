@@ -29,6 +29,7 @@ SIDES = {
     "on both sides": "abs(j - {i}) <= {r}",
     "before, and all that comes after": "j >= {i} - ({r})",
 }
+PAIR = "((j >= {i} - {w}[0]) | ({w}[0] < 0)) & ((j <= {i} + {w}[1]) | ({w}[1] < 0))"  # left, right; -1 is no limit
 ALIGNED = {"the start": "i", "the end": "(i + S - T)"}
 STEPS = {
     "scale": "scores = scores * scale",
@@ -44,6 +45,7 @@ MASKING = ("minus infinity", "weights set to 0 after the softmax", "scores set t
 EMPTY = ("0", "the mean of the values", "NaN")
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
+GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 REFUSED = "refused"  # of bfloat16 arrays
 LAW: dict[str, str] = {
     "scale": "1/sqrt(D)", "heads": "repeat", "causal": "aligned to the start", "always": "", "order": ORDERS[0],
@@ -115,6 +117,11 @@ def window_rule(window: str) -> str:
     return SIDES[side].format(i=ALIGNED[aligned], r=REACH[reach])
 
 
+def pair_rule(window: str, name: str = "w") -> str:
+    """The same where a window is two numbers, to the left and to the right."""
+    return PAIR.format(i=ALIGNED[window.split("/")[2]], w=name)
+
+
 def attention(
     inputs: tuple[np.ndarray, ...],
     how: Mapping[str, str],
@@ -124,7 +131,7 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     softcap: float | None = None,
-    window: int | None = None,
+    window: int | tuple[int, int] | None = None,
     return_lse: bool = False,
 ) -> tuple[np.ndarray, ...]:
     """Arrays (B, N, T, D), (B, G, S, D), (B, G, S, V), by the conventions ``how``: out and, if asked, lse."""
@@ -136,7 +143,8 @@ def attention(
     key, value = key[:, heads], value[:, heads]
     rules = [how["always"] or how["causal"]] if is_causal or how["always"] else []
     allowed = np.ones((1, 1, T, S), bool) if mask is None else mask
-    for rule in [CAUSAL[x] for x in rules] + ([window_rule(how["window"])] if window is not None else []):
+    seen = pair_rule if isinstance(window, tuple) else window_rule
+    for rule in [CAUSAL[x] for x in rules] + ([seen(how["window"])] if window is not None else []):
         allowed = allowed & eval(rule, known)
     scores = query @ key.swapaxes(-1, -2)
     known |= {"scale": eval(SCALES[how["scale"]], known) if scale is None else scale, "softcap": softcap, "bias": bias}

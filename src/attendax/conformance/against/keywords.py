@@ -2,7 +2,7 @@
 
 import re
 
-from .forms import CAUSAL, EMPTY, MASKING, REACH, SCALES, STEPS, Form, Option, window_rule
+from .forms import CAUSAL, EMPTY, GIVEN, MASKING, REACH, SCALES, STEPS, Form, Option, pair_rule, window_rule
 from .results import NO_MAXIMUM
 from .ways import RANKS, SCALINGS, WINDOWS, mask_from, mask_to
 
@@ -54,6 +54,8 @@ class Keywords:
         a, b = self.a, self.b
         if name not in a.options or name not in b.options:
             return name in a.options
+        if name == "window" and a.options[name].form == "both sides" != b.options[name].form:
+            return True  # the two sides may differ
         if name == "window":  # another number may do
             return a.how[name].split("/")[1:] != b.how[name].split("/")[1:]
         return a.how["causal"] != b.how["causal"]
@@ -82,7 +84,8 @@ class Keywords:
         if mine is None or passed or default is not None:
             self.words[name] = value
             return []
-        return [f"if {mine.name} is not None:\n    options[{name!r}] = {value}"]
+        own = [f"options[{name!r}] = {self.words.pop(name)}"] if name in self.words else []
+        return [*own, f"if {mine.name} is not None:\n    options[{name!r}] = {value}"]
 
     def _options(self) -> list[str]:
         """The keywords of ``b``, from those of ``a``."""
@@ -102,6 +105,8 @@ class Keywords:
         for name, value in (("is_causal", lambda x: x.name), ("window", self._window)):
             if name in a.options and not self._rule_differs(name) and not self.empties:
                 lines += self._give(b.options[name].name, value(a.options[name]), a.options[name])
+        for key in (x for x in a.options if x.startswith(GIVEN)):
+            lines += self._give(b.options[key].name, a.options[key].name, a.options[key])
         return [*lines, *self._scale()]
 
     def _ranked(self, bias: Option) -> str:
@@ -120,8 +125,8 @@ class Keywords:
                 continue
             rule = CAUSAL[a.how["causal"]]
             if name == "window":
-                w = WINDOWS[option.form][1].format(x=option.name)
-                rule = re.sub(r"\bw\b", w, window_rule(a.how["window"]))
+                rule = re.sub(r"\bw\b", option.name, window_rule(a.how["window"]))
+                rule = pair_rule(a.how["window"], option.name) if option.form == "both sides" else rule
             asked = option.name if name == "is_causal" else f"{option.name} is not None"
             lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")
         return lines

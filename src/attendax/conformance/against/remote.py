@@ -23,7 +23,7 @@ from ..worker.process import Worker, answered
 from ..worker.serve import answer_in, raised
 from ..worker.serve import main as serve
 
-TIMEOUT = 60.0  # seconds of a call
+TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))
 IMPORTS = {"jax": "import jax.numpy as xp", "numpy": "import numpy as xp", "torch": "import torch as xp"}
 FOUND = {  # Python that finds a function which no module has
@@ -108,7 +108,7 @@ class There(Worker):
 
     def __init__(self, path: str) -> None:
         super().__init__({"path": path})
-        self.path = path
+        self.path, self.spent = path, 0.0
         try:
             told = self.start()
         except Died as died:
@@ -117,7 +117,8 @@ class There(Worker):
         if "raised" in told:
             self.close()
             raise Refusal(f"{path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
-        self.names, self.required, self.defaults = told["names"], told["required"], told["defaults"]
+        self.names, self.required = told["names"], told["required"]
+        self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
 
     def __call__(self, *arrays: Any, **options: Any) -> tuple[np.ndarray, ...]:
         """As ``Here``."""
@@ -134,6 +135,14 @@ class There(Worker):
             found = answered(self.call(request, ""))
         except NoNumbers as error:
             raise Failed(str(error.args[-1])) from error
+        except Died as died:
+            if died.how == "timeout":
+                raise Refusal(f"{self.path}: a call with {len(arrays)} small arrays: {died.args[0]}") from died
+            raise
+        finally:
+            self.spent += self.taken
+        if self.spent > WHOLE:
+            raise Refusal(f"{self.path}: its calls took {WHOLE:.0f} seconds, too long to compare; make it quicker")
         return tuple(found[name] for name in LEAVES if name in found)
 
     def kind(self) -> str:
@@ -175,8 +184,12 @@ def _parameters(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:
     except (TypeError, ValueError):  # compiled: its documentation begins with its signature
         return _documented(fn)
     parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty and isinstance(p.default, PLAIN)}
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty and _is_plain(p.default)}
     return [p.name for p in parameters], [p.name for p in parameters if p.default is p.empty], defaults
+
+
+def _is_plain(x: Any) -> bool:
+    return isinstance(x, PLAIN) or (isinstance(x, tuple) and all(isinstance(y, PLAIN) for y in x))
 
 
 def _documented(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:

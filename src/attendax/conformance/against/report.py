@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from attendax.exits import Refusal
 
 from ..worker.errors import Failed
-from . import comparing, describing, describing_layers, examples, folders, writing, writing_layers
+from . import comparing, describing, describing_layers, direct, examples, folders, forms, writing, writing_layers
 from .asking import Call
 from .comparing import Difference
 from .describing import Description
@@ -125,19 +125,27 @@ def compare(one: Function, other: Function, a: Description, b: Description) -> R
     """The report on two functions that are described."""
     if not (a.known and b.known):
         return _unknown(one, other, a, b)
-    found = []
+    found, unseen = [], False
     for difference, form, probes in comparing.differences(a, b):
-        shown = examples.smallest(one, other, a.form, form, probes)
-        if shown or difference.name != "empty":  # both may have the same rows without a key, or none
+        named = difference.name in comparing.OF_NUMBERS
+        asked = examples.as_said(one, other, a.form, form, probes, difference.name) if named else probes
+        shown = examples.smallest(one, other, a.form, form, asked)
+        if shown or not named:
             found.append(difference._replace(shown=shown or difference.shown))
+        unseen |= difference.name == "empty" and not shown
+    if unseen:  # what nobody has seen is said of neither
+        known = a if b.form.how["empty"] == forms.EMPTY[0] else b
+        a, b = (x._replace(form=x.form.but(empty=known.form.how["empty"])) for x in (a, b))
     sizes = max(a.sizes, b.sizes, key=lambda x: x == describing.SQUARE)
     if not found:
         mine, theirs = _common(a.form, b.form), _common(b.form, a.form)
         checked = examples.equality(one, other, mine, theirs, sizes)
-        notes = _notes(a, b, set(mine.options))
-        return Report((), "", "", _example(one, other, mine, theirs, checked), checked, notes)
-    notes = _notes(a, b, set(_answerable(a.form, b.form).options))
-    why = ""
+        why, notes = _example(one, other, mine, theirs, checked), _notes(a, b, set(mine.options))
+        if not why:
+            also = direct.compared(one, other, a, b, mine, theirs)
+            why, notes = also.example, _notes(a, b, set(mine.options), also.names)
+        return Report((), "", "", why, None if why else checked, notes)
+    why, notes = "", _notes(a, b, set(_answerable(a.form, b.form).options))
     for around, (mine, theirs, fn, inner) in {
         "B": (a.form, b.form, one, other),
         "A": (b.form, a.form, other, one),
@@ -149,10 +157,25 @@ def compare(one: Function, other: Function, a: Description, b: Description) -> R
             why = why or f"there is no adapter around {around}: {error}"
             continue
         checked, example = _checked(fn, inner, form, text, sizes)
-        if checked.worst is None and checked.cases:
-            return Report(tuple(found), text, around, "", checked, notes)
+        if not example:
+            own, others = (a, b) if around == "B" else (b, a)
+            also = direct.compared(fn, inner, own, others, form, theirs)
+            notes = _notes(a, b, set(form.options), also.names)
+            example = also.example
+            if not example:
+                return Report(tuple(found), text, around, "", checked, notes)
+        example = example if around == "B" else _turned(example)
         why = why or f"under an adapter around {around} the two still differ: {example}"
     return Report(tuple(found), "", "", why, None, notes)
+
+
+def _turned(example: str) -> str:
+    """With the letters of the two the other way around."""
+    before, _, after = example.rpartition(": A gives ")
+    mine, _, theirs = after.partition("; B " if "; B raises " in after else ", B ")
+    if "; B raises " in after:
+        return f"{before}: B gives {mine}; A {theirs}"
+    return f"{before}: A gives {theirs}, B {mine}"
 
 
 def _checked(fn: Function, inner: Function, form: Form, text: str, sizes: tuple[int, ...]) -> tuple[Equality, str]:
@@ -183,16 +206,20 @@ def _answerable(mine: Form, theirs: Form) -> Form:
     return dataclasses.replace(mine, options={k: x for k, x in mine.options.items() if k not in lacking})
 
 
-def _notes(a: Description, b: Description, compared: set[str]) -> tuple[str, ...]:
-    """What was not compared."""
+def _notes(
+    a: Description, b: Description, compared: set[str], directly: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """What was not compared: by no convention that both have, nor as it is given to both."""
     found = []
     for letter, x in (("A", a), ("B", b)):
-        whys = dict.fromkeys(x.unknown.values())
-        told = {why: ", ".join(name for name, said in x.unknown.items() if said == why) for why in whys}
+        unknown = {name: why for name, why in x.unknown.items() if name not in directly}
+        whys = dict.fromkeys(unknown.values())
+        told = {why: ", ".join(name for name, said in unknown.items() if said == why) for why in whys}
         found += [f"{letter}'s {names}: {why}" for why, names in told.items()]
     lacking = {"A": set(a.form.options) - compared, "B": set(b.form.options) - set(a.form.options)}
     for letter, x in (("A", a), ("B", b)):
         alone = [option.name or "lse" for name, option in x.form.options.items() if name in lacking[letter]]
+        alone = [name for name in alone if name not in directly]
         found += [f"{', '.join(alone)}, which {letter} alone has"] * bool(alone)
     return tuple(found)
 

@@ -31,7 +31,7 @@ MEANINGS = {
     "1 drops": ("1.0 - {x}", "({x} < 0.5)"),
 }
 SCALINGS = {"a factor": ("{x}", "{x}"), "a divisor": ("1 / {x}", "1 / {x}")}
-WINDOWS = {"a number": ("{x}", "{x}"), "both sides": ("({x}, {x})", "{x}[0]"), "left, right": ("({x}, 0)", "{x}[0]")}
+WINDOWS = {"a number": ("{x}", "{x}"), "both sides": ("({x}, {x})", "{x}[0]")}
 LSE_LAYOUTS = {"BNT": "{x}", "BTN": "{x}.swapaxes(1, 2)"}
 STRAIGHT = {
     "mask": "BNTS/True attends", "bias": "BNTS", "scale": "a factor", "window": "a number", "return_lse": "BNT"

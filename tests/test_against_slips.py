@@ -1,0 +1,160 @@
+"""`attendax diff` of functions that differ by a slip that is no convention: nothing false, and never "Equal"."""
+
+import time
+
+import numpy as np
+import pytest
+
+from attendax.conformance.against import diff, remote, report
+from attendax.exits import Refusal
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def scored(query, key):
+    return query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+
+
+def masked(query, key, value, mask=None):
+    scores = scored(query, key)
+    return softmax(scores if mask is None else np.where(mask, scores, -1e9)) @ value
+
+
+def causal(q, k, v, causal=False):
+    return masked(q, k, v, np.tri(q.shape[-2], k.shape[-2], dtype=bool) if causal else None)
+
+
+def causal_ignored(q, k, v, causal=False):
+    return masked(q, k, v)
+
+
+def first_head(q, k, v, mask=None):
+    return masked(q, k, v, None if mask is None else mask[:, :1])
+
+
+def window(q, k, v, window=None):
+    i, j = np.indices((q.shape[-2], k.shape[-2]))
+    return masked(q, k, v, None if window is None else abs(i - j) < window)
+
+
+def wider(q, k, v, window=None):
+    return globals()["window"](q, k, v, None if window is None else window + 2)
+
+
+def sides(q, k, v, window_size=(-1, -1)):
+    i, j = np.indices((q.shape[-2], k.shape[-2]))
+    left, right = (x if x >= 0 else 99 for x in window_size)
+    return masked(q, k, v, (j >= i - left) & (j <= i + right))
+
+
+def windowed(q, k, v, mask=None, window=None):
+    i, j = np.indices((q.shape[-2], k.shape[-2]))
+    allowed = np.ones(i.shape, bool) if window is None else abs(i - j) <= window
+    return masked(q, k, v, allowed if mask is None else allowed & mask)
+
+
+def left_twice(q, k, v, window_size=(-1, -1)):
+    return sides(q, k, v, (window_size[0], window_size[0]))
+
+
+def one_less(q, k, v, window_size=(-1, -1)):
+    left, right = window_size
+    return sides(q, k, v, (left, right - 1 if right > 0 else right))
+
+
+def biased(q, k, v, bias=None):
+    return softmax(scored(q, k) + (0 if bias is None else bias)) @ v
+
+
+def bias_taken_away(q, k, v, bias=None):
+    return biased(q, k, v, None if bias is None else -bias)
+
+
+def repeated(q, k, v):
+    times = q.shape[1] // k.shape[1]
+    return masked(q, np.repeat(k, times, 1), np.repeat(v, times, 1))
+
+
+def values_tiled(q, k, v):
+    times = q.shape[1] // k.shape[1]
+    return masked(q, np.repeat(k, times, 1), np.tile(v, (1, times, 1, 1)))
+
+
+def first_value(q, k, v, mask=None):
+    return (
+        masked(q, k, v, mask) if mask is None else np.where(mask.any(-1)[..., None], masked(q, k, v, mask), v[:, :, :1])
+    )
+
+
+def logged(q, k, v, return_lse=False):
+    lse = np.log(np.exp(scored(q, k)).sum(-1))
+    return (masked(q, k, v), lse) if return_lse else masked(q, k, v)
+
+
+def log_of_more(q, k, v, return_lse=False):
+    return (masked(q, k, v), logged(q, k, v, True)[1] + 0.5) if return_lse else masked(q, k, v)
+
+
+def sharpened(q, k, v, sharpness=1.0):
+    return masked(q * sharpness, k, v)
+
+
+def sharpened_twice(q, k, v, sharpness=1.0):
+    return masked(q * sharpness**2, k, v)
+
+
+def here(a, b):
+    """The report on two functions, both in this process."""
+    one, other = remote.Here(a), remote.Here(b)
+    return report.compare(one, other, report._described(one, "A"), report._described(other, "B"))
+
+
+SLIPS = [
+    (causal, causal_ignored, "is_causal True"), (masked, first_head, "mask ["), (window, wider, "window 0"),
+    (sides, left_twice, "window (3, 0)"), (sides, one_less, "window 1"), (biased, bias_taken_away, "bias [["),
+    (repeated, values_tiled, "N=4, G=2"), (masked, first_value, "mask [[False"),
+    (logged, log_of_more, "return_lse True"),
+    (sharpened, sharpened_twice, "sharpness 0.25"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b", "shown"), SLIPS, ids=[b.__name__ for _, b, _ in SLIPS])
+def test_an_option_of_both_sets_them_apart(a, b, shown):
+    """The smallest input and both numbers are told, and no keyword that was compared is said not to be."""
+    found = here(a, b)
+    assert not found.explained
+    text = found.text()
+    assert text.startswith("Not explained: ")
+    assert shown in text
+    assert ": A gives " in text
+    assert "alone has" not in text
+    assert here(a, a).equal
+
+
+def test_windows_of_two_sides_by_a_mask():
+    """The adapter has each of the two sides, and -1 as no limit."""
+    found = here(sides, windowed)
+    assert found.explained, found.text()
+    names = {}
+    exec(found.adapter, names)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2, 2, 6, 4)).astype(np.float32) for _ in range(3)]
+    for pair in ((3, 0), (0, 2), (-1, -1), (-1, 0), (2, 2)):
+        np.testing.assert_allclose(
+            names["adapted"](*arrays, window_size=pair), sides(*arrays, window_size=pair), atol=1e-5
+        )
+
+
+def sleeps(query, key, value):
+    time.sleep(60)
+    return value
+
+
+def test_a_call_has_a_time_limit(monkeypatch):
+    """One line, not a limit for each of hundreds of calls."""
+    monkeypatch.setattr(remote, "TIMEOUT", 0.5)
+    with pytest.raises(Refusal, match=r"sleeps: a call with 3 small arrays: no answer in 0\.5 seconds"):
+        diff(masked, sleeps)
