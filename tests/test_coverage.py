@@ -1,5 +1,6 @@
 """What was judged and what was not is part of the verdict."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,6 +11,7 @@ import pytest
 import right_attention
 from attendax.cli import main
 from attendax.conformance import CASES, Case, Finding, Outcome, Report, Verdict, check
+from attendax.conformance.cases import CLAIMS
 from attendax.conformance.cases.kinds import KINDS, kinds_of
 from attendax.conformance.worker.calling import Failed
 
@@ -64,7 +66,8 @@ class TestWhatIsSaid:
         }  # fmt: skip
         assert kinds_of(BY_NAME["refused: mask of integers"], "float32") == {"refusals"}
         assert kinds_of(BY_NAME["bfloat16"], "float32") == {"results", "bfloat16"}
-        assert set().union(*(kinds_of(case, "float32") for case in CASES)) == set(KINDS)
+        every = (*CASES, *itertools.chain(*CLAIMS.values()))
+        assert set().union(*(kinds_of(case, "float32") for case in every)) == set(KINDS)
 
 
 class TestRequire:
