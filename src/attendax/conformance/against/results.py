@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from .forms import EMPTY, HEADS, LSE, REFUSED, Form, Option
-from .ways import BACK, FIRST, INTO, LSE_LAYOUTS, OUT_OF
+from .ways import BACK, FIRST, GIVEN, INTO, LSE_LAYOUTS, OUT_OF
 
 NO_MAXIMUM = "without the maximum"
 LN_2 = "0.6931471805599453"
@@ -36,7 +36,7 @@ class Results(NamedTuple):
             back = "out" if self.looped else BACK[self.b.outcome].format(x="out")
             lines += [f"out = {back}"] if back != "out" else []
             layout = self.a.outcome
-            out = f"out{FIRST[layout]}" if layout in FIRST else INTO[layout].format(x="out")
+            out = f"out{FIRST[layout]}" if layout in FIRST else GIVEN[layout].format(x="out")
         lines += [self._filled()] if self.empties else []
         lines += self._narrowed()
         if not self.lse:

@@ -16,8 +16,14 @@ OUT_OF = {
 }  # fmt: skip
 FIRST = {"NTD": "[0]", "TND": "[0].swapaxes(0, 1)", "BTD": "[:, 0]", "TD": "[0, 0]"}  # a result, where axes lack
 LAYOUTS = tuple(INTO)
-MOVED = (("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"))  # heads elsewhere in the result
-BACK = OUT_OF | {"BT(ND)": OUT_OF["BT(ND)"].replace("heads", "N")}  # of a result
+MOVED = (  # the heads of a result elsewhere than those of the arrays
+    ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
+)  # fmt: skip
+GIVEN = INTO | {"TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)"}  # layouts of a result, and back
+BACK = OUT_OF | {
+    "BT(ND)": OUT_OF["BT(ND)"].replace("heads", "N"),
+    "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, N, -1), 0, 2)",
+}
 ARRAYS = {"": "query, key, value", "qkv": "qkv", "kv": "query, kv"}  # that are given, by what is stacked
 RANKS = {  # of a mask or a bias
     "BNTS": ("{x}", "{x}"), "BTS": ("{x}[:, 0]", "{x}[:, None]"), "TS": ("{x}[0, 0]", "{x}[None, None]"),
