@@ -148,6 +148,72 @@ def test_windows_of_two_sides_by_a_mask():
         )
 
 
+def causal_unless_told(q, k, v, causal=True):
+    return globals()["causal"](q, k, v, causal)
+
+
+def test_a_default_is_not_what_is_always_so():
+    found = here(causal, causal_unless_told)
+    assert [str(x) for x in found.differences] == ["where is_causal is not given: A is not causal; B is causal"]
+    assert found.explained
+
+
+def with_weights(q, k, v, mask=None):
+    return masked(q, k, v, mask).swapaxes(1, 2), softmax(scored(q, k))
+
+
+def always_logged(q, k, v):
+    return logged(q, k, v, return_lse=True)
+
+
+def test_the_first_of_several_results_is_compared():
+    found = here(masked, with_weights)
+    assert found.explained, found.text()
+    assert [x.name for x in found.differences] == ["layout"]
+    assert found.notes == ("B's second result: it always gives several arrays, of which the first is compared",)
+    assert [str(x) for x in here(logged, always_logged).differences] == ["names: A return_lse; B (always)"]
+
+
+def refuses_both(q, k, v, mask=None, causal=False, scale=None):
+    if causal and mask is not None:
+        raise ValueError("not both")
+    q = q if scale is None else q * (scale * q.shape[-1] ** 0.5)
+    return globals()["causal"](q, k, v, causal) if mask is None else masked(q, k, v, mask)
+
+
+def test_what_is_refused_is_in_no_other_order():
+    assert here(masked, refuses_both).notes == ("causal, scale, which B alone has",)
+
+
+def starred(*args):
+    return masked(*args)
+
+
+def nothing():
+    return 1
+
+
+def test_parameters_that_are_no_three_arrays():
+    assert here(masked, starred).explained
+    with pytest.raises(Refusal, match=r"B, .*nothing, has to be given nothing, expected query, key and value"):
+        here(masked, nothing)
+    with pytest.raises(Refusal, match="'' is not module:function"):
+        diff("", masked)
+
+
+def keys_dropped(q, k, v, padding_mask=None):
+    return masked(q, k, v, None if padding_mask is None else ~padding_mask)
+
+
+def test_masks_of_whole_numbers():
+    """~1 is -2, so an adapter asks what is 0."""
+    names = {}
+    exec(here(masked, keys_dropped).adapter, names)
+    mask = np.array([[1, 0, 1], [1, 1, 0]])[None, None]
+    q, k, v = (np.arange(1.0, 1 + 4 * t).reshape(1, 1, t, 4) for t in (2, 3, 3))
+    np.testing.assert_allclose(names["adapted"](q, k, v, mask=mask), masked(q, k, v, mask), rtol=1e-6)
+
+
 def sleeps(query, key, value):
     time.sleep(60)
     return value

@@ -65,7 +65,12 @@ def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
     given = {name: x for name, x in probe.options.items() if name != "return_lse" or form.options["return_lse"].name}
     try:
         found = call(*probe.arrays, **given)
-    except (ValueError, IndexError, TypeError) as error:  # its result has another shape than that layout has
+    except (
+        ValueError,
+        IndexError,
+        TypeError,
+        AttributeError,
+    ) as error:  # of a result of another shape
         raise Failed.by(error) from error
     return found if isinstance(found, tuple) else (found,)
 

@@ -14,6 +14,7 @@ from .keywords import steps
 WORDS = {
     "scale": "scale where none is given",
     "always": "causal whatever is asked",
+    "default": "where is_causal is not given",
     "causal": "causal",
     "window": "window",
     "mask": "mask",
@@ -32,6 +33,7 @@ WORDS = {
 }
 
 
+CAUSAL_OR_NOT = {True: "is causal", False: "is not causal"}
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
@@ -60,6 +62,9 @@ def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Fo
         if key in both and one.options[key].form != other.options[key].form:
             as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
             yield Difference(name, *map(_form_of(key), (one, other))), as_it_is, asking(key)
+    defaults = [x.defaults.get(x.options["is_causal"].name) is True for x in (one, other) if "is_causal" in both]
+    if len(set(defaults)) == 2:
+        yield Difference("default", *(CAUSAL_OR_NOT[x] for x in defaults)), other, []
     for name, words, fields in (("layout", _layout, ("layout", "pack", "returned")), ("arguments", _order, ("order",))):
         if any(getattr(one, x) != getattr(other, x) for x in fields):
             as_it_is = dataclasses.replace(other, **{x: getattr(one, x) for x in fields})
@@ -128,7 +133,7 @@ def _form_of(key: str) -> Callable[[Form], str]:
         if key == "mask":
             rank, meaning = found.split("/")
             return f"{form.options[key].name} ({', '.join(rank)}), {meaning}"
-        return {"return_lse": "lse ({}) has the axes".format}.get(key, "takes {}".format)(found)
+        return {"return_lse": lambda x: f"gives ({', '.join(x)})"}.get(key, "takes {}".format)(found)
 
     return said
 

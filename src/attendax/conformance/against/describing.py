@@ -48,16 +48,30 @@ class _Describing:
         self.fn = fn
         self.unknown: dict[str, str] = {}
         self.answers: dict[Any, Any] = {}
-        self.said, self.ran = "", False
+        self.said, self.ran, self.several = "", False, False
+        causal = [x for x in NAMES["is_causal"] if fn.defaults.get(x) is True]  # it is asked without first
+        self.given: dict[str, Any] = dict.fromkeys(causal, False)
+
+    def _called(self, *given: Any, **options: Any) -> tuple[np.ndarray, ...]:
+        """A call of the function; whether it gives several arrays is kept."""
+        found = self.fn(*given, **options)
+        self.several |= len(found) > 1
+        return found
 
     def description(self) -> Description:
         form, sizes = self._plain()
+        if not sizes and self.given:
+            self.given = {}
+            form, sizes = self._plain()
+        if not sizes and self.several:
+            form, sizes = self._plain(first=True)
         if not sizes:
             if not self.ran:
                 raise Failed(self.said)
             return Description(form, False, {"formula": "no formula that is known"}, GENERAL)
         self.sizes = sizes
         form = dataclasses.replace(form, arrays=self.fn.kind())
+        form = self._second(form) if self.several else form
         form = self._grouped(form)
         free = [name for name in self.fn.names if name not in (*self.fn.required, *HEADS, *IGNORED)]
         for name in list(free):
@@ -102,7 +116,7 @@ class _Describing:
         key = (repr(called), id(probe))
         if key not in self.answers:
             try:
-                self.answers[key] = (probe, ask(self.fn, called, probe))
+                self.answers[key] = (probe, ask(self._called, called, probe))
                 self.ran = True
             except Failed as failed:
                 self.said = self.said or str(failed)
@@ -113,7 +127,19 @@ class _Describing:
         right = forms.attention(probe.arrays, form.how, **probe.options)
         return alike(found, right)
 
-    def _plain(self) -> tuple[Form, tuple[int, ...]]:
+    def _second(self, form: Form) -> Form:
+        """What it gives beside its result: log-sum-exp, or what is not compared."""
+        if found := self._lse(dataclasses.replace(form, first=False), ""):
+            return found
+        self.unknown["second result"] = "it always gives several arrays, of which the first is compared"
+        return dataclasses.replace(form, first=True)
+
+    def _answers(self, form: Form, probe: Probe) -> bool:
+        """Whether it does not refuse that."""
+        self._agrees(form, probe)
+        return self.answers[repr(dataclasses.replace(form, how=forms.LAW)), id(probe)][1] is not None
+
+    def _plain(self, *, first: bool = False) -> tuple[Form, tuple[int, ...]]:
         """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
         required = [name for name in self.fn.required if name not in HEADS]
         heads = next((name for name in self.fn.names if name in HEADS), "")
@@ -121,6 +147,7 @@ class _Describing:
             probe = Probe(arrays(sizes), {})
             for layout in self.layouts(len(required), heads, sizes):
                 always = ["", *forms.CAUSAL]
+                layout = dataclasses.replace(layout, first=first)
                 hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, forms.SCALES)]
                 if found := self.settle(hows, [probe]):
                     return found, sizes
@@ -135,7 +162,7 @@ class _Describing:
                 yield dataclasses.replace(form, returned=given)
 
     def _same_layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
-        form = Form(path=self.fn.path, heads=heads, defaults=self.fn.defaults)
+        form = Form(path=self.fn.path, heads=heads, defaults=self.fn.defaults, given=self.given)
         layouts = [x for x in ways.LAYOUTS if ("(" in x) == bool(heads) or "(" not in x]
         if count == 1 and sizes == SQUARE:
             for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
@@ -264,7 +291,8 @@ class _Describing:
         rules: list[dict[str, Any]] = [{}]
         rules += [{k: asked.pop(k)} for k in every if k in asked and k in ("is_causal", "window")]
         probes = [Probe(arrays(self.sizes), {**asked, **rule}) for rule in rules]
-        found = self.settle(ways, probes)
+        probes = [probe for probe in probes if self._answers(form, probe)]
+        found = self.settle(ways, probes) if probes else form
         if not found:
             self.unknown["order"] = (
                 f"{' and '.join(form.options[k].name for k in asked)} together give what no order gives"

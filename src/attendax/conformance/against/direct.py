@@ -1,14 +1,14 @@
 """What both functions can be given is given to both: no two are called equal that an option of both sets apart."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..worker.errors import Failed
 from . import writing
-from .asking import TOLERANCE, Probe, arrays, ask, distance
+from .asking import TOLERANCE, Call, Probe, arrays, ask, distance
 from .describing import Description
 from .examples import VALUES, no_key, small, smallest
 from .forms import GIVEN, Form, Option
@@ -42,23 +42,28 @@ def compared(one: Function, other: Function, a: Description, b: Description, min
     adapted = other.adapted(text)
     names: set[str] = set()
     for key, option in mine.options.items():
-        if found := smallest(one, adapted, mine, mine, _probes(key, mine)):
+        if found := _first(one, adapted, mine, _probes(key, mine)):
             return Direct(found, frozenset(names))
         as_given = mine.offering(key, Option(option.name, "a number"))
-        if option.form == "both sides" and (found := smallest(one, adapted, as_given, as_given, _pairs(as_given))):
+        if option.form == "both sides" and (found := _first(one, adapted, as_given, _pairs(as_given))):
             return Direct(found, frozenset(names))
     for key, x, y in _shared(one, other, mine, theirs):
         for form, otherwise in _assumed(key, x, y, a.form, b.form, mine, theirs):
             call = other.adapted(writing.adapter(form, otherwise))
             names |= {x, y}
             known = next(iter(form.options))
-            found = smallest(one, call, form, form, _probes(known, form))
+            found = _first(one, call, form, _probes(known, form))
             if not found and form.options[known].form == "both sides":
                 as_given = form.offering(known, Option(x, "a number"))
-                found = smallest(one, call, as_given, as_given, _pairs(as_given))
+                found = _first(one, call, as_given, _pairs(as_given))
             if found:
                 return Direct(found, frozenset(names))
     return Direct(_heads(one, other, mine, theirs), frozenset(names))
+
+
+def _first(one: Call, adapted: Call, form: Form, probes: Iterable[Probe]) -> str:
+    """The smallest input on which an adapter of that form gives something else."""
+    return smallest(one, adapted, form, dataclasses.replace(form, first=False), probes)
 
 
 def _shared(one: Function, other: Function, mine: Form, theirs: Form) -> Iterator[tuple[str, str, str]]:
@@ -146,14 +151,14 @@ def _heads(one: Function, other: Function, mine: Form, theirs: Form) -> str:
         return ""
     if mine.grouped and theirs.grouped:
         call, form = other.adapted(writing.adapter(mine, theirs)), mine
-        return smallest(one, call, form, form, list(small({}, heads=4, groups=2)))
+        return _first(one, call, form, list(small({}, heads=4, groups=2)))
     how = next((x.how["heads"] for x in (mine, theirs) if x.grouped), "repeat")
     form, otherwise = (dataclasses.replace(x, options={}, grouped=True).but(heads=how) for x in (mine, theirs))
     call = other.adapted(writing.adapter(form, otherwise))
     probe = Probe(arrays((1, 4, 3, 5, 4, 4), groups=2), {})
     try:
-        found = ask(one, form, probe), ask(call, form, probe)
+        found = ask(one, form, probe), ask(call, dataclasses.replace(form, first=False), probe)
     except Failed:
         return ""
     apart = distance(*found) > TOLERANCE and all(x[0].shape == (1, 4, 3, 4) for x in found)
-    return smallest(one, call, form, form, [*small({}, heads=4, groups=2), probe]) if apart else ""
+    return _first(one, call, form, [*small({}, heads=4, groups=2), probe]) if apart else ""

@@ -70,6 +70,7 @@ class Form:
         arrays: of which framework.
         layout, order, pack: of the arrays: the axes, which comes when, and on which axis some are stacked ("qkv 2").
         returned: the axes of the result, where they are not those of the arrays.
+        first: whether its result is the first of several arrays, of which no other is known.
         options: by the name in attendax.
         how: of each convention the one that it has, by the names of ``LAW``.
         given: keywords that it is always given.
@@ -84,6 +85,7 @@ class Form:
     order: str = "query, key, value"
     pack: str = ""
     returned: str = ""
+    first: bool = False
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
     how: Mapping[str, str] = dataclasses.field(default_factory=lambda: LAW)
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -165,7 +165,10 @@ def function(fn: Any) -> Function:
         Refusal: there is no such function.
     """
     path, _ = path_in_other_process(fn, "the function")
-    return There(path) if path else Here(fn)
+    try:
+        return There(path) if path else Here(fn)
+    except ValueError as error:
+        raise Refusal(str(error).removeprefix("check: ")) from error
 
 
 def import_line(path: str) -> str:
@@ -183,7 +186,10 @@ def _parameters(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # compiled: its documentation begins with its signature
         return _documented(fn)
+    anything = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if anything and not parameters:  # *args
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty and _is_plain(p.default)}
     return [p.name for p in parameters], [p.name for p in parameters if p.default is p.empty], defaults
 

@@ -117,6 +117,10 @@ def _described(fn: Function, letter: str) -> Description:
     try:
         return describing.describe(fn)
     except Failed as failed:
+        if not failed.said:
+            asks = ", ".join(fn.required) or "nothing"
+            said = f"{letter}, {fn.path}, has to be given {asks}, expected query, key and value, or one array of them"
+            raise Refusal(f"{said}; wrap it in such a function") from failed
         said = f"{letter}, {fn.path}, raises on every call that was tried; the first said: {failed.said}"
         raise Refusal(said) from failed
 
@@ -181,8 +185,9 @@ def _turned(example: str) -> str:
 def _checked(fn: Function, inner: Function, form: Form, text: str, sizes: tuple[int, ...]) -> tuple[Equality, str]:
     """What is printed is run, and compared."""
     adapted = inner.adapted(text)
-    checked = examples.equality(fn, adapted, form, form, sizes)
-    return checked, _example(fn, adapted, form, form, checked)
+    alike = dataclasses.replace(form, first=False)
+    checked = examples.equality(fn, adapted, form, alike, sizes)
+    return checked, _example(fn, adapted, form, alike, checked)
 
 
 def _example(one: Call, other: Call, mine: Form, theirs: Form, checked: Equality) -> str:
@@ -195,15 +200,22 @@ def _example(one: Call, other: Call, mine: Form, theirs: Form, checked: Equality
 
 def _common(mine: Form, theirs: Form) -> Form:
     """With the options of both alone."""
-    options = {k: x for k, x in mine.options.items() if k in theirs.options}
-    return dataclasses.replace(mine, options=options, grouped=mine.grouped and theirs.grouped)
+    form = _without(mine, set(mine.options) - set(theirs.options))
+    return dataclasses.replace(form, grouped=mine.grouped and theirs.grouped)
 
 
 def _answerable(mine: Form, theirs: Form) -> Form:
     """Without the options that nothing around the other can stand for."""
     lacking = {"return_lse", "bias", "softcap"} - set(theirs.options)
     lacking |= {"mask"} if not {"mask", "bias"} & set(theirs.options) else set()
-    return dataclasses.replace(mine, options={k: x for k, x in mine.options.items() if k not in lacking})
+    return _without(mine, lacking)
+
+
+def _without(form: Form, lacking: set[str]) -> Form:
+    """Without those options; of a result that always has a log-sum-exp the first is then taken."""
+    options = {k: x for k, x in form.options.items() if k not in lacking}
+    always = "return_lse" in form.options.keys() - options.keys() and not form.options["return_lse"].name
+    return dataclasses.replace(form, options=options, first=form.first or always)
 
 
 def _notes(

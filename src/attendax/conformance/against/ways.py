@@ -30,8 +30,8 @@ RANKS = {  # of a mask or a bias
     "BS": ("{x}[:, 0, 0]", "{x}[:, None, None]"), "NTS": ("{x}[0]", "{x}[None]"),
 }  # fmt: skip
 MEANINGS = {
-    "True attends": ("{x}", "{x}"),
-    "True drops": ("~{x}", "~{x}"),
+    "True attends": ("{x}", "({x} != 0)"),  # of whole numbers, too
+    "True drops": ("~{x}", "({x} == 0)"),
     "added, -inf drops": ("xp.where({x}, 0.0, -xp.inf)", "({x} > -1e4)"),
     "1 attends": ("1.0 * {x}", "({x} > 0.5)"),
     "1 drops": ("1.0 - {x}", "({x} < 0.5)"),

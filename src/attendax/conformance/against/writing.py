@@ -133,7 +133,7 @@ class _Adapter(Keywords):
         given = ", ".join([arrays, *words])
         self.results = "out, lse" if self.lse else "out"
         always = b.options.get("return_lse")
-        rest = "[0]" if always and not always.name and not self.lse else ""
+        rest = "[0]" if b.first or (always and not always.name and not self.lse) else ""
         return "\n".join([*lines, f"{self.results} = fn({given}<rest>){rest}"])
 
     def _looped(self) -> str:
@@ -146,7 +146,7 @@ class _Adapter(Keywords):
         words = ", ".join(f"{k!r}: {x}" for k, x in self.words.items())
         lines = [f"options |= {{{words}}}"] if words else []
         given = f"**{{k: {at} if getattr(x, 'ndim', 0) else x for k, x in options.items()}}"
-        lines.append(f"rows = [fn({arrays}, {given}) {loop}]")
+        lines.append(f"rows = [fn({arrays}, {given}){'[0]' * b.first} {loop}]")
         lines += ["rows = [x.swapaxes(0, 1) for x in rows]"] if b.layout == "TND" else []
         whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""
         self.lse = None
