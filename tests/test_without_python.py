@@ -38,11 +38,34 @@ WRONG = {  # what a program does, and what the kit finds
     "writes half": ("open(f'{folder}/out.npy', 'wb').write(NPY[:-5])", "out.npy has 7 bytes of numbers, expected 12"),
     "writes text": ("open(f'{folder}/out.npy', 'w').write('1 2 3')", "out.npy is no array of NumPy"),
     "another shape": (ZEROS.strip(), "out has shape (3,), expected (2, 3, 5, 4)"),
+    "names its error first": (
+        "sys.exit('at 3\\n\\x1b[31mTypeError: no bias\\x1b[0m\\n at a\\n at b\\n}\\n\\nNode.js v20')",
+        "exit status 1; it said: TypeError: no bias / at a / at b",
+    ),
+    "writes integers": (
+        "np.save(f'{folder}/out.npy', np.ones(case['results']['out']['shape'], np.int32))",
+        "out is int32, expected float32",
+    ),
+    "writes version 2": (
+        "open(f'{folder}/out.npy', 'wb').write(NPY[:6] + b'\\x02' + NPY[7:])",
+        "out.npy is .npy of version 2.0, expected 1.0",
+    ),
+    "writes too much": ("open(f'{folder}/out.npy', 'wb').write(NPY + b'12')", "14 bytes of numbers, expected 12"),
+    "an error of nothing": (
+        "open(f'{folder}/error.json', 'w').write('{}')",
+        'error.json cannot be read: expected {"kind": "not offered", "said": ["why"]}',
+    ),
+    "an error as text": (
+        """open(f'{folder}/error.json', 'w').write('{"kind": "failed", "said": "too long"}')""",
+        "too long",
+    ),
     "a torn error": ("open(f'{folder}/error.json', 'w').write('{')", "error.json cannot be read"),
 }
 HEAD = """\
 #!{python}
 import json, os, sys
+
+import numpy as np
 
 folder = sys.argv[1]
 case = json.load(open(f"{{folder}}/case.json"))
@@ -93,7 +116,7 @@ def test_a_program_that(what, program):
     does, said = WRONG[what]
     report = judged(program(f"if case['scale'] != 0.5:\n    {does}\n    sys.exit()\n{ZEROS}"), only=["scale given"])
     assert not report.ok
-    assert any(said in outcome.finding.message for outcome in report.cases), [o.told() for o in report.outcomes]
+    assert any(said in outcome.finding.message for outcome in report.cases), [o.told() for o in report.cases]
 
 
 def test_a_program_that_hangs(program):

@@ -23,6 +23,7 @@ TIMES = 64  # as many bytes as those of the request
 WHOLE = ("out.npy", "lse.npy", "rule.npy")  # the last is whether the function has a rule of its own for its gradient
 PREFIXES = ("grad", "tangent", "second", "after", "held")  # of leaves of two words
 KINDS = ("refusal", "not offered", "failed", "no numbers", "died")  # of ``error.json``
+ERROR = '{"kind": "not offered", "said": ["why"]}'
 PREFIXED = ("known", "cotangent", "allowed")  # the names of these arrays begin so
 
 
@@ -132,9 +133,10 @@ def _read_error(path: str) -> tuple[str, list[Any]]:
             told = json.load(file)
             kind, said = told["kind"], told["said"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError("error.json cannot be read") from error
+            raise ValueError(f"error.json cannot be read: expected {ERROR}") from error
+    said = [said] if isinstance(said, str) else said
     if kind not in KINDS or not isinstance(said, list):
-        raise ValueError("error.json says nothing that is known")
+        raise ValueError(f"error.json says nothing that is known: expected {ERROR}")
     return kind, said
 
 
@@ -147,16 +149,21 @@ def read_array(path: str, most: int) -> np.ndarray:
     name = os.path.basename(path)
     with _regular(path, most) as file:
         try:
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("an unknown version")
+            version = np.lib.format.read_magic(file)
+        except Exception as error:
+            raise ValueError(f"{name} is no array of NumPy: it does not begin with \\x93NUMPY") from error
+        if version != (1, 0):
+            raise ValueError(f"{name} is .npy of version {version[0]}.{version[1]}, expected 1.0")
+        try:
             shape, transposed, dtype = np.lib.format.read_array_header_1_0(file)
         except Exception as error:  # whatever a header makes NumPy say
-            raise ValueError(f"{name} is no array of NumPy") from error
+            raise ValueError(f"{name} is no array of NumPy: its header cannot be read") from error
         count, left = math.prod(shape), os.fstat(file.fileno()).st_size - file.tell()
         if dtype.kind not in "fiub":
             raise ValueError(f"{name} is {dtype}, expected real numbers")
-        if count * dtype.itemsize != left:
-            raise ValueError(f"{name} has {left} bytes of numbers, expected {count * dtype.itemsize}: it is torn")
+        if (size := count * dtype.itemsize) != left:
+            torn = ": it is torn" * (left < size)
+            raise ValueError(f"{name} has {left} bytes of numbers, expected {size}{torn}")
         flat = np.fromfile(file, dtype, count)
     if flat.size != count:
         raise ValueError(f"{name} is torn")

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -130,7 +131,7 @@ def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int 
     said = f"{args.folder}: folders {len(recorder.folders)}, of cases {asked}, seed {args.seed}"
     said += f"; asked of functions of Python alone: {cases - asked}" if cases > asked else ""
     if beside is None:
-        return f"{said}. Write the results into the folders, then: attendax judge {args.folder}"
+        return f"{said}. Write the results into the folders, then: attendax judge {shlex.quote(args.folder)}"
     return f"{said}. In {beside} of them lie right_*.npy, and allowed_error_*.npy: how far off each number may be"
 
 

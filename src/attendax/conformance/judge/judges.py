@@ -30,7 +30,7 @@ def value(trial: Trial) -> Finding:
     trial.got = got
     finding = compared(trial, got, wanted)
     if finding.verdict.fails:
-        return _explained(trial, got, finding)
+        return _integers(trial, got) or _explained(trial, got, finding)
     return _dtypes(trial, got) or (Finding(Verdict.CONVENTION, _to_the_end(trial)) if trial.conventions() else finding)
 
 
@@ -47,6 +47,14 @@ def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> F
         if finding.verdict is not Verdict.WRONG or hopeless:
             break
     return finding
+
+
+def _integers(trial: Trial, got: Leaves) -> Finding | None:
+    """Numbers that are wrong since their dtype has no fractions."""
+    leaf = next((leaf for leaf, x in got.items() if x.dtype.kind in "iub"), None)
+    if leaf is None:
+        return None
+    return Finding(Verdict.WRONG, f"{leaf} is {got[leaf].dtype}, expected {trial.dtype}", leaf)
 
 
 def _dtypes(trial: Trial, got: Leaves) -> Finding | None:

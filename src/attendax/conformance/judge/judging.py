@@ -41,8 +41,8 @@ def offers(implementation: Implementation, case: Case, how: How) -> bool:
 
 def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
     if not can_be_asked(implementation, case):
-        what = "programs" if implementation.foreign else f"functions of {implementation.arrays} arrays"
-        reason = f"{what} have none"
+        none = f"functions of {implementation.arrays} arrays have none"
+        reason = "asked of functions of Python alone" if implementation.foreign else none
         return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
     if case.claim and case.claim not in how.claims:
         return Finding(Verdict.NOT_OFFERED, f"{case.claim} is not claimed", lack=case.claim), {}

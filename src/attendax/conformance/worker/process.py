@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,9 @@ sys.path[:] = json.loads(sys.argv.pop())
 import importlib
 importlib.import_module(sys.argv.pop()).main()"""
 IMPORT = 60.0  # seconds that it has at least to start and to import
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # of a terminal
+CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
+NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
 GRACE = 1.0  # seconds in which a process ends that has closed its output
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
@@ -276,9 +280,13 @@ def ended(status: int) -> str:
 
 
 def last_lines(printed: bytes) -> str:
-    """The end of what was printed, on one line."""
-    lines = printed.decode("utf-8", "replace").strip().splitlines()
-    return " / ".join(line.strip() for line in lines[-3:])[-300:]
+    """Three lines of what was printed, on one line: the last, or from an error on, which some runtimes print first."""
+    text = CONTROL.sub("", ESCAPES.sub("", printed.decode("utf-8", "replace")))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = next((k for k, line in enumerate(lines) if NAMES_ERROR.match(line)), len(lines))
+    if named < len(lines) - 3:
+        return " / ".join(lines[named : named + 3])[:300]
+    return " / ".join(lines[-3:])[-300:]
 
 
 def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:
