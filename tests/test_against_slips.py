@@ -214,6 +214,48 @@ def test_masks_of_whole_numbers():
     np.testing.assert_allclose(names["adapted"](q, k, v, mask=mask), masked(q, k, v, mask), rtol=1e-6)
 
 
+def over_heads(q, k, v):
+    weights = np.exp(scored(q, k))
+    return weights / weights.sum(1, keepdims=True) @ v
+
+
+def heads_turned(q, k, v):
+    return masked(q, k[:, ::-1], v[:, ::-1])
+
+
+@pytest.mark.parametrize("slip", [over_heads, heads_turned])
+def test_a_slip_is_no_layout(slip):
+    """Heads that are computed alone would hide it; the function takes them together."""
+    found = here(masked, slip)
+    assert not found.explained
+    assert not found.differences
+    assert ": A gives " in found.text()
+
+
+def layer(params, x):
+    return x @ params["out_kernel"]
+
+
+def test_a_layer_without_the_option():
+    with pytest.raises(Refusal, match="layers are compared with --layers"):
+        here(layer, masked)
+
+
+def test_the_scale_is_no_narrow_softmax():
+    """Both round their scores to bfloat16; only the scale is another."""
+    torch = pytest.importorskip("torch")
+
+    def usual(q, k, v):
+        return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+
+    def unscaled(q, k, v):
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    found = here(unscaled, usual)
+    assert [x.name for x in found.differences] == ["scale"]
+    assert found.explained, found.text()
+
+
 def sleeps(query, key, value):
     time.sleep(60)
     return value

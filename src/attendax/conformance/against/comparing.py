@@ -116,7 +116,7 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
     if differ("dropout") and one.how["dropout"] and other.how["dropout"]:
         yield "dropout", lambda x: x.how["dropout"], []
     for name in ("softmax", "out"):
-        if differ(name) and forms.REFUSED not in (one.how[name], other.how[name]):
+        if differ(name) and not {forms.REFUSED, forms.UNCLEAR} & {one.how[name], other.how[name]}:
             yield name, lambda x, name=name: f"has {x.how[name]}", narrow()  # type: ignore[misc]
 
 

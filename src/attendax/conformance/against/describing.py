@@ -150,8 +150,18 @@ class _Describing:
                 layout = dataclasses.replace(layout, first=first)
                 hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, forms.SCALES)]
                 if found := self.settle(hows, [probe]):
-                    return found, sizes
+                    return (found, sizes) if self.takes(found, probe) else (Form(path=self.fn.path), ())
         return Form(path=self.fn.path), ()
+
+    def takes(self, form: Form, probe: Probe) -> bool:
+        """Whether that is its layout: not if it lacks axes and the function takes whole arrays, to another result."""
+        if "(" in form.layout or set("BN") <= set(form.layout):
+            return True
+        try:
+            found = self._called(*probe.arrays)[0]
+        except Failed:
+            return True
+        return found.shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
 
     def layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
         """Each layout; then those whose result has the heads elsewhere."""
@@ -345,6 +355,7 @@ class _Describing:
             self.unknown["bfloat16 arrays"] = "they give no attention"
             return form.but(out=forms.REFUSED, softmax=forms.REFUSED)
         best = min(apart, key=lambda way: apart[way] * (1 if way == forms.SOFTMAX[0] else 2))
+        best = best if apart[best] == min(apart.values()) else forms.UNCLEAR
         out = str(found[0].dtype)
         return form.but(out="of the query" if out == "bfloat16" else out, softmax=best)
 
@@ -355,7 +366,10 @@ def pair(one: Function, other: Function) -> tuple[Form, Form] | None:
     found: list[list[tuple[Form, tuple[np.ndarray, ...]]]] = []
     for fn in (one, other):
         found.append([])
-        for form in _Describing(fn).layouts(3, "", GENERAL):
+        asked = _Describing(fn)
+        for form in asked.layouts(3, "", GENERAL):
+            if not asked.takes(form, probe):
+                continue
             try:
                 found[-1].append((dataclasses.replace(form, arrays=fn.kind()), ask(fn, form, probe)))
             except Failed:

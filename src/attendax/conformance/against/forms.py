@@ -46,7 +46,7 @@ EMPTY = ("0", "the mean of the values", "NaN")
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
-REFUSED = "refused"  # of bfloat16 arrays
+REFUSED, UNCLEAR = "refused", "unclear"  # of bfloat16 arrays
 LAW: dict[str, str] = {
     "scale": "1/sqrt(D)", "heads": "repeat", "causal": "aligned to the start", "always": "", "order": ORDERS[0],
     "window": "w keys beside its own/on both sides/the start", "masking": MASKING[0], "empty": "0", "lse": "base e",

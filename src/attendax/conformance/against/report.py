@@ -7,7 +7,7 @@ from attendax.exits import Refusal
 
 from ..worker.errors import Failed
 from . import comparing, describing, describing_layers, direct, examples, folders, forms, writing, writing_layers
-from .asking import Call
+from .asking import Call, Probe, arrays
 from .comparing import Difference
 from .describing import Description
 from .describing_layers import Layer
@@ -117,12 +117,13 @@ def _described(fn: Function, letter: str) -> Description:
     try:
         return describing.describe(fn)
     except Failed as failed:
+        hint = "; layers are compared with --layers" if fn.required[:1] == ["params"] else ""
         if not failed.said:
             asks = ", ".join(fn.required) or "nothing"
             said = f"{letter}, {fn.path}, has to be given {asks}, expected query, key and value, or one array of them"
-            raise Refusal(f"{said}; wrap it in such a function") from failed
+            raise Refusal(f"{said}{hint or '; wrap it in such a function'}") from failed
         said = f"{letter}, {fn.path}, raises on every call that was tried; the first said: {failed.said}"
-        raise Refusal(said) from failed
+        raise Refusal(said + hint) from failed
 
 
 def compare(one: Function, other: Function, a: Description, b: Description) -> Report:
@@ -243,9 +244,9 @@ def _unknown(one: Function, other: Function, a: Description, b: Description) -> 
     pair = describing.pair(one, other)
     if pair is None:
         said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
-        return Report(
-            (), "", "", f"{said}; {examples.smallest(one, other, a.form, b.form, examples.asking())}", None, notes
-        )
+        probes = [*examples.asking(), *examples.small({}, heads=2), Probe(arrays(describing.GENERAL), {})]
+        shown = examples.smallest(one, other, a.form, b.form, probes)
+        return Report((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
     plain = [Description(form, True, {}, describing.GENERAL) for form in pair]
     return compare(one, other, *plain)._replace(notes=notes)
 

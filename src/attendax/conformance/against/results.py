@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .forms import EMPTY, HEADS, LSE, REFUSED, Form, Option
+from .forms import EMPTY, HEADS, LSE, REFUSED, UNCLEAR, Form, Option
 from .ways import BACK, FIRST, GIVEN, INTO, LSE_LAYOUTS, OUT_OF
 
 NO_MAXIMUM = "without the maximum"
@@ -59,7 +59,8 @@ class Results(NamedTuple):
         one, other = self.a.how, self.b.how
         if REFUSED in (one["out"], other["out"]):
             return []
-        if one["softmax"] != other["softmax"] and one["out"] == "of the query":
+        clear = UNCLEAR not in (one["softmax"], other["softmax"])
+        if clear and one["softmax"] != other["softmax"] and one["out"] == "of the query":
             return [f"out = {cast(self.b, 'out', 'narrow')}"]
         if one["out"] == other["out"]:
             return []

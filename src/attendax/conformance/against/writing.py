@@ -6,6 +6,7 @@ from .forms import (
     HEADS,
     REFUSED,
     SOFTMAX,
+    UNCLEAR,
     Form,
 )  # fmt: skip
 from .keywords import Keywords
@@ -89,7 +90,7 @@ class _Adapter(Keywords):
     def _casts(self) -> list[str]:
         """Wider arrays, where the softmax of ``b`` is narrower."""
         one, other = self.a.how["softmax"], self.b.how["softmax"]
-        if one == other or REFUSED in (one, other):
+        if one == other or {REFUSED, UNCLEAR} & {one, other}:
             return []
         if one != SOFTMAX[0]:
             raise NoAdapter(f"A has {one}, which no argument of B asks for")
