@@ -34,8 +34,8 @@ QUICK = (
 
 def of(name):
     """The report on a pair, and its module; both functions in this process."""
-    module = importlib.import_module(f"tests.pairs.{name}")
-    a, b = (Here(f"tests.pairs.{name}:{letter}", f"tests.pairs.{name}:{letter}") for letter in "ab")
+    module = importlib.import_module(f"pairs.{name}")
+    a, b = (Here(f"pairs.{name}:{letter}", f"pairs.{name}:{letter}") for letter in "ab")
     if getattr(module, "LAYER", False):
         return module, report.compare_layers(
             describing_layers.describe(a, 2, "A"), describing_layers.describe(b, 2, "B")
@@ -65,7 +65,7 @@ def test_a_pair_of_a_public_thread(name):
     names = {}
     exec(found.adapter, names)
     if getattr(module, "LAYER", False):
-        a = describing_layers.describe(Here(f"tests.pairs.{name}:a", "a"), 2, "A")
+        a = describing_layers.describe(Here(f"pairs.{name}:a", "a"), 2, "A")
         given = {a.keyword: 2} if a.keyword else {}
         again = names["adapted"](describing_layers.drawn(99), describing_layers.inputs(99), **given)
         np.testing.assert_allclose(
@@ -76,7 +76,7 @@ def test_a_pair_of_a_public_thread(name):
 def test_there_are_so_many_pairs():
     assert len(PAIRS) >= 40
     for name in PAIRS:
-        assert "#" in importlib.import_module(f"tests.pairs.{name}").__doc__.split(":")[0]
+        assert "#" in importlib.import_module(f"pairs.{name}").__doc__.split(":")[0]
 
 
 def softmax(scores):

@@ -215,7 +215,7 @@ def test_a_broken_folder(what, home, capfd):
     before = sorted(home.rglob("*"))
     status, said = judged(home, capfd)
     assert status == expected, said
-    assert words in said
+    assert words.replace(" ", "") in said.replace(" ", "")  # a long path is broken where the line ends
     assert (said.startswith("attendax judge: ")) == (status == 2)
     assert sorted(home.rglob("*")) == before
 
