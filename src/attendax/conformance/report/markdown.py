@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from .outcomes import KINDS, Cause, Outcome, Outcomes
-from .summary import about, clean, law_rows, number_of, summary, tables
+from .summary import about, clean, law_rows, summary, tables
 
 
 def escaped(text: str) -> str:
@@ -59,11 +59,7 @@ def _fault(outcome: Outcome) -> str:
 def cause_markdown(cause: Cause, report: Outcomes, level: str = "###") -> str:
     """A cause: what it is, where, the cases that show it, and what can be sent to the maintainers."""
     lines = [f"{level} {cause.harm.value}: {escaped(cause.name)}\n"]
-    told = [f"{number_of(len(cause.cases), 'case')}: {'; '.join(cause.cases[:6])}{'; ...' * (len(cause.cases) > 6)}"]
-    told += [f"where: {cause.where}"] * bool(cause.where)
-    told += [f"tried: {cause.tried} of them computed as if it were so, and equal"] * bool(cause.tried)
-    told += [f"remedy: {cause.remedy}"] * bool(cause.remedy)
-    lines.append("".join(f"- {escaped(line)}\n" for line in told))
+    lines.append("".join(f"- {escaped(f'{name}: {text}')}\n" for name, text in cause.facts().items()))
     if cause.harm.kind != KINDS[-1]:
         lines += ["Ready to be sent:\n", quoted(upstream(cause, report))]
     return "\n".join(lines)

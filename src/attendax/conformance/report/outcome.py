@@ -9,6 +9,16 @@ from ..cases import Case, named
 from ..judge.verdicts import Finding, Verdict
 
 
+def number_of(count: int, of: str) -> str:
+    """How many, as one says it: 1 case, 2 cases."""
+    return f"{count} {of}{'' if count == 1 else 's'}"
+
+
+def times(multiple: float) -> str:
+    """A multiple of what is allowed, in at most seven characters."""
+    return f"{multiple:.2f} x" if multiple < 99.995 else f"{multiple:.0e} x".replace("e+0", "e").replace("e+", "e")
+
+
 class Harm(enum.StrEnum):
     """What a cause does to its users, the worst first."""
 
@@ -51,6 +61,13 @@ class Cause(NamedTuple):
     where: str = ""
     report: str = ""
     script: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """The cases, where it is, what was tried and what to do."""
+        number = len(self.cases)
+        texts = {number_of(number, "case"): "; ".join(self.cases[:6]) + "; ..." * (number > 6), "where": self.where}
+        texts["tried"] = f"{self.tried} of them computed as if it were so, and equal" if self.tried else ""
+        return {name: text for name, text in (texts | {"remedy": self.remedy}).items() if text}
 
 
 class Outcome(NamedTuple):
@@ -99,7 +116,7 @@ class Outcome(NamedTuple):
         unit = " standard deviations" if self.case.judge == "dropped" and (found.allowed or 0) > 1 else ""
         for name, x in (("error", found.error), ("allowed", found.allowed), ("dense formula", found.dense_error)):
             texts |= {name: f"{x:.2g}{unit}"} if x is not None else {}
-        return texts
+        return texts | ({"of allowed": times(self.multiple)} if self.multiple is not None else {})
 
     def told(self) -> str:
         """The verdict, the message and the facts, on one line."""

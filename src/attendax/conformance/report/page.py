@@ -5,27 +5,27 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from ..judge.verdicts import Verdict
-from .outcomes import KINDS, LAWS, Cause, Outcome, Outcomes, Tally
-from .summary import clean, laws_of, number_of, summary, times
+from .outcome import KINDS, Outcome, times
+from .outcomes import LAWS, Outcomes, Tally
+from .summary import about, clean, laws_of, summary
 
-STYLES = {Verdict.OK: "ok", Verdict.CONVENTION: "other", Verdict.BY_DESIGN: "other", Verdict.NOT_OFFERED: "none"}
-STYLES |= {Verdict.NOT_JUDGED: "none"}
-SIGNS = {Verdict.OK: "✓", Verdict.CONVENTION: "~", Verdict.BY_DESIGN: "◦", Verdict.NOT_OFFERED: "–"}
-SIGNS |= {Verdict.NOT_JUDGED: "–"}
-MEANINGS = {
-    Verdict.OK: "as the law says, within what is allowed",
-    Verdict.CONVENTION: "another convention, which the adapter declares; no fault",
-    Verdict.BY_DESIGN: "another contract, which its own documentation or source states; neither a fault nor a pass",
-    Verdict.NOT_OFFERED: "no such argument, or declared; counted apart, never as a pass",
-    Verdict.WRONG: "other numbers, shapes or dtypes",
-    Verdict.LEAK: "what may not matter changes the result",
-    Verdict.NAN: "not a number where there is one",
-    Verdict.SILENT: "an argument ignored, a mistake accepted, a gradient of zeros",
-    Verdict.OBSCURE: "a legal call fails, or an error that does not say what is wrong",
-    Verdict.CRASH: "the process of the function ended, or gave no answer that can be read",
-    Verdict.TIMEOUT: "no answer in time",
-    Verdict.NOT_JUDGED: "no time was left; counted apart, never as a pass",
-}
+BAD = ("bad", "✕")
+VERDICTS = {  # how each looks, its sign, and what it means
+    Verdict.OK: ("ok", "✓", "as the law says, within what is allowed"),
+    Verdict.CONVENTION: ("other", "~", "another convention, which the adapter declares; no fault"),
+    Verdict.BY_DESIGN: (
+        "other", "◦", "another contract, which its own documentation or source states; neither a fault nor a pass",
+    ),
+    Verdict.NOT_OFFERED: ("none", "–", "no such argument, or declared; counted apart, never as a pass"),
+    Verdict.WRONG: (*BAD, "other numbers, shapes or dtypes"),
+    Verdict.LEAK: (*BAD, "what may not matter changes the result"),
+    Verdict.NAN: (*BAD, "not a number where there is one"),
+    Verdict.SILENT: (*BAD, "an argument ignored, a mistake accepted, a gradient of zeros"),
+    Verdict.OBSCURE: (*BAD, "a legal call fails, or an error that does not say what is wrong"),
+    Verdict.CRASH: (*BAD, "the process of the function ended, or gave no answer that can be read"),
+    Verdict.TIMEOUT: (*BAD, "no answer in time"),
+    Verdict.NOT_JUDGED: ("none", "–", "no time was left; counted apart, never as a pass"),
+}  # fmt: skip
 SCRIPT = """
 const reveal = () => {
   const found = document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -84,7 +84,8 @@ def _lead(reports: Sequence[Outcomes]) -> str:
 
 def badge(verdict: Verdict) -> str:
     """A verdict in words, with its sign and colour."""
-    return f'<span class="badge {STYLES.get(verdict, "bad")}">{SIGNS.get(verdict, "✕")} {verdict.value}</span>'
+    style, sign, _ = VERDICTS[verdict]
+    return f'<span class="badge {style}">{sign} {verdict.value}</span>'
 
 
 def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
@@ -115,11 +116,11 @@ def shade(tally: Tally) -> str:
 def result(tally: Tally) -> str:
     """A law in a few characters: how many cases are fine, and of how many; conventions apart."""
     if not tally.judged:
-        return SIGNS[Verdict.NOT_OFFERED]
+        return "–"
     fine = tally.number(Verdict.OK)
     if tally.failed:
         return f"✕ {fine}/{fine + tally.failed}"
-    return f"✓ {fine}" if fine else SIGNS[Verdict.CONVENTION]
+    return f"✓ {fine}" if fine else "~"
 
 
 def _counted(report: Outcomes) -> list[int]:
@@ -141,7 +142,7 @@ def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
 
 def _legend(reports: Sequence[Outcomes]) -> str:
     used = {outcome.verdict for report in reports for outcome in report.cases}
-    items = "".join(f"<li>{badge(v)} <span>{text(MEANINGS[v])}</span></li>" for v in Verdict if v in used)
+    items = "".join(f"<li>{badge(v)} <span>{text(VERDICTS[v][2])}</span></li>" for v in Verdict if v in used)
     cells = (
         "Columns of words: causes of that kind, and cases that differ by design. Columns of laws: ✓ 14, nothing is "
         "wrong in 14 cases; ✕ 2, so many causes have faults under that law; "
@@ -154,10 +155,8 @@ def _legend(reports: Sequence[Outcomes]) -> str:
 
 def _versions(reports: Sequence[Outcomes]) -> str:
     versions = {name: version for report in reports for name, version in report.versions.items()}
-    if not versions:
-        return ""
     items = "".join(f"<li>{text(name)} {text(version)}</li>" for name, version in versions.items())
-    return f'<ul class="line" aria-label="Versions">{items}</ul>'
+    return f'<ul class="line" aria-label="Versions">{items}</ul>' if items else ""
 
 
 def _left_out(left_out: Mapping[str, str]) -> str:
@@ -166,25 +165,17 @@ def _left_out(left_out: Mapping[str, str]) -> str:
 
 
 def _section(k: int, report: Outcomes) -> str:
-    """An implementation: its laws, each to be opened."""
-    how = f"{report.arrays} arrays, {report.dtype}, seed {report.seed}, level {report.level}"
-    laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())
+    """An implementation: its causes, and its laws, each to be opened."""
+    how = ", ".join(f"{name} {what}" for name, what in about(report)[1:] if name != "versions")
     up = '<a class="up" href="#">to the matrix</a>'
     head = f'<h2 id="i{k}">{text(report.name)} <span class="soft">{text(report.version)}</span>{up}</h2>'
-    causes = "".join(map(_cause, report.causes))
-    told = (
-        f'<p class="small">{text(summary(report))} {text(report.coverage)}<br><span class="soft">{text(how)}</span></p>'
+    told = f'{text(summary(report))} {text(report.coverage)}<br><span class="soft">{text(how)}</span>'
+    causes = "".join(
+        _case(f'<span class="badge bad">✕ {cause.harm.value}</span>', cause.name, "", "", cause.facts(), cause.script)
+        for cause in report.causes
     )
-    return f"<section>{head}{told}{f'<ol>{causes}</ol>' if causes else ''}{laws}</section>"
-
-
-def _cause(cause: Cause) -> str:
-    """What is wrong, where, and how many cases show it."""
-    where = f" <code>{text(cause.where)}</code>" if cause.where else ""
-    number = number_of(len(cause.cases), "case")
-    script = f'<div class="script"><pre>{text(cause.script)}</pre></div>' if cause.script else ""
-    told = f"<strong>{cause.harm.value}</strong>: {text(cause.name)}{where} <span class='soft'>({number})</span>"
-    return f"<li>{told}{f'<details><summary>script</summary>{script}</details>' if script else ''}</li>"
+    laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())
+    return f'<section>{head}<p class="small">{told}</p>{causes}{laws}</section>'
 
 
 def _law(k: int, law: str, tally: Tally) -> str:
@@ -192,7 +183,11 @@ def _law(k: int, law: str, tally: Tally) -> str:
     if worst and worst.multiple is not None:
         style = ' class="over"' if worst.multiple > 1 else ""
         measured = f"worst error <b{style}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
-    faults = "".join(_fault(outcome) for outcome in tally.outcomes if outcome.verdict.fails)
+    faults = "".join(
+        _case(badge(o.verdict), o.case.name, o.case.about, o.finding.message, o.facts(), o.reproduction)
+        for o in tally.outcomes
+        if o.verdict.fails
+    )
     order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
     rest = "".join(_row(outcome) for verdict in order for outcome in tally.outcomes if outcome.verdict is verdict)
     table = f'<table class="rest">{rest}</table>' if rest else ""
@@ -204,19 +199,15 @@ def _law(k: int, law: str, tally: Tally) -> str:
     )
 
 
-def _fault(outcome: Outcome) -> str:
-    facts = "".join(f"<div><dt>{name}</dt><dd>{text(fact)}</dd></div>" for name, fact in outcome.facts().items())
-    if outcome.multiple is not None:
-        facts += f"<div><dt>times the allowed</dt><dd>{times(outcome.multiple)}</dd></div>"
-    script = ""
-    if outcome.reproduction:
-        copy = '<button class="copy" type="button">copy</button>'
-        script = f'<div class="script">{copy}<pre>{text(outcome.reproduction)}</pre></div>'
+def _case(kind: str, name: str, asked: str, message: str, facts: Mapping[str, str], script: str) -> str:
+    """A cause or a fault: its facts, and a script that shows it."""
+    rows = "".join(f"<div><dt>{text(fact)}</dt><dd>{text(what)}</dd></div>" for fact, what in facts.items())
+    copy = '<button class="copy" type="button">copy</button>'
+    shown = f'<div class="script">{copy}<pre>{text(script)}</pre></div>' if script else ""
     return (
-        f'<details class="case"><summary>{badge(outcome.verdict)} <span class="name">{text(outcome.case.name)}</span> '
-        f'<span class="soft small">{text(outcome.case.about)}</span></summary>'
-        f'<div class="body"><p class="message">{text(outcome.finding.message)}</p>'
-        f'<dl class="facts">{facts}</dl>{script}</div></details>'
+        f'<details class="case"><summary>{kind} <span class="name">{text(name)}</span> '
+        f'<span class="soft small">{text(asked)}</span></summary>'
+        f'<div class="body"><p class="message">{text(message)}</p><dl class="facts">{rows}</dl>{shown}</div></details>'
     )
 
 

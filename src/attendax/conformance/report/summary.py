@@ -7,19 +7,15 @@ from typing import NamedTuple
 
 from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
-from .outcomes import LAWS, MODEL_LAWS, Outcome, Outcomes
+from .outcome import Outcome, number_of
+from .outcomes import LAWS, MODEL_LAWS, Outcomes
+
+MEASURED = ("error", "allowed", "of allowed")
 
 
 def clean(text: str) -> str:
     """Without characters that a terminal obeys; lines stay."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
-
-
-def times(multiple: float | None) -> str:
-    """A multiple of what is allowed, in at most seven characters."""
-    if multiple is None:
-        return ""
-    return f"{multiple:.2f} x" if multiple < 99.995 else f"{multiple:.0e} x".replace("e+0", "e").replace("e+", "e")
 
 
 class Table(NamedTuple):
@@ -103,11 +99,6 @@ def profile_told(report: Outcomes) -> str:
     return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")
 
 
-def number_of(count: int, of: str) -> str:
-    """How many, as one says it: 1 case, 2 cases."""
-    return f"{count} {of}{'' if count == 1 else 's'}"
-
-
 def _of_causes(report: Outcomes) -> str:
     if not report.causes:
         return ""
@@ -118,12 +109,12 @@ def _of_causes(report: Outcomes) -> str:
 def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of the table of laws: verdicts that occur, and the worst error of each law."""
     kinds = [v for v in Verdict if v is Verdict.OK or any(outcome.verdict is v for outcome in report.cases)]
-    header = ["law", "", *(verdict.value for verdict in kinds), "worst error", "allowed", "of allowed", "in case"]
+    header = ["law", "", *(verdict.value for verdict in kinds), "worst error", *MEASURED[1:], "in case"]
     rows = []
     for law, tally in report.laws().items():
         worst = tally.worst
         facts = worst.facts() if worst else {}
-        measured = [facts.get("error", ""), facts.get("allowed", ""), times(worst.multiple if worst else None)]
+        measured = [facts.get(name, "") for name in MEASURED]
         numbers = [str(tally.number(verdict) or "") for verdict in kinds]
         rows.append([law, LAWS.get(law, ""), *numbers, *measured, worst.case.name if worst else ""])
     return header, rows
