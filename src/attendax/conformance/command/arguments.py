@@ -2,7 +2,7 @@
 
 import argparse
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attendax import writing
@@ -10,13 +10,88 @@ from attendax.exits import Refusal
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS
-from ..adapters.implementation import CAUSAL, PROTOCOL_TRAITS, Implementation
+from ..adapters.implementation import CAUSAL, EMPTY_ROWS, PROTOCOL_TRAITS, Implementation
 from ..cases import profiles
 from ..cases.how import DTYPES, How
 from ..worker.foreign import path_of
 from ..worker.place import implement
 
+OURS = ("check: ", "check_model: ", "export_onnx: ")  # errors that say what the user has to change begin so
+ARRAYS = ("jax", "torch", "numpy")
 REPORTS = ("json", "junit", "markdown", "html")
+ADDS = profiles()
+LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything; the last unless given"
+MORE = f"robust ({ADDS['robust']} more: NaN under masks, extremes, empty sets) or law ({ADDS['law']} more)"
+LIKE_ALL = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
+ALIGNED = "start unless given; end; or decode: the start, but a single query sees all keys"
+GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
+    "what is no function of Python": {
+        "exec": (str, '"./prog {case}"', "a program that reads the folder of a case and writes its results there"),
+        "lib": (str, "FILE", "a library with C functions, as attendax.h has them"),
+        "onnx": (str, "FILE", "a model of ONNX, run by onnxruntime"),
+        "signature": (str, "FILE", "which functions of the library, and the order of their arguments, as JSON"),
+    },
+    "how the function is called": {
+        "adapter": (str, "NAME", "one that ships, or module:function of your own"),
+        "arrays": (ARRAYS, "", "found by trying unless given, those last that the function does not import"),
+        "layout": (str, "BTNH", "of the axes: BNTD, BTND, NTD, TND, TD (H for D), or packed"),
+        "rename": (list, "mask=attn_mask", "keywords of other names"),
+        "mask_true": (("attend", "drop"), "", "what True in a mask means; attend unless given"),
+        "causal": (CAUSAL, "", f"where is_causal is aligned: {ALIGNED}"),
+        "empty_rows": (EMPTY_ROWS, "", "of a query without keys; zero unless given"),
+        "lse_base": (float, "2", "of its log-sum-exp; e unless given"),
+        "lacks": (list, "TRAIT", 'what it does not offer, such as "grouped heads"; all traits are listed below'),
+        "backward": (str, "module:function", "its gradients by hand"),
+    },
+    "what is judged": {
+        "only": (list, "L6", "laws, parts of the names of cases, and keywords"),
+        "level": (str, "LEVEL", LEVELS),
+        "profile": (str, "PROFILE", f"numbers ({ADDS['numbers']} cases), {MORE}; numbers unless given"),
+        "dtype": (str, "DTYPE", "float32, float64, bfloat16 or float16"),
+        "seed": (int, "N", "of the numbers; drawn unless given"),
+        "sizes": (str, "B=2,N=8,D=64", "of axes B, N, G, T, S, D, V: every case that fits them"),
+        "precision": (str, "P", "of float32 products: highest, tf32 or bf16"),
+        "budget": (float, "SECONDS", "for cases at sizes as people run them; %(default)g unless given, 0 for none"),
+        "claims": (list, "CLAIM", "what it claims, and is asked beside all else: row-invariance"),
+    },
+    "what else is asked": {
+        "repeat": (int, "K", "how often each is judged, every second time with other numbers; 3 where that is cheap"),
+        "device": (str, "cuda:0", "where the arrays are made"),
+        "require": (
+            list,
+            "KIND",
+            "what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
+        ),
+        "known_failures": (str, "FILE", 'lines "skip CASE" and "xfail CASE  # why"'),
+    },
+    "where and how long": {
+        "timeout": (float, "SECONDS", "for one case; 60 unless given"),
+        "total_timeout": (float, "SECONDS", "for all; what is left then is not judged"),
+        "in_process": (
+            bool,
+            "",
+            "call it in this process, for a debugger; else in one that does not know what is right",
+        ),
+    },
+    "many candidates": {
+        "candidates": (str, "DIR", "each file *.py of it, by itself; --json FILE gets a line for each, as it is done"),
+        "function": (str, "NAME", "of each file; attention unless given, or the only public one"),
+        "workers": (int, "K", "how many at a time; half as many as there are cores"),
+    },
+    "what is written": {
+        **{kind: (str, "FILE", f"the report as {kind}; - is standard output") for kind in REPORTS},
+        "quiet": (bool, "", "no progress on standard error"),
+        "reproduce": (str, "CASE", "the script of one case alone; else one for each cause"),
+        "list_cases": (bool, "", "print the cases that would run, and stop"),
+        "list_adapters": (bool, "", "print the adapters that ship, and stop"),
+        "all_installed": (bool, "", "every adapter whose library is installed"),
+        "all_models": (bool, "", "models and layers of each library that is installed"),
+        "output": (str, "DIR", LIKE_ALL),
+    },
+}
+DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest", "budget": 60.0, "timeout": 60.0}
+CALLED, NUMBERS = tuple(GROUPS["how the function is called"]), tuple(GROUPS["what is judged"])
+WRITTEN = (*REPORTS, "quiet", "reproduce")
 SAID = """\
 The function takes (query, key, value, *, mask, bias, is_causal, scale, ...) on arrays (B, N, T, D); what its signature
 does not name is not offered. Exit status: 0 nothing is wrong, 1 something is, 2 refused. With --all-installed: 1 if
@@ -30,107 +105,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traits = textwrap.fill(f"What --lacks takes: {', '.join(PROTOCOL_TRAITS)}.", 120)
     parser.epilog = f"{SAID}\n{traits}"
     parser.add_argument("target", nargs="?", metavar="FUNCTION", help="module:function, or the name of an adapter")
-    add_foreign(parser)
-    how = parser.add_argument_group("how the function is called")
-    how.add_argument("--adapter", metavar="NAME", help="one that ships, or module:function of your own")
-    about = "found by trying unless given, those last that the function does not import"
-    how.add_argument("--arrays", choices=("jax", "torch", "numpy"), help=about)
-    how.add_argument("--layout", metavar="BTNH", help="of the axes: BNTD, BTND, NTD, TND, TD (H for D), or packed")
-    how.add_argument("--rename", nargs="+", action="extend", metavar="mask=attn_mask", help="keywords of other names")
-    how.add_argument("--mask-true", choices=("attend", "drop"), help="what True in a mask means; attend unless given")
-    about = (
-        "where is_causal is aligned: start unless given; end; or decode: the start, but a single query sees all keys"
-    )
-    how.add_argument("--causal", choices=CAUSAL, help=about)
-    how.add_argument("--empty-rows", choices=("zero", "mean", "nan"), help="of a query without keys; zero unless given")
-    how.add_argument("--lse-base", type=float, metavar="2", help="of its log-sum-exp; e unless given")
-    about = 'what it does not offer, such as "grouped heads"; all traits are listed below'
-    how.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help=about)
-    how.add_argument("--backward", metavar="module:function", help="its gradients by hand")
-    add_numbers(parser)
-    what = parser.add_argument_group("what else is asked")
-    about = "how often each case is judged, every second time with other numbers; 3 where that is cheap"
-    what.add_argument("--repeat", type=int, metavar="K", help=about)
-    what.add_argument("--device", metavar="cuda:0", help="where the arrays are made")
-    add_demands(what)
-    where = parser.add_argument_group("where and how long")
-    about = "seconds for one case; 60 unless given"
-    where.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=about)
-    about = "seconds for all; what is left then is not judged"
-    where.add_argument("--total-timeout", type=float, metavar="SECONDS", help=about)
-    about = "call the function in this process, for a debugger; else in one that does not know what is right"
-    where.add_argument("--in-process", action="store_true", help=about)
-    many = parser.add_argument_group("many candidates")
-    about = "each file *.py of the folder, by itself; --json FILE gets a line for each, as it is done"
-    many.add_argument("--candidates", metavar="DIR", help=about)
-    about = "of each file; attention unless given, or the only public one"
-    many.add_argument("--function", metavar="NAME", help=about)
-    many.add_argument("--workers", type=int, metavar="K", help="how many at a time; half as many as there are cores")
-    out = add_reports(parser)
-    out.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    out.add_argument(
-        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
-    )
-    out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
-    out.add_argument("--list-adapters", action="store_true", help="print the adapters that ship, and stop")
-    out.add_argument("--all-installed", action="store_true", help="every adapter whose library is installed")
-    about = "models and layers of each library that is installed"
-    out.add_argument("--all-models", action="store_true", help=about)
-    about = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
-    out.add_argument("--output", metavar="DIR", help=about)
+    for title, options in GROUPS.items():
+        add(parser, title, options)
 
 
-def add_demands(what: Any) -> None:
-    """The arguments that say when a report is not ok, whatever was found."""
-    what.add_argument(
-        "--require", nargs="+", action="extend", metavar="KIND",
-        help="what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
-    )  # fmt: skip
-    what.add_argument("--known-failures", metavar="FILE", help='lines "skip CASE" and "xfail CASE  # why"')
-
-
-def add_reports(parser: argparse.ArgumentParser) -> Any:
-    """The arguments that name the reports; gives their group."""
-    out = parser.add_argument_group("what is written")
-    for kind in REPORTS:
-        out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
-    return out
-
-
-def add_numbers(parser: argparse.ArgumentParser, *, budget: float = 60.0) -> None:
-    """The arguments that choose the cases and their numbers."""
-    what = parser.add_argument_group("what is judged")
-    what.add_argument(
-        "--only", nargs="+", action="extend", metavar="L6", help="laws, parts of the names of cases, and keywords"
-    )
-    what.add_argument(
-        "--level",
-        default="everything",
-        metavar="LEVEL",
-        help="forward, gradient (and forward), backward (gradients alone) or everything; the last unless given",
-    )
-    adds = profiles()
-    about = f"numbers ({adds['numbers']} cases), robust ({adds['robust']} more: NaN under masks, extremes, empty sets)"
-    what.add_argument("--profile", metavar="PROFILE", help=f"{about} or law ({adds['law']} more); numbers unless given")
-    what.add_argument("--dtype", default="float32", metavar="DTYPE", help="float32, float64, bfloat16 or float16")
-    what.add_argument("--seed", type=int, metavar="N", help="of the numbers; drawn unless given")
-    what.add_argument("--sizes", metavar="B=2,N=8,D=64", help="of axes B, N, G, T, S, D, V: every case that fits them")
-    what.add_argument("--precision", default="highest", metavar="P", help="of float32 products: highest, tf32 or bf16")
-    about = f"seconds for cases at sizes as people run them; {budget:g} unless given, 0 for none"
-    what.add_argument("--budget", type=float, default=budget, metavar="SECONDS", help=about)
-    about = "what it claims, and is asked beside all else: row-invariance"
-    what.add_argument("--claims", nargs="+", action="extend", metavar="CLAIM", help=about)
-
-
-def add_foreign(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name what is judged where it is no function of Python."""
-    other = parser.add_argument_group("what is no function of Python")
-    about = "a program that reads the folder of a case and writes its results there"
-    other.add_argument("--exec", metavar='"./prog {case}"', help=about)
-    other.add_argument("--lib", metavar="FILE", help="a library with C functions, as attendax.h has them")
-    other.add_argument("--onnx", metavar="FILE", help="a model of ONNX, run by onnxruntime")
-    about = "which functions of the library, and the order of their arguments, as JSON"
-    other.add_argument("--signature", metavar="FILE", help=about)
+def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **otherwise: str) -> None:
+    """A group of options by their names; ``otherwise`` has the help of those that mean less to a command."""
+    group, every = parser.add_argument_group(title), {k: x for options in GROUPS.values() for k, x in options.items()}
+    for name in names:
+        kind, metavar, about = every[name]
+        given: dict[str, Any] = {"help": otherwise.get(name, about), "default": DEFAULTS.get(name)}
+        if name == "reproduce":
+            given |= {"nargs": "?", "const": "", "metavar": metavar}
+        elif kind is bool:
+            given |= {"action": "store_true", "default": False}
+        elif kind is list:
+            given |= {"nargs": "+", "action": "extend", "metavar": metavar}
+        else:
+            given |= {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": metavar}
+        group.add_argument(f"--{name.replace('_', '-')}", **given)
 
 
 def target(args: argparse.Namespace) -> str | None:
@@ -139,7 +132,7 @@ def target(args: argparse.Namespace) -> str | None:
     Raises:
         Refusal: several are named.
     """
-    given = {"FUNCTION": args.target, "--exec": args.exec, "--lib": args.lib, "--onnx": args.onnx}
+    given = {"FUNCTION": args.target} | {f"--{name}": getattr(args, name) for name in ("exec", "lib", "onnx")}
     named = [name for name, x in given.items() if x is not None]
     if len(named) > 1:
         raise Refusal(f"name one of {' and '.join(named)}")
@@ -158,14 +151,9 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
         if not size.strip().isdigit():
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
-    given = {"dtype": args.dtype, "seed": args.seed, "precision": args.precision, "budget": args.budget}
-    given |= {"timeout": args.timeout, "total_timeout": args.total_timeout, "repeat": args.repeat}
-    return given | {
-        "profile": profile(args),
-        "sizes": sizes,
-        "require": tuple(args.require or ()),
-        "claims": tuple(args.claims or ()),
-    }
+    plain = ("dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
+    given = {name: getattr(args, name) for name in plain} | {"profile": profile(args), "sizes": sizes}
+    return given | {name: tuple(getattr(args, name) or ()) for name in ("require", "claims")}
 
 
 def profile(args: argparse.Namespace) -> str:
@@ -175,11 +163,8 @@ def profile(args: argparse.Namespace) -> str:
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """The keywords of ``check`` that were given."""
-    names = ("adapter", "arrays", "layout", "mask_true", "causal", "empty_rows", "lse_base", "device")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    if args.backward is not None:
-        given["backward"] = args.backward
-    if args.rename:
+    given = {name: getattr(args, name) for name in (*CALLED, "device") if getattr(args, name) is not None}
+    if given.pop("rename", None):
         pairs = [pair.partition("=") for pair in args.rename]
         if wrong := [pair for pair, found in zip(args.rename, pairs, strict=True) if not all(found)]:
             raise Refusal(f"--rename got {wrong[0]!r}, expected ours=theirs, such as mask=attn_mask")
@@ -222,11 +207,8 @@ def implementation(args: argparse.Namespace) -> Implementation:
 
 def refuse_with_all(args: argparse.Namespace) -> None:
     """Options of a single function."""
-    single = (
-        "target", "adapter", "arrays", "layout", "rename", "mask_true", "causal", "empty_rows", "lse_base", "lacks",
-        "backward", "device", "sizes", "known_failures", "require", "claims",
-    )  # fmt: skip
-    for name in (*single, "reproduce", *REPORTS):
+    single = ("target", *CALLED, "device", "sizes", "known_failures", "require", "claims", "reproduce", *REPORTS)
+    for name in single:
         if getattr(args, name) is not None:
             shown = f"the function {args.target}" if name == "target" else f"--{name.replace('_', '-')}"
             which = "--all-models runs every model" if args.all_models else "--all-installed runs every adapter"
@@ -248,7 +230,23 @@ def refuse_unwritable(args: argparse.Namespace) -> None:
             writing.check(f"--{kind}", file)
 
 
+def refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """The same, where what the user has to change is refused: an error of the kit, or an import that failed."""
+
+    def refused(args: argparse.Namespace) -> int:
+        try:
+            return run(args)
+        except Exception as error:
+            if not isinstance(error, ImportError) and not str(error).startswith(OURS):
+                raise
+            raise Refusal(one_line(error)) from error
+
+    return refused
+
+
 def one_line(error: BaseException) -> str:
     """What an error says, without the name of the function that raised it."""
-    words = " ".join(str(error).split()).removeprefix("check: ").removeprefix("check_model: ")
+    words = " ".join(str(error).split())
+    for name in OURS:
+        words = words.removeprefix(name)
     return words or type(error).__name__

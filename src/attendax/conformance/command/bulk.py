@@ -18,12 +18,10 @@ from typing import Any, TextIO
 
 from attendax.exits import FAILED, REFUSED, Refusal
 
+from .arguments import CALLED, NUMBERS
+
 NAME = "attention"  # of the function, where a file has several
-PASSED_ON = (
-    "adapter", "arrays", "layout", "rename", "mask_true", "causal", "empty_rows", "lse_base", "lacks", "backward",
-    "only", "level", "profile", "dtype", "seed", "repeat", "sizes", "precision", "budget", "device", "require",
-    "claims", "timeout", "total_timeout",
-)  # fmt: skip
+PASSED_ON = (*CALLED, *NUMBERS, "repeat", "device", "require", "timeout", "total_timeout")
 
 
 def judge_all(args: argparse.Namespace) -> int:

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from attendax.exits import FAILED, Refusal
+from attendax.exits import Refusal
 from attendax.extras import require
 from attendax.legible import wrapped
 
-from ..adapters.implementation import CAUSAL, EMPTY_ROWS
 from ..cases.case import Case, Leaves
 from ..cases.how import How, drawn
-from ..checking import check
 from ..judge.asking import asked as cases_of
 from ..judge.comparing import largest, scale_of
 from ..judge.judging import find
@@ -30,59 +28,28 @@ from ..report.outcomes import versions
 from ..worker.candidate import implement
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
-from .arguments import add_demands, add_numbers, add_reports, asked_of, one_line, refuse_unwritable
-from .output import progress
-from .running import show
+from .arguments import NUMBERS, WRITTEN, add, asked_of, refuse_unwritable, refusing
+from .running import judged, show, show_script
 
-ASKED = (  # what an index says of a run
-    "seed", "profile", "dtype", "level", "only", "sizes", "precision", "budget", "claims", "lacks",
-)  # fmt: skip
+ASKED = (*NUMBERS, "lacks")  # what an index says of a run
+AS_FOLDERS = {"timeout": 60.0, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
+LACKS = 'what the program does not offer, such as "bfloat16": it is asked for nothing that takes it'
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """The arguments of one of the three commands."""
     if command == "judge":
         parser.add_argument("folder", metavar="DIR", help="what `attendax inputs` wrote, with results in it")
-        how = parser.add_argument_group("what is judged")
-        how.add_argument("--causal", choices=CAUSAL, help="where is_causal is aligned; start unless given")
-        how.add_argument("--empty-rows", choices=EMPTY_ROWS, help="of a query without keys; zero unless given")
-        add_demands(how)
-        out = add_reports(parser)
-        out.add_argument("--quiet", action="store_true", help="no progress on standard error")
-        about = "the script of one case; of each cause unless one is named"
-        out.add_argument("--reproduce", nargs="?", const="", metavar="CASE", help=about)
-        parser.set_defaults(run=_in_words(_judge))
+        add(parser, "what is judged", ("causal", "empty_rows", "require", "known_failures"))
+        add(parser, "what is written", WRITTEN)
+        parser.set_defaults(run=_judge)
         return
     parser.add_argument("folder", metavar="DIR", help="a folder that is not there yet")
-    add_numbers(parser, budget=0.0)
-    about = 'what the program does not offer, such as "bfloat16": it is asked for nothing that takes it'
-    parser.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help=about)
+    add(parser, "what is judged", ASKED, lacks=LACKS)
     about = "one file inputs.safetensors beside the .npy files of each case"
     parser.add_argument("--safetensors", action="store_true", help=about)
-    parser.set_defaults(timeout=60.0, total_timeout=None, repeat=1, require=None)
-    parser.set_defaults(run=_in_words(_inputs if command == "inputs" else _vectors))
-
-
-def _in_words(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The same, where what the user has to change is refused in one line."""
-
-    def refusing(args: argparse.Namespace) -> int:
-        try:
-            return run(args)
-        except (ValueError, ImportError) as error:
-            if not isinstance(error, ImportError) and not str(error).startswith("check: "):
-                raise
-            raise Refusal(one_line(error)) from error
-
-    return refusing
-
-
-def _inputs(args: argparse.Namespace) -> int:
-    return _written(args, None)
-
-
-def _vectors(args: argparse.Namespace) -> int:
-    return _written(args, _write_right)
+    also = None if command == "inputs" else _write_right
+    parser.set_defaults(budget=0.0, require=None, **AS_FOLDERS, run=refusing(lambda args: _written(args, also)))
 
 
 def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | None) -> int:
@@ -157,18 +124,16 @@ def _nobody(told: dict[str, Any]) -> Leaves:
     raise NotImplementedError
 
 
+@refusing
 def _judge(args: argparse.Namespace) -> int:
     """The report on the results that lie in a folder."""
     require("rich", "judge", extra="check")
     index = read_index(args.folder)
     refuse_unwritable(args)
-    args.timeout, args.total_timeout, args.repeat = 60.0, None, 1
-    vars(args).update({k: x for k, x in index["asked"].items() if k in ASKED})
+    vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
     given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
     made = implement(path_of(folder=args.folder), lacks=_lacks(args), **given)
-    asked = asked_of(args) | {"known_failures": args.known_failures}
-    with progress(quiet=args.quiet) as tell:
-        report = check(made, only=args.only or (), level=args.level, progress=tell, **asked)
+    report = judged(made, args)
     asked_for = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
     if asked_for and all(outcome.finding.message == UNKNOWN for outcome in asked_for):
         raise Refusal(
@@ -176,9 +141,8 @@ def _judge(args: argparse.Namespace) -> int:
             f"{index.get('attendax')}, which wrote it, draws others; write it again, and run the program again"
         )
     if args.reproduce:
-        scripts = {outcome.case.name: outcome.reproduction for outcome in report.failures}
-        if args.reproduce not in scripts:
-            raise Refusal(f"--reproduce {args.reproduce!r} is no fault: those are {', '.join(scripts) or 'none'}")
-        print(scripts[args.reproduce], end="")
-        return FAILED
+        faults = {outcome.case.name: outcome for outcome in report.failures}
+        if args.reproduce not in faults:
+            raise Refusal(f"--reproduce {args.reproduce!r} is no fault: those are {', '.join(faults) or 'none'}")
+        return show_script(faults[args.reproduce])
     return show(report, args)

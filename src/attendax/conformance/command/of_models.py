@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from attendax.exits import FAILED, Refusal
+from attendax.exits import Refusal
 from attendax.extras import require
 
 from ..models.blackbox import POSITIONS
 from ..models.checking import check_model, choose, described, laws_of
 from ..models.remote import end
 from . import running
-from .arguments import REPORTS, refuse_unwritable
+from .arguments import WRITTEN, add, refuse_unwritable
 from .output import progress
 
 OPTIONS = ("--model", "--layer")
@@ -56,30 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--claims", nargs="+", action="extend", metavar="CLAIM", help='"bits", "own positions", "mean of dropout"'
     )
-    how = parser.add_argument_group("what is judged")
-    how.add_argument("--only", nargs="+", action="extend", metavar="LAW", help="laws, and parts of the names of cases")
-    how.add_argument("--level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
-    how.add_argument("--profile", default="numbers", metavar="PROFILE", help="numbers; robust adds NaN in padding")
-    how.add_argument("--seed", type=int, metavar="N", help="of the texts; drawn unless given")
-    about = "that it may take for a question; 60 unless given"
-    how.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help=about)
-    how.add_argument("--in-process", action="store_true", help="run it in this process, for a debugger")
-    out = parser.add_argument_group("what is written")
-    for kind in REPORTS:
-        out.add_argument(f"--{kind}", metavar="FILE", help=f"the report as {kind}; - is standard output")
-    out.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    out.add_argument(
-        "--reproduce", nargs="?", const="", metavar="CASE", help="the script of one case alone; else one for each cause"
-    )
-    out.add_argument("--list-cases", action="store_true", help="print the cases that would run, and stop")
+    only, level = "laws, and parts of the names of cases", "forward, gradient or everything; the last unless given"
+    add(
+        parser, "what is judged", ("only", "level", "profile", "seed", "timeout", "in_process"), only=only, level=level,
+        profile="numbers; robust adds NaN in padding",
+    )  # fmt: skip
+    parser.set_defaults(profile="numbers")
+    add(parser, "what is written", (*WRITTEN, "list_cases"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the arguments say.
-
-    Returns:
-        The exit status: 0 nothing is wrong, 1 something is, 2 refused, said why on standard error.
-    """
+    """Do what the arguments say, as ``running.run``."""
     return running.run(args, _run)
 
 
@@ -102,15 +89,8 @@ def _run(args: argparse.Namespace) -> int:
         model = described(args.model or args.layer, causal=args.causal, in_process=args.in_process, **said)
         laws = choose(laws_of(model), only, args.level, args.profile)
         if not args.list_cases:
-            report = check_model(
-                model,
-                only=only,
-                level=args.level,
-                profile=args.profile,
-                seed=args.seed,
-                progress=tell,
-                timeout=args.timeout,
-            )
+            asked = {name: getattr(args, name) for name in ("level", "profile", "seed", "timeout")}
+            report = check_model(model, only=only, progress=tell, **asked)
     if args.list_cases:
         end(model)
         for law in laws:
@@ -121,6 +101,4 @@ def _run(args: argparse.Namespace) -> int:
     if len(report.failures) > 1:
         names = ", ".join(repr(outcome.case.name) for outcome in report.failures[:5])
         raise Refusal(f"--reproduce {args.reproduce!r} is part of {len(report.failures)} cases: {names}")
-    for outcome in report.failures:
-        print(outcome.reproduction, end="")
-    return FAILED if report.failures else 0
+    return running.show_script(report.failures[0]) if report.failures else 0

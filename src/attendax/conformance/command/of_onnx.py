@@ -3,38 +3,34 @@
 import argparse
 from collections import Counter
 
-from attendax.exits import FAILED, Refusal
+from attendax.exits import FAILED
 
 from . import onnx_tests
-from .arguments import one_line
+from .arguments import add, refusing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("folder", metavar="DIR", help="where a folder for each test goes; new, or empty")
-    parser.add_argument(
-        "--only", nargs="+", action="extend", metavar="L6", help="laws, and parts of the names of cases"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the numbers; 0 unless given")
+    add(parser, "what is written", ("only", "seed"), seed="of the numbers; 0 unless given")
+    parser.set_defaults(seed=0)
     about = "run them, too, by onnx's reference evaluator and by onnxruntime"
     parser.add_argument("--run", dest="runs", action="store_true", help=about)
 
 
+@refusing
 def run(args: argparse.Namespace) -> int:
     """Write, and run where asked for.
 
     Returns:
-        The exit status: 0 well, 1 a test fails, 2 refused.
+        The exit status: 0 well, 1 a test fails.
     """
-    try:
-        names = onnx_tests.export(args.folder, seed=args.seed, only=args.only or ())
-        print(f"{len(names)} tests in {args.folder}")
-        if not args.runs:
-            return 0
-        found = {"onnx.reference": onnx_tests.run_reference(args.folder)}
-        found["onnxruntime"] = onnx_tests.run_onnxruntime(args.folder)
-    except (ModuleNotFoundError, ValueError, OSError) as error:
-        raise Refusal(one_line(error)) from error
+    names = onnx_tests.export(args.folder, seed=args.seed, only=args.only or ())
+    print(f"{len(names)} tests in {args.folder}")
+    if not args.runs:
+        return 0
+    found = {"onnx.reference": onnx_tests.run_reference(args.folder)}
+    found["onnxruntime"] = onnx_tests.run_onnxruntime(args.folder)
     for name, results in found.items():
         print(f"{name}: {Counter(results.values())['']} of {len(results)} pass")
         for test, why in results.items():

@@ -1,5 +1,6 @@
 """Where the command writes: progress, files, and the console for tables."""
 
+import io
 import os
 import sys
 import time
@@ -43,7 +44,12 @@ def progress(*, quiet: bool = False) -> "Iterator[Callable[[int, int, Case], Non
 
 
 def write(file: str, content: str) -> None:
-    """Write a report, whole or not at all."""
+    """Write a report, whole or not at all; "-" is standard output."""
+    if file == "-":
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        print(content)
+        return
     try:
         writing.write(file, content)
     except OSError as error:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from attendax.exits import FAILED, REFUSED, Refusal
+from attendax.exits import FAILED, Refusal
 from attendax.extras import require
 from attendax.legible import wrapped
 
@@ -28,7 +28,17 @@ from ..report.screen import terminal
 from ..worker.errors import Unusable
 from ..worker.place import end
 from ..worker.process import FOUND_THERE
-from .arguments import asked_of, files, implementation, one_line, profile, refuse_unwritable, refuse_with_all, target
+from .arguments import (
+    asked_of,
+    files,
+    implementation,
+    one_line,
+    profile,
+    refuse_unwritable,
+    refuse_with_all,
+    refusing,
+    target,
+)
 from .bulk import judge_all
 from .output import console, progress, write
 
@@ -41,9 +51,10 @@ def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | 
         judge: does it; that of functions unless given.
 
     Returns:
-        The exit status: 0 nothing is wrong, 1 something is, 2 refused, said why on standard error.
+        The exit status: 0 nothing is wrong, 1 something is.
 
     Raises:
+        Refusal: what the user has to change.
         KeyboardInterrupt, BrokenPipeError: for the caller to end on.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -56,19 +67,9 @@ def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | 
     else:  # the function may write modules there, and this process shall not import them
         FOUND_THERE[:] = [here]
     try:
-        return (judge or _run)(args)
-    except (Refusal, ValueError, TypeError, ImportError, AttributeError) as error:
-        if not isinstance(error, Refusal) and not _users(error):
-            raise
-        print(f"attendax check: {one_line(error)}", file=sys.stderr)
-        return REFUSED
+        return refusing(judge or _run)(args)
     finally:
         FOUND_THERE.clear()
-
-
-def _users(error: Exception) -> bool:
-    """Whether an error is about what the user gave: it names ``check``, or is an import of theirs that failed."""
-    return isinstance(error, ImportError) or str(error).startswith(("check: ", "check_model: "))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -101,11 +102,14 @@ def _run(args: argparse.Namespace) -> int:
     refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    choose(
-        args.only or (), args.level, profile(args), claims=args.claims or ()
-    )  # before anything is imported for longer
+    choose(args.only or (), args.level, profile(args), claims=args.claims or ())  # before anything is imported
     try:
-        report = _judged(args)
+        with contextlib.redirect_stdout(sys.stderr):  # the function may print
+            made = implementation(args)
+            try:
+                report = judged(made, args)
+            finally:
+                end(made)
     except (Unusable, Refusal) as error:
         if isinstance(error, Unusable) or error.__cause__ is not None:  # it is the function that raised
             write_files(_unusable(args, error), args)  # somebody may wait for a report
@@ -113,14 +117,11 @@ def _run(args: argparse.Namespace) -> int:
     return show(report, args)
 
 
-def _judged(args: argparse.Namespace) -> Report:
-    with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the function may print
-        made = implementation(args)
-        try:
-            asked = asked_of(args) | {"known_failures": args.known_failures}
-            return check(made, only=args.only or (), level=args.level, progress=tell, **asked)
-        finally:
-            end(made)
+def judged(made: Implementation, args: argparse.Namespace) -> Report:
+    """The report on what the arguments ask of it."""
+    asked = asked_of(args) | {"known_failures": args.known_failures}
+    with progress(quiet=args.quiet) as tell:
+        return check(made, only=args.only or (), level=args.level, progress=tell, **asked)
 
 
 def listed(line: str) -> None:
@@ -156,6 +157,11 @@ def _reproduce(args: argparse.Namespace) -> int:
             outcome = judge(made, case, how._replace(claims=(case.claim,)))  # who names a case asks it
         finally:
             end(made)
+    return show_script(outcome)
+
+
+def show_script(outcome: Outcome) -> int:
+    """Print the script of a fault, and nothing else; gives the exit status."""
     if outcome.verdict.fails:
         print(outcome.reproduction, end="")
         return FAILED
@@ -198,10 +204,5 @@ def write_files(report: Report, args: argparse.Namespace) -> dict[str, str]:
     contents["junit"] = report.to_junit
     written = files(args)
     for kind, file in written.items():
-        if file == "-":
-            if isinstance(sys.stdout, io.TextIOWrapper):
-                sys.stdout.reconfigure(encoding="utf-8")
-            print(contents[kind]())
-        else:
-            write(file, contents[kind]())
+        write(file, contents[kind]())
     return written
