@@ -27,20 +27,10 @@ from . import (
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
 from .pool import EXAMPLES
 
-CASES: tuple[Case, ...] = (
-    *values.CASES,
-    *masks.CASES,
-    *biases.CASES,
-    *gradients.CASES,
-    *leaks.CASES,
-    *determinism.CASES,
-    *dropout.CASES,
-    *refusals.CASES,
-    *blocks.CASES,
-    *sinks.CASES,
-    *contexts.CASES,
-    *caches.CASES,
-)
+FILES = (
+    values, masks, biases, gradients, leaks, determinism, dropout, refusals, blocks, sinks, contexts, caches
+)  # fmt: skip
+CASES: tuple[Case, ...] = tuple(case for file in FILES for case in file.CASES)
 CLAIMS = {invariance.CLAIM: tuple(invariance.CASES)}  # what is asked of who claims it, beside all others
 __all__ = [
     "CASES", "CLAIMS", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose",

@@ -1,18 +1,14 @@
 """Bias in every broadcast shape, and the log-sum-exp (L2, L9)."""
 
 from .case import Case
+from .given import CAUSAL, LSE, Given, bias, case, random_bias, random_mask, words
+
+BIAS, FULL_MASK = random_bias("(1, N, T, S)"), random_mask("(B, N, T, S)")
 
 
-def bias_of(shape: str, about: str, **more) -> Case:
+def bias_of(shape: str, about: str) -> Case:
     """A random bias of a shape."""
-    return Case(
-        f"bias {shape}",
-        "L2",
-        about,
-        lines=f"bias = rng.standard_normal({shape}).astype(dtype)",
-        call="bias=bias",
-        **more,
-    )
+    return case(f"bias {shape}", "L2", about, random_bias(shape))
 
 
 BIASES = [
@@ -23,64 +19,25 @@ BIASES = [
     bias_of("(N, 1, S)", "rank 3, aligned at the end"),
     bias_of("(S,)", "rank 1"),
     bias_of("(B, N, T, 1)", "the same for all keys changes nothing"),
-    Case(
-        "bias with grouped heads",
-        "L2",
-        "its heads are the query heads",
-        sizes={"N": 6},
-        call="bias=bias",
-        lines="bias = rng.standard_normal((1, N, T, S)).astype(dtype)",
+    case("bias with grouped heads", "L2", "its heads are the query heads", BIAS, N=6),
+    case(
+        "bias of -inf", "L5", "forbids like a mask",
+        bias("np.where(rng.random((B, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1"),
     ),
-    Case(
-        "bias of -inf",
-        "L5",
-        "forbids like a mask",
-        call="bias=bias",
-        lines="bias = np.where(rng.random((B, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1",
+    case("bias and scale", "L2", "the scale is not applied to the bias", BIAS & words("scale=0.1")),
+]  # fmt: skip
+OF_LSE = [
+    case("lse", "L9", "natural log-sum-exp of the scaled scores", LSE),
+    case("lse, scale", "L9", "of the scores as softmaxed", LSE & words("scale=2.0")),
+    case("lse, masked", "L9", "over the allowed keys", LSE & FULL_MASK),
+    case("lse, softcap and bias", "L9", "after the cap, with the bias", LSE & words("softcap=1.0") & BIAS),
+    case("lse, causal", "L9", "over the past", LSE & CAUSAL),
+    case("lse, grouped heads", "L9", "one for each query head", LSE, N=6),
+    case("merge", "L9", "two parts of the keys, joined by their lse", LSE & Given("cut = 3"), judge="merged"),
+    case(
+        "merge with a mask", "L9", "some rows are empty in one part",
+        LSE & random_mask("(B, N, T, S)", 5) & Given("mask[..., 1, :4] = False; cut = 4"),
+        judge="merged", least="robust",
     ),
-    Case(
-        "bias and scale",
-        "L2",
-        "the scale is not applied to the bias",
-        call="bias=bias, scale=0.1",
-        lines="bias = rng.standard_normal((1, N, T, S)).astype(dtype)",
-    ),
-]
-LSE = [
-    Case("lse", "L9", "natural log-sum-exp of the scaled scores", call="return_lse=True"),
-    Case("lse, scale", "L9", "of the scores as softmaxed", call="return_lse=True, scale=2.0"),
-    Case(
-        "lse, masked",
-        "L9",
-        "over the allowed keys",
-        call="return_lse=True, mask=mask",
-        lines="mask = rng.random((B, N, T, S)) < 0.5; mask[..., 2] = True",
-    ),
-    Case(
-        "lse, softcap and bias",
-        "L9",
-        "after the cap, with the bias",
-        call="return_lse=True, softcap=1.0, bias=bias",
-        lines="bias = rng.standard_normal((1, N, T, S)).astype(dtype)",
-    ),
-    Case("lse, causal", "L9", "over the past", call="return_lse=True, is_causal=True"),
-    Case("lse, grouped heads", "L9", "one for each query head", sizes={"N": 6}, call="return_lse=True"),
-    Case(
-        "merge",
-        "L9",
-        "two parts of the keys, joined by their lse",
-        judge="merged",
-        lines="cut = 3",
-        call="return_lse=True",
-    ),
-    Case(
-        "merge with a mask",
-        "L9",
-        "some rows are empty in one part",
-        least="robust",
-        judge="merged",
-        call="return_lse=True, mask=mask",
-        lines="cut = 4; mask = rng.random((B, N, T, S)) < 0.5; mask[..., 5] = True; mask[..., 1, :4] = False",
-    ),
-]
-CASES = [*BIASES, *LSE]
+]  # fmt: skip
+CASES = [*BIASES, *OF_LSE]

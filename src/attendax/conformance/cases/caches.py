@@ -1,71 +1,33 @@
 """A cache of keys: a block of queries that begins at an offset among them (L4)."""
 
-from .case import Case
+from typing import Any
 
-ENDS = 'offset = np.full(B, S - T, "int32")'
-FILLED = 'key_lengths = np.resize([S - 2, S - 1], B).astype("int32"); offset = key_lengths - np.int32(T)'  # not full
-GIVEN = "is_causal=True, offset=offset"
-LONG = {"T": 3, "S": 300}
+from .given import Given, case, gradient, words
+
+
+def offset(made: str) -> Given:
+    """Causal, where the queries of each batch begin at one of its keys."""
+    return Given(f"offset = {made}", "is_causal=True, offset=offset")
+
+
+AT_THE_END = offset('np.full(B, S - T, "int32")')
+IN_THE_MIDDLE = offset('np.full(B, (S - T) // 2, "int32")')
+NOT_FULL = Given('key_lengths = np.resize([S - 2, S - 1], B).astype("int32")')
+FILLED = NOT_FULL & offset("key_lengths - np.int32(T)") & words("key_lengths=key_lengths")
+BLOCK: dict[str, Any] = {"T": 3, "S": 9}
+LONG: dict[str, Any] = BLOCK | {"S": 300}
+LATER = "keys of later blocks are seen, whose indices are beyond those of the queries"
+EACH = "each batch has its own length, and its queries are the last of it"
 CASES = [
-    Case("cache: one query at the end", "L4", "it sees every key", sizes={"T": 1, "S": 9}, lines=ENDS, call=GIVEN),
-    Case(
-        "cache: a block of queries at the end",
-        "L4",
-        "j <= i + S - T",
-        sizes={"T": 3, "S": 9},
-        lines=ENDS,
-        call=GIVEN,
+    case("cache: one query at the end", "L4", "it sees every key", AT_THE_END, T=1, S=9),
+    case("cache: a block of queries at the end", "L4", "j <= i + S - T", AT_THE_END, **BLOCK),
+    case(
+        "cache: a block in the middle", "L4", "later keys are not seen, whatever the length of the cache",
+        IN_THE_MIDDLE, **BLOCK,
     ),
-    Case(
-        "cache: a block in the middle",
-        "L4",
-        "later keys are not seen, whatever the length of the cache",
-        sizes={"T": 3, "S": 9},
-        lines='offset = np.full(B, (S - T) // 2, "int32")',
-        call=GIVEN,
-    ),
-    Case(
-        "cache: filled in part",
-        "L4",
-        "each batch has its own length, and its queries are the last of it",
-        sizes={"T": 3, "S": 9},
-        lines=FILLED,
-        call=f"{GIVEN}, key_lengths=key_lengths",
-    ),
-    Case(
-        "cache: grouped heads",
-        "L4",
-        "N = 6, G = 3",
-        sizes={"T": 1, "S": 9, "N": 6},
-        lines=FILLED,
-        call=f"{GIVEN}, key_lengths=key_lengths",
-    ),
-    Case(
-        "cache: longer than a block",
-        "L4",
-        "keys of later blocks are seen, whose indices are beyond those of the queries",
-        sizes=LONG,
-        lines=ENDS,
-        call=GIVEN,
-        slack=4.0,
-    ),
-    Case(
-        "gradient: cache: a block of queries at the end",
-        "L4",
-        "through what is seen",
-        direction="gradient",
-        sizes={"T": 3, "S": 9},
-        lines=ENDS,
-        call=GIVEN,
-    ),
-    Case(
-        "gradient: cache: longer than a block",
-        "L4",
-        "through keys of later blocks",
-        direction="gradient",
-        sizes=LONG,
-        lines=ENDS,
-        call=GIVEN,
-        slack=4.0,
-    ),
-]
+    case("cache: filled in part", "L4", EACH, FILLED, **BLOCK),
+    case("cache: grouped heads", "L4", "N = 6, G = 3", FILLED, T=1, S=9, N=6),
+    case("cache: longer than a block", "L4", LATER, AT_THE_END, slack=4.0, **LONG),
+    gradient("cache: a block of queries at the end", "through what is seen", AT_THE_END, "L4", **BLOCK),
+    gradient("cache: longer than a block", "through keys of later blocks", AT_THE_END, "L4", slack=4.0, **LONG),
+]  # fmt: skip

@@ -1,12 +1,21 @@
 """Masks of every legal rank, causal, windows, padding, segments, and rows without any key (L3, L4, L5)."""
 
 from .case import Case
+from .given import CAUSAL, LSE, Given, bias, case, lengths, mask, random_bias, random_mask, segments, words
+
+SEGMENTS = segments("[[0, 0, 1, 1, 2], [0, 1, 1, 1, 2]]", "[[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2]]")
+SQUARE_SEGMENTS = segments(
+    "[[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]]", "[[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]]"
+)
+ANY_ORDER = segments("[[2, 0, 1, 0, 2], [1, 0, 1, 1, 0]]", "[[0, 2, 1, 0, 1, 2, 2], [1, 1, 0, 1, 0, 1, 0]]")
+NO_KEYS = segments("[[0, 0, 1, 9, 9]] * 2", "[[0, 0, 0, 1, 1, 1, 1]] * 2")
+MASK, HEADS, BIAS = random_mask("(T, S)"), random_mask("(1, N, T, S)"), random_bias("(1, N, T, S)")
+FORBIDDEN = bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf; bias[..., 4, :3] = -np.inf")
 
 
-def mask_of(shape: str, about: str, **more) -> Case:
-    """A random mask of a shape; key 2 is always allowed, so that no row is empty."""
-    lines = f"mask = rng.random({shape}) < 0.5; mask[..., 2 % mask.shape[-1]] = True"
-    return Case(f"mask {shape}", "L3", about, lines=lines, call="mask=mask", **more)
+def mask_of(shape: str, about: str) -> Case:
+    """A random mask of a shape."""
+    return case(f"mask {shape}", "L3", about, random_mask(shape, "2 % mask.shape[-1]"))
 
 
 MASKS = [
@@ -18,225 +27,70 @@ MASKS = [
     mask_of("(1, N, T, S)", "one for each head"),
     mask_of("(B, N, 1, S)", "one for each batch and head"),
     mask_of("(1, S)", "rank 2, the same for all queries"),
-    Case(
-        "mask with grouped heads",
-        "L3",
-        "its heads are the query heads",
-        sizes={"N": 6},
-        call="mask=mask",
-        lines="mask = rng.random((1, N, T, S)) < 0.5; mask[..., 2] = True",
+    case("mask with grouped heads", "L3", "its heads are the query heads", HEADS, N=6),
+    case("mask that allows one key", "L3", "the result is its value", mask("np.arange(S)[None] == 4")),
+    case("mask (T, S) where B = T", "L3", "rows are queries, not batches", MASK, B=3, T=3),
+    case(
+        "mask with T = S", "L3", "rows are queries, not keys",
+        mask("(np.arange(T)[:, None] + 2 * np.arange(S)) % 5 < 2; mask[:, 0] = True"), T=7,
     ),
-    Case(
-        "mask that allows one key",
-        "L3",
-        "the result is its value",
-        call="mask=mask",
-        lines="mask = np.arange(S)[None] == 4",
-    ),
-    Case(
-        "mask (T, S) where B = T",
-        "L3",
-        "rows are queries, not batches",
-        lines="mask = rng.random((T, S)) < 0.5; mask[:, 2] = True",
-        call="mask=mask",
-        sizes={"B": 3, "T": 3},
-    ),
-    Case(
-        "mask with T = S",
-        "L3",
-        "rows are queries, not keys",
-        sizes={"T": 7},
-        call="mask=mask",
-        lines="mask = (np.arange(T)[:, None] + 2 * np.arange(S)) % 5 < 2; mask[:, 0] = True",
-    ),
-    Case(
-        "mask with bias",
-        "L2",
-        "both count",
-        call="mask=mask, bias=bias",
-        lines="mask = rng.random((T, S)) < 0.5; mask[:, 2] = True\n"
-        "bias = rng.standard_normal((1, N, T, S)).astype(dtype)",
-    ),
-    Case(
-        "mask without a batch axis",
-        "L3",
-        "full rank is 3",
-        leading="",
-        call="mask=mask",
-        lines="mask = rng.random((N, T, S)) < 0.5; mask[..., 2] = True",
-    ),
-]
-CAUSAL = [
-    Case("causal", "L4", "T = S", sizes={"T": 7}, call="is_causal=True"),
-    Case("causal, fewer queries", "L4", "T = 5, S = 7: aligned to the start", call="is_causal=True"),
-    Case(
-        "causal, more queries",
-        "L4",
-        "T = 9, S = 4: aligned to the start",
-        sizes={"T": 9, "S": 4},
-        call="is_causal=True",
-    ),
-    Case("causal, one query", "L4", "T = 1: it sees key 0 only", sizes={"T": 1}, call="is_causal=True"),
-    Case(
-        "causal and a mask",
-        "L4",
-        "both count",
-        call="mask=mask, is_causal=True",
-        lines="mask = rng.random((B, 1, T, S)) < 0.5; mask[..., 0] = True",
-    ),
-    Case(
-        "causal, lengths that no block divides", "L4", "T = S = 131", sizes={"T": 131, "S": 131}, call="is_causal=True"
-    ),
-    Case("causal with grouped heads", "L4", "N = 6, G = 3", sizes={"N": 6}, call="is_causal=True"),
-    Case(
-        "causal with bias",
-        "L4",
-        "both count",
-        call="bias=bias, is_causal=True",
-        lines="bias = rng.standard_normal((B, N, T, S)).astype(dtype)",
-    ),
+    case("mask with bias", "L2", "both count", MASK & BIAS),
+    case("mask without a batch axis", "L3", "full rank is 3", random_mask("(N, T, S)"), leading=""),
+]  # fmt: skip
+OF_CAUSAL = [
+    case("causal", "L4", "T = S", CAUSAL, T=7),
+    case("causal, fewer queries", "L4", "T = 5, S = 7: aligned to the start", CAUSAL),
+    case("causal, more queries", "L4", "T = 9, S = 4: aligned to the start", CAUSAL, T=9, S=4),
+    case("causal, one query", "L4", "T = 1: it sees key 0 only", CAUSAL, T=1),
+    case("causal and a mask", "L4", "both count", random_mask("(B, 1, T, S)", 0) & CAUSAL),
+    case("causal, lengths that no block divides", "L4", "T = S = 131", CAUSAL, T=131, S=131),
+    case("causal with grouped heads", "L4", "N = 6, G = 3", CAUSAL, N=6),
+    case("causal with bias", "L4", "both count", random_bias("(B, N, T, S)") & CAUSAL),
 ]
 WINDOWS = [
-    Case("window", "L4", "two keys back, one ahead", sizes={"T": 7}, call="window=(2, 1)"),
-    Case("window to the left", "L4", "no bound ahead", sizes={"T": 7}, call="window=(2, None)"),
-    Case("window to the right", "L4", "no bound back", sizes={"T": 7}, call="window=(None, 1)"),
-    Case("window of one", "L4", "each query sees its own key", sizes={"T": 7}, call="window=(0, 0)"),
-    Case("window wider than the keys", "L4", "changes nothing", call="window=(20, 20)"),
-    Case("window, causal", "L4", "both count", sizes={"T": 7}, call="window=(3, 2), is_causal=True"),
-    Case(
-        "window with a mask",
-        "L3",
-        "both count",
-        call="window=(2, 2), mask=mask",
-        lines="mask = (np.arange(T)[:, None] + np.arange(S)) % 2 == 0",
+    case("window", "L4", "two keys back, one ahead", words("window=(2, 1)"), T=7),
+    case("window to the left", "L4", "no bound ahead", words("window=(2, None)"), T=7),
+    case("window to the right", "L4", "no bound back", words("window=(None, 1)"), T=7),
+    case("window of one", "L4", "each query sees its own key", words("window=(0, 0)"), T=7),
+    case("window wider than the keys", "L4", "changes nothing", words("window=(20, 20)")),
+    case("window, causal", "L4", "both count", words("window=(3, 2)") & CAUSAL, T=7),
+    case(
+        "window with a mask", "L3", "both count",
+        words("window=(2, 2)") & mask("(np.arange(T)[:, None] + np.arange(S)) % 2 == 0"),
     ),
-    Case(
-        "window, lengths that no block divides", "L4", "T = S = 131", sizes={"T": 131, "S": 131}, call="window=(37, 5)"
-    ),
-]
+    case("window, lengths that no block divides", "L4", "T = S = 131", words("window=(37, 5)"), T=131, S=131),
+]  # fmt: skip
 PADDING = [
-    Case(
-        "key lengths",
-        "L3",
-        "the keys beyond are padding",
-        call="key_lengths=key_lengths",
-        lines='key_lengths = np.array([4, 6], "int32")',
+    case("key lengths", "L3", "the keys beyond are padding", lengths("[4, 6]")),
+    case("key lengths, one full", "L3", "a full row is no special case", lengths("[7, 3]")),
+    case("key lengths, causal", "L4", "both count", lengths("[3, 5]") & CAUSAL, T=7),
+    case("key lengths with bias", "L3", "both count", lengths("[3, 5]") & BIAS),
+    case("segments", "L3", "a query sees the keys of its own segment", SEGMENTS),
+    case("segments, in any order", "L3", "ids need not be sorted", ANY_ORDER),
+    case("segments, T = S", "L3", "ids of queries and of keys differ, as lengths do not", SQUARE_SEGMENTS, T=7),
+    case(
+        "segments, causal", "L4", "both count",
+        segments("[[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2, 2]]") & CAUSAL, T=7,
     ),
-    Case(
-        "key lengths, one full",
-        "L3",
-        "a full row is no special case",
-        call="key_lengths=key_lengths",
-        lines='key_lengths = np.array([7, 3], "int32")',
-    ),
-    Case(
-        "key lengths, causal",
-        "L4",
-        "both count",
-        sizes={"T": 7},
-        call="key_lengths=key_lengths, is_causal=True",
-        lines='key_lengths = np.array([3, 5], "int32")',
-    ),
-    Case(
-        "key lengths with bias",
-        "L3",
-        "both count",
-        call="key_lengths=key_lengths, bias=bias",
-        lines='key_lengths = np.array([3, 5], "int32")\nbias = rng.standard_normal((1, N, T, S)).astype(dtype)',
-    ),
-    Case(
-        "segments",
-        "L3",
-        "a query sees the keys of its own segment",
-        call="query_segment_ids=q_ids, key_segment_ids=k_ids",
-        lines='q_ids = np.array([[0, 0, 1, 1, 2], [0, 1, 1, 1, 2]], "int32")\n'
-        'k_ids = np.array([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2]], "int32")',
-    ),
-    Case(
-        "segments, in any order",
-        "L3",
-        "ids need not be sorted",
-        call="query_segment_ids=q_ids, key_segment_ids=k_ids",
-        lines='q_ids = np.array([[2, 0, 1, 0, 2], [1, 0, 1, 1, 0]], "int32")\n'
-        'k_ids = np.array([[0, 2, 1, 0, 1, 2, 2], [1, 1, 0, 1, 0, 1, 0]], "int32")',
-    ),
-    Case(
-        "segments, T = S",
-        "L3",
-        "ids of queries and of keys differ, as lengths do not",
-        sizes={"T": 7},
-        call="query_segment_ids=q_ids, key_segment_ids=k_ids",
-        lines='q_ids = np.array([[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]], "int32")\n'
-        'k_ids = np.array([[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]], "int32")',
-    ),
-    Case(
-        "segments, causal",
-        "L4",
-        "both count",
-        sizes={"T": 7},
-        call="query_segment_ids=ids, key_segment_ids=ids, is_causal=True",
-        lines='ids = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2, 2]], "int32")',
-    ),
-]
+]  # fmt: skip
 EMPTY = [
-    Case(
-        "empty row by a mask",
-        "L5",
-        "a query that may look at no key gets 0",
-        call="mask=mask",
-        lines="mask = rng.random((T, S)) < 0.5; mask[:, 2] = True; mask[3] = False",
+    case("empty row by a mask", "L5", "a query that may look at no key gets 0", MASK & Given("mask[3] = False")),
+    case(
+        "empty row of one head", "L5", "0 there, and nowhere else",
+        mask("np.ones((B, N, T, S), bool); mask[1, 2, 0] = False"), needs=("heads apart",),
     ),
-    Case(
-        "empty row of one head",
-        "L5",
-        "0 there, and nowhere else",
-        needs=("heads apart",),
-        call="mask=mask",
-        lines="mask = np.ones((B, N, T, S), bool); mask[1, 2, 0] = False",
+    case("all rows empty", "L5", "everything is 0", mask("np.zeros((1, 1, T, S), bool)")),
+    case("empty row by a length of 0", "L5", "a batch without any key gets 0", lengths("[0, 6]")),
+    case(
+        "empty row by a window", "L5", "queries beyond the last key and the window",
+        words("window=(2, 0)"), T=11, S=4,
     ),
-    Case("all rows empty", "L5", "everything is 0", call="mask=mask", lines="mask = np.zeros((1, 1, T, S), bool)"),
-    Case(
-        "empty row by a length of 0",
-        "L5",
-        "a batch without any key gets 0",
-        call="key_lengths=key_lengths",
-        lines='key_lengths = np.array([0, 6], "int32")',
+    case("empty row by a segment", "L5", "a segment without keys", NO_KEYS),
+    case("empty row by a bias of -inf", "L5", "forbids like a mask", FORBIDDEN),
+    case("empty row, lse", "L5", "lse is -inf", mask("np.ones((T, S), bool); mask[2] = False") & LSE),
+    case(
+        "empty row, causal and a mask", "L5", "the past is masked",
+        mask("np.ones((T, S), bool); mask[:, :2] = False") & CAUSAL,
     ),
-    Case(
-        "empty row by a window",
-        "L5",
-        "queries beyond the last key and the window",
-        sizes={"T": 11, "S": 4},
-        call="window=(2, 0)",
-    ),
-    Case(
-        "empty row by a segment",
-        "L5",
-        "a segment without keys",
-        call="query_segment_ids=q_ids, key_segment_ids=k_ids",
-        lines='q_ids = np.array([[0, 0, 1, 9, 9]] * 2, "int32")\n'
-        'k_ids = np.array([[0, 0, 0, 1, 1, 1, 1]] * 2, "int32")',
-    ),
-    Case(
-        "empty row by a bias of -inf",
-        "L5",
-        "forbids like a mask",
-        call="bias=bias",
-        lines="bias = np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf; bias[..., 4, :3] = -np.inf",
-    ),
-    Case(
-        "empty row, lse",
-        "L5",
-        "lse is -inf",
-        call="mask=mask, return_lse=True",
-        lines="mask = np.ones((T, S), bool); mask[2] = False",
-    ),
-    Case(
-        "empty row, causal and a mask",
-        "L5",
-        "the past is masked",
-        call="mask=mask, is_causal=True",
-        lines="mask = np.ones((T, S), bool); mask[:, :2] = False",
-    ),
-]
-CASES = [*MASKS, *CAUSAL, *WINDOWS, *PADDING, *EMPTY]
+]  # fmt: skip
+CASES = [*MASKS, *OF_CAUSAL, *WINDOWS, *PADDING, *EMPTY]

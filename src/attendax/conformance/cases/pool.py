@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .case import FORWARD, GRADIENT, GRADIENT_HELD, HELD, Case
+from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, words
 
 
 class Asked(NamedTuple):
@@ -12,59 +13,57 @@ class Asked(NamedTuple):
 
     Attributes:
         option: its kind, of which each run has some in each dtype and beside many keys.
-        lines, call: of the case.
+        given: of the case.
         holds: as many numbers as it has, by the sizes.
-        needs: traits that no keyword shows.
     """
 
     option: str
-    lines: str = ""
-    call: str = ""
+    given: Given = NOTHING
     holds: str = "0"
-    needs: tuple[str, ...] = ()
 
 
 SHAPES = {f"({', '.join(x)})": " * ".join(x).replace("1 * ", "") for x in ("B1TS", "B11S", "1NTS", "BNTS", "TS")}
-MASK = "mask = rng.random({}) < 0.6; mask[..., 0] = True"  # no row is empty
-BIAS = "bias = 2 * rng.standard_normal({}); bias = bias.astype(dtype)"
-LENGTHS_OF_KEYS = 'key_lengths = rng.integers(S // 2, S + 1, B).astype("int32")'
-SEGMENTS = """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :3] = 0, 1, 2
+LENGTHS_OF_KEYS = Given('key_lengths = rng.integers(S // 2, S + 1, B).astype("int32")', "key_lengths=key_lengths")
+SEGMENTS = Given(
+    """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :3] = 0, 1, 2
 key_segment_ids.sort(); query_segment_ids = key_segment_ids if T == S else np.sort(rng.integers(0, 3, (B, T)))
-query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))"""
-CACHE = 'offset = rng.integers(S // 2, S - T + 1, B).astype("int32"); key_lengths = offset + np.int32(T)'
-SINKS = "sinks = (np.log(S) + rng.standard_normal(N)).astype(dtype)"  # a part of the weight that can be seen
+query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))""",
+    "query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids",
+)
+CACHE = Given(
+    'offset = rng.integers(S // 2, S - T + 1, B).astype("int32"); key_lengths = offset + np.int32(T)',
+    "is_causal=True, offset=offset, key_lengths=key_lengths",
+)
+SINKS = Given("sinks = (np.log(S) + rng.standard_normal(N)).astype(dtype)", "sinks=sinks")  # a part that can be seen
 SIDE = "max(T - S, 0) + S // 4 + 1"  # which leaves no row empty
-BY_SEGMENTS = "query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids"
+SOFTCAP, SCALE, TO_THE_LEFT = map(words, ("softcap=1.5", "scale=1.7 * D**-0.5", f"window=({SIDE}, 0)"))
+MASKS = {x: mask(f"rng.random({x}) < 0.6; mask[..., 0] = True") for x in SHAPES}  # no row is empty
+BIASES = {x: bias(f"2 * rng.standard_normal({x}); bias = bias.astype(dtype)") for x in SHAPES}
+EACH, PADDING = "(B, 1, T, S)", "(B, 1, 1, S)"
 ASKED = {
     "plain": Asked("plain"),
-    "causal": Asked("causal", call="is_causal=True"),
-    "key lengths": Asked("key lengths", LENGTHS_OF_KEYS, "key_lengths=key_lengths"),
-    **{f"mask {x}": Asked("mask", MASK.format(x), "mask=mask", n) for x, n in SHAPES.items()},
-    **{f"bias {x}": Asked("bias", BIAS.format(x), "bias=bias", n) for x, n in SHAPES.items()},
-    "softcap": Asked("softcap", call="softcap=1.5"),
-    "scale": Asked("scale", call="scale=1.7 * D**-0.5"),
-    "window": Asked("window", call=f"window=({SIDE}, {SIDE})"),
-    "window to the left": Asked("window", call=f"window=({SIDE}, 0)"),
-    "segments": Asked("segments", SEGMENTS, BY_SEGMENTS),
-    "sinks": Asked("sinks", SINKS, "sinks=sinks"),
-    "lse": Asked("lse", call="return_lse=True"),
+    "causal": Asked("causal", CAUSAL),
+    "key lengths": Asked("key lengths", LENGTHS_OF_KEYS),
+    **{f"mask {x}": Asked("mask", MASKS[x], n) for x, n in SHAPES.items()},
+    **{f"bias {x}": Asked("bias", BIASES[x], n) for x, n in SHAPES.items()},
+    "softcap": Asked("softcap", SOFTCAP),
+    "scale": Asked("scale", SCALE),
+    "window": Asked("window", words(f"window=({SIDE}, {SIDE})")),
+    "window to the left": Asked("window", TO_THE_LEFT),
+    "segments": Asked("segments", SEGMENTS),
+    "sinks": Asked("sinks", SINKS),
+    "lse": Asked("lse", LSE),
     "held": Asked("held"),
-    "cache": Asked("cache", CACHE, "is_causal=True, offset=offset, key_lengths=key_lengths"),
-    "causal and window": Asked("several", call=f"is_causal=True, window=({SIDE}, 0)"),
-    "causal and softcap": Asked("several", call="is_causal=True, softcap=1.5"),
-    "causal and segments": Asked("several", SEGMENTS, f"is_causal=True, {BY_SEGMENTS}"),
-    "causal and mask (B, 1, 1, S)": Asked(
-        "several", MASK.format("(B, 1, 1, S)"), "is_causal=True, mask=mask", SHAPES["(B, 1, 1, S)"]
-    ),
-    "mask and bias (B, 1, T, S)": Asked(
-        "several", f"{MASK}\n{BIAS}".replace("{}", "(B, 1, T, S)"), "mask=mask, bias=bias", SHAPES["(B, 1, T, S)"]
-    ),
-    "key lengths and softcap and scale": Asked(
-        "several", LENGTHS_OF_KEYS, "key_lengths=key_lengths, softcap=1.5, scale=1.7 * D**-0.5"
-    ),
+    "cache": Asked("cache", CACHE),
+    "causal and window": Asked("several", CAUSAL & TO_THE_LEFT),
+    "causal and softcap": Asked("several", CAUSAL & SOFTCAP),
+    "causal and segments": Asked("several", CAUSAL & SEGMENTS),
+    f"causal and mask {PADDING}": Asked("several", CAUSAL & MASKS[PADDING], SHAPES[PADDING]),
+    f"mask and bias {EACH}": Asked("several", MASKS[EACH] & BIASES[EACH], SHAPES[EACH]),
+    "key lengths and softcap and scale": Asked("several", LENGTHS_OF_KEYS & SOFTCAP & SCALE),
 }
-FROM_THE_FIRST = {name for name, asked in ASKED.items() if re.search("is_causal|window", asked.call)}
-HIDING = {name for name, asked in ASKED.items() if re.search("mask|window|segment", asked.call)}  # any of the keys
+FROM_THE_FIRST = {name for name, asked in ASKED.items() if re.search("is_causal|window", asked.given.call)}
+HIDING = {name for name, asked in ASKED.items() if re.search("mask|window|segment", asked.given.call)}  # some keys
 MATCHING = "np.repeat(key, N // G, 1)[:, :, np.arange(T) % max(S // 2, 1)]"  # a key that each query may look at
 NUMBERS = {
     "normal": "",
@@ -144,25 +143,12 @@ def is_held_by(dtype: str | None, numbers: str) -> bool:
 
 def case_of(direction: str, asked: str, numbers: str, sizes: Mapping[str, int], dtype: str | None = None) -> Case:
     """The case of a row at its sizes."""
-    words = [f"ladder: {asked}", numbers, " ".join(f"{axis}={size}" for axis, size in sizes.items()), dtype]
-    what, judge = ASKED[asked], "value"
-    name = "gradient: " * (direction == GRADIENT) + ", ".join(filter(None, words))
-    needs = ("gradient of sinks",) if what.option == "sinks" and direction == GRADIENT else ()
-    if what.option == "held":
+    said = [f"ladder: {asked}", numbers, " ".join(f"{axis}={size}" for axis, size in sizes.items()), dtype]
+    name, judge = "gradient: " * (direction == GRADIENT) + ", ".join(filter(None, said)), "value"
+    if asked == "held":
         direction, judge = {FORWARD: HELD, GRADIENT: GRADIENT_HELD}[direction], "held"
-    lines = "\n".join(filter(None, (NUMBERS[numbers], what.lines)))
-    return Case(
-        name,
-        "L11",
-        "sizes as people run them",
-        judge,
-        direction,
-        lines,
-        what.call,
-        dict(sizes),
-        dtype=dtype,
-        needs=needs,
-    )
+    given = Given(NUMBERS[numbers]) & ASKED[asked].given
+    return case(name, "L11", "sizes as people run them", given, direction, judge=judge, dtype=dtype, **sizes)
 
 
 NAME = re.compile(
