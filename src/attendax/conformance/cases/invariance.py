@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from .case import GRADIENT, Case
+from .caches import offset
+from .case import FORWARD, GRADIENT, Case
+from .given import CAUSAL, NOTHING, Given, case, lengths, mask
 
 CLAIM = "row-invariance"
 LAST = "last rows"  # of each array that is compared, as many as both calls have; else the first
-SIZES = {
+SIZES: dict[int, dict[str, Any]] = {
     150: {"B": 4, "N": 2, "G": 2, "T": 150, "S": 150, "D": 64, "V": 64},
     1030: {"B": 2, "N": 1, "G": 1, "T": 1030, "S": 1030, "D": 64, "V": 64},
 }
@@ -23,7 +25,7 @@ def question(
     where: str = "...",
     more: str = "",
     needs: tuple[str, ...] = (),
-    **given: Any,
+    given: Given = NOTHING,
 ) -> list[Case]:
     """Cases of two calls.
 
@@ -36,38 +38,36 @@ def question(
         where: the part of the result and of the gradients that has the same bits.
         more: Python that changes an option.
         needs: traits.
-        given: the lines and the keywords of the call.
+        given: beside query, key and value.
     """
 
-    def case(length: int, direction: str) -> Case:
+    def of(length: int, direction: str) -> Case:
         backward = direction == GRADIENT
         names = changes + ("cotangent",) * (backward and "query" in changes)
         changed = "\n".join([*(f"{x} = {other.format(x)}" for x in names), *filter(None, [more])])
         leaves = [f"grad {x}" for x in stay] if backward else ["out"]
-        return Case(
+        return case(
             f"{'gradient: ' * backward}row invariance: {name}, {length}", "L15", f"the bits of a row stay {about}",
-            "same_rows", direction, sizes=SIZES[length], changed=changed, where=dict.fromkeys(leaves, where),
-            needs=("determinism", *needs), claim=CLAIM, least="numbers", **given,
+            given, direction, judge="same_rows", changed=changed, where=dict.fromkeys(leaves, where),
+            needs=("determinism", *needs), claim=CLAIM, least="numbers", **SIZES[length],
         )  # fmt: skip
 
-    return [case(150, "forward"), case(1030, "forward"), case(150, GRADIENT)]
+    return [of(150, FORWARD), of(1030, FORWARD), of(150, GRADIENT)]
 
 
 def part(name: str, about: str, number: str) -> list[Case]:
     """Calls with the last of the queries, which see what they see in a call with all of them."""
     last, about = f"{{0}}[..., -{number} :, :]", f"in a call with {about}"
-    masked = {"lines": "mask = np.tri(T, S, dtype=bool)[None, None]", "call": "mask=mask"}
-    cached = {"lines": 'offset = np.zeros(B, "int32")', "call": "is_causal=True, offset=offset"}
-    ways: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-        "": ("", FREE, {}),
-        ", mask": (f"mask = mask[..., -{number} :, :]", FREE, masked),
-        ", offset": (f"offset = offset + (T - {number})", (), cached),
-        f", {TO_THE_END}": ("", (TO_THE_END,), {"call": "is_causal=True"}),
+    ways: dict[str, tuple[str, tuple[str, ...], Given]] = {
+        "": ("", FREE, NOTHING),
+        ", mask": (f"mask = mask[..., -{number} :, :]", FREE, mask("np.tri(T, S, dtype=bool)[None, None]")),
+        ", offset": (f"offset = offset + (T - {number})", (), offset('np.zeros(B, "int32")')),
+        f", {TO_THE_END}": ("", (TO_THE_END,), CAUSAL),
     }
     return [
-        case
+        one
         for way, (more, needs, given) in ways.items()
-        for case in question(name + way, about, last, ("query",), ("query",), LAST, more, (LENGTHS, *needs), **given)
+        for one in question(name + way, about, last, ("query",), ("query",), LAST, more, (LENGTHS, *needs), given)
     ]
 
 
@@ -81,15 +81,15 @@ CASES = [
     ),
     *question(
         "more tokens, causal", "where more tokens follow", "{0}[..., : T // 2, :]", ALL, ("query",),
-        call="is_causal=True",
+        given=CAUSAL,
     ),
     *question(
         "more keys, key lengths", BEHIND, "{0}[..., : T // 2, :]", ALL[1:], ALL, needs=(LENGTHS, *FREE),
-        lines='key_lengths = np.full(B, T // 2, "int32")', call="key_lengths=key_lengths",
+        given=lengths("[T // 2] * B"),
     ),
     *question(
         "more keys, mask", BEHIND, "{0}[..., : T // 2, :]", ALL[1:], ALL, more="mask = mask[..., : T // 2]",
-        needs=(LENGTHS, *FREE), lines="mask = np.arange(S)[None, None, None] < T // 2", call="mask=mask",
+        needs=(LENGTHS, *FREE), given=mask("np.arange(S)[None, None, None] < T // 2"),
     ),
     *part("chunk", "a part of the queries", "(T // 2)"),
     *part("single token", "one query", "1"),

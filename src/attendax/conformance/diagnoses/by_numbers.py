@@ -10,7 +10,7 @@ from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
-from .hypothesis import loosely, multiplied
+from .hypothesis import heads_of, lengths, loosely, multiplied, scale_of
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
@@ -142,10 +142,8 @@ def _factors(trials: Mapping[str, Trial]) -> list[Seen]:
 
 
 def _sizes(trial: Trial) -> dict[str, float]:
-    query, key = (trial.inputs.arrays[name] for name in ("query", "key"))
-    N, G = (x.shape[-3] if x.ndim > 2 else 1 for x in (query, key))
-    scale = trial.inputs.options.get("scale", query.shape[-1] ** -0.5) or math.nan
-    return {"D": query.shape[-1], "S": key.shape[-2], "N": N, "G": G, "scale": scale}
+    (N, G), D, S = heads_of(trial.inputs), trial.inputs.arrays["query"].shape[-1], lengths(trial.inputs)[1]
+    return {"D": D, "S": S, "N": N, "G": G, "scale": scale_of(trial.inputs) or math.nan}
 
 
 def _eps(trial: Trial) -> float:

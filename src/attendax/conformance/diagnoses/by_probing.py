@@ -8,7 +8,7 @@ from ..cases.case import Leaves
 from ..judge.trial import Trial
 from .by_hand import lse_of, steps, weights
 from .by_running import is_called_once, rerun
-from .hypothesis import GRADIENT
+from .hypothesis import GRADIENT, heads_of, lengths
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
@@ -52,13 +52,10 @@ def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
 
 def _right(trial: Trial) -> np.ndarray | None:
     """The weights, where they can be seen: those of a group of heads are summed in a backward."""
-    query, key, value = (trial.inputs.arrays[name] for name in ("query", "key", "value"))
-    backward = trial.case.direction.partition(",")[0] in GRADIENT
-    length = query.shape[-2] if backward else key.shape[-2]
-    grouped = query.ndim > 2 and query.shape[-3] != key.shape[-3]
-    if not is_called_once(trial) or "constants" in trial.inputs.extra or (backward and grouped):
+    backward, (N, G) = trial.case.direction.partition(",")[0] in GRADIENT, heads_of(trial.inputs)
+    if not is_called_once(trial) or "constants" in trial.inputs.extra or (backward and N != G):
         return None
-    if -(-length // value.shape[-1]) > MOST_CALLS:
+    if -(-lengths(trial.inputs)[not backward] // trial.inputs.arrays["value"].shape[-1]) > MOST_CALLS:
         return None
     s = steps(trial.inputs)
     return weights(s.scores, lse_of(s.scores, sinks=s.sinks))

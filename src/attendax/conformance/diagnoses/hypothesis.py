@@ -122,28 +122,33 @@ def of_inputs(change: Change) -> Callable[[Trial], Leaves | None]:
     return gives
 
 
-def option(name: str, change: Callable[[Any, Inputs], Any]) -> Change:
-    """Another value of an option."""
+def other(name: str, change: Callable[[Any, Inputs], Any]) -> Change:
+    """Another value of an option, or other numbers of an array."""
 
     def changed(inputs: Inputs) -> Inputs | None:
-        if inputs.options.get(name) is None:
-            return None
-        value = change(inputs.options[name], inputs)
-        return None if value is None else inputs._replace(options=inputs.options | {name: value})
+        given = inputs.arrays if name in inputs.arrays else inputs.options
+        x = None if given.get(name) is None else change(given[name], inputs)
+        return None if x is None else with_(inputs, **{name: x})
 
     return changed
 
 
-def array(name: str, change: Callable[[np.ndarray, Inputs], np.ndarray | None]) -> Change:
-    """Other numbers of an array."""
+def with_(inputs: Inputs, **values: Any) -> Inputs:
+    """The inputs with other arrays, or options."""
+    arrays = {name: x for name, x in values.items() if name in inputs.arrays}
+    options = {name: x for name, x in values.items() if name not in arrays}
+    return inputs._replace(arrays=inputs.arrays | arrays, options=inputs.options | options)
 
-    def changed(inputs: Inputs) -> Inputs | None:
-        if name not in inputs.arrays:
-            return None
-        x = change(inputs.arrays[name], inputs)
-        return None if x is None else inputs._replace(arrays=inputs.arrays | {name: x})
 
-    return changed
+def scale_of(inputs: Inputs) -> float:
+    """That of a call, given or not."""
+    return float(inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5))
+
+
+def heads_of(inputs: Inputs) -> tuple[int, int]:
+    """N and G; 1 where there is no axis of heads."""
+    N, G = (inputs.arrays[name].shape[-3] if inputs.arrays[name].ndim > 2 else 1 for name in ("query", "key"))
+    return N, G
 
 
 def lengths(inputs: Inputs) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from ..judge import right
 from ..judge.trial import Trial
 from . import by_hand
 from .by_hand import Steps, lse_of, steps, weights
-from .hypothesis import FORWARD, GRADIENT, KEY_BLOCKS, Hypothesis
+from .hypothesis import FORWARD, GRADIENT, KEY_BLOCKS, Hypothesis, heads_of
 
 FILLS = (1, 10, 100)  # what is written by those who think it low enough
 
@@ -60,14 +60,9 @@ def _keras(s: Steps) -> np.ndarray:
     return products / (1 + np.abs(products) / (s.cap or 1)) + s.bias
 
 
-def _masked(how: Callable[[Steps], np.ndarray | None]) -> by_hand.Scored:
-    """Where something is masked, other scores, all of which count."""
-    return lambda inputs, s: None if s.seen.all() else how(s)
-
-
 def masked(name: str, how: Callable[[Steps], np.ndarray | None]) -> Hypothesis:
-    """A reason that is other scores where the mask forbids."""
-    return of_scores(name, _masked(how), "-inf where masked, before the softmax")
+    """A reason that is other scores where something is masked, all of which count."""
+    return of_scores(name, lambda inputs, s: None if s.seen.all() else how(s), "-inf where masked, before the softmax")
 
 
 def _set_to(low: int) -> Callable[[Steps], np.ndarray]:
@@ -124,13 +119,12 @@ def _lse_of_the_sum(trial: Trial) -> Leaves | None:
 
 
 def _empty_rows(trial: Trial, what: str) -> Leaves | None:
-    inputs = trial.inputs
-    if not right.empty_rows(inputs).any():
+    rows, leaves = right.empty_rows(trial.inputs), trial.expected()
+    if not rows.any():
         return None
     if what == "nan":
-        rows = right.empty_rows(inputs)
-        return {leaf: np.where(rows[..., None], np.nan, x) for leaf, x in trial.expected().items() if leaf == "out"}
-    return {k: x for k, x in right.with_mean_of_values(inputs, trial.expected()).items() if not k.endswith("lse")}
+        return {leaf: np.where(rows[..., None], np.nan, x) for leaf, x in leaves.items() if leaf == "out"}
+    return {k: x for k, x in right.with_mean_of_values(trial.inputs, leaves).items() if not k.endswith("lse")}
 
 
 def _overflowed(trial: Trial) -> Leaves | None:
@@ -166,8 +160,8 @@ def _in_blocks(block: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _has_groups(inputs: Inputs) -> bool:
-    query, key = inputs.arrays["query"], inputs.arrays["key"]
-    return query.ndim > 2 and query.shape[-3] != key.shape[-3]
+    N, G = heads_of(inputs)
+    return N != G
 
 
 HYPOTHESES = [

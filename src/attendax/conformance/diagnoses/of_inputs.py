@@ -7,7 +7,7 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from ..judge.trial import Trial
-from .hypothesis import KEY_BLOCKS, Change, Hypothesis, array, lengths, option
+from .hypothesis import KEY_BLOCKS, Change, Hypothesis, heads_of, lengths, other, scale_of, with_
 from .of_pairs import first_of, of_change, saved, turned
 
 LEFT_OUT = ("mask", "is_causal", "window", "key_lengths", "softcap", "scale", "offset", "query_segment_ids", "bias")
@@ -18,8 +18,7 @@ def _ignored(name: str) -> Hypothesis:
 
     def less(inputs: Inputs) -> Inputs | None:
         if name in inputs.arrays:
-            arrays = inputs.arrays | {"bias": 0 * np.where(np.isfinite(inputs.arrays[name]), inputs.arrays[name], 0)}
-            return inputs._replace(arrays=arrays)
+            return with_(inputs, **{name: np.zeros_like(inputs.arrays[name])})
         options = {k: x for k, x in inputs.options.items() if k != name}
         return inputs._replace(options=options) if name in inputs.options else None
 
@@ -33,14 +32,9 @@ def _scaled(factor: Callable[..., float]) -> Change:
         if inputs.options.get("scale") is not None:
             return None
         shapes = (inputs.arrays[name].shape for name in ("query", "key", "value"))
-        return inputs._replace(options=inputs.options | {"scale": float(factor(*shapes))})
+        return with_(inputs, scale=float(factor(*shapes)))
 
     return changed
-
-
-def _scale_squared(inputs: Inputs) -> Inputs:
-    scale = inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5)
-    return inputs._replace(options=inputs.options | {"scale": float(scale**2)})
 
 
 def _widths(of: Callable[..., int]) -> Change:
@@ -49,10 +43,7 @@ def _widths(of: Callable[..., int]) -> Change:
     def changed(inputs: Inputs) -> Inputs | None:
         D = inputs.arrays["query"].shape[-1]
         query = np.where(np.arange(D) < of(D), inputs.arrays["query"], 0)
-        scale = inputs.options.get("scale", D**-0.5)
-        if of(D) >= D:
-            return None
-        return inputs._replace(arrays=inputs.arrays | {"query": query}, options=inputs.options | {"scale": scale})
+        return None if of(D) >= D else with_(inputs, query=query, scale=scale_of(inputs))
 
     return changed
 
@@ -66,7 +57,7 @@ def _padded(block: int) -> Any:
             return None
         wide = {k: np.pad(inputs.arrays[k], [(0, 0)] * (inputs.arrays[k].ndim - 2) + [(0, more), (0, 0)])
                 for k in ("key", "value")}  # fmt: skip
-        return inputs._replace(arrays=inputs.arrays | wide)
+        return with_(inputs, **wide)
 
     return changed
 
@@ -93,12 +84,12 @@ def _heads(which: Callable[[np.ndarray, int, int], np.ndarray]) -> Callable[[Tri
 
     def gives(trial: Trial) -> Leaves | None:
         inputs = trial.inputs
-        N, G = (inputs.arrays[name].shape[-3] if inputs.arrays[name].ndim > 2 else 1 for name in ("query", "key"))
+        N, G = heads_of(inputs)
         if G == 1 or N == G or "mapped" in inputs.extra:
             return None
         heads = np.minimum(which(np.arange(N), N, G), G - 1)
         per_head = {k: inputs.arrays[k].take(heads, axis=-3) for k in ("key", "value")}
-        leaves = trial.expected(inputs._replace(arrays=inputs.arrays | per_head))
+        leaves = trial.expected(with_(inputs, **per_head))
         for leaf in ("grad key", "grad value"):
             if leaf in leaves:
                 read = np.arange(G)[:, None] == heads
@@ -109,9 +100,8 @@ def _heads(which: Callable[[np.ndarray, int, int], np.ndarray]) -> Callable[[Tri
 
 
 def _bias_scaled(trial: Trial) -> Leaves | None:
-    query = trial.inputs.arrays["query"]
-    scale = trial.inputs.options.get("scale", query.shape[-1] ** -0.5)
-    inputs = array("bias", lambda x, _: np.asarray(x, np.float64) * scale)(trial.inputs)
+    scale = scale_of(trial.inputs)
+    inputs = other("bias", lambda x, _: np.asarray(x, np.float64) * scale)(trial.inputs)
     if inputs is None:
         return None
     leaves = trial.expected(inputs)
@@ -132,21 +122,21 @@ def _lse_in_base_2(trial: Trial) -> Leaves | None:
     return leaves | {"lse": leaves["lse"] / np.log(2)} if "lse" in leaves else None
 
 
-def _given_times_default(scale: float, inputs: Inputs) -> float:
+def _times_default(scale: float, inputs: Inputs) -> float:
     return float(scale * inputs.arrays["query"].shape[-1] ** -0.5)
 
 
 HYPOTHESES = [
-    of_change("the bias is read with queries and keys swapped", array("bias", turned)),
-    of_change("every batch gets the bias of the first", array("bias", first_of(0))),
-    of_change("every head gets the bias of the first", array("bias", first_of(1))),
-    of_change("the bias is subtracted", array("bias", lambda x, _: -x)),
+    of_change("the bias is read with queries and keys swapped", other("bias", turned)),
+    of_change("every batch gets the bias of the first", other("bias", first_of(0))),
+    of_change("every head gets the bias of the first", other("bias", first_of(1))),
+    of_change("the bias is subtracted", other("bias", lambda x, _: -x)),
     Hypothesis("the scale is applied to the bias, too", _bias_scaled),
     Hypothesis("key heads are tiled (n % G) instead of blocked (n // (N // G))", _heads(lambda n, N, G: n % G)),
     Hypothesis("key heads are read at n // G, where n // (N // G) is meant", _heads(lambda n, N, G: n // G)),
     Hypothesis("every query head reads the first key head", _heads(lambda n, N, G: 0 * n)),
     of_change("scores are not scaled", _scaled(lambda q, k, v: 1.0)),
-    of_change("the scale is applied twice", _scale_squared),
+    of_change("the scale is applied twice", lambda inputs: with_(inputs, scale=scale_of(inputs) ** 2)),
     of_change("the scale is 1/√(N · D), of the width of all heads", _scaled(lambda q, k, v: (q[-3] * q[-1]) ** -0.5)),
     of_change("the scale is 1/√N, of the number of heads", _scaled(lambda q, k, v: q[-3] ** -0.5)),
     of_change("the scale is 1/√T, of the number of queries", _scaled(lambda q, k, v: q[-2] ** -0.5)),
@@ -165,7 +155,10 @@ HYPOTHESES = [
         of_change("the last part of D is left out of the scores", _widths(lambda D, b=block: D // b * b or D))
         for block in KEY_BLOCKS[1:6]
     ),
-    of_change("a given scale is multiplied by 1/√D", option("scale", _given_times_default)),
+    of_change(
+        "a given scale is multiplied by 1/√D",
+        other("scale", _times_default),
+    ),
     Hypothesis("the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", _not_transposed),
     Hypothesis("lse is in base 2", _lse_in_base_2, "--lse-base 2"),
     *(_ignored(name) for name in LEFT_OUT),

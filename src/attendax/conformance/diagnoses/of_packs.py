@@ -8,14 +8,13 @@ import numpy as np
 from ..adapters.packed import PACKED
 from ..cases.case import Inputs, Leaves
 from ..judge.trial import Trial
-from .hypothesis import Hypothesis, lengths
+from .hypothesis import Hypothesis, lengths, with_
 
 OF_QUERIES = ("out", "lse", "grad query")  # the gradients of other keys are not those of the case
 
 
 def _with_keys(inputs: Inputs, change: Callable[[np.ndarray], np.ndarray]) -> Inputs:
-    arrays = {name: change(inputs.arrays[name]) for name in ("key", "value")}
-    return inputs._replace(arrays=inputs.arrays | arrays)
+    return with_(inputs, **{name: change(inputs.arrays[name]) for name in ("key", "value")})
 
 
 def _short(x: np.ndarray) -> np.ndarray:
@@ -30,7 +29,7 @@ def _before(inputs: Inputs) -> Inputs:
 
     B, S = inputs.arrays["query"].shape[0], lengths(inputs)[1]
     ends = np.array([S] + [S + 1] * (B - 1), "int32")  # there is none before the first
-    return _with_keys(inputs, longer)._replace(options=inputs.options | {"key_lengths": ends})
+    return with_(_with_keys(inputs, longer), key_lengths=ends)
 
 
 def _behind(inputs: Inputs) -> Inputs:

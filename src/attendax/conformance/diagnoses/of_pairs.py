@@ -10,7 +10,7 @@ from ..judge.judges import ONE_QUERY
 from ..judge.parts import MASKS
 from ..judge.trial import Trial
 from . import by_hand
-from .hypothesis import KEY_BLOCKS, Change, Hypothesis, allowed, lengths, of_inputs, option
+from .hypothesis import KEY_BLOCKS, Change, Hypothesis, allowed, heads_of, lengths, of_inputs, other, with_
 
 
 def of_change(name: str, change: Change, remedy: str = "", *, filled: bool = True) -> Hypothesis:
@@ -34,7 +34,7 @@ def _causal(offset: Any) -> Change:
             return None
         begins = inputs.options.get("offset", 0)
         moved = np.asarray(offset(begins, *lengths(inputs)))
-        return inputs._replace(options=inputs.options | {"offset": moved})
+        return with_(inputs, offset=moved)
 
     return changed
 
@@ -43,11 +43,7 @@ def _from_the_start(inputs: Inputs) -> Inputs | None:
     """It is right unless the end is declared."""
     if not inputs.options.get("is_causal") or inputs.options.get("offset") is not None:
         return None
-    return inputs._replace(options=inputs.options | {"offset": np.asarray(0)})
-
-
-def _at_the_end(begins: Any, T: int, S: int) -> Any:
-    return S - T
+    return with_(inputs, offset=np.asarray(0))
 
 
 def _only(inputs: Inputs, seen: np.ndarray, *less: str) -> Inputs:
@@ -72,12 +68,8 @@ def _causal_as(seen: Callable[..., np.ndarray]) -> Change:
 
 
 def _by_the_group(inputs: Inputs) -> Inputs | None:
-    return _causal_as(lambda i, j, _: j <= i // _group(inputs))(inputs)
-
-
-def _group(inputs: Inputs) -> int:
-    """How many query heads read a key head."""
-    return inputs.arrays["query"].shape[-3] // inputs.arrays["key"].shape[-3]
+    N, G = heads_of(inputs)
+    return _causal_as(lambda i, j, _: j <= i // (N // G))(inputs) if N > G else None
 
 
 def _swapped(inputs: Inputs) -> Inputs | None:
@@ -139,18 +131,13 @@ def first_of_batch(x: np.ndarray, inputs: Inputs) -> np.ndarray | None:
 
 
 def _ids_swapped(inputs: Inputs) -> Inputs | None:
-    if "query_segment_ids" not in inputs.options:
-        return None
-    ids = (inputs.options[f"{name}_segment_ids"] for name in ("key", "query"))
-    given = dict(zip(("query_segment_ids", "key_segment_ids"), ids, strict=True))
-    return inputs._replace(options=inputs.options | given)
+    of_queries, of_keys = (inputs.options.get(f"{name}_segment_ids") for name in ("query", "key"))
+    return None if of_keys is None else with_(inputs, query_segment_ids=of_keys, key_segment_ids=of_queries)
 
 
-def _key_ids_for_both(inputs: Inputs) -> Inputs | None:
-    T, S = lengths(inputs)
-    if "query_segment_ids" not in inputs.options or T != S:
-        return None
-    return inputs._replace(options=inputs.options | {"query_segment_ids": inputs.options["key_segment_ids"]})
+def _key_ids(ids: np.ndarray, inputs: Inputs) -> np.ndarray | None:
+    of_keys: np.ndarray = inputs.options["key_segment_ids"]
+    return of_keys if of_keys.shape == ids.shape else None
 
 
 def _moved(by: int) -> Any:
@@ -162,7 +149,7 @@ def _sides(left: int, right: int) -> Any:
 
 
 HYPOTHESES = [
-    of_change("causal is aligned to the end of the keys", _causal(_at_the_end), "--causal end", filled=False),
+    of_change("causal is aligned to the end of the keys", _causal(lambda b, T, S: S - T), "--causal end", filled=False),
     of_change("causal is aligned to the start of the keys", _from_the_start, "--causal start", filled=False),
     of_change("causal leaves out a query's own key (j < i)", _causal(lambda b, T, S: b - 1)),
     of_change("causal lets a query see one key ahead (j <= i + 1)", _causal(lambda b, T, S: b + 1)),
@@ -170,39 +157,32 @@ HYPOTHESES = [
         "causal is turned round: a query sees its own key and those after it (j >= i)",
         _causal_as(lambda i, j, inputs: j >= i),
     ),
-    of_change(
-        "causal divides the position of a query by the heads of a group",
-        lambda inputs: _by_the_group(inputs) if _group(inputs) > 1 else None,
-    ),
+    of_change("causal divides the position of a query by the heads of a group", _by_the_group),
     *(
         of_change("causal skips the block of the diagonal", _causal_as(lambda i, j, _, b=b: j < i // b * b))
         for b in KEY_BLOCKS[2:]
     ),
     of_change("it is causal, which is not asked", _causal_unasked),
     of_change(f"{ONE_QUERY}: causal is left out there", _causal_in_one_row, "--causal decode"),
-    of_change("the offset of a cache is not added", option("offset", lambda x, _: 0 * x)),
-    of_change("the offset of a cache is added twice", option("offset", lambda x, _: 2 * np.asarray(x))),
-    of_change("every batch gets the offset of the first", option("offset", first_of_batch)),
-    of_change("True in a mask means drop", option("mask", lambda x, _: ~x), "--mask-true drop"),
+    of_change("the offset of a cache is not added", other("offset", lambda x, _: 0 * x)),
+    of_change("the offset of a cache is added twice", other("offset", lambda x, _: 2 * np.asarray(x))),
+    of_change("every batch gets the offset of the first", other("offset", first_of_batch)),
+    of_change("True in a mask means drop", other("mask", lambda x, _: ~x), "--mask-true drop"),
     of_change("the pairs that are allowed and those that are not are swapped", _swapped),
-    of_change("the mask is read with queries and keys swapped", option("mask", turned)),
-    of_change("every batch gets the mask of the first", option("mask", first_of(0))),
-    of_change("every head gets the mask of the first", option("mask", first_of(1))),
-    of_change("key lengths are off by one, too short", option("key_lengths", _moved(-1))),
-    of_change("key lengths are off by one, too long", option("key_lengths", _moved(1))),
+    of_change("the mask is read with queries and keys swapped", other("mask", turned)),
+    of_change("every batch gets the mask of the first", other("mask", first_of(0))),
+    of_change("every head gets the mask of the first", other("mask", first_of(1))),
+    of_change("key lengths are off by one, too short", other("key_lengths", _moved(-1))),
+    of_change("key lengths are off by one, too long", other("key_lengths", _moved(1))),
     of_change("key lengths hide queries, and no keys", _lengths_of_queries),
-    of_change(
-        "every batch gets the key length of the first",
-        option("key_lengths", first_of_batch),
-    ),
+    of_change("every batch gets the key length of the first", other("key_lengths", first_of_batch)),
     of_change("segment ids of queries and keys are swapped", _ids_swapped),
-    of_change("queries are given the keys' segment ids", _key_ids_for_both),
-    of_change("a window counts one key less to the left", option("window", _sides(-1, 0))),
-    of_change("a window counts one key more to the left", option("window", _sides(1, 0))),
-    of_change("a window counts one key less to the right", option("window", _sides(0, -1))),
-    of_change("a window counts one key more to the right", option("window", _sides(0, 1))),
-    of_change("a window counts one key less on both sides", option("window", _sides(-1, -1))),
-    of_change("a window counts one key more on both sides", option("window", _sides(1, 1))),
+    of_change("queries are given the keys' segment ids", other("query_segment_ids", _key_ids)),
+    *(
+        of_change(f"a window counts one key {number} {side}", other("window", _sides(by * left, by * right)))
+        for side, left, right in (("to the left", 1, 0), ("to the right", 0, 1), ("on both sides", 1, 1))
+        for number, by in (("less", -1), ("more", 1))
+    ),
     *(
         of_change(name, _keys(seen, block))
         for name, seen in (

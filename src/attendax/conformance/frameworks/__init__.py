@@ -2,7 +2,7 @@
 
 The functions of each module take the protocol function ``attend``, the floating arrays and the other options as NumPy
 arrays, and give NumPy arrays by name. A reproduction prints their source, so each one uses nothing of this package but
-its neighbours in the file.
+its neighbours in the file and ``shared``.
 """
 
 import importlib

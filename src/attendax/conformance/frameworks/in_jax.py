@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .shared import after_more_calls, called, filled, loss_of, with_arrays_of
+
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
 stack, concat, ints = jnp.stack, jnp.concatenate, jnp.int32
 WIDE = 'jax.config.update("jax_enable_x64", True)'
@@ -38,11 +40,7 @@ def is_lack(error: Exception) -> bool:
 
 def call(attend, fixed, arrays, traced):
     """One call: the arrays by their names, the options that are arrays, and those that are not."""
-    arrays = dict(arrays)
-    inputs = [arrays.pop(name, None) for name in ("query", "key", "value")]
-    found = attend(*inputs, **arrays, **traced, **dict(fixed))
-    names = ("out", "lse") if "return_lse" in dict(fixed) else ("out",)
-    return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+    return called(attend, arrays, traced | dict(fixed))
 
 
 def split(options):
@@ -73,11 +71,8 @@ def closing_over(attend, kinds, known):
     """The function where some arrays are constants; ``weights`` among them project what is given."""
 
     def closed(query, key, value, **given):
-        found = {"query": query, "key": key, "value": value, **given}
-        found |= {name: made(kind, known[name]) for name, kind in kinds.items()}
-        weights = found.pop("weights", None)
-        inputs = [found.pop(name) for name in ("query", "key", "value")]
-        inputs = inputs if weights is None else [x @ weights for x in inputs]
+        constants = {name: made(kind, known[name]) for name, kind in kinds.items()}
+        inputs, found = filled(query, key, value, given, constants)
         return attend(*inputs, **found)
 
     return closed
@@ -157,14 +152,6 @@ def gradient_under_checkpoint(attend, arrays, options, cotangents):
     return gradient(attend, arrays, options, cotangents, jax.checkpoint)
 
 
-def loss_of(results, how):
-    """A loss as one writes it."""
-    out = results["out"]
-    if how == "a row":
-        return out[..., 0, :].sum()
-    return out.mean() if how == "mean" else out.sum()
-
-
 @compiled
 def run_gradient_of_a_loss(attend, fixed, how, arrays, traced):
     """The gradient under jit, its loss inside."""
@@ -237,27 +224,20 @@ def changed_in_place(attend, arrays, options, changed):
     return to_numpy(call(attend, fixed, arrays, traced))
 
 
-def after_more_calls(run, arrays, prefix=""):
-    """The result of a call, and that result again after more calls with other numbers."""
-    first = run(arrays)
-    then = {f"{prefix}{k}": np.array(x) for k, x in first.items()}
-    for _ in range(3):
-        jax.block_until_ready(run({k: -x if k in ("query", "value") else x for k, x in arrays.items()}))
-    return then | to_numpy(first, "held ")
-
-
 def held(attend, arrays, options):
     """out (and lse) without jit, and the same arrays after more calls."""
     fixed, traced = split(options)
     arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
-    return after_more_calls(lambda arrays: call(attend, fixed, arrays, traced), arrays)
+    run = partial(call, attend, fixed, traced=traced)
+    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), arrays, np.asarray)
 
 
 def gradient_held(attend, arrays, options, cotangents):
     """Gradients without jit, and the same arrays after more calls."""
     fixed, traced = split(options)
     arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
-    return after_more_calls(lambda arrays: pull(attend, fixed, arrays, traced, cotangents), arrays, "grad ")
+    run = partial(pull, attend, fixed, traced=traced, cotangents=cotangents)
+    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), arrays, np.asarray, "grad ")
 
 
 def custom_rule(attend, arrays, options):
@@ -279,4 +259,4 @@ def custom_rule(attend, arrays, options):
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
     eager(attend, arrays, options)
-    return arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
+    return with_arrays_of(arrays, options)

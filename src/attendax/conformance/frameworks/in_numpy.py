@@ -4,6 +4,8 @@ import contextlib
 
 import numpy as np
 
+from .shared import after_more_calls, called, filled, freed, with_arrays_of
+
 HEADER = "import numpy as np"
 stack, concat, ints = np.stack, np.concatenate, np.int32
 WIDE = ""
@@ -31,21 +33,14 @@ def is_lack(error: Exception) -> bool:
 
 def poison(arrays):
     """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    shapes = {x.shape for x in arrays.values()}
-    if {"query", "key", "value"} <= arrays.keys():
-        rows = arrays["query"].shape[:-1]
-        shapes |= {rows, (*rows, arrays["key"].shape[-2]), (*rows, arrays["value"].shape[-1])}
     kinds = {np.dtype("float32"), *(x.dtype for x in arrays.values())}
-    [np.full(shape, np.nan, kind) for shape in shapes for kind in kinds for _ in range(8) if np.prod(shape) < 2**20]
+    [np.full(shape, np.nan, kind) for shape in freed(arrays) for kind in kinds for _ in range(8)]
 
 
 def forward(attend, arrays, options):
     """out (and lse)."""
     poison(arrays)
-    given = {k: x for k, x in arrays.items() if k in ("bias", "sinks")} | options
-    found = attend(*(arrays.get(k) for k in ("query", "key", "value")), **given)
-    names = ("out", "lse") if "return_lse" in options else ("out",)
-    return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+    return called(attend, arrays, options)
 
 
 eager = forward
@@ -70,18 +65,16 @@ def gradient_of_a_loss(attend, arrays, options, cotangents, how):
 def closing_over(attend, kinds, known):
     """The function where some arrays have no gradient; ``weights`` among them project what is given."""
 
-    def filled(query, key, value, given):
-        found = {"query": query, "key": key, "value": value, **given, **known}
-        weights = found.pop("weights", None)
-        inputs = [found.pop(name) for name in ("query", "key", "value")]
-        return inputs if weights is None else [(x @ weights).astype(x.dtype) for x in inputs], found
+    def projected(query, key, value, given):
+        inputs, found = filled(query, key, value, given, known)
+        return [x.astype(value.dtype) for x in inputs] if "weights" in known else inputs, found
 
     def closed(query, key, value, **given):
-        inputs, given = filled(query, key, value, given)
+        inputs, given = projected(query, key, value, given)
         return attend(*inputs, **given)
 
     def backward(grad_output, query, key, value, **given):
-        inputs, given = filled(query, key, value, given)
+        inputs, given = projected(query, key, value, given)
         names = ("query", "key", "value", *(k for k in ("bias", "sinks") if k in given))
         found = dict(zip(names, attend.backward(grad_output, *inputs, **given), strict=False))
         if "weights" in known:
@@ -102,23 +95,14 @@ def changed_in_place(attend, arrays, options, changed):
     return forward(attend, arrays, given)
 
 
-def after_more_calls(run, arrays):
-    """The result of a call, and that result again after more calls with other numbers."""
-    first = run(arrays)
-    then = {k: np.array(x) for k, x in first.items()}
-    for _ in range(3):
-        run({k: -x if k in ("query", "value") else x for k, x in arrays.items()})
-    return then | {f"held {k.removeprefix('grad ')}": x for k, x in first.items()}
-
-
 def held(attend, arrays, options):
     """out (and lse), and the same arrays after more calls."""
-    return after_more_calls(lambda arrays: forward(attend, arrays, options), arrays)
+    return after_more_calls(lambda arrays: forward(attend, arrays, options), arrays, np.asarray)
 
 
 def gradient_held(attend, arrays, options, cotangents):
     """Gradients, and the same arrays after more calls."""
-    return after_more_calls(lambda arrays: gradient(attend, arrays, options, cotangents), arrays)
+    return after_more_calls(lambda x: gradient(attend, x, options, cotangents), arrays, np.asarray)
 
 
 def custom_rule(attend, arrays, options):
@@ -129,4 +113,4 @@ def custom_rule(attend, arrays, options):
 def unwritten(attend, arrays, options):
     """The arrays after a call."""
     forward(attend, arrays, options)
-    return arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
+    return with_arrays_of(arrays, options)

@@ -6,6 +6,8 @@ import functools
 import numpy as np
 import torch
 
+from .shared import after_more_calls, called, filled, freed, loss_of, with_arrays_of
+
 HEADER = "import contextlib\n\nimport numpy as np\nimport torch"
 stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
 WIDE = ""
@@ -61,11 +63,7 @@ def bind(attend, options):
     options = {k: tensor(x) if hasattr(x, "shape") else x for k, x in options.items()}
 
     def call(arrays):
-        arrays = dict(arrays)
-        inputs = [arrays.pop(name, None) for name in ("query", "key", "value")]
-        found = attend(*inputs, **arrays, **options)
-        names = ("out", "lse") if "return_lse" in options else ("out",)
-        return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
+        return called(attend, arrays, options)
 
     return call
 
@@ -74,10 +72,7 @@ def closing_over(attend, kinds, known):
     """The function where some arrays have no gradient; ``weights`` among them project what is given."""
 
     def closed(query, key, value, **given):
-        found = {"query": query, "key": key, "value": value, **given, **tensors(known)}
-        weights = found.pop("weights", None)
-        inputs = [found.pop(name) for name in ("query", "key", "value")]
-        inputs = inputs if weights is None else [x @ weights for x in inputs]
+        inputs, found = filled(query, key, value, given, tensors(known))
         return attend(*inputs, **found)
 
     return closed
@@ -120,12 +115,8 @@ def tensors(arrays):
 
 def poison(leaves):
     """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    shapes = {x.shape for x in leaves.values()}
-    if {"query", "key", "value"} <= leaves.keys():
-        rows = leaves["query"].shape[:-1]
-        shapes |= {rows, (*rows, leaves["key"].shape[-2]), (*rows, leaves["value"].shape[-1])}
     kinds = {torch.float32, *(x.dtype for x in leaves.values())}
-    [torch.full(x, np.nan, dtype=kind) for x in shapes for kind in kinds for _ in range(8) if np.prod(x) < 2**20]
+    [torch.full(shape, np.nan, dtype=kind) for shape in freed(leaves) for kind in kinds for _ in range(8)]
 
 
 def forward(attend, arrays, options):
@@ -169,32 +160,15 @@ def gradient(attend, arrays, options, cotangents):
     return {f"grad {k}": to_numpy(x) for k, x in gradient_of(attend, arrays, options, cotangents).items()}
 
 
-def after_more_calls(run, arrays, prefix=""):
-    """The result of a call, and that result again after more calls with other numbers."""
-    first = run(arrays)
-    then = {f"{prefix}{k}": to_numpy(x).copy() for k, x in first.items()}
-    for _ in range(3):
-        run({k: -x if k in ("query", "value") else x for k, x in arrays.items()})
-    return then | {f"held {k}": to_numpy(x) for k, x in first.items()}
-
-
 def held(attend, arrays, options):
     """out (and lse), and the same tensors after more calls."""
     with torch.no_grad():
-        return after_more_calls(lambda arrays: bind(attend, options)(tensors(arrays)), arrays)
+        return after_more_calls(lambda arrays: bind(attend, options)(tensors(arrays)), arrays, to_numpy)
 
 
 def gradient_held(attend, arrays, options, cotangents):
     """Gradients, and the same tensors after more calls."""
-    return after_more_calls(lambda arrays: gradient_of(attend, arrays, options, cotangents), arrays, "grad ")
-
-
-def loss_of(results, how):
-    """A loss as one writes it."""
-    out = results["out"]
-    if how == "a row":
-        return out[..., 0, :].sum()
-    return out.mean() if how == "mean" else out.sum()
+    return after_more_calls(lambda x: gradient_of(attend, x, options, cotangents), arrays, to_numpy, "grad ")
 
 
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):
@@ -271,7 +245,7 @@ def custom_rule(attend, arrays, options):
 
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
-    given = arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
+    given = with_arrays_of(arrays, options)
     shared = {k: tensor(x) if str(x.dtype) == "bfloat16" else torch.from_numpy(x) for k, x in given.items()}
     with torch.no_grad():
         inputs = [shared.pop(k) for k in ("query", "key", "value")]

@@ -1,5 +1,6 @@
 """Whether two numbers differ, in two sets of arrays: by more than a tolerance, or in any bit."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
     if bad.any():
         share = f"{int(bad.sum())} of {bad.size}"
         return at(Verdict.NAN, f"{leaf} is NaN at {share}", leaf, bad.astype(float), wanted, got)
-    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+    same = alike(got, wanted)
     if (infinite := ~np.isfinite(wanted) & ~same).any() or (infinite := ~np.isfinite(got) & ~same).any():
         return at(Verdict.WRONG, f"{leaf} is infinite or finite where it should not be", leaf, infinite, wanted, got)
     difference = np.abs(np.where(same, 0, got) - np.where(same, 0, wanted))
@@ -69,15 +70,25 @@ def unchanged(one: Leaves, other: Leaves, where: dict[str, str], *, nan_rows: bo
     for leaf in one:
         if where and leaf not in where:
             continue
-        index = eval(f"np.s_[{where.get(leaf, '...')}]", {"np": np})
-        a, b = (np.asarray(x[leaf], np.float64)[index] for x in (one, other))
-        differ = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        a, b = (part_of(x, leaf, where) for x in (one, other))
+        differ = ~alike(a, b)
         if differ.any():
             share = f"{int(differ.sum())} of {differ.size} numbers of {leaf} change"
             found = at(Verdict.LEAK, share, leaf, differ, a, b)
             worse = np.isnan(b) & ~np.isnan(a)
             return at(Verdict.LEAK, f"{share}; NaN", leaf, worse, a, b) if worse.any() else found
     return Finding(Verdict.OK)
+
+
+def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two arrays have the same numbers; NaN is as NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def part_of(leaves: Leaves, leaf: str, where: Mapping[str, str]) -> np.ndarray:
+    """The part of a leaf that ``where`` gives as an index, in float64; all of it where it gives none."""
+    index = eval(f"np.s_[{where.get(leaf, '...')}]", {"np": np})
+    return np.asarray(leaves[leaf], np.float64)[index]
 
 
 def unsound(leaves: Leaves, *, nan_rows: bool = False) -> Finding | None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +10,7 @@ from ..cases.case import ARRAYS, Inputs, Leaves
 from ..cases.invariance import LAST
 from ..worker.errors import Died, Failed
 from . import right
-from .comparing import Tolerance, at, compare, unchanged, unsound
+from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none
 from .tolerances import MOST
 from .trial import Trial
@@ -151,11 +150,14 @@ def same_bits(trial: Trial) -> Finding:
     exact = trial.how.strict and "determinism" not in trial.implementation.lacks
     if found.verdict is not Verdict.LEAK or exact or not trial.case.changed:
         return found
-    wanted, got = ({leaf: x for leaf, x in some.items() if leaf in (trial.case.where or one)} for some in (one, two))
-    parts = {leaf: np.s_[...] if leaf not in trial.case.where else _part(trial.case.where[leaf]) for leaf in wanted}
-    wanted = {leaf: np.asarray(x, np.float64)[parts[leaf]] for leaf, x in wanted.items()}
-    nearly = compared(trial, {leaf: x[parts[leaf]] for leaf, x in got.items()}, wanted)
-    return found if nearly.verdict.fails else Finding(Verdict.OK)
+    return found if _compared_in_part(trial, one, two).verdict.fails else Finding(Verdict.OK)
+
+
+def _compared_in_part(trial: Trial, one: Leaves, other: Leaves) -> Finding:
+    """The parts of two results that the case is about, beside each other."""
+    where = trial.case.where
+    wanted, got = ({leaf: part_of(x, leaf, where) for leaf in where or one} for x in (one, other))
+    return compared(trial, got, wanted)
 
 
 def same_rows(trial: Trial) -> Finding:
@@ -175,18 +177,12 @@ def same_rows(trial: Trial) -> Finding:
     return found
 
 
-def _part(where: str) -> Any:
-    return eval(f"np.s_[{where}]", {"np": np})
-
-
 def close(trial: Trial) -> Finding:
     """Two calls agree up to rounding, where the case says (L15)."""
     one, other = trial.run(), trial.run(trial.changed())
     if fault := unsound(one):
         return fault
-    wanted = {leaf: np.asarray(one[leaf], np.float64)[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
-    got = {leaf: np.asarray(other[leaf])[eval(f"np.s_[{w}]")] for leaf, w in trial.case.where.items()}
-    found = compared(trial, got, wanted)
+    found = _compared_in_part(trial, one, other)
     return found._replace(verdict=Verdict.LEAK) if found.verdict.fails else found
 
 
@@ -206,7 +202,7 @@ def held(trial: Trial) -> Finding:
     wanted, got = trial.both()
     for leaf, then in got.items():
         now = got.get(f"held {leaf.removeprefix('grad ')}", then)
-        if then.shape == now.shape and (differ := ~((then == now) | (np.isnan(then) & np.isnan(now)))).any():
+        if then.shape == now.shape and (differ := ~alike(then, now)).any():
             return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
     trial.got = {leaf: x for leaf, x in got.items() if leaf in wanted}
     return compared(trial, got, wanted)

@@ -8,6 +8,7 @@ from ..adapters.implementation import Implementation
 from ..cases.case import ARRAYS, Case
 from ..cases.how import How
 from ..frameworks import framework
+from ..frameworks.shared import __name__ as SHARED
 from ..judge.verdicts import CHANGES, Finding, Verdict
 
 NUMBERS_FIRST = ("dropped", "dropped_none")
@@ -38,7 +39,9 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
 def _drivers(module: ModuleType, case: Case, implementation: Implementation) -> str:
     """The functions of the driver that the direction uses, and what those use."""
     known = {name: inspect.unwrap(x) for name, x in vars(module).items() if callable(x)}
-    known = {name: x for name, x in known.items() if inspect.isfunction(x) and x.__module__ == module.__name__}
+    known = {
+        name: x for name, x in known.items() if inspect.isfunction(x) and x.__module__ in (module.__name__, SHARED)
+    }
     wanted, sources = [_function(case, implementation), *["closing_over"] * bool(case.constants)], {}
     while wanted:
         name = wanted.pop()
