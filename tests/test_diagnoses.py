@@ -9,8 +9,10 @@ import pytest
 
 import right_attention
 from attendax import conformance
+from attendax.conformance.diagnoses.by_numbers import ROUNDED
 from attendax.conformance.diagnoses.by_running import RACE
-from attendax.conformance.report.outcomes import Harm
+from attendax.conformance.diagnoses.causes import folded
+from attendax.conformance.report.outcomes import Cause, Harm
 
 check = functools.partial(conformance.check, seed=0, budget=0)  # at small sizes every cause shows
 
@@ -660,3 +662,42 @@ def test_gradients_by_hand(arrays):
     assert set(report.counts()) == {"ok"}, report.failures
     wrong = check(attend, backward=functools.partial(backward, times=2), **given)
     assert set(wrong.counts()) == {"wrong"}
+
+
+def test_what_rounds_more_than_the_law_allows_is_one_cause_and_no_wrong_number():
+    """Every step in bfloat16, and all else right: the profile "numbers" has nothing against it."""
+
+    def narrow(query, key, value, *, is_causal=False):
+        def step(x):
+            return np.asarray(x, np.float32).astype(query.dtype).astype(np.float32)
+
+        query_, key_, value_ = map(step, (query, key, value))
+        scores = step(step(query_ * query.shape[-1] ** -0.5) @ key_.swapaxes(-1, -2))
+        if is_causal:
+            scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        powers = step(np.exp(scores - scores.max(axis=-1, keepdims=True)))
+        return (step(powers / step(powers.sum(axis=-1, keepdims=True))) @ value_).astype(query.dtype)
+
+    given = {"arrays": "numpy", "only": ["plain", "causal"], "level": "forward", "dtype": "bfloat16"} | {
+        "sizes": dict(N=2, G=2, T=48, S=300, D=128)
+    }
+    assert check(narrow, profile="numbers", **given).ok
+    causes = check(narrow, profile="law", **given).causes
+    assert not {cause.harm for cause in causes} & {Harm.NUMBERS, Harm.GRADIENTS}, causes
+    assert ROUNDED in {cause.name for cause in causes if cause.harm is Harm.ROBUSTNESS}
+
+
+def test_a_mistake_that_is_accepted_has_no_gradient_that_follows_from_it():
+    def found(name, harm, where=""):
+        return Cause(name, harm, (name,), where=where)
+
+    accepted = found("refused: value length", Harm.NUMBERS, "a file")
+    wrong = found("gradient: ladder: plain, normal, B=2 N=8 G=1 T=4 S=2048 D=40 V=40", Harm.GRADIENTS)
+    assert folded([accepted, wrong]) == [accepted, wrong]
+
+
+def test_the_gradient_through_what_dropout_kept_may_round_as_the_dense_formula_does():
+    torch = pytest.importorskip("torch")
+    given = {"adapter": "torch-sdpa", "only": ["gradient: in blocks: dropout, 1100"]}
+    report = check(torch.nn.functional.scaled_dot_product_attention, **given | {"seed": 1})
+    assert report.counts() == {"ok": 1}

@@ -16,6 +16,7 @@ BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
 MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
 ZEROS = "the result is all zeros"
+ROUNDED = "rounds more than L8 allows, and no more than is allowed where only numbers are asked"
 FACTORS = 1e-4  # how constant a factor is
 SYMBOLS: dict[str, Callable[[Mapping[str, float]], float]] = {
     "2": lambda x: 2,
@@ -168,6 +169,15 @@ def _factor(trial: Trial) -> dict[str, float]:
         if size and factor and abs(factor - 1) > 1e-3 + 2 * _eps(trial):
             off[leaf] = factor
     return off
+
+
+def is_rounded(trial: Trial) -> bool:
+    """Whether only the bound of the law, which the profile "law" has, makes it wrong."""
+    wanted = trial.expected()
+    if not trial.how.strict or not compare(trial.got, wanted, trial.tolerances(wanted)).verdict.fails:
+        return False  # or it is no number that is wrong
+    numbers = Trial(trial.implementation, trial.case, trial.how._replace(profile="numbers"))
+    return not compare(trial.got, wanted, numbers.tolerances(wanted)).verdict.fails
 
 
 def is_all_zeros(trial: Trial) -> bool:

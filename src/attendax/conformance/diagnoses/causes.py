@@ -98,6 +98,8 @@ def _is_of_call(gradient: str, result: str) -> bool:
     mine, other = named(gradient), named(result)
     if not mine or not other or mine.level == FORWARD or options_of(mine) != options_of(other):
         return False
+    if other.judge == "refused":  # it has no right result
+        return False
     return _length(gradient) >= _length(result) / 2
 
 

@@ -125,6 +125,8 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
     zeros = {name for name, trial in trials.items() if by_numbers.is_all_zeros(trial)}
     if zeros and zeros == {name for name, trial in trials.items() if "out" in trial.got}:  # every result that is wrong
         causes.append(cause_of(by_numbers.ZEROS, take(left, zeros)))
+    if taken := take(left, {name for name, trial in trials.items() if by_numbers.is_rounded(trial)}):
+        causes.append(cause_of(by_numbers.ROUNDED, taken, len(taken))._replace(harm=Harm.ROBUSTNESS))
     for name, look, remedy in (
         (by_running.UNWRITTEN, by_running.is_unwritten, ""),
         (by_running.RACE, by_running.is_unsteady, ""),

@@ -5,11 +5,13 @@ from collections.abc import Callable
 import numpy as np
 
 from . import dense, right
-from .comparing import Tolerance, compare, unchanged
+from .comparing import Tolerance, compare, judge_leaf, largest, unchanged
+from .tolerances import EASY
 from .trial import Trial
 from .verdicts import Finding, Verdict
 
 SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
+LEAST = 2e-6  # is allowed of a gradient
 
 
 def dropped(trial: Trial) -> Finding:
@@ -111,7 +113,11 @@ def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """The gradient goes through the very set that the forward kept."""
     wide = trial.inputs._replace(arrays={k: x.astype(np.float64) for k, x in trial.inputs.arrays.items()})
     wanted = dense.gradient(wide, kept / (1 - rate))
-    return compare(trial.run(direction="gradient"), wanted, {leaf: Tolerance(2e-6) for leaf in wanted})
+    plain = dense.gradient(trial.inputs, (kept / (1 - rate)).astype(np.float32))
+    tree = max(map(largest, wanted.values()))
+    off = {leaf: judge_leaf(leaf, plain[leaf], x, Tolerance(np.inf), tree).error or 0.0 for leaf, x in wanted.items()}
+    allowed = {leaf: Tolerance(max(EASY * x, LEAST), x) for leaf, x in off.items()}
+    return compare(trial.run(direction="gradient"), wanted, allowed)
 
 
 DROPOUT: dict[str, Callable[..., Finding]] = {
