@@ -40,6 +40,7 @@ SHARE = 1 / 10  # of the budget the most for one case
 TRIES = 16
 DRAWS = {0: 60, 2: 300, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
 Part = frozenset[tuple[str, Any]]
+Takes = Callable[[Case], bool]
 LONGER = [frozenset(({"direction": way} | use).items()) for use in USES for way in AXES["direction"]]
 
 
@@ -129,11 +130,15 @@ class Drawing:
         return block * self.rng.randint(-(-least // block), most // block) + int(edge or 0)
 
 
+def _all(case: Case) -> bool:
+    return True
+
+
 def ladder(
     how: How,
     level: str = "everything",
-    offers: Callable[[Case], bool] | None = None,
-    takes: Callable[[Case], bool] | None = None,
+    offers: Takes = _all,
+    takes: Takes = _all,
     arrays: str = "numpy",
 ) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent: single values, uses, then pairs of values.
@@ -158,9 +163,8 @@ def ladder(
     for part in parts:
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
             most = min(left, max(2 * drawing.least, SHARE * how.budget))
-            rungs = (rung for rung in drawing.completed(part, missing) if rung.seconds <= most)
-            taken = filter(lambda rung: takes(rung.case), rungs) if takes else rungs
-            if tries := list(itertools.islice(taken, TRIES)):
+            rungs = (x for x in drawing.completed(part, missing) if x.seconds <= most and takes(x.case))
+            if tries := list(itertools.islice(rungs, TRIES)):
                 found.append(max(tries, key=lambda rung: len(rung.shows(missing)) / rung.seconds))
                 left -= found[-1].seconds
                 missing -= found[-1].shows(missing)
@@ -201,9 +205,7 @@ def _parts(drawing: Drawing) -> list[Row]:
     return sorted(parts, key=lambda part: ("direction" not in part, len(part), drawing.rng.random()))
 
 
-def _refused(
-    drawing: Drawing, offers: Callable[[Case], bool] | None, takes: Callable[[Case], bool] | None
-) -> list[Rung]:
+def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
     """The small cases of the values that an implementation refuses, which are taken out of the axes."""
     axes = drawing.axes
     small = {axis: values[0] for axis, values in axes.items()}
@@ -211,14 +213,18 @@ def _refused(
     small |= {"N": 1} if len(axes["N"]) > 1 else {}
 
     def at_lengths(row: Row) -> Rung | None:
-        """At lengths that it takes, where some draws have them."""
-        tries = list(filter(None, (drawing.rung(row) for _ in range(TRIES if takes else 1))))
-        return next((rung for rung in tries if takes and takes(rung.case)), tries[0] if tries else None)
+        """At lengths that it takes, where a draw has them."""
+        first = None
+        for rung in filter(None, (drawing.rung(row) for _ in range(TRIES))):
+            if takes(rung.case):
+                return rung
+            first = first or rung
+        return first
 
     plainest = (small | {"asked": asked, "D": D} for D in axes["D"] for asked in axes["asked"][:3])
-    usable = (row for row in plainest if offers and can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
+    usable = (row for row in plainest if can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
     refused: list[Rung] = []
-    if offers is None or (base := next(usable, None)) is None:
+    if offers is _all or (base := next(usable, None)) is None:
         return refused
     for axis in REFUSABLE:
         rows = {x: base | {axis: x} for x in axes[axis] if x != base[axis]}

@@ -3,7 +3,7 @@
 import collections
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..adapters.implementation import Implementation, Known, explains
@@ -133,11 +133,26 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
         (by_running.STRIDES, by_running.is_cured_by_copies, ""),
         (by_running.COMPILED, by_running.is_wrong_when_compiled, by_running.ONCE),
     ):
-        names = {o.case.name for o in left if o.case.name in trials and look(trials[o.case.name])}
+        mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
+        compiled = name == by_running.COMPILED
+        names = _seen_from_the_plainest(mine, look) if compiled else {n for n, trial in mine.items() if look(trial)}
         names |= {o.case.name for o in left if name == by_running.RACE and _is_judged_otherwise(o, implementation, how)}
         if taken := take(left, names):
             causes.append(cause_of(name, taken, len(taken), remedy))
     return causes
+
+
+def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial], bool]) -> set[str]:
+    """Where a look that takes long sees something; not tried where it sees nothing in a plainer call."""
+    names, without = set[str](), list[Case]()
+    for name, trial in sorted(trials.items(), key=lambda item: (len(options_of(item[1].case)), pairs_of(item[1]))):
+        if any(_is_plainer(case, trial.case) for case in without):
+            continue
+        if look(trial):
+            names.add(name)
+        else:
+            without.append(trial.case)
+    return names
 
 
 def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: How) -> bool:

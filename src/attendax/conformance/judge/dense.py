@@ -49,13 +49,8 @@ class Rounding:
             import jax
 
             return jax.lax.reduce_precision(x, 8, bits)
-        whole = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
-        half = np.uint64(1 << (22 - bits))
-        kept = (whole + half - np.uint64(1) + (whole >> np.uint64(23 - bits) & np.uint64(1))) & ~(
-            half * np.uint64(2) - np.uint64(1)
-        )
-        rounded = kept.astype(np.uint32).view(np.float32).reshape(x.shape)
-        return np.where(np.isfinite(x), rounded, x)
+        fraction, exponent = np.frexp(x)  # of at least 1/2, so one bit more than a mantissa has
+        return np.ldexp(np.rint(fraction * 2.0 ** (bits + 1)) * 2.0 ** -(bits + 1), exponent).astype(np.float32)
 
 
 def forward(inputs: Inputs, xp: Any = np, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008

@@ -23,6 +23,7 @@ class Trial:
         self.dtype = case.dtype or self.how.dtype
         self.inputs = case.inputs(self.how.seed, self.dtype)
         self.got: Leaves = {}  # what a call gave, for a diagnosis
+        self.again: Leaves | None = None  # and what the same call gave another time
         self.kept = True  # whether the inputs are those of the case
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
@@ -53,7 +54,7 @@ class Trial:
     def at(self, inputs: Inputs) -> "Trial":
         """The same with other inputs, and what was got."""
         other = copy.copy(self)
-        other.inputs, other.kept = inputs, False
+        other.inputs, other.kept, other.again = inputs, False, None
         return other
 
     def changed(self) -> Inputs:
