@@ -5,9 +5,12 @@ import sys
 
 import pytest
 
+import right_attention
 from attendax import extras
 from attendax.cli import main
+from attendax.conformance import check
 from attendax.conformance.adapters import matrix
+from attendax.conformance.report import Report
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
@@ -49,11 +52,19 @@ class TestAllInstalled:
         assert err.startswith("attendax check: attendax-spec: 0 faults of 0 causes, ")
         folder = tmp_path / "out" / "there"
         texts = {suffix: (folder / f"conformance.{suffix}").read_text("utf-8") for suffix in ("json", "md", "html")}
-        assert [report["name"] for report in json.loads(texts["json"])["reports"]] == ["attendax-spec"]
+        told = json.loads(texts["json"])
+        assert [report["name"] for report in told["reports"]] == ["attendax-spec"]
+        assert f"{told['date']}, seed {told['reports'][0]['seed']}. " in texts["md"]
         assert "| attendax-spec" in texts["md"]
         for text in texts.values():
             assert str(tmp_path) not in text
             assert sys.prefix not in text
+
+    def test_every_library_is_asked_as_the_command_says(self, run, adapters, monkeypatch):
+        asked = []
+        monkeypatch.setattr(matrix().installed, "reported", lambda argv, tell: asked.append(argv) or "not run")
+        assert run("--all-installed", "--quiet", "--seed", "3", "--budget", "7", "--repeat", "2")[0] == 2
+        assert {"--seed=3", "--budget=7.0", "--repeat=2", "--profile=law"} <= set(asked[0])
 
     def test_one_of_ours_that_cannot_be_judged_is_1(self, run, adapters, monkeypatch):
         installed = matrix().installed
@@ -128,6 +139,23 @@ class TestAllModels:
         assert set(told["left_out"]) == {"absent", "transformers none"}
         for words in (str(tmp_path), sys.prefix):
             assert words not in text
+
+
+def test_a_report_that_is_written_a_case_a_line_reads_back():
+    """All that the tables are made from: faults, causes, and a script for each cause."""
+
+    def ignores(query, key, value, *, is_causal=False):
+        return right_attention.attend(query, key, value)
+
+    tables = matrix().tables
+    report = check(ignores, arrays="numpy", only=["plain", "causal"], level="forward", seed=0, budget=0)
+    assert report.causes
+    text = tables.reports_json([report], {"other": "needs a GPU"})
+    told = json.loads(text)
+    assert len(text.splitlines()) < len(report.cases) + 60
+    assert told["left_out"] == {"other": "needs a GPU"}
+    again = Report.from_dict(told["reports"][0])
+    assert tables.matrix_markdown([again]) == tables.matrix_markdown([report])
 
 
 def test_every_model_of_the_table_is_known_by_a_name_of_python():

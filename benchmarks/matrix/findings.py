@@ -22,7 +22,7 @@ def known(name: str, kind: str, cases: tuple[str, ...], where: str, report: str 
 LSE = known(
     "the lse that is returned has gradient 0",
     WRONG,
-    ("gradient: lse*", "gradient: in blocks: lse*", "jvp: lse", "second order: lse"),
+    ("gradient: lse*", "gradient: in blocks: lse*", "gradient: ladder: lse*", "jvp: lse", "second order: lse"),
     f"{JAX_NN}:981, lax.stop_gradient",
     "`return_residual=True` returns `lax.stop_gradient(lse)`: a loss that uses the log-sum-exp "
     "(merging of two halves, "
@@ -52,6 +52,7 @@ INTEGERS = known(
 )
 BOOLEAN = known("a boolean bias is added as 0 and 1", GAP, ("refused: boolean bias",), f"{JAX_NN}:964")
 OVERFLOW = ("float16 of 300, D = 64",)
+LSE_IN_HALF = ("lse of bfloat16*", "ladder: lse*, bfloat16", "ladder: lse*, float16")
 RATES = ("refused: dropout rate*",)
 VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
 DIVISION = "ZeroDivisionError"
@@ -125,7 +126,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
     "jax.nn": (
         LSE,
         *VIA_JAX,
-        known("lse of bfloat16 arrays is rounded to bfloat16", GAP, ("lse of bfloat16*",), f"{JAX_NN}:979"),
+        known("lse of bfloat16 arrays is rounded to bfloat16", GAP, LSE_IN_HALF, f"{JAX_NN}:979"),
         known("a window of -1 is accepted", GAP, ("refused: window*",), f"{JAX_NN}:876"),
     ),
     "flax": (

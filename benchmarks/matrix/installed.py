@@ -19,13 +19,13 @@ from attendax.conformance.adapters import ADAPTERS
 from attendax.conformance.adapters.adapter import Adapter
 from attendax.conformance.command.output import LINES, console, took, write
 from attendax.conformance.report import Report
-from attendax.conformance.report.outcomes import to_json, versions
 from attendax.conformance.report.page import page
 from attendax.exits import FAILED, Refusal
 
-from .tables import matrix_markdown, matrix_terminal
+from .tables import matrix_markdown, matrix_terminal, reports_json
 
 OWN = "attendax"
+PASSED_ON = ("level", "dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
 ON_A_GPU = ("cudnn", "mosaic", "triton")
 
 
@@ -101,9 +101,9 @@ def teller(what: str, quiet: bool) -> Callable[[str], None]:
 
 def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], None]) -> Report | str:
     """The report of an adapter, or why there is none."""
-    argv = [name, "--level", args.level, "--profile", args.profile or "law", "--dtype", args.dtype]
-    argv += ["--seed", str(args.seed), *(["--only", *args.only] if args.only else [])]
-    return reported(argv, tell)
+    given = {option: getattr(args, option) for option in PASSED_ON} | {"profile": args.profile or "law"}
+    argv = [f"--{option.replace('_', '-')}={x}" for option, x in given.items() if x is not None]
+    return reported([name, *argv, *(["--only", *args.only] if args.only else [])], tell)
 
 
 def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report | str:
@@ -150,10 +150,10 @@ def anonymous(words: str) -> str:
 
 
 def save(folder: Path, reports: list[Report], left_out: dict[str, str]) -> None:
-    """Three files that say the same: versions, findings, reproductions; no paths, no seconds."""
+    """Three files that say the same: versions and findings, and the page has scripts; no paths, no seconds."""
     reports = [portable(report) for report in reports]
-    found = {"versions": versions("jax"), "left_out": left_out, "reports": [report.to_dict() for report in reports]}
-    contents = {"json": to_json(found), "md": matrix_markdown(reports, left_out), "html": page(reports, left_out)}
+    contents = {"json": reports_json(reports, left_out), "md": matrix_markdown(reports, left_out)}
+    contents["html"] = page(reports, left_out)
     for suffix, content in contents.items():
         write(str(folder / f"conformance.{suffix}"), content)
 

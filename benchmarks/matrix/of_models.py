@@ -1,7 +1,6 @@
 """Every model and layer of ``models.py`` whose library is installed, each judged in a process of its own."""
 
 import argparse
-import datetime
 import importlib.util
 import sys
 import time
@@ -12,12 +11,12 @@ from attendax.conformance.adapters.adapter import version_of
 from attendax.conformance.command.output import took, write
 from attendax.conformance.report import Report
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
-from attendax.conformance.report.outcomes import MODEL_LAWS, Outcomes, to_json, versions
+from attendax.conformance.report.outcomes import MODEL_LAWS, Outcomes
 from attendax.exits import FAILED, Refusal
 
 from .installed import OWN, made_folder, portable, reported, teller
 from .models import MODELS, PATHS
-from .tables import all_versions
+from .tables import all_versions, reports_json, today
 
 LEGEND = (
     "A number is how many questions of a law were judged, all without a fault; 2 of 5: three have one; a dash: nothing "
@@ -57,17 +56,11 @@ def all_models(args: argparse.Namespace) -> int:
     if not reports:
         raise Refusal("--all-models: no model could be judged")
     reports = [portable(report) for report in reports]
-    found = {"date": today(), "versions": versions("jax"), "left_out": left_out}
-    write(str(folder / "models.json"), to_json(found | {"reports": [report.to_dict() for report in reports]}))
+    write(str(folder / "models.json"), reports_json(reports, left_out))
     text = models_markdown(reports, left_out)
     write(str(folder / "models.md"), text)
     print(text.split("\n## ")[0])
     return FAILED if failed else 0
-
-
-def today() -> str:
-    """Of the run, for the record."""
-    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 
 def in_own_process(name: str, args: argparse.Namespace, number: int, count: int) -> Report | str:

@@ -1,12 +1,14 @@
 """Several reports as one table: in Markdown, and in a terminal."""
 
 import collections
+import datetime
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attendax.conformance.judge.verdicts import Verdict
 from attendax.conformance.report.markdown import cause_markdown, escaped, table
-from attendax.conformance.report.outcomes import KINDS, Outcomes
+from attendax.conformance.report.outcomes import KINDS, Outcomes, to_json, versions
 from attendax.conformance.report.summary import clean, summary
 
 if TYPE_CHECKING:
@@ -18,6 +20,35 @@ LEGEND = (
     "the adapter declares it. Not offered: no such argument."
 )
 MATRIX = ("", *KINDS, "by design", "convention", "ok", "not offered")
+
+
+def today() -> str:
+    """Of the run, for the record."""
+    return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+
+
+def in_lines(x: Any, levels: int = 4) -> str:
+    """JSON with a line for each case: lists and mappings of the first levels are written over several lines."""
+    if not levels or not x or not isinstance(x, (dict, list)):
+        return json.dumps(x, allow_nan=False)
+    parts = [in_lines(one, levels - 1) for one in (x.values() if isinstance(x, dict) else x)]
+    if isinstance(x, dict):
+        parts = [f"{json.dumps(name)}: {part}" for name, part in zip(x, parts, strict=True)]
+    opening, closing = "{}" if isinstance(x, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(parts) + f"\n{closing}"
+
+
+def reports_json(reports: Sequence[Outcomes], left_out: Mapping[str, str]) -> str:
+    """The date, versions, who was left out, and each report without seconds, with a script for each cause."""
+    told = json.loads(to_json([report.to_dict() for report in reports]))
+    for report in told:
+        firsts = {cause["cases"][0] for cause in report["causes"]}
+        for case in report["cases"]:
+            del case["seconds"]
+            if case["name"] not in firsts:
+                del case["reproduction"]
+    found = {"date": today(), "versions": versions("jax"), "left_out": dict(left_out), "reports": told}
+    return in_lines(found) + "\n"
 
 
 def all_versions(reports: Sequence[Outcomes]) -> str:
@@ -36,7 +67,9 @@ def matrix_row(report: Outcomes) -> list[str]:
 def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
     """Implementations by kinds of causes, then the causes of each, and who was left out with the reason."""
     rows = [[f"{report.name} {report.version}".strip(), *matrix_row(report)] for report in reports]
-    parts = ["# attendax check\n", table(MATRIX, rows), escaped(LEGEND) + "\n", f"{all_versions(reports)}.\n"]
+    seeds = ", ".join(dict.fromkeys(str(report.seed) for report in reports))
+    parts = ["# attendax check\n", table(MATRIX, rows), escaped(LEGEND) + "\n"]
+    parts += [f"{today()}, seed {seeds}. {all_versions(reports)}.\n"]
     for report in reports:
         parts.append(f"## {escaped(report.name)}\n\n{escaped(summary(report))}\n")
         parts += [cause_markdown(cause, report) for cause in report.causes]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..judge.comparing import Tolerance, compare
+from ..judge.judges import compared
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
@@ -177,7 +178,7 @@ def is_rounded(trial: Trial) -> bool:
     if not trial.how.strict or not compare(trial.got, wanted, trial.tolerances(wanted)).verdict.fails:
         return False  # or it is no number that is wrong
     numbers = Trial(trial.implementation, trial.case, trial.how._replace(profile="numbers"))
-    return not compare(trial.got, wanted, numbers.tolerances(wanted)).verdict.fails
+    return not compared(numbers, trial.got, wanted).verdict.fails
 
 
 def is_all_zeros(trial: Trial) -> bool:

@@ -143,5 +143,5 @@ class Outcome(NamedTuple):
         given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
         numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}
         index = {"index": tuple(given["index"])} if "index" in given else {}
-        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found["reproduction"],
+        return cls(case, Finding(**given | numbers | index), found.get("seconds", 0.0), found.get("reproduction", ""),
                    found.get("known", ""), seed=found.get("seed"))  # fmt: skip
