@@ -140,6 +140,20 @@ def _read_error(path: str) -> tuple[str, list[Any]]:
     return kind, said
 
 
+def read_json(file: str, what: str = "", again: str = "") -> Any:
+    """What a file of the user says.
+
+    Raises:
+        ValueError: it cannot be read, or is no JSON; ``what`` it is, and how to write it ``again``.
+    """
+    try:
+        with open(file, encoding="utf-8") as text:
+            return json.load(text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise ValueError(f"check: {what}{file} cannot be read: {why}{again}") from error
+
+
 def read_array(path: str, most: int) -> np.ndarray:
     """An array that somebody else wrote.
 

@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 from .implementation import Documented, Implementation, Known
 from .source import import_line, resolve, source_of
 
+GROUPED = {"grouped heads": "as many heads in all arrays"}  # what several libraries lack, and why
+HEADS = {"rank 2": "arrays have an axis of heads"}
+LAYER = GROUPED | {"rank 2": "the layer splits the heads", "heads apart": "its output projection adds the heads"}
+RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
+
 
 class Adapter(NamedTuple):
     """How to call a library's function by the protocol.
@@ -54,11 +59,11 @@ class Adapter(NamedTuple):
         lines = [self.setup, f"import functools\n{import_line(fn, path)}\n\n", source_of(self.call) + "\n\n"]
         words = "".join(f", {name}={x!r}" for name, x in self.options.items())
         lines.append(f"attend = functools.partial({self.call.__name__}, fn{words})")
+        backward = functools.partial(self.backward, fn) if self.backward else None
         if self.backward:
-            attend.backward = functools.partial(self.backward, fn)  # type: ignore[attr-defined]
             lines += [source_of(self.backward), f"attend.backward = functools.partial({self.backward.__name__}, fn)"]
         return Implementation(
-            attend, name, self.arrays, self.backward, self.causal, self.empty_rows, self.lacks,
+            attend, name, self.arrays, backward, self.causal, self.empty_rows, self.lacks,
             "\n".join(filter(None, lines)), version=version_of(self.package), documented=self.documented,
             known=self.known,
         )  # fmt: skip

@@ -132,7 +132,7 @@ class Implementation:
         if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
             some = ", ".join((*TRAITS, *OPTIONS)) + did_you_mean(unknown[0], (*TRAITS, *OPTIONS))
             raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {some}")
-        if self.backward is not None and not hasattr(self.attend, "backward"):
+        if self.backward is not None and getattr(self.attend, "backward", None) is not self.backward:
             attend: Any = functools.partial(self.attend)
             attend.backward = self.backward
             object.__setattr__(self, "attend", attend)

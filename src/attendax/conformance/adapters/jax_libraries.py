@@ -1,6 +1,8 @@
 """Libraries of JAX."""
 
-from .adapter import Adapter
+import functools
+
+from .adapter import GROUPED, HEADS, LAYER, RANK_4, Adapter
 
 
 def jax_nn(
@@ -147,64 +149,41 @@ def flash_attention_jax(fn, query, key, value, *, mask=None, is_causal=False):
     return fn(query, key, value, seen)
 
 
-JAX_NN = {
-    "V != D": "its values are as wide as its keys",
-    "rank 2": "arrays of rank 3 or 4",
-    "rank 5": "arrays of rank 3 or 4",
-    "float16": "its product of float16 does not run on a CPU",
-}
+WIDTHS = "values are as wide as its keys"
+FLOAT16 = {"float16": "its product of float16 does not run on a CPU"}
+JAX_NN = FLOAT16 | {"V != D": f"its {WIDTHS}"} | dict.fromkeys(("rank 2", "rank 5"), "arrays of rank 3 or 4")
 TOKAMAX = 'from absl import flags\n\nflags.FLAGS(["tokamax"])'  # else it reads the arguments of the command
+KERAS = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"'
+mean = functools.partial(Adapter, empty_rows="mean")
 ADAPTERS = {
-    "jax.nn": Adapter(jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN),
-    "jax.nn-cudnn": Adapter(
-        jax_nn, "jax.nn:dot_product_attention", package="jax", empty_rows="mean", lacks=JAX_NN,
-        options={"implementation": "cudnn"},
+    "jax.nn": mean(jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN),
+    "jax.nn-cudnn": mean(
+        jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN, options={"implementation": "cudnn"}
     ),
     **{
-        f"tokamax-{implementation}": Adapter(
-            tokamax, "tokamax:dot_product_attention", package="tokamax", empty_rows="mean",
-            options={"implementation": implementation},
-            lacks={"rank 2": "arrays have an axis of heads", "float16": "its product of float16 does not run on a CPU"},
-            setup=TOKAMAX,
+        f"tokamax-{implementation}": mean(
+            tokamax, "tokamax:dot_product_attention", package="tokamax", options={"implementation": implementation},
+            lacks=HEADS | FLOAT16, setup=TOKAMAX,
         )
         for implementation in ("xla", "xla_chunked")
     },
-    "flax": Adapter(
-        flax_linen, "flax.linen:dot_product_attention", package="flax", empty_rows="mean",
-        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "arrays have an axis of heads"},
+    "flax": mean(flax_linen, "flax.linen:dot_product_attention", package="flax", lacks=GROUPED | HEADS),
+    "flax-nnx": mean(
+        flax_nnx, "flax.nnx:dot_product_attention", package="flax",
+        lacks=HEADS | FLOAT16 | {"V != D": f"without dropout it calls jax.nn, whose {WIDTHS}"},
     ),
-    "flax-nnx": Adapter(
-        flax_nnx, "flax.nnx:dot_product_attention", package="flax", empty_rows="mean",
-        lacks={
-            "rank 2": "arrays have an axis of heads", "float16": JAX_NN["float16"],
-            "V != D": "without dropout it calls jax.nn, whose values are as wide as its keys",
-        },
+    "equinox": mean(equinox, "equinox.nn:MultiheadAttention", package="equinox", lacks=LAYER),
+    "haiku": mean(haiku, "haiku:MultiHeadAttention", package="dm-haiku", lacks=LAYER),
+    "keras": mean(
+        keras, "keras.ops:dot_product_attention", package="keras", setup=KERAS,
+        lacks=RANK_4 | FLOAT16 | {"V != D": "the value has the shape of the key"},
     ),
-    "equinox": Adapter(
-        equinox, "equinox.nn:MultiheadAttention", package="equinox", empty_rows="mean",
-        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads",
-               "heads apart": "its output projection adds the heads"},
-    ),
-    "haiku": Adapter(
-        haiku, "haiku:MultiHeadAttention", package="dm-haiku", empty_rows="mean",
-        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "the layer splits the heads",
-               "heads apart": "its output projection adds the heads"},
-    ),
-    "keras": Adapter(
-        keras, "keras.ops:dot_product_attention", package="keras", empty_rows="mean",
-        setup='import os\n\nos.environ["KERAS_BACKEND"] = "jax"',
-        lacks={
-            "V != D": "the value has the shape of the key", "rank 2": "arrays of rank 4", "rank 3": "arrays of rank 4",
-            "rank 5": "arrays of rank 4", "float16": JAX_NN["float16"],
-        },
-    ),
-    "memory-efficient-attention": Adapter(
+    "memory-efficient-attention": mean(
         memory_efficient, "memory_efficient_attention:efficient_dot_product_attention_jax",
-        package="memory-efficient-attention", empty_rows="mean",
-        lacks={"grouped heads": "as many heads in all arrays", "rank 2": "arrays have an axis of heads"},
+        package="memory-efficient-attention", lacks=GROUPED | HEADS,
     ),
     "flash-attention-jax": Adapter(
         flash_attention_jax, "flash_attention_jax:flash_attention", package="flash-attention-jax", causal="end",
-        lacks={"grouped heads": "as many heads in all arrays"} | {f"rank {k}": "arrays of rank 4" for k in (2, 3, 5)},
+        lacks=GROUPED | RANK_4,
     ),
 }  # fmt: skip

@@ -90,8 +90,9 @@ def plain(
         lines = ["", "", source_of(by_hand), "", "", import_line(backward, name="backward")]
         source = "\n".join([made.source, *lines, "attend = with_backward(attend, backward)"])
         return dataclasses.replace(made, attend=by_hand(made.attend, backward), source=source)
-    attend, source = _with_backward(made.attend, made.source, backward)
-    return dataclasses.replace(made, attend=attend, source=source, backward=backward)
+    lines = ["import functools", import_line(backward, name="backward")]
+    lines += ["attend = functools.partial(attend)", "attend.backward = backward"]
+    return dataclasses.replace(made, source="\n".join([made.source, *lines]), backward=backward)
 
 
 def laid_out(
@@ -147,11 +148,3 @@ def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dic
     if "N" not in layout:
         lacks |= dict.fromkeys(("heads", "grouped heads", "sinks"), f"its layout is {layout}")
     return lacks
-
-
-def _with_backward(attend: Any, source: str, backward: Callable[..., Any]) -> tuple[Any, str]:
-    wrapped = functools.partial(attend)
-    wrapped.backward = backward  # type: ignore[attr-defined]
-    lines = ["import functools", import_line(backward, name="backward")]
-    lines += ["attend = functools.partial(attend)", "attend.backward = backward"]
-    return wrapped, "\n".join([source, *lines])

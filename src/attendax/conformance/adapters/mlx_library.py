@@ -1,6 +1,6 @@
 """The attention of MLX, which also runs on the CPUs of Linux; its arrays come from NumPy and go there."""
 
-from .adapter import Adapter
+from .adapter import RANK_4, Adapter
 
 
 def mlx_attention(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None):
@@ -39,6 +39,6 @@ def mlx_backward(fn, grad_output, query, key, value, *, mask=None, bias=None, is
 ADAPTERS = {
     "mlx": Adapter(
         mlx_attention, "mlx.core.fast:scaled_dot_product_attention", arrays="numpy", package="mlx", causal="end",
-        empty_rows="mean", backward=mlx_backward, lacks={f"rank {k}": "arrays of rank 4" for k in (2, 3, 5)},
+        empty_rows="mean", backward=mlx_backward, lacks=RANK_4,
     ),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """ONNX's Attention operator: its reference implementation, and onnxruntime's."""
 
-from .adapter import Adapter
+from .adapter import RANK_4, Adapter
 
 
 def onnx_attention(
@@ -34,11 +34,7 @@ def onnx_attention(
     return fn(model.SerializeToString() if serialized else model).run(None, given)[0]
 
 
-RANKS = {
-    "rank 2": "arrays of rank 4",
-    "rank 3": "of rank 3 its heads are in the last axis",
-    "rank 5": "arrays of rank 4",
-}
+RANKS = RANK_4 | {"rank 3": "of rank 3 its heads are in the last axis"}
 ADAPTERS = {
     "onnx-reference": Adapter(
         onnx_attention, "onnx.reference:ReferenceEvaluator", arrays="numpy", package="onnx", lacks=RANKS

@@ -1,6 +1,6 @@
 """Functions and layers of PyTorch."""
 
-from .adapter import Adapter
+from .adapter import LAYER, RANK_4, Adapter
 
 
 def torch_sdpa(
@@ -94,12 +94,7 @@ def torch_flex(fn, query, key, value, *, mask=None, bias=None, is_causal=False, 
 
 
 SDPA = "torch.nn.functional:scaled_dot_product_attention"
-MHA = {
-    "grouped heads": "as many heads in all arrays", "V != D": "one width for keys and values",
-    "rank 2": "the layer splits the heads", "rank 5": "one batch axis",
-    "heads apart": "its output projection adds the heads",
-}  # fmt: skip
-FLEX = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
+MHA = LAYER | {"V != D": "one width for keys and values", "rank 5": "one batch axis"}
 ADAPTERS = {
     "torch-sdpa": Adapter(torch_sdpa, SDPA, arrays="torch", package="torch"),
     "torch-mha": Adapter(torch_mha, "torch.nn:MultiheadAttention", arrays="torch", package="torch", lacks=MHA),
@@ -108,6 +103,6 @@ ADAPTERS = {
         options={"need_weights": True},
     ),
     "torch-flex": Adapter(
-        torch_flex, "torch.nn.attention.flex_attention:flex_attention", arrays="torch", package="torch", lacks=FLEX
+        torch_flex, "torch.nn.attention.flex_attention:flex_attention", arrays="torch", package="torch", lacks=RANK_4
     ),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from ..worker import foreign
 from ..worker.errors import Died, Failed, NoNumbers
 from ..worker.place import path_in_other_process
 from ..worker.process import Worker, answered
-from ..worker.serve import answer_in, raised
+from ..worker.serve import answer_in
 from ..worker.serve import main as serve
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
@@ -232,12 +232,9 @@ def _numpy(x: Any) -> np.ndarray:
     return framework("torch").to_numpy(x) if type(x).__module__.partition(".")[0] == "torch" else np.array(x)
 
 
-def _start(message: dict[str, Any], trying: Any) -> tuple[Here | None, dict[str, Any]]:
-    try:
-        here = Here(message["path"], message["path"])
-        return here, {"names": here.names, "required": here.required, "defaults": here.defaults}
-    except BaseException as error:
-        return None, raised(error)
+def _start(message: dict[str, Any], trying: Any) -> tuple[Here, dict[str, Any]]:
+    here = Here(message["path"], message["path"])
+    return here, {"names": here.names, "required": here.required, "defaults": here.defaults}
 
 
 def _answer(here: Here, message: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any, TextIO
 
 from attendax.exits import FAILED, REFUSED, Refusal
 
+from ..worker.child import end_group
 from .arguments import CALLED, NUMBERS
 
 NAME = "attention"  # of the function, where a file has several
@@ -48,7 +48,7 @@ def judge_all(args: argparse.Namespace) -> int:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in tuple(running):
-                _kill(process)
+                end_group(process)
             raise
     right = [line for line in found if line["ok"]]
     wrong = ", ".join(sorted(line["file"] for line in found if not line["ok"]))
@@ -91,7 +91,7 @@ def _judged(path: Path, args: argparse.Namespace, running: set[subprocess.Popen[
             out, said = process.communicate()
         finally:
             running.discard(process)
-            _kill(process)
+            end_group(process)  # its worker, which has a session of its own, follows by itself
     line["status"] = process.returncode
     last = {"said": (said.strip().splitlines() or [f"ended with {process.returncode}"])[-1]}
     try:
@@ -139,12 +139,3 @@ def _told(report: dict[str, Any]) -> dict[str, Any]:
     told["causes"] = [{k: cause[k] for k in ("name", "harm", "cases")} for cause in report["causes"]]
     kept = ("name", "verdict", "message", "red", "seed")
     return told | {"faults": [{k: case[k] for k in kept if k in case} for case in faults]}
-
-
-def _kill(process: "subprocess.Popen[str]") -> None:
-    """End a judge and what it has started; its worker, which has a session of its own, follows by itself."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()

@@ -25,9 +25,9 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import Outcome
 from ..report.screen import terminal
+from ..worker.child import FOUND_THERE
 from ..worker.errors import Unusable
 from ..worker.place import end
-from ..worker.process import FOUND_THERE
 from .arguments import (
     asked_of,
     files,

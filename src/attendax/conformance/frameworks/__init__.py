@@ -21,3 +21,12 @@ def framework(name: str) -> ModuleType:
     if name not in NAMES:
         raise ValueError(f"check: arrays got {name!r}, expected one of {', '.join(NAMES)}")
     return importlib.import_module(f"{__name__}.in_{name}")
+
+
+def needs(direction: str) -> list[str]:
+    """What the function of a direction takes beyond a function, its arrays and options."""
+    name = direction.partition(", ")[0]
+    found = ["cotangents"] * ("gradient" in name or name == "second")
+    found += ["tangents"] * (name in ("jvp", "second"))
+    found += ["mapped"] * (name in ("vmap", "per example gradient"))
+    return found + ["changed"] * (name == "changed in place")

@@ -11,7 +11,7 @@ from .. import protocol
 from ..worker.errors import Died
 from ..worker.place import error_of, path_in_other_process
 from ..worker.process import Worker, answered
-from ..worker.serve import answer_in, raised
+from ..worker.serve import answer_in
 from ..worker.serve import main as serve
 from .blackbox import Model
 from .describing import describe
@@ -101,14 +101,11 @@ def allow(model: Model, seconds: float) -> None:
         worker.allow(seconds)
 
 
-def _made(message: dict[str, Any], trying: Any) -> tuple[Model | None, dict[str, Any]]:
-    try:
-        model = describe(message["path"], message["causal"], message["said"])
-        told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name != "run"}
-        told |= {name: sorted(told[name]) for name in SETS}
-        return model, told | {"known_tokens": model.known_tokens.tolist(), "lines": dict(model.lines)}
-    except BaseException as error:
-        return None, raised(error)
+def _made(message: dict[str, Any], trying: Any) -> tuple[Model, dict[str, Any]]:
+    model = describe(message["path"], message["causal"], message["said"])
+    told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name != "run"}
+    told |= {name: sorted(told[name]) for name in SETS}
+    return model, told | {"known_tokens": model.known_tokens.tolist(), "lines": dict(model.lines)}
 
 
 def _answer(model: Model, message: dict[str, Any]) -> None:

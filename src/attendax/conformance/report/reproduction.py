@@ -7,10 +7,11 @@ from types import ModuleType
 from ..adapters.implementation import Implementation
 from ..cases.case import ARRAYS, Case
 from ..cases.how import How
-from ..frameworks import framework
+from ..frameworks import framework, needs
 from ..frameworks.shared import __name__ as SHARED
 from ..judge.verdicts import CHANGES, Finding, Verdict
 
+OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against each other
 NUMBERS_FIRST = ("dropped", "dropped_none")
 COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
 
@@ -66,15 +67,11 @@ def _function(case: Case, implementation: Implementation) -> str:
 
 def _call(case: Case, implementation: Implementation) -> str:
     """The call of the driver, as text, on ``arrays`` and ``options``."""
-    name, _, how = case.direction.partition(", ")
-    given = ["attend", "arrays", "options"]
+    given, how = ["attend", "arrays", "options"], case.direction.partition(", ")[2]
     if case.judge not in ("refused", "unwritten"):
-        if "gradient" in name or name == "second":
-            lse = ", lse=lse_cotangent" if "return_lse" in case.call else ""
-            given.append(f"cotangents=dict(out=cotangent{lse})")
-        given += ["tangents=tangents"] * (name in ("jvp", "second"))
-        given += ["mapped=mapped"] * (name in ("vmap", "per example gradient"))
-        given += ["changed=changed"] * (name == "changed in place")
+        lse = ", lse=lse_cotangent" if "return_lse" in case.call else ""
+        texts = {"cotangents": f"dict(out=cotangent{lse})"}
+        given += [f"{name}={texts.get(name, name)}" for name in needs(case.direction)]
         given += [f"how={how!r}"] * bool(how)
     return f"{_function(case, implementation)}({', '.join(given)})"
 
@@ -103,12 +100,6 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
     if "SystemExit" in finding.message:
         lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
         return "\n".join(lines)
-    if (
-        case.judge in ("same_bits", "same_rows", "close", "merged")
-        and finding.verdict is Verdict.WRONG
-        and finding.index is None
-    ):
-        return "\n".join([collected, f"got = {call}", *_assertion(finding)])
     special = {
         "same_bits": _two_calls, "same_rows": _two_calls, "close": _two_calls, "refused": _refusal, "merged": _merge,
         "unwritten": _unwritten, "dropped": _dropout, "dropped_none": _dropout_of_none, "held": _held,
@@ -117,7 +108,8 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
         return f"{collected}\n{call}  # raises: {finding.message}"
     if finding.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
         return f"{collected}\n{call}  # {finding.verdict}: {finding.message}"
-    if case.judge in special:
+    of_a_whole_leaf = finding.verdict is Verdict.WRONG and finding.index is None
+    if case.judge in special and not (of_a_whole_leaf and case.judge in OF_TWO):
         return special[case.judge](call, collected, case, finding)
     return "\n".join([collected, f"got = {call}", *_assertion(finding)])
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..adapters.implementation import Implementation
 from ..cases.case import Inputs, Leaves
-from ..frameworks import framework
+from ..frameworks import framework, needs
 from ..protocol import Request
 from .errors import Failed as Failed
 from .errors import NoNumbers as NoNumbers
@@ -66,24 +66,12 @@ def asked(inputs: Inputs, direction: str) -> Request:
     kinds = inputs.extra.get("constants", {})
     known = {k: x for k, x in (inputs.extra | inputs.options | inputs.arrays).items() if k in kinds}
     arrays, options = ({k: x for k, x in some.items() if k not in kinds} for some in (inputs.arrays, inputs.options))
-    given = _given(inputs, direction.partition(", ")[0])
+    extra = dict(inputs.extra)
+    if "cotangent" in extra:
+        lse = {"lse": extra["lse_cotangent"]} if "lse_cotangent" in extra else {}
+        extra["cotangents"] = {"out": extra["cotangent"]} | lse
+    given = {name: extra[name] for name in needs(direction)}
     return Request(direction, arrays, options, given, kinds, known, str(inputs.arrays["query"].dtype))
-
-
-def _given(inputs: Inputs, name: str) -> dict[str, Any]:
-    """What a driver needs beyond the inputs."""
-    extra, given = inputs.extra, {}
-    if "gradient" in name or name == "second":
-        given["cotangents"] = {"out": extra["cotangent"]}
-        if "lse_cotangent" in extra:
-            given["cotangents"]["lse"] = extra["lse_cotangent"]
-    if name in ("jvp", "second"):
-        given["tangents"] = extra["tangents"]
-    if name in ("vmap", "per example gradient"):
-        given["mapped"] = extra["mapped"]
-    if name == "changed in place":
-        given["changed"] = extra["changed"]
-    return given
 
 
 def _numbers(leaf: str, x: Any) -> np.ndarray:

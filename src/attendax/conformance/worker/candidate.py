@@ -52,7 +52,7 @@ def implement(
         return _overridden(fn, arrays, backward, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
         made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
-        return made if made.recorded else _runs(made, how or How(), trying)
+        return made if made.recorded else _first_that_runs([made], how or How(), trying)
     path = fn if isinstance(fn, str) else None
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)
@@ -156,47 +156,38 @@ def _kind_of_arrays(
     Raises:
         ValueError: with none.
     """
-    first = (CASES[0].sized(how.sizes) or CASES[0]).inputs(0, how.dtype).arrays
     plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
-    said: list[str] = []
-    for form in FORMS:  # what is said is of the first: the plainest call of all
-        inputs = plain_of(form, how.sizes).inputs(0, how.dtype)
-        for arrays, eager in sorted(KINDS, key=lambda kind: kind[0] not in sys.modules):
-            if arrays == "torch" and not importlib.util.find_spec("torch"):
-                continue
-            if arrays == "numpy" and not (settings.get("device") or "cpu").startswith("cpu"):
-                error = f"has no device {settings['device']}"
-            else:
-                if trying:
-                    trying(arrays)
-                error = _tried(plain(fn, name, arrays, eager=eager, **settings), inputs)
-            if not error:
-                return arrays, eager
-            said += [f"  {arrays:<6} {error}"] * (form == FORMS[0] and error != NOT_NUMPY)
-    rows = ";\n".join(dict.fromkeys(said))
-    raise Unusable(
-        f"check: {name} fails on the plainest call, {how.dtype}, query {first['query'].shape}, "
-        f"key and value {first['key'].shape}:\n{rows};\n  and with T = S, causal, and multiples of 64 and 128, too; "
-        "dtype, sizes and arrays ask for another call"
-    )
+    kinds = sorted(KINDS, key=lambda kind: kind[0] not in sys.modules)
+    kinds = [kind for kind in kinds if kind[0] != "torch" or importlib.util.find_spec("torch")]
+    made = _first_that_runs([plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds], how, trying)
+    return made.arrays, made.eager
 
 
-def _runs(made: Implementation, how: How, trying: Callable[[str], None] | None) -> Implementation:
-    """The same, if one of the plainest calls runs.
+def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[str], None] | None) -> Implementation:
+    """The first of them that one of the plainest calls runs on.
 
     Raises:
         Unusable: none does.
     """
-    said = []
-    for form in FORMS:
-        if trying:
-            trying(made.arrays)
-        try:
-            call(made, plain_of(form, how.sizes).inputs(0, how.dtype), "forward")
-            return made
-        except (Failed, NoNumbers, NotImplementedError) as error:
-            said.append(str(error))
-    raise Unusable(f"check: {made.name} fails on the plainest call, {how.dtype}: {said[0]}")
+    said: list[str] = []
+    for form in FORMS:  # what is said is of the first: the plainest call of all
+        inputs = plain_of(form, how.sizes).inputs(0, how.dtype)
+        for made in tries:
+            if trying:
+                trying(made.arrays)
+            if not (error := _tried(made, inputs)):
+                return made
+            said += [error if made.foreign else f"  {made.arrays:<6} {error}"] * (
+                form == FORMS[0] and error != NOT_NUMPY
+            )
+    head, rows = f"check: {tries[0].name} fails on the plainest call, {how.dtype}", ";\n".join(dict.fromkeys(said))
+    if tries[0].foreign:
+        raise Unusable(f"{head}: {rows}")
+    first = (CASES[0].sized(how.sizes) or CASES[0]).inputs(0, how.dtype).arrays
+    raise Unusable(
+        f"{head}, query {first['query'].shape}, key and value {first['key'].shape}:\n{rows};\n"
+        "  and with T = S, causal, and multiples of 64 and 128, too; dtype, sizes and arrays ask for another call"
+    )
 
 
 def _tried(made: Implementation, inputs: Inputs) -> str:
@@ -204,8 +195,11 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if made.arrays == "numpy" and not _gives_numpy(made.attend(*inputs.arrays.values(), **inputs.options)):
-                return NOT_NUMPY
+            if made.arrays == "numpy" and not made.foreign:
+                if not (made.device or "cpu").startswith("cpu"):
+                    return f"has no device {made.device}"
+                if not _gives_numpy(made.attend(*inputs.arrays.values(), **inputs.options)):
+                    return NOT_NUMPY
             call(made, inputs, "forward")
     except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
         return str(error)

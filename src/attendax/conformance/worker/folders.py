@@ -1,7 +1,6 @@
 """Cases as folders: the inputs of each case are written there, and the results that a candidate leaves are judged."""
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import numpy as np
 from attendax import extras
 
 from ..cases.case import Leaves
-from ..protocol import SCHEMA, SPARE, TIMES, plain, read_results, write_case
+from ..protocol import SCHEMA, SPARE, TIMES, plain, read_json, read_results, write_case
 from .asked import Told
 from .errors import Died
 from .process import answered
@@ -142,12 +141,7 @@ def read_index(home: str) -> dict[str, Any]:
 
 
 def _read_json(file: str) -> dict[str, Any]:
-    try:
-        with open(file, encoding="utf-8") as text:
-            told = json.load(text)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
-        raise ValueError(f"check: {file} cannot be read: {why}; write it again by `attendax inputs`") from error
+    told = read_json(file, again="; write it again by `attendax inputs`")
     if not isinstance(told, dict) or told.get("schema") != SCHEMA:
         found = told.get("schema") if isinstance(told, dict) else None
         raise ValueError(f"check: {file} is of schema {found}, this version of attendax reads {SCHEMA}")

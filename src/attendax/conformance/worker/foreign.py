@@ -19,7 +19,12 @@ from .program import Program
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
-KINDS = ("exec:", "lib:", "onnx:", "folder:")
+ANSWERS: dict[str, Callable[[str], Callable[[Told], Leaves]]] = {  # what a path begins with: who answers
+    "exec": Program,
+    "lib": lambda named: Library(*named.split(":", 1)),
+    "onnx": OnnxModel,
+    "folder": Replay,
+}
 READ = "nothing; its results lie in a folder, and causes that take another call were not looked for"
 LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
@@ -48,18 +53,14 @@ def path_of(
         >>> path_of(program="./attention {case}"), path_of(library="attention.so", signature="mine.json")
         ('exec:./attention {case}', 'lib:attention.so:mine.json')
     """
-    if program is not None:
-        return f"exec:{program}"
-    if folder is not None:
-        return f"folder:{folder}"
-    if onnx is not None:
-        return f"onnx:{onnx}"
-    return ":".join(["lib", str(library), *([signature] if signature else [])])
+    given = {"exec": program, "folder": folder, "onnx": onnx}
+    lib = ":".join(filter(None, ["lib", str(library), signature]))
+    return next((f"{kind}:{x}" for kind, x in given.items() if x is not None), lib)
 
 
 def is_path(fn: Any) -> bool:
     """Whether it is one of those."""
-    return isinstance(fn, str) and fn.startswith(KINDS)
+    return isinstance(fn, str) and fn.startswith(tuple(f"{kind}:" for kind in ANSWERS))
 
 
 def name_of(path: str) -> str:
@@ -84,17 +85,9 @@ def implementation(path: str, name: str | None = None) -> Implementation:
         ValueError: check: there is no program './no-such-program': build it, or give the path of another
     """
     kind, _, rest = path.partition(":")
-    if kind == "exec":
-        answer: Any = Program(rest)
-    elif kind == "folder":
-        made = of_answers(Replay(rest), name or rest, SOURCE.format(path))
-        return dataclasses.replace(made, recorded=True, process=READ)
-    elif kind == "onnx":
-        answer = OnnxModel(rest)
-    else:
-        rest, _, signature = rest.partition(":")
-        answer = Library(rest, signature)
-    return of_answers(answer, name or name_of(path), SOURCE.format(path), getattr(answer, "accepted", None))
+    answer = ANSWERS[kind](rest)
+    made = of_answers(answer, name or name_of(path), SOURCE.format(path), getattr(answer, "accepted", None))
+    return dataclasses.replace(made, recorded=True, process=READ) if kind == "folder" else made
 
 
 def of_answers(

@@ -1,7 +1,6 @@
 """A library that is judged: C functions over plain pointers and sizes, as ``docs/examples/attendax.h`` has them."""
 
 import ctypes
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Leaves
-from ..protocol import SCHEMA
+from ..protocol import SCHEMA, read_json
 from .asked import Told
 from .errors import Failed
 
@@ -19,14 +18,8 @@ SIZES = tuple("BNGTSDV")
 AS_LONG_AS = {"G": "N", "S": "T", "V": "D"}
 NUMBERS: dict[str, Any] = {"scale": ctypes.c_float, "softcap": ctypes.c_float, "is_causal": ctypes.c_int32}
 WORDS = (*INPUTS, "allowed", *RESULTS, *SIZES, *NUMBERS)  # of an order
-NEEDED = {
-    "forward": ("query", "key", "value", "out"),
-    "backward": ("cotangent_out", "grad_query", "grad_key", "grad_value"),
-}
-ONLY_IN = {
-    "forward": ("out", "lse"),
-    "backward": (*INPUTS[5:], *RESULTS[2:]),
-}
+NEEDED = {"forward": (*INPUTS[:3], "out"), "backward": ("cotangent_out", *RESULTS[2:5])}
+ONLY_IN = {"forward": RESULTS[:2], "backward": (*INPUTS[5:], *RESULTS[2:])}
 OTHER = {"forward": "backward", "backward": "forward"}
 SIZES_ARE = ("int64", "int32")
 ORDERS = {  # as attendax.h has them
@@ -154,12 +147,7 @@ def read_signature(file: str) -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: it cannot be read, is of a newer schema, or names what there is not.
     """
-    try:
-        with open(file, encoding="utf-8") as text:
-            told = json.load(text)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
-        raise ValueError(f"check: the signature {file} cannot be read: {why}") from error
+    told = read_json(file, "the signature ")
     if not isinstance(told, dict) or not isinstance(told.get("forward"), dict):
         raise ValueError(f'check: the signature {file} has no "forward", expected {{"forward": {{"symbol": ...}}}}')
     if told.get("schema", SCHEMA) != SCHEMA:
@@ -168,19 +156,15 @@ def read_signature(file: str) -> dict[str, dict[str, Any]]:
     for way, one in said.items():
         _refuse_kinds(f"check: the signature {file}: the", way, one)
         order = one.get("order", ORDERS[way])
-        if unknown := [word for word in order if word not in WORDS]:
-            known = ", ".join(WORDS)
-            raise ValueError(
-                f"check: the signature {file}: the order of {way} has {unknown[0]!r}, expected some of {known}"
-            )
-        if missing := [word for word in NEEDED[way] if word not in order]:
-            raise ValueError(f"check: the signature {file}: the order of {way} lacks {missing[0]!r}")
-        if doubled := [word for k, word in enumerate(order) if word in order[:k]]:
-            raise ValueError(f"check: the signature {file}: the order of {way} has {doubled[0]!r} twice")
-        if misplaced := [word for word in order if word in ONLY_IN.get(OTHER[way], ())]:
-            raise ValueError(
-                f"check: the signature {file}: the order of {way} has {misplaced[0]!r}, which is of {OTHER[way]}"
-            )
+        wrong = {
+            f"has {{!r}}, expected some of {', '.join(WORDS)}": [word for word in order if word not in WORDS],
+            "lacks {!r}": [word for word in NEEDED[way] if word not in order],
+            "has {!r} twice": [word for k, word in enumerate(order) if word in order[:k]],
+            f"has {{!r}}, which is of {OTHER[way]}": [word for word in order if word in ONLY_IN[OTHER[way]]],
+        }
+        for how, words in wrong.items():
+            if words:
+                raise ValueError(f"check: the signature {file}: the order of {way} {how.format(words[0])}")
     return said
 
 

@@ -5,13 +5,9 @@ import ctypes
 import json
 import os
 import queue
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -20,76 +16,12 @@ from typing import Any
 from ..adapters.implementation import OPTIONS
 from ..cases.case import Leaves
 from ..protocol import Request, read_results, write_request
+from .child import GRACE, Child, ended
 from .errors import Died, Failed, NoNumbers
 
 MEMORY = "/dev/shm"  # a file system in memory, where there is one
-LONGEST = 2**20  # bytes of a line that is answered
-KEPT = 4096  # bytes of what it printed last
-START = """import json, sys
-sys.path[:] = json.loads(sys.argv.pop())
-import importlib
-importlib.import_module(sys.argv.pop()).main()"""
 IMPORT = 60.0  # seconds that it has at least to start and to import
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # of a terminal
-CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
-NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
-GRACE = 1.0  # seconds in which a process ends that has closed its output
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
-FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
-POSIX = os.name == "posix"
-
-
-class Child:
-    """One process. What it answers, and how it ends, comes as events: a line, None (its output is closed), a status."""
-
-    def __init__(self, serves: str) -> None:
-        own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", START, serves, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
-        )  # fmt: skip
-        self.events: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
-        self.printed = b""
-        self.threads = [threading.Thread(target=run, daemon=True) for run in (self._drain, self._listen, self._wait)]
-        for thread in self.threads:
-            thread.start()
-
-    def _drain(self) -> None:
-        with self.process.stderr as stream:  # type: ignore[union-attr]
-            while some := os.read(stream.fileno(), 2**16):
-                self.printed = (self.printed + some)[-KEPT:]
-
-    def _listen(self) -> None:
-        with self.process.stdout as stream, open(stream.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]
-            while line := lines.readline(LONGEST):
-                self.events.put(line)
-        self.events.put(None)
-
-    def _wait(self) -> None:
-        if POSIX:  # what it has started goes with it, before its number is free for another process
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-            self._kill_group()
-        self.events.put(self.process.wait())
-
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-    def kill(self) -> None:
-        """End it, and what it has started; the thread that reads a stream of it closes that stream at its end."""
-        if self.process.returncode is None:
-            self._kill_group() if POSIX else self.process.kill()
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()  # type: ignore[union-attr]
-        for thread in reversed(self.threads):
-            thread.join(GRACE)
-
-    def last_words(self) -> str:
-        """The end of what it printed, on one line."""
-        self.threads[0].join(GRACE / 4)
-        return last_lines(self.printed)
 
 
 class Worker:
@@ -266,27 +198,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise Died("its process wrote to the pipe of the answers")
     return told
-
-
-def ended(status: int) -> str:
-    """How a process ended, in words."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}" + ", as the system does when memory runs out" * (name == "SIGKILL")
-
-
-def last_lines(printed: bytes) -> str:
-    """Three lines of what was printed, on one line: the last, or from an error on, which some runtimes print first."""
-    text = CONTROL.sub("", ESCAPES.sub("", printed.decode("utf-8", "replace")))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = next((k for k, line in enumerate(lines) if NAMES_ERROR.match(line)), len(lines))
-    if named < len(lines) - 3:
-        return " / ".join(lines[named : named + 3])[:300]
-    return " / ".join(lines[-3:])[-300:]
 
 
 def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:

@@ -9,8 +9,9 @@ import tempfile
 from ..cases.case import Leaves
 from ..protocol import read_results, write_case
 from .asked import Told
+from .child import KEPT, ended, last_lines
 from .errors import Died
-from .process import KEPT, answered, ended, last_lines
+from .process import answered
 
 CASE = "{case}"
 FOLDERS: list[str] = []  # where the worker may write what is gone with it

@@ -28,7 +28,8 @@ def main(
     """Requests come on standard input and answers go to standard output; the candidate has neither of the two.
 
     Args:
-        make: the candidate and what is told of it, from the first message; that of functions unless given.
+        make: the candidate and what is told of it, from the first message; that of functions unless given. What it
+            raises is told in its place.
         reply: answers a later message.
     """
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
@@ -46,7 +47,10 @@ def main(
         if made is None:
             FOLDERS[:] = folders = message.pop("folders")
             threading.Thread(target=_end_with_the_asking, args=(requests.fileno(), folders), daemon=True).start()
-            made, told = (make or _made)(message, lambda arrays: tell({"trying": arrays}))
+            try:
+                made, told = (make or _made)(message, lambda arrays: tell({"trying": arrays}))
+            except BaseException as error:
+                told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
             tell(told)
         else:
             (reply or _answer)(made, message)
@@ -70,19 +74,10 @@ def _leave(folders: list[str]) -> None:
     os._exit(0)
 
 
-def _made(message: dict[str, Any], trying: Callable[[str], None]) -> tuple[Implementation | None, dict[str, Any]]:
-    """The candidate and its description; or the error that importing it raised."""
+def _made(message: dict[str, Any], trying: Callable[[str], None]) -> tuple[Implementation, dict[str, Any]]:
     how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
-    try:
-        made = implement(**message, how=how, trying=trying)
-        return made, described(made)
-    except BaseException as error:
-        return None, raised(error)
-
-
-def raised(error: BaseException) -> dict[str, Any]:
-    """What is told of an error where a candidate is made."""
-    return {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
+    made = implement(**message, how=how, trying=trying)
+    return made, described(made)
 
 
 def described(made: Implementation) -> dict[str, Any]:

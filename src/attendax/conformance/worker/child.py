@@ -1,0 +1,104 @@
+"""One process of a worker: what it answers and how it ends, as events; and in words."""
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+LONGEST = 2**20  # bytes of a line that is answered
+KEPT = 4096  # bytes of what it printed last
+START = """import json, sys
+sys.path[:] = json.loads(sys.argv.pop())
+import importlib
+importlib.import_module(sys.argv.pop()).main()"""
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # of a terminal
+CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
+NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
+GRACE = 1.0  # seconds in which a process ends that has closed its output
+FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
+POSIX = os.name == "posix"
+
+
+class Child:
+    """One process. What it answers, and how it ends, comes as events: a line, None (its output is closed), a status."""
+
+    def __init__(self, serves: str) -> None:
+        own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, serves, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
+        )  # fmt: skip
+        self.events: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
+        self.printed = b""
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self._drain, self._listen, self._wait)]
+        for thread in self.threads:
+            thread.start()
+
+    def _drain(self) -> None:
+        with self.process.stderr as stream:  # type: ignore[union-attr]
+            while some := os.read(stream.fileno(), 2**16):
+                self.printed = (self.printed + some)[-KEPT:]
+
+    def _listen(self) -> None:
+        with self.process.stdout as stream, open(stream.fileno(), "rb", closefd=False) as lines:  # type: ignore[union-attr]
+            while line := lines.readline(LONGEST):
+                self.events.put(line)
+        self.events.put(None)
+
+    def _wait(self) -> None:
+        if POSIX:  # what it has started goes with it, before its number is free for another process
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            end_group(self.process)
+        self.events.put(self.process.wait())
+
+    def kill(self) -> None:
+        """End it, and what it has started; the thread that reads a stream of it closes that stream at its end."""
+        if self.process.returncode is None:
+            end_group(self.process)
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+        for thread in reversed(self.threads):
+            thread.join(GRACE)
+
+    def last_words(self) -> str:
+        """The end of what it printed, on one line."""
+        self.threads[0].join(GRACE / 4)
+        return last_lines(self.printed)
+
+
+def end_group(process: "subprocess.Popen[Any]") -> None:
+    """End a process that has a session of its own, and what it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if POSIX:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+def ended(status: int) -> str:
+    """How a process ended, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was ended by {name}" + ", as the system does when memory runs out" * (name == "SIGKILL")
+
+
+def last_lines(printed: bytes) -> str:
+    """Three lines of what was printed, on one line: the last, or from an error on, which some runtimes print first."""
+    text = CONTROL.sub("", ESCAPES.sub("", printed.decode("utf-8", "replace")))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = next((k for k, line in enumerate(lines) if NAMES_ERROR.match(line)), len(lines))
+    if named < len(lines) - 3:
+        return " / ".join(lines[named : named + 3])[:300]
+    return " / ".join(lines[-3:])[-300:]
