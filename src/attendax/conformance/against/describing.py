@@ -2,21 +2,18 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..worker.errors import Failed
 from . import forms, ways
-from .asking import Probe, alike, arrays, ask, distance
+from .asking import Probe, arrays, ask, distance
 from .forms import Form, Option
 from .remote import Function
+from .trying import GENERAL, Trying
 from .ways import DROPOUT, GROUPED, HEADS, IGNORED, NAMES
-
-GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
-PACKS = ("qkv 2", "qkv 3", "qkv 1", "qkv 0")
-
 
 MANY = 64  # keys, of which half are dropped
 MODES = {"training": True, "train": True, "deterministic": False}
@@ -41,22 +38,8 @@ def describe(fn: Function) -> Description:
     return _Describing(fn).description()
 
 
-class _Describing:
-    """One function, as far as it is known."""
-
-    def __init__(self, fn: Function) -> None:
-        self.fn = fn
-        self.unknown: dict[str, str] = {}
-        self.answers: dict[Any, Any] = {}
-        self.said, self.ran, self.several = "", False, False
-        causal = [x for x in NAMES["is_causal"] if fn.defaults.get(x) is True]  # it is asked without first
-        self.given: dict[str, Any] = dict.fromkeys(causal, False)
-
-    def _called(self, *given: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """A call of the function; whether it gives several arrays is kept."""
-        found = self.fn(*given, **options)
-        self.several |= len(found) > 1
-        return found
+class _Describing(Trying):
+    """The same, with all that is found out about it."""
 
     def description(self) -> Description:
         form, sizes = self._plain()
@@ -104,86 +87,12 @@ class _Describing:
         near = [x for x, mean in said.items() if abs(found.mean() - mean) < 0.15 and found.std() > 1e-3]
         return form.but(dropout=near[0] if near else "drops nothing" if abs(found - 1).max() < 1e-3 else "")
 
-    def settle(self, variants: Iterable[Form], probes: list[Probe]) -> Form | None:
-        """The first of the forms by which the function gives what the reference gives, for each probe."""
-        for form in variants:
-            if all(self._agrees(form, probe) for probe in probes):
-                return form
-        return None
-
-    def _agrees(self, form: Form, probe: Probe) -> bool:
-        called = dataclasses.replace(form, how=forms.LAW)
-        key = (repr(called), id(probe))
-        if key not in self.answers:
-            try:
-                self.answers[key] = (probe, ask(self._called, called, probe))
-                self.ran = True
-            except Failed as failed:
-                self.said = self.said or str(failed)
-                self.answers[key] = (probe, None)
-        found = self.answers[key][1]
-        if found is None:
-            return False
-        right = forms.attention(probe.arrays, form.how, **probe.options)
-        return alike(found, right)
-
     def _second(self, form: Form) -> Form:
         """What it gives beside its result: log-sum-exp, or what is not compared."""
         if found := self._lse(dataclasses.replace(form, first=False), ""):
             return found
         self.unknown["second result"] = "it always gives several arrays, of which the first is compared"
         return dataclasses.replace(form, first=True)
-
-    def _answers(self, form: Form, probe: Probe) -> bool:
-        """Whether it does not refuse that."""
-        self._agrees(form, probe)
-        return self.answers[repr(dataclasses.replace(form, how=forms.LAW)), id(probe)][1] is not None
-
-    def _plain(self, *, first: bool = False) -> tuple[Form, tuple[int, ...]]:
-        """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
-        required = [name for name in self.fn.required if name not in HEADS]
-        heads = next((name for name in self.fn.names if name in HEADS), "")
-        for sizes in (GENERAL, SQUARE):
-            probe = Probe(arrays(sizes), {})
-            for layout in self.layouts(len(required), heads, sizes):
-                always = ["", *forms.CAUSAL]
-                layout = dataclasses.replace(layout, first=first)
-                hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, forms.SCALES)]
-                if found := self.settle(hows, [probe]):
-                    return (found, sizes) if self.takes(found, probe) else (Form(path=self.fn.path), ())
-        return Form(path=self.fn.path), ()
-
-    def takes(self, form: Form, probe: Probe) -> bool:
-        """Whether that is its layout: not if it lacks axes and the function takes whole arrays, to another result."""
-        if "(" in form.layout or set("BN") <= set(form.layout):
-            return True
-        try:
-            found = self._called(*probe.arrays)[0]
-        except Failed:
-            return True
-        return found.shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
-
-    def layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
-        """Each layout; then those whose result has the heads elsewhere."""
-        plain = list(self._same_layouts(count, heads, sizes))
-        yield from plain
-        for form, (taken, given) in itertools.product(plain, ways.MOVED):
-            if form.layout == taken:
-                yield dataclasses.replace(form, returned=given)
-
-    def _same_layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
-        form = Form(path=self.fn.path, heads=heads, defaults=self.fn.defaults, given=self.given)
-        layouts = [x for x in ways.LAYOUTS if ("(" in x) == bool(heads) or "(" not in x]
-        if count == 1 and sizes == SQUARE:
-            for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
-                yield dataclasses.replace(form, layout=layout, pack=pack)
-        if count == 2:
-            for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
-                yield dataclasses.replace(form, layout=layout, pack=pack.replace("qkv", "kv"))
-        if count >= 3:
-            orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
-            for order, layout in itertools.product(orders, layouts):
-                yield dataclasses.replace(form, layout=layout, order=", ".join(order))
 
     def _grouped(self, form: Form) -> Form:
         switch = next((name for name in GROUPED if name in self.fn.names), "")
@@ -204,9 +113,6 @@ class _Describing:
             if name in NAMES[ours] and ours not in form.options and (found := run(form, name)):
                 return found
         return None
-
-    def probe(self, said: str = "", **options: Any) -> Probe:
-        return Probe(arrays(self.sizes), options, said)
 
     def _causal(self, form: Form, name: str) -> Form | None:
         form = form.offering("is_causal", Option(name))
@@ -358,21 +264,3 @@ class _Describing:
         best = best if apart[best] == min(apart.values()) else forms.UNCLEAR
         out = str(found[0].dtype)
         return form.but(out="of the query" if out == "bfloat16" else out, softmax=best)
-
-
-def pair(one: Function, other: Function) -> tuple[Form, Form] | None:
-    """Layouts in which two functions give the same numbers, whatever they compute; None where there are none."""
-    probe = Probe(arrays(GENERAL), {})
-    found: list[list[tuple[Form, tuple[np.ndarray, ...]]]] = []
-    for fn in (one, other):
-        found.append([])
-        asked = _Describing(fn)
-        for form in asked.layouts(3, "", GENERAL):
-            if not asked.takes(form, probe):
-                continue
-            try:
-                found[-1].append((dataclasses.replace(form, arrays=fn.kind()), ask(fn, form, probe)))
-            except Failed:
-                continue
-    both = itertools.product(*found)
-    return next(((x, y) for (x, p), (y, q) in both if p[0].shape == (2, 4, 3, 6) and alike(q, p)), None)

@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 from attendax.exits import Refusal
 
 from ..worker.errors import Failed
-from . import comparing, describing, describing_layers, direct, examples, folders, forms, writing, writing_layers
+from . import (
+    comparing,
+    describing,
+    describing_layers,
+    direct,
+    examples,
+    folders,
+    forms,
+    trying,
+    writing,
+    writing_layers,
+)
 from .asking import Call, Probe, arrays
 from .comparing import Difference
 from .describing import Description
@@ -141,7 +152,7 @@ def compare(one: Function, other: Function, a: Description, b: Description) -> R
     if unseen:  # what nobody has seen is said of neither
         known = a if b.form.how["empty"] == forms.EMPTY[0] else b
         a, b = (x._replace(form=x.form.but(empty=known.form.how["empty"])) for x in (a, b))
-    sizes = max(a.sizes, b.sizes, key=lambda x: x == describing.SQUARE)
+    sizes = max(a.sizes, b.sizes, key=lambda x: x == trying.SQUARE)
     if not found:
         mine, theirs = _common(a.form, b.form), _common(b.form, a.form)
         checked = examples.equality(one, other, mine, theirs, sizes)
@@ -241,13 +252,13 @@ def _unknown(one: Function, other: Function, a: Description, b: Description) -> 
     """At least one is of no formula that is known: the two are asked alone, without options."""
     letters = " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known)
     notes = (f"any keyword, for the formula of {letters} is not known",)
-    pair = describing.pair(one, other)
+    pair = trying.pair(one, other)
     if pair is None:
         said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
-        probes = [*examples.asking(), *examples.small({}, heads=2), Probe(arrays(describing.GENERAL), {})]
+        probes = [*examples.asking(), *examples.small({}, heads=2), Probe(arrays(trying.GENERAL), {})]
         shown = examples.smallest(one, other, a.form, b.form, probes)
         return Report((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
-    plain = [Description(form, True, {}, describing.GENERAL) for form in pair]
+    plain = [Description(form, True, {}, trying.GENERAL) for form in pair]
     return compare(one, other, *plain)._replace(notes=notes)
 
 
