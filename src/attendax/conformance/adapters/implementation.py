@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -165,6 +165,15 @@ def never_given(function: Callable[..., Any]) -> list[str]:
     bound = getattr(function, "keywords", {})
     named = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return [name for name in named if name not in OPTIONS and name not in bound]
+
+
+def signature(accepted: Iterable[str] | None, others: Iterable[str] = ()) -> inspect.Signature:
+    """Of a function that takes some keywords of the protocol, all unless given, and others beside them."""
+    named = [name for name in OPTIONS if name in set(accepted or ())]
+    found = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
+    found += [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in (*named, *others)]
+    more = inspect.Parameter("more", inspect.Parameter.VAR_KEYWORD)
+    return inspect.Signature(found if accepted is not None else [*found, more])
 
 
 def keywords(function: Callable[..., Any]) -> set[str] | None:

@@ -169,8 +169,6 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         if wrong := [pair for pair, found in zip(args.rename, pairs, strict=True) if not all(found)]:
             raise Refusal(f"--rename got {wrong[0]!r}, expected ours=theirs, such as mask=attn_mask")
         given["names"] = {ours: theirs for ours, _, theirs in pairs}
-    if args.lacks:
-        given["lacks"] = dict.fromkeys(args.lacks, "said to be lacking")
     if "lse_base" in given and not given["lse_base"] > 1:
         raise Refusal(f"--lse-base got {given['lse_base']:g}, expected a number above 1")
     return given

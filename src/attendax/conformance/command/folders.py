@@ -25,7 +25,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
 from ..report.outcomes import versions
-from ..worker.candidate import implement
+from ..worker.candidate import implement, lacking
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from .arguments import NUMBERS, WRITTEN, add, asked_of, refuse_unwritable, refusing
@@ -66,7 +66,7 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | 
     try:
         recorder = Recorder(part, safetensors=args.safetensors)
         made = of_answers(recorder, "inputs")
-        made = dataclasses.replace(made, recorded=True, lacks={**made.lacks, **_lacks(args)})
+        made = dataclasses.replace(made, recorded=True, lacks={**made.lacks, **lacking(args.lacks)})
         made, cases, left_out = cases_of(made, args.only or (), args.level, how)
         beside = 0
         for case in cases:
@@ -87,10 +87,6 @@ def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | 
         raise
     print(wrapped(_said(args, recorder, len(cases), beside if also else None)))
     return 0
-
-
-def _lacks(args: argparse.Namespace) -> dict[str, str]:
-    return dict.fromkeys(args.lacks or (), "said to be lacking")
 
 
 def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int | None) -> str:
@@ -132,7 +128,7 @@ def _judge(args: argparse.Namespace) -> int:
     refuse_unwritable(args)
     vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
     given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
-    made = implement(path_of(folder=args.folder), lacks=_lacks(args), **given)
+    made = implement(path_of(folder=args.folder), lacks=lacking(args.lacks), **given)
     report = judged(made, args)
     asked_for = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
     if asked_for and all(outcome.finding.message == UNKNOWN for outcome in asked_for):

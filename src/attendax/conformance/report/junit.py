@@ -39,8 +39,5 @@ def _skip(outcome: Outcome) -> str:
     """Why a case is neither passed nor failed."""
     if outcome.known and outcome.verdict.fails:
         return f"known failure: {outcome.known}"
-    return (
-        outcome.finding.message
-        if outcome.verdict in (Verdict.NOT_OFFERED, Verdict.BY_DESIGN, Verdict.NOT_JUDGED)
-        else ""
-    )
+    apart = outcome.verdict in (Verdict.NOT_OFFERED, Verdict.BY_DESIGN, Verdict.NOT_JUDGED)
+    return outcome.finding.message if apart else ""

@@ -7,7 +7,7 @@ from html import escape
 from ..judge.verdicts import Verdict
 from .outcome import KINDS, Outcome, times
 from .outcomes import LAWS, Outcomes, Tally
-from .summary import about, clean, laws_of, summary
+from .summary import clean, how, laws_of, summary
 
 BAD = ("bad", "✕")
 VERDICTS = {  # how each looks, its sign, and what it means
@@ -166,10 +166,9 @@ def _left_out(left_out: Mapping[str, str]) -> str:
 
 def _section(k: int, report: Outcomes) -> str:
     """An implementation: its causes, and its laws, each to be opened."""
-    how = ", ".join(f"{name} {what}" for name, what in about(report)[1:] if name != "versions")
     up = '<a class="up" href="#">to the matrix</a>'
     head = f'<h2 id="i{k}">{text(report.name)} <span class="soft">{text(report.version)}</span>{up}</h2>'
-    told = f'{text(summary(report))} {text(report.coverage)}<br><span class="soft">{text(how)}</span>'
+    told = f'{text(summary(report))} {text(report.coverage)}<br><span class="soft">{text(how(report))}</span>'
     causes = "".join(
         _case(f'<span class="badge bad">✕ {cause.harm.value}</span>', cause.name, "", "", cause.facts(), cause.script)
         for cause in report.causes

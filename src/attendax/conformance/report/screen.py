@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from .outcome import Cause, number_of
 from .outcomes import Outcomes
-from .summary import clean, profile_told, summary, tables
+from .summary import clean, how, summary, tables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +36,7 @@ def terminal(report: Outcomes, console: "Console", *, scripts: bool = False) -> 
 
 
 def _lines(report: Outcomes) -> Iterator[Line]:
-    how = f"{report.arrays}, {report.dtype}, {profile_told(report)}, level {report.level}, seed {report.seed}"
-    yield 0, (report.name, "bold"), (f" {report.version}".rstrip(), ""), (f"   {how}", "dim")
+    yield 0, (report.name, "bold"), (f" {report.version}".rstrip(), ""), (f"   {how(report)}", "dim")
     if report.process:
         yield 0, (f"Called in this process: {report.process}.", "dim")
     yield 0, (summary(report), "bold green" if report.ok else "bold red")

@@ -63,6 +63,11 @@ def _by_reason(report: Outcomes) -> dict[str, str]:
     return {reason: "; ".join(names) for reason, names in found.items()}
 
 
+def how(report: Outcomes) -> str:
+    """How it was judged, in a line."""
+    return f"{report.arrays}, {report.dtype}, {profile_told(report)}, level {report.level}, seed {report.seed}"
+
+
 def about(report: Outcomes) -> list[tuple[str, str]]:
     """What was judged, and how."""
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]

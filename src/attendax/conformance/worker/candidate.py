@@ -46,8 +46,8 @@ def implement(
 ) -> Implementation:
     """What ``check`` judges, from what it is given; ``trying`` is told with which arrays a call is tried."""
     refuse_unknown(settings)
-    if "lacks" in settings and not isinstance(settings["lacks"], Mapping):
-        settings["lacks"] = dict.fromkeys(settings["lacks"], "said to be lacking")
+    if "lacks" in settings:
+        settings["lacks"] = lacking(settings["lacks"])
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
@@ -66,13 +66,19 @@ def implement(
     if not callable(fn):
         raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
     name = str(name or path or name_of(fn))
+    tried = functools.partial(_kind_of_arrays, how=how or How(), trying=trying)
     if adapter is not None:
         layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
-        made = _by_adapter(adapter, fn, path, name, arrays, layout, how or How(), trying)
-        return _overridden(made, arrays, backward, settings)
-    arrays, eager = (arrays, eager) if arrays else _kind_of_arrays(fn, name, settings, how or How(), trying)
+        adapter = _own(adapter, lambda: arrays or tried(functools.partial(adapter, fn), name, layout)[0])
+        return _overridden(laid_out(adapter.implementation(name, fn, path), **layout), arrays, backward, settings)
+    arrays, eager = (arrays, eager) if arrays else tried(fn, name, settings)
     framework(arrays)
     return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
+
+
+def lacking(traits: Iterable[str] | None) -> Mapping[str, str]:
+    """Traits with the reason; one that the user gives none for is said to be lacking."""
+    return traits if isinstance(traits, Mapping) else dict.fromkeys(traits or (), "said to be lacking")
 
 
 def refuse_unknown(settings: Iterable[str]) -> None:
@@ -127,23 +133,13 @@ def name_of(fn: Any) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
-def _by_adapter(
-    adapter: Any,
-    fn: Any,
-    path: str | None,
-    name: str,
-    arrays: str | None,
-    layout: dict[str, Any],
-    how: How,
-    trying: Callable[[str], None] | None,
-) -> Implementation:
-    """With an adapter of one's own, which is given arrays in the layout that is said."""
-    if not isinstance(adapter, Adapter):
-        if not callable(adapter):
-            raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
-        kind = arrays or _kind_of_arrays(functools.partial(adapter, fn), name, layout, how, trying)[0]
-        adapter = Adapter(adapter, "", arrays=kind)
-    return laid_out(adapter.implementation(name, fn, path), **layout)
+def _own(adapter: Any, kind: Callable[[], str]) -> Adapter:
+    """An adapter of one's own, which is given arrays in the layout that is said."""
+    if isinstance(adapter, Adapter):
+        return adapter
+    if not callable(adapter):
+        raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
+    return Adapter(adapter, "", arrays=kind())
 
 
 def _kind_of_arrays(

@@ -1,14 +1,13 @@
 """A candidate that is a program, a C library, a model of ONNX or a folder of results, as a function of NumPy arrays."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from ..adapters.implementation import OPTIONS, Implementation
-from ..cases.case import ARRAYS, Leaves
+from ..adapters.implementation import Implementation, signature
+from ..cases.case import Leaves
 from .asked import Told, asked
 from .errors import NoNumbers
 from .folders import Replay
@@ -113,10 +112,7 @@ def of_answers(
         cotangent = {"out": grad_output} | ({} if grad_lse is None else {"lse": grad_lse})
         return _of(answer, asked("gradient", {"query": query, "key": key, "value": value}, options, cotangent))
 
-    if accepted is not None:
-        first = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY) for x in ARRAYS[:3]]
-        named = [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in OPTIONS if x in set(accepted)]
-        attend.__signature__ = inspect.Signature([*first, *named])  # type: ignore[attr-defined]
+    attend.__signature__ = signature(accepted)  # type: ignore[attr-defined]
     return Implementation(attend, name, "numpy", backward, lacks=LACKS, source=source, process="", foreign=True)
 
 

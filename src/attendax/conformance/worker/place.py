@@ -95,14 +95,12 @@ def _is_found(module: str) -> bool:
 
 def _remote(asked: dict[str, Any], how: How) -> Implementation:
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
-    if "lacks" in declared and not isinstance(declared["lacks"], Mapping):
-        declared["lacks"] = dict.fromkeys(declared["lacks"], "said to be lacking")
     message = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
     is_foreign = foreign.is_path(asked["fn"])
     worker = Worker(message, how.timeout if is_foreign else None)
     try:
         made = _trusted(_described(_started(worker, asked), worker), asked)
-        declared["lacks"] = {**made.lacks, **declared.get("lacks", {})}
+        declared["lacks"] = {**made.lacks, **candidate.lacking(declared.get("lacks"))}
         return dataclasses.replace(made, **declared, device=asked.get("device", ""))
     except BaseException:
         worker.close()

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..adapters.implementation import OPTIONS
+from ..adapters.implementation import signature
 from ..cases.case import Leaves
 from ..protocol import Request, read_results, write_request
 from .child import GRACE, Child, ended
@@ -154,14 +154,7 @@ class Remote:
     """Stands for a function that another process has; its signature names the keywords of the function."""
 
     def __init__(self, worker: Worker, accepted: list[str] | None, others: list[str], *, backward: bool) -> None:
-        from inspect import Parameter, Signature
-
-        self.worker = worker
-        first = [Parameter(name, Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
-        named = [name for name in OPTIONS if name in (accepted or ())] + others
-        rest = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in named]
-        rest += [Parameter("more", Parameter.VAR_KEYWORD)] if accepted is None else []
-        self.__signature__ = Signature([*first, *rest])
+        self.worker, self.__signature__ = worker, signature(accepted, others)
         if backward:
             self.backward: Callable[..., Any] = self
 
