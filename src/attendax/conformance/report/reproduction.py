@@ -15,6 +15,38 @@ OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against e
 NUMBERS_FIRST = ("dropped", "dropped_none")
 COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
 
+SCRIPTS = {  # what follows the numbers, by the judge
+    "unwritten": """\
+given = arrays | {k: x for k, x in options.items() if hasattr(x, 'shape')}
+before = {name: x.copy() for name, x in given.items()}
+after = CALL
+assert all((before[name] == after[name]).all() for name in before)""",
+    "merged": """\
+whole, given = arrays, options
+halves = []
+for part in (slice(None, cut), slice(cut, None)):
+    arrays = {k: x if k == 'query' else x[..., part, :] for k, x in whole.items()}
+    options = {k: x[..., part] if k == 'mask' else x for k, x in given.items()}
+    halves.append(CALL)
+outs, lses = ([half[k].astype('float64') for half in halves] for k in ('out', 'lse'))
+largest = np.maximum(np.maximum(*lses), np.finfo('float64').min)
+powers = [np.exp(lse - largest)[..., None] for lse in lses]
+total = powers[0] + powers[1]
+out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)
+got = dict(out=out, lse=largest + np.log(total[..., 0]))""",
+    "dropped": """\
+got = CALL
+# with one-hot values the result is the weights after dropout
+for leaf, x in got.items():
+    print(leaf, 'zeros:', (x == 0).mean(), 'batch 0, head 0, query 0:', x[0, 0, 0][:8])
+raise AssertionError(MESSAGE)""",
+    "dropped_none": """\
+one = CALL
+options = {}
+other = CALL
+assert (one['out'] == other['out']).all()""",
+}
+
 
 def reproduction(implementation: Implementation, case: Case, finding: Finding, how: How) -> str:
     """The script; it ends in an error as long as the fault is there."""
@@ -101,8 +133,8 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
         lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
         return "\n".join(lines)
     special = {
-        "same_bits": _two_calls, "same_rows": _two_calls, "close": _two_calls, "refused": _refusal, "merged": _merge,
-        "unwritten": _unwritten, "dropped": _dropout, "dropped_none": _dropout_of_none, "held": _held,
+        "same_bits": _two_calls, "same_rows": _two_calls, "close": _two_calls, "refused": _refusal, "held": _held,
+        **dict.fromkeys(SCRIPTS, _by_script),
     }  # fmt: skip
     if finding.verdict is Verdict.OBSCURE and case.judge not in special:
         return f"{collected}\n{call}  # raises: {finding.message}"
@@ -163,16 +195,6 @@ def _refusal(call: str, collected: str, case: Case, finding: Finding) -> str:
     return "\n".join([collected, f"{call}  # raises {finding.message}"])
 
 
-def _unwritten(call: str, collected: str, case: Case, finding: Finding) -> str:
-    lines = [
-        collected,
-        "given = arrays | {k: x for k, x in options.items() if hasattr(x, 'shape')}",
-        "before = {name: x.copy() for name, x in given.items()}",
-        f"after = {call}",
-    ]
-    return "\n".join([*lines, "assert all((before[name] == after[name]).all() for name in before)"])
-
-
 def _held(call: str, collected: str, case: Case, finding: Finding) -> str:
     if finding.leaf is None or CHANGES not in finding.message:
         return "\n".join([collected, f"got = {call}", *_assertion(finding)])
@@ -181,35 +203,6 @@ def _held(call: str, collected: str, case: Case, finding: Finding) -> str:
     return "\n".join([collected, f"found = {call}", f"print('then', {then}, 'now', {now})", f"assert {then} == {now}"])
 
 
-def _merge(call: str, collected: str, case: Case, finding: Finding) -> str:
-    lines = [
-        collected,
-        "whole, given = arrays, options",
-        "halves = []",
-        "for part in (slice(None, cut), slice(cut, None)):",
-    ]
-    lines += ["    arrays = {k: x if k == 'query' else x[..., part, :] for k, x in whole.items()}"]
-    lines += [
-        "    options = {k: x[..., part] if k == 'mask' else x for k, x in given.items()}",
-        f"    halves.append({call})",
-    ]
-    lines += ["outs, lses = ([half[k].astype('float64') for half in halves] for k in ('out', 'lse'))"]
-    lines += ["largest = np.maximum(np.maximum(*lses), np.finfo('float64').min)"]
-    lines += ["powers = [np.exp(lse - largest)[..., None] for lse in lses]", "total = powers[0] + powers[1]"]
-    lines += ["out = (powers[0] * outs[0] + powers[1] * outs[1]) / np.where(total == 0, 1, total)"]
-    lines += ["got = dict(out=out, lse=largest + np.log(total[..., 0]))"]
-    return "\n".join([*lines, *_assertion(finding)])
-
-
-def _dropout(call: str, collected: str, case: Case, finding: Finding) -> str:
-    lines = [collected, f"got = {call}", "# with one-hot values the result is the weights after dropout"]
-    lines += [
-        "for leaf, x in got.items():",
-        "    print(leaf, 'zeros:', (x == 0).mean(), 'batch 0, head 0, query 0:', x[0, 0, 0][:8])",
-    ]
-    return "\n".join([*lines, f"raise AssertionError({finding.message!r})"])
-
-
-def _dropout_of_none(call: str, collected: str, case: Case, finding: Finding) -> str:
-    lines = [collected, f"one = {call}", "options = {}", f"other = {call}"]
-    return "\n".join([*lines, "assert (one['out'] == other['out']).all()"])
+def _by_script(call: str, collected: str, case: Case, finding: Finding) -> str:
+    script = SCRIPTS[case.judge].replace("CALL", call).replace("MESSAGE", repr(finding.message))
+    return "\n".join([collected, script, *(_assertion(finding) if case.judge == "merged" else [])])
