@@ -53,6 +53,8 @@ INTEGERS = known(
 BOOLEAN = known("a boolean bias is added as 0 and 1", GAP, ("refused: boolean bias",), f"{JAX_NN}:964")
 OVERFLOW = ("float16 of 300, D = 64",)
 LSE_IN_HALF = ("lse of bfloat16*", "ladder: lse*, bfloat16", "ladder: lse*, float16")
+HALF = ("bfloat16*", "gradient: bfloat16*", "gradient: float16*", "*ladder: *, bfloat16", "*ladder: *, float16")
+OFF_BY_LITTLE = r"off by 0\.0"
 RATES = ("refused: dropout rate*",)
 VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
 DIVISION = "ZeroDivisionError"
@@ -151,10 +153,11 @@ KNOWN: dict[str, tuple[Known, ...]] = {
         ),
         known("scores of float16 overflow", GAP, OVERFLOW, "flax/linen/attention.py:132, scores are float16"),
         known(
-            "softmax of bfloat16 runs in bfloat16",
+            "scores and softmax of bfloat16 and float16 are rounded to their dtype",
             GAP,
-            ("gradient: bfloat16, a bias of many queries",),
-            "flax/linen/attention.py:145, unless force_fp32_for_softmax is asked for",
+            HALF,
+            "flax/linen/attention.py:132 and 145, unless force_fp32_for_softmax is asked for",
+            found=OFF_BY_LITTLE,
         ),
         known("dropout rates outside [0, 1] are accepted", GAP, RATES, "flax/linen/attention.py:152-160"),
         known(BOOLEAN.name, GAP, BOOLEAN.cases, "flax/linen/attention.py:136"),

@@ -148,6 +148,15 @@ got = _compute_attention(ones, ones, value, attn_mask=np.ones((1, 1, 1, 3), bool
 print("means of 0; 0, 1; 0, 1, 2 are 0, 0.5, 1; got", got.ravel())
 assert np.allclose(got.ravel(), [0, 0.5, 1])
 """,
+    "sums of bfloat16 run in bfloat16": """
+import ml_dtypes, numpy as np
+from onnx.reference.ops.op_attention import _compute_attention
+query, key = (np.ones((1, 1, size, 8), ml_dtypes.bfloat16) for size in (1, 2305))
+value = (np.arange(2305) < 256).astype(ml_dtypes.bfloat16).reshape(1, 1, 2305, 1)
+got = float(_compute_attention(query, key, value)[0].ravel()[0])
+print("256 of 2305 equal keys have the value 1, the mean is 0.111; got", got)
+assert abs(got - 256 / 2305) < 0.01
+""",
     "no keys: maximum of an empty axis": """
 import numpy as np
 from onnx.reference.ops.op_attention import _compute_attention
