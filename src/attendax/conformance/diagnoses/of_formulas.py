@@ -30,14 +30,14 @@ def of_scores(name: str, scored: by_hand.Scored, remedy: str = "") -> Hypothesis
     return Hypothesis(name, gives, remedy, saved=lambda trial: gives(trial, trial.inputs))
 
 
-def of_forward(name: str, found: Callable[[Steps], np.ndarray | None], remedy: str = "") -> Hypothesis:
+def of_forward(name: str, found: Callable[[Steps], np.ndarray | None]) -> Hypothesis:
     """A reason that is another result."""
 
     def gives(trial: Trial) -> Leaves | None:
         out = found(steps(trial.inputs)) if trial.case.direction in FORWARD else None
         return None if out is None else {"out": out}
 
-    return Hypothesis(name, gives, remedy)
+    return Hypothesis(name, gives)
 
 
 def of_backward(name: str, where: Callable[[Inputs], Any] = lambda inputs: True, **places: Any) -> Hypothesis:

@@ -54,14 +54,19 @@ def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], 
 def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
     """The narrowest trait of all of some cases, as what is not offered: no other fault and few others have it."""
     names = {o.case.name for o in taken}
-    shared = set.intersection(*(_traits(o.case) for o in taken)) & set(PROTOCOL_TRAITS)
-    shared -= {"return_lse", "dropout_rng", "float32"}
+    shared = _shared(taken)
     others = [(o, _traits(o.case)) for o in outcomes if o.case.name not in names and o.case.judge != "refused"]
     number = {t: sum(o.verdict is Verdict.OK for o, has in others if t in has) for t in shared}
     hides = {t for o, has in others if o.verdict.fails for t in shared & has}
     lacks = [t for t in shared - hides if number[t] <= len(taken)]
     lack = min(lacks, key=lambda t: (number[t], t in OPTIONS, t), default="")
     return f'--lacks "{lack}"' if lack else ""
+
+
+def _shared(outcomes: Sequence[Outcome]) -> set[str]:
+    """The traits of all of some cases that a function may lack."""
+    traits = set.intersection(*(_traits(o.case) for o in outcomes)) & set(PROTOCOL_TRAITS)
+    return traits - {"return_lse", "dropout_rng", "float32"}
 
 
 def _traits(case: Case) -> set[str]:
@@ -85,9 +90,7 @@ def crashes(left: list[Outcome]) -> list[Cause]:
             groups[re.sub(r"\d+", "#", outcome.finding.message)].append(outcome)
     causes = []
     for outcomes in groups.values():
-        shared = set.intersection(*(_traits(o.case) for o in outcomes))
-        shared &= set(PROTOCOL_TRAITS) - {"return_lse", "dropout_rng", "float32"}
-        lack = min(shared, key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
+        lack = min(_shared(outcomes), key=lambda trait: (trait in OPTIONS, trait), default="")  # the narrowest
         remedy, asked = (f'--lacks "{lack}"', f" with {lack}") if lack else ("", "")
         take(left, {o.case.name for o in outcomes})
         finding, ends = outcomes[0].finding, "raises"
