@@ -19,6 +19,14 @@ def known(name: str, kind: str, cases: tuple[str, ...], where: str, report: str 
     return Known(name, kind, cases, found, where, report, SCRIPTS.get(name, ""))
 
 
+def of_float16(where: str) -> Known:
+    """Scores in the dtype of the arrays."""
+    cases = ("float16*", "gradient: float16*", "*ladder: *, float16")
+    return known(
+        "scores of float16 are float16: rounded, and too large for it", GAP, cases, where, "", r"NaN|off by 0\.0"
+    )
+
+
 LSE = known(
     "the lse that is returned has gradient 0",
     WRONG,
@@ -53,8 +61,6 @@ INTEGERS = known(
 BOOLEAN = known("a boolean bias is added as 0 and 1", GAP, ("refused: boolean bias",), f"{JAX_NN}:964")
 OVERFLOW = ("float16 of 300, D = 64",)
 LSE_IN_HALF = ("lse of bfloat16*", "ladder: lse*, bfloat16", "ladder: lse*, float16")
-HALF = ("bfloat16*", "gradient: bfloat16*", "gradient: float16*", "*ladder: *, bfloat16", "*ladder: *, float16")
-OFF_BY_LITTLE = r"off by 0\.0"
 RATES = ("refused: dropout rate*",)
 VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
 DIVISION = "ZeroDivisionError"
@@ -151,13 +157,13 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "makes XLA's CPU compiler fuse the broadcast into the product, and numbers up to 1e33 come out. An "
             "`optimization_barrier` with a `reduce_precision` on the value hides it.",
         ),
-        known("scores of float16 overflow", GAP, OVERFLOW, "flax/linen/attention.py:132, scores are float16"),
+        of_float16("flax/linen/attention.py:132, scores are float16"),
         known(
-            "scores and softmax of bfloat16 and float16 are rounded to their dtype",
+            "scores and softmax of bfloat16 are rounded to bfloat16",
             GAP,
-            HALF,
+            ("bfloat16*", "gradient: bfloat16*", "*ladder: *, bfloat16"),
             "flax/linen/attention.py:132 and 145, unless force_fp32_for_softmax is asked for",
-            found=OFF_BY_LITTLE,
+            found=r"off by 0\.0",
         ),
         known("dropout rates outside [0, 1] are accepted", GAP, RATES, "flax/linen/attention.py:152-160"),
         known(BOOLEAN.name, GAP, BOOLEAN.cases, "flax/linen/attention.py:136"),
@@ -185,7 +191,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "ZeroDivisionError; the width is known, so it could be written out.",
             DIVISION,
         ),
-        known("scores of float16 overflow", GAP, OVERFLOW, "equinox/nn/_attention.py:27, logits are float16"),
+        of_float16("equinox/nn/_attention.py:27, logits are float16"),
         known("dropout rates outside [0, 1] are accepted", GAP, RATES, "equinox/nn/_dropout.py:48"),
     ),
     "haiku": (
@@ -198,7 +204,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "ZeroDivisionError; H · V is known, so it could be written out.",
             DIVISION,
         ),
-        known("scores of float16 overflow", GAP, OVERFLOW, "haiku/_src/attention.py:144, logits are float16"),
+        of_float16("haiku/_src/attention.py:144, logits are float16"),
     ),
     "memory-efficient-attention": (
         known(
@@ -245,7 +251,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "A bias of `finfo.min` (padding) and the masked scores are the same number, so that a row whose allowed "
             "keys are all padded spreads over the masked ones as well.",
         ),
-        known("scores of float16 overflow", GAP, OVERFLOW, f"{MEA}:23, scores are float16"),
+        of_float16(f"{MEA}:23, scores are float16"),
     ),
     "flash-attention-jax": (
         known(
