@@ -12,6 +12,7 @@ from typing import Any
 
 from harness import threads
 
+NOT_RESULTS = ("--", ":/", ":(top,exclude)benchmarks/results")  # what one run writes changes nothing for the next
 PACKAGES = (
     "attendax",
     "jax",
@@ -59,7 +60,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
         "commit": commit,
-        "uncommitted_changes": bool(git("status", "--porcelain")) if commit else None,
+        "uncommitted_changes": bool(git("status", "--porcelain", *NOT_RESULTS)) if commit else None,
         "dtype": dtype,
         "matmul_gflops": _matmul_gflops(dtype),
         "copy_gbytes": _copy_gbytes(),

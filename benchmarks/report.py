@@ -1,7 +1,7 @@
 """What was measured, as tables: in the terminal and in Markdown, from the same rows."""
 
-import math
 from collections import Counter
+from statistics import geometric_mean
 from typing import Any
 
 import compiling
@@ -50,20 +50,25 @@ def row(record: dict[str, Any]) -> list[str]:
     ]
 
 
+def ratios(results: dict[str, Any], reference: str, measure: str) -> dict[str, float]:
+    """A reference's seconds over those of attendax, of each case that both could do; lengths apart."""
+    found = {}
+    for (case, direction), records in groups(results).items():
+        both = {r["contestant"]: r for r in records if r["status"] == "timed"}
+        if direction == measure and not case.startswith("length-") and {OURS, reference} <= set(both):
+            found[case] = within_rounds(both[reference], both[OURS]).median
+    return found
+
+
 def means(results: dict[str, Any]) -> list[list[str]]:
     """Geometric means of a reference's seconds over those of attendax, of the cases that both could do."""
     rows = []
     for reference in REFERENCES:
         for measure in TITLES:
-            ratios = []
-            for (case, direction), records in groups(results).items():
-                both = {r["contestant"]: r for r in records if r["status"] == "timed"}
-                if direction == measure and not case.startswith("length-") and {OURS, reference} <= set(both):
-                    ratios.append(within_rounds(both[reference], both[OURS]).median)
-            if ratios:
-                mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-                spans = f"{min(ratios):.2f} to {max(ratios):.2f}"
-                rows.append([reference, TITLES[measure], f"{mean:.2f}", spans, str(len(ratios))])
+            found = list(ratios(results, reference, measure).values())
+            if found:
+                spans = f"{min(found):.2f} to {max(found):.2f}"
+                rows.append([reference, TITLES[measure], f"{geometric_mean(found):.2f}", spans, str(len(found))])
     return rows
 
 

@@ -1,0 +1,187 @@
+"""What the pages say of speed: each function makes a statement from the committed results (``measured.py``)."""
+
+import re
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import cores
+import report
+import tables
+from committed import SINGLE, Results, claim, listed, machine, mean, span, when
+from contestants import OURS
+from statements_of_cost import compile_ratios
+
+TORCH = "torch-sdpa"
+TRAINED = "encoder block 32 x 128 x 384, training step"
+
+
+def speed(results: Results) -> str:
+    """The front page."""
+    forward, gradient = (report.ratios(results.full, TORCH, measure).values() for measure in SINGLE)
+    rows = [*forward, *gradient]
+    compiled = [mean((1 / x for x in compile_ratios(results, measure).values()), 1) for measure in SINGLE]
+    return (
+        f"Beside torch SDPA, `attention` is {span(forward)} times as fast (geometric mean {mean(forward)}), with the "
+        f"gradient {span(gradient)} ({mean(gradient)}), in float32 ({machine(results.full)}; {when(results.full)}). "
+        f"torch is faster in {sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md). "
+        f"Compiling takes {compiled[0]} times as long as jax.nn's forward, {compiled[1]} times as its gradient."
+    )
+
+
+def behind(ratio: float) -> bool:
+    return round(ratio, 2) < 1
+
+
+def means(results: Results) -> str:
+    said = []
+    for reference, words in ((TORCH, "torch"), ("jax.nn", "jax.nn")):
+        found = (mean(report.ratios(results.full, reference, measure).values()) for measure in SINGLE)
+        said.append(f"beside {words} {' / '.join(found)}")
+    return f"Geometric means, forward / with the gradient: {', '.join(said)} ({machine(results.full)})."
+
+
+def ahead(run: dict[str, Any], reference: str) -> list[str]:
+    """Each case in which a contestant is faster than attendax: "ragged (0.83 forward, 0.94 with the gradient)"."""
+    found: dict[str, list[str]] = {}
+    for measure, title in (report.TITLES | {"backward": "with the gradient"}).items():
+        for case, ratio in report.ratios(run, reference, measure).items():
+            if behind(ratio):
+                found.setdefault(case, []).append(f"{ratio:.2f} {title}")
+    return [f"{case} ({', '.join(ratios)})" for case, ratios in found.items()]
+
+
+def who_is_ahead(results: Results) -> str:
+    """Every row in which somebody is faster."""
+    names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
+    found = [f"{name} in {listed(cases)}" for name in names if (cases := ahead(results.full, name))]
+    torch = ahead(results.full, TORCH)
+    first = f"attendax is slower than torch in {listed(torch)}" if torch else "attendax is nowhere slower than torch"
+    return f"{first}. {'Also ahead: ' + '; '.join(found) if found else 'No other library is ahead anywhere'}."
+
+
+def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> Iterator[dict[str, Any]]:
+    """A contestant's records of calls without any variant, from so many queries and keys on, each with its shape."""
+    for record in run["records"]:
+        shape = run["cases"][record["case"]]
+        right = (record["contestant"], record["measure"], record["status"]) == (contestant, measure, "timed")
+        if right and not shape["variant"] and min(shape["T"], shape["S"]) >= tokens:
+            yield shape | record
+
+
+def why_not_more(results: Results) -> str:
+    full, product = results.full, results.full["about"]["matmul_gflops"]
+    torch = [record["gflops"] for measure in SINGLE for record in plain(full, TORCH, measure, 512)]
+    forward, gradient = (list(plain(full, OURS, measure, 2048)) for measure in SINGLE)
+    whole, causal = (span(r["share_of_matmul"] for r in forward if r["causal"] == which) for which in (False, True))
+    return (
+        f"Why not more: the best product of XLA in this run reached {product:.0f} GFLOP/s, and torch's attention "
+        f"{span(torch, 0)} in calls of 512 tokens and more, {median(torch):.0f} in the median. A program that did "
+        f"nothing but its products would be {product / median(torch):.1f} times as fast as that. From 2,048 tokens on "
+        f"attendax reaches {whole} of that product forward (causal {causal}), "
+        f"{span(r['share_of_matmul'] for r in gradient)} with the gradient (`share_of_matmul` in the file); "
+        f"exponentials, row sums and copies of slices are the rest."
+    )
+
+
+def with_more_cores(results: Results) -> str:
+    """Geometric means of factors and of leads, over the rounds in which the cores were near each other."""
+    run = results.cores
+    own, torch = ([near(run, contestant, measure) for measure in SINGLE] for contestant in (OURS, TORCH))
+    lines = [
+        ("attendax, times as fast on 2 cores as on 1", [[cores.factor(r, 2) for r in x.values()] for x in own]),
+        ("torch SDPA, the same", [[cores.factor(r, 2) for r in x.values()] for x in torch]),
+    ]
+    for count, words in ((1, "1 core"), (2, "2 cores")):
+        leads = [
+            [cores.lead(record, ours[case], count) for case, record in theirs.items() if case in ours]
+            for ours, theirs in zip(own, torch, strict=True)
+        ]
+        lines.append((f"attendax, times as fast as torch on {words}", leads))
+    rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
+    return (
+        f"With a second core (`attendax bench --cores`, `benchmarks/results/cores`; {machine(run)}; {when(run)}), "
+        f"geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for torch of those that "
+        f"it can do:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
+    )
+
+
+def near(run: dict[str, Any], contestant: str, measure: str) -> dict[str, dict[str, Any]]:
+    """By case, the record of the rounds in which the cores were near; of all, where a run did not measure how near."""
+    found = {}
+    for record in run["cores"]["records"]:
+        if (record["contestant"], record["measure"], record["status"]) == (contestant, measure, "timed"):
+            kept = cores.split(record, apart=False) if "round_trips_ns" in record else record
+            found |= {record["case"]: kept} if kept else {}
+    return found
+
+
+def in_bfloat16(results: Results) -> str:
+    run = results.bfloat16
+    if run is None:
+        return "There is no committed run in bfloat16 (`attendax bench --dtype bfloat16`)."
+    forward, gradient = (report.ratios(run, TORCH, measure).values() for measure in SINGLE)
+    found = [f"{name} in {listed(cases)}" for name in (TORCH, "jax.nn") if (cases := ahead(run, name))]
+    return (
+        f"In bfloat16 (`benchmarks/results/bfloat16`; {machine(run)}; {when(run)}) attendax is {span(forward)} times "
+        f"as fast as torch (geometric mean {mean(forward)}), with the gradient {span(gradient)} ({mean(gradient)}). "
+        f"{'Ahead: ' + '; '.join(found) if found else 'Neither torch nor jax.nn is ahead anywhere'}."
+    )
+
+
+def leads(results: Results) -> dict[str, dict[str, float]]:
+    """By case of the encoders, the seconds of each other contestant over those of attendax."""
+    cases = results.full.get("encoders", {"cases": {}})["cases"]
+    claim(bool(cases), "the full run has the encoders")
+    return {
+        name: {r["contestant"]: r["ratio"][0] for r in records if r["status"] == "timed" and r["contestant"] != OURS}
+        for name, records in cases.items()
+    }
+
+
+def encoders(results: Results) -> str:
+    """For each size of the six-layer encoder."""
+    rows = []
+    for name, ratios in leads(results).items():
+        if size := re.fullmatch(r"encoder (\d+) x (\d+)", name):
+            sentences = "one sentence" if size[1] == "1" else f"{size[1]} sentences"
+            numbers = [cores.number(ratios.get(other)) or "-" for other in ("torch", "onnxruntime")]
+            rows.append([f"{sentences} of {size[2]} tokens", *numbers])
+    return tables.table(("times as fast as", "torch", "ONNX Runtime"), rows)
+
+
+def training(results: Results) -> str:
+    """Texts from end to end, and the gradient of a block."""
+    found = leads(results)
+    texts = found.get("1,000 texts of mixed length, end to end", {}).get("sentence-transformers")
+    whole = (
+        f"1,000 texts of mixed length, end to end: {texts:.2f} times as fast as sentence-transformers. "
+        if texts
+        else ""
+    )
+    steps = {size: found[f"encoder block {size}, training step"] for size in ("32 x 128 x 384", "8 x 128 x 768")}
+    ratios = {size: step["torch.nn.TransformerEncoderLayer"] for size, step in steps.items()}
+    said = listed([f"{ratio:.2f} ({size})" for size, ratio in ratios.items()])
+    why = " Its temporaries are large, see below." if any(map(behind, ratios.values())) else ""
+    return (
+        f"{whole}A training step of an encoder block is {said} times as fast as torch's (sentences x tokens x "
+        f"width).{why}"
+    )
+
+
+def training_faults(results: Results) -> str:
+    (ours,) = (record for record in results.full["encoders"]["cases"][TRAINED] if record["contestant"] == OURS)
+    return f"{ours['page_faults']:,.0f}"
+
+
+STATEMENTS = (
+    speed,
+    means,
+    who_is_ahead,
+    why_not_more,
+    with_more_cores,
+    in_bfloat16,
+    encoders,
+    training,
+    training_faults,
+)

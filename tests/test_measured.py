@@ -1,0 +1,202 @@
+"""Numbers on the pages: each follows from the committed results, or says when and where it was measured."""
+
+import copy
+import platform
+import re
+import sys
+from pathlib import Path
+
+import jaxlib
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks" / "results"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import devices  # noqa: E402
+import linear  # noqa: E402
+import measured  # noqa: E402
+import report  # noqa: E402
+import statements  # noqa: E402
+from committed import Untrue, committed  # noqa: E402
+from contestants import OURS  # noqa: E402
+
+RESULTS = committed()
+PAGES = [pytest.param(page.read_text("utf-8"), id=str(page.relative_to(ROOT))) for page in measured.pages()]
+STATED = [page for page in PAGES if measured.MARKED.search(page.values[0])]
+NOT_YET = pytest.mark.xfail(strict=True, reason="the tables are of two commits until they are made anew together")
+
+
+@pytest.mark.parametrize("page", STATED)
+def test_what_a_page_says_follows_from_the_results(page):
+    assert measured.anew(page, RESULTS) == page, "python benchmarks/measured.py writes it anew"
+
+
+def test_every_statement_stands_on_one_page():
+    found = [name for page in STATED for name, _, _ in measured.MARKED.findall(page.values[0])]
+    assert sorted(found) == sorted(measured.STATEMENTS)
+    ends = sum(page.values[0].count("<!-- end -->") for page in STATED)
+    assert ends == len(found), "a statement without its end"
+    for page in STATED:
+        inside = re.search(r"^ *<!-- measured: [a-z]\w* -->(?!\n)", page.values[0], re.MULTILINE)
+        assert inside is None, "a comment that begins a line ends the paragraph"
+
+
+class TestOtherNumbers:
+    """Tables that are made anew change the pages, and words that hold no longer are found."""
+
+    def slower(self):
+        """The full run as if attendax took a thousand times as long."""
+        full = copy.deepcopy(RESULTS.full)
+        for record in full["records"]:
+            if record["contestant"] == OURS and record["status"] == "timed":
+                record["seconds"] = [1000 * x for x in record["seconds"]]
+        return full
+
+    def test_a_slower_attendax_is_said_to_be(self):
+        results = RESULTS._replace(full=self.slower())
+        rows = re.search(r"faster in (\d+) of these \[(\d+) rows", statements.speed(results))
+        assert rows[1] == rows[2]
+        assert "beside torch 0.00 / 0.00" in statements.means(results)
+        assert statements.who_is_ahead(results).startswith("attendax is slower than torch in minilm-128 (0.00 forward")
+
+    def test_a_run_in_bfloat16_is_told_of(self):
+        assert "no committed run" in statements.in_bfloat16(RESULTS._replace(bfloat16=None))
+        found = statements.in_bfloat16(RESULTS._replace(bfloat16=self.slower()))
+        assert "Ahead: torch-sdpa in minilm-128 (0.00 forward" in found
+
+    def test_rounds_in_which_the_cores_were_far_apart_do_not_count(self):
+        near, mixed = copy.deepcopy(RESULTS), copy.deepcopy(RESULTS)
+        for results, more in ((near, []), (mixed, [1e9])):
+            for record in results.cores["cores"]["records"]:
+                if record["status"] == "timed":
+                    record["round_trips_ns"] = [1.0] * len(record["seconds"]["1"]) + more
+                    record["seconds"] = {count: own + more for count, own in record["seconds"].items()}
+        assert statements.with_more_cores(near) == statements.with_more_cores(mixed)
+
+    def test_words_that_do_not_hold(self):
+        results = copy.deepcopy(RESULTS)
+        for record in results.compile["compile"]:
+            if (record["contestant"], record["case"]) == (OURS, "ragged"):
+                record["rounds"] = [{"cpu_s": [1000 * x for x in one["cpu_s"]]} for one in record["rounds"]]
+        with pytest.raises(Untrue, match=r"^compile_times: does not hold any more: 'of causal calls of 1,024 tokens"):
+            measured.anew("<!-- measured: compile_times --><!-- end -->", results)
+
+    def test_a_statement_that_is_not_there(self):
+        with pytest.raises(Untrue, match=r"^sped: there is no such statement"):
+            measured.anew("<!-- measured: sped -->1<!-- end -->", RESULTS)
+
+
+@NOT_YET
+def test_the_tables_are_of_one_commit_one_day_and_one_machine():
+    about = [run["about"] for run in RESULTS.runs.values()]
+    for what in ("commit", "processor", "cache_bytes", "threads"):
+        assert [one[what] for one in about] == [about[0][what]] * len(about), what
+    assert len({one["date"][:10] for one in about}) == 1
+    assert not any(one["uncommitted_changes"] for one in about)
+
+
+@NOT_YET
+def test_the_tables_to_read_follow_from_those_to_compute_with():
+    written = {name: (FOLDER / name / "results.md").read_text("utf-8") for name in RESULTS.runs}
+    assert written == {name: report.markdown(run) for name, run in RESULTS.runs.items()}
+
+
+def test_the_table_of_devices_follows_too():
+    assert devices.page(RESULTS.devices) == (FOLDER / "devices.md").read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="XLA takes other memory on another kind of processor")
+@pytest.mark.parametrize("direction", ["forward", "gradient", "jvp", "forward over reverse"])
+def test_the_table_of_memory_is_what_xla_says(direction):
+    written = RESULTS.linear["about"]["versions"]["jaxlib"]
+    if jaxlib.__version__ != written:
+        pytest.skip(f"the table is of jaxlib {written}")
+    function = linear.directions(linear.options_for("causal", 4096))[direction]
+    program, _ = linear.compiled(function, 4096)
+    said = RESULTS.linear["memory"][f"causal, {direction}"]["bytes"][0]
+    assert program.memory_analysis().temp_size_in_bytes == pytest.approx(said, rel=0.02)
+
+
+# Numbers without a source
+
+UNIT = r"(?:[nµm]s|s|seconds?|minutes?|hours?|[KMG]i?B|[GT]FLOPs?(?:/s)?|%|page faults|times (?:as|its|the|of|in|that))"
+QUANTITY = re.compile(rf"\b\d[\d.,]*(?: (?:to|or|and) \d[\d.,]*)?\s?{UNIT}(?!\w)|\b\d\.\d\d? / \d\.\d\d?\b")
+IN_A_TABLE = re.compile(r"\b(?:ms|[KMG]i?B|seconds|times as)\b")
+SOURCE = re.compile(r"measured (?:on|by) \d{4}-\d\d-\d\d, commit [0-9a-f]{7}, \w+ cores?\b")
+OF_THE_PAGE, OF_THE_SECTION = "All numbers of this page were measured on", "all numbers here were measured on"
+UNMEASURED = {  # sizes, limits and definitions, by page
+    "against.md": "A call may take 60 seconds",
+    "attention.md": "One array of 16,384 x 16,384 scores for 4 heads would be 4,096 MiB",
+    "benchmarks.md": "needs more than 6 GiB of temporaries",
+    "check-a-model.md": '"Moves" is more than 128 times the spacing of float32 numbers',
+    "conformance.md": "within a of 60 seconds of the judge",
+    "devices.md": "| | t for the ring to hide, causal |",  # arithmetic, below "Nothing here is measured"
+    "gpu.md": "as many heads as 256 MiB of scores hold",
+    "laws/L8.md": "by at most 8 times the error of the plain formula",
+    "without-python.md": "less than 50 MiB of files",
+}
+
+
+def blocks(page):
+    """Paragraphs, items of lists and tables, each after the heading of its section, without code and statements."""
+    page = re.sub(r"^ *(`{3,}|:{3,}).*?^ *\1 *$", "", page, flags=re.MULTILINE | re.DOTALL)
+    page = re.sub(r"`[^`]*`", "", measured.MARKED.sub("", page))
+    heading = ""
+    for block in re.split(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )", page):
+        if block.startswith("#"):
+            heading = block.partition("\n")[0]
+        yield heading, block
+
+
+def without_source(page):
+    """The blocks with a quantity that neither say where it is from, nor stand below words that do."""
+    found, before, covered = [], "", OF_THE_PAGE in " ".join(page.split())
+    sections = {h for h, block in blocks(page) if OF_THE_SECTION in " ".join(block.split())}
+    for heading, block in blocks(page):
+        text = " ".join(block.split())
+        is_table = text.startswith("|")
+        quantity = IN_A_TABLE.search(text) if is_table else QUANTITY.search(text)
+        sourced = SOURCE.search(text) or (is_table and SOURCE.search(before)) or heading in sections or covered
+        if quantity and not sourced:
+            found.append(text)
+        before = text
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_number_with_a_unit_is_without_a_source(page, request):
+    found, allowed = without_source(page), UNMEASURED.get(request.node.callspec.id.removeprefix("docs/"))
+    assert [text for text in found if allowed is None or allowed not in text] == []
+    assert allowed is None or len(found) == 1, "nothing on this page needs to be allowed any more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A call takes 51 µs.",
+        "Forward it is 1.2 to 1.9 times as fast.",
+        "- first\n- second: 20 % less",
+        "Beside torch 1.33 / 1.18.",
+        "| shape | ms |\n|---|---|\n| small | 3 |",
+        "It took 3 s (measured on a good day, two cores).",
+        "## One\n\nAll numbers here were measured on 2026-11-24, commit 81e0f35, two cores.\n\n## Two\n\nIt took 3 s.",
+    ],
+)
+def test_a_number_without_a_source_is_found(text):
+    assert len(without_source(f"# Page\n\n{text}\n")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There are 12 heads of 64.",
+        "It took 3 s (measured on 2026-11-24, commit 81e0f35, two cores of an AMD EPYC).",
+        "Below (measured on 2026-11-24, commit 81e0f35, two cores):\n\n| shape | ms |\n|---|---|\n| small | 3 |",
+        "```text\nIt took 3 s.\n```",
+        "<!-- measured: means -->\nIt took 3 s.\n<!-- end -->",
+    ],
+)
+def test_any_other_is_not(text):
+    assert without_source(f"# Page\n\n{text}\n") == []
