@@ -10,22 +10,21 @@ def pytest_addoption(parser):
     path = "judge an attention function, module:function or the name of an adapter; one test for each case (repeatable)"
     group.addoption("--attention", action="append", default=[], metavar="module:function", help=path)
     group.addoption("--attention-adapter", metavar="NAME", help="adapter of those functions, or module:function of one")
-    group.addoption("--attention-level", default="everything", metavar="LEVEL", help="forward, gradient or everything")
+    group.addoption("--attention-level", metavar="LEVEL", help="forward, gradient, backward or everything")
     profile = "numbers, robust or law; numbers unless given"
-    group.addoption("--attention-profile", default="numbers", metavar="PROFILE", help=profile)
+    group.addoption("--attention-profile", metavar="PROFILE", help=profile)
     group.addoption("--attention-seed", type=int, metavar="N", help="of the numbers; drawn unless given")
     budget = "seconds for cases at sizes as people run them; 60 unless given, 0 for none"
-    group.addoption("--attention-budget", type=float, default=60.0, metavar="SECONDS", help=budget)
+    group.addoption("--attention-budget", type=float, metavar="SECONDS", help=budget)
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)
+    options = "other options of attendax check, in one text: how functions are called, what is asked, and how long"
+    group.addoption("--attention-options", default="", metavar="'--claims row-invariance'", help=options)
 
 
 def pytest_configure(config):
     """Load the collector if it is asked for."""
     if config.getoption("attention"):
-        from attendax.conformance.cases.how import drawn
         from attendax.conformance.command import pytest_plugin
 
-        if config.option.attention_seed is None:  # here: processes of pytest-xdist have the same
-            config.option.attention_seed = drawn()
         config.pluginmanager.register(pytest_plugin, "attendax-conformance")

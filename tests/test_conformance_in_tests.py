@@ -154,6 +154,65 @@ class TestPytestPlugin:
         assert "--attention=mine:nope: mine has no nope" in ran.stdout
         assert "Traceback" not in ran.stdout + ran.stderr
 
+    def test_options_of_the_command_are_given_in_one_text(self, here):
+        (here / "known.txt").write_text("xfail row invariance: batch*  # by its products\n")
+        (here / "mine.py").write_text(
+            MINE + "\n\ndef leaks(query, key, value, *, attn_mask=None):\n"
+            "    return right(query, key, value) * np.float32(1 + 1e-6 * (query.ndim == 4 and len(query) > 1))\n"
+        )
+        options = "--claims row-invariance --rename mask=attn_mask --lacks mask --known-failures known.txt --repeat 2"
+        ran = pytest_in(
+            here, "--attention=mine:leaks", "--attention-only=invariance: batch", "--attention-only=mask (B, N, T, S)",
+            "--attention-level=forward", "-rxs",
+            f"--attention-options={options}",
+        )  # fmt: skip
+        assert "by its products" in ran.stdout, ran.stdout + ran.stderr
+        assert "not offered: said to be lacking" in ran.stdout
+        assert "FAILED" not in ran.stdout
+
+    @pytest.mark.parametrize("processes", [(), pytest.param(("-p", "xdist", "-n", "2"), marks=pytest.mark.slow)])
+    def test_too_little_that_was_judged_is_a_fault(self, here, processes):
+        ran = pytest_in(
+            here, "--attention=mine:right", "--attention-only=plain", "--attention-only=mask (T, S)",
+            "--attention-options=--require masks --timeout 30", *processes,
+        )  # fmt: skip
+        assert ran.returncode == 1, ran.stdout + ran.stderr
+        assert "attention: mine:right" in ran.stdout
+        assert "Not judged: 4 gradients" in ran.stdout
+        assert "Required and not judged: masks." in ran.stdout
+        assert " failed" not in ran.stdout
+
+    @pytest.mark.slow
+    def test_nothing_that_was_judged_is_a_fault(self, here):
+        ran = pytest_in(here, "--attention=mine:right", "--attention-only=window", "--attention-level=forward")
+        assert ran.returncode == 1, ran.stdout + ran.stderr
+        assert "Nothing was judged as right. Not judged:" in ran.stdout
+
+    @pytest.mark.slow
+    def test_a_fault_of_the_second_run_alone_is_a_fault(self, here):
+        (here / "mine.py").write_text(
+            MINE + "\n\nSEEN = set()\n\n\ndef stale(query, key, value):\n    again = query.shape in SEEN\n"
+            "    SEEN.add(query.shape)\n    return right(query, key, value) * (2 if again else 1)\n"
+        )
+        ran = pytest_in(here, "--attention=mine:stale", "--attention-only=plain", "--attention-options=--repeat 2")
+        assert ran.returncode == 1
+        assert "FAILED mine:stale::plain" in ran.stdout, ran.stdout + ran.stderr
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ("--claims speed", "claims got 'speed'"),
+            ("--jason x", "unrecognized arguments: --jason x"),
+            ("--repeat x", "argument --repeat: invalid int value: 'x'"),
+        ],
+    )
+    def test_options_that_are_none_are_refused(self, here, options, said):
+        ran = pytest_in(here, "--attention=mine:right", f"--attention-options={options}")
+        assert said in ran.stdout + ran.stderr
+        assert ran.returncode != 0
+        assert "Traceback" not in ran.stdout + ran.stderr
+
     def test_without_the_option_nothing_is_imported(self, here):
         (here / "test_light.py").write_text(
             "import sys\n\ndef test_light():\n    assert 'attendax_pytest' in sys.modules\n"

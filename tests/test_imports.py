@@ -59,7 +59,7 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "checking": {"repeating", "diagnoses", "report", "judge", "worker", "adapters", "cases"},
     "models": {"protocol", "report", "judge", "worker", "adapters", "cases"},
     "against": {"protocol", "worker", "adapters", "frameworks", "cases"},
-    "command": {"protocol", "checking", "models", "report", "judge", "worker", "adapters", "cases"},
+    "command": {"protocol", "checking", "repeating", "models", "report", "judge", "worker", "adapters", "cases"},
     "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
 CALLING = {

@@ -1,20 +1,59 @@
 """``pytest --attention=module:function``: a test for each case. ``attendax_pytest`` has the options and loads this."""
 
+import argparse
+import functools
+import math
+import pickle
+import shlex
 import sys
+import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
 from ..adapters.implementation import Implementation
 from ..cases import Case
-from ..cases.how import How
+from ..cases.how import How, drawn
 from ..checking import judge
 from ..judge.asking import asked, chosen
+from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
-from ..report.outcomes import Outcome
-from ..worker.place import implement
+from ..repeating import repeated
+from ..report.known_failures import KnownFailures
+from ..report.outcomes import Outcome, Outcomes
+from ..worker.place import end, implement
+from .arguments import GROUPS, add, asked_of, settings
+
+OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
+TITLES = ("how the function is called", "what is judged", "what else is asked", "where and how long")
+GIVEN = pytest.StashKey[argparse.Namespace]()
+FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
+
+
+class Words(argparse.ArgumentParser):
+    """Of ``--attention-options``."""
+
+    def error(self, message: str) -> NoReturn:
+        """What is wrong with them.
+
+        Raises:
+            pytest.UsageError: always.
+        """
+        raise pytest.UsageError(f"--attention-options: {message}; expected options of attendax check, as its help says")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, as ``attendax check`` does; the seed is drawn here, the same for all processes of a run."""
+    words = Words(add_help=False, allow_abbrev=False)
+    for title in TITLES:
+        add(words, title, GROUPS[title])
+    args = words.parse_args(shlex.split(config.option.attention_options))
+    own = {name: getattr(config.option, f"attention_{name}") for name in OWN}
+    vars(args).update({name: x for name, x in own.items() if x not in (None, [])})
+    config.option.attention_seed = args.seed = drawn(args.seed)
+    config.stash[GIVEN], config.stash[FOUND] = args, []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,6 +71,36 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"attention: seed {config.getoption('attention_seed')}"
 
 
+class Run(NamedTuple):
+    """A function under test: how it is judged, until when, and what was found so far."""
+
+    made: Implementation
+    how: How
+    level: str
+    known: KnownFailures
+    end_of_time: float
+    outcomes: list[Outcome]
+
+    def judged(self, case: Case) -> Outcome:
+        """What is found of a case, which is judged again where that is cheap, or as often as it is asked."""
+
+        def once(case: Case, how: How) -> Outcome:
+            left = how._replace(timeout=min(how.timeout, self.end_of_time - time.monotonic()))
+            return self.known.skipped(case) or self.known.marked(judge(self.made, case, left))
+
+        self.outcomes.extend(repeated([once(case, self.how)], self.how, once, self.end_of_time))
+        return self.outcomes[-1]
+
+    def found(self) -> Outcomes:
+        """Of all cases, without what only the script of a fault needs."""
+        made, how = self.made, self.how
+        kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
+        return Outcomes(
+            made.name, made.version, made.arrays, kept, how.dtype, how.seed, self.level, profile=how.profile,
+            gradients=rule_of(made, how), require=(*how.require, *how.claims), process=made.process,
+        )  # fmt: skip
+
+
 class Attention(pytest.Collector):
     """A function, whose cases are its tests."""
 
@@ -41,28 +110,34 @@ class Attention(pytest.Collector):
         Raises:
             pytest.Collector.CollectError: there is no such function, or no such case.
         """
-        option = self.config.getoption
+        args = self.config.stash[GIVEN]
         try:
-            given = {"profile": option("attention_profile"), "budget": option("attention_budget")}
-            how = How(option("attention_seed"), **given).checked()
-            only, level = option("attention_only"), option("attention_level")
-            chosen(only, level, how)
+            how, only = How(**asked_of(args)).checked(), args.only or ()
+            chosen(only, args.level, how)
+            known = KnownFailures.read(args.known_failures)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made, cases, _ = asked(implement(self.name, adapter=option("attention_adapter")), only, level, how)
+                made = implement(self.name, how=how, in_process=args.in_process, **settings(args))
+                made, cases, _ = asked(made, only, args.level, how)
         except Exception as error:
             words = str(error).removeprefix("check: ") or type(error).__name__
             raise self.CollectError(f"--attention={self.name}: {words}") from error
+        run = Run(made, how, args.level, known, time.monotonic() + (how.total_timeout or math.inf), [])
+        self.config.add_cleanup(functools.partial(end, made))
+        self.config.stash.setdefault(RUNS, []).append(run)
         for case in cases:
-            yield Question.from_parent(self, name=case.name, made=made, case=case, how=how)
+            yield Question.from_parent(self, name=case.name, run=run, case=case)
+
+
+RUNS = pytest.StashKey[list[Run]]()
 
 
 class Question(pytest.Item):
     """A case."""
 
-    def __init__(self, *, made: Implementation, case: Case, how: How, **kwargs: object) -> None:
+    def __init__(self, *, run: Run, case: Case, **kwargs: object) -> None:
         super().__init__(**kwargs)  # type: ignore[arg-type]
-        self.made, self.case, self.how = made, case, how
+        self.run, self.case = run, case
         self.extra_keyword_matches.add(case.law)  # of -k
 
     def runtest(self) -> None:
@@ -71,11 +146,15 @@ class Question(pytest.Item):
         Raises:
             Fault: something is wrong.
         """
-        outcome = judge(self.made, self.case, self.how)
+        outcome = self.run.judged(self.case)
         if outcome.verdict is Verdict.NOT_OFFERED:
             pytest.skip(f"not offered: {outcome.finding.message}")
+        if outcome.verdict is Verdict.NOT_JUDGED:
+            pytest.skip(f"not judged: {outcome.finding.message}")
         if outcome.verdict in (Verdict.CONVENTION, Verdict.BY_DESIGN):
             self.user_properties.append((outcome.verdict.name.lower(), outcome.finding.message))
+        if outcome.verdict.fails and outcome.known:
+            pytest.xfail(outcome.known)
         if outcome.verdict.fails:
             raise Fault(outcome)
 
@@ -84,12 +163,12 @@ class Question(pytest.Item):
         if not isinstance(excinfo.value, Fault):
             return super().repr_failure(excinfo)
         outcome = excinfo.value.outcome
-        head = f"{self.case.law}, {self.case.name}: {self.case.about} (--attention-seed {self.how.seed})"
+        head = f"{self.case.law}, {self.case.name}: {self.case.about} (--attention-seed {self.run.how.seed})"
         return f"{head}\n{outcome.told()}\n\nThis script shows it:\n\n{outcome.reproduction}"
 
     def reportinfo(self) -> tuple[object, int | None, str]:  # type: ignore[override]
         """The head of a failure."""
-        return self.path, None, f"{self.made.name}: {self.case.law}, {self.case.name}"
+        return self.path, None, f"{self.run.made.name}: {self.case.law}, {self.case.name}"
 
 
 class Fault(Exception):
@@ -98,3 +177,37 @@ class Fault(Exception):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.told())
         self.outcome = outcome
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a process of pytest-xdist has found."""
+    for found in pickle.loads(node.workeroutput.get("attention", pickle.dumps([]))):
+        node.config.stash[FOUND].append(found)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Too little that was judged is a fault, as it is to ``attendax check``."""
+    config = session.config
+    config.stash[FOUND] += [run.found() for run in config.stash.get(RUNS, []) if run.outcomes]
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["attention"] = pickle.dumps(config.stash[FOUND])
+    elif session.exitstatus == pytest.ExitCode.OK and not all(each.ok for each in whole(config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was judged of each function, and what was not."""
+    for found in whole(config):
+        terminalreporter.section(f"attention: {found.name}")
+        nothing = "" if found.judged else "Nothing was judged as right. "
+        terminalreporter.write_line(nothing + str(found.coverage))
+
+
+def whole(config: pytest.Config) -> list[Outcomes]:
+    """What was found of each function, in all processes."""
+    joined: dict[str, Outcomes] = {}
+    for part in config.stash[FOUND]:
+        before = joined.get(part.name)
+        joined[part.name] = before._replace(cases=before.cases + part.cases) if before else part
+    return list(joined.values())

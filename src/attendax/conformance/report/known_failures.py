@@ -3,7 +3,7 @@
 from typing import NamedTuple, Self
 
 from ..adapters.implementation import matches
-from ..cases import CASES, Case, named
+from ..cases import CASES, CLAIMS, Case, named
 from ..cases.pool import EXAMPLES
 from ..judge.verdicts import Finding, Verdict
 from .outcomes import Outcome
@@ -59,4 +59,6 @@ class KnownFailures(NamedTuple):
 
 
 def _picks_some(pattern: str) -> bool:
-    return named(pattern) is not None or any(matches((pattern,), case.name) for case in (*CASES, *EXAMPLES))
+    return named(pattern) is not None or any(
+        matches((pattern,), case.name) for case in (*CASES, *EXAMPLES, *sum(CLAIMS.values(), ()))
+    )
