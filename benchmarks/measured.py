@@ -31,24 +31,22 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def anew(page: str, results: Results) -> str:
-    """The text of a page, every statement as the results have it.
-
-    Raises:
-        Untrue: words of a statement do not hold any more, or there is no such statement.
-    """
+def anew(page: str, results: Results) -> tuple[str, list[str]]:
+    """The text of a page, every statement as the results have it; and which statements stay as they were, and why."""
+    kept = []
 
     def statement(found: re.Match[str]) -> str:
         name, middle, before = found.groups()
-        if name not in STATEMENTS:
-            raise Untrue(f"{name}: there is no such statement in benchmarks/statements.py or statements_of_cost.py")
         try:
+            if name not in STATEMENTS:
+                raise Untrue("there is no such statement in benchmarks/statements.py or statements_of_cost.py")
             text = STATEMENTS[name](results)
         except Untrue as error:
-            raise Untrue(f"{name}: {error}") from error
+            kept.append(f"{name}: {error}")
+            return found[0]
         return name + middle + (wrapped(text) if before.startswith("\n") else text)
 
-    return MARKED.sub(statement, page)
+    return MARKED.sub(statement, page), kept
 
 
 def wrapped(text: str) -> str:
@@ -59,16 +57,14 @@ def wrapped(text: str) -> str:
 
 
 def main() -> int:
-    """1 where a page could not be written anew."""
+    """1 where a statement was not written anew."""
     results, status = committed(), 0
     for page in pages():
         before = page.read_text("utf-8")
-        try:
-            after = anew(before, results)
-        except Untrue as error:
-            print(f"{page.relative_to(ROOT)}: {error}", file=sys.stderr)
+        after, kept = anew(before, results)
+        for why in kept:
+            print(f"{page.relative_to(ROOT)}: {why}", file=sys.stderr)
             status = 1
-            continue
         if after != before:
             writing.write(page, after)
             print(f"{page.relative_to(ROOT)}: written anew")

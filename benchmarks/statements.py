@@ -72,6 +72,7 @@ def plain(run: dict[str, Any], contestant: str, measure: str, tokens: int) -> It
 def why_not_more(results: Results) -> str:
     full, product = results.full, results.full["about"]["matmul_gflops"]
     torch = [record["gflops"] for measure in SINGLE for record in plain(full, TORCH, measure, 512)]
+    claim(product > median(torch), "Why not more: the best product of XLA is faster than torch's attention")
     forward, gradient = (list(plain(full, OURS, measure, 2048)) for measure in SINGLE)
     whole, causal = (span(r["share_of_matmul"] for r in forward if r["causal"] == which) for which in (False, True))
     return (

@@ -1,4 +1,4 @@
-"""What docs/conformance.md shows of `attendax check` is what the command prints."""
+"""What two pages show of `attendax check` is what the command prints."""
 
 import os
 import re
@@ -10,20 +10,26 @@ import pytest
 
 import pages
 
-PAGE = (pages.ROOT / "docs" / "conformance.md").read_text("utf-8")
-SHOWN = re.findall(r"```text\n\$ attendax (.*?)\n(.*?)\n```", PAGE, re.DOTALL)
+SHOWN = [
+    pytest.param(page, *shown, id=shown[0])
+    for page in ("conformance.md", "check-a-model.md")
+    for shown in re.findall(
+        r"```text\n\$ attendax (.*?)\n(.*?)\n```", (pages.ROOT / "docs" / page).read_text("utf-8"), re.DOTALL
+    )
+]
 
 
 def test_commands_are_shown():
-    assert len(SHOWN) >= 3
-    assert all("--seed" in command for command, _ in SHOWN)  # without, the numbers of a run are others
+    assert len(SHOWN) >= 4
+    assert {shown.values[0] for shown in SHOWN} == {"conformance.md", "check-a-model.md"}
+    assert all("--seed" in shown.id for shown in SHOWN)  # without, the numbers of a run are others
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "printed"), SHOWN, ids=[command for command, _ in SHOWN])
-def test_a_command_prints_what_is_shown(command, printed, tmp_path):
+@pytest.mark.parametrize(("page", "command", "printed"), SHOWN)
+def test_a_command_prints_what_is_shown(page, command, printed, tmp_path):
     pytest.importorskip("rich", reason="the extra 'check' is not installed")
-    for block in pages.BLOCK.findall(PAGE):
+    for block in pages.BLOCK.findall((pages.ROOT / "docs" / page).read_text("utf-8")):
         if file := pages.FILE.match(block):
             (tmp_path / file[1]).write_text(block)
     environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(pages.ROOT / "src")}
