@@ -72,10 +72,12 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes of a candidate in /proc")
-@pytest.mark.parametrize(
-    "cheat", [pytest.param(c, id=c.name, marks=() if c.quick else pytest.mark.slow) for c in CHEATS]
-)
+in_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes of a candidate in /proc")
+
+
+@in_proc
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("cheat", [pytest.param(c, id=c.name) for c in CHEATS if c.quick])
 def test_no_cheat_passes(cheat: Cheat, tmp_path):
     if "import torch" in cheat.text and not find_spec("torch"):
         pytest.skip("torch is not installed")
@@ -94,6 +96,13 @@ def test_no_cheat_passes(cheat: Cheat, tmp_path):
     assert ended.left == []
 
 
+@in_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", [pytest.param(c, id=c.name) for c in CHEATS if not c.quick])
+def test_no_cheat_passes_a_whole_run(cheat: Cheat, tmp_path):
+    test_no_cheat_passes(cheat, tmp_path)
+
+
 def accused(honest: Honest, folder: Path, *arguments: str) -> str:
     """What the kit holds against a candidate; nothing where it does not."""
     if honest.arrays == "torch" and not find_spec("torch"):
@@ -106,8 +115,15 @@ def accused(honest: Honest, folder: Path, *arguments: str) -> str:
 NAMES = {f"{h.arrays}: {h.name}": h for h in HONEST}
 
 
-@pytest.mark.parametrize("name", [pytest.param(k, marks=() if h.quick else pytest.mark.slow) for k, h in NAMES.items()])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", [name for name, honest in NAMES.items() if honest.quick])
 def test_no_honest_candidate_is_accused(name, tmp_path):
+    assert accused(NAMES[name], tmp_path, "--seed", "1", "--budget", "0") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_no_honest_candidate_is_accused_at_other_sizes(name, tmp_path):
     assert accused(NAMES[name], tmp_path, "--seed", "1", "--budget", "5") == ""
 
 

@@ -32,20 +32,16 @@ def as_users_run_it():
         yield
 
 
-QUICK = 1  # of the models that are compiled, the rest are slow
-
-
 def entries(kind):
-    """Of every framework that is installed; of the others one test that is skipped."""
+    """Of every framework that is installed; of the others one test that is skipped. What is compiled is slow."""
     found = []
     for file, package in FILES.items():
         if importlib.util.find_spec(package) is None:
             found.append(pytest.param(None, id=package, marks=pytest.mark.skip(f"{package} is not installed")))
             continue
         module = importlib.import_module(f"broken_models.{file}")
-        for k, entry in enumerate(getattr(module, kind)):
-            marks = [pytest.mark.slow] if package != "torch" and k >= QUICK else []
-            found.append(pytest.param(entry, id=f"{package}, {entry.name}", marks=marks))
+        marks = [] if package == "torch" else [pytest.mark.slow]
+        found += [pytest.param(entry, id=f"{package}, {entry.name}", marks=marks) for entry in getattr(module, kind)]
     return found
 
 
@@ -74,7 +70,23 @@ def test_a_sound_model_is_not_accused(entry):
     assert report.ok, [outcome.told() for outcome in report.failures]
 
 
+@pytest.mark.parametrize("file", [file for file in FILES if file != "in_torch"])
+def test_models_that_are_compiled_are_judged_by_a_law(file):
+    """A broken one and a sound one, in short texts: JAX compiles anew for each length of a text."""
+    pytest.importorskip(FILES[file])
+    module = importlib.import_module(f"broken_models.{file}")
+    broken = module.BROKEN[0]
+    sound = next(entry for entry in module.SOUND if entry.said == broken.said)
+    broken, sound = (entry._replace(said=entry.said | {"longest": 20}) for entry in (broken, sound))
+    report = judged(broken, seed=7, only=[broken.law])
+    assert [cause.name.partition(":")[0] for cause in report.causes] == [broken.law]
+    report = judged(sound, seed=11, only=[broken.law])
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    assert report.counts()["ok"] >= 1
+
+
 @pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.parametrize("entry", entries("SOUND"))
 def test_a_sound_model_is_not_accused_by_any_seed(entry):
     model = model_of(entry)
@@ -120,6 +132,7 @@ def test_the_script_shows_it_without_attendax(tmp_path):
     assert shown.stderr.rstrip().endswith("AssertionError")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["cache", "gradient", "packing", "past", "heads", "kept, and not scaled"])
 def test_scripts_of_torch_models_show_it(kind, tmp_path):
     """The lines that make the model are the test's own: what is tried is all that follows."""
@@ -307,6 +320,15 @@ def layer_of(name, rate=0.25):
 @pytest.mark.parametrize("name", layers())
 def test_the_heads_of_a_layer_are_held_against_its_weights(name):
     layer, said = layer_of(name)
+    report = check_model(layer, causal=True, longest=12, only=["heads: a short text"], seed=5, **said)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    assert report.counts()["ok"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", layers())
+def test_heads_dropout_and_float64_of_a_layer(name):
+    layer, said = layer_of(name)
     only = ["heads", "dropout", *["float64"] * (name != "keras")]
     report = check_model(layer, causal=True, longest=12, only=only, seed=5, **said)
     assert report.ok, [outcome.told() for outcome in report.failures]
@@ -334,6 +356,7 @@ def test_weights_that_are_none_are_refused(weights, words):
         )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "way"), [("torch", "training mode"), ("torch", "float64"), ("linen", "float64")])
 def test_a_script_makes_the_other_way(name, way, tmp_path):
     """Made for two ways that agree, it ends well."""

@@ -111,6 +111,7 @@ def judged(kind, *names, bug=None):
     return [judge(made, case, How(profile="numbers")) for case in cases]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", RULES)
 def test_what_is_right_is_right_and_a_bug_is_found(kind):
     found = judged(kind, "plain", "gradient: plain", "window, causal", "scale given", "scores of 1e30", "mask (T, S)")

@@ -103,8 +103,8 @@ class TestDraw:
         assert shares[-1] > 0.99
 
     def test_a_seed_repeats_a_draw_and_another_makes_another(self):
-        assert drawn(3) == ladder.ladder(How(seed=3))
-        assert not {case.name for case in drawn(3).cases} & {case.name for case in drawn(4).cases}
+        assert drawn(1) == ladder.ladder(How(seed=1))
+        assert not {case.name for case in drawn(1).cases} & {case.name for case in drawn(2).cases}
 
     @pytest.mark.parametrize("budget", [2, 10, 60])
     def test_a_budget_is_kept_and_what_has_no_room_is_told(self, budget):
@@ -126,7 +126,7 @@ class TestDraw:
         assert all(named(case.name) is case for case in CASES)
 
     def test_sizes_that_are_given_are_those_of_every_case(self):
-        found = ladder.ladder(How(sizes=dict(D=40, T=300, N=6, G=2))).cases
+        found = ladder.ladder(How(sizes=dict(D=40, T=300, N=6, G=2), budget=20.0)).cases
         assert len(found) > 5
         assert {tuple(case.sizes[axis] for axis in "DVTSNG") for case in found} == {(40, 40, 300, 300, 6, 2)}
         assert {pool.ASKED[row["asked"]].option for row in rows(found)} == set(pool.OPTIONS) - {"cache"}
@@ -235,8 +235,12 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         ("given", "dtype"),
-        [({"bits": 10}, None), ({"bits": 7}, None), ({"sums": "bfloat16"}, None), ({"sums": "bfloat16"}, "bfloat16")],
-        ids=["tf32", "bf16", "sums in bf16", "sums in bf16, of bf16"],
+        [
+            pytest.param({"bits": 10}, None, id="tf32"),
+            pytest.param({"bits": 7}, None, id="bf16"),
+            pytest.param({"sums": "bfloat16"}, None, id="sums in bf16"),
+            pytest.param({"sums": "bfloat16"}, "bfloat16", id="sums in bf16, of bf16", marks=pytest.mark.slow),
+        ],
     )
     @pytest.mark.parametrize("seed", SEEDS)
     def test_coarse_products_and_sums_are_red(self, seed, given, dtype):
@@ -271,7 +275,7 @@ class TestHonest:
     def test_plain_numpy_is_not_accused(self, profile, seed):
         attend, backward = right_attention.attend, right_attention.backward
         given = {"arrays": "numpy", "backward": backward, "only": ["ladder"], "profile": profile}
-        report = check(attend, seed=seed, budget=4 if seed == 0 else 30, in_process=True, **given)
+        report = check(attend, seed=seed, budget=2 if seed == 0 else 30, in_process=True, **given)
         assert report.failures == ()
         assert report.counts()["ok"] > 5
 

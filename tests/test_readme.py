@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -14,6 +16,7 @@ def test_it_is_at_most_100_lines():
     assert len(README.splitlines()) <= 100
 
 
+@pytest.mark.slow  # a whole run; .ci/docs has it, too
 def test_the_function_that_leaks_is_told_so():
     """Seconds of a run differ, and so does what its seed draws; the rest is printed word for word."""
     shown = re.search(r"<!-- leaky -->\n```text\n\$ attendax (.*?)\n(.*?)\n```", README, re.DOTALL)

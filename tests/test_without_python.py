@@ -110,6 +110,7 @@ def test_a_right_program(program):
     assert "no forward with ['bias']" in verdicts["bias (T, S)"].finding.message
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("what", WRONG)
 def test_a_program_that(what, program):
     """The plainest call is answered, so that the cases tell; and each ending is told."""

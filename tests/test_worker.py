@@ -68,6 +68,7 @@ def nothing_is_left():
     assert folders() <= before
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("way", CRASHES)
 def test_it_is_an_outcome(way):
     verdict, words = CRASHES[way]
@@ -143,6 +144,7 @@ class TestPlace:
         assert (made.causal, made.empty_rows, made.documented, made.known) == ("start", "zero", (), ())
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
 def test_a_request_comes_as_it_was(tmp_path, case, dtype):
