@@ -162,7 +162,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "scores and softmax of bfloat16 are rounded to bfloat16",
             GAP,
             ("bfloat16*", "gradient: bfloat16*", "*ladder: *, bfloat16"),
-            "flax/linen/attention.py:132 and 145, unless force_fp32_for_softmax is asked for",
+            "flax/linen/attention.py:130, 132 and 146; force_fp32_for_softmax mends the last alone",
             found=r"off by 0\.0",
         ),
         known("dropout rates outside [0, 1] are accepted", GAP, RATES, "flax/linen/attention.py:152-160"),
