@@ -19,6 +19,7 @@ class Results(NamedTuple):
     bfloat16: dict[str, Any] | None
     devices: dict[str, Any]
     linear: dict[str, Any]
+    models: dict[str, Any]
     conformance: dict[str, Any]
     matrix: str
 
@@ -37,7 +38,7 @@ def committed(folder: Path = RESULTS) -> Results:
 
     runs = [load(name) for name in ("results.json", "cores/results.json", "compile/results.json")]
     bfloat16 = load("bfloat16/results.json") if (folder / "bfloat16").exists() else None
-    others = [load(name) for name in ("devices.json", "linear.json", "conformance.json")]
+    others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
     return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"))
 
 

@@ -102,6 +102,22 @@ def libraries_at_fault(results: Results) -> str:
     return str(len({next((first for first in FIRST_NAMES if name.startswith(first)), name) for name in names}))
 
 
+def versions_of_matrix(results: Results) -> str:
+    versions = results.conformance["versions"]
+    return f"Python {versions['python'].rpartition('.')[0]}, jax {versions['jax']}"
+
+
+def date_of_models(results: Results) -> str:
+    return results.models["date"]
+
+
+def fault_of_models(results: Results) -> str:
+    """The page goes on to tell of this fault."""
+    found = [report for report in results.models["reports"] if report["causes"]]
+    claim([report["name"] for report in found] == ["transformers Bailing hybrid, linear alone"], "the one fault is of")
+    return f"the one fault is of transformers {found[0]['version']}"
+
+
 def matrix(results: Results) -> str:
     return "".join(f"{line}\n" for line in results.matrix.splitlines() if line.startswith("|"))
 
@@ -114,5 +130,8 @@ STATEMENTS = (
     one_device,
     beside_shard_map,
     libraries_at_fault,
+    versions_of_matrix,
+    date_of_models,
+    fault_of_models,
     matrix,
 )

@@ -1,9 +1,11 @@
 """Numbers on the pages: each follows from the committed results, or says when and where it was measured."""
 
 import copy
+import importlib
 import platform
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import jaxlib
@@ -24,6 +26,7 @@ from contestants import OURS  # noqa: E402
 RESULTS = committed()
 PAGES = [pytest.param(page.read_text("utf-8"), id=str(page.relative_to(ROOT))) for page in measured.pages()]
 STATED = [page for page in PAGES if measured.MARKED.search(page.values[0])]
+FRAMEWORKS = ("torch", "jax", "keras")
 NOT_YET = pytest.mark.xfail(strict=True, reason="the tables are of two commits until they are made anew together")
 
 
@@ -120,6 +123,18 @@ def test_the_table_of_memory_is_what_xla_says(direction):
     program, _ = linear.compiled(function, 4096)
     said = RESULTS.linear["memory"][f"causal, {direction}"]["bytes"][0]
     assert program.memory_analysis().temp_size_in_bytes == pytest.approx(said, rel=0.02)
+
+
+def test_the_lines_of_a_program_are_counted():
+    lines = (ROOT / "docs" / "examples" / "c" / "attention.c").read_text("utf-8").count("\n")
+    assert f"with its gradients in {lines} lines" in (ROOT / "docs" / "without-python.md").read_text("utf-8")
+
+
+@pytest.mark.skipif(not all(map(find_spec, FRAMEWORKS)), reason="of torch, jax and keras one is not installed")
+def test_the_broken_models_are_counted():
+    models = [one for name in FRAMEWORKS for one in importlib.import_module(f"broken_models.in_{name}").BROKEN]
+    page = (ROOT / "docs" / "check-a-model.md").read_text("utf-8")
+    assert f"`tests/broken_models` has {len(models)} models" in page
 
 
 # Numbers without a source
