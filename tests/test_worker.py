@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import dying
 from attendax.conformance import ADAPTERS, CASES, Verdict, check, protocol
 from attendax.conformance.worker import place
 from attendax.conformance.worker.calling import asked
+from attendax.conformance.worker.child import Child
 from attendax.conformance.worker.errors import Failed, NoNumbers
 from attendax.conformance.worker.process import answered
 
@@ -84,6 +86,26 @@ def test_it_is_an_outcome(way):
         (cause,) = report.causes
         assert (cause.harm, f" ends in a {verdict}: " in cause.name, cause.remedy) == ("crash", True, "")
         assert words in found["scale given"].reproduction
+
+
+class Waiting(Child):
+    """A process that has waited for a core longer each time that it is asked, and answers at last."""
+
+    def __init__(self, *waited):
+        self.events, self.left = queue.SimpleQueue(), list(waited)
+
+    def waited(self):
+        if len(self.left) == 1:
+            self.events.put(b"answer")
+        return self.left.pop(0)
+
+
+def test_waiting_for_a_core_does_not_count_as_time_of_the_function():
+    assert Waiting(0.0, 0.06, 0.12).event(0.02) == b"answer"
+    with pytest.raises(queue.Empty):  # one that sleeps has not waited for a core
+        Waiting(1.0, 1.0, 1.0).event(0.02)
+    with pytest.raises(queue.Empty):  # no more than a few times its limit is added
+        Waiting(0.0, 0.17, 100.0, 200.0).event(0.02)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
 from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, scores_of, twins
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers
-from ..worker.place import allow
+from ..worker.place import allow, seconds_of_last_call
 from .trial import Trial
 
 SLOW, MOST = 1.0, 10.0  # seconds: of a plainest call that is slow, and of a case that is asked all the same
@@ -110,7 +110,7 @@ def _timed(implementation: Implementation, form: Form, how: How, lacks: dict[str
         start = time.perf_counter()
         if _said(implementation, case, how):
             return form, lacks
-        seconds = time.perf_counter() - start
+        seconds = seconds_of_last_call(implementation, time.perf_counter() - start)
         if seconds < SLOW:
             return form, lacks
     scores = scores_of(case)

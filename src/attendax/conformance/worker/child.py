@@ -20,6 +20,7 @@ importlib.import_module(sys.argv.pop()).main()"""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # of a terminal
 CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
 NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
+PATIENCE, WORTH = 9, 0.05  # times a limit that a busy machine may add to it, and the seconds that are added at least
 GRACE = 1.0  # seconds in which a process ends that has closed its output
 FOUND_THERE: list[str] = []  # folders in which the other process alone looks for modules
 POSIX = os.name == "posix"
@@ -58,6 +59,30 @@ class Child:
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             end_group(self.process)
         self.events.put(self.process.wait())
+
+    def waited(self) -> float:
+        """Seconds in which it could have run and others had the cores; 0 where the system does not count them."""
+        try:
+            with open(f"/proc/{self.process.pid}/schedstat") as counted:
+                return int(counted.read().split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def event(self, seconds: float) -> "bytes | int | None":
+        """The next event, within seconds. Those in which others had the cores do not count, up to ``PATIENCE`` times.
+
+        Raises:
+            queue.Empty: there is none.
+        """
+        before, most, given, left = self.waited(), PATIENCE * seconds, 0.0, max(seconds, 0.0)
+        while True:
+            try:
+                return self.events.get(timeout=left)
+            except queue.Empty:
+                left = min(self.waited() - before, most) - given
+                if left < WORTH:
+                    raise
+                given += left
 
     def kill(self) -> None:
         """End it, and what it has started; the thread that reads a stream of it closes that stream at its end."""

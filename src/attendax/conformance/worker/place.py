@@ -51,6 +51,11 @@ def end(implementation: Implementation) -> None:
         implementation.attend.worker.close()
 
 
+def seconds_of_last_call(implementation: Implementation, measured: float) -> float:
+    """Of its own process, without those in which others had the cores; as measured here where it has none."""
+    return implementation.attend.worker.taken if isinstance(implementation.attend, Remote) else measured
+
+
 def allow(implementation: Implementation, seconds: float) -> None:
     """The next calls may take so long together, where another process makes them."""
     if isinstance(implementation.attend, Remote):

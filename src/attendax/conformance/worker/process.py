@@ -29,7 +29,7 @@ class Worker:
 
     Attributes:
         limit, left: seconds that it may take for what is judged now, and what is left of them.
-        taken: seconds that its last call took.
+        taken: seconds that its last call took, without those in which others had the cores.
         trying: with which arrays it tried the plainest call last.
         first: seconds that each of the plainest calls may take, apart from the start; as that unless given.
         serves: the module whose ``main`` the process runs.
@@ -72,15 +72,16 @@ class Worker:
         """
         if self.child is None and "raised" in (told := self.start()):
             raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
-        folder = ""
+        child, folder = self.child, ""
+        assert child is not None
         try:
             folder = self._folder(request)
             most = write_request(folder, request)
-            start = time.monotonic()
+            start, waited = time.monotonic(), child.waited()
             try:
                 self._ask({"folder": folder, "device": device}, self.left)
             finally:
-                self.taken = time.monotonic() - start
+                self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
                 self.left -= self.taken
             return read_results(folder, max(most, room))
         except ValueError as error:
@@ -107,7 +108,7 @@ class Worker:
             child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
         try:
             while True:
-                event = child.events.get(timeout=max(seconds, 0.0))
+                event = child.event(seconds)
                 told = _parsed(event) if isinstance(event, bytes) else self._death(event)
                 if "trying" not in told:
                     return told
