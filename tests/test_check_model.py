@@ -257,10 +257,12 @@ def test_a_death_and_a_hang_are_outcomes(line, verdict, words, tmp_path, monkeyp
     assert "dying_model" not in sys.modules
 
 
-def test_the_report_says_that_a_model_was_run_in_this_process():
+def test_the_report_says_that_a_model_was_run_in_this_process(tmp_path, monkeypatch):
     report = check_model(lambda tokens: TABLE[tokens], vocabulary=50, causal=True, only=["batch"])
     assert "lambda" in report.process
-    assert not check_model(sees_all, vocabulary=50, causal=True, only=["batch"]).process
+    (tmp_path / "living_model.py").write_text(DYING.format("pass"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not check_model("living_model:model", vocabulary=50, causal=True, only=["batch"]).process
 
 
 def test_a_layer_is_taken_as_it_is():
