@@ -701,3 +701,17 @@ def test_the_gradient_through_what_dropout_kept_may_round_as_the_dense_formula_d
     given = {"adapter": "torch-sdpa", "only": ["gradient: in blocks: dropout, 1100"]}
     report = check(torch.nn.functional.scaled_dot_product_attention, **given | {"seed": 1})
     assert report.counts() == {"ok": 1}
+
+
+def test_a_long_sum_may_be_taken_one_after_the_other():
+    """As torch, MLX and onnxruntime add; NumPy adds in pairs, and its formula is nearly exact."""
+
+    def in_order(query, key, value):
+        scores = query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+        powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = powers / np.cumsum(powers, axis=-1, dtype=np.float32)[..., -1:]
+        return np.cumsum(weights[..., None] * value[..., None, :, :], axis=-2, dtype=np.float32)[..., -1, :]
+
+    for seed in range(3):
+        report = check(in_order, arrays="numpy", only=["long row of ones"], profile="law", seed=seed, level="forward")
+        assert report.counts() == {"ok": 1}

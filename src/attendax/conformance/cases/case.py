@@ -58,7 +58,7 @@ class Case(NamedTuple):
     constants: dict[str, str] = {}  # what a compiler knows, each of a kind of ``CONSTANTS``
     claim: str = ""  # who makes it is asked, and nobody else
     least: str = ""  # the least profile that includes it, where it is not that of its law
-    units: dict[str, float] = {}  # of leaves that are 0 in truth: the size of the terms that cancel
+    units: dict[str, float] = {}  # the size of the terms that cancel, where a leaf is 0 in truth, or of what rounds
 
     @property
     def profile(self) -> str:
