@@ -46,6 +46,7 @@ GIVEN = {
     "seed": 0,
     "arrays": "numpy",
     "level": "forward",
+    "in_process": True,
     "only": ["causal, fewer queries", "causal, more queries", "scale given"],
 }
 

@@ -59,14 +59,16 @@ def only(report):
 
 def test_the_eager_form_of_torch_is_right():
     pytest.importorskip("torch")
-    report = check(eager, arrays="torch", only=["sinks"], level="gradient", dtype="float64", profile="law")
+    report = check(
+        eager, arrays="torch", only=["sinks"], level="gradient", dtype="float64", profile="law", in_process=True
+    )
     assert not report.failures
     judged = [name for name in FIRST_ORDER if not any(words in name for words in ("lse", "softcap", "empty"))]
     assert report.counts()["ok"] == len(judged) > 8
 
 
 def test_a_function_that_takes_sinks_and_forgets_them():
-    found, _ = only(check(forgets, arrays="jax", only=["sinks, long"]))
+    found, _ = only(check(forgets, arrays="jax", only=["sinks, long"], in_process=True))
     assert found.verdict is Verdict.SILENT
     assert "as if sinks were not given" in found.message
 

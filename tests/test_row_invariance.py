@@ -51,7 +51,7 @@ def backward(grad_output, query, key, value, *, mask=None, is_causal=False, offs
 
 def judged(fn, **given):
     given = {"claims": [CLAIM], "only": ["row invariance"], "repeat": 1, "sizes": SMALL, "arrays": "numpy"} | given
-    return check(fn, **given)
+    return check(fn, in_process=True, **given)
 
 
 def test_row_by_row_is_row_invariant():
