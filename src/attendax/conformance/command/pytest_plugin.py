@@ -23,7 +23,7 @@ from ..judge.verdicts import Verdict
 from ..repeating import repeated
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
-from ..worker.place import end, implement
+from ..worker.place import allow, end, implement
 from .arguments import GROUPS, add, asked_of, settings
 
 OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
@@ -95,10 +95,14 @@ class Run(NamedTuple):
         """Of all cases, without what only the script of a fault needs."""
         made, how = self.made, self.how
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
+        allow(made, how.timeout)
         return Outcomes(
             made.name, made.version, made.arrays, kept, how.dtype, how.seed, self.level, profile=how.profile,
             gradients=rule_of(made, how), require=(*how.require, *how.claims), process=made.process,
         )  # fmt: skip
+
+
+RUNS = pytest.StashKey[list[Run]]()
 
 
 class Attention(pytest.Collector):
@@ -127,9 +131,6 @@ class Attention(pytest.Collector):
         self.config.stash.setdefault(RUNS, []).append(run)
         for case in cases:
             yield Question.from_parent(self, name=case.name, run=run, case=case)
-
-
-RUNS = pytest.StashKey[list[Run]]()
 
 
 class Question(pytest.Item):
@@ -182,8 +183,8 @@ class Fault(Exception):
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take what a process of pytest-xdist has found."""
-    for found in pickle.loads(node.workeroutput.get("attention", pickle.dumps([]))):
-        node.config.stash[FOUND].append(found)
+    if told := getattr(node, "workeroutput", {}).get("attention"):  # one that died has none
+        node.config.stash[FOUND] += pickle.loads(told)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
