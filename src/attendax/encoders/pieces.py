@@ -8,7 +8,7 @@ import numpy as np
 from attendax import ops, spec
 from attendax.door import attention
 from attendax.kernels import dropout
-from attendax.kernels.numerics import fusion_barrier, times
+from attendax.kernels.numerics import fusion_barrier
 from attendax.kernels.operands import widen
 from attendax.spec import dropout as dropout_by_definition
 
@@ -33,38 +33,28 @@ class InJax:
 
     def _affine(self, x: Any, W: Any, b: Any) -> Any:
         if self.dtype is None:
-            y = times(x, W)
-        else:
-            narrow = x.astype(self.dtype), W.astype(self.dtype)
-            y = jnp.matmul(*narrow, preferred_element_type=W.dtype)
-        return y if b is None else y + b.reshape((1,) * (y.ndim - 1) + b.shape).astype(y.dtype)
+            return ops.token_wise.affine(x, W, b)
+
+        def product(x: Any, W: Any) -> Any:
+            return jnp.matmul(x.astype(self.dtype), W.astype(self.dtype), preferred_element_type=W.dtype)
+
+        return ops.token_wise.plus(fusion_barrier(product, x, W), b)
 
     def linear(self, x: Any, W: Any, b: Any) -> Any:
         """``x W + b``."""
-        return fusion_barrier(self._affine, *widen(x, W, b)).astype(x.dtype if self.dtype is None else W.dtype)
+        return self._affine(*widen(x, W, b)).astype(x.dtype if self.dtype is None else W.dtype)
 
     def heads(self, x: Any, *projections: tuple[Any, Any, int]) -> list[Any]:
         """``x W + b`` in so many heads, for each (W, b, heads)."""
-        counts = [count for _, _, count in projections]
-        flat = widen(x, *(array for W, b, _ in projections for array in (W, b)))
-
-        def project(x: Any, *flat: Any) -> list[Any]:
-            pairs = zip(flat[::2], flat[1::2], counts, strict=True)
-            return [ops.split_heads(self._affine(x, W, b), count) for W, b, count in pairs]
-
-        return [head.astype(x.dtype if self.dtype is None else self.dtype) for head in fusion_barrier(project, *flat)]
+        dtype = x.dtype if self.dtype is None else self.dtype
+        pairs = [(self._affine(*widen(x, W, b)), count) for W, b, count in projections]
+        return [head.astype(dtype) for head in ops.multi_head.in_heads(*pairs)]
 
     def feed_forward(self, x: Any, W1: Any, b1: Any, W2: Any, b2: Any, activation: str, gated: bool) -> Any:
         """The network of a layer, where b1 and b2 may be None."""
-
-        def network(x: Any, W1: Any, b1: Any, W2: Any, b2: Any) -> Any:
-            before = self._affine(x, W1, b1)
-            if gated:
-                before, gate = jnp.split(before, 2, axis=-1)
-            hidden = ops.token_wise.ACTIVATIONS[activation](before)
-            return self._affine(hidden * gate if gated else hidden, W2, b2)
-
-        return fusion_barrier(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+        wide, W1, b1, W2, b2 = widen(x, W1, b1, W2, b2)
+        hidden = ops.token_wise.activated(activation, self._affine(wide, W1, b1), gated)
+        return self._affine(hidden, W2, b2).astype(x.dtype)
 
     def key(self, key_data: Any, number: Any) -> Any:
         """A random key of its own for every number, as two 32-bit words."""

@@ -10,14 +10,16 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.door import attention
-from attendax.kernels.numerics import fusion_barrier, product, times
+from attendax.kernels.numerics import fusion_barrier
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.kernels.projections import project
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
 from .full_attention import out_and_weights
 from .init import glorot
+from .token_wise import affine, plus
 from .weighted_sum import as_allowed, pull_back
 
 
@@ -165,19 +167,26 @@ def in_tiles(
     if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = fusion_barrier(lambda *each: [split_heads(projection(*one), shape[1]) for one in each], *inputs)
-    return fusion_barrier(affine, merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
+    q, k, v = in_heads(*((projection(*each), shape[1]) for each in inputs))
+    return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
 def forward(params: MultiHeadParams, Q: ArrayLike, K: ArrayLike, V: ArrayLike, allowed: ArrayLike) -> Any:
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
-    q, k, v = (split_heads(fusion_barrier(projection, *each), allowed.shape[1]) for each in inputs)
+    q, k, v = in_heads(*((projection(*each), allowed.shape[1]) for each in inputs))
     heads, weights = out_and_weights(q, k, v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    return fusion_barrier(affine, context, w_o, b_o).astype(Q.dtype), cache
+    return affine(context, w_o, b_o).astype(Q.dtype), cache
+
+
+def in_heads(*each: tuple[Array, int]) -> list[Array]:
+    """``split_heads``, of (x, num_heads), in memory: else XLA turns x for attention, and again for its backward."""
+    counts = [num_heads for _, num_heads in each]
+    split = lambda *arrays: [split_heads(*pair) for pair in zip(arrays, counts, strict=True)]  # noqa: E731
+    return fusion_barrier(split, *(x for x, _ in each))
 
 
 def projection(x: Array, W: Array, b: Array | None = None) -> Array:
@@ -185,16 +194,7 @@ def projection(x: Array, W: Array, b: Array | None = None) -> Array:
 
     It meets the gradient 0 where nothing depends on it, and NaN otherwise.
     """
-    return _plus(product(x, W, False), b)
-
-
-def affine(x: Array, W: Array, b: Array | None = None) -> Array:
-    """``x W + b`` for x (..., M)."""
-    return _plus(times(x, W), b)
-
-
-def _plus(y: Array, b: Array | None) -> Array:
-    return y if b is None else y + b.reshape((1,) * (y.ndim - 1) + b.shape)
+    return plus(project(x, W, only_finite=True), b)
 
 
 @takes_arrays

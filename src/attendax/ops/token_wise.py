@@ -11,8 +11,8 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import fusion_barrier, times
 from attendax.kernels.operands import takes_arrays, widen
+from attendax.kernels.projections import project
 from attendax.masks import ArrayLike
 
 from .weighted_sum import pull_back
@@ -122,12 +122,32 @@ def _slope_of_silu(x: Array) -> Array:
     return jax.nn.sigmoid(x) * (1 + x * jax.nn.sigmoid(-x))
 
 
+def affine(x: Array, W: Array, b: Array | None = None) -> Array:
+    """``x W + b`` for x (..., M)."""
+    return plus(project(x, W), b)
+
+
+def plus(y: Array, b: Array | None) -> Array:
+    """``y + b`` for b (M,), or ``y``."""
+    return y if b is None else y + b.reshape((1,) * (y.ndim - 1) + b.shape)
+
+
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": _with_slope(_gelu, _slope_of_gelu),
     "gelu_tanh": _with_slope(_gelu_tanh, _slope_of_gelu_tanh),
     "silu": _with_slope(lambda x: x * jax.nn.sigmoid(x), _slope_of_silu),
 }
+
+
+def activated(activation: str, before: Array, gated: bool) -> Array:
+    """``f(before)``, or ``f(u) ∘ g`` of halves (u, g). The backward keeps ``before``, and computes the rest anew."""
+
+    def run(before: Array) -> Array:
+        hidden, *gates = jnp.split(before, 1 + gated, axis=-1)
+        return math.prod(gates, start=ACTIVATIONS[activation](hidden))
+
+    return jax.checkpoint(run)(before)
 
 
 @takes_arrays
@@ -166,11 +186,8 @@ def _feed_forward(
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2})
     checks.one_of(function, "activation", activation, checks.ACTIVATIONS)
 
-    def network(x, W1, b1, W2, b2):
-        hidden = ACTIVATIONS[activation](times(x, W1) + b1[None, None])
-        return times(hidden, W2) + b2[None, None]
-
-    return fusion_barrier(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+    wide, w_1, b_1, w_2, b_2 = widen(x, W1, b1, W2, b2)
+    return affine(activated(activation, affine(wide, w_1, b_1), False), w_2, b_2).astype(x.dtype)
 
 
 @takes_arrays
@@ -252,11 +269,8 @@ def gated_feed_forward(
 
 
 def _gated(x: ArrayLike, W1: ArrayLike, b1: ArrayLike, W2: ArrayLike, b2: ArrayLike, activation: str) -> Array:
-    def network(x, W1, b1, W2, b2):
-        before, gate = jnp.split(times(x, W1) + b1[None, None], 2, axis=-1)
-        return times(ACTIVATIONS[activation](before) * gate, W2) + b2[None, None]
-
-    return fusion_barrier(network, *widen(x, W1, b1, W2, b2)).astype(x.dtype)
+    wide, w_1, b_1, w_2, b_2 = widen(x, W1, b1, W2, b2)
+    return affine(activated(activation, affine(wide, w_1, b_1), True), w_2, b_2).astype(x.dtype)
 
 
 @takes_arrays
