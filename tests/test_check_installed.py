@@ -1,6 +1,8 @@
 """``attendax check --all-installed``: who is judged, who is left out and why, and what is written."""
 
 import json
+import re
+import subprocess
 import sys
 
 import pytest
@@ -109,6 +111,24 @@ class TestAllInstalled:
             f"in /opt/python3/site-packages/flax/nn.py: <function f at 0x7f3a9c0de120> {sys.prefix}/bin; got out[0, 1]"
         )
         assert anonymous(words) == "in flax/nn.py: <function f at 0x...> .../bin; got out[0, 1]"
+
+
+PACKAGES = ("equinox", "flash_attention_jax", "flax", "haiku", "memory_efficient_attention", "onnx", "onnxruntime", "tokamax",
+            "torch")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", matrix().scripts.SCRIPTS)
+def test_a_script_shows_its_fault_without_attendax(name):
+    """It ends in an error as long as the fault is there: of a library that has mended it, the cause is to be taken out."""
+    script = matrix().scripts.SCRIPTS[name]
+    for package in PACKAGES:
+        if re.search(rf"\b{package}\b", script):
+            pytest.importorskip(package, reason=f"{package}, of the extra 'peers', is not installed")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "SyntaxError" not in done.stderr
+    assert "ModuleNotFoundError" not in done.stderr
 
 
 class TestAllModels:

@@ -59,7 +59,6 @@ INTEGERS = known(
     f"{JAX_NN}:971, probs.astype(key.dtype)",
 )
 BOOLEAN = known("a boolean bias is added as 0 and 1", GAP, ("refused: boolean bias",), f"{JAX_NN}:964")
-OVERFLOW = ("float16 of 300, D = 64",)
 LSE_IN_HALF = ("lse of bfloat16*", "ladder: lse*, bfloat16", "ladder: lse*, float16")
 RATES = ("refused: dropout rate*",)
 VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
@@ -255,29 +254,31 @@ KNOWN: dict[str, tuple[Known, ...]] = {
     ),
     "flash-attention-jax": (
         known(
+            "values of another width than the keys raise",
+            CRASH,
+            ("*",),
+            f"{FLASH}:58, zeros((q_len, batch, heads, dim)), meant is v_dim",
+            "The accumulator is made with the width of the queries; `v_dim` is computed and not used.",
+            "incompatible shapes for broadcasting",
+        ),
+        known(
+            "gradients of bfloat16 and float16 raise",
+            CRASH,
+            ("gradient: bfloat16", "gradient: float16", "gradient: ladder: *"),
+            f"{FLASH}:134, dq of the inputs' dtype is a carry to which float32 is added",
+            "`dq = jnp.zeros_like(q)` starts the scan in half precision and the step adds float32, so that `lax.scan` "
+            "refuses the carry: no gradient for half precision.",
+            "carry input and carry output|bfloat16|float16",
+        ),
+        known(
             "lengths that the chunk of 1024 does not divide count keys twice",
             WRONG,
-            CHUNKS,
+            (*CHUNKS, "*ladder: *"),
             f"{FLASH}:30, dynamic_slice moves the last chunk back",
             "`lax.dynamic_slice` clamps its start, so that where 1024 does not divide the keys the "
             "last chunk overlaps "
             "the one before it: these keys count twice, and the gradient has the shape of the padded length.",
             "wrong|incompatible shapes|cannot reshape|unexpected JAX type",
-        ),
-        known(
-            "gradients of bfloat16 and float16 raise",
-            CRASH,
-            ("gradient: bfloat16", "gradient: float16"),
-            f"{FLASH}:134, dq of the inputs' dtype is a carry to which float32 is added",
-            "`dq = jnp.zeros_like(q)` starts the scan in half precision and the step adds float32, so that `lax.scan` "
-            "refuses the carry: no gradient for half precision.",
-        ),
-        known(
-            "values of another width than the keys raise",
-            CRASH,
-            ("*values wider*", "*values narrower*", *OVERFLOW),
-            f"{FLASH}:58, zeros((q_len, batch, heads, dim)), meant is v_dim",
-            "The accumulator is made with the width of the queries; `v_dim` is computed and not used.",
         ),
         known(
             "no keys: the largest of none",
