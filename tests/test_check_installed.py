@@ -113,14 +113,16 @@ class TestAllInstalled:
         assert anonymous(words) == "in flax/nn.py: <function f at 0x...> .../bin; got out[0, 1]"
 
 
-PACKAGES = ("equinox", "flash_attention_jax", "flax", "haiku", "memory_efficient_attention", "onnx", "onnxruntime", "tokamax",
-            "torch")  # fmt: skip
+PACKAGES = (
+    *("equinox", "flash_attention_jax", "flax", "haiku", "memory_efficient_attention", "onnx", "onnxruntime"),
+    *("tokamax", "torch"),
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", matrix().scripts.SCRIPTS)
 def test_a_script_shows_its_fault_without_attendax(name):
-    """It ends in an error as long as the fault is there: of a library that has mended it, the cause is to be taken out."""
+    """It ends in an error as long as the fault is there: where a library has mended it, its cause has to go."""
     script = matrix().scripts.SCRIPTS[name]
     for package in PACKAGES:
         if re.search(rf"\b{package}\b", script):
