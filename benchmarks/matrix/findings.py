@@ -259,7 +259,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             ("*",),
             f"{FLASH}:58, zeros((q_len, batch, heads, dim)), meant is v_dim",
             "The accumulator is made with the width of the queries; `v_dim` is computed and not used.",
-            "incompatible shapes for broadcasting",
+            r"incompatible shapes for broadcasting: \((.*), \d+\), \(\1, \d+\)",  # but for the width the same
         ),
         known(
             "gradients of bfloat16 and float16 raise",
