@@ -1,5 +1,6 @@
 """How far a result may be off: by how much the plain dense formula is off in the same dtype (L8)."""
 
+import itertools
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from .parts import can_be_cut, in_parts, pairs, part
 DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
 MANY_DRAWS = 64
 MANY_PAIRS = 2**20  # of queries and keys: fewer draws are enough
+OF_LARGE = 16  # times as many pairs, in draws of a case that has more of them and few heads
 EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are asked
 EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
 MOST = 2  # effort
@@ -109,21 +111,29 @@ def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, 
 
 
 def _samples(case: Case, seed: int, dtype: str, draws: int) -> Iterator[Inputs]:
-    """Draws of the numbers; of a large case one, and key heads of it, which have errors as large as the others."""
+    """Draws of the numbers; of a large case key heads, whose errors are as large as those of all, then more draws."""
     first = case.inputs(seed, dtype)
     if pairs(first) > MANY_PAIRS and _is_cut(case) and can_be_cut(first):
-        (B, G), allowed = first.arrays["key"].shape[:2], right.allowed_pairs(first)
-        for head in np.random.default_rng(seed).permutation(B * G)[:draws]:
-            yield part(first, allowed, *divmod(int(head), G))[0]
+        others = (case.inputs(seed + 1000 * draw, dtype)._replace(options=first.options) for draw in range(1, draws))
+        heads = (head for inputs in itertools.chain([first], others) for head in _heads(inputs, seed))
+        yield from itertools.islice(heads, draws)
         return
     for draw in range(max(1, min(draws, MANY_PAIRS // max(pairs(first), 1)))):
         yield case.inputs(seed + 1000 * draw, dtype)._replace(options=first.options)
 
 
+def _heads(inputs: Inputs, seed: int) -> Iterator[Inputs]:
+    (B, G), allowed = inputs.arrays["key"].shape[:2], right.allowed_pairs(inputs)
+    for head in np.random.default_rng(seed).permutation(B * G):
+        yield part(inputs, allowed, *divmod(int(head), G))[0]
+
+
 def _available(sizes: dict[str, int]) -> int:
-    """How many samples there are: draws, or key heads of a large case."""
-    number = sizes["B"] * sizes["N"] * sizes["T"] * sizes["S"]
-    return sizes["B"] * sizes["G"] if number > MANY_PAIRS else max(1, MANY_PAIRS // max(number, 1))
+    """How many samples there are: draws; of a large case its key heads, and more draws where these are few."""
+    heads, number = sizes["B"] * sizes["G"], sizes["B"] * sizes["N"] * sizes["T"] * sizes["S"]
+    if number > MANY_PAIRS:
+        return max(heads, OF_LARGE * MANY_PAIRS * heads // number)
+    return max(1, MANY_PAIRS // max(number, 1))
 
 
 def _is_cut(case: Case) -> bool:
