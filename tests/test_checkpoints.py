@@ -152,6 +152,7 @@ class TestTransformers:
 
 @pytest.mark.filterwarnings("ignore")  # of torch: of how its own fast path is switched off
 class TestTorch:
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("norm_first", [False, True])
     @pytest.mark.parametrize(
         ("bias", "activation", "ours"),

@@ -47,6 +47,7 @@ DIRECTIONS = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", DIRECTIONS)
 @pytest.mark.parametrize("shape", [(2, 5, 3), (5, 3), (3,)], ids=str)
 def test_every_derivative_is_that_of_the_plain_product(shape, name):
@@ -56,6 +57,7 @@ def test_every_derivative_is_that_of_the_plain_product(shape, name):
     close(direction(project)(x, W), direction(plain)(x, W))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("axes", [(0, None), (1, None), (None, 0), (None, 2), (0, 0), (2, 1)], ids=str)
 @pytest.mark.parametrize("name", ["forward", "backward", "hvp"])
 def test_a_batch_of_products(axes, name):
@@ -110,6 +112,7 @@ def test_the_gradient_of_a_weight_needs_no_copy_of_what_it_is_computed_from():
     assert compiled.memory_analysis().temp_size_in_bytes < dout.nbytes / 4
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("network", [ops.feed_forward, ops.gated_feed_forward], ids=["plain", "gated"])
 def test_the_backward_keeps_of_a_network_what_is_before_and_after_its_activation(network, activation):
