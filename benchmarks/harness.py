@@ -1,15 +1,18 @@
 """How the benchmark measures: in turns, on undisturbed cores.
 
 Every contestant runs in every round, so that a disturbance hits all of them alike; a figure is the median over rounds,
-a ratio the median of the ratios within rounds. A round in which other processes took the cores is thrown away.
+a ratio the median of the ratios within rounds. A round in which other processes took the cores is thrown away, and one
+in which threads of a contestant waited for each other's core.
 """
 
+import contextlib
 import math
 import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +22,7 @@ WARM_S = 0.1  # a shorter call comes once more before its turn, uncounted: the c
 MOST_REPEATS = 200
 FEWEST_ROUNDS = 3
 DISTURBED = 0.05  # share of the cores that others may take in a round
+WAITED = 0.1  # seconds that threads may wait for a core, for each second of a round
 MOST_OVER = 2.0  # beyond so many times its budget, a case keeps disturbed rounds, too
 REST_S = 0.05  # at most so long is waited for threads of the last turn that still spin
 KEPT = 2**25 - 2**16  # bytes of the block by which ``keep_freed_memory`` raises glibc's limits, just below their bounds
@@ -52,8 +56,8 @@ class Timing(NamedTuple):
     seconds: list[float]  # of one call, round by round
     page_faults: float  # minor ones, of one call, median
     repeats: int  # calls in a turn
-    thrown_away: int  # rounds that others disturbed and that were repeated
-    disturbed: int  # rounds that others disturbed and that were kept: the machine would not come to rest
+    thrown_away: int  # disturbed rounds that were repeated
+    disturbed: int  # disturbed rounds that were kept: the machine would not come to rest
     round_trips: list[float] = []  # of a number between two cores, ns, round by round, where it was measured
 
     @property
@@ -111,6 +115,18 @@ class Clock:
             except self._psutil.Error:  # it has just ended
                 continue
         return total
+
+    def waited(self) -> float:
+        """Seconds that threads of this process and its children waited for a core; 0 where the system does not say.
+
+        A system may run two threads that wake up often on one core while another core is idle.
+        """
+        total = 0
+        for process in (self._process, *self._process.children(recursive=True)):
+            for path in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError):  # the thread has just ended
+                    total += int(path.read_text("ascii").split()[1])
+        return total / 1e9
 
     def page_faults(self) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -209,17 +225,21 @@ def _round(
     clock: Any,
     progress: Callable[[], Any],
 ) -> tuple[dict[str, tuple[float, float]], bool, list[float]]:
-    """Seconds and page faults of a call of each; whether others took the cores; the longer of both round trips."""
+    """Seconds and page faults of a call of each; whether cores were taken; the longer of both round trips.
+
+    They are taken if others work, or if threads of a contestant wait for a core.
+    """
     trips = [clock.round_trip()] if clock.round_trip else []
-    begin = clock.wall(), clock.everyone(), clock.own()
+    begin = clock.wall(), clock.everyone(), clock.own(), clock.waited()
     took = {}
     for one in order:
         took[one.name] = _turn(one, repeats[one.name], warm[one.name], clock)
         progress()
-    end = clock.wall(), clock.everyone(), clock.own()
+    end = clock.wall(), clock.everyone(), clock.own(), clock.waited()
     trips += [clock.round_trip()] if clock.round_trip else []
-    wall, everyone, own = (after - before for before, after in zip(begin, end, strict=True))
-    return took, everyone - own > DISTURBED * wall * threads() + TICK_S, [max(trips)] if trips else []
+    wall, everyone, own, waited = (after - before for before, after in zip(begin, end, strict=True))
+    taken = everyone - own > DISTURBED * wall * threads() + TICK_S or waited > WAITED * wall
+    return took, taken, [max(trips)] if trips else []
 
 
 def _turn(contestant: Contestant, repeats: int, warm: bool, clock: Any) -> tuple[float, float]:

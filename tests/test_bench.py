@@ -89,8 +89,9 @@ def test_freed_memory_is_kept_for_the_next_call():
 class FakeClock:
     """A clock that the contestants advance, with the CPU time of others as the test says, round by round."""
 
-    def __init__(self, others=()):
+    def __init__(self, others=(), waits=()):
         self.now, self.own_s, self.others_s, self.rests, self.rounds = 0.0, 0.0, 0.0, 0, iter(others)
+        self.waited_s, self.waits = 0.0, iter(waits)
         self.round_trip = None
 
     def work(self, seconds):
@@ -107,6 +108,11 @@ class FakeClock:
         """Asked last at either end of a round: what others take comes between."""
         self.others_s += next(self.rounds, 0.0)
         return self.own_s
+
+    def waited(self):
+        """Asked last, as ``own``."""
+        self.waited_s += next(self.waits, 0.0)
+        return self.waited_s
 
     def page_faults(self):
         return int(self.now * 10)
@@ -163,9 +169,10 @@ class TestMeasure:
         assert timings["short"].seconds == [0.125, 0.125]
         assert log.count("long") == 3, "one for the round that only tells"
 
-    def test_disturbed_rounds_are_thrown_away(self):
+    @pytest.mark.parametrize("disturbed", [{"others": [0, 0, 5.0]}, {"waits": [0, 0, 0, 5.0]}], ids=["others", "waits"])
+    def test_disturbed_rounds_are_thrown_away(self, disturbed):
         """Of three rounds the second is disturbed: its seconds are gone, for everyone."""
-        clock, log = FakeClock([0, 0, 5.0, 0, 0, 0]), []
+        clock, log = FakeClock(**disturbed), []
         takes = iter([1.0, 2.0, 3.0])
         (timing,) = harness.measure(acts(clock, log, a=takes), rounds=2, clock=clock).values()
         assert (timing.seconds, timing.thrown_away, timing.disturbed) == ([1.0, 3.0], 1, 0)
