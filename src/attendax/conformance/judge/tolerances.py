@@ -15,7 +15,7 @@ from .parts import can_be_cut, in_parts, pairs, part
 DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
 MANY_DRAWS = 64
 MANY_PAIRS = 2**20  # of queries and keys: fewer draws are enough
-OF_LARGE = 16  # times as many pairs, in draws of a case that has more of them and few heads
+HEADS, OF_LARGE = 6, 16  # of a case that has more of them: fewer are drawn again, to so many times the pairs
 EXACT, NEARLY_EXACT = 1e-12, 1e-10  # float64: by L8, and where only numbers are asked
 EASY = 4.0  # where only numbers are asked: times the error of the dense formula, every step of it in the dtype
 MOST = 2  # effort
@@ -132,7 +132,7 @@ def _available(sizes: dict[str, int]) -> int:
     """How many samples there are: draws; of a large case its key heads, and more draws where these are few."""
     heads, number = sizes["B"] * sizes["G"], sizes["B"] * sizes["N"] * sizes["T"] * sizes["S"]
     if number > MANY_PAIRS:
-        return max(heads, OF_LARGE * MANY_PAIRS * heads // number)
+        return heads if heads >= HEADS else max(heads, min(DRAWS[-1], OF_LARGE * MANY_PAIRS * heads // number))
     return max(1, MANY_PAIRS // max(number, 1))
 
 
