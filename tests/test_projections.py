@@ -132,3 +132,18 @@ def test_tools_of_jax_see_one_operation():
     assert "nan" in checked(x.at[0, 0].set(jnp.nan), W)[0].get()
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
         jax.jit(project)(x.at[0, 0].set(jnp.nan), W)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "hvp"])
+def test_a_batch_along_an_explicit_axis_lies_as_that_of_the_plain_product(name):
+    """A residual adds what lies alike: a product that forgot the axis of the batch had a gradient of another type."""
+    x, W = arrays((2, 4, 5, 3), (3, 3))
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.P("data")))
+        residual = (lambda x, W, f=f: x + f(x, W) for f in (project, plain))
+        found, expected = (jax.jit(jax.vmap(DIRECTIONS[name](f), (0, None)))(x, W) for f in residual)
+    close(found, expected)
+    assert [jax.typeof(y).sharding.spec for y in jax.tree.leaves(found)] == [
+        jax.typeof(y).sharding.spec for y in jax.tree.leaves(expected)
+    ]

@@ -56,9 +56,14 @@ def project(x: Array, W: Array, *, only_finite: bool = False) -> Array:
     """
     if not is_compiled():
         return _computed(x, W, only_finite=only_finite)
-    if any(axis is not None for one in (x, W) for axis in jax.typeof(one).sharding.spec):  # Explicit axes of a mesh
+    if _on_explicit_axes(x, W):
         return fusion_barrier(partial(_computed, only_finite=only_finite), x, W)
     return _sum(x, W, Sum.OVER_ROWS, only_finite=only_finite)
+
+
+def _on_explicit_axes(*arrays: Array) -> bool:
+    """Whether the type of an array divides it over a mesh: JAX then derives the type of a product, and of its batch."""
+    return any(axis is not None for one in arrays for axis in jax.typeof(one).sharding.spec)
 
 
 def _sum(
@@ -139,7 +144,7 @@ def _transpose(grad: OrZero, *arrays: OrUnknown, over: Sum, filters: tuple[bool,
 
 def _batch(arrays: Sequence[Array], axes: Sequence[int | None], **params: Any) -> tuple[Array, int]:
     """Tokens get one more axis. With a weight for each entry, or a result that is one, it is a product of many."""
-    if params["over"] is not Sum.OVER_TOKENS and axes[1] is None:
+    if params["over"] is not Sum.OVER_TOKENS and axes[1] is None and not _on_explicit_axes(*arrays):
         return _sum_p.bind(jnp.moveaxis(arrays[0], axes[0] or 0, 0), arrays[1], **params), 0
     return fusion_barrier(jax.vmap(partial(_computed, **params), tuple(axes)), *arrays), 0
 
