@@ -87,18 +87,18 @@ BUFFERS = {}
 
 
 def attention(query, key, value, *, is_causal=False):
-    group = query.shape[-3] // key.shape[-3]
-    key, value = (np.repeat(x, group, axis=-3) for x in (key, value))
+    group, wide = query.shape[-3] // key.shape[-3], np.result_type(query.dtype, np.float32)
+    key, value = (np.repeat(x, group, axis=-3).astype(wide) for x in (key, value))
     shape = (*query.shape[:-1], key.shape[-2])
-    scores = BUFFERS.setdefault((shape, query.dtype), np.empty(shape, query.dtype))
-    np.matmul(query, key.swapaxes(-1, -2), out=scores)
-    scores *= np.asarray(query.shape[-1] ** -0.5, query.dtype)
+    scores = BUFFERS.setdefault((shape, wide), np.empty(shape, wide))
+    np.matmul(query.astype(wide), key.swapaxes(-1, -2), out=scores)
+    scores *= np.asarray(query.shape[-1] ** -0.5, wide)
     if is_causal:
         scores[..., ~np.tri(*shape[-2:], dtype=bool)] = -np.inf
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
-    return np.matmul(scores, value)
+    return np.matmul(scores, value).astype(query.dtype)
 ''',
     ),
     Honest(
