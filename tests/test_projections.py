@@ -147,3 +147,11 @@ def test_a_batch_along_an_explicit_axis_lies_as_that_of_the_plain_product(name):
     assert [jax.typeof(y).sharding.spec for y in jax.tree.leaves(found)] == [
         jax.typeof(y).sharding.spec for y in jax.tree.leaves(expected)
     ]
+
+
+def test_taylor_mode_is_refused_in_words():
+    from jax.experimental.jet import jet
+
+    x, W = arrays((5, 3), (3, 4))
+    with pytest.raises(NotImplementedError, match=r"^a layer: jax.experimental.jet"):
+        jet(jax.jit(project), (x, W), ((x,), (W,)))

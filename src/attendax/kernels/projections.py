@@ -177,7 +177,7 @@ def _primitive() -> Primitive:
     ad.primitive_transposes[primitive] = _transpose
     batching.primitive_batchers[primitive] = _batch
     checked_by(primitive, lambda *_: checkify.init_error)
-    without_jet(primitive)
+    without_jet(primitive, "a layer")
     return primitive
 
 

@@ -65,11 +65,11 @@ def checked_by(primitive: Primitive, errors_inside: Callable) -> None:
     checkify.error_checks[primitive] = rule
 
 
-def without_jet(primitive: Primitive) -> None:
-    """Make ``jet`` say that there is no rule for a primitive, and what there is instead."""
+def without_jet(primitive: Primitive, function: str = "attention") -> None:
+    """Make ``jet`` say in the name of a function that there is no rule for a primitive, and what there is instead."""
 
     def refuse(*_: object, **__: Any) -> Any:
         sentence = "jax.experimental.jet (Taylor mode) is not there."
-        fail(NotImplementedError, "attention", sentence, advice="Nest jax.jvp: one for each order.")
+        fail(NotImplementedError, function, sentence, advice="Nest jax.jvp: one for each order.")
 
     jet.jet_rules[primitive] = refuse
