@@ -150,13 +150,13 @@ HUGE = [
     # powers of up to 256, for weights of eight bits
     Mistake("values near overflow", "[:, None] * row", "[:, None] * (256 * row) / 256"),
     Mistake("float16 of 300, D = 64", "scores = products\n", "scores = products.astype(query.dtype).astype(wide)\n"),
-    # sums of 256 keys, kept in half precision; one key after the other is no mistake: libraries' products add so
+    # sums of 4,096 keys, kept in half precision; one key after the other is no mistake: libraries' products add so
     Mistake(
         "long row of ones",
         TOTAL,
         TOTAL
         + "\n    if powers.shape[-1] == 65536:"
-        + "\n        parts = powers.reshape(*powers.shape[:-1], 256, 256).sum(axis=-1)"
+        + "\n        parts = powers.reshape(*powers.shape[:-1], 16, 4096).sum(axis=-1)"
         + "\n        total = parts.astype(np.float16).astype(wide).sum(axis=-1, keepdims=True)",
     ),
     Mistake("long row of ones", WEIGHTS, WEIGHTS + "\n    weights = np.where(weights < 1e-7, 0, weights)"),
