@@ -55,6 +55,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
         "processor": _processor(),
         "device": device.device_kind if device.platform != "cpu" else "cpu",
         "threads": threads(),
+        "real_time_priority": _real_time_priority(),
         "memory_bytes": psutil.virtual_memory().total,
         "cache_bytes": _caches(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -102,6 +103,13 @@ def _best(call: Callable[[], Any], rounds: int) -> float:
         call()
         took.append(time.perf_counter() - start)
     return min(took)
+
+
+def _real_time_priority() -> bool:
+    """Whether threads run before all those of other processes, such as under ``chrt -r 20``."""
+    if not hasattr(os, "sched_getscheduler"):
+        return False
+    return os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
 
 
 def _processor() -> str:

@@ -82,13 +82,14 @@ MEANS_HEADER = ("reference", "measure", "its time over attendax's, geometric mea
 def about_rows(results: dict[str, Any]) -> list[list[str]]:
     about = results["about"]
     commit = "not in a clone" if about["commit"] is None else about["commit"][:12]
+    priority = ", with real-time priority" if about["real_time_priority"] else ""
     caches = ", ".join(f"{name} {size / 2**20:.3g} MiB" for name, size in about["cache_bytes"].items())
     rows = [
         ["date", about["date"]],
         ["commit", commit + (" with uncommitted changes" if about["uncommitted_changes"] else "")],
         ["processor", f"{about['processor']}; {about['system']}"],
         ["device", about["device"]],
-        ["threads of every contestant", str(about["threads"])],
+        ["threads of every contestant", f"{about['threads']}{priority}"],
         ["memory", f"{about['memory_bytes'] / 2**30:.0f} GiB; caches {caches or 'unknown'}"],
         ["dtype", f"{about['dtype']}; more than {TOLERANCE[about['dtype']]:.0e} off is wrong"],
         ["matrix product at best", f"{about['matmul_gflops']:.0f} GFLOP/s, measured in this run"],

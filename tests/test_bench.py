@@ -209,6 +209,16 @@ class TestMeasure:
         assert {"processor", "threads", "memory_bytes", "versions", "commit", "matmul_gflops", "date"} <= set(about)
         assert {"python", "jax", "numpy"} <= set(about["versions"])
 
+    @pytest.mark.skipif(not hasattr(os, "SCHED_FIFO"), reason="priorities are those of Linux")
+    def test_real_time_priority_is_told_of(self, monkeypatch):
+        monkeypatch.setattr(os, "sched_getscheduler", lambda process: os.SCHED_RR)
+        results = {"about": machine.about(), "took_s": 1.0}
+        assert results["about"]["real_time_priority"] is True
+        rows = dict(report.about_rows(results))
+        assert rows["threads of every contestant"] == f"{harness.threads()}, with real-time priority"
+        monkeypatch.setattr(os, "sched_getscheduler", lambda process: os.SCHED_OTHER)
+        assert machine.about()["real_time_priority"] is False
+
 
 class TestCases:
     def test_flops_count_the_visible_pairs(self):
