@@ -27,7 +27,6 @@ RESULTS = committed()
 PAGES = [pytest.param(page.read_text("utf-8"), id=str(page.relative_to(ROOT))) for page in measured.pages()]
 STATED = [page for page in PAGES if measured.MARKED.search(page.values[0])]
 FRAMEWORKS = ("torch", "jax", "keras")
-NOT_YET = pytest.mark.xfail(strict=True, reason="the tables are of two commits until they are made anew together")
 
 
 @pytest.mark.parametrize("page", STATED)
@@ -93,7 +92,6 @@ class TestOtherNumbers:
         assert (text, why[:30]) == (page, "sped: there is no such stateme")
 
 
-@NOT_YET
 def test_the_tables_are_of_one_commit_one_day_and_one_machine():
     about = [run["about"] for run in RESULTS.runs.values()]
     for what in ("commit", "processor", "cache_bytes", "threads"):
@@ -102,7 +100,6 @@ def test_the_tables_are_of_one_commit_one_day_and_one_machine():
     assert not any(one["uncommitted_changes"] for one in about)
 
 
-@NOT_YET
 def test_the_tables_to_read_follow_from_those_to_compute_with():
     written = {name: (FOLDER / name / "results.md").read_text("utf-8") for name in RESULTS.runs}
     assert written == {name: report.markdown(run) for name, run in RESULTS.runs.items()}
