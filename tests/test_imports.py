@@ -8,6 +8,7 @@ import graphlib
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,19 @@ def test_a_planted_import_of_jax_is_found(tmp_path):
     assert foreign(planted(tmp_path, spec__a=source), SPEC_NEEDS) == []
     graph = planted(tmp_path, spec__a=f"{source}def f():\n    import jax.numpy as jnp\n    from scipy import linalg")
     assert foreign(graph, SPEC_NEEDS) == ["jax.numpy", "scipy"]
+
+
+BESIDE = {"torch", "keras", "flax", "equinox", "haiku", "mlx", "onnx", "onnxruntime", "optax", "tokamax"}
+
+
+def test_pytest_imports_nothing_that_the_extra_test_does_not_install():
+    """Where a file is searched for doctests, it is imported."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    ignored = [ROOT / option.removeprefix("--ignore=") for option in options if option.startswith("--ignore=")]
+    files = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    for path in files:
+        body = ast.parse(path.read_text()).body
+        names = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module for node in body if isinstance(node, ast.ImportFrom) and not node.level]
+        if BESIDE.intersection(name.partition(".")[0] for name in names):
+            assert path in ignored, path

@@ -15,7 +15,7 @@ from attendax.conformance.cases import LEVELS, ladder, named, pool
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
 from attendax.conformance.cases.pool import AXES, USES
-from attendax.conformance.cases.square import Form
+from attendax.conformance.cases.square import Form, scores_of
 from attendax.conformance.checking import judge
 from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge import parts, right
@@ -41,15 +41,18 @@ def rows(cases):
     """What of each axis a case has, read from its text alone."""
     for case in cases:
         size = case.sizes
-        gradient, asked, numbers, *_ = pool.NAME.fullmatch(case.name).groups()
+        gradient, asked, numbers, layout, *_ = pool.NAME.fullmatch(case.name).groups()
         given, S = size["S"] if size["S"] in pool.SHORT else None, size["S"]
+        options = pool.asked_of(asked).options
         multiple = S + {63: 1, 1: -1}.get(S % 64, 0)
         yield {
             "direction": "gradient" if gradient else "forward",
             "dtype": case.dtype,
             "asked": asked,
-            "option": pool.ASKED[asked].option,
+            "options": options,
+            "option": options[0] if len(options) == 1 else None,
             "numbers": numbers,
+            "layout": layout or "in order",
             "B": size["B"],
             "N": size["N"],
             "groups": size["N"] // size["G"],
@@ -67,9 +70,18 @@ AXES_OF_SIZES = {axis: tuple(x for x in values if x != "D") for axis, values in 
 def possible(a, x, b, y):
     """Whether some row has both values."""
     row = {axis: values[0] for axis, values in AXES.items()} | {a: x, b: y}
-    free = [axis for axis in ("N", "groups", "queries", "numbers") if axis not in (a, b)]
+    free = [axis for axis in ("direction", "N", "groups", "queries", "numbers") if axis not in (a, b)]
     tries = itertools.product(*(AXES[axis] for axis in free))
     return any(pool.can_be(row | dict(zip(free, values, strict=True))) for values in tries)
+
+
+COMBINATIONS = (
+    "causal and softcap and scale below 0",
+    "causal and segments and sinks",
+    "causal and window and mask cut from a longer one",
+    "key lengths and mask (B, 1, T, S) and bias (T, S) and lse",
+    "window to the left and cache and bias cut from a longer one",
+)
 
 
 class TestDraw:
@@ -82,21 +94,31 @@ class TestDraw:
             mine = [row for row in seen if row["direction"] == way]
             for axis, values in AXES_OF_SIZES.items():
                 values = [x for x in values if not pool.cannot({"direction": way, axis: x})]
-                assert set(values) - {row[axis] for row in mine} <= ({way} ^ set(AXES["direction"])), (way, axis)
+                shown = {x for row in mine for x in (row[axis].split(pool.AND) if axis == "asked" else [row[axis]])}
+                assert set(values) - shown <= ({way} ^ set(AXES["direction"])), (way, axis)
             assert {row["keys"] for row in mine} == set(AXES["keys"])
             for use in USES:
-                assert any(use.items() <= row.items() for row in mine), use
+                rest = {axis: x for axis, x in use.items() if axis != "option"}
+                having = [row for row in mine if rest.items() <= row.items()]
+                assert any(use.get("option", row["options"][0]) in row["options"] for row in having), use
+            for pair in pool.TOGETHER:
+                assert any({*pair} <= {*row["options"]} and row["numbers"] == "normal" for row in mine), pair
+            assert {row["option"] for row in mine} >= set(pool.OPTIONS)  # each alone, too
+            assert len({row["D"] for row in mine} - set(pool.WIDTHS)) > 1
+            assert len({row["N"] for row in mine} - set(AXES["N"])) > 1
 
     @pytest.mark.parametrize(
         ("arrays", "runs", "in_one", "in_all"),
         [
-            ("numpy", 3, 0.95, 0.99),
-            pytest.param("torch", 3, 0.92, 0.99, marks=pytest.mark.slow),
-            pytest.param("jax", 5, 0.55, 0.9, marks=pytest.mark.slow),  # each size is compiled
+            ("numpy", 3, 0.9, 0.99),
+            pytest.param("torch", 3, 0.85, 0.98, marks=pytest.mark.slow),
+            pytest.param("jax", 5, 0.5, 0.89, marks=pytest.mark.slow),  # each size is compiled
         ],
     )
     def test_nearly_every_pair_of_values_comes_up_within_a_few_runs(self, arrays, runs, in_one, in_all):
-        axes = AXES_OF_SIZES | {"asked": [x for x in AXES["asked"] if arrays != "jax" or x != "held"]}
+        axes = dict(AXES_OF_SIZES)
+        if arrays == "jax":
+            axes |= {"asked": [x for x in AXES["asked"] if x != "held"], "layout": ["in order"]}
         pairs = {
             (a, x, b, y)
             for a, b in itertools.combinations(axes, 2)
@@ -107,7 +129,9 @@ class TestDraw:
         for seed in range(runs):
             found = drawn(seed) if arrays == "numpy" else ladder.ladder(How(seed=seed), arrays=arrays)
             for row in rows(found.cases):
-                seen |= {(a, row[a], b, row[b]) for a, b in itertools.combinations(axes, 2)}
+                for asked in row["asked"].split(pool.AND):
+                    shown = row | {"asked": asked}
+                    seen |= {(a, shown[a], b, shown[b]) for a, b in itertools.combinations(axes, 2)}
             shares.append(len(pairs & seen) / len(pairs))
         assert shares[0] > in_one
         assert shares[-1] > in_all
@@ -139,7 +163,7 @@ class TestDraw:
         found = ladder.ladder(How(sizes=dict(D=40, T=300, N=6, G=2), budget=20.0)).cases
         assert len(found) > 5
         assert {tuple(case.sizes[axis] for axis in "DVTSNG") for case in found} == {(40, 40, 300, 300, 6, 2)}
-        assert {pool.ASKED[row["asked"]].option for row in rows(found)} == set(pool.OPTIONS) - {"cache"}
+        assert {x for row in rows(found) for x in row["options"]} == set(pool.OPTIONS) - {"cache"}
         assert ladder.ladder(How(sizes=dict(N=64, T=4096))).cases == ()
 
     def test_what_is_refused_at_a_small_size_is_asked_once(self):
@@ -150,7 +174,7 @@ class TestDraw:
         found = ladder.ladder(How(seed=0), offers=offers)
         taken = [case for case in found.cases if offers(case)]
         assert len(taken) > 100
-        widths, others = len(pool.WIDTHS) - 2, len(pool.ASKED) - 1
+        widths, others = len(pool.WIDTHS) - 2, len(pool.ASKED) - 1  # no own ones: widths are refused
         assert len(found.cases) - len(taken) == widths + len(pool.WIDTHS) + others
         assert max(case.sizes["S"] for case in found.cases if not offers(case)) < 257
 
@@ -161,11 +185,11 @@ class TestDraw:
 
 
 class TestRight:
-    @pytest.mark.parametrize("options", pool.ASKED)
+    @pytest.mark.parametrize("options", [*pool.ASKED, *COMBINATIONS])
     @pytest.mark.parametrize("direction", ["forward", "gradient"])
     def test_in_tiny_blocks_it_is_the_definition(self, direction, options):
-        sizes = dict(B=2, N=6, G=3, T=4 if options == "cache" else 11, S=13, D=3, V=5)
-        if options == "causal and segments":
+        sizes = dict(B=2, N=6, G=3, T=4 if "cache" in options else 11, S=13, D=3, V=5)
+        if {"segments", "causal"} <= {*options.split(pool.AND)}:
             sizes |= dict(T=13)
         case = pool.case_of(direction, options, "heavy tails", sizes, None)
         inputs = case.inputs(5, "float64")
@@ -202,6 +226,13 @@ class TestRight:
         one, all_heads = (dense_errors(case, 0, "float32", draws=draws) for draws in (1, 64))
         for leaf, x in all_heads.items():
             assert x / 4 < one[leaf] <= x  # where that is not enough, all heads are asked
+
+    @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 12))])
+    def test_no_row_is_empty(self, seed):
+        """Of options that hide keys: together they might hide all."""
+        for case in drawn(seed).cases:
+            if pool.asked_of(pool.NAME.fullmatch(case.name)[2]).hides and scores_of(case) < 2**22:
+                assert not right.empty_rows(case.inputs(seed, "float32")).any(), case.name
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]

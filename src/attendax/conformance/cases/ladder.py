@@ -1,7 +1,8 @@
 """Sizes as people run them, drawn anew for each run: every value in every run, every pair of values in a few (L11).
 
-A row has one value of each axis. What a run should have are parts of rows. A part is completed at random, several
-times, and the row is taken that shows most of what is missing for its seconds.
+A row has one value of each axis; what it is asked may be several options, each of which it shows. What a run should
+have are parts of rows. A part is completed at random, several times, and the row is taken that shows most of what is
+missing for its seconds.
 """
 
 import itertools
@@ -12,21 +13,29 @@ from typing import Any, NamedTuple
 from .case import FORWARD, GRADIENT, PAIRS, Case
 from .how import How
 from .pool import (
+    ALONE,
+    AND,
     ASKED,
     AXES,
+    FAR,
     FEW,
-    FROM_THE_FIRST,
+    IN_ORDER,
     LENGTHS,
+    LONG,
     NUMBERS,
     ODD,
     OTHER,
+    OWN,
     SQUARE,
+    TOGETHER,
     USES,
     Axes,
     Row,
+    asked_of,
     can_be,
     cannot,
     case_of,
+    fit,
     is_held_by,
 )
 
@@ -37,11 +46,13 @@ MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 
 MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
 LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
 SHARE = 1 / 10  # of the budget the most for one case
-TRIES = 16
-DRAWS = {0: 60, 2: 300, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
+TRIES = 64
+MOST_TOGETHER = 4
+DRAWS = {0: 60, 2: 2500, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
 Part = frozenset[tuple[str, Any]]
 Takes = Callable[[Case], bool]
-LONGER = [frozenset(({"direction": way} | use).items()) for use in USES for way in AXES["direction"]]
+COMBINATIONS: tuple[Row, ...] = tuple({"together": x, "numbers": "normal", "dtype": None} for x in TOGETHER)
+LONGER = [frozenset(({"direction": x} | use).items()) for use in (*USES, *COMBINATIONS) for x in AXES["direction"]]
 
 
 class Rung(NamedTuple):
@@ -55,13 +66,15 @@ class Rung(NamedTuple):
     def case(self) -> Case:
         """What is asked."""
         row = self.row
-        return case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"])
+        return case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"], row["layout"])
 
-    def shows(self, missing: set[Part]) -> set[Part]:
-        """What is missing and in the row."""
-        items = self.row.items()
-        pairs = {frozenset(pair) for pair in itertools.combinations(items, 2)}
-        return (pairs | {part for part in LONGER if part <= items}) & missing
+    def shows(self, missing: set[Part], longer: set[Part]) -> set[Part]:
+        """What is missing, pairs and what is longer, and in the row."""
+        row, options = self.row, asked_of(self.row["asked"]).options
+        items = {x for x in row.items() if x[0] != "asked"} | {("asked", one) for one in row["asked"].split(AND)}
+        pairs = missing.intersection(map(frozenset, itertools.combinations(items, 2)))
+        items |= {("option", x) for x in options} | {("together", x) for x in TOGETHER if {*x} <= {*options}}
+        return pairs | {part for part in longer if part <= items}
 
 
 class Ladder(NamedTuple):
@@ -76,6 +89,7 @@ class Drawing:
 
     def __init__(self, how: How, axes: Axes, least: float) -> None:
         self.rng, self.axes, self.least = random.Random(how.seed), axes, least
+        self.lengths = [x for x in axes["keys"] if x != FAR]
 
     def choice(self, values: Any) -> Any:
         """One of them: ``random.choice`` takes thrice the time."""
@@ -86,7 +100,7 @@ class Drawing:
         way = ("direction", part.get("direction", self.choice(self.axes["direction"])))
         axes = self.axes
         if "option" in part:
-            axes = axes | {"asked": tuple(x for x in axes["asked"] if ASKED[x].option == part["option"])}
+            axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in ASKED[x].options)}
         fixed, chance = dict([way]) | part, self.rng.random
         free = [(axis, values) for axis, values in axes.items() if axis not in fixed]
         new = [tuple(x for x in values if frozenset({way, (axis, x)}) in missing) for axis, values in free]
@@ -95,29 +109,43 @@ class Drawing:
             row = fixed | {
                 axis: self.choice(some if some and chance() < 0.7 else values) for axis, values, some in both
             }
+            if "together" in part:
+                row["asked"] = self._together(part["together"])
             if can_be(row) and (rung := self.rung(row)):
                 yield rung
+
+    def _together(self, options: tuple[str, ...]) -> str:
+        """A combination of some options, and of others by chance."""
+        names: dict[str, list[str]] = {}
+        for asked in self.axes["asked"]:
+            names.setdefault(ASKED[asked].options[0], []).append(asked)
+        others = [x for x in names if x not in ALONE]
+        for _ in range(self.rng.randrange(MOST_TOGETHER)):
+            more = *options, self.choice(others)
+            options = more if len(more) <= MOST_TOGETHER and fit(more) else options
+        return AND.join(self.choice(names[option]) for option in options)
 
     def rung(self, row: Row) -> Rung | None:
         """The row at lengths that are drawn; nothing where it is too large."""
         S = self._length(row["keys"], row["edge"])
         T = {SQUARE: S, OTHER: 0}.get(row["queries"], row["queries"])
-        few = row["asked"] in FROM_THE_FIRST and not isinstance(row["keys"], int)  # fewer would see few of the keys
-        T = T or self._length(row["keys"] if few else self.choice(self.axes["keys"]), row["edge"])
+        asked = asked_of(row["asked"])
+        few = asked.from_the_first and not isinstance(row["keys"], int)  # fewer would see few of the keys
+        T = T or self._length(row["keys"] if few else self.choice(self.lengths), row["edge"])
         if row["queries"] == OTHER and T == S:
             return None
         B, N, G, D = row["B"], row["N"], row["N"] // row["groups"], row["D"]
         sizes = {"B": B, "N": N, "G": G, "T": T, "S": S, "D": D, "V": D if row["V"] == "D" else row["V"]}
-        width, asked = D + sizes["V"], ASKED[row["asked"]]
+        width, held = D + sizes["V"], "held" in asked.options
         pairs, numbers = B * N * T * S, B * (N * T + G * S) * width + eval(asked.holds, {}, sizes)
         if pairs > MOST_PAIRS or numbers > MOST_NUMBERS:
             return None
         if row["dtype"] == "float16" and pairs * width > MOST_IN_FLOAT16:
             return None
-        each = (70 + 0.2 * width) * (2 if row["direction"] == GRADIENT else 1) * (4 if asked.option == "held" else 1)
+        each = (70 + 0.2 * width) * (2 if row["direction"] == GRADIENT else 1) * (4 if held else 1)
         seconds = self.least + (pairs * each + numbers * 60) * 1e-9  # the reference and plain NumPy, as measured
-        more = {"option": asked.option, "edge": None if isinstance(row["keys"], int) else row["edge"]}
-        return Rung(row | more, sizes, seconds)
+        edge = None if isinstance(row["keys"], int) else row["edge"]
+        return Rung({axis: x for axis, x in row.items() if axis in AXES} | {"edge": edge}, sizes, seconds)
 
     def _length(self, scale: Any, edge: Any) -> int:
         """A length of a scale: beside a multiple of a block, or odd and not beside one; or the length that is given."""
@@ -141,7 +169,9 @@ def ladder(
     takes: Takes = _all,
     arrays: str = "numpy",
 ) -> Ladder:
-    """Draw the cases of a run by its seed until its budget is spent: single values, uses, then pairs of values.
+    """Draw the cases of a run by its seed until its budget is spent.
+
+    Single values come first, then long uses, combinations of options, other uses, and pairs of values.
 
     Args:
         how: seed, budget and sizes; an axis whose size is given has no other.
@@ -154,20 +184,23 @@ def ladder(
         return Ladder((), ())
     axes = _axes(how, level)
     if arrays == "jax":  # nothing writes to its results, and calls without jit take long
-        axes |= {"asked": tuple(x for x in axes["asked"] if ASKED[x].option != "held")}
+        axes |= {"asked": tuple(x for x in axes["asked"] if x != "held"), "layout": (IN_ORDER,)}  # nor has strides
     drawing = Drawing(how, axes, LEAST[arrays])
     found = _refused(drawing, offers, takes)
+    _add_own(drawing)
     parts = _parts(drawing)
     missing = {frozenset(part.items()) for part in parts}
+    longer = missing.intersection(LONGER)
     left = how.budget  # what is refused takes no time
     for part in parts:
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
             most = min(left, max(2 * drawing.least, SHARE * how.budget))
             rungs = (x for x in drawing.completed(part, missing) if x.seconds <= most and takes(x.case))
-            if tries := list(itertools.islice(rungs, TRIES)):
-                found.append(max(tries, key=lambda rung: len(rung.shows(missing)) / rung.seconds))
-                left -= found[-1].seconds
-                missing -= found[-1].shows(missing)
+            tries = ((rung, rung.shows(missing, longer)) for rung in itertools.islice(rungs, TRIES))
+            best, shown = max(tries, key=lambda x: len(x[1]) / x[0].seconds, default=(None, set()))
+            if best:
+                found.append(best)
+                left, missing, longer = left - best.seconds, missing - shown, longer - shown
     left_out = [part for part in parts if "direction" in part and frozenset(part.items()) in missing]
     told = tuple(", ".join(f"{axis} {x}" for axis, x in part.items()).removeprefix("direction ") for part in left_out)
     return Ladder(tuple({rung.case.name: rung.case for rung in found}.values()), told)
@@ -196,13 +229,29 @@ def _axes(how: How, level: str) -> Axes:
 
 
 def _parts(drawing: Drawing) -> list[Row]:
-    """What a run should have, the first the most: single values and uses in each direction, then pairs of values."""
-    axes = drawing.axes | {"option": tuple(ASKED[x].option for x in drawing.axes["asked"])}
-    uses = [{"direction": way} | use for use in USES for way in axes["direction"]]
+    """What a run should have, the first the most."""
+    options = {ASKED[x].options[0] for x in drawing.axes["asked"]}
+    axes = drawing.axes | {"option": options, "together": [x for x in TOGETHER if options.issuperset(x)]}
+    longer = [{"direction": way} | use for use in (*USES, *COMBINATIONS) for way in drawing.axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
-    parts = [part for part in uses + pairs if all(x in axes[axis] for axis, x in part.items())]
-    parts = [part for part in parts if not cannot(part)]
-    return sorted(parts, key=lambda part: ("direction" not in part, len(part), drawing.rng.random()))
+    parts = [part for part in longer + pairs if all(x in axes[axis] for axis, x in part.items())]
+
+    def rank(part: Row) -> int:
+        if "direction" not in part:
+            return 4
+        return 0 if len(part) == 2 else 1 if part.get("keys") == LONG else 2 if "together" in part else 3
+
+    return sorted((part for part in parts if not cannot(part)), key=lambda part: (rank(part), drawing.rng.random()))
+
+
+def _add_own(drawing: Drawing) -> None:
+    """Sizes that no list names, two of an axis of which nothing is refused."""
+    for axis, sizes in OWN.items():
+        if drawing.axes[axis] == AXES[axis]:
+            own = tuple(drawing.rng.sample([x for x in sizes if x not in AXES[axis]], 2))
+            drawing.axes = drawing.axes | {axis: AXES[axis] + own}
+            if axis == "D" and drawing.axes["V"] == AXES["V"]:
+                drawing.axes |= {"V": AXES["V"] + own}
 
 
 def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
@@ -240,6 +289,6 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
         no = {x: rung for x, rung in tried if rung and not offers(rung.case)}
         axes = drawing.axes = drawing.axes | {axis: tuple(x for x in axes[axis] if x not in no)}
         refused += no.values()
-    if FROM_THE_FIRST.issuperset(axes["asked"]) and "cache" not in axes["asked"]:  # few queries see few of the keys
+    if all(ASKED[x].from_the_first and x != "cache" for x in axes["asked"]):  # few queries see few of the keys
         drawing.axes = axes | {"queries": tuple(x for x in axes["queries"] if x not in FEW)}
     return refused

@@ -1,7 +1,9 @@
 """What the ladder draws from: the values of each axis, what every run has, and the case of a row."""
 
+import functools
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from .case import FORWARD, GRADIENT, GRADIENT_HELD, HELD, Case
@@ -9,17 +11,35 @@ from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, words
 
 
 class Asked(NamedTuple):
-    """What a call is asked for beyond its arrays.
+    """What a call is asked for beyond its arrays. ``one & other`` is both.
 
     Attributes:
-        option: its kind, of which each run has some in each dtype and beside many keys.
+        options: its kinds, of which each run has some in each dtype and beside many keys.
         given: of the case.
         holds: as many numbers as it has, by the sizes.
     """
 
-    option: str
+    options: tuple[str, ...]
     given: Given = NOTHING
     holds: str = "0"
+
+    def __and__(self, other: "Asked") -> "Asked":
+        return Asked(self.options + other.options, self.given & other.given, f"{self.holds} + {other.holds}")
+
+    @property
+    def from_the_first(self) -> bool:
+        """Whether queries that begin at key 0 see the keys beside them alone."""
+        return bool(re.search("is_causal|window", self.given.call))
+
+    @property
+    def hides(self) -> bool:
+        """Whether some keys are hidden."""
+        return bool(re.search("mask|window|segment", self.given.call))
+
+
+def asked_for(option: str, given: Given = NOTHING, holds: str = "0") -> Asked:
+    """One option."""
+    return Asked((option,), given, holds)
 
 
 SHAPES = {f"({', '.join(x)})": " * ".join(x).replace("1 * ", "") for x in ("B1TS", "B11S", "1NTS", "BNTS", "TS")}
@@ -37,33 +57,39 @@ CACHE = Given(
 SINKS = Given("sinks = (np.log(S) + rng.standard_normal(N)).astype(dtype)", "sinks=sinks")  # a part that can be seen
 SIDE = "max(T - S, 0) + S // 4 + 1"  # which leaves no row empty
 SOFTCAP, SCALE, TO_THE_LEFT = map(words, ("softcap=1.5", "scale=1.7 * D**-0.5", f"window=({SIDE}, 0)"))
-MASKS = {x: mask(f"rng.random({x}) < 0.6; mask[..., 0] = True") for x in SHAPES}  # no row is empty
+SEEN = "mask[..., ::3] = True"  # so that no row is empty, beside a window either
+MASKS = {x: mask(f"rng.random({x}) < 0.6; {SEEN}") for x in SHAPES}
 BIASES = {x: bias(f"2 * rng.standard_normal({x}); bias = bias.astype(dtype)") for x in SHAPES}
-EACH, PADDING = "(B, 1, T, S)", "(B, 1, 1, S)"
+LONGER, PART = "(B, 1, T + 3, S + 5)", "[:, :, 3:, 5:]"
+MASK_CUT = mask(f"(rng.random({LONGER}) < 0.6){PART}; {SEEN}")
+BIAS_CUT = bias(f"(2 * rng.standard_normal({LONGER})).astype(dtype){PART}")
+CUT = "cut from a longer one"
 ASKED = {
-    "plain": Asked("plain"),
-    "causal": Asked("causal", CAUSAL),
-    "key lengths": Asked("key lengths", LENGTHS_OF_KEYS),
-    **{f"mask {x}": Asked("mask", MASKS[x], n) for x, n in SHAPES.items()},
-    **{f"bias {x}": Asked("bias", BIASES[x], n) for x, n in SHAPES.items()},
-    "softcap": Asked("softcap", SOFTCAP),
-    "scale": Asked("scale", SCALE),
-    "window": Asked("window", words(f"window=({SIDE}, {SIDE})")),
-    "window to the left": Asked("window", TO_THE_LEFT),
-    "segments": Asked("segments", SEGMENTS),
-    "sinks": Asked("sinks", SINKS),
-    "lse": Asked("lse", LSE),
-    "held": Asked("held"),
-    "cache": Asked("cache", CACHE),
-    "causal and window": Asked("several", CAUSAL & TO_THE_LEFT),
-    "causal and softcap": Asked("several", CAUSAL & SOFTCAP),
-    "causal and segments": Asked("several", CAUSAL & SEGMENTS),
-    f"causal and mask {PADDING}": Asked("several", CAUSAL & MASKS[PADDING], SHAPES[PADDING]),
-    f"mask and bias {EACH}": Asked("several", MASKS[EACH] & BIASES[EACH], SHAPES[EACH]),
-    "key lengths and softcap and scale": Asked("several", LENGTHS_OF_KEYS & SOFTCAP & SCALE),
+    "plain": asked_for("plain"),
+    "causal": asked_for("causal", CAUSAL),
+    "key lengths": asked_for("key lengths", LENGTHS_OF_KEYS),
+    **{f"mask {x}": asked_for("mask", MASKS[x], n) for x, n in SHAPES.items()},
+    f"mask {CUT}": asked_for("mask", MASK_CUT, "B * T * S"),
+    **{f"bias {x}": asked_for("bias", BIASES[x], n) for x, n in SHAPES.items()},
+    f"bias {CUT}": asked_for("bias", BIAS_CUT, "B * T * S"),
+    "softcap": asked_for("softcap", SOFTCAP),
+    "scale": asked_for("scale", SCALE),
+    "scale below 0": asked_for("scale", words("scale=-0.3")),
+    "window": asked_for("window", words(f"window=({SIDE}, {SIDE})")),
+    "window to the left": asked_for("window", TO_THE_LEFT),
+    "segments": asked_for("segments", SEGMENTS),
+    "sinks": asked_for("sinks", SINKS),
+    "lse": asked_for("lse", LSE),
+    "held": asked_for("held"),
+    "cache": asked_for("cache", CACHE),
 }
-FROM_THE_FIRST = {name for name, asked in ASKED.items() if re.search("is_causal|window", asked.given.call)}
-HIDING = {name for name, asked in ASKED.items() if re.search("mask|window|segment", asked.given.call)}  # some keys
+ALONE = ("plain", "held")
+AND = " and "  # between the options of a combination
+APART = (  # a row might see no key
+    {"key lengths", "segments"}, {"key lengths", "window"}, {"cache", "segments"},
+    {"cache", "causal"}, {"cache", "key lengths"},  # these say the same
+)  # fmt: skip
+COTANGENT = "rng.standard_normal(query.shape[:-1] + value.shape[-1:])"
 MATCHING = "np.repeat(key, N // G, 1)[:, :, np.arange(T) % max(S // 2, 1)]"  # a key that each query may look at
 NUMBERS = {
     "normal": "",
@@ -76,14 +102,31 @@ NUMBERS = {
     "values beyond 10,000": "value = 1e5 * value; value = value.astype(dtype)",
     "numbers below 0.01": "query, key, value = ((1e-3 * x).astype(dtype) for x in (query, key, value))",
     "scores beyond 3,000": f"query = (4000 / D**0.5 * {MATCHING}).astype(dtype)",  # each query takes one key
+    "cotangents below 1e-5": f"cotangent = (1e-6 * {COTANGENT}).astype(dtype)",
+    "cotangents beyond 10,000": f"cotangent = (1e5 * {COTANGENT}).astype(dtype)",
+    "cotangents of 0": f"cotangent = {COTANGENT}.astype(dtype); cotangent[..., ::2, :] = 0",
 }
+OF_GRADIENTS = tuple(x for x in NUMBERS if "cotangent" in x)
 OF_FLOAT32 = ("scores beyond 3,000",)  # a narrow dtype has no digits for them
-NOT_IN_FLOAT16 = ("values beyond 10,000", "numbers below 0.01")  # nor this one the range
+NOT_IN_FLOAT16 = (  # nor this one the range
+    "values beyond 10,000", "numbers below 0.01", "cotangents below 1e-5", "cotangents beyond 10,000",
+)  # fmt: skip
+IN_ORDER = "in order"
+MEMORY = {  # what lies between the numbers is not theirs
+    IN_ORDER: "{0}",
+    "tokens before heads": "np.ascontiguousarray({0}.swapaxes(1, 2)).swapaxes(1, 2)",
+    "widths before tokens": "np.ascontiguousarray({0}.swapaxes(2, 3)).swapaxes(2, 3)",
+    "every second token": "np.repeat({0}, 2, 2)[:, :, ::2]",
+    "a part of each row": "np.concatenate([{0}, {0}[..., ::-1]], -1)[..., : {0}.shape[-1]]",
+}
+LAYOUTS = {x: f"query, key, value = ({made.format('x')} for x in (query, key, value))" for x, made in MEMORY.items()}
+LAYOUTS[IN_ORDER] = ""
 SHORT = (8, 16, 32, 48)
-LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), "from 2,048": (2048, 4096)}
-LONG, SQUARE, OTHER, ODD = "from 2,048", "T = S", "T != S", "odd"
+LONG, FAR, SQUARE, OTHER, ODD = "from 2,048", "from 8,192", "T = S", "T != S", "odd"
+LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 32768)}
 FEW = (1, 4, 16)
-WIDTHS = (64, 16, 32, 40, 48, 80, 96, 100, 112, 128, 160, 192, 256, 320)
+WIDTHS = (64, 16, 32, 40, 48, 72, 80, 96, 100, 112, 128, 160, 192, 256, 320, 576)
+OWN = {"D": range(8, 577, 8), "N": range(2, 97)}  # each run has some that no list names
 Row = dict[str, Any]
 Axes = dict[str, tuple[Any, ...]]
 AXES: Axes = {  # the first value of each is the one that most implementations take
@@ -91,9 +134,10 @@ AXES: Axes = {  # the first value of each is the one that most implementations t
     "dtype": (None, "bfloat16", "float16"),  # None: that of the run
     "asked": tuple(ASKED),
     "numbers": tuple(NUMBERS),
-    "B": (1, 2, 3, 4, 8, 16),
-    "N": (16, 1, 4, 5, 7, 8, 10, 12, 20, 24, 28, 32, 40, 48, 64, 80),
-    "groups": (1, 2, 3, 4, 5, 6, 7, 8, 16),  # query heads for each key head
+    "layout": tuple(LAYOUTS),
+    "B": (1, 2, 3, 4, 8, 16, 32),
+    "N": (16, 1, 4, 5, 7, 8, 10, 12, 20, 24, 28, 32, 40, 48, 64, 80, 128),
+    "groups": (1, 2, 3, 4, 5, 6, 7, 8, 16, 32),  # query heads for each key head
     "queries": (SQUARE, OTHER, *FEW),
     "keys": (*LENGTHS, *SHORT),
     "edge": (0, -1, 1, ODD),  # how far lengths are from a multiple of a block; None where they are given
@@ -101,7 +145,10 @@ AXES: Axes = {  # the first value of each is the one that most implementations t
     "V": ("D", *WIDTHS),
 }
 POOL = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in AXES.items())
-OPTIONS = tuple(dict.fromkeys(asked.option for asked in ASKED.values()))
+OPTIONS = tuple(dict.fromkeys(asked.options[0] for asked in ASKED.values()))
+TOGETHER = tuple(
+    pair for pair in itertools.combinations((x for x in OPTIONS if x not in ALONE), 2) if set(pair) not in APART
+)
 USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis, and these
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 0},
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 1},
@@ -116,24 +163,45 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
 )
 
 
+@functools.cache
+def asked_of(name: str) -> Asked:
+    """What a row is asked: an option, or several."""
+    return functools.reduce(Asked.__and__, (ASKED[one] for one in name.split(AND)))
+
+
+def fit(options: Collection[str]) -> bool:
+    """Whether options can be asked together."""
+    return len(options) == len(set(options)) and not any(pair.issubset(options) for pair in APART)
+
+
 def can_be(row: Row) -> bool:
     """Whether a row makes sense.
 
-    Few queries are not causal: from key 0 on, they would see few of the keys. A cache is for them alone.
+    Few queries are not causal: from key 0 on, they would see few of the keys. A cache is for them alone, and so are the
+    most keys.
     """
-    asked, few = row["asked"], row["queries"] in FEW
-    if row["N"] % row["groups"] or not is_held_by(row["dtype"], row["numbers"]):
+    asked, few, numbers = asked_of(row["asked"]), row["queries"] in FEW, row["numbers"]
+    if row["N"] % row["groups"] or not is_held_by(row["dtype"], numbers) or cannot(row):
         return False
-    if asked == "cache":
-        return few and (not isinstance(row["keys"], int) or row["keys"] >= 2 * row["queries"])
-    if (few and asked in FROM_THE_FIRST) or (asked == "causal and segments" and row["queries"] != SQUARE):
+    if row["keys"] == FAR and not few:
         return False
-    return row["numbers"] not in OF_FLOAT32 or (asked not in HIDING and row["direction"] == FORWARD)
+    if "cache" in asked.options:
+        if not few or (isinstance(row["keys"], int) and row["keys"] < 2 * row["queries"]):
+            return False
+    elif few and asked.from_the_first:
+        return False
+    if "segments" in asked.options and len(asked.options) > 1:  # what is left of a segment
+        if asked.from_the_first and (row["queries"] != SQUARE or "mask" in asked.options):
+            return False
+        if "mask" in asked.options and isinstance(row["keys"], int):
+            return False
+    return numbers not in OF_FLOAT32 or not asked.hides
 
 
 def cannot(part: Row) -> bool:
     """Whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of the scores."""
-    return part.get("direction") == GRADIENT and part.get("numbers") in OF_FLOAT32
+    way, numbers = part.get("direction"), part.get("numbers")
+    return (way == GRADIENT and numbers in OF_FLOAT32) or (way == FORWARD and numbers in OF_GRADIENTS)
 
 
 def is_held_by(dtype: str | None, numbers: str) -> bool:
@@ -141,29 +209,41 @@ def is_held_by(dtype: str | None, numbers: str) -> bool:
     return (dtype is None or numbers not in OF_FLOAT32) and (dtype != "float16" or numbers not in NOT_IN_FLOAT16)
 
 
-def case_of(direction: str, asked: str, numbers: str, sizes: Mapping[str, int], dtype: str | None = None) -> Case:
+def case_of(
+    direction: str,
+    asked: str,
+    numbers: str,
+    sizes: Mapping[str, int],
+    dtype: str | None = None,
+    layout: str = IN_ORDER,
+) -> Case:
     """The case of a row at its sizes."""
-    said = [f"ladder: {asked}", numbers, " ".join(f"{axis}={size}" for axis, size in sizes.items()), dtype]
+    memory = layout if LAYOUTS[layout] else None
+    said = [f"ladder: {asked}", numbers, memory, " ".join(f"{axis}={size}" for axis, size in sizes.items()), dtype]
     name, judge = "gradient: " * (direction == GRADIENT) + ", ".join(filter(None, said)), "value"
     if asked == "held":
         direction, judge = {FORWARD: HELD, GRADIENT: GRADIENT_HELD}[direction], "held"
-    given = Given(NUMBERS[numbers]) & ASKED[asked].given
+    given = Given(NUMBERS[numbers]) & Given(LAYOUTS[layout]) & asked_of(asked).given
     return case(name, "L11", "sizes as people run them", given, direction, judge=judge, dtype=dtype, **sizes)
 
 
+def _one_of(words: Collection[str]) -> str:
+    return f"(?:{'|'.join(map(re.escape, words))})"
+
+
 NAME = re.compile(
-    rf"(gradient: )?ladder: ({'|'.join(map(re.escape, ASKED))}), ({'|'.join(map(re.escape, NUMBERS))}), "
-    r"(B=\d+(?: [NGTSDV]=\d+)+)(?:, (bfloat16|float16))?"
+    rf"(gradient: )?ladder: ({_one_of(ASKED)}(?:{AND}{_one_of(ASKED)})*), ({_one_of(NUMBERS)})"
+    rf"(?:, ({_one_of(LAYOUTS)}))?, (B=\d+(?: [NGTSDV]=\d+)+)(?:, (bfloat16|float16))?"
 )
 
 
 def named(name: str) -> Case | None:
     """The case of a name."""
-    if not (found := NAME.fullmatch(name)):
+    if not (found := NAME.fullmatch(name)) or not fit(asked_of(found[2]).options):
         return None
-    gradient, asked, numbers, sizes, dtype = found.groups()
+    gradient, asked, numbers, layout, sizes, dtype = found.groups()
     given = {axis: int(size) for axis, _, size in (pair.partition("=") for pair in sizes.split())}
-    return case_of(GRADIENT if gradient else FORWARD, asked, numbers, given, dtype)
+    return case_of(GRADIENT if gradient else FORWARD, asked, numbers, given, dtype, layout or IN_ORDER)
 
 
 SMALL = {"B": 1, "N": 2, "G": 2, "T": 128, "S": 128, "D": 64, "V": 64}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cases.case import SIZES, Inputs, Leaves
+from ..cases.case import SIZES, Case, Inputs, Leaves
 from ..judge import right
 from ..judge.comparing import compare
 from ..judge.trial import Trial
@@ -155,14 +155,19 @@ def is_wrong_when_compiled(trial: Trial) -> bool:
 
 
 def smaller(trial: Trial) -> Trial:
-    """The same question at small sizes, as far as it is wrong there, too."""
+    """The same question without options and at small sizes, as far as it is wrong there, too."""
     if not is_called_once(trial):
         return trial
+    if trial.case.call:
+        trial = _if_wrong(_of(trial, trial.case._replace(call=""))) or trial
     for small, at in _axes(trial).values():
         if at(small).items() - (SIZES | trial.case.sizes).items():
-            other = _at(trial, at(small))
-            trial = other if other is not None and not is_right(other, other.got) else trial
+            trial = _if_wrong(_at(trial, at(small))) or trial
     return trial
+
+
+def _if_wrong(trial: Trial | None) -> Trial | None:
+    return None if trial is None or is_right(trial, trial.got) else trial
 
 
 def where_wrong(trial: Trial) -> str:
@@ -207,9 +212,14 @@ def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]
 
 
 def _at(trial: Trial, sizes: Mapping[str, int]) -> Trial | None:
-    """The same at other sizes, and what is got there; None where the case cannot be made or the call raises."""
+    """The same at other sizes."""
+    return _of(trial, trial.case._replace(sizes=trial.case.sizes | dict(sizes)))
+
+
+def _of(trial: Trial, case: Case) -> Trial | None:
+    """Another case, and what is got there; None where the case cannot be made or the call raises."""
     try:
-        other = Trial(trial.implementation, trial.case._replace(sizes=trial.case.sizes | dict(sizes)), trial.how)
+        other = Trial(trial.implementation, case, trial.how)
         wanted = other.expected()
     except (IndexError, ValueError):
         return None
