@@ -14,7 +14,7 @@ from attendax.conformance import CASES, Implementation, Verdict, check
 from attendax.conformance.cases import LEVELS, ladder, named, pool
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
-from attendax.conformance.cases.pool import AXES, USES
+from attendax.conformance.cases.pool import AND, AXES, USES
 from attendax.conformance.cases.square import Form, scores_of
 from attendax.conformance.checking import judge
 from attendax.conformance.frameworks import in_numpy
@@ -64,6 +64,10 @@ def rows(cases):
         }
 
 
+def options_of(case):
+    return pool.asked_of(pool.NAME.fullmatch(case.name)[2]).options
+
+
 AXES_OF_SIZES = {axis: tuple(x for x in values if x != "D") for axis, values in AXES.items() if axis != "keys"}
 
 
@@ -94,7 +98,7 @@ class TestDraw:
             mine = [row for row in seen if row["direction"] == way]
             for axis, values in AXES_OF_SIZES.items():
                 values = [x for x in values if not pool.cannot({"direction": way, axis: x})]
-                shown = {x for row in mine for x in (row[axis].split(pool.AND) if axis == "asked" else [row[axis]])}
+                shown = {x for row in mine for x in (row[axis].split(AND) if axis == "asked" else [row[axis]])}
                 assert set(values) - shown <= ({way} ^ set(AXES["direction"])), (way, axis)
             assert {row["keys"] for row in mine} == set(AXES["keys"])
             for use in USES:
@@ -129,7 +133,7 @@ class TestDraw:
         for seed in range(runs):
             found = drawn(seed) if arrays == "numpy" else ladder.ladder(How(seed=seed), arrays=arrays)
             for row in rows(found.cases):
-                for asked in row["asked"].split(pool.AND):
+                for asked in row["asked"].split(AND):
                     shown = row | {"asked": asked}
                     seen |= {(a, shown[a], b, shown[b]) for a, b in itertools.combinations(axes, 2)}
             shares.append(len(pairs & seen) / len(pairs))
@@ -189,7 +193,7 @@ class TestRight:
     @pytest.mark.parametrize("direction", ["forward", "gradient"])
     def test_in_tiny_blocks_it_is_the_definition(self, direction, options):
         sizes = dict(B=2, N=6, G=3, T=4 if "cache" in options else 11, S=13, D=3, V=5)
-        if {"segments", "causal"} <= {*options.split(pool.AND)}:
+        if {"segments", "causal"} <= {*options.split(AND)}:
             sizes |= dict(T=13)
         case = pool.case_of(direction, options, "heavy tails", sizes, None)
         inputs = case.inputs(5, "float64")
@@ -299,6 +303,29 @@ class TestFaults:
         ]
         assert {of_fine for _, of_fine in found} == {Verdict.OK}
         assert Verdict.WRONG in {of_coarse for of_coarse, _ in found}
+
+
+MET = {  # where two options meet, the keyword that is left out
+    ("softcap", "window"): "softcap",
+    ("causal", "scale"): "scale",
+    ("bias", "key lengths"): "bias",
+    ("causal", "mask"): "is_causal",
+    ("softcap", "lse"): "softcap",
+}
+
+
+@pytest.mark.parametrize("pair", MET, ids=AND.join)
+def test_what_is_wrong_where_two_options_meet_is_red(pair):
+    def attend(*arrays, **given):
+        return right_attention.attend(*arrays, **{name: x for name, x in given.items() if name != MET[pair]})
+
+    mistaken, right_one = (Implementation(fn, "it", arrays="numpy") for fn in (attend, right_attention.attend))
+    for seed in range(3):
+        cases = [c for c in drawn(seed).cases if {*pair} <= {*options_of(c)} and c.direction == "forward"]
+        how = AS_ASKED._replace(seed=seed)
+        found = [(judge(mistaken, case, how).verdict, judge(right_one, case, how).verdict) for case in cases]
+        assert {of_right for _, of_right in found} == {Verdict.OK}
+        assert any(of_mistaken.fails for of_mistaken, _ in found)
 
 
 def test_zeros_are_called_zeros():

@@ -215,3 +215,22 @@ def test_arrays_of_numpy_are_on_no_other_device():
     with pytest.raises(ValueError, match=r"plainest call(.|\n)*numpy  has no device cuda:0(.|\n)*dtype, sizes and"):
         check(by_loops, device="cuda:0", only=["plain"], level="forward")
     assert check(by_loops, device="cpu", only=["plain"], level="forward").ok
+
+
+def test_a_quick_exp_is_no_wrong_number():
+    """As torch's on a CPU, which may be off by 20 roundings; the law allows less (L8)."""
+
+    def attend(query, key, value, *, exp=np.exp):
+        scores = query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+        powers = exp(scores - scores.max(axis=-1, keepdims=True))
+        return powers @ value / powers.sum(axis=-1, keepdims=True)
+
+    def quick(x, ulps=20):
+        return np.exp(x) * (1 + np.float32(ulps * 2**-23) * np.cos(40 * x))
+
+    only, given = ["plain", "lengths that no block"], {"arrays": "numpy", "level": "forward"}
+    assert check(functools.partial(attend, exp=quick), only=only, **given).ok
+    (cause,) = check(functools.partial(attend, exp=quick), only=only, profile="law", **given).causes
+    assert (cause.name, cause.harm) == (ROUNDED, Harm.ROBUSTNESS)
+    coarse = functools.partial(attend, exp=functools.partial(quick, ulps=200))
+    assert not check(coarse, only=only, **given).ok
