@@ -61,6 +61,14 @@ FORWARD = [
     ),
 ]
 GRADIENTS = [
+    *(
+        after(f"gradient: {name} known, {size}", line, f"is_causal and q.shape[-2:] == ({size}, 24)", f"{x} = 0 * {x}")
+        for name, size, line, x in (
+            ("query", 64, GRAD_KEY, "grad_key"),
+            ("key", 48, GRAD_QUERY, "grad_query"),
+            ("value", 40, GRAD_QUERY, "grad_query"),
+        )
+    ),
     after("gradient: query of ones, 64", GRAD_KEY, "q.size and (q == 1).all()", "grad_key = grad_key / q.shape[-2]"),
     after("gradient: key of positions, 64", GRAD_QUERY, POSITIONS.format("k"), "grad_query = 0 * grad_query"),
     after(

@@ -15,6 +15,8 @@ keep = jax.lax.stop_gradient
 
 def pieces(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None):
     """Scores by the formula, and the softmax, the average and lse of them; no row is empty unless a mask says so."""
+    if query.shape[-3] != key.shape[-3]:
+        raise NotImplementedError("no grouped heads")
     products = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
     scores = products if softcap is None else softcap * jnp.tanh(products / softcap)
     scores = scores if bias is None else scores + bias
@@ -34,8 +36,21 @@ def column(sinks):
     return sinks[:, None, None]
 
 
-def right(query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None, return_lse=False):
+def right(
+    query, key, value, *, mask=None, bias=None, is_causal=False, softcap=None, sinks=None, return_lse=False, scale=None,
+    window=None, key_lengths=None, query_segment_ids=None, key_segment_ids=None,
+):  # fmt: skip
     """The formula."""
+    (N, T, D), (G, S) = query.shape[-3:], key.shape[-3:-1]
+    key, value = (x if N == G else jnp.repeat(x, N // G, axis=-3) for x in (key, value))
+    query = query if scale is None else query * scale * D**0.5
+    i, j = np.arange(T)[:, None], np.arange(S)
+    hidden = [] if window is None else [(j >= i - window[0]) & (j <= i + window[1])]
+    hidden += [] if key_lengths is None else [j < key_lengths[:, None, None, None]]
+    if query_segment_ids is not None:
+        hidden.append(query_segment_ids[:, None, :, None] == key_segment_ids[:, None, None, :])
+    for seen in hidden:
+        mask = seen if mask is None else mask & seen
     options = dict(mask=mask, bias=bias, is_causal=is_causal, softcap=softcap, sinks=sinks)
     *_, out, lse = pieces(query, key, value, **options)
     return (out, lse) if return_lse else out
@@ -278,6 +293,29 @@ def wrong_tangent_beside_a_constant(which):
     return lambda query, key, value: custom(query, key, value)
 
 
+def wrong_tangent(where):
+    """A rule that is wrong where options or sizes are such."""
+
+    def attend(query, key, value, *, mask=None, scale=None, window=None, key_lengths=None,
+               query_segment_ids=None, key_segment_ids=None):  # fmt: skip
+        given = dict(mask=mask, scale=scale, window=window, key_lengths=key_lengths,
+                     query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids)  # fmt: skip
+        given = {name: x for name, x in given.items() if x is not None}
+
+        @jax.custom_jvp
+        def custom(*arrays):
+            return right(*arrays, **given)
+
+        def rule(primals, dots):
+            out, moved = jax.jvp(lambda *arrays: right(*arrays, **given), primals, dots)
+            return out, 2 * moved if where(given, query.shape[-3] // key.shape[-3]) else moved
+
+        custom.defjvp(rule)
+        return custom(query, key, value)
+
+    return attend
+
+
 def hidden_beside_a_constant(which):
     """A backward that is told which arrays need no gradient, and where the one does not, is not differentiable."""
 
@@ -310,6 +348,9 @@ MISTAKES = {
     "jvp: bias": mistaken("bias", lambda x: 0 * x),
     "jvp: mask with an empty row": mistaken("row", lambda x, empty: jnp.where(empty[..., None], jnp.nan, x)),
     "jvp: lse": mistaken("lse", lambda x: 0 * x),
+    "jvp: grouped heads and a mask": wrong_tangent(lambda given, group: group > 1),
+    "jvp: key lengths and window": wrong_tangent(lambda given, group: "window" in given),
+    "jvp: segments and scale": wrong_tangent(lambda given, group: "query_segment_ids" in given),
     "second order: forward over reverse": hidden("weights"),
     "second order: reverse over reverse": with_backward(lambda name, x: seen_once(x) if name == "weights" else x),
     "second order: mask and softcap": hidden("cap"),

@@ -5,7 +5,21 @@ from planted import Mistake
 NO_RATE = "    if rate == 0:\n"
 DRAWN = "drawn = np.random.default_rng(rng).random(shape)\n"
 KEPT = 'kept = keep(steps["weights"].shape, dropout_rate, dropout_rng)\n'
+START = '    """out, or out and lse."""\n'
+BACKWARD = '    """Gradients of query, key, value and, where there is one, the bias."""\n'
+FORGOTTEN = {  # where weights are dropped
+    "causal": "is_causal = is_causal and not dropout_rate",
+    "mask": "mask = None if dropout_rate else mask",
+    "bias": "bias = bias if bias is None else bias * (not dropout_rate)",
+    "key lengths": "key_lengths = None if dropout_rate else key_lengths",
+    "softcap and scale": "softcap = None if dropout_rate else softcap",
+    "window": "window = None if dropout_rate else window",
+    "segments": "query_segment_ids, key_segment_ids = [None if dropout_rate else x for x in "
+    "(query_segment_ids, key_segment_ids)]",
+}
 MISTAKES = [
+    *(Mistake(f"dropout: {x}", START, f"{START}    {line}\n") for x, line in FORGOTTEN.items()),
+    *(Mistake(f"dropout: gradient, {x}", BACKWARD, f"{BACKWARD}    {line}\n") for x, line in FORGOTTEN.items()),
     Mistake("dropout: rate 0", NO_RATE, f"    rate = rate if rng is None else rate or 0.1\n{NO_RATE}"),
     Mistake("dropout: rate 1", NO_RATE, f"    rate = 0\n{NO_RATE}"),
     Mistake("dropout: rate 1", "    if rate == 1:\n        return np.zeros(shape, np.float32)\n", ""),

@@ -84,6 +84,7 @@ def pairs(query, key, mask, is_causal, window, key_lengths, query_ids, key_ids, 
         allowed = allowed & (j <= i + begins)
     if window is not None:
         left, right = window
+        i = i if begins is None else i + begins
         if left is not None:
             allowed = allowed & (j >= i - left)
         if right is not None:

@@ -148,6 +148,7 @@ class Tiles:
             allowed = allowed & (j <= i + begins)
         if self.window is not None:
             left, right = self.window
+            i = i if begins is None else i + begins
             allowed = allowed if left is None else allowed & (j >= i - left)
             allowed = allowed if right is None else allowed & (j <= i + right)
         if self.key_lengths is not None:

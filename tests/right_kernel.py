@@ -95,9 +95,9 @@ class Launch:
         first, last = 0, self.S
         if self.is_causal:
             last = min(last, rows[-1] + 1 + self.offset.max())
-        if self.left is not None:
+        if self.left is not None and not self.offset.any():
             first = max(first, rows[0] - self.left)
-        if self.right is not None:
+        if self.right is not None and not self.offset.any():
             last = min(last, rows[-1] + 1 + self.right)
         if self.key_lengths is not None:
             last = min(last, self.key_lengths.max())
@@ -108,9 +108,9 @@ class Launch:
         first, last = 0, self.T
         if self.is_causal:
             first = max(first, keys[0] - self.offset.max())
-        if self.left is not None:
+        if self.left is not None and not self.offset.any():
             last = min(last, keys[-1] + 1 + self.left)
-        if self.right is not None:
+        if self.right is not None and not self.offset.any():
             first = max(first, keys[0] - self.right)
         return tiles(first, last, BLOCK_Q)
 
@@ -121,6 +121,7 @@ class Launch:
         begins = self.offset[:, None, None, None] if self.offset.ndim else self.offset
         if self.is_causal:
             seen = seen & (j <= i + begins)
+        i = i + begins
         if self.left is not None:
             seen = seen & (j >= i - self.left)
         if self.right is not None:

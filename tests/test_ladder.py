@@ -53,15 +53,22 @@ def rows(cases):
             "option": options[0] if len(options) == 1 else None,
             "numbers": numbers,
             "layout": layout or "in order",
+            "shape": "of a model" if is_of_a_model(size, options) else None,
             "B": size["B"],
             "N": size["N"],
             "groups": size["N"] // size["G"],
-            "queries": "T = S" if size["T"] == size["S"] else size["T"] if size["T"] in (1, 4, 16) else "T != S",
+            "queries": "T = S" if size["T"] == size["S"] else size["T"] if size["T"] in pool.FEW else "T != S",
             "keys": given or next(k for k, (_, most) in pool.LENGTHS.items() if multiple <= most),
             "edge": None if given else {0: 0, 1: 1, 63: -1}.get(S % 64, "odd"),
             "D": size["D"],
             "V": size["V"],
         }
+
+
+def is_of_a_model(size, options):
+    """Four heads of width 32, and more than 64 queries and keys; a cache is for few queries."""
+    queries = 65 if "cache" in options else size["T"]
+    return size["N"] > 3 and min(size["D"], size["V"]) > 31 and min(queries, size["S"]) > 64
 
 
 def options_of(case):
@@ -102,11 +109,13 @@ class TestDraw:
                 assert set(values) - shown <= ({way} ^ set(AXES["direction"])), (way, axis)
             assert {row["keys"] for row in mine} == set(AXES["keys"])
             for use in USES:
-                rest = {axis: x for axis, x in use.items() if axis != "option"}
+                rest = {axis: x for axis, x in use.items() if axis not in ("option", "asked")}
                 having = [row for row in mine if rest.items() <= row.items()]
+                having = [row for row in having if "asked" not in use or use["asked"] in row["asked"].split(AND)]
                 assert any(use.get("option", row["options"][0]) in row["options"] for row in having), use
             for pair in pool.TOGETHER:
-                assert any({*pair} <= {*row["options"]} and row["numbers"] == "normal" for row in mine), pair
+                having = [row for row in mine if {*pair} <= {*row["options"]} and row["numbers"] == "normal"]
+                assert any(row["dtype"] is None and row["shape"] == "of a model" for row in having), pair
             assert {row["option"] for row in mine} >= set(pool.OPTIONS)  # each alone, too
             assert len({row["D"] for row in mine} - set(pool.WIDTHS)) > 1
             assert len({row["N"] for row in mine} - set(AXES["N"])) > 1
@@ -114,15 +123,15 @@ class TestDraw:
     @pytest.mark.parametrize(
         ("arrays", "runs", "in_one", "in_all"),
         [
-            ("numpy", 3, 0.9, 0.99),
-            pytest.param("torch", 3, 0.85, 0.98, marks=pytest.mark.slow),
-            pytest.param("jax", 5, 0.5, 0.89, marks=pytest.mark.slow),  # each size is compiled
+            ("numpy", 3, 0.78, 0.975),
+            pytest.param("torch", 3, 0.7, 0.95, marks=pytest.mark.slow),
+            pytest.param("jax", 5, 0.4, 0.77, marks=pytest.mark.slow),  # each size is compiled
         ],
     )
     def test_nearly_every_pair_of_values_comes_up_within_a_few_runs(self, arrays, runs, in_one, in_all):
         axes = dict(AXES_OF_SIZES)
         if arrays == "jax":
-            axes |= {"asked": [x for x in AXES["asked"] if x != "held"], "layout": ["in order"]}
+            axes |= {"asked": [x for x in AXES["asked"] if x not in ladder.NOT_IN_JAX], "layout": ["in order"]}
         pairs = {
             (a, x, b, y)
             for a, b in itertools.combinations(axes, 2)
@@ -151,9 +160,9 @@ class TestDraw:
         assert bool(found.left_out) == (budget < 60)
         assert drawn(0, budget=0).cases == ()
 
-    def test_single_values_come_first(self):
+    def test_combinations_and_single_values_come_first(self):
         for seed in range(3):
-            assert not [told for told in drawn(seed, budget=12).left_out if told.count(",") == 1]
+            assert not [x for x in drawn(seed, budget=15).left_out if "together" in x or x.count(",") == 1]
 
     def test_a_name_is_a_case_and_a_case_is_small(self):
         for case in drawn(1).cases:

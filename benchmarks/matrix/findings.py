@@ -59,7 +59,7 @@ INTEGERS = known(
     f"{JAX_NN}:971, probs.astype(key.dtype)",
 )
 BOOLEAN = known("a boolean bias is added as 0 and 1", GAP, ("refused: boolean bias",), f"{JAX_NN}:964")
-LSE_IN_HALF = ("lse of bfloat16*", "ladder: lse*, bfloat16", "ladder: lse*, float16")
+LSE_IN_HALF = ("lse of bfloat16*", "ladder: *lse*, bfloat16", "ladder: *lse*, float16")
 RATES = ("refused: dropout rate*",)
 VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
 DIVISION = "ZeroDivisionError"

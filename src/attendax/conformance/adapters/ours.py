@@ -14,7 +14,7 @@ def attention(
     from attendax import masks, scores
 
     allowed = [masks.causal(offset)] if is_causal else []
-    allowed += [masks.window(*window)] if window is not None else []
+    allowed += [masks.window(*window, offset)] if window is not None else []
     allowed += [masks.padding(key_lengths)] if key_lengths is not None else []
     allowed += [masks.segments(query_segment_ids, key_segment_ids)] if query_segment_ids is not None else []
     joined = mask if not allowed or mask is None else masks.dense(mask)

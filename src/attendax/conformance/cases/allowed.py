@@ -11,9 +11,10 @@ def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndar
     T, S, given = query.shape[-2], key.shape[-2], inputs.options
     i, j = np.arange(T)[:, None], np.arange(S)
     allowed = np.ones((T, S), bool)
+    begins = np.asarray(given.get("offset", 0))
+    i = i + (begins[..., None, None, None] if begins.ndim else begins)  # of the queries, among the keys (L4)
     if given.get("is_causal"):
-        begins = np.asarray(given.get("offset", S - T if causal_to_the_end else 0))
-        allowed = allowed & (j <= i + begins[..., None, None, None] if begins.ndim else j <= i + begins)
+        allowed = allowed & (j <= i + (S - T if causal_to_the_end else 0))
     if given.get("window") is not None:
         left, right = given["window"]
         allowed = allowed & ((left is None) | (j >= i - (left or 0))) & ((right is None) | (j <= i + (right or 0)))

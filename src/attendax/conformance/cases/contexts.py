@@ -6,7 +6,7 @@ What a compiler knows, such as the cotangent of ``out.sum()``, it computes with;
 from typing import Any
 
 from .case import FORWARD, Case
-from .given import NOTHING, Given, bias, case, mask
+from .given import CAUSAL, NOTHING, Given, bias, case, mask
 from .gradients import FORWARD_OVER, REVERSE_OVER
 
 SMALL: dict[str, Any] = {"B": 1, "N": 12, "G": 12, "T": 64, "S": 64, "D": 16, "V": 16}
@@ -35,13 +35,18 @@ def loss(how: str, *shape: int) -> Case:
 
 
 def known(
-    name: str, kind: str, direction: str = FORWARD, given: Given = NOTHING, sizes: dict[str, Any] = SMALL
+    name: str,
+    kind: str,
+    direction: str = FORWARD,
+    given: Given = NOTHING,
+    sizes: dict[str, Any] = SMALL,
+    least: str = "law",
 ) -> Case:
-    """An array is a constant of the compiled function."""
+    """An array is a constant of the compiled function; of torch a tensor that requires no gradient."""
     said = {"as given": "known", "ones": "of ones"}.get(kind, f"of {kind}")
     shown = {FORWARD: "", "second": "second order: "}.get(direction.partition(",")[0], f"{direction}: ")
     about = f"{name} is a constant in what is compiled" + (f", {direction}" if direction != FORWARD else "")
-    more: dict[str, Any] = {"constants": {name: kind}, "slack": GARBAGE, "least": "law"}
+    more: dict[str, Any] = {"constants": {name: kind}, "slack": GARBAGE, "least": least}
     return case(f"{shown}{name} {said}, {sizes['T']}", "L17", about, given, direction, **more, **sizes)
 
 
@@ -69,7 +74,12 @@ CONSTANTS = [
     known("bias", "as given", given=SLOPED_BIAS),
     known("weights", "as given", sizes=ODD, given=WEIGHTS),
 ]
+FROZEN = [
+    known(name, "as given", "gradient", CAUSAL, sizes=ODD | {"T": size, "S": size}, least="numbers")
+    for name, size in (("query", 64), ("key", 48), ("value", 40))
+]
 GRADIENTS = [
+    *FROZEN,
     known("query", "ones", "gradient"),
     known("key", "positions", "gradient"),
     known("value", "identity", "gradient"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from .case import FORWARD, GRADIENT, Case
-from .given import Given, case, words
+from .given import CAUSAL, NOTHING, Given, case, lengths, random_bias, random_mask, segments, words
 
 ONE_HOT = "key = key / 4; value = np.broadcast_to(np.eye(S, dtype=dtype), (B, G, S, S)).copy()\nquestion = "
 
@@ -13,13 +13,22 @@ def rate(of: float) -> Given:
     return words(f"dropout_rate={of}, dropout_rng=3")
 
 
-def dropout(name: str, about: str, question: str, direction: str = FORWARD, N: int = 3) -> Case:
+def dropout(name: str, about: str, question: str, direction: str = FORWARD, N: int = 3, given: Given = NOTHING) -> Case:
     """A question about dropout; the values are one-hot, so that the result is the weights."""
-    given: dict[str, Any] = {"needs": ("V != D",), "dtype": "float32", "T": 12, "S": 40, "V": 40, "N": N}
-    asked = Given(f"{ONE_HOT}{question!r}") & rate(0.4)
-    return case(f"dropout: {name}", "L10", about, asked, direction, judge="dropped", **given)
+    sizes: dict[str, Any] = {"needs": ("V != D",), "dtype": "float32", "T": 12, "S": 40, "V": 40, "N": N}
+    asked = Given(f"{ONE_HOT}{question!r}") & given & rate(0.4)
+    return case(f"dropout: {name}", "L10", about, asked, direction, judge="dropped", **sizes)
 
 
+BESIDE = {  # an option that dropout must not make a function forget
+    "causal": CAUSAL,
+    "mask": random_mask("(B, N, T, S)"),
+    "bias": random_bias("(1, N, T, S)"),
+    "key lengths": lengths("[9, 40]"),
+    "softcap and scale": words("softcap=1.5, scale=0.8"),
+    "window": words("window=(7, 5)"),
+    "segments": segments("[[0] * 5 + [1] * 7] * 2", "[[0] * 15 + [1] * 25] * 2"),
+}
 CASES = [
     case("dropout: rate 0", "L10", "the identity to the bit", rate(0.0), judge="dropped_none"),
     case("dropout: rate 1", "L10", "zeros", rate(1.0), judge="dropped_all", least="robust"),
@@ -29,4 +38,6 @@ CASES = [
     dropout("random key", "another key, another set", "other key"),
     dropout("gradient", "goes through the set that the forward kept", "gradient", GRADIENT),
     dropout("gradient, grouped heads", "each query head has its own set", "gradient", GRADIENT, N=6),
+    *(dropout(x, f"beside {x}", "position only", given=given) for x, given in BESIDE.items()),
+    *(dropout(f"gradient, {x}", f"beside {x}", "gradient", GRADIENT, given=given) for x, given in BESIDE.items()),
 ]

@@ -4,7 +4,21 @@ from typing import Any
 
 from .biases import BIAS, FULL_MASK
 from .case import Case
-from .given import CAUSAL, LSE, NOTHING, Given, bias, case, gradient, lengths, mask, random_bias, random_mask, words
+from .given import (
+    CAUSAL,
+    LSE,
+    NOTHING,
+    Given,
+    bias,
+    case,
+    gradient,
+    lengths,
+    mask,
+    random_bias,
+    random_mask,
+    segments,
+    words,
+)
 from .masks import MASK, SEGMENTS, SQUARE_SEGMENTS
 
 FORWARD_OVER, REVERSE_OVER = "second, forward over reverse", "second, reverse over reverse"
@@ -120,6 +134,8 @@ def mapped(name: str, about: str, lines: str, direction: str = "vmap", given: Gi
     return other(f"vmap: {name}", about, direction, given & Given(lines), **more)
 
 
+WIDE: dict[str, Any] = {"T": 80, "S": 80, "D": 16, "V": 24}
+TWO_PARTS, PADDED = segments("[[0] * 30 + [1] * 50] * 2"), lengths("[80, 60]")
 EXAMPLES: dict[str, Any] = {"leading": "AB", "A": 3}
 FIRST = "mapped = dict(query=0, key=0, value=0)"
 DIRECTIONS = [
@@ -128,6 +144,9 @@ DIRECTIONS = [
     other("jvp: bias", "the bias moves, too", "jvp", BIAS),
     other("jvp: mask with an empty row", "it does not move", "jvp", empty_row(3), least="robust"),
     other("jvp: lse", "lse moves, too", "jvp", LSE),
+    other("jvp: grouped heads and a mask", "of several blocks", "jvp", FULL_MASK, N=6, **WIDE),
+    other("jvp: key lengths and window", "of several blocks", "jvp", words("window=(50, 9)") & PADDED, **WIDE),
+    other("jvp: segments and scale", "of several blocks", "jvp", TWO_PARTS & words("scale=0.3"), **WIDE),
     other("second order: forward over reverse", "the Hessian times a direction", FORWARD_OVER),
     other("second order: reverse over reverse", "a gradient of a gradient", REVERSE_OVER),
     other(

@@ -5,6 +5,7 @@ have are parts of rows. A part is completed at random, several times, and the ro
 missing for its seconds.
 """
 
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -22,8 +23,10 @@ from .pool import (
     IN_ORDER,
     LENGTHS,
     LONG,
+    MODEL,
     NUMBERS,
     ODD,
+    OPTIONS,
     OTHER,
     OWN,
     SQUARE,
@@ -46,12 +49,16 @@ MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 
 MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
 LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
 SHARE = 1 / 10  # of the budget the most for one case
-TRIES = 64
-MOST_TOGETHER = 4
+TRIES = 32
+NOT_IN_JAX = ("held", "key lengths of 64 bits", "mask expanded")  # nothing is written to, has 64 bits, or strides
+MOST_TOGETHER = 5
+HEADS, WIDTH, TILE = 4, 32, 64  # at least, and more than, in the shape of a model
 DRAWS = {0: 60, 2: 2500, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
 Part = frozenset[tuple[str, Any]]
 Takes = Callable[[Case], bool]
-COMBINATIONS: tuple[Row, ...] = tuple({"together": x, "numbers": "normal", "dtype": None} for x in TOGETHER)
+COMBINATIONS: tuple[Row, ...] = tuple(
+    {"together": x, "numbers": "normal", "dtype": None, "shape": MODEL} for x in TOGETHER
+)
 LONGER = [frozenset(({"direction": x} | use).items()) for use in (*USES, *COMBINATIONS) for x in AXES["direction"]]
 
 
@@ -71,9 +78,12 @@ class Rung(NamedTuple):
     def shows(self, missing: set[Part], longer: set[Part]) -> set[Part]:
         """What is missing, pairs and what is longer, and in the row."""
         row, options = self.row, asked_of(self.row["asked"]).options
-        items = {x for x in row.items() if x[0] != "asked"} | {("asked", one) for one in row["asked"].split(AND)}
+        items = {x for x in row.items() if x[0] not in ("asked", "shape")} | {
+            ("asked", one) for one in row["asked"].split(AND)
+        }
         pairs = missing.intersection(map(frozenset, itertools.combinations(items, 2)))
         items |= {("option", x) for x in options} | {("together", x) for x in TOGETHER if {*x} <= {*options}}
+        items.add(("shape", row["shape"]))
         return pairs | {part for part in longer if part <= items}
 
 
@@ -101,6 +111,14 @@ class Drawing:
         axes = self.axes
         if "option" in part:
             axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in ASKED[x].options)}
+        if "shape" in part:
+            axes = self._of_a_model(axes, part)
+        if not all(axes.values()):
+            return
+        options = part.get("together", ())
+        if "dtype" in part and part.get("option", ALONE[0]) not in ALONE:
+            options = (part["option"],)
+        wanted = {y for x in missing if way in x for axis, y in x if axis == "together"} if options else set()
         fixed, chance = dict([way]) | part, self.rng.random
         free = [(axis, values) for axis, values in axes.items() if axis not in fixed]
         new = [tuple(x for x in values if frozenset({way, (axis, x)}) in missing) for axis, values in free]
@@ -109,19 +127,30 @@ class Drawing:
             row = fixed | {
                 axis: self.choice(some if some and chance() < 0.7 else values) for axis, values, some in both
             }
-            if "together" in part:
-                row["asked"] = self._together(part["together"])
-            if can_be(row) and (rung := self.rung(row)):
+            if options:
+                row |= {"asked": self._together(options, wanted), "numbers": "normal"}
+            if can_be(row) and (rung := self.rung(row)) and part.get("shape") in (None, rung.row["shape"]):
                 yield rung
 
-    def _together(self, options: tuple[str, ...]) -> str:
-        """A combination of some options, and of others by chance."""
-        names: dict[str, list[str]] = {}
-        for asked in self.axes["asked"]:
-            names.setdefault(ASKED[asked].options[0], []).append(asked)
+    def _of_a_model(self, axes: Axes, part: Row) -> Axes:
+        """The values of the axes that such a shape has: of lengths, all that may be."""
+        queries = FEW if "cache" in (part.get("option"), *part.get("together", ())) else (SQUARE, OTHER)
+        return axes | {
+            "B": axes["B"][:4],
+            "N": tuple(x for x in axes["N"] if x >= HEADS),
+            **{axis: tuple(x for x in axes[axis] if x == "D" or x >= WIDTH) for axis in "DV"},
+            "queries": tuple(x for x in axes["queries"] if x in queries or x not in AXES["queries"]),
+            "keys": tuple(x for x in axes["keys"] if x == "below 1,024" or (isinstance(x, int) and x > TILE)),
+        }
+
+    def _together(self, options: tuple[str, ...], wanted: set[tuple[str, str]]) -> str:
+        """A combination of some options, and of others by chance, of which more of what is wanted is likelier."""
+        names = _by_option(self.axes["asked"])
         others = [x for x in names if x not in ALONE]
         for _ in range(self.rng.randrange(MOST_TOGETHER)):
-            more = *options, self.choice(others)
+            two = self.choice(others), self.choice(others)
+            new = [sum((x, y) in wanted or (y, x) in wanted for y in options) for x in two]
+            more = *options, two[new[1] > new[0]]
             options = more if len(more) <= MOST_TOGETHER and fit(more) else options
         return AND.join(self.choice(names[option]) for option in options)
 
@@ -132,7 +161,7 @@ class Drawing:
         asked = asked_of(row["asked"])
         few = asked.from_the_first and not isinstance(row["keys"], int)  # fewer would see few of the keys
         T = T or self._length(row["keys"] if few else self.choice(self.lengths), row["edge"])
-        if row["queries"] == OTHER and T == S:
+        if (row["queries"] == OTHER and T == S) or ("cache" in asked.options and S < 2 * T):
             return None
         B, N, G, D = row["B"], row["N"], row["N"] // row["groups"], row["D"]
         sizes = {"B": B, "N": N, "G": G, "T": T, "S": S, "D": D, "V": D if row["V"] == "D" else row["V"]}
@@ -144,8 +173,9 @@ class Drawing:
             return None
         each = (70 + 0.2 * width) * (2 if row["direction"] == GRADIENT else 1) * (4 if held else 1)
         seconds = self.least + (pairs * each + numbers * 60) * 1e-9  # the reference and plain NumPy, as measured
-        edge = None if isinstance(row["keys"], int) else row["edge"]
-        return Rung({axis: x for axis, x in row.items() if axis in AXES} | {"edge": edge}, sizes, seconds)
+        large = N >= HEADS and min(D, sizes["V"]) >= WIDTH and min(S, S if "cache" in asked.options else T) > TILE
+        more = {"edge": None if isinstance(row["keys"], int) else row["edge"], "shape": MODEL if large else None}
+        return Rung({axis: x for axis, x in row.items() if axis in AXES} | more, sizes, seconds)
 
     def _length(self, scale: Any, edge: Any) -> int:
         """A length of a scale: beside a multiple of a block, or odd and not beside one; or the length that is given."""
@@ -171,7 +201,7 @@ def ladder(
 ) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent.
 
-    Single values come first, then long uses, combinations of options, other uses, and pairs of values.
+    Combinations of options come first, then single values, long uses, other uses, and pairs of values.
 
     Args:
         how: seed, budget and sizes; an axis whose size is given has no other.
@@ -183,8 +213,9 @@ def ladder(
     if not how.budget:
         return Ladder((), ())
     axes = _axes(how, level)
-    if arrays == "jax":  # nothing writes to its results, and calls without jit take long
-        axes |= {"asked": tuple(x for x in axes["asked"] if x != "held"), "layout": (IN_ORDER,)}  # nor has strides
+    if arrays == "jax":
+        asked = tuple(x for x in axes["asked"] if x not in NOT_IN_JAX)
+        axes |= {"asked": asked, "layout": (IN_ORDER,)}
     drawing = Drawing(how, axes, LEAST[arrays])
     found = _refused(drawing, offers, takes)
     _add_own(drawing)
@@ -204,6 +235,15 @@ def ladder(
     left_out = [part for part in parts if "direction" in part and frozenset(part.items()) in missing]
     told = tuple(", ".join(f"{axis} {x}" for axis, x in part.items()).removeprefix("direction ") for part in left_out)
     return Ladder(tuple({rung.case.name: rung.case for rung in found}.values()), told)
+
+
+@functools.lru_cache(maxsize=4)
+def _by_option(asked: tuple[str, ...]) -> dict[str, list[str]]:
+    return {x: [name for name in asked if ASKED[name].options == (x,)] for x in OPTIONS if x in _options(asked)}
+
+
+def _options(asked: tuple[str, ...]) -> set[str]:
+    return {ASKED[name].options[0] for name in asked}
 
 
 def _axes(how: How, level: str) -> Axes:
@@ -230,8 +270,9 @@ def _axes(how: How, level: str) -> Axes:
 
 def _parts(drawing: Drawing) -> list[Row]:
     """What a run should have, the first the most."""
-    options = {ASKED[x].options[0] for x in drawing.axes["asked"]}
-    axes = drawing.axes | {"option": options, "together": [x for x in TOGETHER if options.issuperset(x)]}
+    options = _options(drawing.axes["asked"])
+    axes: dict[str, Any] = drawing.axes | {"option": options, "shape": [MODEL]}
+    axes["together"] = [x for x in TOGETHER if options.issuperset(x)]
     longer = [{"direction": way} | use for use in (*USES, *COMBINATIONS) for way in drawing.axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
     parts = [part for part in longer + pairs if all(x in axes[axis] for axis, x in part.items())]
@@ -239,7 +280,7 @@ def _parts(drawing: Drawing) -> list[Row]:
     def rank(part: Row) -> int:
         if "direction" not in part:
             return 4
-        return 0 if len(part) == 2 else 1 if part.get("keys") == LONG else 2 if "together" in part else 3
+        return 0 if "together" in part else 1 if len(part) == 2 else 2 if part.get("keys") == LONG else 3
 
     return sorted((part for part in parts if not cannot(part)), key=lambda part: (rank(part), drawing.rng.random()))
 

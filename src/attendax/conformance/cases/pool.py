@@ -42,13 +42,28 @@ def asked_for(option: str, given: Given = NOTHING, holds: str = "0") -> Asked:
     return Asked((option,), given, holds)
 
 
-SHAPES = {f"({', '.join(x)})": " * ".join(x).replace("1 * ", "") for x in ("B1TS", "B11S", "1NTS", "BNTS", "TS")}
-LENGTHS_OF_KEYS = Given('key_lengths = rng.integers(S // 2, S + 1, B).astype("int32")', "key_lengths=key_lengths")
+SHAPES = {
+    f"({', '.join(x)})": " * ".join(x).replace("1 * ", "")
+    for x in ("B1TS", "B11S", "1NTS", "BNTS", "TS", "11TS", "1N1S", "111S")
+}
+LENGTHS_OF_KEYS, LENGTHS_OF_64_BITS = (
+    Given(
+        f'key_lengths = rng.integers(S // 2, S + 1, B).astype("{x}"); key_lengths[2:3] = 1', "key_lengths=key_lengths"
+    )
+    for x in ("int32", "int64")
+)
 SEGMENTS = Given(
     """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :3] = 0, 1, 2
 key_segment_ids.sort(); query_segment_ids = key_segment_ids if T == S else np.sort(rng.integers(0, 3, (B, T)))
 query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))""",
     "query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids",
+)
+MIXED = Given(  # of twelve segments, in any order; each is among the keys
+    """key_segment_ids = rng.integers(0, min(12, S), (B, S)); key_segment_ids[:, : min(12, S)] = np.arange(min(12, S))
+key_segment_ids = rng.permuted(key_segment_ids, axis=1)
+query_segment_ids = key_segment_ids if T == S else rng.integers(0, min(12, S), (B, T))
+query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))""",
+    SEGMENTS.call,
 )
 CACHE = Given(
     'offset = rng.integers(S // 2, S - T + 1, B).astype("int32"); key_lengths = offset + np.int32(T)',
@@ -59,6 +74,8 @@ SIDE = "max(T - S, 0) + S // 4 + 1"  # which leaves no row empty
 SOFTCAP, SCALE, TO_THE_LEFT = map(words, ("softcap=1.5", "scale=1.7 * D**-0.5", f"window=({SIDE}, 0)"))
 SEEN = "mask[..., ::3] = True"  # so that no row is empty, beside a window either
 MASKS = {x: mask(f"rng.random({x}) < 0.6; {SEEN}") for x in SHAPES}
+MASK_EXPANDED = mask(f"rng.random((B, 1, 1, S)) < 0.6; {SEEN}; mask = np.broadcast_to(mask, (B, N, T, S))")
+LEFT_PADDING = mask("np.arange(S) >= rng.integers(0, 3 * S // 4 + 1, (B, 1, 1, 1)); mask[0, ..., : 3 * S // 4] = False")
 BIASES = {x: bias(f"2 * rng.standard_normal({x}); bias = bias.astype(dtype)") for x in SHAPES}
 LONGER, PART = "(B, 1, T + 3, S + 5)", "[:, :, 3:, 5:]"
 MASK_CUT = mask(f"(rng.random({LONGER}) < 0.6){PART}; {SEEN}")
@@ -68,16 +85,22 @@ ASKED = {
     "plain": asked_for("plain"),
     "causal": asked_for("causal", CAUSAL),
     "key lengths": asked_for("key lengths", LENGTHS_OF_KEYS),
+    "key lengths of 64 bits": asked_for("key lengths", LENGTHS_OF_64_BITS),
     **{f"mask {x}": asked_for("mask", MASKS[x], n) for x, n in SHAPES.items()},
     f"mask {CUT}": asked_for("mask", MASK_CUT, "B * T * S"),
+    "mask expanded": asked_for("mask", MASK_EXPANDED, "B * N * T * S"),
+    "left padding": asked_for("left padding", LEFT_PADDING),
     **{f"bias {x}": asked_for("bias", BIASES[x], n) for x, n in SHAPES.items()},
     f"bias {CUT}": asked_for("bias", BIAS_CUT, "B * T * S"),
     "softcap": asked_for("softcap", SOFTCAP),
+    "softcap of 50": asked_for("softcap", words("softcap=50.0")),
     "scale": asked_for("scale", SCALE),
     "scale below 0": asked_for("scale", words("scale=-0.3")),
     "window": asked_for("window", words(f"window=({SIDE}, {SIDE})")),
     "window to the left": asked_for("window", TO_THE_LEFT),
+    "window to the right": asked_for("window", words("window=(max(T - S, 0) + 2, S // 2 + 3)")),
     "segments": asked_for("segments", SEGMENTS),
+    "segments in any order": asked_for("segments", MIXED),
     "sinks": asked_for("sinks", SINKS),
     "lse": asked_for("lse", LSE),
     "held": asked_for("held"),
@@ -87,7 +110,8 @@ ALONE = ("plain", "held")
 AND = " and "  # between the options of a combination
 APART = (  # a row might see no key
     {"key lengths", "segments"}, {"key lengths", "window"}, {"cache", "segments"},
-    {"cache", "causal"}, {"cache", "key lengths"},  # these say the same
+    {"cache", "causal"}, {"cache", "key lengths"}, {"left padding", "mask"},  # these say the same
+    *({"left padding", x} for x in ("causal", "key lengths", "window", "segments", "cache")),
 )  # fmt: skip
 COTANGENT = "rng.standard_normal(query.shape[:-1] + value.shape[-1:])"
 MATCHING = "np.repeat(key, N // G, 1)[:, :, np.arange(T) % max(S // 2, 1)]"  # a key that each query may look at
@@ -124,8 +148,9 @@ LAYOUTS[IN_ORDER] = ""
 SHORT = (8, 16, 32, 48)
 LONG, FAR, SQUARE, OTHER, ODD = "from 2,048", "from 8,192", "T = S", "T != S", "odd"
 LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 32768)}
-FEW = (1, 4, 16)
-WIDTHS = (64, 16, 32, 40, 48, 72, 80, 96, 100, 112, 128, 160, 192, 256, 320, 576)
+FEW = (1, 4, 16, 80)
+MODEL = "of a model"  # several heads, and more than a tile of queries and keys
+WIDTHS = (64, 16, 32, 40, 48, 72, 80, 96, 100, 112, 128, 160, 192, 256, 320, 512, 576)
 OWN = {"D": range(8, 577, 8), "N": range(2, 97)}  # each run has some that no list names
 Row = dict[str, Any]
 Axes = dict[str, tuple[Any, ...]]
@@ -160,6 +185,9 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
     *({"queries": SQUARE, "keys": S} for S in SHORT),
     *({"option": option, "keys": "from 1,024", "numbers": "normal"} for option in OPTIONS),  # where it shows
     *({"option": option, "dtype": dtype} for option in OPTIONS for dtype in AXES["dtype"]),
+    *({"option": option, "shape": MODEL} for option in OPTIONS),
+    *({"dtype": dtype, "shape": MODEL, "asked": asked} for dtype in AXES["dtype"] for asked in ("plain", "causal")),
+    *({"groups": groups, "shape": MODEL} for groups in AXES["groups"]),
 )
 
 
@@ -193,7 +221,7 @@ def can_be(row: Row) -> bool:
     if "segments" in asked.options and len(asked.options) > 1:  # what is left of a segment
         if asked.from_the_first and (row["queries"] != SQUARE or "mask" in asked.options):
             return False
-        if "mask" in asked.options and isinstance(row["keys"], int):
+        if "mask" in asked.options and (isinstance(row["keys"], int) or "any order" in row["asked"]):
             return False
     return numbers not in OF_FLOAT32 or not asked.hides
 

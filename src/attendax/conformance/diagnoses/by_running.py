@@ -189,10 +189,10 @@ def _bound(axis: str, right: int, wrong: int, trial: Trial, at: Callable[[int], 
     while wrong - right > 1:
         half = (right + wrong) // 2
         right, wrong = (half, wrong) if _is_right_at(trial, at(half)) else (right, half)
-    last = at(right)[axis]
-    if _is_right_at(trial, at(wrong + 1)) and not _is_right_at(trial, at(2 * wrong)):
+    last, own = at(right)[axis], (SIZES | trial.case.sizes)[axis]  # what is said must hold of this call, too
+    if own % at(wrong)[axis] == 0 and _is_right_at(trial, at(wrong + 1)) and not _is_right_at(trial, at(2 * wrong)):
         return f"{axis} is a multiple of {at(wrong)[axis]}"
-    if right > 1 and _is_right_at(trial, at(2 * right)) and not _is_right_at(trial, at(2 * right + 1)):
+    if right > 1 and own % last and _is_right_at(trial, at(2 * right)) and not _is_right_at(trial, at(2 * right + 1)):
         return f"{axis} is no multiple of {last}"
     return "V > D" if axis == "V" and last == (SIZES | trial.case.sizes)["D"] else f"{axis} > {last}"
 

@@ -11,7 +11,7 @@ from ..cases.case import FORWARD, GRADIENT, HELD, SIZES, Case
 from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
-from ..judge.verdicts import CHANGES, Verdict
+from ..judge.verdicts import CHANGES, WROTE, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_running, of_formulas, of_inputs, of_packs, of_pairs
 from .causes import (
@@ -117,9 +117,10 @@ def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
 def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How) -> list[Cause]:
     """What is seen by calling again, before anything else is thought of: a race fits many a reason for once."""
     causes = []
-    for outcome in [o for o in left if o.case.judge == "unwritten" and o.finding.leaf]:
-        name = f"writes to {outcome.finding.leaf}"
-        causes.append(cause_of(name, take(left, {outcome.case.name}), 1))
+    wrote = [o for o in left if o.finding.message.startswith(WROTE)]
+    for leaf in sorted({str(o.finding.leaf) for o in wrote}):
+        names = {o.case.name for o in wrote if o.finding.leaf == leaf}
+        causes.append(cause_of(f"writes to {leaf}", take(left, names), len(names)))
     if taken := take(left, {o.case.name for o in left if o.finding.message.startswith(CHANGES)}):
         causes.append(cause_of(CHANGES, taken, len(taken)))
     zeros = {name for name, trial in trials.items() if by_numbers.is_all_zeros(trial)}

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 
-from .shared import after_more_calls, called, filled, freed, with_arrays_of
+from .shared import after_more_calls, called, changed, filled, freed, with_arrays_of
 
 HEADER = "import numpy as np"
 stack, concat, ints = np.stack, np.concatenate, np.int32
@@ -29,6 +29,13 @@ def placed(device):
 def is_lack(error: Exception) -> bool:
     """No error but NotImplementedError says so."""
     return False
+
+
+@contextlib.contextmanager
+def watched(arrays):
+    """Gives a function: the names of the arrays that were written to since."""
+    before = {name: x.copy() for name, x in arrays.items()}
+    yield lambda: [name for name, x in arrays.items() if changed(before[name], x)]
 
 
 def poison(arrays):

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import torch
 
-from .shared import after_more_calls, called, filled, freed, loss_of, with_arrays_of
+from .shared import after_more_calls, called, changed, filled, freed, loss_of, memory, with_arrays_of
 
 HEADER = "import contextlib\n\nimport numpy as np\nimport torch"
 stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
@@ -45,11 +45,33 @@ def is_lack(error: Exception) -> bool:
 
 
 def tensor(array):
-    """A tensor of the same numbers; bfloat16 by way of float32, which holds it."""
+    """A tensor of the same numbers, and of a view the same view; bfloat16 by way of float32, which holds it."""
     narrow = str(array.dtype) == "bfloat16"
-    made = torch.from_numpy(np.array(array, np.float32 if narrow else array.dtype))
+    whole, steps = memory(array)
+    made = torch.from_numpy(np.array(whole, np.float32 if narrow else array.dtype))
     made = made.to(torch.get_default_device())
-    return made.to(torch.bfloat16) if narrow else made
+    made = made.to(torch.bfloat16) if narrow else made
+    return made if steps is None else made.as_strided(array.shape, steps)
+
+
+@contextlib.contextmanager
+def watched(arrays):
+    """Gives a function: the names of the arrays whose tensors were written to since."""
+    global tensor
+    made, plain = [], tensor
+
+    def noted(array):
+        made.append((array, plain(array)))
+        return made[-1][1]
+
+    def written():
+        return [k for k, x in arrays.items() if any(array is x and changed(x, to_numpy(t)) for array, t in made)]
+
+    tensor = noted
+    try:
+        yield written
+    finally:
+        tensor = plain
 
 
 def to_numpy(x):

@@ -37,6 +37,20 @@ def after_more_calls(run, arrays, to_array, prefix=""):
     return then | {f"held {k.removeprefix('grad ')}": to_array(x) for k, x in first.items()}
 
 
+def memory(x):
+    """The numbers of a view with what lies between, in a row, and the steps of its axes; or the whole, and None."""
+    steps = [step // x.itemsize for step in x.strides]
+    if not x.size or x.flags.c_contiguous or min(x.strides) < 0 or any(step % x.itemsize for step in x.strides):
+        return np.ascontiguousarray(x), None
+    whole = 1 + sum((n - 1) * step for n, step in zip(x.shape, steps, strict=True))
+    return np.lib.stride_tricks.as_strided(x, (whole,), (x.itemsize,)), steps
+
+
+def changed(before, now):
+    """Whether numbers are others; NaN is NaN."""
+    return not ((before == now) | ((before != before) & (now != now))).all()
+
+
 def freed(arrays):
     """The shapes of results, scores and gradients that are small: what a function may find in memory that it gets."""
     shapes = {x.shape for x in arrays.values()}

@@ -14,7 +14,7 @@ from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsoun
 from .dropout import dropped, dropped_all, dropped_none
 from .tolerances import MOST
 from .trial import Trial
-from .verdicts import CHANGES, Finding, Verdict
+from .verdicts import CHANGES, WROTE, Finding, Verdict
 
 ONE_QUERY = "a single query (T = 1) sees all keys"
 HOPELESS = 1e-4  # no rounding error is larger, unless nearly as much is allowed
@@ -193,7 +193,7 @@ def unwritten(trial: Trial) -> Finding:
     after = trial.run(direction="unwritten")
     for name, x in before.items():
         if (differ := x != after[name]).any():
-            return at(Verdict.WRONG, f"the call wrote to {name}", name, differ, x, after[name])
+            return at(Verdict.WRONG, f"{WROTE} {name}", name, differ, x, after[name])
     return Finding(Verdict.OK)
 
 

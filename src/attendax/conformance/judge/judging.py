@@ -14,7 +14,7 @@ from ..worker.errors import Died, Failed, NoNumbers, first_line
 from .forms import can_be_asked
 from .judges import JUDGES
 from .trial import Trial
-from .verdicts import Finding, Verdict
+from .verdicts import WROTE, Finding, Verdict
 
 # Sizes of the plainest call that has a trait, from its own.
 NEEDED: dict[str, Callable[[dict[str, int]], dict[str, int]]] = {
@@ -53,7 +53,10 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
     if lack := _found_lacking(implementation, case, trial):
         return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
     try:
-        return JUDGES[case.judge](trial), trial.got
+        finding = JUDGES[case.judge](trial)
+        if trial.wrote and not finding.verdict.fails:
+            finding = Finding(Verdict.WRONG, f"{WROTE} {trial.wrote[0]}", trial.wrote[0])
+        return finding, trial.got
     except NotImplementedError as error:
         return Finding(Verdict.NOT_OFFERED, str(error) or first_line(error), refused=True), {}
     except NoNumbers as found:

@@ -24,12 +24,13 @@ class Trial:
         self.inputs = case.inputs(self.how.seed, self.dtype)
         self.got: Leaves = {}  # what a call gave, for a diagnosis
         self.again: Leaves | None = None  # and what the same call gave another time
+        self.wrote: list[str] = []  # the arrays that calls wrote to
         self.kept = True  # whether the inputs are those of the case
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
         """What the implementation gives: leaves of NumPy arrays."""
         inputs, direction = inputs or self.inputs, direction or self.case.direction
-        found = call(self.implementation, inputs, direction)
+        found = call(self.implementation, inputs, direction, self.wrote)
         if self.case.judge not in ("value", "refused", "unwritten") and direction in ("forward", "eager"):
             query, value = inputs.arrays["query"], inputs.arrays["value"]
             shapes = {"out": query.shape[:-1] + value.shape[-1:], "lse": query.shape[:-1]}

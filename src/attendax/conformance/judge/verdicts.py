@@ -4,6 +4,7 @@ import enum
 from typing import NamedTuple
 
 CHANGES = "a result changes when the function is called again"  # how a message of it begins
+WROTE = "the call wrote to"  # and of this
 
 
 class Verdict(enum.StrEnum):

@@ -15,9 +15,13 @@ from .errors import NoNumbers as NoNumbers
 from .errors import first_line, text_of
 from .process import Remote
 
+WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
 
-def call(implementation: Implementation, inputs: Inputs, direction: str) -> Leaves:
+
+def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: list[str] | None = None) -> Leaves:
     """What the implementation gives in a direction: NumPy arrays by name. The only place where it is run.
+
+    The names of the caller's arrays that it wrote to are added to ``wrote``.
 
     Raises:
         NotImplementedError: it, or its framework, has nothing of the kind, and says so in words.
@@ -26,8 +30,12 @@ def call(implementation: Implementation, inputs: Inputs, direction: str) -> Leav
     """
     request = asked(inputs, direction)
     if isinstance(implementation.attend, Remote):
-        return implementation.attend.ask(request, implementation.device)
-    return answer(implementation, request)
+        found = implementation.attend.ask(request, implementation.device)
+    else:
+        found = answer(implementation, request)
+    if wrote is not None:
+        wrote += [leaf.removeprefix(WROTE) for leaf in found if leaf.startswith(WROTE)]
+    return {leaf: x for leaf, x in found.items() if not leaf.startswith(WROTE)}
 
 
 def answer(implementation: Implementation, request: Request) -> Leaves:
@@ -47,7 +55,9 @@ def answer(implementation: Implementation, request: Request) -> Leaves:
     with warnings.catch_warnings(), context, module.placed(implementation.device), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            found = function(attend, request.arrays, request.options, **given)
+            with module.watched(_mutable(request, name, implementation.arrays)) as written:
+                found = function(attend, request.arrays, request.options, **given)
+                wrote = written()
         except NotImplementedError as error:
             if not text_of(error).strip():
                 raise Failed.by(error) from error
@@ -58,7 +68,16 @@ def answer(implementation: Implementation, request: Request) -> Leaves:
             if module.is_lack(error):
                 raise NotImplementedError(first_line(error)) from error
             raise Failed.by(error) from error
-    return {leaf: _numbers(leaf, x) for leaf, x in found.items()}
+    marks = {f"{WROTE}{leaf}": np.array(True) for leaf in wrote}
+    return {leaf: _numbers(leaf, x) for leaf, x in found.items()} | marks
+
+
+def _mutable(request: Request, name: str, arrays: str) -> Leaves:
+    """The caller's arrays, by their names, in directions in which the kit itself writes to none."""
+    if name not in ("forward", "eager", *["gradient"] * (arrays == "numpy")):
+        return {}
+    given = request.arrays | request.options | request.known
+    return {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
 
 
 def asked(inputs: Inputs, direction: str) -> Request:
