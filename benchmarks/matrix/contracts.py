@@ -153,7 +153,9 @@ DOCUMENTED = {
             f"{ONNX}:229-237",
         ),
         Documented(
-            ("scale negative",), "Q and K are each multiplied by √scale, as the operator is defined", f"{ONNX}:207, 344"
+            ("scale negative", "*ladder: *scale below 0*"),
+            "Q and K are each multiplied by √scale, as the operator is defined",
+            f"{ONNX}:207, 344",
         ),
         Documented(
             ("refused: batch of 1 beside 2", "refused: heads of the values"),
@@ -174,7 +176,9 @@ DOCUMENTED = {
         Documented(("refused: mask of integers",), "an attn_mask that is not boolean is added", f"{ONNX}:276-280"),
         Documented(("refused: key length*",), COMPARED, f"{ONNX}:298"),
         Documented(
-            ("scale negative",), "Q and K are each multiplied by √scale, as the operator is defined", f"{ONNX}:207, 344"
+            ("scale negative", "*ladder: *scale below 0*"),
+            "Q and K are each multiplied by √scale, as the operator is defined",
+            f"{ONNX}:207, 344",
         ),
         Documented(
             ("refused: batch of 1 beside 2", "refused: heads of the values"),

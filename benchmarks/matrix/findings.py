@@ -84,10 +84,17 @@ TOKAMAX = (
     known(
         "a local window raises where T != S",
         CRASH,
-        ("window wider than the keys", "window with a mask", "empty row by a window", "leak: NaN outside the window"),
+        (
+            "window wider than the keys",
+            "window with a mask",
+            "empty row by a window",
+            "leak: NaN outside the window",
+            "*ladder: *window*",
+        ),
         f"{API}:161, k_indices = jnp.arange(key.shape[-3])",
         "`k_start` and `k_end` of a mask are bounds for each query, but `local_window_size` makes them with the number "
         "of keys, so that any call with T != S raises a broadcasting error. `jnp.arange(query.shape[-3])` is meant.",
+        "shape",
     ),
     known(
         "reverse over reverse raises",
@@ -288,7 +295,13 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "With S = 0, `jnp.max(attn_weights, axis=-1)` has no identity and raises ValueError; the sum over no keys "
             "is 0, as the last lines of the scan would give.",
         ),
-        known("a causal row without any key is NaN", GAP, ("*causal, more queries",), "causal_flash_attention.py:48"),
+        known(
+            "a causal row without any key is NaN",
+            GAP,
+            ("*causal, more queries", "*ladder: *causal*"),
+            "causal_flash_attention.py:48",
+            found="NaN",
+        ),
         known("float64 is off by its epsilon of 1e-10", GAP, ("*float64*",), f"{FLASH}:13 and 45"),
     ),
     "tokamax-xla": TOKAMAX,

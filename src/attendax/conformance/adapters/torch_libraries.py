@@ -30,6 +30,8 @@ def torch_mha(
     if (mask is not None and mask.is_floating_point()) or (bias is not None and bias.dtype == torch.bool):
         raise NotImplementedError("attn_mask is a mask where boolean and a bias where floating")
     (*batch, heads, length, width), padding = query.shape, None
+    if heads * width > 4096:
+        raise NotImplementedError("no layer wider than 4,096: its weights are the square of it")
     full = (*batch, heads, length, key.shape[-2])
     if mask is not None and mask.ndim == 4 and mask.shape[:3] == (*batch, 1, 1):
         mask, padding = None, mask[:, 0, 0].logical_not()

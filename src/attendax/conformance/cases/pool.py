@@ -223,7 +223,7 @@ def can_be(row: Row) -> bool:
             return False
         if "mask" in asked.options and (isinstance(row["keys"], int) or "any order" in row["asked"]):
             return False
-    return numbers not in OF_FLOAT32 or not asked.hides
+    return numbers not in OF_FLOAT32 or not (asked.hides or "scale=-" in asked.given.call)
 
 
 def cannot(part: Row) -> bool:
