@@ -123,9 +123,9 @@ class TestDraw:
     @pytest.mark.parametrize(
         ("arrays", "runs", "in_one", "in_all"),
         [
-            ("numpy", 3, 0.78, 0.975),
-            pytest.param("torch", 3, 0.7, 0.95, marks=pytest.mark.slow),
-            pytest.param("jax", 5, 0.4, 0.77, marks=pytest.mark.slow),  # each size is compiled
+            ("numpy", 3, 0.7, 0.96),
+            pytest.param("torch", 3, 0.65, 0.93, marks=pytest.mark.slow),
+            pytest.param("jax", 5, 0.38, 0.75, marks=pytest.mark.slow),  # each size is compiled
         ],
     )
     def test_nearly_every_pair_of_values_comes_up_within_a_few_runs(self, arrays, runs, in_one, in_all):
@@ -244,7 +244,7 @@ class TestRight:
     def test_no_row_is_empty(self, seed):
         """Of options that hide keys: together they might hide all."""
         for case in drawn(seed).cases:
-            if pool.asked_of(pool.NAME.fullmatch(case.name)[2]).hides and scores_of(case) < 2**22:
+            if pool.asked_of(pool.NAME.fullmatch(case.name)[2]).hides and scores_of(case) < 2**18:
                 assert not right.empty_rows(case.inputs(seed, "float32")).any(), case.name
 
 

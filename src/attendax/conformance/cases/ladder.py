@@ -113,6 +113,12 @@ class Drawing:
             axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in ASKED[x].options)}
         if "shape" in part:
             axes = self._of_a_model(axes, part)
+        if part.get("keys") == FAR:  # for few queries alone, and few of the rest
+            axes = axes | {
+                "queries": tuple(x for x in axes["queries"] if x in FEW),
+                "B": axes["B"][:2],
+                "N": axes["N"][:4],
+            }
         if not all(axes.values()):
             return
         options = part.get("together", ())
