@@ -82,7 +82,6 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]
         if "sinks" in inputs.arrays
         else np.full((), -np.inf, compute_dtype)
     )
-    sinks = sinks.reshape((1,) * (largest.ndim - sinks.ndim) + sinks.shape)  # JAX may be told to promote no ranks
     largest = xp.maximum(largest, sinks)
     powers, of_sink = step(xp.exp(step(scores - largest))), step(xp.exp(step(sinks - largest)))
     total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
@@ -203,7 +202,7 @@ def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
     def run(inputs: Inputs) -> Leaves:
         given = {k: x for k, x in inputs.extra.items() if k in ("cotangent", "lse_cotangent", "tangents")}
         given |= {k: x for k, x in inputs.options.items() if k == "mask"}
-        with jax.enable_x64(inputs.arrays["query"].dtype == np.float64):
+        with jax.enable_x64(inputs.arrays["query"].dtype == np.float64), jax.numpy_rank_promotion("allow"):
             if not compiled:
                 compiled.append(jax.jit(functools.partial(_differentiated, name, style, inputs, jax)))
             found = compiled[0](dict(inputs.arrays), given)

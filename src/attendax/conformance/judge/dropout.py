@@ -36,6 +36,8 @@ def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, rate: 
     """What stands where something is kept, in words."""
     if not kept.any() or np.abs(got[~kept]).max(initial=0.0) > 1e-4:
         return "a weight is neither 0 nor p / (1 - rate)"
+    if not weights[kept].all():
+        return "what no query looks at is kept"
     factor = float(np.median(got[kept] / weights[kept]))
     if np.abs(got[kept] - factor * weights[kept]).max() > 1e-4:
         return "a weight is neither 0 nor p / (1 - rate)"
