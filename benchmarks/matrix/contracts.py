@@ -48,9 +48,15 @@ TOKAMAX = (
     zero_times(f"{TOKAMAX_BASE}:633, einsum of weights and values"),
     broadcast('tokamax/_src/ops/attention/api.py:87, Bool[Array, "*#B #N #T #S"]'),
     Documented(
-        ("softcap, then bias", "gradient: bias after a softcap"),
+        (
+            "softcap, then bias",
+            "gradient: bias after a softcap",
+            "*ladder: *softcap*bias (*",
+            "*ladder: *bias (*softcap*",
+        ),
         '"logits_soft_cap * tanh(logits / logits_soft_cap), where logits are scale * query @ key.T + bias"',
         "tokamax/_src/ops/attention/api.py:116-118",
+        "off by",
     ),
     Documented(("refused: key length too long", "refused: key length negative"), COMPARED, f"{TOKAMAX_BASE}:53"),
 )

@@ -82,6 +82,8 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             WRONG,
             (
                 "*causal and mask (*1, S)*",
+                "ladder: * 1, S)*causal*",
+                "ladder: *causal* 1, S)*",
                 "bias of finfo.min under a causal mask",
             ),
             f"{ONNX}:69 and 258, the length of the queries is read from the mask's shape",

@@ -66,10 +66,14 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]
     rounding = Rounding(xp, compute_dtype, style)
     step = rounding.step
     q, k, v = (x.astype(compute_dtype) for x in (query, key, value))
+    by_head = rounding.product
     if q.ndim > 2 and k.shape[-3] != q.shape[-3]:
-        k, v = (xp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+        if xp is np:
+            k, v = (xp.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+        else:
+            by_head = functools.partial(_in_groups, rounding.product)
     scale = compute_dtype(inputs.options.get("scale", 1 / np.sqrt(q.shape[-1])))
-    products = rounding.product(step(q * scale), k.swapaxes(-1, -2))
+    products = by_head(step(q * scale), k.swapaxes(-1, -2))
     cap = inputs.options.get("softcap")
     scores = products if cap is None else step(compute_dtype(cap) * xp.tanh(products / compute_dtype(cap)))
     slope = 1 if cap is None else 1 - xp.tanh(products / compute_dtype(cap)) ** 2  # of the scores in the products
@@ -87,12 +91,23 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]
     total = step(powers.sum(axis=-1, keepdims=True) + of_sink)
     weights = step(powers / xp.where(total == 0, 1, total))
     rounded = (weights * kept).astype(query.dtype).astype(compute_dtype)
-    out = rounding.product(rounded, v).astype(query.dtype)
+    out = by_head(rounded, v).astype(query.dtype)
     lse = step(largest + xp.log(total))[..., 0]
     return dict(
         q=q, k=k, v=v, scale=scale, products=products, slope=slope, weights=weights, out=out, lse=lse,
         compute_dtype=compute_dtype, rounding=rounding, share=step(of_sink / xp.where(total == 0, 1, total)),
     )  # fmt: skip
+
+
+def _in_groups(product: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    """Of x (..., N, T, K) and y (..., G, K, M), the queries of a group side by side, as in ``jax.nn``.
+
+    The gradient of y is one sum over them all, which rounds more than a sum of sums does.
+    """
+    *lead, N, T, K = x.shape
+    G = y.shape[-3]
+    found = product(x.reshape(*lead, G, N // G * T, K), y)
+    return found.reshape(*lead, N, T, found.shape[-1])
 
 
 def gradient(inputs: Inputs, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
