@@ -97,8 +97,9 @@ def beside_shard_map(results: Results) -> str:
 
 
 def libraries_at_fault(results: Results) -> str:
-    """In how many libraries the kit found causes of faults."""
+    """In how many other libraries the kit found causes of faults."""
     names = {report["name"] for report in results.conformance["reports"] if report["causes"]}
+    names = {name for name in names if not name.startswith("attendax")}
     return str(len({next((first for first in FIRST_NAMES if name.startswith(first)), name) for name in names}))
 
 

@@ -26,6 +26,7 @@ from .tables import matrix_markdown, matrix_terminal, reports_json
 
 OWN = "attendax"
 PASSED_ON = ("level", "dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
+FOLDER = re.compile(r"^import sys\nsys\.path\.insert\(0, .*\)\n", re.MULTILINE)  # of a module that is not installed
 ON_A_GPU = ("cudnn", "mosaic", "triton")
 
 
@@ -142,6 +143,7 @@ def _why(status: int, last: str, case: str) -> str:
 
 def anonymous(words: str) -> str:
     """Without the paths and addresses of this machine."""
+    words = FOLDER.sub("", words)
     words = re.sub(r"(?:[A-Za-z]:)?[/\\][^\s'\"`,;:()]*[/\\]site-packages[/\\]", "", words)
     for place in (sys.prefix, str(Path.cwd()), str(Path.home()), tempfile.gettempdir()):
         if len(place) > 1:
