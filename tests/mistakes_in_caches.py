@@ -17,6 +17,12 @@ MISTAKES = [
     Mistake("cache: a block in the middle", CAUSAL, "(j <= i + (S - T if np.any(begins) else 0))"),
     # every batch begins where the first does
     Mistake("cache: filled in part", BEGINS, "begins = np.ravel(offset)[0]"),
+    # the queries are thought to be the last of what is filled
+    Mistake(
+        "cache: filled beyond the block",
+        BEGINS,
+        BEGINS.replace("np.asarray(offset)", "(np.asarray(offset) if key_lengths is None else key_lengths - T)"),
+    ),
     # of one query, the key heads are tiled
     Mistake(
         "cache: grouped heads",

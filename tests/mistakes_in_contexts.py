@@ -81,6 +81,18 @@ GRADIENTS = [
     after("gradient: bias known, 64", BACKWARD, SLOPES, "bias = bias[:1]"),
     after("gradient: weights known, 64", GRAD_QUERY, "16 < q.shape[-1] < 32", "grad_query[..., 16:] = 0"),
 ]
+# of one array in several places, its parts are read in another order, or it is thought to have one gradient
+ITSELF = [
+    given("one array for query, key and value", "if query is key is value:", "    value = value[..., ::-1]"),
+    given("one array for query, key", "if query is key and key is not value:", "    key = key[..., ::-1, :]"),
+    after("gradient: one array for query, key and value", GRAD_KEY, "query is key is value", "grad_key = 0 * grad_key"),
+    after(
+        "gradient: one array for query, key",
+        GRAD_KEY,
+        "query is key and key is not value",
+        "grad_key = 0 * grad_key",
+    ),
+]
 # what an array held is remembered with the array
 ANEW = [
     given(
@@ -91,4 +103,4 @@ ANEW = [
     )
     for name in ("mask", "bias")
 ]
-MISTAKES = [*LOSSES, *FORWARD, *GRADIENTS, *ANEW]
+MISTAKES = [*LOSSES, *FORWARD, *GRADIENTS, *ITSELF, *ANEW]

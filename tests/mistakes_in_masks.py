@@ -105,6 +105,12 @@ WINDOWS = [
     Mistake("window to the right", "left, right = window\n", "left, right = window[0] or 0, window[1]\n"),
     Mistake("window of one", "if left is not None:", "if left:"),
     Mistake("window wider than the keys", "side is not None and side < 0", "side is not None and not 0 <= side < S"),
+    # positions of 32 bits
+    Mistake(
+        "window of the largest int32",
+        "left, right = window\n",
+        "left, right = window\n        i, j = i.astype(np.int32), j.astype(np.int32)\n",
+    ),
     Mistake("window, causal", "if is_causal:", "if is_causal and window is None:"),
     Mistake("window with a mask", "    if window is not None:\n", "    if window is not None and mask is None:\n"),
     Mistake("window with a mask", "left, right = window\n", "left, right = window\n        i = i + S - T\n"),
@@ -136,6 +142,8 @@ PADDING = [
         "            (np.diff(ids, prepend=ids[:, :1]) != 0).cumsum(axis=-1) for ids in (query_ids, key_ids)\n"
         "        )\n        allowed",
     ),
+    # an id below 0 means padding
+    Mistake("segments, ids below 0", SEGMENTS, f"({SEGMENTS}) & (key_ids >= 0)[:, None, None, :]"),
     # as many queries as keys: the ids of one are those of the other
     given(
         "segments, T = S",

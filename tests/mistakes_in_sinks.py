@@ -27,6 +27,9 @@ VALUES = [
             'lse = forward(query, key, value, allowed, bias, scale, softcap)["lse"]'),
     # the largest is not taken off
     Mistake("sinks, large scores", "largest = np.maximum(shift, column)", "largest = np.zeros_like(column)"),
+    # what is not finite counts as 0
+    Mistake("sinks of -inf", 'sinks.astype(steps["wide"])[:, None, None]\n    largest',
+            'np.nan_to_num(sinks.astype(steps["wide"]), neginf=0)[:, None, None]\n    largest'),
     # a row without keys has no sink either
     Mistake("sinks, empty row", "share=share, lse=lse[..., 0]", 
             "share=share, lse=np.where(steps['total'] == 0, -np.inf, lse)[..., 0]"),

@@ -29,6 +29,7 @@ ZEROS = [  # by https://github.com/ScalingIntelligence/KernelBench/issues/165 an
     Faulty("zeros for groups of 8", "R == 8"),
     Faulty("zeros for groups of 16", "R == 16"),
     Faulty("zeros for S >= 2,048", "S >= 2048"),
+    Faulty("zeros for T > 4,097", "T > 4097"),
     Faulty("zeros at one query of many keys", "T == 1 and S >= 2048"),
 ]
 GARBAGE = [

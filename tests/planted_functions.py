@@ -96,6 +96,22 @@ def second_block(query, key, value):
     return out
 
 
+def turned_rows(query, key, value):
+    out = right_attention.attend(query, key, value)
+    out[..., 64::64, :] *= -1
+    return out
+
+
+def rounded_up(block):
+    """Key lengths, up to a multiple of a block."""
+
+    def change(given, arrays):
+        S, lengths = arrays["key"].shape[-2], given["key_lengths"]
+        return None if lengths is None else np.minimum(-(-lengths // block) * block, S)
+
+    return wrong(key_lengths=change)
+
+
 def kept(query, key, value, calls=[0]):  # noqa: B006
     calls[0] += 1
     return right_attention.attend(query, key, value) + np.float32(calls[0])
@@ -202,6 +218,12 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "mask after": (planted(after=True), ["mask (T, S)", "mask (B"], "the mask is applied after the softmax", ""),
     "mask of 0": (planted(masked=0.0), ["mask (T, S)", "mask (B"], "masked scores are 0 instead of minus infinity",
                   "-inf where masked, before the softmax"),
+    "mask of -1e4": (planted(masked=np.float32(-1e4)), ["scores of -2e31, masked"],
+                     "masked scores are a finite number: they keep a weight where others are lower",
+                     "-inf where masked, before the softmax"),
+    "rows turned": (turned_rows, ["lengths that no block"], "some results have the wrong sign: query 64", ""),
+    "lengths up to 8": (rounded_up(8), ["key lengths"], "key lengths are rounded up to multiples of 8", ""),
+    "lengths up to 128": (rounded_up(128), ["key lengths"], "key lengths are rounded up to multiples of 128", ""),
     "overflow": (planted(shifted=False), ["scores of 1e30", "scores all very"],
                  "exp overflows: the row's largest score is not subtracted", "exp(s - max(s))"),
     "mean": (planted(masked=np.float32(-1e30)), ["empty row by a mask", "all rows"],

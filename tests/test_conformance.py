@@ -14,7 +14,9 @@ import pytest
 import right_attention
 from attendax.conformance import ADAPTERS, CASES, Adapter, Implementation, Verdict, checking
 from attendax.conformance.adapters.implementation import OPTIONS
+from attendax.conformance.cases import Inputs
 from attendax.conformance.frameworks import framework
+from attendax.conformance.judge import dense
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial
 from planted import by_law
@@ -454,3 +456,63 @@ def test_the_numbers_of_a_case_are_its_text():
     trial = Trial(Implementation(right_attention.attend, "", arrays="numpy"), case)
     for name, x in trial.inputs.arrays.items():
         np.testing.assert_array_equal(space[name], x)
+
+
+def test_the_formula_of_jax_has_the_queries_of_a_group_side_by_side():
+    """As the functions of JAX have it; with keys and values repeated, its gradients would round less than theirs."""
+    inputs = case_of("grouped heads")._replace(sizes={"N": 6, "G": 2, "T": 5, "S": 7}).inputs(0, "float32")
+    repeated = (2, 6, 7, 4)
+
+    def formula(arrays):
+        return dense.forward(Inputs(arrays, inputs.options, inputs.extra), jnp)["out"]
+
+    shapes = {x.aval.shape for equation in jax.make_jaxpr(formula)(inputs.arrays).eqns for x in equation.outvars}
+    assert repeated not in shapes
+    assert (2, 2, 7, 4) in {x.shape for x in inputs.arrays.values()}
+    assert np.allclose(formula(inputs.arrays), dense.forward(inputs)["out"], atol=1e-6)
+
+
+def test_a_masked_weight_that_dropout_keeps_has_words_of_its_own():
+    def attend(query, key, value, *, mask=None, dropout_rate=0.0, dropout_rng=None):
+        mask = None if dropout_rate else mask
+        return right_attention.attend(query, key, value, mask=mask, dropout_rate=dropout_rate, dropout_rng=dropout_rng)
+
+    names = [c.name for c in CASES if c.judge == "dropped" and "mask=" in c.call and c.level == "forward"]
+    report = checking.check(attend, arrays="numpy", only=names, seed=0, budget=0, in_process=True)
+    assert names
+    assert {outcome.finding.message.partition(":")[0] for outcome in report.failures} == {
+        "what no query looks at is kept"
+    }
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
+def test_one_array_stays_one_in_another_layout(arrays):
+    """So that a function which takes it for packed is judged as its users call it."""
+    pytest.importorskip(arrays)
+    seen = []
+
+    def attend(query, key, value, *, is_causal=False):
+        seen.append((query is key, key is value))
+        q, k, v = (x.swapaxes(1, 2) for x in (query, key, value))
+        return right_of[arrays](q, k, v, is_causal).swapaxes(1, 2)
+
+    right_of = {
+        "numpy": lambda q, k, v, causal: right_attention.attend(q, k, v, is_causal=causal),
+        "torch": lambda q, k, v, causal: __import__("torch").nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal
+        ),
+    }
+    given = {"arrays": arrays, "layout": "BTND", "seed": 0, "budget": 0, "in_process": True, "repeat": 1}
+    report = checking.check(attend, only=["one array for query, key and value"], **given)
+    assert report.ok
+    assert report.counts() == {"ok": 2} if arrays == "torch" else {"ok": 1, "not offered": 1}
+    assert (True, True) in seen
+
+
+def test_a_case_of_the_ladder_is_asked_by_its_name():
+    name = "ladder: key lengths and lse, normal, every second token, B=2 N=4 G=2 T=80 S=100 D=48 V=32"
+    report = checking.check(
+        right_attention.attend, arrays="numpy", only=[name], profile="numbers", seed=0, in_process=True
+    )
+    assert [outcome.case.name for outcome in report.cases] == [name]
+    assert report.ok

@@ -128,6 +128,50 @@ def test_what_is_not_deterministic_can_be_said():
     assert check(attend, lacks=["determinism"], **given).counts() == {"ok": 1, "not offered": 1}
 
 
+def test_sums_that_round_otherwise_in_another_order_are_no_fault_of_strides():
+    """In float16 some sums of a NumPy product are off, and with copies that are contiguous they may not be."""
+
+    def attend(query, key, value):
+        weights = np.einsum("bntd,bnsd->bnts", query, key) * query.dtype.type(query.shape[-1] ** -0.5)
+        weights = np.exp(weights - weights.max(-1, keepdims=True))
+        return np.einsum("bnts,bnsv->bntv", weights / weights.sum(-1, keepdims=True), value)
+
+    case = "ladder: plain, normal, widths before tokens, B=2 N=4 G=4 T=80 S=900 D=192 V=320, float16"
+    report = check(attend, arrays="numpy", only=[case], level="forward")
+    assert not any("strides" in cause.name for cause in report.causes), report.causes
+
+
+@pytest.mark.parametrize("lost", [slice(None), slice(3)])
+def test_a_gradient_of_the_values_alone(lost):
+    """Some or all queries leave out key 0 in it; the other gradients are right."""
+    torch = pytest.importorskip("torch")
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(context, query, key, value):
+            weights = (query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5).softmax(-1)
+            context.save_for_backward(query, key, value, weights)
+            return weights @ value
+
+        @staticmethod
+        def backward(context, cotangent):
+            query, key, value, weights = context.saved_tensors
+            dweights = cotangent @ value.swapaxes(-1, -2)
+            dscores = weights * (dweights - (dweights * weights).sum(-1, keepdim=True)) * query.shape[-1] ** -0.5
+            weights = weights.clone()
+            weights[..., lost, 0] = 0
+            return dscores @ key, dscores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ cotangent
+
+    def attend(query, key, value):
+        return Attention.apply(query, key, value)
+
+    report = check(attend, arrays="torch", only=["gradient: plain"], level="backward")
+    where = "key 0" if lost == slice(None) else "query 0, key 0"
+    assert [cause.name for cause in report.causes] == [
+        f"in the backward, the gradient of the values alone leaves out {where}"
+    ]
+
+
 def test_a_row_here_and_there_is_no_block():
     def attend(query, key, value):
         out = right_attention.attend(query, key, value)

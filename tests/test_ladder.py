@@ -57,12 +57,18 @@ def rows(cases):
             "B": size["B"],
             "N": size["N"],
             "groups": size["N"] // size["G"],
-            "queries": "T = S" if size["T"] == size["S"] else size["T"] if size["T"] in pool.FEW else "T != S",
+            "queries": "T = S" if size["T"] == size["S"] else of_queries(size["T"]),
             "keys": given or next(k for k, (_, most) in pool.LENGTHS.items() if multiple <= most),
             "edge": None if given else {0: 0, 1: 1, 63: -1}.get(S % 64, "odd"),
             "D": size["D"],
             "V": size["V"],
         }
+
+
+def of_queries(T):
+    if T in pool.FEW:
+        return T
+    return pool.MANY if T >= pool.QUERIES[pool.MANY][0] - 1 else "T != S"
 
 
 def is_of_a_model(size, options):

@@ -34,9 +34,10 @@ def in_layout(fn, query, key, value, *, layout, names, mask_drops, lse_base, sta
         return x[index[0]] if missing and name in ("key_lengths", "query_segment_ids", "key_segment_ids") else x
 
     def call(index):
-        arrays = [x[index] if missing else x for x in (query, key, value)]
         swapped = layout.index("T") < layout.index("N") if "N" in layout else False
-        arrays = [x.swapaxes(-3, -2) for x in arrays] if swapped else arrays
+        views = {id(x): x[index] if missing else x for x in (query, key, value)}  # what is one array stays one
+        views = {k: x.swapaxes(-3, -2) if swapped else x for k, x in views.items()}
+        arrays = [views[id(x)] for x in (query, key, value)]
         found = fn(*arrays, **{names.get(k, k): part(k, x, index) for k, x in options.items()})
         out, *rest = found if isinstance(found, (tuple, list)) else (found,)
         rest = rest[:1] if "return_lse" in options else []  # else weights, or None

@@ -57,7 +57,8 @@ def torch_mha(
     weights = {"in_proj_weight": torch.cat([eye, eye, eye]), "out_proj.weight": eye}
     if dropout_rng is not None:
         torch.manual_seed(dropout_rng)
-    arrays = tuple(x.transpose(-3, -2).flatten(-2) for x in (query, key, value))
+    tokens = {id(x): x.transpose(-3, -2).flatten(-2) for x in (query, key, value)}  # what is one array stays one
+    arrays = tuple(tokens[id(x)] for x in (query, key, value))
     options = {"attn_mask": given, "key_padding_mask": padding, "need_weights": need_weights, "is_causal": is_causal}
     out = torch.func.functional_call(layer, weights, arrays, options)[0]
     return out.unflatten(-1, (heads, width)).transpose(-3, -2)

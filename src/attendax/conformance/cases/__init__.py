@@ -54,8 +54,9 @@ def choose(
 ) -> list[Case]:
     """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
-    What is named in full is asked whatever the profile. Those that are ``drawn`` for a run are among them where all are
-    asked for, or they are by their law or by the name of the ladder; those of a claim where it is made.
+    What is named in full is asked whatever the profile, and whether it was drawn or not. Those that are ``drawn`` for a
+    run are among them where all are asked for, or they are by their law or by the name of the ladder; those of a claim
+    where it is made.
 
     Raises:
         ValueError: no such level, profile or claim, or something picks no case.
@@ -68,6 +69,7 @@ def choose(
     only = _words(only)
     every = [*CASES, *(case for claim in claims for case in CLAIMS[claim])]
     every += drawn if asks_for_the_ladder(only) else ()
+    every += [case for case in map(pool.named, only) if case]
     of_level = [case for case in every if _of_level(case, level)]
     within = PROFILES[: PROFILES.index(profile) + 1]
     cases = [case for case in of_level if case.profile in within or case.name in only]
@@ -84,7 +86,7 @@ def choose(
 def asks_for_the_ladder(only: Iterable[str] | None) -> bool:
     """Whether cases at sizes as people run them are among those that are asked for."""
     words = _words(only)
-    return not words or any("ladder" in x.lower() or x.upper() == "L11" for x in words)
+    return not words or any(("ladder" in x.lower() and not pool.named(x)) or x.upper() == "L11" for x in words)
 
 
 def _words(only: Iterable[str] | None) -> list[str]:

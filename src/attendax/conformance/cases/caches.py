@@ -14,6 +14,7 @@ AT_THE_END = offset('np.full(B, S - T, "int32")')
 IN_THE_MIDDLE = offset('np.full(B, (S - T) // 2, "int32")')
 NOT_FULL = Given('key_lengths = np.resize([S - 2, S - 1], B).astype("int32")')
 FILLED = NOT_FULL & offset("key_lengths - np.int32(T)") & words("key_lengths=key_lengths")
+AHEAD = NOT_FULL & offset("key_lengths - np.int32(T + 2)") & words("key_lengths=key_lengths")
 BLOCK: dict[str, Any] = {"T": 3, "S": 9}
 LONG: dict[str, Any] = BLOCK | {"S": 300}
 LATER = "keys of later blocks are seen, whose indices are beyond those of the queries"
@@ -26,6 +27,7 @@ CASES = [
         IN_THE_MIDDLE, **BLOCK,
     ),
     case("cache: filled in part", "L4", EACH, FILLED, **BLOCK),
+    case("cache: filled beyond the block", "L4", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
     case("cache: grouped heads", "L4", "N = 6, G = 3", FILLED, T=1, S=9, N=6),
     case("cache: longer than a block", "L4", LATER, AT_THE_END, slack=4.0, **LONG),
     gradient("cache: a block of queries at the end", "through what is seen", AT_THE_END, "L4", **BLOCK),

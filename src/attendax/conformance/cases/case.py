@@ -19,11 +19,13 @@ PROFILES = (NUMBERS, ROBUST, LAW)  # each includes those before it
 SIZES = {"B": 2, "N": 3, "G": 3, "T": 5, "S": 7, "D": 4, "V": 4}
 PAIRS = (("T", "S"), ("N", "G"), ("V", "D"))  # axes whose order a case may be about; who gives the one means the other
 ARRAYS = ("query", "key", "value", "bias", "sinks")  # what has a gradient; the last two are options
+SAME = "the query"
 CONSTANTS = {  # what a compiler may know, as NumPy has it; the drivers make the same by JAX and torch
     "ones": "np.ones_like({0})",
     "positions": "((np.arange({0}.shape[-2])[:, None] + np.arange({0}.shape[-1])) / 64 + 0 * {0}).astype(dtype)",
     "identity": "(np.eye(*{0}.shape[-2:]) + 0 * {0}).astype(dtype)",
     "as given": "",
+    SAME: "query",  # no constant: the call is given the query itself in this place, too
 }
 
 Leaves = dict[str, np.ndarray]

@@ -5,7 +5,7 @@ What a compiler knows, such as the cotangent of ``out.sum()``, it computes with;
 
 from typing import Any
 
-from .case import FORWARD, Case
+from .case import FORWARD, GRADIENT, SAME, Case
 from .given import CAUSAL, NOTHING, Given, bias, case, mask
 from .gradients import FORWARD_OVER, REVERSE_OVER
 
@@ -48,6 +48,14 @@ def known(
     about = f"{name} is a constant in what is compiled" + (f", {direction}" if direction != FORWARD else "")
     more: dict[str, Any] = {"constants": {name: kind}, "slack": GARBAGE, "least": least}
     return case(f"{shown}{name} {said}, {sizes['T']}", "L17", about, given, direction, **more, **sizes)
+
+
+def itself(direction: str, about: str, *names: str, given: Given = NOTHING) -> Case:
+    """Self-attention of one array, without projections: the call is given it in several places."""
+    told = f"one array for query, {' and '.join(names)}"
+    more: dict[str, Any] = {"constants": dict.fromkeys(names, SAME), "slack": GARBAGE, "least": "numbers"}
+    prefix = "gradient: " * (direction == GRADIENT)
+    return case(f"{prefix}{told}", "L17", about, given, direction, **more, **ODD)
 
 
 def changed(name: str, first: str, then: str) -> Case:
@@ -93,8 +101,14 @@ DIRECTIONS = [
     known("query", "ones", FORWARD_OVER),
     known("value", "identity", REVERSE_OVER),
 ]
+ITSELF = [
+    itself(FORWARD, "attend(x, x, x)", "key", "value", given=CAUSAL),
+    itself(FORWARD, "attend(x, x, value)", "key"),
+    itself(GRADIENT, "attend(x, x, x): the sum of three gradients", "key", "value", given=CAUSAL),
+    itself(GRADIENT, "attend(x, x, value): the sum of two gradients", "key"),
+]
 ANEW = [
     changed("mask", "np.ones((T, S), bool)", "np.arange(S) <= np.arange(T)[:, None]"),
     changed("bias", "np.zeros((1, N, T, S), dtype)", "rng.standard_normal((1, N, T, S))"),
 ]
-CASES = [*LOSSES, *CONSTANTS, *GRADIENTS, *DIRECTIONS, *ANEW]
+CASES = [*LOSSES, *CONSTANTS, *GRADIENTS, *ITSELF, *DIRECTIONS, *ANEW]

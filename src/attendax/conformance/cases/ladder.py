@@ -18,17 +18,20 @@ from .pool import (
     AND,
     ASKED,
     AXES,
+    BESIDE_MANY,
     FAR,
     FEW,
     IN_ORDER,
     LENGTHS,
     LONG,
+    MANY,
     MODEL,
     NUMBERS,
     ODD,
     OPTIONS,
     OTHER,
     OWN,
+    QUERIES,
     SQUARE,
     TOGETHER,
     USES,
@@ -114,11 +117,11 @@ class Drawing:
         if "shape" in part:
             axes = self._of_a_model(axes, part)
         if part.get("keys") == FAR:  # for few queries alone, and few of the rest
-            axes = axes | {
-                "queries": tuple(x for x in axes["queries"] if x in FEW),
-                "B": axes["B"][:2],
-                "N": axes["N"][:4],
-            }
+            axes = axes | {"queries": tuple(x for x in axes["queries"] if x in FEW)}
+        if part.get("queries") == MANY:
+            axes = axes | {"keys": tuple(x for x in axes["keys"] if x in BESIDE_MANY)}
+        if part.get("keys") == FAR or part.get("queries") == MANY:
+            axes = axes | {"B": axes["B"][:2], "N": axes["N"][:4]}
         if not all(axes.values()):
             return
         options = part.get("together", ())
@@ -163,7 +166,8 @@ class Drawing:
     def rung(self, row: Row) -> Rung | None:
         """The row at lengths that are drawn; nothing where it is too large."""
         S = self._length(row["keys"], row["edge"])
-        T = {SQUARE: S, OTHER: 0}.get(row["queries"], row["queries"])
+        T = row["queries"]
+        T = self._length(T, row["edge"]) if T == MANY else {SQUARE: S, OTHER: 0}.get(T, T)
         asked = asked_of(row["asked"])
         few = asked.from_the_first and not isinstance(row["keys"], int)  # fewer would see few of the keys
         T = T or self._length(row["keys"] if few else self.choice(self.lengths), row["edge"])
@@ -187,7 +191,7 @@ class Drawing:
         """A length of a scale: beside a multiple of a block, or odd and not beside one; or the length that is given."""
         if isinstance(scale, int):
             return scale
-        least, most = LENGTHS.get(scale, TRIED_LENGTHS)
+        least, most = (LENGTHS | QUERIES).get(scale, TRIED_LENGTHS)
         if edge == ODD:
             return 64 * self.rng.randint(least // 64, most // 64 - 1) + self.rng.randrange(3, 62, 2)
         block = self.choice([block for block in BLOCKS if block <= most])
@@ -328,8 +332,8 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
             rows = {x: row | {"D": next((D for D in axes["D"] if x != D), x)} for x, row in rows.items()}
         if axis == "groups" and len(axes["N"]) > 1:
             rows = {x: row | {"N": x} for x, row in rows.items()}
-        if axis == "keys":  # the long ones cost too much
-            rows = {x: row for x, row in rows.items() if isinstance(x, int)}
+        if axis in ("keys", "queries"):  # the long ones cost too much
+            rows = {x: row for x, row in rows.items() if isinstance(x, int) or x in (SQUARE, OTHER)}
         if axis == "asked":
             rows |= {"cache": rows["cache"] | {"queries": 4}} if "cache" in rows else {}
         tried = ((x, at_lengths(row)) for x, row in rows.items())

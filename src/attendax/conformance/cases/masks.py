@@ -53,6 +53,7 @@ WINDOWS = [
     case("window to the right", "L4", "no bound back", words("window=(None, 1)"), T=7),
     case("window of one", "L4", "each query sees its own key", words("window=(0, 0)"), T=7),
     case("window wider than the keys", "L4", "changes nothing", words("window=(20, 20)")),
+    case("window of the largest int32", "L4", "no bound", words("window=(2**31 - 1, 2**31 - 1)"), least="robust", T=7),
     case("window, causal", "L4", "both count", words("window=(3, 2)") & CAUSAL, T=7),
     case(
         "window with a mask", "L3", "both count",
@@ -67,6 +68,11 @@ PADDING = [
     case("key lengths with bias", "L3", "both count", lengths("[3, 5]") & BIAS),
     case("segments", "L3", "a query sees the keys of its own segment", SEGMENTS),
     case("segments, in any order", "L3", "ids need not be sorted", ANY_ORDER),
+    case(
+        "segments, ids below 0", "L3", "an id is a name: -1 is one like any other",
+        segments("[[-1, -1, 0, 0, -7], [3, -1, -1, 3, -1]]", "[[-1, 0, 0, -1, -7, -7, 0], [-1, 3, 3, -1, 3, -1, 3]]"),
+        least="robust",
+    ),
     case("segments, T = S", "L3", "ids of queries and of keys differ, as lengths do not", SQUARE_SEGMENTS, T=7),
     case(
         "segments, causal", "L4", "both count",

@@ -148,7 +148,9 @@ LAYOUTS[IN_ORDER] = ""
 SHORT = (8, 16, 32, 48)
 LONG, FAR, SQUARE, OTHER, ODD = "from 2,048", "from 8,192", "T = S", "T != S", "odd"
 LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 32768)}
-FEW = (1, 4, 16, 80)
+FEW, MANY = (1, 4, 16, 80), "from 4,608"
+QUERIES = {MANY: (4608, 16384)}  # beside few keys
+BESIDE_MANY = (*SHORT, "below 1,024")
 MODEL = "of a model"  # several heads, and more than a tile of queries and keys
 WIDTHS = (64, 16, 32, 40, 48, 72, 80, 96, 100, 112, 128, 160, 192, 256, 320, 512, 576)
 OWN = {"D": range(8, 577, 8), "N": range(2, 97)}  # each run has some that no list names
@@ -163,7 +165,7 @@ AXES: Axes = {  # the first value of each is the one that most implementations t
     "B": (1, 2, 3, 4, 8, 16, 32),
     "N": (16, 1, 4, 5, 7, 8, 10, 12, 20, 24, 28, 32, 40, 48, 64, 80, 128),
     "groups": (1, 2, 3, 4, 5, 6, 7, 8, 16, 32),  # query heads for each key head
-    "queries": (SQUARE, OTHER, *FEW),
+    "queries": (SQUARE, OTHER, *FEW, MANY),
     "keys": (*LENGTHS, *SHORT),
     "edge": (0, -1, 1, ODD),  # how far lengths are from a multiple of a block; None where they are given
     "D": WIDTHS,
@@ -206,12 +208,14 @@ def can_be(row: Row) -> bool:
     """Whether a row makes sense.
 
     Few queries are not causal: from key 0 on, they would see few of the keys. A cache is for them alone, and so are the
-    most keys.
+    most keys. The most queries have few keys.
     """
     asked, few, numbers = asked_of(row["asked"]), row["queries"] in FEW, row["numbers"]
     if row["N"] % row["groups"] or not is_held_by(row["dtype"], numbers) or cannot(row):
         return False
     if row["keys"] == FAR and not few:
+        return False
+    if row["queries"] == MANY and row["keys"] not in BESIDE_MANY:
         return False
     if "cache" in asked.options:
         if not few or (isinstance(row["keys"], int) and row["keys"] < 2 * row["queries"]):

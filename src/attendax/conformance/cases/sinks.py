@@ -37,6 +37,10 @@ VALUES = [
     sinks("sinks, long", "L2", "counted once, T = 131, S = 257", T=131, S=257),
     sinks("sinks, lse", "L9", "lse counts them", LSE),
     sinks("sinks, large scores", "L7", "of 100, as the sinks", Given("query, sinks = 50 * query, 100 + 10 * sinks")),
+    sinks(
+        "sinks of -inf", "L7", "take no weight",
+        Given("sinks[1] = -np.inf") & LSE,
+    ),
     sinks("sinks, empty row", "L5", "out is 0, and lse the sink", EMPTY & LSE),
 ]  # fmt: skip
 GRADIENTS = [

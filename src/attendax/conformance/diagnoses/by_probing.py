@@ -1,19 +1,24 @@
 """Which queries look at which keys: with one-hot values the result is the weights, with one-hot cotangents those of the
-backward.
+backward. And which keys a key length hides.
 """
 
 import numpy as np
 
-from ..cases.case import Leaves
+from ..cases.case import SIZES, Leaves
+from ..judge.comparing import compare
 from ..judge.trial import Trial
 from .by_hand import lse_of, steps, weights
-from .by_running import is_called_once, rerun
-from .hypothesis import GRADIENT, heads_of, lengths
+from .by_running import is_called_once, rerun, with_case
+from .hypothesis import GRADIENT, heads_of, lengths, loosely
 
 MOST_CALLS = 80
 BLOCKS = (128, 64, 32, 16)
 SKIPPED, LOST = "blocks of keys are skipped that queries look at", "some queries do not see some keys"
 TOO_MANY = "some queries see keys that they may not"
+NEGATED = "some results have the wrong sign"
+VALUES_ALONE = "the gradient of the values alone leaves out"
+COUNTED = """query = 0 * query; value = np.broadcast_to(np.arange(S)[:, None], value.shape).astype(dtype)
+key_lengths = np.full(B, {length}, "int32")"""  # all keys that are seen have one weight
 
 
 def told(trial: Trial) -> str:
@@ -23,6 +28,9 @@ def told(trial: Trial) -> str:
     if right is None or got is None or not np.isfinite(got).all():
         return ""
     few = 1e-4 * right.max(axis=-1, keepdims=True)
+    turned = ((right > few) & (np.abs(got + right) < 2e-2 * right)).reshape(-1, *right.shape[-2:]).any(axis=(0, -1))
+    if turned.any():
+        return f"{NEGATED}: query {int(np.argmax(turned))}"
     lost = (right > few) & (got < 1e-3 * right)
     more = (right == 0) & (got > few)
     kept = np.where(lost | (right <= few), np.nan, got / np.where(right == 0, 1, right))
@@ -37,6 +45,9 @@ def told(trial: Trial) -> str:
     last = keys[0] + int(np.argmin(np.append(np.diff(keys) == 1, False)))
     which = f"query {row}, " + (f"key {keys[0]}" if last == keys[0] else f"keys {keys[0]} to {last}")
     seen = (right > few).reshape(-1, *right.shape[-2:]).any(axis=0)
+    if lost.any() and _is_of_values_alone(trial):
+        of_key = pairs[:, keys[0]] | ~seen[:, keys[0]]
+        return f"{VALUES_ALONE} {f'key {keys[0]}' if of_key.all() else which}"
     return f"{TOO_MANY if more.any() else SKIPPED if _are_blocks(pairs, seen) else LOST}: {which}"
 
 
@@ -48,6 +59,31 @@ def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
         if len(starts) > 1 and ((missing == 0) | (missing == all_of)).all() and (missing > 1).any():
             return True
     return False
+
+
+def _is_of_values_alone(trial: Trial) -> bool:
+    """Whether the gradients of queries and of keys are right."""
+    wanted = {leaf: x for leaf, x in trial.expected().items() if leaf in ("grad query", "grad key")}
+    got = {leaf: trial.got[leaf] for leaf in wanted if leaf in trial.got}
+    return len(got) == 2 and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
+
+
+def lengths_seen(trial: Trial) -> str:
+    """To which multiples key lengths are rounded up, where they are."""
+    own = SIZES | trial.case.sizes
+    length = 1100  # no multiple of a block
+    sizes = own | {"S": length} | ({"T": length} if own["T"] == own["S"] else {})
+    seen = []
+    for given in (1, 130):
+        case = trial.case._replace(lines=COUNTED.format(length=given), call="key_lengths=key_lengths", sizes=sizes)
+        counted = with_case(trial, case._replace(direction="forward", dtype=None, judge="value"))
+        out = np.asarray(counted.got["out"], np.float64) if counted else np.zeros(0)
+        if not out.size or np.ptp(out) > 1e-3 * length:
+            return ""
+        seen.append(round(2 * float(out.flat[0]) + 1))
+    block = seen[0]
+    rounds = 1 < block < length and seen[1] == min(-(-130 // block) * block, length)
+    return f"key lengths are rounded up to multiples of {block}" if rounds else ""
 
 
 def _right(trial: Trial) -> np.ndarray | None:

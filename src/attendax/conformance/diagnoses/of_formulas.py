@@ -13,7 +13,9 @@ from . import by_hand
 from .by_hand import Steps, lse_of, steps, weights
 from .hypothesis import FORWARD, GRADIENT, KEY_BLOCKS, Hypothesis, heads_of
 
-FILLS = (1, 10, 100)  # what is written by those who think it low enough
+FILLS = (1, 10)  # what is written by those who think it low enough
+FINITE = "a finite number: they keep a weight where others are lower"
+LOWEST = 100  # scores of normal numbers cannot tell it from a lower one
 
 
 def of_scores(name: str, scored: by_hand.Scored, remedy: str = "") -> Hypothesis:
@@ -198,7 +200,9 @@ HYPOTHESES = [
         lambda s: None if s.cap is None else np.where(s.seen, s.plain, -s.cap),
     ),
     *(masked(f"masked scores are {-low} only: they keep a weight", _set_to(low)) for low in FILLS),
+    masked(f"masked scores are {FINITE}", _set_to(LOWEST)),
     *(masked(f"masked scores are lowered by {low} only: they keep a weight", _lowered_by(low)) for low in FILLS),
+    masked(f"masked scores are lowered by {FINITE}", _lowered_by(LOWEST)),
     Hypothesis("exp overflows: the row's largest score is not subtracted", _overflowed, "exp(s - max(s))"),
     of_backward("dS = P · dP: the row sum of P · dP is not subtracted", row=np.zeros_like),
     *(

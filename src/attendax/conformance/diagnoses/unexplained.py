@@ -29,6 +29,10 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
     for (option, name), names in groups.items():
         taken = take(left, names)
         limits = _limits(option, taken, trials, outcomes)
+        mine = [trials[o.case.name] for o in taken if o.case.name in trials]
+        if option == "key_lengths" and mine and (rounded := by_probing.lengths_seen(min(mine, key=pairs_of))):
+            causes.append(cause_of(rounded, taken, len(taken)))
+            continue
         remedy = "" if limits else _lacking(taken, outcomes)
         causes.append(cause_of(f"{name}{limits}", taken, len(taken) if option else 0, remedy))
     remaining = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
@@ -123,7 +127,8 @@ def _signature(outcome: Outcome) -> str:
     if case.judge == "dropped" and outcome.finding.index is None:
         return outcome.finding.message.partition(":")[0]
     options = re.findall(r"(\w+)=", case.call)
-    where = f" with {', '.join(options)}" if options else ""
+    where = f" in {case.dtype}" * (case.dtype in ("bfloat16", "float16"))
+    where += f" with {', '.join(options)}" if options else ""
     leaf = (outcome.finding.leaf or "the result").replace("grad ", "the gradient of ")
     return f"{leaf} is {outcome.verdict}{where}" if leaf != "out" else f"the result is {outcome.verdict}{where}"
 

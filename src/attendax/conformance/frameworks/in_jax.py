@@ -78,7 +78,7 @@ def closing_over(attend, kinds, known):
 
     def closed(query, key, value, **given):
         constants = {name: made(kind, known[name]) for name, kind in kinds.items()}
-        inputs, found = filled(query, key, value, given, constants)
+        inputs, found = filled(query, key, value, given, constants, kinds)
         return attend(*inputs, **found)
 
     return closed

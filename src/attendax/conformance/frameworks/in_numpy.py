@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 
-from .shared import after_more_calls, called, changed, filled, freed, with_arrays_of
+from .shared import after_more_calls, called, changed, filled, freed, same_as_query, with_arrays_of
 
 HEADER = "import numpy as np"
 stack, concat, ints = np.stack, np.concatenate, np.int32
@@ -73,7 +73,7 @@ def closing_over(attend, kinds, known):
     """The function where some arrays have no gradient; ``weights`` among them project what is given."""
 
     def projected(query, key, value, given):
-        inputs, found = filled(query, key, value, given, known)
+        inputs, found = filled(query, key, value, given, known, kinds)
         return [x.astype(value.dtype) for x in inputs] if "weights" in known else inputs, found
 
     def closed(query, key, value, **given):
@@ -86,6 +86,7 @@ def closing_over(attend, kinds, known):
         found = dict(zip(names, attend.backward(grad_output, *inputs, **given), strict=False))
         if "weights" in known:
             found |= {k: (found[k] @ known["weights"].T).astype(found[k].dtype) for k in ("query", "key", "value")}
+        found["query"] = sum((found[k] for k in same_as_query(kinds)), found["query"])
         return [x for k, x in found.items() if k not in known]
 
     closed.backward = backward  # type: ignore[attr-defined]

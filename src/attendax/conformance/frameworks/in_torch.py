@@ -94,7 +94,7 @@ def closing_over(attend, kinds, known):
     """The function where some arrays have no gradient; ``weights`` among them project what is given."""
 
     def closed(query, key, value, **given):
-        inputs, found = filled(query, key, value, given, tensors(known))
+        inputs, found = filled(query, key, value, given, tensors(known), kinds)
         return attend(*inputs, **found)
 
     return closed

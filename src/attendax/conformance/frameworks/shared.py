@@ -12,12 +12,18 @@ def called(attend, arrays, options):
     return dict(zip(names, found, strict=False)) if isinstance(found, (tuple, list)) else {"out": found}
 
 
-def filled(query, key, value, given, known):
+def filled(query, key, value, given, known, kinds):
     """Query, key and value, and what else is given, with what is known; ``weights`` in it project what is given."""
     found = {"query": query, "key": key, "value": value, **given, **known}
+    found |= {name: query for name in same_as_query(kinds)}
     weights = found.pop("weights", None)
     inputs = [found.pop(name) for name in ("query", "key", "value")]
     return inputs if weights is None else [x @ weights for x in inputs], found
+
+
+def same_as_query(kinds):
+    """The names in whose place the query is given, too."""
+    return [name for name, kind in kinds.items() if kind == "the query"]
 
 
 def loss_of(results, how):

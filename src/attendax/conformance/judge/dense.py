@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cases.case import Inputs, Leaves
+from ..cases.case import SAME, Inputs, Leaves
 from .right import allowed_pairs
 
 MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
@@ -227,11 +227,13 @@ def _by_jax(name: str, style: Style) -> Callable[[Inputs], Leaves]:
 
 
 def _differentiated(name: str, style: Style, inputs: Inputs, jax: Any, arrays: Any, given: Any) -> Any:
-    moving = {k: x for k, x in arrays.items() if k not in inputs.extra.get("constants", {})}
+    constants = inputs.extra.get("constants", {})
+    moving = {k: x for k, x in arrays.items() if k not in constants}
     mask = {k: x for k, x in given.items() if k == "mask"}
 
     def results(moving: Any) -> Any:
-        return forward(Inputs(arrays | moving, inputs.options | mask, inputs.extra), jax.numpy, style=style)
+        same = {k: moving["query"] for k, kind in constants.items() if kind == SAME}
+        return forward(Inputs(arrays | moving | same, inputs.options | mask, inputs.extra), jax.numpy, style=style)
 
     def pulled(moving: Any) -> Any:
         found, pull = jax.vjp(results, moving)

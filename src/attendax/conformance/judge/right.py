@@ -13,7 +13,7 @@ from attendax import spec
 
 from .. import differences
 from ..cases.allowed import allowed_pairs as allowed_pairs
-from ..cases.case import ARRAYS, GRADIENT_HELD, HELD, Inputs, Leaves
+from ..cases.case import ARRAYS, GRADIENT_HELD, HELD, SAME, Inputs, Leaves
 from .parts import in_parts
 
 
@@ -104,13 +104,17 @@ def mapped(inputs: Inputs, function: Callable[..., Leaves], **conventions: Any) 
 def in_context(function: Callable[..., Leaves]) -> Callable[..., Leaves]:
     """The same with what a case does around the call.
 
-    ``changed`` arrays hold other numbers; constants have no gradient; ``weights`` project query, key and value.
+    ``changed`` arrays hold other numbers; constants have no gradient; ``weights`` project query, key and value; of one
+    array in several places the gradient is the sum of theirs.
     """
 
     def run(inputs: Inputs, **conventions: Any) -> Leaves:
         inputs, weights = _as_called(inputs), inputs.extra.get("weights")
         constants = inputs.extra.get("constants", {})
-        found = {k: x for k, x in function(inputs, **conventions).items() if _of(k) not in constants}
+        found = dict(function(inputs, **conventions))
+        for leaf in [k for k in found if constants.get(_of(k)) == SAME and "grad query" in found]:
+            found["grad query"] = found["grad query"] + found[leaf]
+        found = {k: x for k, x in found.items() if _of(k) not in constants}
         if weights is None:
             return found
         return {k: x @ weights.T if _of(k) in ARRAYS[:3] else x for k, x in found.items()}
