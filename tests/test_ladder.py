@@ -68,7 +68,8 @@ def rows(cases):
 def of_queries(T):
     if T in pool.FEW:
         return T
-    return pool.MANY if T >= pool.QUERIES[pool.MANY][0] - 1 else "T != S"
+    least, _ = pool.QUERIES[pool.MANY]
+    return "T != S" if T < least - 1 else pool.MANY
 
 
 def is_of_a_model(size, options):
