@@ -65,11 +65,11 @@ def rows(cases):
         }
 
 
-def of_queries(T):
-    if T in pool.FEW:
-        return T
+def of_queries(number):
+    if number in pool.FEW:
+        return number
     least, _ = pool.QUERIES[pool.MANY]
-    return "T != S" if T < least - 1 else pool.MANY
+    return "T != S" if number < least - 1 else pool.MANY
 
 
 def is_of_a_model(size, options):

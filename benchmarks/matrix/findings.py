@@ -64,7 +64,18 @@ RATES = ("refused: dropout rate*",)
 VIA_JAX = (FUTURE, IN_FLOAT32, EMPTY_BIAS, INTEGERS, BOOLEAN)
 DIVISION = "ZeroDivisionError"
 CHUNKS = ("long row", "*long row*", "in blocks: *, 1100", "gradient: in blocks: *, 1100")
+OF_INT32 = "window of the largest int32"
 TOKAMAX = (
+    known(
+        "a local window of the largest int32 raises",
+        CRASH,
+        (OF_INT32,),
+        f"{API}:163, after + 1 is no int32",
+        "`local_window_size=(2**31 - 1, 2**31 - 1)`, which kernels write for no bound, raises `OverflowError: An "
+        "overflow was encountered while parsing an argument to a jitted computation`, which does not say that the "
+        "window is too large.",
+        "OverflowError",
+    ),
     known(
         "a bias of finfo.min lets rows see masked keys (tokamax)",
         WRONG,
@@ -142,6 +153,15 @@ KNOWN: dict[str, tuple[Known, ...]] = {
         *VIA_JAX,
         known("lse of bfloat16 arrays is rounded to bfloat16", GAP, LSE_IN_HALF, f"{JAX_NN}:979"),
         known("a window of -1 is accepted", GAP, ("refused: window*",), f"{JAX_NN}:876"),
+        known(
+            "a window of the largest int32 sees wrong keys",
+            GAP,
+            (OF_INT32,),
+            f"{JAX_NN}:876, key_pos + left_window wraps around",
+            "Positions are int32, and the window is added to them. With `2**31 - 1`, which kernels write for no bound, "
+            "the sum wraps around, and every query sees key 0 alone, without a word. "
+            "`query_pos - key_pos <= left_window` has no such sum.",
+        ),
     ),
     "flax": (
         known(

@@ -15,6 +15,21 @@ import jax, jax.numpy as jnp, numpy as np, tokamax
 flags.FLAGS(["tokamax"])
 """
 SCRIPTS = {
+    "a window of the largest int32 sees wrong keys": """
+import jax, jax.numpy as jnp
+query = key = jnp.zeros((1, 3, 1, 1))
+value = jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
+most = 2**31 - 1
+out = jax.nn.dot_product_attention(query, key, value, local_window_size=(most, most))
+print("no key is outside of the window, so each row is 2; got", *out.ravel())
+assert jnp.allclose(out, 2)
+""",
+    "a local window of the largest int32 raises": TOKAMAX
+    + """
+query, key, value = (jax.random.normal(jax.random.key(k), (1, 5, 2, 64)) for k in range(3))
+most = 2**31 - 1
+tokamax.dot_product_attention(query, key, value, local_window_size=(most, most), implementation="xla")
+""",
     "the lse that is returned has gradient 0": """
 import jax
 query, key, value = (jax.random.normal(jax.random.key(k), (1, 5, 2, 4)) for k in range(3))
