@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attendax import spec
-from attendax.encoders import EncoderConfig, encode, encoder, init_encoder, layer_attention
+from attendax.encoders import EncoderConfig, encode, init_encoder, layer_attention
 from attendax.encoders.embedding import mean_pool
+from attendax.ops.in_pieces import in_pieces
 
 CONFIG = EncoderConfig(17, 13, 2, d_model=6, num_heads=3, d_ff=11, num_layers=1)
 IDS = np.array([[2, 5, 7, 11, 3], [2, 13, 3, 0, 0]], np.int32)
@@ -194,6 +195,6 @@ class TestRefusals:
 def test_a_symbolic_batch_is_not_cut_into_pieces():
     """How many pieces there are is not known when such a function is exported."""
     (rows,) = jax.export.symbolic_shape("b")
-    double = jax.jit(lambda hidden: encoder._in_pieces(lambda hidden, mask: 2 * hidden, hidden, None))
+    double = jax.jit(lambda hidden: in_pieces(lambda hidden, mask: 2 * hidden, hidden, None))
     exported = jax.export.export(double)(jax.ShapeDtypeStruct((rows, 5, 6), np.float32))
     np.testing.assert_array_equal(exported.call(np.ones((3, 5, 6), np.float32)), np.full((3, 5, 6), 2.0))

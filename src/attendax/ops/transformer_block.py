@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,11 +11,14 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.functions import has_function
+from attendax.kernels.numerics import is_compiled
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
+from .in_pieces import in_pieces_unless_differentiated
 from .init import glorot
 from .multi_head import in_tiles, init_multi_head_attention
 from .token_wise import feed_forward, layer_norm
@@ -115,8 +119,29 @@ def _forward(
     activation: str,
     eps: float,
 ) -> Array:
-    """The block, in the compute dtype inside; ``shape`` is that of the scores (B, N, T, T)."""
+    """The block; ``shape`` is that of the scores (B, N, T, T)."""
     del num_heads  # said by the shape
+    if mask is not None and not isinstance(mask, Mask):
+        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    run = partial(_at_once, shape=shape, norm=norm, activation=activation, eps=eps)
+    # the ids of a mask may be (T,); and a function of its user may read arrays of its own
+    tells_rows = not isinstance(mask, Mask) or (shape[0] != shape[-1] and not has_function(mask))
+    if is_compiled() and tells_rows and jax.default_backend() == "cpu":
+        return in_pieces_unless_differentiated(run, params, x, mask)
+    return run(params, x, mask)
+
+
+def _at_once(
+    params: EncoderBlockParams,
+    x: ArrayLike,
+    mask: Mask | ArrayLike | None,
+    *,
+    shape: tuple[int, ...],
+    norm: str,
+    activation: str,
+    eps: float,
+) -> Array:
+    """The same, in the compute dtype inside."""
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
 

@@ -1,0 +1,88 @@
+"""A batch a few rows at a time: what lies between the steps of a layer then stays in the cache of a core."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
+
+from attendax.sharding.division import DIVISION
+
+NUMBERS, LEAST = (
+    2**19,
+    512,
+)  # of a piece: at most so many of its tokens, in so many tokens at least, unless a row has more
+
+
+def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Array:
+    """``function(hidden, *others)``, of arrays (B, ...), in pieces of the batch.
+
+    32 x 128 tokens of all-MiniLM-L6-v2 take 0.62 of the time that they take at once, and 20 MiB of temporaries instead
+    of 138, which the allocator would take from the system and give back, page by page, at every call. Rows that are too
+    many repeat the last one: as finite as it is, and with a cotangent of 0. Where there are several devices, a piece
+    takes rows from all over the batch: of a batch that lies on them, each device then does its own rows of every piece.
+
+    Args:
+        function: of each row of the batch on its own.
+        hidden: tokens (B, T, M).
+        others: pytrees of arrays; those whose first axis is B are cut, too, and the others are the same for all pieces.
+    """
+    B, T = hidden.shape[:2]
+    if not isinstance(B, int) or DIVISION.value is not None:
+        return function(hidden, *others)  # a symbolic size, in jax.export; or a batch that lies on devices
+    pieces = -(-B // max(1, max(LEAST, NUMBERS // max(1, hidden.shape[-1])) // max(1, T)))
+    if pieces <= 1:
+        return function(hidden, *others)
+    rows = -(-B // pieces)
+    pieces = -(-B // rows)
+
+    scattered = jax.device_count() > 1
+
+    def cut(x: Array) -> Array:
+        filled = jnp.concatenate([x, jnp.repeat(x[-1:], pieces * rows - B, axis=0)])
+        if scattered:
+            return filled.reshape(rows, pieces, *x.shape[1:]).swapaxes(0, 1)
+        return filled.reshape(pieces, rows, *x.shape[1:])
+
+    leaves, tree = jax.tree.flatten((hidden, *others))
+    of_rows = [x.shape[:1] == (B,) for x in leaves]
+
+    def one(cuts: list[Array]) -> Array:
+        rest = iter(cuts)
+        return function(
+            *jax.tree.unflatten(tree, [next(rest) if c else x for x, c in zip(leaves, of_rows, strict=True)])
+        )
+
+    done = lax.map(one, [cut(x) for x, c in zip(leaves, of_rows, strict=True) if c])
+    done = done.swapaxes(0, 1) if scattered else done
+    return done.reshape(pieces * rows, *hidden.shape[1:])[:B]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def in_pieces_unless_differentiated(
+    function: Callable[..., Array], constants: Any, hidden: Array, *others: Any
+) -> Array:
+    """``function(constants, hidden, *others)``; in pieces where no derivative is taken.
+
+    A derivative keeps what lies between the steps anyway, and would copy it, and add up the gradients of the constants
+    piece by piece: 1.02 to 1.07 times the time of a training step.
+    """
+    return in_pieces(partial(function, constants), hidden, *others)
+
+
+def _in_one_piece(function: Callable[..., Array], primals: Any, tangents: Any) -> tuple[Array, Array]:
+    leaves, tree = jax.tree.flatten(primals)
+    moves = jax.tree.leaves(tangents, is_leaf=lambda t: isinstance(t, SymbolicZero))
+    moving = [k for k, t in enumerate(moves) if not isinstance(t, SymbolicZero)]
+
+    def of_moving(*some: Array) -> Array:
+        found = dict(zip(moving, some, strict=True))
+        return function(*jax.tree.unflatten(tree, [found.get(k, x) for k, x in enumerate(leaves)]))
+
+    return jax.jvp(of_moving, [leaves[k] for k in moving], [moves[k] for k in moving])
+
+
+in_pieces_unless_differentiated.defjvp(_in_one_piece, symbolic_zeros=True)

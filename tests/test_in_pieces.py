@@ -1,0 +1,133 @@
+"""A block of an encoder a few rows at a time, where nothing is differentiated: the same numbers in less memory."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import masks, ops, spec
+from attendax.ops import in_pieces
+from compilation import quickly
+
+B, T, M, N = 7, 5, 6, 2
+SHAPES = jax.eval_shape(lambda key: ops.init_encoder_block(key, M, N, 9, bias=True), jax.random.key(0))
+DRAWN = np.random.default_rng(0)
+PARAMS = jax.tree.map(lambda x: DRAWN.standard_normal(x.shape).astype(np.float32), SHAPES)
+X, MOVE = (np.random.default_rng(seed).standard_normal((B, T, M)).astype(np.float32) for seed in (1, 2))
+LENGTHS = np.array([5, 1, 3, 2, 5, 4, 1], np.int32)
+REAL = np.arange(T) < LENGTHS[:, None]
+IDS = np.random.default_rng(3).integers(0, 3, (B, T)).astype(np.int32)
+MASKS = {
+    "none": (None, None),
+    "padding": (REAL[:, None, None], REAL[:, None, None]),
+    "the same for all": (np.tri(T, dtype=bool), np.tri(T, dtype=bool)),
+    "of one row": (np.tri(T, dtype=bool)[None, None], np.tri(T, dtype=bool)),
+    "lengths": (masks.padding(LENGTHS), REAL[:, None, None]),
+    "lengths and causal": (masks.padding(LENGTHS) & masks.causal(), REAL[:, None, None] & np.tri(T, dtype=bool)),
+    "segments": (masks.segments(IDS, IDS), (IDS[:, :, None] == IDS[:, None])[:, None]),
+}
+
+
+@pytest.fixture(autouse=True)
+def two_rows_at_a_time(monkeypatch):
+    monkeypatch.setattr(in_pieces, "LEAST", 2 * T)
+    monkeypatch.setattr(in_pieces, "NUMBERS", 0)
+
+
+def block(mask=None, **options):
+    return lambda x, params: ops.encoder_block(x, params, num_heads=N, mask=mask, **options)
+
+
+def is_in_pieces(function, *arrays):
+    """Whether it has a loop more than the whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        loops = [jax.jit(lambda *arrays: function(*arrays)).lower(*arrays).as_text().count("stablehlo.while")]
+        patch.setattr(in_pieces, "LEAST", 10**6)
+        loops += [jax.jit(lambda *arrays: function(*arrays)).lower(*arrays).as_text().count("stablehlo.while")]
+    return loops[0] > loops[1]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_it_is_what_the_specification_says(mask, norm):
+    """Seven rows two at a time: the last piece has one that is no row of the batch."""
+    value, in_full = MASKS[mask]
+    attend = block(value, norm=norm)
+    assert is_in_pieces(attend, X, PARAMS)
+    full = None if in_full is None else np.broadcast_to(in_full, (B, N, T, T))
+    wanted = spec.encoder_block(X, PARAMS, num_heads=N, mask=full, norm=norm)
+    np.testing.assert_allclose(quickly(attend)(X, PARAMS), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_square_of_masks_is_not_taken_for_a_batch():
+    """Where B = T, a mask (T, T) is the same for all rows, and ids could be of either."""
+    x, mask = X[:T], np.tri(T, dtype=bool)
+    wanted = spec.encoder_block(x, PARAMS, num_heads=N, mask=np.broadcast_to(mask, (T, N, T, T)))
+    assert is_in_pieces(block(mask), x, PARAMS)
+    np.testing.assert_allclose(quickly(block(mask))(x, PARAMS), wanted, rtol=1e-5, atol=1e-5)
+    assert not is_in_pieces(block(masks.padding(LENGTHS[:T])), x, PARAMS)
+
+
+def test_a_function_of_a_user_may_read_what_it_likes():
+    rows = jnp.asarray(LENGTHS)
+    mask = masks.from_function(lambda i, j, rows: j < rows[0] + i, rows)
+    assert not is_in_pieces(block(mask), X, PARAMS)
+
+
+def loss(x, params, mask=None):
+    return (block(mask)(x, params) * jnp.cos(jnp.arange(M, dtype=np.float32))[None, None]).sum()
+
+
+def test_every_derivative_is_that_of_the_whole(monkeypatch):
+    mask = MASKS["lengths"][0]
+    ways = {
+        "both": lambda x, params: jax.grad(loss, (0, 1))(x, params, mask),
+        "of x": lambda x, params: jax.grad(loss)(x, params, mask),
+        "of params": lambda x, params: jax.grad(loss, 1)(x, params, mask),
+        "jvp": lambda x, params: jax.jvp(lambda x: block(mask)(x, params), (x,), (MOVE,)),
+        "twice": lambda x, params: jax.jvp(lambda x: jax.grad(loss)(x, params, mask), (x,), (MOVE,))[1],
+        "checkpoint": lambda x, params: jax.grad(jax.checkpoint(loss))(x, params, mask),
+        "one at a time": lambda x, params: jax.vmap(lambda x: block()(x[None], params))(x),
+    }
+    found = {way: quickly(run)(X, PARAMS) for way, run in ways.items()}
+    assert [way for way, run in ways.items() if is_in_pieces(run, X, PARAMS)] == []
+    monkeypatch.setattr(in_pieces, "LEAST", 10**6)
+    jax.clear_caches()
+    for way, run in ways.items():
+        chex.assert_trees_all_close(found[way], quickly(run)(X, PARAMS), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_computed_for_what_does_not_move():
+    """The gradient of the weights alone has no product for a tangent of x, which is 0."""
+    of_params = jax.jit(jax.grad(loss, 1)).lower(X, PARAMS).compile().cost_analysis()["flops"]
+    plain = jax.jit(jax.grad(lambda x, params: (ops.transformer_block._at_once(params, x, None, **AT_ONCE)).sum(), 1))
+    assert of_params <= 1.02 * plain.lower(X, PARAMS).compile().cost_analysis()["flops"] + 2000
+
+
+AT_ONCE = {"shape": (B, N, T, T), "norm": "pre", "activation": "relu", "eps": 1e-6}
+
+
+def test_a_stack_and_a_layer_go_in_pieces_too():
+    def stack(x, params):
+        return ops.stack_encoder_blocks(x, [params] * 2, num_heads=N)
+
+    assert jax.jit(stack).lower(X, PARAMS).as_text().count("stablehlo.while") == 2
+    wanted = spec.encoder_block(spec.encoder_block(X, PARAMS, num_heads=N), PARAMS, num_heads=N)
+    np.testing.assert_allclose(quickly(stack)(X, PARAMS), wanted, rtol=1e-5, atol=1e-5)
+    layer = ops.TransformerEncoderBlock(M, N, 9)
+    assert is_in_pieces(lambda x, params: layer.forward(params, x), X, PARAMS)
+    np.testing.assert_allclose(
+        layer.forward(PARAMS, X), spec.encoder_block(X, PARAMS, num_heads=N), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_temporaries_are_those_of_a_piece(monkeypatch):
+    monkeypatch.undo()
+    params = jax.eval_shape(
+        lambda key: ops.init_encoder_block(key, 384, 12, bias=True, dtype=np.float32), jax.random.key(0)
+    )
+    x = jax.ShapeDtypeStruct((32, 128, 384), np.float32)
+    run = jax.jit(lambda x, params: ops.encoder_block(x, params, num_heads=12))
+    mebibytes = run.lower(x, params).compile().memory_analysis().temp_size_in_bytes / 2**20
+    assert mebibytes < 20  # 54 at once
