@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attendax import attention, encoders, masks, scores, spec
+from attendax.ops import in_pieces
 from attendax.sharding.compiled import collectives, flops
 
 B, N, G, D, V = 8, 4, 2, 5, 3
@@ -129,13 +130,16 @@ def test_jvp_and_second_order(rng):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_quickly")
-def test_encode_divides_a_batch_that_goes_in_pieces():
-    """Each device does its own rows of every piece."""
+def test_encode_divides_a_batch_that_goes_in_pieces(monkeypatch):
+    """Each device does its own rows of every piece: of eight rows, where four would be enough for one device."""
+    monkeypatch.setattr(in_pieces, "NUMBERS", 0)
+    monkeypatch.setattr(in_pieces, "LEAST", 4 * 128)
     config = encoders.EncoderConfig(11, 128, 2, d_model=16, num_heads=2, d_ff=32, num_layers=1)
     params, ids = encoders.init_encoder(jax.random.key(0), config), np.arange(64 * 128).reshape(64, 128) % 11
     run = jax.jit(lambda params, ids: encoders.encode(params, ids, config=config))
     divided = jax.device_put(ids, NamedSharding(MESH, P(("data", "tensor"))))
     compiled, alone = (run.lower(params, x).compile() for x in (divided, ids))
+    assert "while" in compiled.as_text()
     assert flops(compiled) * 8 <= flops(alone)  # the whole batch may have a product in both branches of a condition
     assert {each.kind for each in collectives(compiled)} <= {"all-reduce"}
     np.testing.assert_allclose(run(params, divided), run(params, ids), rtol=1e-5, atol=1e-5)

@@ -11,10 +11,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from attendax.sharding.division import DIVISION
 
-NUMBERS, LEAST = (
-    2**19,
-    512,
-)  # of a piece: at most so many of its tokens, in so many tokens at least, unless a row has more
+NUMBERS = 2**19  # of a piece at the most: of its tokens times their width
+LEAST = 512  # tokens that a piece may have whatever their width
 
 
 def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Array:
@@ -33,17 +31,17 @@ def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Ar
     B, T = hidden.shape[:2]
     if not isinstance(B, int) or DIVISION.value is not None:
         return function(hidden, *others)  # a symbolic size, in jax.export; or a batch that lies on devices
-    pieces = -(-B // max(1, max(LEAST, NUMBERS // max(1, hidden.shape[-1])) // max(1, T)))
+    devices = jax.device_count()
+    most = max(1, max(LEAST, NUMBERS // max(1, hidden.shape[-1])) // max(1, T))
+    pieces = -(-B // _divisible(most, devices))
     if pieces <= 1:
         return function(hidden, *others)
-    rows = -(-B // pieces)
+    rows = _divisible(-(-B // pieces), devices)
     pieces = -(-B // rows)
-
-    scattered = jax.device_count() > 1
 
     def cut(x: Array) -> Array:
         filled = jnp.concatenate([x, jnp.repeat(x[-1:], pieces * rows - B, axis=0)])
-        if scattered:
+        if devices > 1:
             return filled.reshape(rows, pieces, *x.shape[1:]).swapaxes(0, 1)
         return filled.reshape(pieces, rows, *x.shape[1:])
 
@@ -57,8 +55,13 @@ def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Ar
         )
 
     done = lax.map(one, [cut(x) for x, c in zip(leaves, of_rows, strict=True) if c])
-    done = done.swapaxes(0, 1) if scattered else done
+    done = done.swapaxes(0, 1) if devices > 1 else done
     return done.reshape(pieces * rows, *hidden.shape[1:])[:B]
+
+
+def _divisible(size: int, number: int) -> int:
+    """The size, up to the next multiple of a number."""
+    return -(-size // number) * number
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

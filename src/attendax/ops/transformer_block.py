@@ -124,9 +124,9 @@ def _forward(
     if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     run = partial(_at_once, shape=shape, norm=norm, activation=activation, eps=eps)
-    # the ids of a mask may be (T,); and a function of its user may read arrays of its own
+    # the ids of a mask may be (T,); a function of its user may read arrays of its own; a batch may lie on devices
     tells_rows = not isinstance(mask, Mask) or (shape[0] != shape[-1] and not has_function(mask))
-    if is_compiled() and tells_rows and jax.default_backend() == "cpu":
+    if is_compiled() and tells_rows and jax.default_backend() == "cpu" and jax.device_count() == 1:
         return in_pieces_unless_differentiated(run, params, x, mask)
     return run(params, x, mask)
 
