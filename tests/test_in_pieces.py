@@ -1,4 +1,4 @@
-"""A block of an encoder a few rows at a time, where nothing is differentiated: the same numbers in less memory."""
+"""Layers a few rows of the batch at a time, where nothing is differentiated: the same numbers in less memory."""
 
 import chex
 import jax
@@ -120,6 +120,31 @@ def test_a_stack_and_a_layer_go_in_pieces_too():
     np.testing.assert_allclose(
         layer.forward(PARAMS, X), spec.encoder_block(X, PARAMS, num_heads=N), rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "lengths"])
+def test_multi_head_attention_of_other_keys(mask):
+    value, in_full = MASKS[mask]
+    queries = X[:, :3]
+
+    def attend(x, keys, params):
+        return ops.multi_head_attention(params.attention, x, keys, keys, num_heads=N, mask=value)
+
+    assert is_in_pieces(attend, queries, X, PARAMS)
+    assert not is_in_pieces(jax.grad(lambda *given: attend(*given).sum(), (0, 1, 2)), queries, X, PARAMS)
+    full = None if in_full is None else np.broadcast_to(in_full[:, :, :1], (B, N, 3, T))
+    wanted = spec.multi_head_attention(PARAMS.attention, queries, X, X, num_heads=N, mask=full)
+    np.testing.assert_allclose(quickly(attend)(queries, X, PARAMS), wanted, rtol=1e-5, atol=1e-5)
+    layer = ops.MultiHeadAttention(M, N, bias=True)
+    assert is_in_pieces(lambda x, params: layer.forward(params.attention, x, x, x), X, PARAMS)
+
+
+def test_outside_of_jit_nothing_is_looped_over():
+    """Each call would compile its loop anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "map", None)
+        found = block()(X, PARAMS)
+    np.testing.assert_allclose(found, quickly(block())(X, PARAMS), rtol=1e-5, atol=1e-5)
 
 
 def test_temporaries_are_those_of_a_piece(monkeypatch):

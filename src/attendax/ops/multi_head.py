@@ -1,6 +1,7 @@
 """Multi-head attention: several attentions side by side, each in its own slice of the model width. Pure JAX."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from attendax.params import MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
 from .full_attention import out_and_weights
+from .in_pieces import layer_in_pieces
 from .init import glorot
 from .token_wise import affine, plus
 from .weighted_sum import as_allowed, pull_back
@@ -151,7 +153,7 @@ def multi_head_attention(
     """
     arrays = {"query": query, "key": key, "value": value}
     shape = checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
-    return in_tiles(params, query, key, value, mask, shape)
+    return layer_in_pieces(partial(in_tiles, shape=shape), shape, params, query, key, value, mask=mask)
 
 
 def in_tiles(
@@ -309,7 +311,7 @@ class MultiHeadAttention:
         """Attend; mask broadcasts to (B, N, T, S). Returns (B, T, M)."""
         arrays = {"Q": Q, "K": K, "V": V}
         shape = checks.multi_head("multi_head_attention_forward", arrays, params, self.num_heads, mask, broadcast=True)
-        return in_tiles(params, Q, K, V, mask, shape)
+        return layer_in_pieces(partial(in_tiles, shape=shape), shape, params, Q, K, V, mask=mask)
 
     @takes_arrays
     def backward(

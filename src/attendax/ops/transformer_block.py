@@ -11,14 +11,12 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.functions import has_function
-from attendax.kernels.numerics import is_compiled
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 from attendax.sharding.explicit import over_auto_axes
 
-from .in_pieces import in_pieces_unless_differentiated
+from .in_pieces import layer_in_pieces
 from .init import glorot
 from .multi_head import in_tiles, init_multi_head_attention
 from .token_wise import feed_forward, layer_norm
@@ -121,14 +119,8 @@ def _forward(
 ) -> Array:
     """The block; ``shape`` is that of the scores (B, N, T, T)."""
     del num_heads  # said by the shape
-    if mask is not None and not isinstance(mask, Mask):
-        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     run = partial(_at_once, shape=shape, norm=norm, activation=activation, eps=eps)
-    # the ids of a mask may be (T,); a function of its user may read arrays of its own; a batch may lie on devices
-    tells_rows = not isinstance(mask, Mask) or (shape[0] != shape[-1] and not has_function(mask))
-    if is_compiled() and tells_rows and jax.default_backend() == "cpu" and jax.device_count() == 1:
-        return in_pieces_unless_differentiated(run, params, x, mask)
-    return run(params, x, mask)
+    return layer_in_pieces(run, shape, params, x, mask=mask)
 
 
 def _at_once(
