@@ -72,7 +72,7 @@ def encoder_block(
     activation: str = "relu",
     eps: float = 1e-6,
 ) -> Array:
-    """Pass tokens through one encoder block.
+    """Pass tokens through one encoder block; under ``jit`` a CPU takes a few rows of a large batch at a time.
 
     With A multi-head self-attention, F the feed-forward network, and N₁, N₂ the two layer norms::
 
