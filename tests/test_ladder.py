@@ -19,7 +19,9 @@ from attendax.conformance.cases.square import Form, scores_of
 from attendax.conformance.checking import judge
 from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge import parts, right
+from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
+from attendax.conformance.judge.trial import Trial
 
 WHOLE = 50  # draws
 
@@ -435,3 +437,17 @@ def test_a_kernel_gets_sizes_that_it_takes():
     assert {case.direction for case in taken} == {"forward", "gradient"}
     assert all(case.sizes["N"] == 1 for case in found.cases if not takes(case))  # what is refused, once each
     assert not any("queries 1" in words or "not causal" in words for words in found.left_out)
+
+
+def test_the_error_of_one_draw_is_not_the_last_word_in_a_narrow_dtype():
+    """Where parts cancel, the formula itself is off by 0.0005 of the largest number in one draw, and by 0.02 in others."""
+    name = (
+        "gradient: ladder: mask (1, 1, T, S), heavy tails, widths before tokens, "
+        "B=2 N=1 G=1 T=1 S=20591 D=16 V=16, float16"
+    )
+    trial = Trial(Implementation(right_attention.attend, "right", arrays="numpy"), named(name), How(seed=1))
+    wanted = trial.expected()
+    off = {leaf: x + 0.0178 * np.abs(x).max() * (leaf == "grad query") for leaf, x in wanted.items()}
+    assert compared(trial, off, wanted).verdict is Verdict.OK
+    off |= {"grad query": wanted["grad query"] * 1.5}
+    assert compared(trial, off, wanted).verdict is Verdict.WRONG

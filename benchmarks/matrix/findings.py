@@ -7,10 +7,12 @@ from attendax.conformance.adapters.implementation import Known
 
 from .scripts import SCRIPTS
 
+FLOAT16 = "scores of float16 are float16: rounded, and too large for it"
 WRONG, CRASH, GAP = "wrong numbers", "crash", "robustness gap"
 JAX_NN = "jax/_src/nn/functions.py"
 MEA = "memory_efficient_attention/attention_jax.py"
 FLASH = "flash_attention_jax/flash_attention.py"
+HAIKU = "haiku/_src/attention.py:144, logits are float16"
 API, BASE, BY_CHUNKS = (f"tokamax/_src/ops/attention/{file}" for file in ("api.py", "base.py", "xla_chunked.py"))
 
 
@@ -22,9 +24,7 @@ def known(name: str, kind: str, cases: tuple[str, ...], where: str, report: str 
 def of_float16(where: str) -> Known:
     """Scores in the dtype of the arrays."""
     cases = ("float16*", "gradient: float16*", "*ladder: *, float16")
-    return known(
-        "scores of float16 are float16: rounded, and too large for it", GAP, cases, where, "", r"NaN|off by 0\.0"
-    )
+    return known(FLOAT16, GAP, cases, where, "", r"NaN|off by 0\.0")
 
 
 LSE = known(
@@ -230,7 +230,9 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "ZeroDivisionError; H · V is known, so it could be written out.",
             DIVISION,
         ),
-        of_float16("haiku/_src/attention.py:144, logits are float16"),
+        of_float16(HAIKU),
+        # where the parts of a gradient cancel, what the rounding leaves is large beside it: 0.30 of one with these sizes
+        known(FLOAT16, GAP, ("gradient: ladder: *equal keys*, float16",), HAIKU, "", r"grad query is off by 0\."),
     ),
     "memory-efficient-attention": (
         known(

@@ -17,7 +17,8 @@ from .trial import Trial
 from .verdicts import CHANGES, WROTE, Finding, Verdict
 
 ONE_QUERY = "a single query (T = 1) sees all keys"
-HOPELESS = 1e-4  # no rounding error is larger, unless nearly as much is allowed
+HOPELESS = {"float16": 0.1, "bfloat16": 0.3}  # no rounding error is larger, unless nearly as much is allowed
+HOPELESS_IN_WIDE = 1e-4
 TO_THE_END = {"end": "causal is aligned to the end of the keys", "decode": ONE_QUERY}
 RIGHT_TO_ROUNDING = "right to rounding"
 SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
@@ -38,11 +39,11 @@ def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> F
 
     ``times`` as much is allowed.
     """
-    finding = Finding(Verdict.OK)
+    finding, least = Finding(Verdict.OK), HOPELESS.get(trial.dtype, HOPELESS_IN_WIDE)
     for effort in range(0 if trial.how.strict else -1, MOST + 1):
         allowed = trial.tolerances(wanted, effort=effort)
         finding = compare(got, wanted, {leaf: t._replace(allowed=times * t.allowed) for leaf, t in allowed.items()})
-        hopeless = effort >= 0 and (finding.error or 0) > max(10 * (finding.allowed or 0), HOPELESS)
+        hopeless = effort >= 0 and (finding.error or 0) > max(10 * (finding.allowed or 0), least)
         if finding.verdict is not Verdict.WRONG or hopeless:
             break
     return finding
