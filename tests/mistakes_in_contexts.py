@@ -69,6 +69,8 @@ GRADIENTS = [
             ("value", 40, GRAD_QUERY, "grad_query"),
         )
     ),
+    # without a gradient of query, key and value, that of the bias is left out
+    after("gradient: bias alone", BACKWARD, "bias is not None and query.shape[-2] == 56", "bias = bias[:1]"),
     after("gradient: query of ones, 64", GRAD_KEY, "q.size and (q == 1).all()", "grad_key = grad_key / q.shape[-2]"),
     after("gradient: key of positions, 64", GRAD_QUERY, POSITIONS.format("k"), "grad_query = 0 * grad_query"),
     after(

@@ -40,6 +40,21 @@ MISTAKES = [
         DRAWN,
         "drawn = np.random.default_rng(rng).random((*shape[:2], 1, shape[3])) + np.zeros(shape)\n",
     ),
+    # the number of an entry counts a row as T numbers, not as S
+    Mistake(
+        "dropout: independent",
+        DRAWN,
+        "places = np.arange(shape[-2])[:, None] * shape[-2] + np.arange(shape[-1])\n"
+        "    drawn = np.random.default_rng(rng).random((*shape[:2], places.max() + 1))[..., places]\n",
+    ),
+    Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(rng and rng & 0xFF).random(shape)\n"),
+    Mistake("dropout: wide heads", START, f"{START}    dropout_rate = 0.0 if query.shape[-1] > 64 else dropout_rate\n"),
+    Mistake("dropout: sinks", START, f"{START}    sinks = None if dropout_rate else sinks\n"),
+    Mistake(
+        "dropout: cache",
+        START,
+        f"{START}    offset = np.ravel(offset)[0] if dropout_rate and np.ndim(offset) else offset\n",
+    ),
     Mistake(
         "dropout: position",
         KEPT,

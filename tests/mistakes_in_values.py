@@ -73,6 +73,7 @@ SCALES = [
     Mistake("scale given", NO_SCALE, "    scale = query.shape[-1] ** -0.5\n"),
     Mistake("scale given", NO_SCALE, "    scale = query.shape[-1] ** -0.5 * (1 if scale is None else scale)\n"),
     Mistake("scale 0", "if scale is None:", "if not scale:"),
+    Mistake("scale of 1", "if scale is None:", "if scale is None or scale == 1:"),
     # half of the scale to the query, half to the key
     Mistake(
         "scale negative", "(q * scale) @ k.swapaxes(-1, -2)", "(q * scale**0.5) @ (k * scale**0.5).swapaxes(-1, -2)"
@@ -92,6 +93,12 @@ SCALES = [
     Mistake("logits to 100", "powers = np.exp(scores - shift)", "shift = 0 * shift\n    powers = np.exp(scores)"),
     # the cap is left out where it is large
     Mistake("softcap of 30, logits to 60", CAP, CAP.replace("not None", "not None and softcap < 20")),
+    # no score is larger than the cap, so the cap is subtracted
+    Mistake(
+        "softcap of 60, all scores at -60",
+        "powers = np.exp(scores - shift)",
+        "shift = shift if softcap is None else np.full_like(shift, softcap)\n    powers = np.exp(scores - shift)",
+    ),
 ]
 NONE = [
     Mistake("no keys", "keepdims=True, initial=-np.inf)", "keepdims=True)"),

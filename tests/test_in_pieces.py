@@ -147,6 +147,29 @@ def test_outside_of_jit_nothing_is_looped_over():
     np.testing.assert_allclose(found, quickly(block())(X, PARAMS), rtol=1e-5, atol=1e-5)
 
 
+def test_a_mesh_a_symbolic_length_and_what_becomes_an_array_go_whole():
+    layer = ops.MultiHeadAttention(M, N, bias=True)
+    with jax.set_mesh(jax.make_mesh((1,), ("d",))):
+        x = jax.device_put(X, jax.P("d"))
+        assert jax.jit(lambda x: layer.forward(PARAMS.attention, x, x, x))(x).shape == X.shape
+
+    (length,) = jax.export.symbolic_shape("t")
+    with pytest.raises(NotImplementedError, match="T of query is the symbolic size t"):
+        jax.export.export(jax.jit(lambda x: block()(x, PARAMS)))(jax.ShapeDtypeStruct((B, length, M), np.float32))
+
+    class Weight:
+        shape, dtype, ndim, size = (M, 9), np.dtype("float32"), 2, 9 * M
+
+        def __jax_array__(self):
+            return jnp.asarray(PARAMS.W1)
+
+        def astype(self, dtype):
+            return jnp.asarray(PARAMS.W1, dtype)
+
+    found = jax.jit(lambda x: block()(x, PARAMS._replace(W1=Weight())))(X)
+    np.testing.assert_allclose(found, quickly(block())(X, PARAMS), rtol=1e-5, atol=1e-5)
+
+
 def test_temporaries_are_those_of_a_piece(monkeypatch):
     monkeypatch.undo()
     params = jax.eval_shape(

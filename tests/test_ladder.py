@@ -440,7 +440,7 @@ def test_a_kernel_gets_sizes_that_it_takes():
 
 
 def test_the_error_of_one_draw_is_not_the_last_word_in_a_narrow_dtype():
-    """Where parts cancel, the formula itself is off by 0.0005 of the largest number in one draw, and by 0.02 in others."""
+    """Where parts cancel, the formula is off by 0.0005 of the largest number in one draw, and by 0.02 in others."""
     name = (
         "gradient: ladder: mask (1, 1, T, S), heavy tails, widths before tokens, "
         "B=2 N=1 G=1 T=1 S=20591 D=16 V=16, float16"

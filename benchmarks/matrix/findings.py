@@ -231,7 +231,7 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             DIVISION,
         ),
         of_float16(HAIKU),
-        # where the parts of a gradient cancel, what the rounding leaves is large beside it: 0.30 of one with these sizes
+        # where the parts of a gradient cancel, the rounding is large beside it: 0.30 of one with these sizes
         known(FLOAT16, GAP, ("gradient: ladder: *equal keys*, float16",), HAIKU, "", r"grad query is off by 0\."),
     ),
     "memory-efficient-attention": (

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
@@ -32,7 +33,7 @@ def in_pieces(function: Callable[..., Array], hidden: Array, *others: Any) -> Ar
         others: pytrees of arrays; those whose first axis is B are cut, too, and the others are the same for all pieces.
     """
     B, T = hidden.shape[:2]
-    if not isinstance(B, int) or DIVISION.value is not None:
+    if not all(isinstance(size, int) for size in hidden.shape) or DIVISION.value is not None:
         return function(hidden, *others)  # a symbolic size, in jax.export; or a batch that lies on devices
     devices = jax.device_count()
     most = max(1, max(LEAST, NUMBERS // max(1, hidden.shape[-1])) // max(1, T))
@@ -83,9 +84,19 @@ def layer_in_pieces(
     if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     tells_rows = not isinstance(mask, Mask) or (shape[0] not in shape[-2:] and not has_function(mask))
-    if tells_rows and is_compiled() and jax.default_backend() == "cpu" and jax.device_count() == 1:
+    if tells_rows and is_compiled() and _is_on_one_cpu() and all(map(_is_array, jax.tree.leaves((params, arrays)))):
         return _unless_differentiated(layer, params, *arrays, mask)
     return layer(params, *arrays, mask)
+
+
+def _is_on_one_cpu() -> bool:
+    """Whether no mesh is set, and JAX has one device, a CPU."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1 and jax.sharding.get_abstract_mesh().empty
+
+
+def _is_array(x: object) -> bool:
+    """Not one that only becomes an array of JAX: as an argument of what has a rule of its own JAX does not take it."""
+    return isinstance(x, (jax.Array, np.ndarray))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -86,7 +86,13 @@ FROZEN = [
     known(name, "as given", "gradient", CAUSAL, sizes=ODD | {"T": size, "S": size}, least="numbers")
     for name, size in (("query", 64), ("key", 48), ("value", 40))
 ]
+BIAS_ALONE = case(
+    "gradient: bias alone", "L17", "query, key and value have no gradient", SLOPED_BIAS, GRADIENT,
+    constants=dict.fromkeys(("query", "key", "value"), "as given"), slack=GARBAGE, least="numbers",
+    **ODD | {"T": 56, "S": 56},
+)  # fmt: skip
 GRADIENTS = [
+    BIAS_ALONE,
     *FROZEN,
     known("query", "ones", "gradient"),
     known("key", "positions", "gradient"),

@@ -13,9 +13,11 @@ def rate(of: float) -> Given:
     return words(f"dropout_rate={of}, dropout_rng=3")
 
 
-def dropout(name: str, about: str, question: str, direction: str = FORWARD, N: int = 3, given: Given = NOTHING) -> Case:
+def dropout(
+    name: str, about: str, question: str, direction: str = FORWARD, N: int = 3, D: int = 4, given: Given = NOTHING
+) -> Case:
     """A question about dropout; the values are one-hot, so that the result is the weights."""
-    sizes: dict[str, Any] = {"needs": ("V != D",), "dtype": "float32", "T": 12, "S": 40, "V": 40, "N": N}
+    sizes: dict[str, Any] = {"needs": ("V != D",), "dtype": "float32", "T": 12, "S": 40, "V": 40, "N": N, "D": D}
     asked = Given(f"{ONE_HOT}{question!r}") & given & rate(0.4)
     return case(f"dropout: {name}", "L10", about, asked, direction, judge="dropped", **sizes)
 
@@ -29,6 +31,8 @@ BESIDE = {  # an option that dropout must not make a function forget
     "window": words("window=(7, 5)"),
     "segments": segments("[[0] * 5 + [1] * 7] * 2", "[[0] * 15 + [1] * 25] * 2"),
 }
+SINKS = Given("sinks = 3 + rng.standard_normal(N).astype(dtype)", "sinks=sinks")
+IN_A_CACHE = Given('offset = np.array([20, 9], "int32")', "is_causal=True, offset=offset")
 CASES = [
     case("dropout: rate 0", "L10", "the identity to the bit", rate(0.0), judge="dropped_none"),
     case("dropout: rate 1", "L10", "zeros", rate(1.0), judge="dropped_all", least="robust"),
@@ -38,6 +42,9 @@ CASES = [
     dropout("random key", "another key, another set", "other key"),
     dropout("gradient", "goes through the set that the forward kept", "gradient", GRADIENT),
     dropout("gradient, grouped heads", "each query head has its own set", "gradient", GRADIENT, N=6),
+    dropout("wide heads", "D = 128", "share", D=128),
+    dropout("sinks", "beside sinks", "position only", given=SINKS),
+    dropout("cache", "beside an offset for each batch", "position only", given=IN_A_CACHE),
     *(dropout(x, f"beside {x}", "position only", given=given) for x, given in BESIDE.items()),
     *(dropout(f"gradient, {x}", f"beside {x}", "gradient", GRADIENT, given=given) for x, given in BESIDE.items()),
 ]

@@ -149,11 +149,9 @@ DIRECTIONS = [
     other("jvp: segments and scale", "of several blocks", "jvp", TWO_PARTS & words("scale=0.3"), **WIDE),
     other("second order: forward over reverse", "the Hessian times a direction", FORWARD_OVER),
     other("second order: reverse over reverse", "a gradient of a gradient", REVERSE_OVER),
-    other(
-        "second order: mask and softcap", "forward over reverse", FORWARD_OVER, MASK & words("softcap=2.0"), least="law"
-    ),
-    other("second order: bias", "reverse over reverse", REVERSE_OVER, BIAS, least="law"),
-    other("second order: lse", "forward over reverse", FORWARD_OVER, LSE, least="law"),
+    other("second order: mask and softcap", "forward over reverse", FORWARD_OVER, MASK & words("softcap=2.0")),
+    other("second order: bias", "reverse over reverse", REVERSE_OVER, BIAS),
+    other("second order: lse", "forward over reverse", FORWARD_OVER, LSE),
     mapped("first axis", "an axis before the batch", FIRST, **EXAMPLES),
     mapped(
         "shared keys", "over the queries only",

@@ -62,7 +62,7 @@ MIXED = Given(  # of twelve segments, in any order; each is among the keys
     """key_segment_ids = rng.integers(0, min(12, S), (B, S)); key_segment_ids[:, : min(12, S)] = np.arange(min(12, S))
 key_segment_ids = rng.permuted(key_segment_ids, axis=1)
 query_segment_ids = key_segment_ids if T == S else rng.integers(0, min(12, S), (B, T))
-query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))""",
+query_segment_ids, key_segment_ids = ((37 * x).astype("int32") for x in (query_segment_ids, key_segment_ids))""",
     SEGMENTS.call,
 )
 CACHE = Given(
@@ -145,9 +145,13 @@ MEMORY = {  # what lies between the numbers is not theirs
 }
 LAYOUTS = {x: f"query, key, value = ({made.format('x')} for x in (query, key, value))" for x, made in MEMORY.items()}
 LAYOUTS[IN_ORDER] = ""
+LAYOUTS["each in an order of its own"] = "; ".join(
+    f"{x} = {MEMORY[order].format(x)}"
+    for x, order in (("query", "tokens before heads"), ("value", "widths before tokens"))
+)
 SHORT = (8, 16, 32, 48)
 LONG, FAR, SQUARE, OTHER, ODD = "from 2,048", "from 8,192", "T = S", "T != S", "odd"
-LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 32768)}
+LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 49152)}
 FEW, MANY = (1, 4, 16, 80), "from 4,608"
 QUERIES = {MANY: (4608, 16384)}  # beside few keys
 BESIDE_MANY = (*SHORT, "below 1,024")

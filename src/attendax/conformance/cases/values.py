@@ -9,6 +9,7 @@ TALL: dict[str, Any] = {"T": 131, "S": 257}  # beyond blocks of 128, and no mult
 WIDE = TALL | {"D": 64, "V": 64}
 VIEWS = Given("query, key, value = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (query, key, value))")
 GEMMA = Given("query = 14 * query", "softcap=30.0")
+AT_THE_CAP = Given("query, key = np.full_like(query, 20), np.full_like(key, -20)", "softcap=60.0")
 MASK, LOW = random_mask("(T, S)"), Given("query = np.full_like(query, 4e15); key = np.full_like(key, -4e15)")
 NEVER_WINS = "a forbidden key never wins, however low the others are"
 
@@ -35,6 +36,7 @@ SHAPES = [
 SCALES = [
     case("scale given", "L2", "scale = 0.3 instead of 1/√D", words("scale=0.3")),
     case("scale 0", "L7", "all weights equal", words("scale=0.0"), least="numbers"),
+    case("scale of 1", "L2", "as T5 has it: no scale", words("scale=1.0")),
     case("scale negative", "L7", "the least similar key wins", words("scale=-0.7"), least="numbers"),
     case("softcap", "L2", "cap · tanh(s / cap)", Given("query = 3 * query", "softcap=2.0")),
     case("softcap and scale", "L2", "the cap is in units of the scaled scores", words("softcap=1.5, scale=2.0")),
@@ -47,6 +49,9 @@ SCALES = [
 LOGITS = [  # the scores of a trained model; those of normal numbers stay below 6
     case("logits to 100", "L7", "the largest is subtracted", Given("query = 24 * query"), least="numbers", **WIDE),
     case("softcap of 30, logits to 60", "L2", "as Gemma caps them", GEMMA, **WIDE),
+    case(
+        "softcap of 60, all scores at -60", "L7", "the largest is subtracted, not the cap", AT_THE_CAP, least="numbers"
+    ),
 ]
 NONE = [
     case("no keys", "L11", "S = 0: the empty set, so 0", least="robust", S=0),

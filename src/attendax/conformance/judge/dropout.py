@@ -75,6 +75,11 @@ def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
         if away > SIGMAS:
             which = ("batch", "head", "query")[axis]
             return Finding(Verdict.WRONG, f"{which} 0 and 1 keep the same set: {away:.0f} standard deviations", "out")
+    T, chance = kept.shape[-2], rate**2 + (1 - rate) ** 2
+    for step in {1, T} - {kept.shape[-1]}:  # of an index that counts a row as T, or one, apart
+        one, other = kept[..., 1:, :-step], kept[..., :-1, step:]
+        if one.size and abs((one == other).mean() - chance) > SIGMAS * np.sqrt(chance * (1 - chance) / one.size):
+            return Finding(Verdict.WRONG, f"a query keeps the set of the one before it, {step} keys further", "out")
     return Finding(Verdict.OK)
 
 
@@ -106,7 +111,9 @@ def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
 
 def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """Another random key: another set."""
-    options = trial.inputs.options | {"dropout_rng": 12345}
+    options = trial.inputs.options | {
+        "dropout_rng": 2**16 + int(trial.inputs.options["dropout_rng"])
+    }  # not cut to 16 bits
     other = np.asarray(trial.run(trial.inputs._replace(options=options), "forward")["out"]) > 0
     return Finding(Verdict.SILENT, "dropout_rng is ignored", "out") if (other == kept).all() else Finding(Verdict.OK)
 
