@@ -132,7 +132,7 @@ class TestDraw:
     @pytest.mark.parametrize(
         ("arrays", "runs", "in_one", "in_all"),
         [
-            ("numpy", 3, 0.7, 0.96),
+            ("numpy", 4, 0.7, 0.97),
             pytest.param("torch", 3, 0.65, 0.93, marks=pytest.mark.slow),
             pytest.param("jax", 5, 0.38, 0.75, marks=pytest.mark.slow),  # each size is compiled
         ],

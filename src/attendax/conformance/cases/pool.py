@@ -151,7 +151,7 @@ LAYOUTS["each in an order of its own"] = "; ".join(
 )
 SHORT = (8, 16, 32, 48)
 LONG, FAR, SQUARE, OTHER, ODD = "from 2,048", "from 8,192", "T = S", "T != S", "odd"
-LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 49152)}
+LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 36864)}
 FEW, MANY = (1, 4, 16, 80), "from 4,608"
 QUERIES = {MANY: (4608, 16384)}  # beside few keys
 BESIDE_MANY = (*SHORT, "below 1,024")
