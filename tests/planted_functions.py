@@ -54,10 +54,11 @@ def only(name, change):
     return {name: lambda given, arrays: None if given[name] is None else change(given[name])}
 
 
-def formula(query, key, value, *, mask=None, softcap=None, bias=None, axis=-1, masked=-np.inf, shifted=True,
+def formula(query, key, value, *, mask=None, scale=None, softcap=None, bias=None, axis=-1, masked=-np.inf, shifted=True,
             after=False, cap_last=False, divided=True):  # fmt: skip
     """The plain formula, with a place for each of some mistakes."""
-    scores = (query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)).astype(np.float32)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query @ key.swapaxes(-1, -2) * np.float32(scale)).astype(np.float32)
     if softcap is not None and not cap_last:
         scores = softcap * np.tanh(scores / softcap)
     if bias is not None:
@@ -74,8 +75,8 @@ def formula(query, key, value, *, mask=None, softcap=None, bias=None, axis=-1, m
 
 
 def planted(**settings):
-    def attend(query, key, value, *, mask=None, softcap=None, bias=None):
-        return formula(query, key, value, mask=mask, softcap=softcap, bias=bias, **settings)
+    def attend(query, key, value, *, mask=None, scale=None, softcap=None, bias=None):
+        return formula(query, key, value, mask=mask, scale=scale, softcap=softcap, bias=bias, **settings)
 
     return attend
 
@@ -218,7 +219,7 @@ PLANTED = {  # the function, some cases, the diagnosis, the remedy
     "mask after": (planted(after=True), ["mask (T, S)", "mask (B"], "the mask is applied after the softmax", ""),
     "mask of 0": (planted(masked=0.0), ["mask (T, S)", "mask (B"], "masked scores are 0 instead of minus infinity",
                   "-inf where masked, before the softmax"),
-    "mask of -1e4": (planted(masked=np.float32(-1e4)), ["scores of -2e31, masked"],
+    "mask of -1e4": (planted(masked=np.float32(-1e4)), ["scores of -2e31, masked", "mask (T, S)"],
                      "masked scores are a finite number: they keep a weight where others are lower",
                      "-inf where masked, before the softmax"),
     "rows turned": (turned_rows, ["lengths that no block"], "some results have the wrong sign: query 64", ""),

@@ -33,7 +33,7 @@ def test_a_planted_mistake_is_named(mistake):
     words = words.replace("block of 8", "block of 16") if mistake == "padding" else words
     assert words in told, list(told)
     assert told[words].remedy == remedy
-    assert told[words].tried >= 1 or "is right" in words or words.startswith("right below")
+    assert told[words].tried >= 1 or "is right" in words or words.startswith(("right below", "some results"))
 
 
 def test_every_fault_is_in_one_cause_and_the_worst_is_first():

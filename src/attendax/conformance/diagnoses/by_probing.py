@@ -94,7 +94,7 @@ def _right(trial: Trial) -> np.ndarray | None:
     if -(-lengths(trial.inputs)[not backward] // trial.inputs.arrays["value"].shape[-1]) > MOST_CALLS:
         return None
     s = steps(trial.inputs)
-    return weights(s.scores, lse_of(s.scores, sinks=s.sinks))
+    return weights(s.scores, lse_of(s.scores, sinks=s.sinks)) if s.scores.size else None
 
 
 def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:

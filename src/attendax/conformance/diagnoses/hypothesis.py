@@ -53,7 +53,7 @@ class Hypothesis(NamedTuple):
         try:
             with np.errstate(all="ignore"):
                 said = [_is_given(trial, wanted) for wanted in self._gives_all(trial) if wanted]
-        except (ValueError, IndexError, KeyError, TypeError):  # it makes no sense of such a call
+        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError):  # it makes no sense of such a call
             return None
         return max((given for given in said if given is not None), default=None)
 
