@@ -68,6 +68,8 @@ LIMITS = {  # what the scripts of the other page print, in their order
     "Two loops do not run at once": r"two loops take [\d.]+ times as long as one",
     "A slice of bfloat16 makes all of the array float32": r"float16: 0.0 MiB.*\nbfloat16: (4.0|0.0) MiB.*",
     "Memory of temporaries is new in each call": r"(\d+ ){4}page faults",
+    "What a branch passes on is copied": r"\d+ MiB of temporaries, a weight of 16",
+    "The gradient of a weight, as JAX derives it": r"derived by JAX \d+ ms, xᵀ dout \d+ ms",
 }
 
 
