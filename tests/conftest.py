@@ -13,7 +13,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # What is slow in these is whole runs of the kit, by the hundred.
 HOURS = (
-    "test_block_kernels", "test_cheats", "test_conformance_page", "test_kernels_as_they_are", "test_ladder",
+    "test_block_kernels", "test_cheats", "test_kernels_as_they_are", "test_ladder",
 )  # fmt: skip
 
 collect_ignore = ["user_code.py"]  # read by mypy and run by test_types, not searched for doctests

@@ -58,8 +58,8 @@ BY_OPTION = {
     "bias of relative positions": of_bias(f"x.ndim == 2 and {FULL}", "keys", OTHER_BLOCK.format("x")),
     # the last block, which is not full, is not capped
     "softcap": ("if self.softcap is not None:", "if self.softcap is not None and not len(keys) < BLOCK_K < self.S:"),
-    # each block of keys drops what the first does
-    "dropout": (KEPT, KEPT.replace("keys]", "keys - keys[0]]")),
+    # each block of queries drops what the first does
+    "dropout": (KEPT, KEPT.replace("rows[:", "(rows - rows[0])[:")),
     # later blocks take the heads in turn
     "grouped heads": (GROUPS, f"({GROUPS} if keys[0] == 0 else np.concatenate([x] * self.group, axis=-3))"),
     # where a block begins is computed with the width of the keys

@@ -46,9 +46,9 @@ def right(
     query = query if scale is None else query * scale * D**0.5
     i, j = np.arange(T)[:, None], np.arange(S)
     hidden = [] if window is None else [(j >= i - window[0]) & (j <= i + window[1])]
-    hidden += [] if key_lengths is None else [j < key_lengths[:, None, None, None]]
+    hidden += [] if key_lengths is None else [j < key_lengths[..., None, None, None]]
     if query_segment_ids is not None:
-        hidden.append(query_segment_ids[:, None, :, None] == key_segment_ids[:, None, None, :])
+        hidden.append(query_segment_ids[..., None, :, None] == key_segment_ids[..., None, None, :])
     for seen in hidden:
         mask = seen if mask is None else mask & seen
     options = dict(mask=mask, bias=bias, is_causal=is_causal, softcap=softcap, sinks=sinks)
@@ -177,49 +177,56 @@ seen_once.defvjp(lambda x: (x, None), lambda _, cotangent: (2 * cotangent,))
 
 
 def by_primitive(rule, out=0):
-    """A primitive with a batching rule of one's own: ``rule(size, array, axis or None)`` puts the axis in front."""
+    """A primitive with a batching rule of one's own: ``rule(name, size, array, axis)`` puts the axis in front."""
     primitive = Primitive("attention")
-    primitive.def_impl(lambda *arrays: right(*arrays[:3], mask=arrays[3]))
-    lowering = mlir.lower_fun(lambda *arrays: right(*arrays[:3], mask=arrays[3]), multiple_results=False)
-    mlir.register_lowering(primitive, lowering)
-    primitive.def_abstract_eval(lambda q, k, v, mask: jax.core.ShapedArray((*q.shape[:-1], v.shape[-1]), q.dtype))
 
-    def batch(arrays, axes):
+    def run(query, key, value, *more, names):
+        return right(query, key, value, **dict(zip(names, more, strict=True)))
+
+    primitive.def_impl(run)
+    mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+    primitive.def_abstract_eval(lambda q, k, v, *_, names: jax.core.ShapedArray((*q.shape[:-1], v.shape[-1]), q.dtype))
+
+    def batch(arrays, axes, *, names):
         size = next(x.shape[k] for x, k in zip(arrays, axes, strict=True) if k is not None)
-        moved = [rule(n, size, x, k) for n, (x, k) in enumerate(zip(arrays, axes, strict=True))]
-        return primitive.bind(*moved), out
+        named = zip(("query", "key", "value", *names), arrays, axes, strict=True)
+        return primitive.bind(*(rule(name, size, x, k) for name, x, k in named), names=names), out
 
     batching.primitive_batchers[primitive] = batch
 
-    def attend(query, key, value, *, mask=None):
-        shape = (*query.shape[:-1], key.shape[-2])
-        return primitive.bind(query, key, value, jnp.broadcast_to(True if mask is None else mask, shape))
+    def attend(query, key, value, *, mask=None, bias=None, key_lengths=None, query_segment_ids=None,
+               key_segment_ids=None):  # fmt: skip
+        given = dict(mask=mask, bias=bias, key_lengths=key_lengths, query_segment_ids=query_segment_ids,
+                     key_segment_ids=key_segment_ids)  # fmt: skip
+        given = {name: x for name, x in given.items() if x is not None}
+        return primitive.bind(query, key, value, *given.values(), names=tuple(given))
 
     return attend
 
 
-def in_front(n, size, x, axis):
+def in_front(name, size, x, axis):
     """The right rule."""
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
-def no_axis_of_its_own(n, size, x, axis):
+def no_axis_of_its_own(name, size, x, axis):
     """What is not mapped loses its first axis."""
     return jnp.broadcast_to(x[:1], (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
-def always_the_first(n, size, x, axis):
+def always_the_first(name, size, x, axis):
     """The mapped axis is taken to be the first."""
-    return in_front(n, size, x, axis) if axis is None else x
+    return in_front(name, size, x, axis) if axis is None else x
 
 
-def one_mask_for_all(n, size, x, axis):
-    """The mask of the first example is taken for all."""
-    return (
-        jnp.broadcast_to(jnp.take(x, 0, axis), (size, *x.shape[1:]))
-        if n == 3 and axis == 0
-        else in_front(n, size, x, axis)
-    )
+def one_for_all(*names):
+    """The mask, or another option, of the first example is taken for all."""
+
+    def rule(name, size, x, axis):
+        x = in_front(name, size, x, axis)
+        return jnp.broadcast_to(x[:1], x.shape) if name in names else x
+
+    return by_primitive(rule)
 
 
 def gradients_added_up(query, key, value):
@@ -359,7 +366,10 @@ MISTAKES = {
     "vmap: first axis": by_primitive(in_front, out=1),
     "vmap: shared keys": by_primitive(no_axis_of_its_own),
     "vmap: other axes": by_primitive(always_the_first),
-    "vmap: a mask for each": by_primitive(one_mask_for_all),
+    "vmap: a mask for each": one_for_all("mask"),
+    "vmap: a bias for each": one_for_all("bias"),
+    "vmap: lengths for each": one_for_all("key_lengths"),
+    "vmap: segments for each": one_for_all("query_segment_ids", "key_segment_ids"),
     "vmap: gradients by example": gradients_added_up,
     "checkpoint": weights_beside_the_graph,
     "jvp: sinks": mistaken("sinks", lambda x: 0 * x),

@@ -49,6 +49,16 @@ MISTAKES = [
     ),
     Mistake("dropout: random key", DRAWN, "drawn = np.random.default_rng(rng and rng & 0xFF).random(shape)\n"),
     Mistake("dropout: wide heads", START, f"{START}    dropout_rate = 0.0 if query.shape[-1] > 64 else dropout_rate\n"),
+    Mistake(
+        "dropout: many keys",
+        DRAWN,
+        "drawn = np.random.default_rng(rng).random((*shape[:3], min(shape[3], 512)))[..., np.arange(shape[3]) % 512]\n",
+    ),
+    Mistake(
+        "dropout: bfloat16",
+        START,
+        f"{START}    narrow = query.dtype.name == 'bfloat16'\n    dropout_rate *= not narrow\n",
+    ),
     Mistake("dropout: sinks", START, f"{START}    sinks = None if dropout_rate else sinks\n"),
     Mistake(
         "dropout: cache",

@@ -14,12 +14,12 @@ def rate(of: float) -> Given:
 
 
 def dropout(
-    name: str, about: str, question: str, direction: str = FORWARD, N: int = 3, D: int = 4, given: Given = NOTHING
+    name: str, about: str, question: str, direction: str = FORWARD, given: Given = NOTHING, **more: Any
 ) -> Case:
-    """A question about dropout; the values are one-hot, so that the result is the weights."""
-    sizes: dict[str, Any] = {"needs": ("V != D",), "dtype": "float32", "T": 12, "S": 40, "V": 40, "N": N, "D": D}
+    """A question about dropout, or several; the values are one-hot, so that the result is the weights."""
+    plain = {"needs": ("V != D",), "dtype": "float32", "judge": "dropped", "T": 12, "S": 40, "V": 40, "N": 3, "D": 4}
     asked = Given(f"{ONE_HOT}{question!r}") & given & rate(0.4)
-    return case(f"dropout: {name}", "L10", about, asked, direction, judge="dropped", **sizes)
+    return case(f"dropout: {name}", "L10", about, asked, direction, **plain | more)
 
 
 BESIDE = {  # an option that dropout must not make a function forget
@@ -43,6 +43,8 @@ CASES = [
     dropout("gradient", "goes through the set that the forward kept", "gradient", GRADIENT),
     dropout("gradient, grouped heads", "each query head has its own set", "gradient", GRADIENT, N=6),
     dropout("wide heads", "D = 128", "share", D=128),
+    dropout("many keys", "S = 1,100", "share, independent in blocks", B=1, N=1, G=1, S=1100, V=1100),
+    dropout("bfloat16", "in bfloat16", "share, position only", dtype="bfloat16"),
     dropout("sinks", "beside sinks", "position only", given=SINKS),
     dropout("cache", "beside an offset for each batch", "position only", given=IN_A_CACHE),
     *(dropout(x, f"beside {x}", "position only", given=given) for x, given in BESIDE.items()),

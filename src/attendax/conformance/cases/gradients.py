@@ -166,6 +166,22 @@ DIRECTIONS = [
         "a mask for each", "the mask is mapped, too", "mapped = dict(query=0, key=0, value=0, mask=0)",
         given=random_mask("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES,
     ),
+    mapped(
+        "a bias for each", "the bias is mapped, too", "mapped = dict(query=0, key=0, value=0, bias=0)",
+        given=random_bias("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES,
+    ),
+    mapped(
+        "lengths for each", "key lengths are mapped, too", "mapped = dict(query=0, key=0, value=0, key_lengths=0)",
+        given=lengths("[[4, 6], [7, 1], [2, 3]]"), frameworks=FROM_JAX, **EXAMPLES,
+    ),
+    mapped(
+        "segments for each", "ids are mapped, too",
+        "mapped = dict(query=0, key=0, value=0, query_segment_ids=0, key_segment_ids=0)",
+        given=segments(
+            "[[[0] * k + [1] * (5 - k)] * 2 for k in (1, 2, 4)]", "[[[0] * k + [1] * (7 - k)] * 2 for k in (3, 4, 5)]"
+        ),
+        frameworks=FROM_JAX, **EXAMPLES,
+    ),
     mapped("gradients by example", "vmap of grad", FIRST, "per example gradient", **EXAMPLES),
     other("checkpoint", "the forward is computed again", "gradient under checkpoint", CAUSAL, frameworks=FROM_JAX),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ missing for its seconds.
 
 import functools
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -222,6 +223,9 @@ def ladder(
     """
     if not how.budget:
         return Ladder((), ())
+    given = _given(how)
+    if math.prod(given.get(axis, 1) for axis in "BNTS") > MOST_PAIRS:
+        return Ladder((), (f"every case: B * N * T * S is more than {MOST_PAIRS:,}",))
     axes = _axes(how, level)
     if arrays == "jax":
         asked = tuple(x for x in axes["asked"] if x not in NOT_IN_JAX)
@@ -256,12 +260,18 @@ def _options(asked: tuple[str, ...]) -> set[str]:
     return {ASKED[name].options[0] for name in asked}
 
 
-def _axes(how: How, level: str) -> Axes:
-    """The values of each axis, one alone where its size is given; T means S, G means N and V means D, too."""
+def _given(how: How) -> dict[str, int]:
+    """The sizes that are given; T means S, G means N and V means D, too, and the other way round."""
     given = dict(how.sizes)
     for one, other in (*PAIRS, *(pair[::-1] for pair in PAIRS)):
         if one in given:
             given.setdefault(other, given[one])
+    return given
+
+
+def _axes(how: How, level: str) -> Axes:
+    """The values of each axis, one alone where its size is given."""
+    given = _given(how)
     axes = AXES | {axis: (given[axis],) for axis in "BNDV" if axis in given}
     if "S" in given:
         axes |= {

@@ -157,7 +157,7 @@ QUERIES = {MANY: (4608, 16384)}  # beside few keys
 BESIDE_MANY = (*SHORT, "below 1,024")
 MODEL = "of a model"  # several heads, and more than a tile of queries and keys
 WIDTHS = (64, 16, 32, 40, 48, 72, 80, 96, 100, 112, 128, 160, 192, 256, 320, 512, 576)
-OWN = {"D": range(8, 577, 8), "N": range(2, 97)}  # each run has some that no list names
+OWN = {"B": range(5, 97), "D": range(8, 577, 8), "N": range(2, 97)}  # each run has some that no list names
 Row = dict[str, Any]
 Axes = dict[str, tuple[Any, ...]]
 AXES: Axes = {  # the first value of each is the one that most implementations take
@@ -168,7 +168,7 @@ AXES: Axes = {  # the first value of each is the one that most implementations t
     "layout": tuple(LAYOUTS),
     "B": (1, 2, 3, 4, 8, 16, 32),
     "N": (16, 1, 4, 5, 7, 8, 10, 12, 20, 24, 28, 32, 40, 48, 64, 80, 128),
-    "groups": (1, 2, 3, 4, 5, 6, 7, 8, 16, 32),  # query heads for each key head
+    "groups": (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64),  # query heads for each key head
     "queries": (SQUARE, OTHER, *FEW, MANY),
     "keys": (*LENGTHS, *SHORT),
     "edge": (0, -1, 1, ODD),  # how far lengths are from a multiple of a block; None where they are given
@@ -185,6 +185,7 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 1},
     {"queries": 16, "keys": LONG},
     {"queries": 1, "keys": LONG},
+    {"queries": 4, "keys": LONG, "asked": "cache", "dtype": "float16"},  # whose positions it does not hold
     {"B": 8, "N": 64},
     {"keys": LONG, "dtype": "bfloat16", "numbers": "values about 1", "asked": "plain"},
     {"keys": LONG, "dtype": "bfloat16", "numbers": "normal", "queries": SQUARE},

@@ -11,7 +11,7 @@ from ..cases.case import FORWARD, GRADIENT, HELD, SIZES, Case
 from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
-from ..judge.verdicts import CHANGES, WROTE, Verdict
+from ..judge.verdicts import AGAIN, CHANGES, WROTE, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_running, of_formulas, of_inputs, of_packs, of_pairs
 from .causes import (
@@ -121,8 +121,9 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
     for leaf in sorted({str(o.finding.leaf) for o in wrote}):
         names = {o.case.name for o in wrote if o.finding.leaf == leaf}
         causes.append(cause_of(f"writes to {leaf}", take(left, names), len(names)))
-    if taken := take(left, {o.case.name for o in left if o.finding.message.startswith(CHANGES)}):
-        causes.append(cause_of(CHANGES, taken, len(taken)))
+    for words in (CHANGES, AGAIN):
+        if taken := take(left, {o.case.name for o in left if o.finding.message.startswith(words)}):
+            causes.append(cause_of(words, taken, len(taken)))
     zeros = {name for name, trial in trials.items() if by_numbers.is_all_zeros(trial)}
     if zeros and zeros == {name for name, trial in trials.items() if "out" in trial.got}:  # every result that is wrong
         causes.append(cause_of(by_numbers.ZEROS, take(left, zeros)))

@@ -163,18 +163,23 @@ def pulled_back(results, leaves, cotangents):
     with contextlib.suppress(RuntimeError):  # a checkpoint that is entered again, for one, knows the other way alone
         found = list(torch.autograd.grad(results, arrays, cotangents, allow_unused=True, retain_graph=True))
     if all(x is None for x in found):
-        torch.autograd.backward(results, cotangents)
+        torch.autograd.backward(results, cotangents, retain_graph=True)
         found = [x.grad for x in arrays]
     return unused_is_zero(found, leaves)
 
 
-def gradient_of(attend, arrays, options, cotangents):
-    """Gradients of Σ cotangent · result, as tensors."""
+def gradient_of(attend, arrays, options, cotangents, times=1):
+    """Gradients of Σ cotangent · result, as tensors; of so many backwards through one graph the last."""
     leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
     poison(leaves)
     results = bind(attend, options)(leaves)
     given = [tensor(cotangents[k]).to(x.dtype) for k, x in results.items()]
-    return pulled_back(list(results.values()), leaves, given)
+    found = {}
+    for _ in range(times):
+        for x in leaves.values():
+            x.grad = None
+        found = pulled_back(list(results.values()), leaves, given)
+    return found
 
 
 def gradient(attend, arrays, options, cotangents):
@@ -189,8 +194,10 @@ def held(attend, arrays, options):
 
 
 def gradient_held(attend, arrays, options, cotangents):
-    """Gradients, and the same tensors after more calls."""
-    return after_more_calls(lambda x: gradient_of(attend, x, options, cotangents), arrays, to_numpy, "grad ")
+    """Gradients, and the same tensors after more calls; and those of a second backward through one graph."""
+    found = after_more_calls(lambda x: gradient_of(attend, x, options, cotangents), arrays, to_numpy, "grad ")
+    again = gradient_of(attend, arrays, options, cotangents, times=2)
+    return found | {f"again {k}": to_numpy(x) for k, x in again.items()}
 
 
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):

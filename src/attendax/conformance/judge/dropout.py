@@ -12,6 +12,7 @@ from .verdicts import Finding, Verdict
 
 SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
 LEAST = 2e-6  # is allowed of a gradient
+OFF = {"float32": 1e-4, "bfloat16": 0.05}  # is allowed of a weight
 
 
 def dropped(trial: Trial) -> Finding:
@@ -25,23 +26,26 @@ def dropped(trial: Trial) -> Finding:
         return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
     kept = got > weights / 2
     off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
-    if off > 1e-4:
-        return Finding(Verdict.WRONG, f"{_kept_wrongly(got, weights, kept, rate)}: off by {off:.2g}", "out", error=off)
+    if off > (allowed := OFF[trial.dtype]):
+        return Finding(
+            Verdict.WRONG, f"{_kept_wrongly(got, weights, kept, allowed)}: off by {off:.2g}", "out", error=off
+        )
     if kept.all():
         return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
-    return DROPOUT[question](trial, kept, rate)
+    found = (DROPOUT[one](trial, kept, rate) for one in question.split(", "))
+    return next((finding for finding in found if finding.verdict.fails), Finding(Verdict.OK))
 
 
-def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, rate: float) -> str:
+def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, allowed: float) -> str:
     """What stands where something is kept, in words."""
-    if not kept.any() or np.abs(got[~kept]).max(initial=0.0) > 1e-4:
+    if not kept.any() or np.abs(got[~kept]).max(initial=0.0) > allowed:
         return "a weight is neither 0 nor p / (1 - rate)"
     if not weights[kept].all():
         return "what no query looks at is kept"
     factor = float(np.median(got[kept] / weights[kept]))
-    if np.abs(got[kept] - factor * weights[kept]).max() > 1e-4:
+    if np.abs(got[kept] - factor * weights[kept]).max() > allowed:
         return "a weight is neither 0 nor p / (1 - rate)"
-    if abs(factor - 1) < 1e-3:
+    if abs(factor - 1) < max(1e-3, allowed / 5):
         return "what dropout keeps is not divided by 1 - rate"
     return f"what dropout keeps is {factor:.3g} times its weight, not 1 / (1 - rate)"
 

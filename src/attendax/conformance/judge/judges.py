@@ -14,7 +14,7 @@ from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsoun
 from .dropout import dropped, dropped_all, dropped_none
 from .tolerances import MOST
 from .trial import Trial
-from .verdicts import CHANGES, WROTE, Finding, Verdict
+from .verdicts import AGAIN, CHANGES, WROTE, Finding, Verdict
 
 ONE_QUERY = "a single query (T = 1) sees all keys"
 HOPELESS = {"float16": 0.1, "bfloat16": 0.3}  # no rounding error is larger, unless nearly as much is allowed
@@ -205,8 +205,13 @@ def held(trial: Trial) -> Finding:
         now = got.get(f"held {leaf.removeprefix('grad ')}", then)
         if then.shape == now.shape and (differ := ~alike(then, now)).any():
             return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
+    again = {f"grad {leaf[6:]}": x for leaf, x in got.items() if leaf.startswith("again ")}
     trial.got = {leaf: x for leaf, x in got.items() if leaf in wanted}
-    return compared(trial, got, wanted)
+    found = compared(trial, got, wanted)
+    if again and not found.verdict.fails and (second := compared(trial, again, wanted)).verdict.fails:
+        leaf = (second.leaf or "").replace("grad", "again")
+        return second._replace(message=f"{AGAIN}: {second.message}", leaf=leaf)
+    return found
 
 
 def refused(trial: Trial) -> Finding:
