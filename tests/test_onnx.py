@@ -1,6 +1,7 @@
 """ONNX: models that are judged by onnxruntime, and cases of the kit as tests of backends."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from attendax.conformance.cases.allowed import allowed_pairs
 from attendax.conformance.cases.case import Inputs
 from attendax.conformance.command import onnx_tests
 
+PAGE = Path(__file__).parents[1] / "docs/onnx.md"
 LAST = {"attn_mask", "nonpad_kv_seqlen"}
 QUICK = [
     "plain",
@@ -149,7 +151,8 @@ class TestExport:
         pytest.importorskip("onnxruntime")
         main(["export-onnx", str(tmp_path / "there"), "--run"])
         said = capsys.readouterr().out
-        told = (Path(__file__).parents[1] / "docs/onnx.md").read_text("utf-8")
+        told = PAGE.read_text("utf-8")
+        assert f"There are {said.split()[0]}." in told
         red = {line.split(":")[0].strip() for line in said.splitlines() if line.startswith("  test_")}
         assert {name for name in red if name.removeprefix("test_attention_") not in told} == set()
 
@@ -170,6 +173,16 @@ class TestCheck:
         found = {name: verdicts(f"onnx:{name}.onnx", words) for name in ("masked", "added")}
         assert found["masked"] == {"ok": 3, "not offered": 1}
         assert found["added"] == {"ok": 4}
+
+    @pytest.mark.slow
+    def test_the_page_shows_what_the_command_prints(self):
+        model("masked.onnx", mask="bool")
+        command, _, shown = (
+            PAGE.read_text("utf-8").partition("```text\n$ attendax ")[2].partition("\n```")[0].partition("\n")
+        )
+        run = [sys.executable, "-m", "attendax", *command.split()]
+        done = subprocess.run(run, env=os.environ | {"COLUMNS": "120"}, capture_output=True, text=True, check=True)
+        assert [line.rstrip() for line in done.stdout.strip().splitlines()] == shown.splitlines()
 
     def test_a_model_that_is_causal_is_judged_where_that_is_asked(self):
         model("causal.onnx", is_causal=1)
