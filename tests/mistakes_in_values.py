@@ -76,6 +76,11 @@ SCALES = [
     Mistake("scale of 1", "if scale is None:", "if scale is None or scale == 1:"),
     # half of the scale to the query, half to the key
     Mistake(
+        "scale negative, causal",
+        '    """out, or out and lse."""\n',
+        '    """out, or out and lse."""\n    is_causal = is_causal and not (scale or 0) < 0\n',
+    ),
+    Mistake(
         "scale negative", "(q * scale) @ k.swapaxes(-1, -2)", "(q * scale**0.5) @ (k * scale**0.5).swapaxes(-1, -2)"
     ),
     Mistake("softcap", "scores = wide(softcap) * np.tanh", "scores = np.tanh"),

@@ -96,7 +96,8 @@ def possible(a, x, b, y):
 
 
 COMBINATIONS = (
-    "causal and softcap and scale below 0",
+    "softcap and scale below 0 and sinks",
+    "causal and softcap and scale",
     "causal and segments and sinks",
     "causal and window and mask cut from a longer one",
     "key lengths and mask (B, 1, T, S) and bias (T, S) and lse",
@@ -105,7 +106,7 @@ COMBINATIONS = (
 
 
 class TestDraw:
-    @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, WHOLE))])
+    @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, WHOLE))])
     def test_each_value_of_each_axis_is_in_every_run_forward_and_gradient(self, seed):
         found = drawn(seed)
         assert found.left_out == ()
@@ -358,7 +359,7 @@ def test_zeros_are_called_zeros():
 
 
 class TestHonest:
-    @pytest.mark.parametrize("profile", ["numbers", "law"])
+    @pytest.mark.parametrize("profile", ["numbers", pytest.param("law", marks=pytest.mark.slow)])
     @pytest.mark.parametrize("seed", SEEDS)
     def test_plain_numpy_is_not_accused(self, profile, seed):
         attend, backward = right_attention.attend, right_attention.backward

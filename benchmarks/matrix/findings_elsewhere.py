@@ -37,6 +37,14 @@ KNOWN: dict[str, tuple[Known, ...]] = {
             "documentation would raise.",
         ),
         known(
+            "is_causal with a scale of 0 or less gives NaN",
+            WRONG,
+            ("scale negative, causal",),
+            "aten/src/ATen/native/cpu/FlashAttentionKernel.cpp: hidden keys are filled with -inf, then scaled",
+            "`scaled_dot_product_attention(..., is_causal=True, scale=-0.3)` on the CPU is NaN, and so it is with a "
+            "scale of 0: scores of hidden keys are set to -inf before they are multiplied by the scale.",
+        ),
+        known(
             "an attn_mask of rank 1 raises IndexError",
             CRASH,
             ("bias (S,)",),

@@ -30,6 +30,13 @@ query, key, value = (jax.random.normal(jax.random.key(k), (1, 5, 2, 64)) for k i
 most = 2**31 - 1
 tokamax.dot_product_attention(query, key, value, local_window_size=(most, most), implementation="xla")
 """,
+    "is_causal with a scale of 0 or less gives NaN": """
+import torch
+query, key, value = (torch.randn(1, 1, 3, 4) for _ in range(3))
+out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=-0.3)
+print("row 0 may see key 0 alone, so it is", value[0, 0, 0], "got", out[0, 0, 0])
+assert torch.allclose(out[0, 0, 0], value[0, 0, 0])
+""",
     "the lse that is returned has gradient 0": """
 import jax
 query, key, value = (jax.random.normal(jax.random.key(k), (1, 5, 2, 4)) for k in range(3))

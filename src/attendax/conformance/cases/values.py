@@ -38,6 +38,7 @@ SCALES = [
     case("scale 0", "L7", "all weights equal", words("scale=0.0"), least="numbers"),
     case("scale of 1", "L2", "as T5 has it: no scale", words("scale=1.0")),
     case("scale negative", "L7", "the least similar key wins", words("scale=-0.7"), least="numbers"),
+    case("scale negative, causal", "L7", "of the keys up to its own", CAUSAL & words("scale=-0.7")),
     case("softcap", "L2", "cap · tanh(s / cap)", Given("query = 3 * query", "softcap=2.0")),
     case("softcap and scale", "L2", "the cap is in units of the scaled scores", words("softcap=1.5, scale=2.0")),
     case(
