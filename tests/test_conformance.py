@@ -102,7 +102,7 @@ def test_tolerances_are_those_of_the_dense_formula():
 def test_a_large_case_with_one_head_is_drawn_more_than_once():
     """The error of one draw may be small by chance; then a right function would be accused."""
     (case,) = (case for case in CASES if case.name == "gradient: in blocks: causal, 1100")
-    one, more = (dense_errors(case, 410082719, "float32", draws=draws)["grad key"] for draws in (1, 6))
+    one, more = (dense_errors(case, 0, "float32", draws=draws)["grad key"] for draws in (1, 6))
     assert more > 1.5 * one
 
 

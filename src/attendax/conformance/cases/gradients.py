@@ -172,13 +172,15 @@ DIRECTIONS = [
     ),
     mapped(
         "lengths for each", "key lengths are mapped, too", "mapped = dict(query=0, key=0, value=0, key_lengths=0)",
-        given=lengths("[[4, 6], [7, 1], [2, 3]]"), frameworks=FROM_JAX, **EXAMPLES,
+        given=Given('key_lengths = rng.integers(1, S + 1, (A, B)).astype("int32")', "key_lengths=key_lengths"),
+        frameworks=FROM_JAX, **EXAMPLES,
     ),
     mapped(
         "segments for each", "ids are mapped, too",
         "mapped = dict(query=0, key=0, value=0, query_segment_ids=0, key_segment_ids=0)",
-        given=segments(
-            "[[[0] * k + [1] * (5 - k)] * 2 for k in (1, 2, 4)]", "[[[0] * k + [1] * (7 - k)] * 2 for k in (3, 4, 5)]"
+        given=Given(
+            'q_ids, k_ids = (rng.integers(0, 2, (A, B, n)).astype("int32") for n in (T, S)); k_ids[..., :2] = 0, 1',
+            "query_segment_ids=q_ids, key_segment_ids=k_ids",
         ),
         frameworks=FROM_JAX, **EXAMPLES,
     ),
