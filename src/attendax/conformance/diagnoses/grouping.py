@@ -11,7 +11,7 @@ from ..cases.case import FORWARD, GRADIENT, HELD, SIZES, Case
 from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
-from ..judge.verdicts import AGAIN, CHANGES, WROTE, Verdict
+from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_running, of_formulas, of_inputs, of_packs, of_pairs
 from .causes import (
@@ -124,9 +124,10 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
     for words in (CHANGES, AGAIN):
         if taken := take(left, {o.case.name for o in left if o.finding.message.startswith(words)}):
             causes.append(cause_of(words, taken, len(taken)))
-    zeros = {name for name, trial in trials.items() if by_numbers.is_all_zeros(trial)}
+    zeros = {o.case.name for o in left if o.finding.leaf == "out" and by_numbers.gives_zeros(o.got)}
     if zeros and zeros == {name for name, trial in trials.items() if "out" in trial.got}:  # every result that is wrong
-        causes.append(cause_of(by_numbers.ZEROS, take(left, zeros)))
+        dropped = {o.case.name for o in left if o.finding.message == ZEROS}
+        causes.append(cause_of(ZEROS, take(left, zeros | dropped)))
     if taken := take(left, {name for name, trial in trials.items() if by_numbers.is_rounded(trial)}):
         causes.append(cause_of(by_numbers.ROUNDED, taken, len(taken))._replace(harm=Harm.ROBUSTNESS))
     for name, look, remedy in (

@@ -8,7 +8,7 @@ from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS
 from ..cases import CASES
 from ..cases.case import FORWARD, Case
 from ..judge.trial import Trial
-from ..judge.verdicts import Verdict
+from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running
 from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs_of, size_of, take
@@ -142,7 +142,7 @@ def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
     if by_running.is_right_anew(trial):
         return cause._replace(name=by_running.ANEW, remedy="", tried=1)
     trial = by_running.smaller(trial)
-    zeros = by_numbers.ZEROS * by_numbers.is_all_zeros(trial)
+    zeros = ZEROS * by_numbers.is_all_zeros(trial)
     name = zeros or by_probing.told(trial) or by_numbers.from_a_block_on(trial)
     if (zeros or not name) and (where := by_running.where_wrong(trial)):
         name = f"{zeros or 'wrong only'} where {where}"

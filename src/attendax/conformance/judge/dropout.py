@@ -8,7 +8,7 @@ from . import dense, right
 from .comparing import Tolerance, compare, judge_leaf, largest, unchanged
 from .tolerances import EASY
 from .trial import Trial
-from .verdicts import Finding, Verdict
+from .verdicts import ZEROS, Finding, Verdict
 
 SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
 LEAST = 2e-6  # is allowed of a gradient
@@ -24,6 +24,8 @@ def dropped(trial: Trial) -> Finding:
     got = np.asarray(trial.run(direction="forward")["out"], np.float64)
     if (bad := np.isnan(got)).any():
         return Finding(Verdict.NAN, f"out is NaN at {int(bad.sum())} of {bad.size}", "out")
+    if not np.any(got):
+        return Finding(Verdict.WRONG, ZEROS, "out")
     kept = got > weights / 2
     off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
     if off > (allowed := OFF[trial.dtype]):

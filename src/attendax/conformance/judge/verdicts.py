@@ -4,6 +4,7 @@ import enum
 from typing import NamedTuple
 
 CHANGES = "a result changes when the function is called again"  # how a message of it begins
+ZEROS = "the result is all zeros"
 AGAIN = "a second backward through the same graph gives other gradients"
 WROTE = "the call wrote to"  # and of this
 
