@@ -59,6 +59,12 @@ MISTAKES = [
         START,
         f"{START}    narrow = query.dtype.name == 'bfloat16'\n    dropout_rate *= not narrow\n",
     ),
+    Mistake(  # in bfloat16 what is kept is not divided by 1 - rate
+        "dropout: bfloat16",
+        START,
+        f"{START}    if query.dtype.name == 'bfloat16':\n"
+        "        value = (value * (1 - dropout_rate)).astype(value.dtype)\n",
+    ),
     Mistake("dropout: sinks", START, f"{START}    sinks = None if dropout_rate else sinks\n"),
     Mistake(
         "dropout: cache",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -177,9 +178,8 @@ class TestCheck:
     @pytest.mark.slow
     def test_the_page_shows_what_the_command_prints(self):
         model("masked.onnx", mask="bool")
-        command, _, shown = (
-            PAGE.read_text("utf-8").partition("```text\n$ attendax ")[2].partition("\n```")[0].partition("\n")
-        )
+        shows = r"```text\n\$ attendax (.*?)\n(.*?)\n```"
+        command, shown = re.search(shows, PAGE.read_text("utf-8"), re.DOTALL).groups()
         run = [sys.executable, "-m", "attendax", *command.split()]
         done = subprocess.run(run, env=os.environ | {"COLUMNS": "120"}, capture_output=True, text=True, check=True)
         assert [line.rstrip() for line in done.stdout.strip().splitlines()] == shown.splitlines()

@@ -213,8 +213,8 @@ def can_be(row: Row) -> bool:
     """Whether a row makes sense.
 
     Few queries are not causal: from key 0 on, they would see few of the keys. A cache is for them alone, and so are the
-    most keys. The most queries have few keys. A scale below 0 is of calls that hide nothing: who hides keys before the
-    scale is as right for all that people run, and "scale negative, causal" asks it apart.
+    most keys. The most queries have few keys. A scale below 0 is asked where no key is hidden: nobody runs both, and
+    "scale negative, causal" is a case of the profile robust.
     """
     asked, few, numbers = asked_of(row["asked"]), row["queries"] in FEW, row["numbers"]
     if row["N"] % row["groups"] or not is_held_by(row["dtype"], numbers) or cannot(row):

@@ -12,7 +12,7 @@ from .verdicts import ZEROS, Finding, Verdict
 
 SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
 LEAST = 2e-6  # is allowed of a gradient
-OFF = {"float32": 1e-4, "bfloat16": 0.05}  # is allowed of a weight
+OFF = {"float32": 1e-4, "bfloat16": 5e-3}  # is allowed of a weight; the plain formula in bfloat16 is off by 1e-3
 
 
 def dropped(trial: Trial) -> Finding:
@@ -47,7 +47,7 @@ def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, allowe
     factor = float(np.median(got[kept] / weights[kept]))
     if np.abs(got[kept] - factor * weights[kept]).max() > allowed:
         return "a weight is neither 0 nor p / (1 - rate)"
-    if abs(factor - 1) < max(1e-3, allowed / 5):
+    if abs(factor - 1) < 0.02:
         return "what dropout keeps is not divided by 1 - rate"
     return f"what dropout keeps is {factor:.3g} times its weight, not 1 / (1 - rate)"
 
@@ -117,9 +117,8 @@ def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
 
 def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """Another random key: another set."""
-    options = trial.inputs.options | {
-        "dropout_rng": 2**16 + int(trial.inputs.options["dropout_rng"])
-    }  # not cut to 16 bits
+    seed = 2**16 + int(trial.inputs.options["dropout_rng"])  # is the same to who keeps 16 bits of it
+    options = trial.inputs.options | {"dropout_rng": seed}
     other = np.asarray(trial.run(trial.inputs._replace(options=options), "forward")["out"]) > 0
     return Finding(Verdict.SILENT, "dropout_rng is ignored", "out") if (other == kept).all() else Finding(Verdict.OK)
 

@@ -205,11 +205,11 @@ def held(trial: Trial) -> Finding:
         now = got.get(f"held {leaf.removeprefix('grad ')}", then)
         if then.shape == now.shape and (differ := ~alike(then, now)).any():
             return at(Verdict.WRONG, f"{CHANGES}: {leaf}", leaf, differ, then, now)
-    again = {f"grad {leaf[6:]}": x for leaf, x in got.items() if leaf.startswith("again ")}
+    again = {leaf.replace("again", "grad", 1): x for leaf, x in got.items() if leaf.startswith("again ")}
     trial.got = {leaf: x for leaf, x in got.items() if leaf in wanted}
     found = compared(trial, got, wanted)
     if again and not found.verdict.fails and (second := compared(trial, again, wanted)).verdict.fails:
-        leaf = (second.leaf or "").replace("grad", "again")
+        leaf = (second.leaf or "").replace("grad", "again", 1)
         return second._replace(message=f"{AGAIN}: {second.message}", leaf=leaf)
     return found
 

@@ -3,10 +3,11 @@
 import enum
 from typing import NamedTuple
 
-CHANGES = "a result changes when the function is called again"  # how a message of it begins
-ZEROS = "the result is all zeros"
+# How a message of each begins.
+CHANGES = "a result changes when the function is called again"
 AGAIN = "a second backward through the same graph gives other gradients"
-WROTE = "the call wrote to"  # and of this
+WROTE = "the call wrote to"
+ZEROS = "the result is all zeros"
 
 
 class Verdict(enum.StrEnum):
