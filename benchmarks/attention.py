@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from contestants import OURS, PEERS, REFERENCES, build
-from harness import Contestant, Unable, measure
+from harness import Clock, Contestant, Unable, measure
 from judge import SIGMAS, Judge, mean_of_dropped
 from program import Program
 from workload import Case
@@ -70,6 +70,7 @@ def run(
     budget_s: float | None,
     matmul_gflops: float,
     progress: Callable[[str], Any] = lambda what: None,
+    clock: Clock | None = None,
 ) -> list[dict[str, Any]]:
     """The records of all contestants for one case in one direction."""
     records, ready = {}, []
@@ -80,7 +81,8 @@ def run(
             ready.append(program.contestant(name, records[name]["first_call_s"]))
     leave_out_the_slow(records, ready)
     progress("taking turns")
-    add_timings(records, ready, judges.case.flops(direction), matmul_gflops, rounds=rounds, budget_s=budget_s)
+    options = {"rounds": rounds, "budget_s": budget_s, "clock": clock}
+    add_timings(records, ready, judges.case.flops(direction), matmul_gflops, **options)
     return list(records.values())
 
 

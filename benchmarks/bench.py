@@ -18,7 +18,7 @@ import report
 import tables
 from attendax import writing
 from contestants import OURS
-from harness import Unable, keep_freed_memory
+from harness import Clock, Unable, keep_freed_memory
 from planning import BadRequest, Grid, Plan, alone, check_names, known, planned
 from screen import terminal
 from workload import MEASURES, Case
@@ -127,9 +127,10 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
             other = {"against": against_commit, "compile": compile_times, "cores": on_cores}[plan.kind]
             other(plan, options.dtype, results, screen, folder)
             return False
-        cases(plan, options.dtype, results, screen, start, folder)
-        if options.encoders or (options.full and not options.shapes):
-            encoder_level(plan.grid, results, screen)
+        with cores.near() as clock:
+            cases(plan, options.dtype, results, screen, start, folder, clock)
+            if options.encoders or (options.full and not options.shapes):
+                encoder_level(plan.grid, results, screen, clock)
     except KeyboardInterrupt:
         results["left_out"].append("interrupted: what is missing was not measured")
         return True
@@ -143,10 +144,10 @@ def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any,
     assert plan.against is not None
     revision, commit = plan.against
     results["against"] = found = {"revision": revision, "commit": commit, "records": []}
-    with against.workers(commit) as sides:
+    with against.workers(commit) as sides, cores.near(list(sides.values())) as clock:
         for number, (name, direction) in enumerate(plan.todo):
             screen.at(number, len(plan.todo), f"{name} {direction}")
-            options = {"rounds": plan.grid.rounds, "budget_s": plan.grid.budget_s}
+            options = {"rounds": plan.grid.rounds, "budget_s": plan.grid.budget_s, "clock": clock}
             found["records"].append(against.compare(sides, name, direction, dtype, **options))
             if folder:
                 write_json(results, folder)
@@ -185,7 +186,9 @@ def on_cores(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folde
     screen.print_table("geometric means", cores.header(counts), cores.means(records, counts), [])
 
 
-def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float, folder: Path | None) -> None:
+def cases(
+    plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float, folder: Path | None, clock: Clock
+) -> None:
     """Every case; each is written as soon as it is measured, so that a run that is killed loses only the last."""
     judges = None
     for number, (name, direction) in enumerate(plan.todo):
@@ -206,6 +209,7 @@ def cases(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: f
             budget_s=plan.grid.budget_s,
             matmul_gflops=results["about"]["matmul_gflops"],
             progress=screen.doing,
+            clock=clock,
         )
         results["records"] += found
         if folder:
@@ -219,14 +223,14 @@ def described(case: Case) -> dict[str, Any]:
     return case.shape._asdict() | counted
 
 
-def encoder_level(grid: Grid, results: dict[str, Any], screen: Any) -> None:
+def encoder_level(grid: Grid, results: dict[str, Any], screen: Any, clock: Clock) -> None:
     try:
         import encoders
     except ModuleNotFoundError as error:
         results["left_out"].append(f"encoders: {error}")
         return
     screen.doing("encoders")
-    results["encoders"] = encoders.run(grid.rounds, screen.doing)
+    results["encoders"] = encoders.run(grid.rounds, screen.doing, clock=clock)
     screen.out.print(encoders.markdown(results["encoders"]), markup=False)
 
 

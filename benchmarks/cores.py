@@ -56,6 +56,16 @@ def siblings(core: int) -> list[int]:
     return [number for ends in ranges for number in range(int(ends[0]), int(ends[-1]) + 1)]
 
 
+@contextlib.contextmanager
+def near(workers: Sequence[Worker] = ()) -> Iterator[Clock]:
+    """A clock to which a round is disturbed if its first two cores were far apart; where there are two."""
+    with contextlib.ExitStack() as stack:
+        between = None
+        with contextlib.suppress(ValueError):
+            between = stack.enter_context(round_trip(available()))
+        yield Clock(workers, between, only_near=True)
+
+
 def installed() -> list[str]:
     return [name for name in CONTESTANTS if PEERS[name].is_installed()]
 

@@ -18,7 +18,7 @@ from attendax.encoders import encode
 from attendax.encoders.embedding import embed_by_specification
 from attendax.encoders.sentences import packaged_weights, tokenize
 from attendax.params import EncoderBlockParams, MultiHeadParams
-from harness import Contestant, Unable, measure
+from harness import Clock, Contestant, Unable, measure
 from tables import remarks, table
 
 OURS = "attendax"
@@ -51,7 +51,9 @@ class Case(NamedTuple):
     batches: int = 1  # how often a call computes it; figures are of one
 
 
-def run(rounds: int, progress: Callable[[str], Any], workload: Workload = WORKLOAD) -> dict[str, Any]:
+def run(
+    rounds: int, progress: Callable[[str], Any], workload: Workload = WORKLOAD, clock: Clock | None = None
+) -> dict[str, Any]:
     """Records by case and contestant, and what was left out and why."""
     results: dict[str, Any] = {"cases": {}, "left_out": []}
     todo = []
@@ -65,11 +67,11 @@ def run(rounds: int, progress: Callable[[str], Any], workload: Workload = WORKLO
         todo += [make(*sizes, training) for make in (_block, _multi_head) for training in (False, True)]
     for case in todo:
         progress(case.name)
-        results["cases"][case.name] = _case(case, rounds, progress)
+        results["cases"][case.name] = _case(case, rounds, progress, clock)
     return results
 
 
-def _case(case: Case, rounds: int, progress: Callable[[str], Any]) -> list[dict[str, Any]]:
+def _case(case: Case, rounds: int, progress: Callable[[str], Any], clock: Clock | None) -> list[dict[str, Any]]:
     records, ready, right = {}, [], case.right()
     for name, build in case.peers.items():
         records[name] = {"case": case.name, "contestant": name}
@@ -92,7 +94,7 @@ def _case(case: Case, rounds: int, progress: Callable[[str], Any]) -> list[dict[
             continue
         records[name] |= {"status": "timed", "temporary_bytes": temporaries}
         ready.append(Contestant(name, _repeated(call, case.batches), first_call_s, temporaries))
-    timings = measure(ready, rounds=rounds, budget_s=BUDGET_S, progress=lambda: progress(case.name))
+    timings = measure(ready, rounds=rounds, budget_s=BUDGET_S, clock=clock, progress=lambda: progress(case.name))
     for name, timing in timings.items():
         records[name] |= {
             "seconds": [seconds / case.batches for seconds in timing.seconds],

@@ -2,7 +2,7 @@
 
 Every contestant runs in every round, so that a disturbance hits all of them alike; a figure is the median over rounds,
 a ratio the median of the ratios within rounds. A round in which other processes took the cores is thrown away, and one
-in which threads of a contestant waited for each other's core.
+in which threads of a contestant waited for each other's core, or the host had moved the cores to different caches.
 """
 
 import contextlib
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from round_trip import far
 
 TURN_S = 0.02  # a shorter call is repeated until a turn takes this long
 WARM_S = 0.1  # a shorter call comes once more before its turn, uncounted: the caches hold what the last one left
@@ -91,13 +93,16 @@ class Clock:
     Args:
         workers: in whose processes contestants run; see ``workers.Worker``.
         round_trip: how long a number takes between two cores; see ``round_trip.RoundTrip``.
+        only_near: whether a round in which the two cores were far apart is a disturbed one.
     """
 
-    def __init__(self, workers: Sequence[Any] = (), round_trip: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, workers: Sequence[Any] = (), round_trip: Callable[[], float] | None = None, *, only_near: bool = False
+    ) -> None:
         import psutil
 
         self._psutil, self._process, self._workers = psutil, psutil.Process(), workers
-        self.round_trip = round_trip
+        self.round_trip, self.only_near = round_trip, only_near
 
     wall = staticmethod(time.perf_counter)
 
@@ -227,7 +232,7 @@ def _round(
 ) -> tuple[dict[str, tuple[float, float]], bool, list[float]]:
     """Seconds and page faults of a call of each; whether cores were taken; the longer of both round trips.
 
-    They are taken if others work, or if threads of a contestant wait for a core.
+    They are taken if others work, if threads of a contestant wait for a core, or if the host moved one of them.
     """
     trips = [clock.round_trip()] if clock.round_trip else []
     begin = clock.wall(), clock.everyone(), clock.own(), clock.waited()
@@ -239,6 +244,7 @@ def _round(
     trips += [clock.round_trip()] if clock.round_trip else []
     wall, everyone, own, waited = (after - before for before, after in zip(begin, end, strict=True))
     taken = everyone - own > DISTURBED * wall * threads() + TICK_S or waited > WAITED * wall
+    taken = taken or (clock.only_near and any(far(trips)))
     return took, taken, [max(trips)] if trips else []
 
 

@@ -1,6 +1,7 @@
 """``attendax bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
 
 import contextlib
+import functools
 import importlib
 import itertools
 import json
@@ -89,10 +90,10 @@ def test_freed_memory_is_kept_for_the_next_call():
 class FakeClock:
     """A clock that the contestants advance, with the CPU time of others as the test says, round by round."""
 
-    def __init__(self, others=(), waits=()):
+    def __init__(self, others=(), waits=(), trips=(), only_near=False):
         self.now, self.own_s, self.others_s, self.rests, self.rounds = 0.0, 0.0, 0.0, 0, iter(others)
         self.waited_s, self.waits = 0.0, iter(waits)
-        self.round_trip = None
+        self.round_trip, self.only_near = functools.partial(next, iter(trips)) if trips else None, only_near
 
     def work(self, seconds):
         self.now += seconds
@@ -176,6 +177,15 @@ class TestMeasure:
         takes = iter([1.0, 2.0, 3.0])
         (timing,) = harness.measure(acts(clock, log, a=takes), rounds=2, clock=clock).values()
         assert (timing.seconds, timing.thrown_away, timing.disturbed) == ([1.0, 3.0], 1, 0)
+
+    @pytest.mark.parametrize(("only_near", "kept"), [(True, [1.0, 3.0]), (False, [1.0, 2.0])])
+    def test_rounds_of_cores_that_are_far_apart(self, only_near, kept):
+        """They are thrown away, or kept to be told apart; the longer of both round trips says so."""
+        clock = FakeClock(trips=[200.0, 210.0, 200.0, 340.0, 220.0, 200.0], only_near=only_near)
+        (timing,) = harness.measure(acts(clock, [], a=iter([1.0, 2.0, 3.0])), rounds=2, clock=clock).values()
+        assert timing.seconds == kept
+        assert timing.thrown_away == only_near
+        assert timing.round_trips == [210.0, 220.0 if only_near else 340.0]
 
     def test_a_machine_that_does_not_come_to_rest(self):
         """As many rounds as are wanted are thrown away; then they count, and it is said."""

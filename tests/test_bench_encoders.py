@@ -51,7 +51,7 @@ def test_every_case_times_attendax_and_says_who_is_missing(encoders, workload, m
 def test_a_wrong_contestant_is_not_timed(encoders):
     wrong = (lambda: [np.ones(3)]), list, None
     case = encoders.Case("case", 1, {"wrong": lambda: wrong}, lambda: [np.zeros(3)])
-    (record,) = encoders._case(case, 1, lambda what: None)
+    (record,) = encoders._case(case, 1, lambda what: None, None)
     assert (record["status"], record["reason"]) == ("wrong", "wrong by 1.0e+00")
     assert "median_s" not in record
 
