@@ -100,10 +100,12 @@ def with_more_cores(results: Results) -> str:
         ]
         lines.append((f"attendax, times as fast as torch on {words}", leads))
     rows = [[what, *(cores.number(cores.mean(numbers)) for numbers in both)] for what, both in lines]
+    priority = "the process had real-time priority, " if run["about"].get("real_time_priority") else ""
     return (
         f"With a second core (`attendax bench --cores`, `benchmarks/results/cores`; {machine(run)}; {when(run)}), "
         f"geometric means of {len(own[0])} shapes forward and {len(own[1])} with the gradient, for torch of those that "
-        f"it can do:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
+        f"it can do. They are other shapes than those of the means above, {priority}and the cores were near each "
+        f"other:\n\n{tables.table(('', 'forward', 'with the gradient'), rows)}"
     )
 
 

@@ -31,7 +31,7 @@ def compile_times(results: Results) -> str:
     longer = [{case: 1 / x for case, x in compile_ratios(results, measure).items()} for measure in SINGLE]
     forward, gradient = (x.values() for x in longer)
     worst = [SHAPES[max(x, key=x.__getitem__)] for x in longer]
-    bands = "of causal calls of 1,024 tokens, whose four bands are four programs"
+    bands = "of causal calls of 1,024 tokens, whose bands are programs of their own"
     bands = claim(all(shape.causal and shape.T == 1024 for shape in worst), bands)
     (layers,) = (group for group in tables.groups(run["compile"]) if group[0]["case"] in compiling.MODELS)
     ratio = compiling.ratio(layers, "cpu_s")

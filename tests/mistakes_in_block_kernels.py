@@ -127,6 +127,13 @@ HEADS = [
         "every head gets the mask of the first",
     ),
     KernelMistake(
+        "tiles of a mask skipped by their first row",
+        "seen = seen & self.pairs(self.mask, rows, keys)",
+        "first = self.pairs(self.mask, rows[:1], keys).any(axis=-1, keepdims=True)\n"
+        "            seen = seen & self.pairs(self.mask, rows, keys) & first",
+        "planted", "a block is skipped where the mask hides it from its first query",
+    ),
+    KernelMistake(
         "mask of the first batch", "self.pairs(self.mask, rows, keys)",
         "self.pairs(self.mask[:1] if self.mask.ndim == 4 else self.mask, rows, keys)", "planted",
         "every batch gets the mask of the first",

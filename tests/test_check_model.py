@@ -70,6 +70,7 @@ def test_a_sound_model_is_not_accused(entry):
     assert report.ok, [outcome.told() for outcome in report.failures]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("file", [file for file in FILES if file != "in_torch"])
 def test_models_that_are_compiled_are_judged_by_a_law(file):
     """A broken one and a sound one, in short texts: JAX compiles anew for each length of a text."""

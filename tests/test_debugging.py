@@ -103,7 +103,9 @@ def assert_transpose(f, x, rng):
     np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
-def test_linear_transpose(arrays, rng):
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("by", ["value", "forward: s", "forward: t", "reverse: c", "reverse: t"])
+def test_linear_transpose(by, arrays, rng):
     """By the value, and by each argument in which a second derivative is linear."""
     query, key, value = arrays
     s, t = (tuple(jnp.asarray(rng.normal(size=x.shape)) for x in arrays) for _ in range(2))
@@ -117,13 +119,20 @@ def test_linear_transpose(arrays, rng):
     def reverse(c, t):
         return jax.jvp(lambda *x: jax.vjp(attend, *x)[1](c), arrays, t)[1]
 
-    assert_transpose(lambda value: attend(query, key, value), value, rng)
-    assert_transpose(jax.jit(lambda s: forward(s, t)), s, rng)
-    assert_transpose(jax.jit(lambda t: forward(s, t)), t, rng)
-    assert_transpose(jax.jit(lambda c: reverse(c, t)), s[0], rng)
-    assert_transpose(jax.jit(lambda t: reverse(s[0], t)), t, rng)
+    function, x = {
+        "value": (lambda value: attend(query, key, value), value),
+        "forward: s": (lambda s: forward(s, t), s),
+        "forward: t": (lambda t: forward(s, t), t),
+        "reverse: c": (lambda c: reverse(c, t), s[0]),
+        "reverse: t": (lambda t: reverse(s[0], t), t),
+    }[by]
+    assert_transpose(function if by == "value" else jax.jit(function), x, rng)
+
+
+def test_linear_transpose_is_by_value(arrays):
+    query, key, value = arrays
     with pytest.raises(NotImplementedError, match=r"attention: linear_transpose is by value"):
-        jax.linear_transpose(lambda query: attend(query, key, value), query)(query)
+        jax.linear_transpose(lambda query: attention(query, key, value, mask=EMPTY), query)(query)
 
 
 def test_jet_says_that_it_is_not_there(arrays):

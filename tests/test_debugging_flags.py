@@ -90,7 +90,7 @@ def hold(function, setting, how, *arrays):
     assert all(np.isfinite(x).all() for x in numbers_of(results))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("how", ["eager", "jit", "gradient"])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", CALLS)
@@ -101,7 +101,7 @@ def test_attention_runs_under(setting, name, how, rng):
         hold(CALLS[name], setting, how, *arrays, jax.random.key(3))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("how", ["eager", "jit"])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", LAYERS)

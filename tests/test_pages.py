@@ -137,6 +137,7 @@ def test_refuses(array, message):
 GLOSSARY = (pages.ROOT / "docs" / "glossary.md").read_text("utf-8")
 
 
+@pytest.mark.slow  # it compiles for ten seconds; .ci/docs has it, too
 def test_every_line_of_the_glossary_runs():
     names: dict = {}
     exec(pages.BLOCK.search(GLOSSARY)[1], names)

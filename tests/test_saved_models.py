@@ -189,6 +189,7 @@ class TestTransformers:
     IDS = np.random.default_rng(0).integers(1, 17, (2, 9))
     MASK = np.arange(9) < np.array([[9], [7]])  # with 6, padding sees nothing in a window of 2: NaN in transformers
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize("window", [(None, 2, 2, None), (3, None, 3, 3)])
     def test_modernbert(self, tmp_path, window):
         torch = pytest.importorskip("torch", reason="torch is not installed")

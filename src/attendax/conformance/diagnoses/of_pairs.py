@@ -108,6 +108,20 @@ def _keys(seen: Callable[[int, int], slice], block: int) -> Change:
     return changed
 
 
+def _tiles_by_their_first_query(rows: int, keys: int) -> Change:
+    """Of a mask, what lies in a block of queries and keys of which the first query sees something."""
+
+    def changed(inputs: Inputs) -> Inputs | None:
+        (T, S), mask = lengths(inputs), inputs.options.get("mask")
+        if mask is None or mask.ndim < 2 or mask.shape[-2] < T or T == 1:
+            return None
+        first = np.broadcast_to(mask, (*mask.shape[:-1], S))[..., ::rows, :]
+        counts = np.logical_or.reduceat(first, np.arange(0, S, keys), axis=-1)
+        return _only(inputs, counts.repeat(rows, axis=-2)[..., :T, :].repeat(keys, axis=-1)[..., :S])
+
+    return changed
+
+
 def first_of(axis: int) -> Any:
     """Of a mask or a bias of rank 4, only the first along an axis."""
 
@@ -172,6 +186,10 @@ HYPOTHESES = [
     of_change("the mask is read with queries and keys swapped", other("mask", turned)),
     of_change("every batch gets the mask of the first", other("mask", first_of(0))),
     of_change("every head gets the mask of the first", other("mask", first_of(1))),
+    *(
+        of_change("a block is skipped where the mask hides it from its first query", by_the_first)
+        for by_the_first in (_tiles_by_their_first_query(n * b, b) for b in KEY_BLOCKS for n in (1, 2))
+    ),
     of_change("key lengths are off by one, too short", other("key_lengths", _moved(-1))),
     of_change("key lengths are off by one, too long", other("key_lengths", _moved(1))),
     of_change("key lengths hide queries, and no keys", _lengths_of_queries),
