@@ -53,7 +53,7 @@ MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 
 MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
 LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
 SHARE = 1 / 10  # of the budget the most for one case
-TRIES = 32
+TRIES, AT_MOST = 32, 128  # rows to choose from for a part, and those to find them among: others cost too much
 NOT_IN_JAX = ("held", "key lengths of 64 bits", "mask expanded")  # nothing is written to, has 64 bits, or strides
 MOST_TOGETHER = 5
 HEADS, WIDTH, TILE = 4, 32, 64  # at least, and more than, in the shape of a model
@@ -240,7 +240,8 @@ def ladder(
     for part in parts:
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
             most = min(left, max(2 * drawing.least, SHARE * how.budget))
-            rungs = (x for x in drawing.completed(part, missing) if x.seconds <= most and takes(x.case))
+            rungs = (x for x in drawing.completed(part, missing) if takes(x.case))
+            rungs = (x for x in itertools.islice(rungs, AT_MOST) if x.seconds <= most)
             tries = ((rung, rung.shows(missing, longer)) for rung in itertools.islice(rungs, TRIES))
             best, shown = max(tries, key=lambda x: len(x[1]) / x[0].seconds, default=(None, set()))
             if best:
