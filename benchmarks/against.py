@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contestants import OURS
-from harness import Clock, Contestant, Unable, measure
+from harness import Contestant, Unable, measure
 from judge import Judge
 from machine import git, in_clone
 from shapes import LENGTHS, SHAPES
@@ -60,7 +60,7 @@ def workers(commit: str) -> Iterator[dict[str, Worker]]:
 
 
 def compare(sides: dict[str, Worker], name: str, direction: str, dtype: str, **options: Any) -> dict[str, Any]:
-    """The record of a case by the options of ``measure``: both sides judged, then timed in turns."""
+    """The record of a case, by the options of ``measure``: both sides judged, then timed in turns."""
     record: dict[str, Any] = {"case": name, "measure": direction, "status": "timed"}
     judge = Judge(Case(name, (SHAPES | LENGTHS)[name], dtype))
     ready = []
@@ -74,7 +74,7 @@ def compare(sides: dict[str, Worker], name: str, direction: str, dtype: str, **o
             return record | {"status": "wrong", "contestant": side, "reason": f"{side}: wrong by {error:.1e}"}
         record |= {f"{side}_first_call_s": first_call_s, f"{side}_temporary_bytes": temporary_bytes}
         ready.append(Contestant(side, lambda worker=worker: worker.ask("run", OURS), first_call_s, temporary_bytes))
-    timings = measure(ready, **{"clock": Clock(list(sides.values()))} | options)
+    timings = measure(ready, **options)
     this, other = timings["this"], timings["other"]
     return record | {
         "this_s": this.median,

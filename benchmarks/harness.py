@@ -24,6 +24,7 @@ WARM_S = 0.1  # a shorter call comes once more before its turn, uncounted: the c
 MOST_REPEATS = 200
 FEWEST_ROUNDS = 3
 DISTURBED = 0.05  # share of the cores that others may take in a round
+FARTHER = 1.3  # times the shortest round trip so far
 WAITED = 0.1  # seconds that threads may wait for a core, for each second of a round
 MOST_OVER = 2.0  # beyond so many times its budget, a case keeps disturbed rounds, too
 REST_S = 0.05  # at most so long is waited for threads of the last turn that still spin
@@ -102,9 +103,14 @@ class Clock:
         import psutil
 
         self._psutil, self._process, self._workers = psutil, psutil.Process(), workers
-        self.round_trip, self.only_near = round_trip, only_near
+        self.round_trip, self.only_near, self.nearest = round_trip, only_near, math.inf
 
     wall = staticmethod(time.perf_counter)
+
+    def is_apart(self, round_trips: Sequence[float]) -> bool:
+        """Whether the cores were far apart, and have been nearer: on some machines they always are as far."""
+        self.nearest = min((self.nearest, *round_trips))
+        return self.only_near and any(far(round_trips)) and max(round_trips) > FARTHER * self.nearest
 
     def everyone(self) -> float:
         """Of all processes; time that a virtual machine was not given counts, too."""
@@ -244,7 +250,7 @@ def _round(
     trips += [clock.round_trip()] if clock.round_trip else []
     wall, everyone, own, waited = (after - before for before, after in zip(begin, end, strict=True))
     taken = everyone - own > DISTURBED * wall * threads() + TICK_S or waited > WAITED * wall
-    taken = taken or (clock.only_near and any(far(trips)))
+    taken = clock.is_apart(trips) or taken
     return took, taken, [max(trips)] if trips else []
 
 

@@ -5,6 +5,7 @@ import functools
 import importlib
 import itertools
 import json
+import math
 import os
 import platform
 import subprocess
@@ -93,7 +94,11 @@ class FakeClock:
     def __init__(self, others=(), waits=(), trips=(), only_near=False):
         self.now, self.own_s, self.others_s, self.rests, self.rounds = 0.0, 0.0, 0.0, 0, iter(others)
         self.waited_s, self.waits = 0.0, iter(waits)
-        self.round_trip, self.only_near = functools.partial(next, iter(trips)) if trips else None, only_near
+        self.round_trip = functools.partial(next, iter(trips)) if trips else None
+        self.only_near, self.nearest = only_near, math.inf
+
+    def is_apart(self, round_trips):
+        return harness.Clock.is_apart(self, round_trips)
 
     def work(self, seconds):
         self.now += seconds
@@ -186,6 +191,11 @@ class TestMeasure:
         assert timing.seconds == kept
         assert timing.thrown_away == only_near
         assert timing.round_trips == [210.0, 220.0 if only_near else 340.0]
+
+    def test_cores_that_are_always_far_apart_are_no_disturbance(self):
+        clock = FakeClock(trips=[330.0, 340.0, 350.0, 320.0], only_near=True)
+        (timing,) = harness.measure(acts(clock, [], a=iter([1.0, 2.0])), rounds=2, clock=clock).values()
+        assert (timing.seconds, timing.thrown_away, timing.disturbed) == ([1.0, 2.0], 0, 0)
 
     def test_a_machine_that_does_not_come_to_rest(self):
         """As many rounds as are wanted are thrown away; then they count, and it is said."""
