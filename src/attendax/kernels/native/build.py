@@ -50,6 +50,10 @@ EVERYTHING_DEFINED = "-Wl,-z,defs"
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL")  # a wheel meets old libraries of C++
 MACOS = "11.0"
 
+# The oldest that is supported, and no other: where a handler was compiled with the headers of a newer jaxlib than the one
+# that runs, JAX finds no CPU. Where a newer Python has none, the library is not built.
+JAXLIB = "jaxlib==0.10.2; python_version < '3.15'"
+
 
 class NotBuilt(Exception):
     """Why there is no library."""
@@ -254,7 +258,7 @@ def requirements(native: Path = HERE) -> list[str]:
     try:
         if wanted() != "0":
             check_possible(native / "csrc")
-            return ["jaxlib>=0.10.2"] if needs_jaxlib(native / "csrc") else []
+            return [JAXLIB] if needs_jaxlib(native / "csrc") else []
     except NotBuilt:
         pass
     return []
