@@ -50,8 +50,8 @@ EVERYTHING_DEFINED = "-Wl,-z,defs"
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL")  # a wheel meets old libraries of C++
 MACOS = "11.0"
 
-# The oldest that is supported, and no other: where a handler was compiled with the headers of a newer jaxlib than the one
-# that runs, JAX finds no CPU. Where a newer Python has none, the library is not built.
+# The oldest that is supported, and no other: where a handler was compiled with headers newer than the jaxlib that runs,
+# JAX finds no CPU. Where a newer Python has none, the library is not built.
 JAXLIB = "jaxlib==0.10.2; python_version < '3.15'"
 
 
