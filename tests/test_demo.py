@@ -116,7 +116,10 @@ class TestMain:
     def test_version(self, capsys):
         with pytest.raises(SystemExit, match=r"^0$"):
             main(["--version"])
-        assert capsys.readouterr().out.startswith("attendax ")
+        ours, jax, library = capsys.readouterr().out.splitlines()
+        assert ours.startswith("attendax ")
+        assert jax.startswith("jax ")
+        assert library.startswith("native kernel: ")
 
     @pytest.mark.parametrize("argv", [[], ["unknown"], ["embed", "--unknown"], ["embed", "a", "--layer", "x"]])
     def test_wrong_usage(self, argv, capsys):

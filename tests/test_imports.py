@@ -42,7 +42,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "figures": {"checks", "extras"},
     "": VALUES | ENGINE | DOOR | {"explanation", "spec", "ops", "encoders", "conformance", "compat"},  # attendax itself
     "commands": {"encoders", "exits", "extras", "figures", "legible", "writing"},
-    "cli": {"", "commands", "conformance", "exits", "extras", "legible", "masks", "spec"},
+    "cli": {"", "commands", "conformance", "exits", "extras", "kernels", "legible", "masks", "spec"},
     "__main__": {"cli", "exits"},
 }
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package

@@ -79,6 +79,18 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{near}")
 
 
+class _Versions(argparse.Action):
+    """Prints the versions of attendax and jax, and a line about the native library."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *args: Any) -> None:
+        from attendax.kernels import native
+
+        for package in ("attendax", "jax"):
+            print(package, _version(package))
+        print(native.status())
+        parser.exit()
+
+
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser(argv)
     args, unknown = parser.parse_known_args(argv)
@@ -92,7 +104,8 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parser(argv: Sequence[str]) -> _Parser:
     parser = _Parser(prog="attendax", description="Attention that keeps its word.")
-    parser.add_argument("--version", action="version", version=f"attendax {_version()}")
+    about = "versions, and whether the native library is there"
+    parser.add_argument("--version", action=_Versions, nargs=0, help=about)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="scaled dot-product attention on small numbers, without and with a mask")
@@ -161,9 +174,9 @@ def _parser(argv: Sequence[str]) -> _Parser:
     return parser
 
 
-def _version() -> str:
+def _version(package: str) -> str:
     try:
-        return importlib.metadata.version("attendax")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
 
