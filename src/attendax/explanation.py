@@ -11,7 +11,7 @@ import numpy as np
 from attendax.checks import is_traced, knows_keywords
 from attendax.door import attention
 from attendax.kernels import cudnn
-from attendax.kernels.backends import DEFAULT, NOT_HERE, default_platform, on
+from attendax.kernels.backends import NOT_HERE, default_platform, on
 from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles, partition_of
 from attendax.kernels.blockwise.tiles import Grid
 from attendax.kernels.call import checked_call
@@ -149,11 +149,13 @@ def explain(
         return Explanation("cudnn", cudnn.ASKED_FOR, None, None, wide * pairs, 0, *rest)
     if implementation == "dense" or pairs == 0:
         reason = "asked for; it builds all T x S scores" if pairs else "there are no scores"
-        return Explanation(implementation or DEFAULT, reason, None, None, wide * pairs, 0, *rest)
+        return Explanation(implementation or plans[0].backend, reason, None, None, wide * pairs, 0, *rest)
     plan = on(plans[0], default_platform())
     tile, tiles, done = _work(mask, operands, plan)
     reason = "asked for" if implementation else BY_DEFAULT if plan.platform == "cpu" else UNMEASURED
-    return Explanation(implementation or DEFAULT, reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest)
+    return Explanation(
+        implementation or plans[0].backend, reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest
+    )
 
 
 def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -1,12 +1,7 @@
 """The backends, by the names that ``implementation`` takes: a new one is a row of ``BACKENDS``.
 
-A backend is three functions, and how large the tiles are that they work in::
-
-    forward(operands, plan)                                  -> Results
-    tangent(tangents, operands, results, plan)               -> (dout, dlse)
-    cotangent((dout, dlse), operands, results, plan, wanted) -> a gradient for each leaf wanted
-
-``tangent`` is linear in ``tangents`` and ``cotangent`` in ``(dout, dlse)``, and each is the transpose of the other.
+A backend is a module with the functions of ``Directions``, and how large the tiles are that they work in. ``tangent`` is
+linear in ``tangents`` and ``cotangent`` in ``grads``, and each is the transpose of the other.
 
 The platform of a program, and its number of devices, are known only when it is lowered. There the plan is fitted to
 them, before anything is compiled.
@@ -15,41 +10,72 @@ them, before anything is compiled.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
+from jax import Array
 from jax.interpreters import mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
 from attendax.checks import IMPLEMENTATIONS
 
-from . import cudnn
+from . import cudnn, native
 from .blockwise import algorithm, partition
-from .operands import Limits, Plan
+from .operands import Cotangents, Limits, Operands, Plan, Results, Wanted
+
+
+class Directions(Protocol):
+    """The functions of a backend. One that names others for tangents (``Backend.others``) has no ``tangent``."""
+
+    @property
+    def forward(self) -> Callable[[Operands, Plan], Results]: ...  # noqa: D102
+
+    @property
+    def cotangent(self) -> Callable[[Cotangents, Operands, Results, Plan, Wanted], tuple[Array, ...]]: ...  # noqa: D102
 
 
 class Backend(NamedTuple):
     """One way to compute attention."""
 
-    functions: Any  # a module with the three
+    functions: Directions
     limits: Callable[[], Limits]
-    higher_order: str = ""  # the backend of second and higher derivatives, if it is another
+    others: str = ""  # the backend of the directions that it lacks, from its own forward: tangents, second derivatives
 
 
 BACKENDS = {
     "dense": Backend(algorithm, lambda: partition.ONE_TILE),
     "blockwise": Backend(algorithm, lambda: partition.LIMITS),
     "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise"),
+    "native": Backend(native, lambda: partition.LIMITS, "blockwise"),
 }
 ACROSS_DEVICES: dict[str, Any] = {}  # modules with the three, for sequences that lie on several devices (``sharding``)
-DEFAULT = "blockwise"
 NOT_HERE = {name: "not part of this version" for name in IMPLEMENTATIONS if name not in BACKENDS}
 ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's
 
 
+def default() -> str:
+    """The backend of a call that names none: where a kernel of our own is there, that, for the calls that it takes."""
+    return "native" if native.library().isa else "blockwise"
+
+
+def settled(operands: Operands, plan: Plan) -> Plan:
+    """The plan of a program for its place: in tiles, if the kernel of a CPU was chosen, not asked for, and cannot take it.
+
+    Raises:
+        NotImplementedError: it was asked for.
+    """
+    if plan.backend != "native" or not (reason := native.why_not(operands, plan)):
+        return plan
+    if plan.asked and not plan.reversible:
+        native.refuse("attention", operands, plan)
+    return dataclasses.replace(plan, backend="blockwise") if reason else plan
+
+
 def placed(plan: Plan, context: LoweringRuleContext, platform: str = "cpu") -> Plan:
     """The plan for the place that a lowering rule sees in its context, and for the platform that it is for."""
-    return dataclasses.replace(on(plan, platform), devices=devices_of(context.module_context.axis_context))
+    module = context.module_context
+    exported = bool(getattr(getattr(module, "lowering_parameters", None), "for_export", False))
+    return dataclasses.replace(on(plan, platform), devices=devices_of(module.axis_context), exported=exported)
 
 
 def on(plan: Plan, platform: str) -> Plan:

@@ -9,8 +9,8 @@ from attendax.checks import fail
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 
-from . import cudnn, dropout
-from .backends import BACKENDS, DEFAULT
+from . import cudnn, dropout, native
+from .backends import BACKENDS, default
 from .derivatives import attend
 from .functions import trace_mask, trace_modifier
 from .operands import Operands, Plan, Results
@@ -64,10 +64,12 @@ def checked_call(
         offered=offered or tuple(BACKENDS),
         **gradients,
     )
-    operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation or DEFAULT)
+    operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation)
     plan = plan.with_lse() if return_lse else plan
     if plan.backend == "cudnn":
         cudnn.refuse(function, operands, plan)
+    if implementation == "native":
+        native.refuse(function, operands, plan)
     return Call(with_traced(operands) if traced else operands, plan)
 
 
@@ -91,7 +93,7 @@ def in_rank_of_scores(
     mask: Mask | Array | None,
     bias: Array | None,
     score_mod: ScoreModifier | None,
-    backend: str,
+    backend: str | None,
 ) -> Call:
     """The call of arguments that have passed their checks; functions are not traced yet, and sinks are left out."""
     has_sinks = score_mod is not None and bool(score_mod.sinks())
@@ -109,7 +111,8 @@ def in_rank_of_scores(
     dropout_keys = None
     if checked.rate:
         dropout_keys = tuple(word[..., None, None] for word in dropout.head_keys(checked.key_data, query.shape[:-2]))
-    plan = Plan(float(checked.scale), float(checked.rate), BACKENDS[backend].limits(), backend)
+    name = backend or default()
+    plan = Plan(float(checked.scale), float(checked.rate), BACKENDS[name].limits(), name, asked=backend is not None)
     plan = plan.with_lse() if has_sinks else plan
     return Call(Operands(query, key, value, bias, score_mod, mask, dropout_keys), plan)
 

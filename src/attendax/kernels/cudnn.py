@@ -25,7 +25,7 @@ from attendax.checks import fail
 from attendax.masks import Mask
 
 from .blockwise import algorithm
-from .operands import Cotangents, Operands, Plan, Results, Tangents, Wanted
+from .operands import Cotangents, Operands, Plan, Results, Wanted
 
 JAX_NN_IMPLEMENTATION = "cudnn"  # the implementation of jax.nn; tests on a CPU put "xla" in its place
 DTYPES = ("float16", "bfloat16")
@@ -172,11 +172,6 @@ def forward(operands: Operands, plan: Plan) -> Results:
         return jnp.where(bad_rows, algorithm.forward(operands, plan).out, out)
 
     return Results(lax.cond(jnp.any(bad_rows), in_tiles, lambda: out), none, none + 1)
-
-
-def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
-    """The tangents of out and lse, in tiles, from a forward in tiles."""
-    return algorithm.tangent(tangents, operands, algorithm.forward(operands, plan), plan)
 
 
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:

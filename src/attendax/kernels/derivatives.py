@@ -149,7 +149,7 @@ def _by_higher_order_backend(
     first: int, primals: Sequence[Array], *, tree: PyTreeDef, plan: Plan, **params: Any
 ) -> tuple[Any, dict[str, Any]]:
     """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
-    if backend := "" if plan.axis else BACKENDS[plan.backend].higher_order:
+    if backend := "" if plan.axis else BACKENDS[plan.backend].others:
         plan = dataclasses.replace(plan, backend=backend)
         primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)[:3]]
     return primals, {"tree": tree, "plan": plan, **params}

@@ -112,6 +112,8 @@ class Plan:
     limits: Limits
     backend: str = "blockwise"
     platform: str = "cpu"  # for which the program is lowered
+    asked: bool = False  # whether the backend was asked for by name
+    exported: bool = False  # whether the program is to run elsewhere (``jax.export``)
     devices: int = 1  # over which XLA divides the program: then no loop may cut a batch or a head
     axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
     manual: tuple[str, ...] = ()  # all mesh axes of that ``shard_map``

@@ -5,6 +5,7 @@ Arrays come flat: first those that the function is linear in, then the leaves of
 ``moving`` for the second. ``wanted`` has a shape for each leaf whose gradient is wanted, and None for the others.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
-from .backends import ACROSS_DEVICES, BACKENDS
+from .backends import ACROSS_DEVICES, BACKENDS, settled
 from .not_finite import replace_nonfinite, spoiled_by
 from .numerics import broadcast_in_memory, fusion_barrier
 from .online_softmax import log_sum_exp
@@ -32,7 +33,8 @@ def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
 
     What crosses devices has its barriers inside, where it multiplies.
     """
-    return fusion_barrier(function, *arrays) if plan.platform == "cpu" and not plan.axis else function(*arrays)
+    shielded = plan.platform == "cpu" and not plan.axis and plan.backend != "native"
+    return fusion_barrier(function, *arrays) if shielded else function(*arrays)
 
 
 def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
@@ -41,6 +43,10 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     if not _has_scores(operands, plan):
         shapes = forward_shapes(*leaves, tree=tree, plan=plan)
         return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0, -jnp.inf), strict=True))
+
+    plan = settled(operands, plan)
+    if plan.backend == "native" and not plan.axis:
+        return tuple(BACKENDS["native"].functions.forward(operands, plan))
 
     def run(*leaves):
         return tuple(_functions(plan).forward(jax.tree.unflatten(tree, leaves), plan)[:3])
@@ -53,12 +59,17 @@ def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...
     """The tangents of out and lse. arrays: the tangents of the active leaves; the operands; the results."""
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in tangent_shapes(*arrays, tree=tree, plan=plan))
+    plan = _settled(arrays, tree, plan)
+    others = "" if plan.axis else BACKENDS[plan.backend].others
+    own_plan = dataclasses.replace(plan, backend=others) if others else plan
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
-        return tuple(_functions(plan).tangent(_spaced(given, active), operands, results, plan))
+        if others:
+            results = _functions(own_plan).forward(operands, own_plan)
+        return tuple(_functions(own_plan).tangent(_spaced(given, active), operands, results, own_plan))
 
-    return _shielded(plan, run, *arrays)
+    return _shielded(own_plan, run, *arrays)
 
 
 def jvp_of_jvp(
@@ -96,6 +107,7 @@ def cotangent(*arrays: Array, tree: PyTreeDef, plan: Plan, wanted: Wanted) -> tu
         return tuple(
             jnp.zeros(x.shape, x.dtype) for x in cotangent_shapes(*arrays, tree=tree, plan=plan, wanted=wanted)
         )
+    plan = _settled(arrays, tree, plan)
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
@@ -181,6 +193,10 @@ def _refilled(operands: Operands, moving: tuple[bool, ...], given: Sequence[Arra
     """The operands with others in place of the moving leaves."""
     pairs = zip(operands.differentiable(), _spaced(given, moving), strict=True)
     return operands.replaced([x if other is None else other for x, other in pairs])
+
+
+def _settled(arrays: Sequence[Array], tree: PyTreeDef, plan: Plan) -> Plan:
+    return plan if plan.axis else settled(_unpack(arrays, tree)[0], plan)
 
 
 def _has_scores(operands: Operands, plan: Plan) -> bool:

@@ -1,0 +1,95 @@
+"""Attention by a kernel of C++ on a CPU, called by XLA: forward and reverse mode (``csrc/``; docs/how-it-is-fast.md).
+
+Scores are computed block by block, as in the tiles of XLA, but in one pass, in registers, with threads that each take a
+block. The order in which a row is added up depends on nothing but what the row sees (L15). Tangents, and so every second
+derivative, run in tiles, from their own forward: the row maxima of one path with the scores of the other would lose
+digits (L8).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attendax.checks import fail
+
+from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
+from . import program
+from .library import library as library
+from .library import status as status
+from .program import modifier_shape, program_of
+
+BLOCK, TILE = 64, 96  # queries of a block, keys of a tile (problem.h)
+BY_DEFAULT = "the default on a CPU; memory O(T + S), and less than 1 MiB a thread"
+
+
+def why_not(operands: Operands, plan: Plan) -> str:
+    """Why the kernel cannot take a call where it is; nothing where it can."""
+    if plan.platform != "cpu":
+        return f"it is for CPUs; this program is for {plan.platform}"
+    if plan.devices > 1:
+        return f"a program that XLA divides over {plan.devices} devices (inside shard_map each has its own)"
+    if plan.exported:
+        return "an exported program, which runs where the library may not be"
+    return library().why_not or program.why_not(operands, plan)
+
+
+def refuse(function: str, operands: Operands, plan: Plan) -> None:
+    """Refuse a call that asks for the kernel and cannot have it.
+
+    Raises:
+        NotImplementedError: it cannot take the call.
+    """
+    if reason := why_not(operands, plan):
+        sentence = f"implementation 'native' does not take this call: {reason}."
+        fail(NotImplementedError, function, sentence, advice="Leave implementation out: the tiles take every call.")
+
+
+def forward(operands: Operands, plan: Plan) -> Results:
+    """out, row maximum, row sum and lse."""
+    found = program_of(operands, plan)
+    rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
+    widths = operands.value.shape[-1], 1, 1, 1
+    types = [jax.ShapeDtypeStruct((*rows, width), dtype) for width in widths]
+    call = jax.ffi.ffi_call("attendax_forward", types)
+    return Results(*call(*operands[:3], *found.arrays, ints=np.array(found.ints), floats=np.array(found.floats)))
+
+
+def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
+    """Gradients of the leaves for which ``wanted`` gives a shape."""
+    found, dtype = program_of(operands, plan), operands.compute_dtype()
+    lead, (N, _) = plan.leading(operands), operands.query.shape[-3:-1]
+    types = [jax.ShapeDtypeStruct((*lead, *x.shape[-3:]), dtype) for x in operands[:3]]
+    of_modifiers = list(wanted[REST:])
+    of_bias = of_modifiers.pop(0) if operands.bias is not None else None
+    types += [] if of_bias is None else [jax.ShapeDtypeStruct(of_bias, dtype)]
+    asked = [_wanted_of(part, of_modifiers) for part in found.modifiers]
+    shapes = [modifier_shape(part, lead, N) for part, shape in zip(found.modifiers, asked, strict=True) if shape]
+    types += [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    ints = [*found.ints, of_bias is not None, *(shape is not None for shape in asked)]
+    call = jax.ffi.ffi_call("attendax_backward", types)
+    arrays = *operands[:3], *found.arrays, *(x.astype(dtype) for x in (*results[:3], *grads))
+    got = call(*arrays, ints=np.array(ints, np.int64), floats=np.array(found.floats))
+    shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
+    leaves = operands.differentiable()
+    used = [leaf for leaf, shape in zip(leaves, wanted, strict=True) if shape is not None]
+    summed = [_summed(x, shape, len(plan.batch)) for x, shape in zip(got, shapes_wanted, strict=True) if shape]
+    return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(summed, used, strict=True))
+
+
+def _wanted_of(part: object, shapes: list) -> tuple[int, ...] | None:
+    """The shape that is wanted of the array of a modifier; its offset, an integer, has no gradient."""
+    arrays = getattr(part, "arrays", ())
+    mine = [shapes.pop(0) for _ in arrays]
+    return mine[0] if mine else None
+
+
+def _summed(x: Array, shape: tuple[int, ...], batch: int) -> Array:
+    """``x`` summed over the axes along which ``shape`` is 1, and, behind those from vmap, over axes that it lacks."""
+    if len(shape) < x.ndim:  # (batch..., lead..., N, 1 or 2R + 1) for slopes (batch..., N) or a table
+        own = 2 if len(shape) - batch == 2 else 1
+        x = x if own == 2 else x[..., 0]
+        x = x.sum(tuple(range(batch, x.ndim - own)))
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and x.shape[axis] > 1)
+    x = x.sum(axes, keepdims=True) if axes else x
+    return jnp.reshape(x, shape)

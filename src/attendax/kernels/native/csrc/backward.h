@@ -1,0 +1,431 @@
+// The backward of one chunk of the queries of a group (L13).
+//
+// With w the weights after dropout and dp = dout . v: delta = out . dout - dlse, ds = p (dp - delta), dq = scale ds k,
+// dk = scale ds^T q, dv = w^T dout. Scores are computed again. The chunk owns the rows of dq. Its shares of dk and dv
+// are summed for kSuperKeys keys at a time in memory of the thread, and join those of the chunks before it, in their
+// order (L15).
+//
+// What is not finite (L6): a row that nothing depends on is 0 in query and dout, and its weights are 0. Any other row
+// that is not finite has NaN for its maximum, so NaN at each pair that it may look at, and 0 elsewhere; all other
+// factors are finite.
+#pragma once
+#include "forward.h"
+
+namespace attendax {
+namespace ATTENDAX_UNIT {
+namespace {
+
+// The rows of a block, prepared: what is the same for all keys.
+struct BackwardRows {
+  Real *queries, *douts;         // packed, transposed: (D, rows) scaled, (V, rows) divided by the row sum
+  Real *query_rows, *dout_rows;  // the same as rows, filled up with zeros to whole vectors
+  Real* dqueries;                // (D, rows)
+  Real *shift, *delta;           // of each row: the maximum, or NaN, or inf where nothing depends on it
+  int64_t query_step, dout_step;
+  bool spoiled, unread;  // whether a row is NaN; whether nothing depends on one
+
+  static int64_t bytes(int64_t D, int64_t V) {
+    int64_t rows = kBlockRows * (rounded_up(D, W) + rounded_up(V, W)) + 2 * kBlockRows;
+    return ((2 * D + V) * kLd + rows) * int64_t(sizeof(Real)) + 512;
+  }
+  static BackwardRows take(int64_t D, int64_t V) {
+    BackwardRows b;
+    b.query_step = rounded_up(D, W);
+    b.dout_step = rounded_up(V, W);
+    b.queries = arena.take<Real>(D * kLd);
+    b.dqueries = arena.take<Real>(D * kLd);
+    b.douts = arena.take<Real>(V * kLd);
+    b.query_rows = arena.take<Real>(kBlockRows * b.query_step);
+    b.dout_rows = arena.take<Real>(kBlockRows * b.dout_step);
+    b.shift = arena.take<Real>(kBlockRows);
+    b.delta = arena.take<Real>(kBlockRows);
+    b.spoiled = b.unread = false;
+    return b;
+  }
+};
+
+INLINE Real dot(const Real* a, const Real* b, int64_t n) {
+  F sums{};
+  int64_t i = 0;
+  for (; i + W <= n; i += W) sums = fma(load(a + i), load(b + i), sums);
+  Real sum = 0;
+  for (int j = 0; j < W; ++j) sum += sums[j];
+  for (; i < n; ++i) sum = Real(__builtin_fma(double(a[i]), double(b[i]), double(sum)));
+  return sum;
+}
+
+INLINE bool any_not_zero(const Real* x, int64_t n) {
+  bool any = false;
+  for (int64_t i = 0; i < n; ++i) any |= !(x[i] == 0);
+  return any;
+}
+
+INLINE void scale_row(Real* x, int64_t n, Real factor) {
+  for (int64_t i = 0; i < n; ++i) x[i] = x[i] * factor;
+}
+
+void prepare(const Problem& p, const Block& block, int64_t r, BackwardRows& b) {
+  int64_t D = p.width, V = p.value_width, batch = block.batch, n = block.head[r], t = block.query[r];
+  Real *query = b.query_rows + r * b.query_step, *dout = b.dout_rows + r * b.dout_step;
+  memset(query, 0, b.query_step * sizeof(Real));
+  memset(dout, 0, b.dout_step * sizeof(Real));
+  b.shift[r] = kInfinity;
+  b.delta[r] = 0;
+  if (r >= block.rows) {
+    b.unread = true;
+    return;
+  }
+  widen_row(p.dout.data, p.dout.type, offset_of(p, p.dout, batch, n, t), 1, dout, V);
+  Real dlse = real_at(p, p.dlse, batch, n, t), sum = real_at(p, p.saved_sum, batch, n, t);
+  bool read = (any_not_zero(dout, V) || !(dlse == 0)) && sum != 0 && block.first[r] < block.last[r];
+  if (!read) {
+    memset(dout, 0, b.dout_step * sizeof(Real));
+    b.unread = true;
+    return;
+  }
+  Real top = real_at(p, p.saved_max, batch, n, t);
+  const Real* out = static_cast<const Real*>(p.saved_out.data) + offset_of(p, p.saved_out, batch, n, t);
+  Real delta = dot(out, dout, V) - dlse;
+  widen_row(p.query.data, p.query.type, offset_of(p, p.query, batch, n, t), 1, query, D);
+  if (!is_finite(delta) || !is_finite(sum) || !is_finite(top) || !finite_row(query, D) || !finite_row(dout, V)) {
+    memset(query, 0, b.query_step * sizeof(Real));
+    memset(dout, 0, b.dout_step * sizeof(Real));
+    b.shift[r] = kNaN;
+    b.spoiled = true;
+    return;
+  }
+  scale_row(query, D, Real(p.scale));
+  scale_row(dout, V, Real(1) / sum);
+  b.shift[r] = top;
+  b.delta[r] = delta / sum;
+}
+
+void prepare(const Problem& p, const Block& block, BackwardRows& b) {
+  b.spoiled = b.unread = false;
+  const Real *queries[kBlockRows], *douts[kBlockRows];
+  for (int64_t r = 0; r < block.padded; ++r) {
+    prepare(p, block, r, b);
+    queries[r] = b.query_rows + r * b.query_step;
+    douts[r] = b.dout_rows + r * b.dout_step;
+  }
+  pack_transposed(queries, block.padded, p.width, Real(1), b.queries);
+  pack_transposed(douts, block.padded, p.value_width, Real(1), b.douts);
+}
+
+// Gradients of the arrays of modifiers, for the rows of a chunk: a number or a table for each head. Sums of very many
+// numbers, so in double. They join the results in the order of the chunks, as dk and dv do.
+struct ModifierSums {
+  double* at[kMaxModifiers];  // (heads of a group, 1 or 2 radius + 1)
+};
+
+// What a chunk has at hand while its tiles go by.
+struct Backward {
+  const Problem& p;
+  Real *weights, *dscores, *slopes, *kept;  // (keys, rows of a block), kLd apart
+  ModifierSums modifier_sums;
+
+  // Scores, weights, their gradients, for N vectors of queries; dq grows.
+  template <int N>
+  void panel(const Block& block, const BackwardRows& b, int64_t row, const KeysAndValues& from, int64_t key,
+             int64_t keys, bool masked, const Allowed* allowed, int64_t first) {
+    Panel<N> rows{p, block, row};
+    Real *w = weights + row, *ds = dscores + row, *slope = slopes + row, *keep = kept + row;
+    F shift[N], delta[N], unused[N];
+    for (int j = 0; j < N; ++j) {
+      shift[j] = load(b.shift + row + j * W);
+      delta[j] = load(b.delta + row + j * W);
+      unused[j] = all(kLowest);
+    }
+    rows.scores(from.key, from.key_step, b.queries, key, keys, masked, allowed, first, w, kLd, unused,
+                p.modifiers ? slope : nullptr);
+    bool hides = masked || allowed || p.bias.data || p.modifiers;
+    for (int64_t k = 0; k < keys; ++k)
+      for (int j = 0; j < N; ++j) {
+        Real* at = w + k * kLd + j * W;
+        F s = load(at), x = exp2_of((s - shift[j]) * kLog2e);
+        if (b.unread) x = select(shift[j] == kInfinity, F{}, x);      // even where its score is NaN
+        if (hides && b.spoiled) x = select(s == -kInfinity, F{}, x);  // in a row of NaN
+        store(at, x);
+      }
+    if (p.drops) rows.dropout(key, keys, keep, kLd);
+    in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
+      register_tile<M, N, true>(
+          from.value + r * from.value_step, from.value_step, b.douts + row, kLd, p.value_width,
+          [](F(&acc)[M][N]) { zero(acc); },
+          [&](F(&acc)[M][N]) {
+            for (int i = 0; i < M; ++i)
+              for (int j = 0; j < N; ++j) {
+                int64_t at = (r + i) * kLd + j * W;
+                F x = load(w + at), dp = acc[i][j];
+                if (p.drops) {
+                  F factor = load(keep + at);
+                  dp = dp * factor;
+                  store(w + at, x * factor);
+                }
+                // A product may overflow where the weight is 0.
+                store(ds + at, select(x == F{}, F{}, x * (dp - delta[j])));
+              }
+          });
+    });
+    if (p.dbias) add_bias_gradient<N>(rows, key, keys, ds);
+    if (p.modifiers) pull_modifiers<N>(rows, key, keys, ds, slope);
+    add_product<N, false, false>(p.width, keys, from.key, from.key_step, ds, kLd, b.dqueries + row, kLd, nullptr);
+  }
+
+  template <int N>
+  void add_bias_gradient(const Panel<N>& rows, int64_t key, int64_t keys, const Real* ds) const {
+    const View& v = p.dbias_view;
+    for (int64_t r = 0; r < N * W && rows.row + r < rows.block.rows; ++r) {
+      const Block& block = rows.block;
+      int64_t at = offset_of(p, v, block.batch, block.head[rows.row + r], block.query[rows.row + r]) + key * v.column;
+      if (p.dbias_sums)
+        for (int64_t k = 0; k < keys; ++k) p.dbias_sums[at + k * v.column] += double(ds[k * kLd + r]);
+      else
+        for (int64_t k = 0; k < keys; ++k) static_cast<Real*>(p.dbias)[at + k] = ds[k * kLd + r];
+    }
+  }
+
+  // From gradients of the modified scores to those of the products, and of slopes and tables on the way.
+  template <int N>
+  void pull_modifiers(const Panel<N>& rows, int64_t key, int64_t keys, Real* ds, const Real* slope) {
+    bool capped = false;  // a softcap behind has not been pulled through yet: `ds` is of the scores before it
+    for (int n = p.modifiers - 1; n >= 0; --n) {
+      const Modifier& m = p.modifier[n];
+      if (m.kind == ModifierKind::softcap) {
+        for (int64_t k = 0; k < keys && !capped; ++k)
+          for (int j = 0; j < N; ++j) {
+            Real* at = ds + k * kLd + j * W;
+            F x = load(at);
+            store(at, select(x == F{}, F{}, x * load(slope + k * kLd + j * W)));
+          }
+        capped = true;
+      } else if (m.gradient) {
+        add_modifier_gradient<N>(rows, m, n, key, keys, ds);
+      }
+    }
+  }
+
+  template <int N>
+  void add_modifier_gradient(const Panel<N>& rows, const Modifier& m, int n, int64_t key, int64_t keys,
+                             const Real* ds) {
+    int64_t size = m.kind == ModifierKind::alibi ? 1 : 2 * m.radius + 1;
+    for (int64_t r = 0; r < N * W && rows.row + r < rows.block.rows; ++r) {
+      int j = int(r / W), i = int(r % W);
+      double* sums = modifier_sums.at[n] + (rows.head(j, i) % p.repeat()) * size;
+      for (int64_t k = 0; k < keys; ++k) {
+        Real x = ds[k * kLd + r];
+        if (x == 0) continue;
+        if (m.kind == ModifierKind::alibi) {
+          double far = rows.distance(m, j, i, key + k);
+          sums[0] -= double(x) * (far < 0 ? -far : far);
+        } else {
+          int64_t offset = rows.offset_for(m, j, i);
+          int64_t ahead = key + k + p.first_key - rows.query(j, i) - p.first_query - offset;
+          sums[least(most(ahead, -m.radius), m.radius) + m.radius] += x;
+        }
+      }
+    }
+  }
+};
+
+// to (keys x N vectors) += weights (keys x rows) from (rows x N vectors). Panels that see no key of a register tile are
+// left out at both ends: they would add zeros.
+template <int N>
+INLINE void add_over_queries(const Real* weights, int64_t keys, int64_t rows, const Span* spans, int64_t panels,
+                             int64_t key, const Real* from, int64_t step, Real* to, int64_t to_step) {
+  in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
+    int64_t a = 0, b = panels;
+    auto sees = [&](int64_t i) { return spans[i].begin < key + r + M && spans[i].end > key + r; };
+    while (a < b && !sees(a)) ++a;
+    while (a < b && !sees(b - 1)) --b;
+    if (a == b) return;
+    Real* c = to + r * to_step;
+    register_tile<M, N, true>(
+        weights + r * kLd + a * kPanel, kLd, from + a * kPanel * step, step, least(rows, b * kPanel) - a * kPanel,
+        [](F(&acc)[M][N]) { zero(acc); },
+        [&](F(&acc)[M][N]) {
+          for (int i = 0; i < M; ++i)
+            for (int j = 0; j < N; ++j) {
+              Real* at = c + i * to_step + j * W;
+              store(at, load(at) + acc[i][j]);
+            }
+        });
+  });
+}
+
+INLINE void add_all_columns(const Real* weights, int64_t keys, int64_t rows, const Span* spans, int64_t panels,
+                            int64_t key, const Real* from, int64_t step, Real* to) {
+  int64_t c = 0;
+  for (; c + 2 * W <= step; c += 2 * W)
+    add_over_queries<2>(weights, keys, rows, spans, panels, key, from + c, step, to + c, step);
+  if (c < step) add_over_queries<1>(weights, keys, rows, spans, panels, key, from + c, step, to + c, step);
+}
+
+void clear_rows(Real* x, int64_t rows, int64_t row, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) memset(x + r * kLd + row, 0, width * sizeof(Real));
+}
+
+// Sums of a chunk over its queries, for the keys of a super tile.
+struct KeySums {
+  Real *dkey, *dvalue;  // (keys, D and V in whole vectors)
+};
+
+// One block of queries beside the keys [from, to) of a super tile.
+void backward_block(Backward& work, const Block& block, BackwardRows& b, int64_t group, int64_t begin, int64_t end,
+                    bool clean, Real* key_copy, Real* value_copy, Allowed* stack, const KeySums& sums) {
+  const Problem& p = work.p;
+  int64_t panels = (block.padded + kPanel - 1) / kPanel;
+  Span spans[kBlockRows / kPanel + 1], whole(block, 0, block.rows);
+  for (int64_t i = 0; i < panels; ++i) spans[i] = Span(block, i * kPanel, least(block.padded, (i + 1) * kPanel));
+  int64_t low = most(begin, whole.begin), high = least(end, whole.end);
+  for (int64_t tile = low / kTileKeys; low < high && tile * kTileKeys < high; ++tile) {
+    int64_t key = most(tile * kTileKeys, low), keys = least((tile + 1) * kTileKeys, high) - key;
+    uint8_t bad[kTileKeys];
+    KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, clean, key_copy, value_copy, bad);
+    const Allowed* allowed = nullptr;
+    if (p.mask_ops) {
+      allow(p, block, key, keys, stack);
+      Seen seen = seen_in(stack[0], 0, keys, 0, block.padded);
+      if (seen == Seen::none) continue;
+      allowed = seen == Seen::some ? stack : nullptr;
+    }
+    for (int64_t i = 0; i < panels; ++i) {
+      int64_t row = i * kPanel, lanes = least(kPanel, block.padded - row);
+      int64_t first = least(key + keys, most(key, spans[i].begin)), last = most(first, least(key + keys, spans[i].end));
+      int64_t skip = first - key;
+      clear_rows(work.weights, skip, row, lanes);
+      clear_rows(work.dscores, skip, row, lanes);
+      clear_rows(work.weights + (last - key) * kLd, key + keys - last, row, lanes);
+      clear_rows(work.dscores + (last - key) * kLd, key + keys - last, row, lanes);
+      if (first == last) continue;
+      bool masked = first < spans[i].all_begin || last > spans[i].all_end;
+      KeysAndValues seen = {from.key + skip * from.key_step, from.value + skip * from.value_step, from.key_step,
+                            from.value_step};
+      Backward moved = work;
+      moved.weights += skip * kLd;
+      moved.dscores += skip * kLd;
+      if (lanes > W)
+        moved.panel<2>(block, b, row, seen, first, last - first, masked, allowed, skip);
+      else
+        moved.panel<1>(block, b, row, seen, first, last - first, masked, allowed, skip);
+    }
+    add_all_columns(work.weights, keys, block.padded, spans, panels, key, b.dout_rows, b.dout_step,
+                    sums.dvalue + (key - begin) * b.dout_step);
+    add_all_columns(work.dscores, keys, block.padded, spans, panels, key, b.query_rows, b.query_step,
+                    sums.dkey + (key - begin) * b.query_step);
+  }
+}
+
+// Whether all keys and values of a super tile are finite.
+bool finite_keys(const Problem& p, int64_t batch, int64_t group, int64_t begin, int64_t end, Real* key_copy,
+                 Real* value_copy) {
+  bool finite = true;
+  for (int64_t key = begin; key < end; key += kTileKeys) {
+    int64_t keys = least(kTileKeys, end - key);
+    KeysAndValues from = keys_and_values(p, batch, group, key, keys, false, key_copy, value_copy, nullptr);
+    for (int64_t k = 0; k < keys; ++k)
+      finite = finite && finite_row(from.key + k * from.key_step, p.width) &&
+               finite_row(from.value + k * from.value_step, p.value_width);
+  }
+  return finite;
+}
+
+// dq of the rows of a block: from the result into lanes, and back. Between super tiles it lies in the result.
+void move_dqueries(const Problem& p, const Block& block, BackwardRows& b, bool first, bool last, bool back) {
+  Real* rows[kBlockRows];
+  for (int64_t r = 0; r < block.rows; ++r) {
+    int64_t line = (block.batch * p.heads + block.head[r]) * p.queries + block.query[r];
+    rows[r] = static_cast<Real*>(p.dquery) + line * p.width;
+  }
+  if (back) {
+    alignas(64) Real factor[kBlockRows];
+    for (int64_t r = 0; r < kBlockRows; ++r) factor[r] = last ? Real(p.scale) : Real(1);
+    unpack_transposed(b.dqueries, block.rows, p.width, factor, rows);
+  } else if (first) {
+    for (int64_t d = 0; d < p.width; ++d) memset(b.dqueries + d * kLd, 0, block.padded * sizeof(Real));
+  } else {
+    pack_transposed(rows, block.rows, p.width, Real(1), b.dqueries);
+  }
+}
+
+INLINE void join_row(Real* to, const Real* from, int64_t n, bool first) {
+  if (first)
+    memcpy(to, from, n * sizeof(Real));
+  else
+    for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// The share of a chunk joins the results.
+void join(const Problem& p, int64_t batch, int64_t group, int64_t begin, int64_t end, const KeySums& sums,
+          int64_t query_step, int64_t dout_step, bool first) {
+  int64_t line = (batch * p.groups + group) * p.keys;
+  for (int64_t key = begin; key < end; ++key) {
+    join_row(static_cast<Real*>(p.dkey) + (line + key) * p.width, sums.dkey + (key - begin) * query_step, p.width,
+             first);
+    join_row(static_cast<Real*>(p.dvalue) + (line + key) * p.value_width, sums.dvalue + (key - begin) * dout_step,
+             p.value_width, first);
+  }
+}
+
+void join_modifiers(const Problem& p, int64_t batch, int64_t group, const ModifierSums& sums) {
+  for (int n = 0; n < p.modifiers; ++n) {
+    const Modifier& m = p.modifier[n];
+    if (!m.gradient) continue;
+    int64_t size = m.kind == ModifierKind::alibi ? 1 : 2 * m.radius + 1;
+    Real* to = static_cast<Real*>(m.gradient) + (batch * p.heads + group * p.repeat()) * size;
+    for (int64_t i = 0; i < p.repeat() * size; ++i) to[i] = Real(double(to[i]) + sums.at[n][i]);
+  }
+}
+
+void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, const Turns& turns) {
+  NoDenormals denormals;
+  int64_t D = p.width, V = p.value_width;
+  int64_t keys = least(kSuperKeys, rounded_up(p.keys, kTileKeys));
+  int64_t sums_size = keys * (rounded_up(D, W) + rounded_up(V, W)), of_modifiers = 0;
+  for (int n = 0; n < p.modifiers; ++n)
+    of_modifiers += p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1) + 64;
+  arena.start(BackwardRows::bytes(D, V) +
+              (sums_size + 4 * kTileKeys * kLd + kTileKeys * (D + V) + 2 * of_modifiers) * int64_t(sizeof(Real)) +
+              kMaxMaskDepth * int64_t(sizeof(Allowed)) + 4096);
+  BackwardRows b = BackwardRows::take(D, V);
+  Backward work{p,
+                arena.take<Real>(kTileKeys * kLd),
+                arena.take<Real>(kTileKeys * kLd),
+                arena.take<Real>(kTileKeys * kLd),
+                arena.take<Real>(kTileKeys * kLd),
+                {}};
+  for (int n = 0; n < p.modifiers; ++n) {
+    int64_t size = p.repeat() * (p.modifier[n].kind == ModifierKind::alibi ? 1 : 2 * p.modifier[n].radius + 1);
+    work.modifier_sums.at[n] = arena.take<double>(size);
+    memset(work.modifier_sums.at[n], 0, size * sizeof(double));
+  }
+  Real* key_copy = arena.take<Real>(kTileKeys * D);
+  Real* value_copy = arena.take<Real>(kTileKeys * V);
+  Allowed* stack = arena.take<Allowed>(kMaxMaskDepth);
+  KeySums sums = {arena.take<Real>(keys * b.query_step), arena.take<Real>(keys * b.dout_step)};
+
+  int64_t run = chunk / p.chunks_of_run(), part = chunk % p.chunks_of_run();
+  int64_t from = part * p.blocks_of_chunk(), to = least(from + p.blocks_of_chunk(), p.blocks_of_run());
+  for (int64_t super = 0; super < p.supers(); ++super) {
+    int64_t begin = super * kSuperKeys, end = least(begin + kSuperKeys, p.keys);
+    memset(sums.dkey, 0, (end - begin) * b.query_step * sizeof(Real));
+    memset(sums.dvalue, 0, (end - begin) * b.dout_step * sizeof(Real));
+    bool clean = !finite_keys(p, batch, group, begin, end, key_copy, value_copy);
+    if (turns.whole_block) turns.wait(turns.state, super);
+    for (int64_t i = from; i < to; ++i) {
+      Block block(p, batch, group, run, i);
+      prepare(p, block, b);
+      move_dqueries(p, block, b, super == 0, false, false);
+      backward_block(work, block, b, group, begin, end, clean, key_copy, value_copy, stack, sums);
+      move_dqueries(p, block, b, false, super == p.supers() - 1, true);
+    }
+    if (!turns.whole_block) turns.wait(turns.state, super);
+    join(p, batch, group, begin, end, sums, b.query_step, b.dout_step, turns.first);
+    if (super == p.supers() - 1) join_modifiers(p, batch, group, work.modifier_sums);
+    turns.pass(turns.state, super);
+  }
+}
+
+}  // namespace
+}  // namespace ATTENDAX_UNIT
+}  // namespace attendax

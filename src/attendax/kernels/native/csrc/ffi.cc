@@ -1,0 +1,498 @@
+// Handlers for XLA, on the C interface of its FFI: they read buffers and attributes into a Problem, choose the
+// instruction set, and share the work among threads.
+//
+// Arguments and attributes come in the order in which `program.py` writes them; nothing but that file calls these
+// handlers.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "problem.h"
+#include "xla/ffi/api/c_api.h"
+
+namespace attendax {
+
+#if defined(__x86_64__)
+#define ATTENDAX_SETS(X) X(avx512) X(avx2)  // best first
+#else
+#define ATTENDAX_SETS(X) X(neon)
+#endif
+
+#define DECLARE(set) extern const Kernels kernels_##set##_float, kernels_##set##_double;
+ATTENDAX_SETS(DECLARE)
+#undef DECLARE
+
+namespace {
+
+// What the processor, and the system that saves its registers, have.
+bool runs_here([[maybe_unused]] const std::string& set) {
+#if defined(__x86_64__)
+  unsigned a, b, c, d, low, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return false;  // OSXSAVE: xgetbv may be asked
+  bool fma = c >> 12 & 1, f16c = c >> 29 & 1;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  bool avx2 = fma && f16c && (b >> 5 & 1) && (low & 0x6) == 0x6;
+  if (set == "avx2") return avx2;
+  constexpr unsigned f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+  return avx2 && (b & f_dq_bw_vl) == f_dq_bw_vl && (low & 0xE6) == 0xE6;
+#else
+  return true;
+#endif
+}
+
+struct Sets {
+  const Kernels *of_float = nullptr, *of_double = nullptr;
+};
+
+// The best set that runs here; ATTENDAX_ISA names another. None where none runs.
+const Sets& sets() {
+  static const Sets chosen = [] {
+    const char* wanted = std::getenv("ATTENDAX_ISA");
+#define TRY(set)                                                               \
+  if ((!wanted || !*wanted || std::string(wanted) == #set) && runs_here(#set)) \
+    return Sets{&kernels_##set##_float, &kernels_##set##_double};
+    ATTENDAX_SETS(TRY)
+#undef TRY
+    return Sets{};
+  }();
+  return chosen;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Work on several threads
+
+struct Pool {
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* ctx;
+
+  int64_t threads() const {
+    int64_t count = 0;
+    XLA_FFI_ThreadPool_NumThreads_Args args = {XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, nullptr, ctx, &count};
+    if (XLA_FFI_Error* error = api->XLA_FFI_ThreadPool_NumThreads(&args)) {
+      forget(error);
+      return 1;
+    }
+    return count;
+  }
+  bool schedule(XLA_FFI_Task* task, void* data) const {
+    XLA_FFI_ThreadPool_Schedule_Args args = {XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, ctx, task, data};
+    XLA_FFI_Error* error = api->XLA_FFI_ThreadPool_Schedule(&args);
+    if (error) forget(error);
+    return !error;
+  }
+  void forget(XLA_FFI_Error* error) const {
+    XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+    api->XLA_FFI_Error_Destroy(&args);
+  }
+};
+
+// Tasks 0 .. count - 1, begun in this order.
+struct Work {
+  std::atomic<int64_t> next{0}, done{0};
+  int64_t count = 0;
+  void (*run_one)(const void* body, int64_t i) = nullptr;
+  const void* body = nullptr;
+  void (*finish)() = nullptr;
+
+  void run() {
+    int64_t mine = 0;
+    for (int64_t i; (i = next.fetch_add(1)) < count; ++mine) run_one(body, i);
+    if (!mine) return;  // the call may be over: nothing of it may be looked at
+    finish();
+    done.fetch_add(mine);
+  }
+};
+
+// Runs body(0 .. count - 1) on this thread and on those of XLA's pool that are free. This thread waits only for what
+// another has begun, never for a thread to come: so it cannot wait for ever, whoever occupies the pool.
+template <class Body>
+void share(const Pool& pool, int64_t count, int64_t helpers, void (*finish)(), const Body& body) {
+  auto work = std::make_shared<Work>();
+  work->count = count;
+  work->body = &body;
+  work->run_one = [](const void* body, int64_t i) { (*static_cast<const Body*>(body))(i); };
+  work->finish = finish;
+  for (int64_t i = 0; i < std::min(helpers, count - 1); ++i) {
+    auto* held = new std::shared_ptr<Work>(work);
+    auto task = [](void* data) {
+      auto* held = static_cast<std::shared_ptr<Work>*>(data);
+      (*held)->run();
+      delete held;
+    };
+    if (!pool.schedule(task, held)) {
+      delete held;
+      break;
+    }
+  }
+  work->run();
+  for (int64_t spins = 0; work->done.load() < count; ++spins)
+    if (spins > 2000) std::this_thread::yield();
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// From a call frame to a Problem
+
+struct Failure {
+  std::string message;
+};
+
+void require(bool holds, const char* message) {
+  if (!holds) throw Failure{message};
+}
+
+struct Reader {
+  XLA_FFI_CallFrame* frame;
+  int64_t argument = 0, result = 0, at = 0;
+  const int64_t* ints = nullptr;
+  const double* floats = nullptr;
+  int64_t int_count = 0, float_count = 0, next_float = 0;
+
+  explicit Reader(XLA_FFI_CallFrame* frame) : frame(frame) {
+    for (int64_t i = 0; i < frame->attrs.size; ++i) {
+      if (frame->attrs.types[i] != XLA_FFI_AttrType_ARRAY) continue;
+      auto* array = static_cast<XLA_FFI_Array*>(frame->attrs.attrs[i]);
+      std::string name(frame->attrs.names[i]->ptr, frame->attrs.names[i]->len);
+      if (name == "ints" && array->dtype == XLA_FFI_DataType_S64) {
+        ints = static_cast<const int64_t*>(array->data);
+        int_count = int64_t(array->size);
+      }
+      if (name == "floats" && array->dtype == XLA_FFI_DataType_F64) {
+        floats = static_cast<const double*>(array->data);
+        float_count = int64_t(array->size);
+      }
+    }
+    require(ints && floats, "attributes are missing");
+  }
+
+  int64_t number() {
+    require(at < int_count, "too few integers");
+    return ints[at++];
+  }
+  double real() {
+    require(next_float < float_count, "too few numbers");
+    return floats[next_float++];
+  }
+  const XLA_FFI_Buffer& input() {
+    require(argument < frame->args.size, "too few arrays");
+    return *static_cast<XLA_FFI_Buffer*>(frame->args.args[argument++]);
+  }
+  const XLA_FFI_Buffer& output() {
+    require(result < frame->rets.size, "too few results");
+    return *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[result++]);
+  }
+};
+
+Type type_of(const XLA_FFI_Buffer& b) {
+  switch (b.dtype) {
+    case XLA_FFI_DataType_F32:
+      return Type::f32;
+    case XLA_FFI_DataType_F64:
+      return Type::f64;
+    case XLA_FFI_DataType_F16:
+      return Type::f16;
+    case XLA_FFI_DataType_BF16:
+      return Type::bf16;
+    case XLA_FFI_DataType_S32:
+      return Type::i32;
+    case XLA_FFI_DataType_U32:
+      return Type::u32;
+    case XLA_FFI_DataType_PRED:
+      return Type::boolean;
+    default:
+      throw Failure{"an array of a type that is not known"};
+  }
+}
+
+View view_of(const Problem& p, const XLA_FFI_Buffer& b) {
+  require(b.rank == p.lead_rank + 3, "ranks differ");
+  View v;
+  v.data = b.data;
+  v.type = type_of(b);
+  int64_t strides[kMaxLead + 3], stride = 1;
+  for (int64_t i = b.rank - 1; i >= 0; --i) {
+    strides[i] = b.dims[i] == 1 ? 0 : stride;
+    stride *= b.dims[i];
+  }
+  for (int i = 0; i < p.lead_rank; ++i) v.lead[i] = strides[i];
+  v.head = strides[p.lead_rank];
+  v.row = strides[p.lead_rank + 1];
+  v.column = strides[p.lead_rank + 2];
+  return v;
+}
+
+int64_t size_of(const XLA_FFI_Buffer& b, int64_t from_last) { return b.dims[b.rank - from_last]; }
+
+View mask_view(Reader& reader, const Problem& p, Type type) {
+  View v = view_of(p, reader.input());
+  require(v.type == type, "an array of a mask has another type");
+  return v;
+}
+
+MaskOp mask_op(Reader& reader, const Problem& p) {
+  MaskOp op;
+  op.kind = MaskKind(reader.number());
+  op.has_left = reader.number();
+  op.left = reader.number();
+  op.has_right = reader.number();
+  op.right = reader.number();
+  op.offset = reader.number();
+  int64_t arrays = reader.number();
+  Type type = op.kind == MaskKind::dense ? Type::boolean : Type::i32;
+  if (arrays > 0) op.one = mask_view(reader, p, type);
+  if (arrays > 1) op.other = mask_view(reader, p, type);
+  return op;
+}
+
+// The lead sizes are those of the results: operands may be repeated along a leading axis.
+void read_sizes(Problem& p, const XLA_FFI_Buffer& rows, const XLA_FFI_Buffer& key, const XLA_FFI_Buffer& value) {
+  require(rows.rank >= 3 && rows.rank <= kMaxLead + 3 && key.rank == rows.rank && value.rank == rows.rank,
+          "ranks differ");
+  p.lead_rank = int(rows.rank - 3);
+  for (int i = 0; i < p.lead_rank; ++i) p.batch *= p.lead_size[i] = rows.dims[i];
+  p.heads = size_of(rows, 3);
+  p.queries = size_of(rows, 2);
+  p.groups = size_of(key, 3);
+  p.keys = size_of(key, 2);
+  p.width = size_of(key, 1);
+  p.value_width = size_of(value, 1);
+  require(p.groups > 0 && p.heads % p.groups == 0, "heads are no multiple of groups");
+}
+
+void read_operands(Reader& reader, Problem& p, const XLA_FFI_Buffer& rows) {
+  const XLA_FFI_Buffer &query = reader.input(), &key = reader.input(), &value = reader.input(), &scale = reader.input();
+  read_sizes(p, rows, key, value);
+  require(query.dtype == key.dtype && query.dtype == value.dtype, "types differ");
+  p.query = view_of(p, query);
+  p.key = view_of(p, key);
+  p.value = view_of(p, value);
+  p.scale = scale.dtype == XLA_FFI_DataType_F64 ? *static_cast<double*>(scale.data)
+                                                : double(*static_cast<float*>(scale.data));
+
+  int64_t intervals = reader.number(), ops = reader.number(), modifiers = reader.number();
+  bool has_bias = reader.number();
+  int64_t drops = reader.number();
+  p.threshold = uint32_t(reader.number());
+  bool has_first_query = reader.number(), has_first_key = reader.number();
+  require(intervals <= kMaxMaskOps && ops <= kMaxMaskOps && modifiers <= kMaxModifiers, "too long a program");
+  p.kept_factor = reader.real();
+  if (has_bias) p.bias = view_of(p, reader.input());
+  if ((p.drops = drops > 0)) {
+    p.drops_all = drops > 1;
+    for (View& word : p.word) word = mask_view(reader, p, Type::u32);
+  }
+  if (has_first_query) p.first_query = *static_cast<int32_t*>(reader.input().data);
+  if (has_first_key) p.first_key = *static_cast<int32_t*>(reader.input().data);
+  for (; p.intervals < intervals; ++p.intervals) p.interval[p.intervals] = mask_op(reader, p);
+  int depth = 0;
+  for (; p.mask_ops < ops; ++p.mask_ops) {
+    MaskOp op = p.mask[p.mask_ops] = mask_op(reader, p);
+    bool joins = op.kind == MaskKind::conjunction || op.kind == MaskKind::disjunction;
+    depth += joins ? -1 : op.kind == MaskKind::negation ? 0 : 1;
+    require(depth >= 1 && depth <= kMaxMaskDepth, "the program of a mask does not fit its stack");
+  }
+  for (; p.modifiers < modifiers; ++p.modifiers) {
+    Modifier& m = p.modifier[p.modifiers];
+    m.kind = ModifierKind(reader.number());
+    m.offset = reader.number();
+    bool traced = reader.number();
+    m.cap = reader.real();
+    if (m.kind == ModifierKind::softcap) continue;
+    const XLA_FFI_Buffer& array = reader.input();
+    m.array = view_of(p, array);
+    m.radius = size_of(array, 1) / 2;
+    if (traced) m.traced_offset = mask_view(reader, p, Type::i32);
+  }
+}
+
+// How many threads beside the caller's are worth waking: none for what takes less than some ten microseconds.
+int64_t helpers(const Pool& pool, const Problem& p) {
+  double products = double(p.batch) * p.heads * p.queries * p.keys * (p.width + p.value_width);
+  return products < 4e5 ? 0 : pool.threads() - 1;
+}
+
+void forward(XLA_FFI_CallFrame* frame, const Pool& pool) {
+  Reader reader(frame);
+  Problem p;
+  const XLA_FFI_Buffer& out = reader.output();
+  read_operands(reader, p, out);
+  p.out = out.data;
+  p.row_max = reader.output().data;
+  p.row_sum = reader.output().data;
+  p.lse = reader.output().data;
+  const Kernels& kernels = out.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
+  int64_t blocks = p.blocks();
+  share(pool, p.batch * p.groups * blocks, helpers(pool, p), kernels.finish, [&](int64_t i) {
+    int64_t block = blocks - 1 - i % blocks;  // under a causal mask the last blocks take longest
+    kernels.forward(p, i / blocks / p.groups, i / blocks % p.groups, block);
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The order in which chunks of queries join their shares
+
+// Chunks that add to the same numbers wait for each other, in the order in which they are begun: so nobody waits for a
+// chunk that no thread has. They are those of a batch entry and group, and, where a gradient of a bias is summed over
+// entries or heads, those of all of them.
+struct Order {
+  std::vector<int64_t> domain, rank, members;  // of each (batch, group); members of each domain
+  std::unique_ptr<std::atomic<int64_t>[]> turn;
+  int64_t supers;
+
+  Order(const Problem& p, bool shared) : supers(p.supers()) {
+    int64_t pairs = p.batch * p.groups;
+    domain.resize(pairs);
+    rank.resize(pairs);
+    members.assign(pairs, 0);
+    for (int64_t i = 0; i < pairs; ++i) {
+      domain[i] = shared ? domain_of(p, i) : i;
+      rank[i] = members[domain[i]]++;
+    }
+    turn = std::make_unique<std::atomic<int64_t>[]>(pairs * supers);
+    for (int64_t i = 0; i < pairs * supers; ++i) turn[i].store(0, std::memory_order_relaxed);
+  }
+
+  static int64_t domain_of(const Problem& p, int64_t pair) {
+    int64_t batch = pair / p.groups, group = pair % p.groups, found = 0, step = 1;
+    if (p.dbias_view.head) {
+      found = group;
+      step = p.groups;
+    }
+    for (int i = p.lead_rank - 1; i >= 0; --i) {
+      if (p.dbias_view.lead[i]) {
+        found += batch % p.lead_size[i] * step;
+        step *= p.lead_size[i];
+      }
+      batch /= p.lead_size[i];
+    }
+    return found;
+  }
+};
+
+struct Place {
+  std::atomic<int64_t>* turn;
+  int64_t number;
+};
+
+void wait(void* state, int64_t super) {
+  auto* place = static_cast<Place*>(state);
+  for (int64_t spins = 0; place->turn[super].load(std::memory_order_acquire) != place->number; ++spins)
+    if (spins > 200) std::this_thread::yield();
+}
+
+void pass(void* state, int64_t super) {
+  auto* place = static_cast<Place*>(state);
+  place->turn[super].store(place->number + 1, std::memory_order_release);
+}
+
+void clear(void* data, const XLA_FFI_Buffer& b) {
+  int64_t count = b.dtype == XLA_FFI_DataType_F64 ? 8 : 4;
+  for (int64_t i = 0; i < b.rank; ++i) count *= b.dims[i];
+  std::memset(data, 0, count);
+}
+
+void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
+  Reader reader(frame);
+  Problem p;
+  const XLA_FFI_Buffer& dquery = reader.output();
+  read_operands(reader, p, dquery);
+  p.saved_out = view_of(p, reader.input());
+  p.saved_max = view_of(p, reader.input());
+  p.saved_sum = view_of(p, reader.input());
+  p.dout = view_of(p, reader.input());
+  p.dlse = view_of(p, reader.input());
+  p.dquery = dquery.data;
+  p.dkey = reader.output().data;
+  p.dvalue = reader.output().data;
+  bool shared = false, one_row = false;
+  std::vector<double> bias_sums;
+  int64_t bias_size = 1;
+  if (reader.number()) {
+    const XLA_FFI_Buffer& found = reader.output();
+    p.dbias = found.data;
+    p.dbias_view = view_of(p, found);
+    clear(p.dbias, found);
+    for (int i = 0; i < p.lead_rank; ++i) shared |= p.lead_size[i] > 1 && !p.dbias_view.lead[i];
+    shared |= p.heads > 1 && !p.dbias_view.head;
+    one_row = p.queries > 1 && !p.dbias_view.row;
+    for (int64_t i = 0; i < found.rank; ++i) bias_size *= found.dims[i];
+    if (shared || one_row || (p.keys > 1 && !p.dbias_view.column)) {
+      bias_sums.resize(bias_size);
+      p.dbias_sums = bias_sums.data();
+    }
+  }
+  for (int n = 0; n < p.modifiers; ++n)
+    if (reader.number()) {
+      const XLA_FFI_Buffer& found = reader.output();
+      p.modifier[n].gradient = found.data;
+      clear(found.data, found);
+    }
+  const Kernels& kernels = dquery.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
+  int64_t pairs = p.batch * p.groups, chunks = p.chunks();
+  Order order(p, shared);
+  share(pool, pairs * chunks, helpers(pool, p), kernels.finish, [&](int64_t i) {
+    int64_t pair = i % pairs, chunk = chunks - 1 - i / pairs, domain = order.domain[pair];
+    Place place = {&order.turn[domain * order.supers], i / pairs * order.members[domain] + order.rank[pair]};
+    kernels.backward(p, pair / p.groups, pair % p.groups, chunk,
+                     Turns{&place, wait, pass, i < pairs, shared || one_row});
+  });
+  for (int64_t i = 0; i < int64_t(bias_sums.size()); ++i)
+    if (dquery.dtype == XLA_FFI_DataType_F64)
+      static_cast<double*>(p.dbias)[i] = bias_sums[i];
+    else
+      static_cast<float*>(p.dbias)[i] = float(bias_sums[i]);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+XLA_FFI_Error* error_of(const XLA_FFI_Api* api, const std::string& message) {
+  std::string text = "attendax: " + message;
+  XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text.c_str(),
+                                    XLA_FFI_Error_Code_INVALID_ARGUMENT};
+  return api->XLA_FFI_Error_Create(&args);
+}
+
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, const Pool&)) {
+  if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
+    XLA_FFI_Metadata* metadata = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    metadata->traits = 0;
+    return nullptr;
+  }
+  try {
+    require(frame->stage == XLA_FFI_ExecutionStage_EXECUTE, "another stage than that of execution");
+    require(sets().of_float, "this processor has none of the instruction sets");
+    run(frame, Pool{frame->api, frame->ctx});
+  } catch (const Failure& failure) {
+    return error_of(frame->api, failure.message);
+  } catch (const std::exception& error) {
+    return error_of(frame->api, error.what());
+  }
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace attendax
+
+#define ATTENDAX_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The instruction set that is used; empty where none runs here.
+ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }
+
+ATTENDAX_EXPORT XLA_FFI_Error* attendax_forward(XLA_FFI_CallFrame* frame) {
+  return attendax::handle(frame, attendax::forward);
+}
+
+ATTENDAX_EXPORT XLA_FFI_Error* attendax_backward(XLA_FFI_CallFrame* frame) {
+  return attendax::handle(frame, attendax::backward);
+}

@@ -1,0 +1,302 @@
+// The forward of one block of queries: average, row maximum, row sum, lse.
+//
+// Keys come in tiles that begin at multiples of kTileKeys, and in chunks that begin at multiples of kChunkKeys. A row
+// adds up within a chunk below the chunk's own maximum; chunks are merged in their order. Where a row sees nothing, a
+// tile or a chunk changes none of its bits: exp2(0) is 1, hidden weights are 0. So its bits depend on what it sees
+// alone (L15).
+#pragma once
+#include "scores.h"
+
+namespace attendax {
+namespace ATTENDAX_UNIT {
+namespace {
+
+// Sums of a block over some keys: `top` is the maximum, `sum` that of exp(s - top), `out` the weighted values,
+// transposed.
+struct Partial {
+  Real *top, *sum, *out;
+
+  static int64_t bytes(int64_t V) { return (V * kLd + 2 * kBlockRows) * int64_t(sizeof(Real)) + 192; }
+  static Partial take(int64_t V) {
+    return {arena.take<Real>(kBlockRows), arena.take<Real>(kBlockRows), arena.take<Real>(V * kLd)};
+  }
+  void clear(int64_t V, int64_t padded) {
+    for (int64_t r = 0; r < padded; ++r) {
+      top[r] = kLowest;
+      sum[r] = 0;
+    }
+    for (int64_t v = 0; v < V; ++v) memset(out + v * kLd, 0, padded * sizeof(Real));
+  }
+};
+
+INLINE F faded(F from, F to) { return exp2_of((from - to) * kLog2e); }
+
+// `all` becomes the union of itself and `next`. With an empty part it is the other, to the bit.
+void merge(Partial& all, const Partial& next, int64_t V, int64_t padded) {
+  for (int64_t row = 0; row < padded; row += W) {
+    F one = load(all.top + row), other = load(next.top + row), top = larger(one, other);
+    F f = faded(one, top), g = faded(other, top);
+    store(all.top + row, top);
+    store(all.sum + row, fma(load(all.sum + row), f, load(next.sum + row) * g));
+    for (int64_t v = 0; v < V; ++v) {
+      Real* to = all.out + v * kLd + row;
+      store(to, fma(load(to), f, load(next.out + v * kLd + row) * g));
+    }
+  }
+}
+
+// exp(s - top) in place of scores; `sum` is that of these keys, one after the other.
+template <int N>
+INLINE void exponentials(Real* scores, int64_t ld, int64_t keys, const F (&top)[N], F (&sum)[N]) {
+  for (int j = 0; j < N; ++j) sum[j] = F{};
+  for (int64_t k = 0; k < keys; ++k)
+    for (int j = 0; j < N; ++j) {
+      Real* at = scores + k * ld + j * W;
+      F w = exp2_of((load(at) - top[j]) * kLog2e);
+      sum[j] += w;
+      store(at, w);
+    }
+}
+
+// What one block has at hand while its tiles go by.
+struct Forward {
+  const Problem& p;
+  const Block& block;
+  const Real* queries;  // packed: (D, rows)
+  Real* scores;         // (keys, lanes of a panel)
+  Real* kept;           // the same, for dropout
+
+  // One tile of keys [key, key + keys) for N vectors of queries from `row` on.
+  template <int N>
+  void panel(int64_t row, const KeysAndValues& from, int64_t key, int64_t keys, const Allowed* allowed,
+             Partial& part) const {
+    Panel<N> rows{p, block, row};
+    Span span(block, row, row + N * W);
+    int64_t begin = most(key, span.begin), end = least(key + keys, span.end), skip = begin - key;
+    if (begin >= end) return;
+    if (allowed) {
+      Seen seen = seen_in(*allowed, skip, end - key, row, N * W);
+      if (seen == Seen::none) return;
+      if (seen == Seen::every) allowed = nullptr;
+    }
+    bool masked = begin < span.all_begin || end > span.all_end;
+    F top[N], sum[N], fade[N];
+    for (int j = 0; j < N; ++j) top[j] = load(part.top + row + j * W);
+    rows.scores(from.key + skip * from.key_step, from.key_step, queries, begin, end - begin, masked, allowed, skip,
+                scores, kPanel, top, nullptr);
+    for (int j = 0; j < N; ++j) {
+      fade[j] = faded(load(part.top + row + j * W), top[j]);
+      store(part.top + row + j * W, top[j]);
+    }
+    exponentials<N>(scores, kPanel, end - begin, top, sum);
+    for (int j = 0; j < N; ++j) {
+      Real* at = part.sum + row + j * W;
+      store(at, fma(load(at), fade[j], sum[j]));
+    }
+    if (p.drops) {
+      rows.dropout(begin, end - begin, kept, kPanel);
+      for (int64_t k = 0; k < end - begin; ++k)
+        for (int j = 0; j < N; ++j) {
+          Real* at = scores + k * kPanel + j * W;
+          store(at, load(at) * load(kept + k * kPanel + j * W));
+        }
+    }
+    add_product<N, false, true>(p.value_width, end - begin, from.value + skip * from.value_step, from.value_step,
+                                scores, kPanel, part.out + row, kLd, fade);
+  }
+};
+
+// The query of a block that has no other: lanes are keys, then the width of the values. The same operations in the same
+// order as in a panel, so the same bits; but each key and value is read once, as memory has it.
+struct Alone {
+  const Problem& p;
+  const Real* query;  // scaled
+
+  template <int N>
+  INLINE void add_values(const Real* values, int64_t step, const Real* weights, int64_t keys, Real fade,
+                         Real* out) const {
+    F acc[N] = {};
+    for (int64_t k = 0; k < keys; ++k)
+      for (int j = 0; j < N; ++j) acc[j] = fma(weights[k], load(values + k * step + j * W), acc[j]);
+    for (int j = 0; j < N; ++j) store(out + j * W, fma(fade, load(out + j * W), acc[j]));
+  }
+
+  // Keys [0, keys) of `from`, all of them seen. top, sum and out are those of one row; out has whole vectors.
+  void tile(const KeysAndValues& from, int64_t keys, Real* scores, Real& top, Real& sum, Real* out) const {
+    F highest = all(kLowest);
+    for (int64_t k = 0; k < keys; k += W) {
+      F total{};
+      const Real* rows[W];
+      for (int i = 0; i < W; ++i) rows[i] = from.key + least(k + i, keys - 1) * from.key_step;
+      for (int64_t d = 0; d < p.width; d += W) {
+        F x[W];
+        for (int i = 0; i < W; ++i) x[i] = load(rows[i] + d);
+        transpose(x);
+        for (int i = 0; i < W; ++i) total = fma(query[d + i], x[i], total);
+      }
+      total = nan_unless_finite(total);
+      highest = larger(total, highest);
+      store(scores + k, total);
+    }
+    Real before = top;
+    for (int j = 0; j < W; ++j) top = highest[j] > top ? highest[j] : top;
+    F fade = faded(all(before), all(top));
+    Real added = 0;
+    for (int64_t k = 0; k < keys; k += W) store(scores + k, exp2_of((load(scores + k) - all(top)) * kLog2e));
+    for (int64_t k = 0; k < keys; ++k) added += scores[k];
+    sum = fma(all(sum), fade, all(added))[0];
+    int64_t v = 0;
+    for (; v + 4 * W <= p.value_width; v += 4 * W)
+      add_values<4>(from.value + v, from.value_step, scores, keys, fade[0], out + v);
+    for (; v < p.value_width; v += W) add_values<1>(from.value + v, from.value_step, scores, keys, fade[0], out + v);
+  }
+};
+
+// Rows that are not finite, and those that see a position that is not (L6).
+void note_spoiled(const Problem& p, const Block& block, int64_t key, int64_t keys, const uint8_t* bad,
+                  const Allowed* allowed, uint8_t* spoiled) {
+  for (int64_t r = 0; r < block.rows; ++r)
+    for (int64_t k = most(0, block.first[r] - key); k < least(keys, block.last[r] - key); ++k) {
+      if (!bad[k] || (allowed && !allowed->at[k][r])) continue;
+      Real bias = 0;
+      if (p.bias.data)
+        bias = number_at(p.bias.data, p.bias.type,
+                         offset_of(p, p.bias, block.batch, block.head[r], block.query[r]) + (key + k) * p.bias.column);
+      spoiled[r] |= bias != -kInfinity;
+    }
+}
+
+// Writes the results of the rows of a block.
+void write_results(const Problem& p, const Block& block, const Partial& part, const uint8_t* spoiled) {
+  int64_t V = p.value_width;
+  alignas(64) Real inverse[kBlockRows];
+  Real* to[kBlockRows];
+  for (int64_t r = 0; r < block.padded; ++r) {
+    Real sum = part.sum[r];
+    inverse[r] = sum == 0 ? Real(0) : Real(1) / sum;
+    if (r >= block.rows) continue;
+    int64_t line = (block.batch * p.heads + block.head[r]) * p.queries + block.query[r];
+    Real top = sum == 0 ? -kInfinity : part.top[r];
+    if ((spoiled[r] && sum != 0) || !(sum - sum == 0)) inverse[r] = top = sum = kNaN;  // not where it sees nothing
+    static_cast<Real*>(p.row_max)[line] = top;
+    static_cast<Real*>(p.row_sum)[line] = sum;
+    static_cast<Real*>(p.lse)[line] = sum == 0 ? -kInfinity : Real(double(top) + log(double(sum)));
+    to[r] = static_cast<Real*>(p.out) + line * V;
+  }
+  unpack_transposed(part.out, block.rows, V, inverse, to);
+  for (int64_t r = 0; r < block.rows; ++r)
+    for (int64_t v = 0; v < V && inverse[r] != inverse[r]; ++v) to[r][v] = kNaN;
+}
+
+bool all_finite(const Partial& part, int64_t V, int64_t padded) {
+  F zero{};
+  for (int64_t row = 0; row < padded; row += W) {
+    zero = fma(load(part.sum + row), F{}, zero);
+    for (int64_t v = 0; v < V; ++v) zero = fma(load(part.out + v * kLd + row), F{}, zero);
+  }
+  Real sum = 0;
+  for (int j = 0; j < W; ++j) sum += zero[j];
+  return sum == 0;
+}
+
+// Returns false, and writes nothing, where something is not finite; where `careful`, it always writes. The fast path
+// cannot lose a NaN: weights, sums and products keep it, and a score that overflows is NaN. So the look at the results
+// is enough.
+bool forward_block(const Problem& p, const Block& block, int64_t group, bool careful) {
+  int64_t D = p.width, V = p.value_width, copied = kTileKeys * (D + V) + kBlockRows * D;
+  int64_t bytes = (D * kLd + 2 * kTileKeys * kPanel + copied + 2 * (D + V) + 8 * W) * int64_t(sizeof(Real)) +
+                  2 * Partial::bytes(V) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 2048;
+  arena.start(bytes);
+  Real* queries = arena.take<Real>(D * kLd);
+  Real* scores = arena.take<Real>(kTileKeys * kPanel);
+  Real* kept = arena.take<Real>(kTileKeys * kPanel);
+  Real* key_copy = arena.take<Real>(kTileKeys * D);
+  Real* value_copy = arena.take<Real>(kTileKeys * V);
+  Real* query_rows = arena.take<Real>(kBlockRows * D);
+  Real* lone_query = arena.take<Real>(rounded_up(D, W));
+  Real* lone_out = arena.take<Real>(rounded_up(V, W));
+  Allowed* stack = arena.take<Allowed>(kMaxMaskDepth);
+  Partial part = Partial::take(V), before = Partial::take(V);
+  uint8_t spoiled[kBlockRows] = {};
+
+  const Real* rows[kBlockRows];
+  for (int64_t r = 0; r < block.rows; ++r) {
+    int64_t at = offset_of(p, p.query, block.batch, block.head[r], block.query[r]);
+    rows[r] = static_cast<const Real*>(p.query.data) + at;
+    if (p.query.type == kOwnType && !careful) continue;
+    widen_row(p.query.data, p.query.type, at, 1, query_rows + r * D, D);
+    rows[r] = query_rows + r * D;
+    if (careful && !finite_row(rows[r], D)) {
+      spoiled[r] = 1;
+      memset(query_rows + r * D, 0, D * sizeof(Real));
+    }
+  }
+  pack_transposed(rows, block.rows, D, Real(p.scale), queries);
+  bool alone = block.rows == 1 && D % W == 0 && V % W == 0 && !p.modifiers && !p.bias.data && !p.mask_ops && !p.drops;
+  Alone one{p, lone_query};
+  for (int64_t d = 0; d < D && alone; ++d) lone_query[d] = queries[d * kLd];
+
+  Forward work{p, block, queries, scores, kept};
+  Span whole(block, 0, block.rows);
+  int64_t chunk = -1;
+  bool merged = false;
+  auto begin_chunk = [&] {
+    part.clear(V, block.padded);
+    memset(lone_out, 0, rounded_up(V, W) * sizeof(Real));
+  };
+  auto end_chunk = [&] {
+    for (int64_t v = 0; v < V && alone; ++v) part.out[v * kLd] = lone_out[v];
+    if (merged) merge(before, part, V, block.padded);
+  };
+  begin_chunk();
+  for (int64_t tile = whole.begin / kTileKeys; tile * kTileKeys < whole.end; ++tile) {
+    int64_t key = most(tile * kTileKeys, whole.begin), keys = least((tile + 1) * kTileKeys, whole.end) - key;
+    int64_t this_chunk = key / kChunkKeys;
+    if (chunk >= 0 && this_chunk != chunk) {
+      end_chunk();
+      if (!merged) {
+        Partial first = part;
+        part = before;
+        before = first;
+        merged = true;
+      }
+      begin_chunk();
+    }
+    chunk = this_chunk;
+    uint8_t bad[kTileKeys] = {};
+    KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, careful, key_copy, value_copy, bad);
+    Allowed* allowed = nullptr;
+    if (p.mask_ops) {
+      allow(p, block, key, keys, stack);
+      Seen seen = seen_in(stack[0], 0, keys, 0, block.padded);
+      if (seen == Seen::none) continue;
+      allowed = seen == Seen::some ? stack : nullptr;
+    }
+    if (careful) note_spoiled(p, block, key, keys, bad, allowed, spoiled);
+    if (alone) {
+      one.tile(from, keys, scores, part.top[0], part.sum[0], lone_out);
+      continue;
+    }
+    for (int64_t row = 0; row < block.padded; row += kPanel) {
+      if (row + W < block.padded)
+        work.panel<2>(row, from, key, keys, allowed, part);
+      else
+        work.panel<1>(row, from, key, keys, allowed, part);
+    }
+  }
+  end_chunk();
+  const Partial& result = merged ? before : part;
+  if (!careful && !all_finite(result, V, block.padded)) return false;
+  write_results(p, block, result, spoiled);
+  return true;
+}
+
+void forward(const Problem& p, int64_t batch, int64_t group, int64_t index) {
+  NoDenormals denormals;
+  Block block(p, batch, group, index / p.blocks_of_run(), index % p.blocks_of_run());
+  if (!forward_block(p, block, group, false)) forward_block(p, block, group, true);
+}
+
+}  // namespace
+}  // namespace ATTENDAX_UNIT
+}  // namespace attendax

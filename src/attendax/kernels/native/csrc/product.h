@@ -1,0 +1,109 @@
+// Matrix products. One register tile: acc[i][j] += sum over p of a(i, p) * b[p][j], a broadcast, b in N vectors.
+//
+// Every number of a result adds up its products one after the other, p upwards, in one accumulator: so it does not
+// depend on where in a tile it stands, nor on how large the tile is (L15).
+#pragma once
+#include "lanes.h"
+
+namespace attendax {
+namespace ATTENDAX_UNIT {
+namespace {
+
+// `Along` says whether a(i, p) is a[i * lda + p] (p runs along rows) or a[p * lda + i].
+template <int M, int N, bool Along, class Start, class Finish>
+INLINE void register_tile(const Real* a, int64_t lda, const Real* b, int64_t ldb, int64_t depth, const Start& start,
+                          const Finish& finish) {
+  F acc[M][N];
+  start(acc);
+  auto step = [&](int64_t p) __attribute__((always_inline)) {
+    F row[N];
+    for (int j = 0; j < N; ++j) row[j] = load(b + p * ldb + j * W);
+    for (int i = 0; i < M; ++i) {
+      F x = all(Along ? a[i * lda + p] : a[p * lda + i]);
+      for (int j = 0; j < N; ++j) acc[i][j] = fma(x, row[j], acc[i][j]);
+    }
+  };
+  int64_t p = 0;
+  for (; p + 2 <= depth; p += 2) {
+    step(p);
+    step(p + 1);
+  }
+  if (p < depth) step(p);
+  finish(acc);
+}
+
+template <int M>
+struct Rows {};
+
+// Calls f(Rows<M>, first row) for register tiles that cover `rows`: full ones, then of four rows, then of one.
+template <class Body>
+INLINE void in_tiles(int64_t rows, const Body& body) {
+  int64_t row = 0;
+  for (; row + kRows <= rows; row += kRows) body(Rows<kRows>{}, row);
+  for (; row + 4 <= rows; row += 4) body(Rows<4>{}, row);
+  for (; row < rows; ++row) body(Rows<1>{}, row);
+}
+
+template <int M, int N>
+INLINE void zero(F (&acc)[M][N]) {
+  for (int i = 0; i < M; ++i)
+    for (int j = 0; j < N; ++j) acc[i][j] = F{};
+}
+
+// c (rows x N vectors) = c * factor + a b, a factor for each lane; without one, c + a b. What is there is added to the
+// sum of a tile, not the tile to it number by number: two short sums round less than one long one (L8).
+template <int N, bool Along, bool Scaled>
+INLINE void add_product(int64_t rows, int64_t depth, const Real* a, int64_t lda, const Real* b, int64_t ldb, Real* c,
+                        int64_t ldc, const F* factor) {
+  in_tiles(rows, [&]<int M>(Rows<M>, int64_t row) NOINLINE {
+    Real* to = c + row * ldc;
+    register_tile<M, N, Along>(
+        a + row * (Along ? lda : 1), lda, b, ldb, depth, [](F(&acc)[M][N]) { zero(acc); },
+        [&](F(&acc)[M][N]) {
+          for (int i = 0; i < M; ++i)
+            for (int j = 0; j < N; ++j) {
+              Real* at = to + i * ldc + j * W;
+              if constexpr (Scaled)
+                store(at, fma(load(at), factor[j], acc[i][j]));
+              else
+                store(at, load(at) + acc[i][j]);
+            }
+        });
+  });
+}
+
+// to[column * kLd + row] = factor * from[row][column], for `rows` rows filled up with zeros to whole vectors
+void pack_transposed(const Real* const* from, int64_t rows, int64_t columns, Real factor, Real* to) {
+  static const Real zeros[W] = {};
+  for (int64_t row = 0; row < rows; row += W) {
+    int64_t c = 0;
+    for (; c + W <= columns; c += W) {
+      F x[W];
+      for (int i = 0; i < W; ++i) x[i] = load(row + i < rows ? from[row + i] + c : zeros) * factor;
+      transpose(x);
+      for (int i = 0; i < W; ++i) store(to + (c + i) * kLd + row, x[i]);
+    }
+    for (; c < columns; ++c)
+      for (int i = 0; i < W; ++i) to[c * kLd + row + i] = row + i < rows ? from[row + i][c] * factor : Real(0);
+  }
+}
+
+// to[row][column] = from[column * kLd + row] * factor[row]; no result is -0
+void unpack_transposed(const Real* from, int64_t rows, int64_t columns, const Real* factor, Real* const* to) {
+  for (int64_t row = 0; row < rows; row += W) {
+    int64_t c = 0, n = least(W, rows - row);
+    F f = load(factor + row);
+    for (; c + W <= columns; c += W) {
+      F x[W];
+      for (int i = 0; i < W; ++i) x[i] = load(from + (c + i) * kLd + row) * f + F{};
+      transpose(x);
+      for (int i = 0; i < n; ++i) store(to[row + i] + c, x[i]);
+    }
+    for (; c < columns; ++c)
+      for (int i = 0; i < n; ++i) to[row + i][c] = from[c * kLd + row + i] * f[i] + Real(0);
+  }
+}
+
+}  // namespace
+}  // namespace ATTENDAX_UNIT
+}  // namespace attendax

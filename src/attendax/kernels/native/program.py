@@ -1,0 +1,215 @@
+"""A call in the form in which the library takes it: arrays in the rank of the scores, and two lists of numbers.
+
+``csrc/ffi.cc`` reads both in the order in which they are written here.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attendax.masks import Mask
+from attendax.scores import ScoreModifier
+
+from ..functions import has_function
+from ..operands import Operands, Plan
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+MOST_LEAD, MOST_OPS, MOST_DEPTH, MOST_MODIFIERS = 12, 24, 6, 6  # problem.h
+WIDEST = 4096  # D and V: scratch memory of a thread grows with them
+CONJUNCTION, DISJUNCTION, NEGATION, WINDOW, KEY_LENGTHS, QUERY_LENGTHS, SEGMENTS, DENSE = range(8)
+SOFTCAP, ALIBI, RELATIVE_BIAS = range(3)
+JOINED = {"and": CONJUNCTION, "or": DISJUNCTION}
+MODIFIERS = {"softcap": SOFTCAP, "alibi": ALIBI, "relative_bias": RELATIVE_BIAS}
+
+
+class Op(NamedTuple):
+    """A step of the program of a mask; its arrays have the rank of the scores."""
+
+    kind: int
+    left: int | None = None
+    right: int | None = None
+    offset: int = 0
+    arrays: tuple[Array, ...] = ()
+
+    def numbers(self) -> list[int]:
+        """The step as integers."""
+        sides = [x for side in (self.left, self.right) for x in (int(side is not None), side or 0)]
+        return [self.kind, *sides, self.offset, len(self.arrays)]
+
+
+class Program(NamedTuple):
+    """What the handlers are given beside query, key and value."""
+
+    arrays: list[Array]
+    ints: list[int]
+    floats: list[float]
+    modifiers: list[ScoreModifier]
+
+
+def why_not(operands: Operands, plan: Plan) -> str:
+    """Why the library cannot take a call; nothing where it can. Only shapes, dtypes and structure are looked at."""
+    query, key, value, bias, score_mod, mask = operands[:6]
+    positions = operands.positions
+    modifiers = _parts(score_mod)
+    caps = sum(part.kind == "softcap" for part in modifiers)
+    placed = [x for x in positions if x is not None]
+    reasons = (
+        (any(map(has_function, (mask, score_mod))), "a function of a user"),
+        (str(query.dtype) not in DTYPES, f"{query.dtype}: it takes {', '.join(DTYPES)}"),
+        (query.dtype != key.dtype or query.dtype != value.dtype, "query, key and value of different dtypes"),
+        (
+            operands.compute_dtype() != np.result_type(query.dtype, np.float32),
+            "a bias of float64 beside narrower queries",
+        ),
+        (any(x.ndim for x in placed), "tokens whose positions are not in one order"),
+        (positions.heads is not None and bool(modifiers), "a score modifier of heads that lie on several devices"),
+        (plan.partial, "a part of a ring: its results are completed by those of other devices"),
+        (plan.reversible, "a derivative of a derivative"),
+        (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
+        (max(key.shape[-1], value.shape[-1]) > WIDEST, f"a width above {WIDEST}"),
+        (caps > 1 or len(modifiers) > MOST_MODIFIERS, "several softcaps"),
+        (any(not _is_narrow(x) for part in modifiers for x in part.arrays[1:]), "an offset of more than 32 bits"),
+        (_is_long(mask), "a mask of many parts"),
+    )
+    return next((reason for holds, reason in reasons if holds), "")
+
+
+def program_of(operands: Operands, plan: Plan) -> Program:
+    """The arrays and numbers of a call that the library takes."""
+    dtype = operands.compute_dtype()
+    rate = plan.rate
+    positions = operands.positions
+    intervals, rest = _conjuncts(operands.mask)
+    ops = [*_ops(rest)] if rest is not None else []
+    modifiers = _parts(operands.score_mod)
+    drops = 0 if not rate else 2 if rate == 1 else 1
+    ints = [len(intervals), len(ops), len(modifiers), operands.bias is not None, drops]
+    ints += [min(round(rate * 2**32), 2**32 - 1), positions.queries is not None, positions.keys is not None]
+    arrays: list[Array] = [jnp.asarray(plan.scale, dtype)]
+    arrays += [] if operands.bias is None else [operands.bias]
+    arrays += list(operands.dropout_keys or ())
+    arrays += [x.astype(jnp.int32) for x in (positions.queries, positions.keys) if x is not None]
+    for op in (*intervals, *ops):
+        ints += op.numbers()
+        arrays += op.arrays
+    floats = [1 / (1 - rate) if rate < 1 else 1.0]
+    for part in modifiers:
+        kind, caps = MODIFIERS[part.kind], part.kind == "softcap"
+        traced = len(part.arrays) > 1
+        ints += [kind, 0 if caps or traced else part.settings[0], int(traced)]
+        floats.append(float(part.settings[0]) if caps else 0.0)
+        if not caps:
+            arrays.append(_in_rank(part.arrays[0], kind, operands.query.ndim, len(plan.batch)))
+            arrays += [x.astype(jnp.int32) for x in part.arrays[1:]]
+    return Program(arrays, [int(x) for x in ints], floats, modifiers)
+
+
+def modifier_shape(part: ScoreModifier, lead: tuple[int, ...], heads: int) -> tuple[int, ...]:
+    """The shape of the gradient of slopes or a table, as the library gives it: one for each entry of the batch."""
+    return *lead, heads, 1 if part.kind == "alibi" else part.arrays[0].shape[-1]
+
+
+def _in_rank(array: Array, kind: int, rank: int, batch: int) -> Array:
+    """Slopes (batch..., N) or a table (batch..., N, 2R + 1) as (..., N, 1, .)."""
+    own = array.shape[batch:]
+    lead = *array.shape[:batch], *(1 for _ in range(rank - 3 - batch))
+    return array.reshape(*lead, own[0], 1, own[1] if kind == RELATIVE_BIAS else 1)
+
+
+def _parts(score_mod: ScoreModifier | None) -> list[ScoreModifier]:
+    """The modifiers one after the other."""
+    if score_mod is None:
+        return []
+    return [x for part in score_mod.arrays for x in _parts(part)] if score_mod.kind == "compose" else [score_mod]
+
+
+def _is_narrow(x: Any) -> bool:
+    return np.can_cast(x.dtype, np.int32)
+
+
+def _conjuncts(mask: Mask | None) -> tuple[list[Op], Mask | None]:
+    """The intervals that must all hold, and the rest of the mask, if there is any."""
+    intervals, rest = [], None
+    for part in _all_of(mask):
+        if part.kind in ("window", "padding", "prefix"):
+            intervals += _of_leaf(part)
+        else:
+            rest = part if rest is None else Mask("and", (rest, part))
+    return intervals, rest
+
+
+def _all_of(mask: Mask | None) -> list[Mask]:
+    if mask is None:
+        return []
+    return [x for part in mask.arrays for x in _all_of(part)] if mask.kind == "and" else [mask]
+
+
+def _ops(mask: Mask) -> Iterator[Op]:
+    """The program of a mask in postfix order."""
+    if mask.kind == "not":
+        yield from _ops(mask.arrays[0])
+        yield Op(NEGATION)
+    elif mask.kind in JOINED:
+        for k, part in enumerate(mask.arrays):
+            yield from _ops(part)
+            if k:
+                yield Op(JOINED[mask.kind])
+    else:
+        for k, op in enumerate(_of_leaf(mask)):
+            yield op
+            if k:
+                yield Op(CONJUNCTION)
+
+
+def _of_leaf(part: Mask) -> list[Op]:
+    """The steps, all of which must hold, of a mask that is not made of others."""
+    if part.kind == "window":
+        *known, left, right = part.settings
+        arrays = tuple(x.astype(jnp.int32) for x in part.arrays)
+        return [Op(WINDOW, left, right, known[0] if known else 0, arrays)]
+    if part.kind in ("padding", "prefix"):
+        pairs = zip((KEY_LENGTHS, QUERY_LENGTHS), part.arrays, strict=False)
+        return [Op(kind, arrays=(x.astype(jnp.int32),)) for kind, x in pairs if x is not None]
+    if part.kind == "segments":
+        if part.arrays[0].dtype == np.int32:
+            return [Op(SEGMENTS, arrays=part.arrays)]
+        words = [[_word(x, k) for x in part.arrays] for k in (0, 1)]  # of 64 bits, each word for itself
+        return [Op(SEGMENTS, arrays=tuple(pair)) for pair in words]
+    return [Op(DENSE, arrays=part.arrays)]
+
+
+def _word(x: Array, k: int) -> Array:
+    return jax.lax.bitcast_convert_type(x.astype(jnp.int64), jnp.int32)[..., k]
+
+
+def _is_long(mask: Mask | None) -> bool:
+    """Whether the program of a mask has more steps than the library takes, or needs a deeper stack."""
+    if mask is None:
+        return False
+    depth, deepest, steps = _depth(mask), _depth(mask), _steps(mask)
+    return steps > MOST_OPS or max(depth, deepest) > MOST_DEPTH
+
+
+def _steps(mask: Mask) -> int:
+    if mask.kind in (*JOINED, "not"):
+        return sum(map(_steps, mask.arrays)) + max(1, len(mask.arrays) - 1)
+    return 3 if mask.kind in ("segments", "padding") else 1
+
+
+def _depth(mask: Mask) -> int:
+    """How many tiles of truth values its program holds at a time."""
+    if mask.kind == "not":
+        return _depth(mask.arrays[0])
+    if mask.kind in JOINED:
+        return max(_depth(part) + min(k, 1) for k, part in enumerate(mask.arrays))
+    return 2 if mask.kind in ("segments", "padding") else 1
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """How many numbers an array of a shape has."""
+    return math.prod(shape)
