@@ -288,7 +288,7 @@ def count_work(mask, T, S):
     original, algorithm.part_of_forward = algorithm.part_of_forward, counting
     x, y = np.zeros((1, 1, T, 2)), np.zeros((1, 1, S, 2))
     try:
-        jax.jit(in_tiny_tiles(lambda x, y: attention(x, y, y, mask=mask)))(x, y)
+        jax.jit(in_tiny_tiles(lambda x, y: attention(x, y, y, mask=mask, implementation="blockwise")))(x, y)
         jax.effects_barrier()
     finally:
         algorithm.part_of_forward = original

@@ -51,7 +51,8 @@ def test_whole_heads_choose_where_a_number_is_huge(which, number, is_plain, rng,
         return jnp.full_like(out, 77), *others
 
     monkeypatch.setattr(whole_heads, "_by_choice", noted)
-    out = jax.jit(lambda *arrays: attendax.attention(*arrays, mask=masks.causal()))(*arrays)
+    in_tiles = {"mask": masks.causal(), "implementation": "blockwise"}
+    out = jax.jit(lambda *arrays: attendax.attention(*arrays, **in_tiles))(*arrays)
     other_way = np.asarray(out == 77).all(axis=-1)
     wanted = np.zeros((2, 2, 8), bool)
     wanted[0, 0, 5 : 6 if which == 0 else 8] = not is_plain  # under a causal mask, later queries see a position
