@@ -1,7 +1,8 @@
 """Compiles ``csrc/`` into one shared library: the hook of the package's build, and a command for developers.
 
-``pip install`` runs it, by ``pyproject.toml``. Where the library cannot be built the package is installed without it,
-and the build says why. With ``ATTENDAX_NATIVE_BUILD=0`` it is not built, with ``require`` the build fails without it.
+``pip install`` runs it, by ``pyproject.toml``. It needs a C++ compiler and nothing else. Where the library cannot be
+built the package is installed without it; the build says why, and so does a file in the library's place. With
+``ATTENDAX_NATIVE_BUILD=0`` it is not built, with ``require`` the build fails without it.
 
 For developers, in a clone: ``python src/attendax/kernels/native/build.py`` builds it in place. It imports nothing of
 the package.
@@ -9,7 +10,6 @@ the package.
 
 import argparse
 import concurrent.futures
-import importlib.util
 import itertools
 import os
 import platform
@@ -18,12 +18,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 VARIABLE = "ATTENDAX_NATIVE_BUILD"
+BuildData = dict[str, Any]  # hatchling's: the tag of the wheel, whether it is pure, files to add
+REASON = "why_not.txt"  # beside the library's place, where there is none
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 X86 = {  # instruction set: what the compiler has to be told
@@ -49,10 +52,6 @@ SANITIZE = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefine
 EVERYTHING_DEFINED = "-Wl,-z,defs"
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL")  # a wheel meets old libraries of C++
 MACOS = "11.0"
-
-# The oldest that is supported, and no other: where a handler was compiled with headers newer than the jaxlib that runs,
-# JAX finds no CPU. Where a newer Python has none, the library is not built.
-JAXLIB = "jaxlib==0.10.2; python_version < '3.15'"
 
 
 class NotBuilt(Exception):
@@ -125,21 +124,6 @@ def _placeholder(path: str) -> bool:
     )
 
 
-def find_headers(csrc: Path) -> list[str]:
-    """The options that name the folder of XLA's headers, where the sources ask for them: they come with jaxlib."""
-    if not needs_jaxlib(csrc):
-        return []
-    found = importlib.util.find_spec("jaxlib")
-    if found is None or found.origin is None:
-        raise NotBuilt("jaxlib, which brings the headers of XLA, is not installed")
-    return ["-isystem", str(Path(found.origin).parent / "include")]
-
-
-def needs_jaxlib(csrc: Path) -> bool:
-    """Whether a source includes a header of XLA."""
-    return any('#include "xla/' in path.read_text("utf-8") for path in _sources(csrc))
-
-
 def _sources(csrc: Path) -> list[Path]:
     return sorted(path for path in csrc.rglob("*") if path.is_file())
 
@@ -164,7 +148,6 @@ def build(csrc: Path, folder: Path, out: Path, *, strict: bool, sanitize: bool =
         sanitize: Whether the library looks for errors of memory and of arithmetic while it runs.
     """
     compiler = check_possible(csrc)
-    headers = find_headers(csrc)
     flags = [*BASE, *WARNINGS, *(["-Werror"] if strict else []), *(SANITIZE if sanitize else [])]
     if machine().startswith("macos"):
         flags.append(f"-mmacosx-version-min={_macos_version()}")
@@ -175,7 +158,7 @@ def build(csrc: Path, folder: Path, out: Path, *, strict: bool, sanitize: bool =
     def compiled(unit: Unit) -> tuple[Unit, Path]:
         command = [*compiler, *flags, *unit.flags, "-c", str(csrc / unit.source)]
         target = folder / f"{unit.name}.o"
-        _compile(command, headers, target, newest, stamp=f"{shlex.join(command)}\n{version}\n")
+        _compile(command, target, newest, stamp=f"{shlex.join(command)}\n{version}\n")
         return unit, target
 
     with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
@@ -185,14 +168,18 @@ def build(csrc: Path, folder: Path, out: Path, *, strict: bool, sanitize: bool =
     _link(compiler, flags, [str(path) for _, path in objects], out, sanitize=sanitize)
 
 
-def _compile(command: list[str], headers: list[str], target: Path, newest: int, *, stamp: str) -> None:
+def _compile(command: list[str], target: Path, newest: int, *, stamp: str) -> None:
     """Compile one unit, unless its object is newer than all sources and was made by the same command."""
     made_by = target.with_suffix(".command")
     fresh = target.is_file() and target.stat().st_mtime_ns > newest
     if fresh and made_by.is_file() and made_by.read_text("utf-8") == stamp:
         return
+    began = time.time_ns()
     made_by.unlink(missing_ok=True)
-    _checked([*command, *headers, "-o", str(target)])
+    made = target.with_name(f"{target.name}.{os.getpid()}")  # another build may be at work in this folder
+    _checked([*command, "-o", str(made)])
+    os.utime(made, ns=(began, began))  # a source that was changed meanwhile is newer
+    made.replace(target)
     made_by.write_text(stamp, "utf-8")
 
 
@@ -236,7 +223,8 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def _checked(command: Sequence[str]) -> None:
     done = _run(command)
     if done.returncode != 0:
-        raise NotBuilt(f"{shlex.join(command)} failed:\n{done.stderr[-8000:]}".rstrip())
+        first = next((line for line in done.stderr.splitlines() if "error" in line), "").strip()
+        raise NotBuilt(f"{command[0]} failed: {first}\n{shlex.join(command)}\n{done.stderr[-8000:]}".rstrip())
     if done.stderr.strip():
         print(done.stderr.rstrip(), file=sys.stderr)
 
@@ -253,35 +241,38 @@ def wanted() -> str:
     return value
 
 
-def requirements(native: Path = HERE) -> list[str]:
-    """What a build needs beside hatchling: jaxlib, where there is something to compile with its headers."""
-    try:
-        if wanted() != "0":
-            check_possible(native / "csrc")
-            return [JAXLIB] if needs_jaxlib(native / "csrc") else []
-    except NotBuilt:
-        pass
-    return []
-
-
-def prepare(root: Path, version: str, build_data: dict[str, Any], native: Path = HERE) -> None:
-    """Give a wheel the library and its tag, or nothing: in place for an editable one, else from ``build/native``."""
-    placed = native / library_name(machine())
-    out = placed if version == "editable" else root / "build" / "native" / placed.name
+def prepare(root: Path, version: str, build_data: BuildData, native: Path = HERE) -> None:
+    """Give a wheel the library and its tag, or the reason: in place for an editable one, else from ``build/native``."""
+    objects = root / "build" / "native"
+    folder = native if version == "editable" else objects
+    out, reason = folder / library_name(machine()), folder / REASON
+    files = [out]
     try:
         if wanted() == "0":
-            raise NotBuilt(f"{VARIABLE} is 0")
-        build(native / "csrc", root / "build" / "native", out, strict=wanted() == "require")
+            raise NotBuilt(f"{VARIABLE} was 0")
+        build(native / "csrc", objects, out, strict=wanted() == "require")
+        reason.unlink(missing_ok=True)
+        print(f"attendax is built with its native library, {out}", file=sys.stderr)
     except (NotBuilt, OSError) as error:
         out.unlink(missing_ok=True)  # an old one must not meet new code
         if wanted() == "require":
             raise
         print(f"attendax is built without its native library: {error}", file=sys.stderr)
-        return
+        files = _noted(reason, str(error))
     if version != "editable":
-        build_data.update(pure_python=False, tag=wheel_tag(machine()))
-        build_data["force_include"][str(out)] = f"attendax/kernels/native/{out.name}"
-    print(f"attendax is built with its native library, {out}", file=sys.stderr)
+        build_data["force_include"].update((str(file), f"attendax/kernels/native/{file.name}") for file in files)
+        if out in files:
+            build_data.update(pure_python=False, tag=wheel_tag(machine()))
+
+
+def _noted(path: Path, reason: str) -> list[Path]:
+    """The file with the reason, or none where nothing can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{reason}\n", "utf-8")
+    except OSError:
+        return []
+    return [path]
 
 
 def get_build_hook() -> type:
@@ -291,11 +282,7 @@ def get_build_hook() -> type:
     class Hook(BuildHookInterface):
         """Builds the library before the wheel."""
 
-        def dependencies(self) -> list[str]:
-            """What must be installed before the wheel is built."""
-            return requirements()
-
-        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        def initialize(self, version: str, build_data: BuildData) -> None:
             """Build the library, if possible."""
             prepare(Path(self.root), version, build_data)
 
@@ -315,6 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NotBuilt as error:
         print(f"not built: {error}", file=sys.stderr)
         return 1
+    out.with_name(REASON).unlink(missing_ok=True)
     print(out)
     if args.sanitize:
         library = f"$({shlex.join(find_compiler())} -print-file-name=libasan.so)"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "problem.h"
-#include "xla/ffi/api/c_api.h"
+#include "xla_ffi.h"
 
 namespace attendax {
 
@@ -485,6 +485,10 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
 }  // namespace attendax
 
 #define ATTENDAX_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
+// takes no library with another.
+ATTENDAX_EXPORT int32_t attendax_version() { return 1; }
 
 // The instruction set that is used; empty where none runs here.
 ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }
