@@ -787,6 +787,7 @@ class Twin:
         def part(name):
             return importlib.import_module(f"{NAME}.{name}")
 
+        assert part("kernels.backends").default() == "blockwise"
         self.primitives, self.partition = part("kernels.primitives"), part("kernels.blockwise.partition")
         self.tiles, self.merge = part("kernels.blockwise.tiles"), part("kernels.online_softmax").merge
         self.attention, inspection = part("door").attention, part("inspection")
