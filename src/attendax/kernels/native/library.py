@@ -48,7 +48,7 @@ def library() -> Library:
             return Library("", _no_set())
         for target in TARGETS:
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(loaded, target)), platform="cpu")
-    except (OSError, AttributeError) as error:
+    except (OSError, AttributeError, jax.errors.JaxRuntimeError) as error:  # the last: a second copy of attendax
         return Library("", f"the library does not load: {error}")
     return Library(isa, "")
 

@@ -53,7 +53,7 @@ class Program(NamedTuple):
 
 def why_not(operands: Operands, plan: Plan) -> str:
     """Why the library cannot take a call; nothing where it can. Only shapes, dtypes and structure are looked at."""
-    query, key, value, bias, score_mod, mask = operands[:6]
+    query, key, value, _, score_mod, mask = operands[:6]
     positions = operands.positions
     modifiers = _parts(score_mod)
     caps = sum(part.kind == "softcap" for part in modifiers)
@@ -128,7 +128,8 @@ def _parts(score_mod: ScoreModifier | None) -> list[ScoreModifier]:
     return [x for part in score_mod.arrays for x in _parts(part)] if score_mod.kind == "compose" else [score_mod]
 
 
-def _is_narrow(x: Any) -> bool:
+def _is_narrow(x: Array) -> bool:
+    """Whether the numbers of a type fit into 32 bits."""
     return np.can_cast(x.dtype, np.int32)
 
 
