@@ -1,0 +1,261 @@
+"""The native path: its numbers, in every option, dtype and direction, beside the specification and the tiles."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attendax import attention, masks, scores, spec
+from native_calls import (
+    BIASES,
+    OPTIONS,
+    SIZES,
+    Sizes,
+    arrays,
+    as_floats,
+    assert_near,
+    cotangents,
+    needs_library,
+    options,
+    right,
+    run,
+)
+
+pytestmark = needs_library
+native = functools.partial(attention, implementation="native")
+
+
+# Numbers
+
+
+@pytest.mark.sample(45)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_results_and_gradients_are_those_of_the_specification(sizes, name):
+    z = SIZES[sizes]
+    given, found, chosen = arrays(z), cotangents(z), options(name, z)
+    assert_near(run(given, found, **chosen), right(given, found, **chosen), 2e-12, f"{sizes}, {name}")
+
+
+def plain(query, key, value, mask, bias):
+    """The formula that users would write, all of it in the dtype of the operands."""
+    key, value = (jnp.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
+    table = jnp.asarray(query.shape[-1] ** -0.5, query.dtype) * query @ key.swapaxes(-1, -2) + bias.astype(query.dtype)
+    table = jnp.where(mask, table, -jnp.inf)
+    return jax.nn.softmax(table, axis=-1) @ value, jax.nn.logsumexp(table.astype(jnp.float32), axis=-1)
+
+
+@functools.cache
+def errors_of_plain(z, dtype):
+    """Of out, lse and the gradients of query, key, value, bias by the plain formula: the largest, beside the answer."""
+    given, found = arrays(z, dtype), cotangents(z, dtype)
+    mask, bias = np.tri(z.T, z.S, z.S // 2, dtype=bool)[None, None], generator_bias(z)
+
+    @jax.jit
+    def both(given, bias):
+        results, pull_back = jax.vjp(lambda given, bias: plain(*given, mask, bias), given, bias)
+        return results, pull_back(tuple(d.astype(x.dtype) for d, x in zip(found, results, strict=True)))
+
+    wanted = right(given, found, mask=masks.causal(z.S // 2), bias=bias.astype(np.float64))
+    pairs = zip(as_floats(both(given, bias)), as_floats(wanted), strict=True)
+    return wanted, [np.abs(x - y).max() for x, y in pairs]
+
+
+def generator_bias(z):
+    return np.random.default_rng(3).normal(size=(z.B, z.N, z.T, z.S)).astype(np.float32)
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, jnp.float16], ids=["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", ["tiny", "whole blocks", "one more", "a folded group", "two chunks of keys"])
+def test_l8_errors_are_at_most_twice_those_of_the_plain_formula(sizes, dtype):
+    z = SIZES[sizes]
+    given, found = arrays(z, dtype), cotangents(z, dtype)
+    wanted, errors = errors_of_plain(z, dtype)
+    got = run(given, found, mask=masks.causal(z.S // 2), bias=generator_bias(z))
+    assert [x.dtype for x in jax.tree.leaves(got)] == [*[dtype, np.float32], *[dtype] * 3, np.float32]
+    eps = {True: float(ml_dtypes.finfo(dtype).eps), False: 1.2e-7}
+    for index, (x, y, error) in enumerate(zip(as_floats(got), as_floats(wanted), errors, strict=True)):
+        room = 4 * eps[index not in (1, 5)] * np.abs(y).max()
+        assert np.abs(x - y).max() <= 2 * error + room, f"leaf {index}"
+
+
+def test_l8_a_wide_bias_keeps_its_digits():
+    zeros = np.zeros((2, 1), jnp.bfloat16)
+    value = np.array([[1.0], [-1.0]], np.float32).astype(jnp.bfloat16)
+    bias = np.array([[1 + 2.0**-12, 1.0]] * 2, np.float32)
+    np.testing.assert_allclose(np.asarray(native(zeros, zeros, value, bias=bias), float), np.tanh(2.0**-13), rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_the_gradient_of_a_bias_in_float32(name):
+    z = Sizes(2, 4, 2, 70, 200, 8, 8)
+    given, found, chosen = arrays(z, np.float32), cotangents(z, np.float32), options(name, z)
+    wanted = right(given, found, **chosen)
+    chosen["bias"] = chosen["bias"].astype(np.float32)
+    assert_near(run(given, found, **chosen), wanted, 5e-6, name)
+
+
+def test_l10_dropout_keeps_what_the_specification_keeps():
+    """Values are the unit matrix, queries 0: what comes out is what was kept."""
+    z = Sizes(2, 3, 3, 70, 130, 4, 130)
+    value = np.broadcast_to(np.eye(130), (2, 3, 130, 130)).astype(np.float32)
+    zeros = np.zeros((2, 3, 130, 4), np.float32)
+    rng = np.array([7, 11], np.uint32)
+    out = np.asarray(native(zeros[:, :, :70], zeros, value, dropout_rate=0.4, dropout_rng=rng))
+    keep = spec.dropout.keep(rng, (z.B, z.N, z.T, z.S), 0.4)
+    np.testing.assert_array_equal(out > 0, keep)
+    np.testing.assert_allclose(out[keep], 1 / 130 / 0.6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_l7_large_scores_stay_finite(dtype):
+    rng = np.random.default_rng(2)
+    query, key, value = ((1e15 if x < 2 else 1.0) * rng.normal(size=(1, 2, 70, 8)) for x in range(3))
+    given = [x.astype(dtype) for x in (query, key, value)]
+    out, grads = jax.value_and_grad(lambda *x: native(*x, mask=masks.causal()).sum(), (0, 1, 2))(*given)
+    assert np.isfinite(np.asarray(out))
+    assert all(np.isfinite(np.asarray(x)).all() for x in grads)
+
+
+def test_l7_the_lowest_bias_does_not_let_the_future_in():
+    """finfo.min on all that is allowed, under a causal mask: the row sees its past still."""
+    rng = np.random.default_rng(2)
+    query, key, value = (rng.normal(size=(1, 2, 100, 16)).astype(np.float32) for _ in range(3))
+    bias = np.full((100, 100), np.finfo(np.float32).min)
+    out = np.asarray(native(query, key, value, bias=bias, mask=masks.causal()))
+    past = np.cumsum(value.astype(np.float64), axis=-2) / np.arange(1, 101)[:, None]
+    np.testing.assert_allclose(out, past, atol=1e-5)
+
+
+def test_l8_float16_of_300_does_not_overflow():
+    x = np.full((1, 1, 3, 64), 300, np.float16)
+    assert (np.asarray(native(x, x, x)) == 300).all()
+
+
+def test_l8_numbers_below_the_normal_ones_of_float16_count():
+    x = np.full((1, 1, 3, 8), 6e-8, np.float16)
+    assert (np.asarray(native(x, x, x)) == x).all()
+
+
+# Directions
+
+
+def small(seed=0, **sizes):
+    return [x.astype(np.float64) for x in arrays(Sizes(**{"T": 6, "S": 9, **sizes}), seed=seed)]
+
+
+def test_forward_mode_meets_a_native_forward():
+    """A tangent, a Hessian and linearize are tiles, from their own forward; the primal value is near the native one."""
+    given, moves = small(), small(1)
+    call = functools.partial(native, mask=masks.causal(2))
+    tiles = functools.partial(attention, mask=masks.causal(2), implementation="blockwise")
+    for form in (
+        lambda f: jax.jvp(f, given, moves),
+        lambda f: jax.linearize(f, *given)[1](*moves),
+        lambda f: jax.jvp(jax.grad(lambda *x: (f(*x) ** 2).sum(), (0, 1, 2)), given, moves),
+        lambda f: jax.grad(lambda *x: (jax.grad(lambda *x: (f(*x) ** 2).sum())(*x) ** 2).sum(), (0, 1))(*given),
+    ):
+        assert_near(form(call), form(tiles), 1e-11, "forward mode")
+
+
+def test_a_hessian():
+    given = small(B=1, N=1, G=1, T=2, S=3, D=2, V=2)
+    found = [
+        jax.hessian(lambda q, im=im: (attention(q, *given[1:], implementation=im) ** 2).sum())(given[0])
+        for im in ("native", "blockwise")
+    ]
+    assert_near(found[0], found[1], 1e-11, "Hessian")
+
+
+@pytest.mark.parametrize(
+    "policy", [None, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.nothing_saveable]
+)
+def test_checkpoint(policy):
+    given = small(T=70, S=130)
+
+    def loss(*given):
+        return (native(*given, mask=masks.causal(60)) ** 2).sum()
+
+    assert_near(
+        jax.grad(jax.checkpoint(loss, policy=policy), (0, 1, 2))(*given), jax.grad(loss, (0, 1, 2))(*given), 1e-12, ""
+    )
+
+
+def test_custom_vmap_and_custom_vjp_around():
+    """Rules that users wrap around a call see it like any other."""
+    given = small()
+
+    @jax.custom_vjp
+    def doubled(*given):
+        return native(*given)
+
+    doubled.defvjp(lambda *given: (native(*given), given), lambda given, d: jax.vjp(native, *given)[1](2 * d))
+
+    @jax.custom_batching.custom_vmap
+    def mapped(*given):
+        return native(*given)
+
+    @mapped.def_vmap
+    def _(size, batched, *given):
+        return native(*given), True
+
+    wanted = jax.grad(lambda *x: native(*x).sum(), (0, 1, 2))(*given)
+    got = jax.grad(lambda *x: doubled(*x).sum(), (0, 1, 2))(*given)
+    assert_near(got, [2 * x for x in wanted], 1e-13, "custom_vjp")
+    assert_near(jax.vmap(mapped)(*given), native(*given), 1e-15, "custom_vmap")
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), (1, None, 2), (None, 0, 0), (3, 2, None)])
+def test_vmap(axes):
+    """in_axes of every kind, gradients too: the sum over a shared operand is that of the loop."""
+    one = small(B=1, T=20, S=40)
+    rng = np.random.default_rng(4)
+    given = [
+        x if axis is None else np.moveaxis(np.stack([x * s for s in rng.uniform(0.5, 1, 3)]), 0, axis)
+        for x, axis in zip(one, axes, strict=True)
+    ]
+
+    def loss(over, *given):
+        return (over(functools.partial(native, mask=masks.causal(20)))(*given) ** 2).sum()
+
+    def loop(call):
+        def over(*given):
+            parts = [
+                [x if a is None else jnp.take(x, k, a) for x, a in zip(given, axes, strict=True)] for k in range(3)
+            ]
+            return jnp.stack([call(*part) for part in parts])
+
+        return over
+
+    got = jax.value_and_grad(functools.partial(loss, lambda f: jax.vmap(f, axes)), (0, 1, 2))(*given)
+    assert_near(got, jax.value_and_grad(functools.partial(loss, loop), (0, 1, 2))(*given), 1e-12, "vmap")
+
+
+def test_vmap_over_options():
+    """Lengths, offsets, bias and slopes mapped over, and a gradient for each entry."""
+    query, key, value = small(B=1, T=20, S=40)
+    lengths, offsets = np.array([3, 40, 0], np.int32), np.array([0, 30, -2], np.int32)
+    bias, slopes = np.random.default_rng(1).normal(size=(3, 4, 20, 40)), np.random.default_rng(2).normal(size=(3, 4))
+
+    def one(query, bias, slopes, length, offset, im):
+        mask = masks.padding(length[None]) & masks.causal(offset)
+        call = functools.partial(attention, mask=mask, implementation=im)
+        f = lambda query, bias, slopes: call(query, key, value, bias=bias, score_mod=scores.alibi(slopes)).sum()  # noqa: E731
+        return jax.value_and_grad(f, (0, 1, 2))(query, bias, slopes)
+
+    got, wanted = (
+        jax.vmap(functools.partial(one, query, im=im))(bias, slopes, lengths, offsets) for im in ("native", "blockwise")
+    )
+    assert_near(got, wanted, 1e-12, "vmap")
+
+
+def test_scan_and_map():
+    given = small(T=70, S=130)
+    wanted = native(*given)
+    assert_near(jax.lax.map(lambda x: native(*x), tuple(map(jnp.asarray, given))), wanted, 1e-15, "map")
+    found = jax.lax.scan(lambda c, x: (c + 1, native(*x)), 0, tuple(map(jnp.asarray, given)))[1]
+    assert_near(found, wanted, 1e-15, "scan")

@@ -1,0 +1,307 @@
+"""L15 on the native path: a row is the same bits whatever else is in the call, whoever computes it."""
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import attention, masks, scores
+from native_calls import DROPOUT, Sizes, arrays, needs_library, same_bits
+
+pytestmark = needs_library
+native = functools.partial(attention, implementation="native", return_lse=True)
+
+SIZES = {
+    "many heads": Sizes(3, 4, 4, 200, 250, 32, 32),
+    "groups": Sizes(3, 4, 2, 70, 120, 16, 8),
+    "no whole vectors": Sizes(3, 3, 1, 131, 180, 20, 12),
+    "folded": Sizes(3, 8, 2, 33, 83, 64, 64),
+    "several chunks": Sizes(2, 2, 2, 600, 2000, 16, 16),
+}
+OPTIONS = ("plain", "bias", "softcap", "slopes", "table", "sinks", "dropout", "all")
+
+
+class Part:
+    """Some rows of one call: which batch entries, groups and queries, and how many keys are left."""
+
+    def __init__(self, z, option, dtype=np.float32, seed=0):
+        self.z, self.option = z, option
+        self.query, self.key, self.value = arrays(z, dtype, seed)
+        rng = np.random.default_rng(6)
+        self.dout = rng.normal(size=(z.B, z.N, z.T, z.V)).astype(dtype)
+        self.dlse = rng.normal(size=(z.B, z.N, z.T)).astype(np.float32)
+        self.bias = rng.normal(size=(z.B, z.N, z.T, z.S)).astype(np.float32)
+        self.slopes = np.linspace(0.01, 0.1, z.N, dtype=np.float32)
+        self.table = rng.normal(size=(z.N, 9)).astype(np.float32)
+
+    def options(self, b, h, t, s, mask=None):
+        """The options of a call with these rows alone; a row sees the keys up to 10 behind its own place."""
+        chosen = {"mask": masks.causal(t.start + 10) if mask is None else mask}
+        if self.option in ("bias", "all"):
+            chosen["bias"] = self.bias[b, h, t, s]
+        parts = {
+            "softcap": lambda: scores.softcap(3.0),
+            "slopes": lambda: scores.alibi(self.slopes[h], t.start),
+            "table": lambda: scores.relative_bias(self.table[h], t.start),
+            "sinks": lambda: scores.sink(self.slopes[h]),
+        }
+        if self.option in parts:
+            chosen["score_mod"] = parts[self.option]()
+        if self.option == "all":
+            chosen["score_mod"] = scores.compose(parts["softcap"](), parts["slopes"](), parts["sinks"]())
+        return chosen | (DROPOUT if self.option == "dropout" else {})
+
+    def take(self, b=slice(None), g=slice(None), t=slice(None), s=slice(None), mask=None):
+        """out, lse and the gradients of query, key and value of a part of the call."""
+        repeat = self.z.N // self.z.G
+        g, t = slice(*g.indices(self.z.G)), slice(*t.indices(self.z.T))
+        h = slice(g.start * repeat, g.stop * repeat)
+        given = self.query[b, h, t], self.key[b, g, s], self.value[b, g, s]
+        chosen = self.options(b, h, t, s, mask)
+        results, pull_back = jax.vjp(lambda *x: native(*x, **chosen), *given)
+        return *results, *pull_back((self.dout[b, h, t].astype(results[0].dtype), self.dlse[b, h, t]))
+
+
+every = pytest.mark.parametrize("option", OPTIONS)
+
+
+@pytest.mark.sample(8)
+@every
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_text_does_not_depend_on_the_batch(sizes, option):
+    """Alone, and beside others in another order: out, lse and all gradients. Dropout goes by place in the batch."""
+    call = Part(SIZES[sizes], option)
+    whole = call.take()
+    one = slice(0, 1) if option == "dropout" else slice(1, 2)
+    same_bits(call.take(b=one), [x[one] for x in whole], "one batch entry alone")
+    if option != "dropout":
+        order = np.arange(SIZES[sizes].B)[::-1]
+        same_bits([x[order] for x in call.take(b=order)], whole, "another order")
+
+
+@pytest.mark.sample(5)
+@every
+@pytest.mark.parametrize("sizes", ["groups", "folded"])
+def test_a_head_does_not_depend_on_other_heads(sizes, option):
+    call = Part(SIZES[sizes]._replace(B=1), option)
+    repeat = call.z.N // call.z.G
+    whole = call.take()
+    got = call.take(g=slice(0, 1))
+    for k, (x, y) in enumerate(zip(got, whole, strict=True)):
+        same_bits(x, y[:, : 1 if k in (3, 4) else repeat], f"result {k} of one group alone")
+
+
+def test_query_heads_of_one_group_do_not_depend_on_each_other():
+    """Two heads that share keys, folded into one block or not: the same query in both gives the same bits."""
+    for T in (1, 33, 70):
+        z = Sizes(1, 4, 1, T, 150, 32, 32)
+        call = Part(z, "plain")
+        call.query[:, 3], call.dout[:, 3], call.dlse[:, 3] = call.query[:, 0], call.dout[:, 0], call.dlse[:, 0]
+        out, lse, dquery, *_ = call.take()
+        alone, its_lse, its_dquery, *_ = native_of_one_head(call)
+        for x, y in ((out, alone), (lse, its_lse), (dquery, its_dquery)):
+            same_bits(x[:, 3:], x[:, :1], f"T {T}, two heads")
+            same_bits(x[:, :1], y, f"T {T}, one head alone")
+
+
+def native_of_one_head(call):
+    given = call.query[:, :1], call.key, call.value
+    results, pull_back = jax.vjp(lambda *x: native(*x, mask=masks.causal(10)), *given)
+    return *results, *pull_back((call.dout[:, :1], call.dlse[:, :1]))
+
+
+def chunks(T):
+    return {(0, 1), (T // 2, T // 2 + 1), (10, 30), (T // 3, T)}
+
+
+def claimed(option):
+    """How many of out, lse and the gradient of the query are promised: a sink's gradient is added up by XLA."""
+    return 2 if option in ("sinks", "all") else 3
+
+
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option != "dropout"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_row_does_not_depend_on_other_queries_nor_on_keys_behind(sizes, option):
+    """A chunk, and one token, beside all keys, or beside those that exist by then: out, lse, gradient of the query."""
+    call = Part(SIZES[sizes]._replace(B=1), option)
+    count = claimed(option)
+    whole = call.take()[:count]
+    for k, (a, b) in enumerate(sorted(chunks(call.z.T))):
+        wanted = [x[:, :, a:b] for x in whole]
+        s = slice(0, call.z.S if k % 2 else min(call.z.S, b + 10))
+        same_bits(call.take(t=slice(a, b), s=s)[:count], wanted, f"queries {a} to {b} beside keys to {s.stop}")
+
+
+@pytest.mark.parametrize("sizes", ["groups", "no whole vectors"])
+def test_dropout_goes_by_position(sizes):
+    """The first queries alone, the first entries, fewer keys: what is dropped stays, and so do the bits."""
+    call = Part(SIZES[sizes], "dropout")
+    whole, T = call.take()[:3], call.z.T // 2
+    same_bits(call.take(t=slice(0, T), s=slice(0, T + 10))[:3], [x[:, :, :T] for x in whole], "half the queries")
+    same_bits(call.take(t=slice(0, 1))[:3], [x[:, :, :1] for x in whole], "one query")
+
+
+@pytest.mark.sample(6)
+@every
+@pytest.mark.parametrize("sizes", SIZES)
+def test_keys_behind_a_length_or_outside_a_window_do_not_exist(sizes, option):
+    call = Part(SIZES[sizes]._replace(B=1), option)
+    half, T = call.z.S // 2, call.z.T
+    length = masks.padding(np.array([half], np.int32))
+    dense = np.broadcast_to(np.arange(call.z.S) < half, (T, call.z.S))
+    wanted = call.take(s=slice(0, half), mask=masks.window(None, None))
+    got = call.take(mask=length)
+    same_bits([*got[:3], *(x[:, :, :half] for x in got[3:])], wanted, "a length")
+    same_bits(call.take(mask=dense)[:3], wanted[:3], "a dense mask")
+    window = masks.window(7, None) & masks.causal(10)
+    if option != "dropout":
+        seen = call.take(t=slice(T - 1, T), mask=masks.window(7, 10, T - 1))[:3]
+        same_bits(seen, [x[:, :, -1:] for x in call.take(mask=window)[:3]], "the last row of a window")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("option", ["plain", "bias", "slopes"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_eager_jit_vmap_and_leading_axes_are_the_same_bits(sizes, option):
+    call = Part(SIZES[sizes], option)
+    wanted = call.take()
+    same_bits(jax.jit(call.take)(), wanted, "jit, operands constant")
+    z, s = call.z, slice(None)
+    chosen = call.options(s, slice(0, z.N), slice(0, z.T), s)
+    bias = chosen.pop("bias", None)
+    extra = () if bias is None else (bias,)
+
+    def pulled(query, key, value, dout, dlse, *bias):
+        options = chosen | ({"bias": bias[0]} if bias else {})
+        results, pull_back = jax.vjp(lambda *x: native(*x, **options), query, key, value)
+        return *results, *pull_back((dout, dlse))
+
+    given = call.query, call.key, call.value, call.dout, call.dlse, *extra
+    same_bits(jax.jit(pulled)(*given), wanted, "jit")
+    same_bits(jax.vmap(pulled)(*given), wanted, "vmap over the batch")
+    inner = [x[:, None] for x in given]
+    same_bits([x[:, 0] for x in jax.vmap(pulled)(*inner)], wanted, "vmap and a leading axis")
+    same_bits([x[0] for x in pulled(*(x[None] for x in given))], wanted, "one more leading axis")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, jnp.bfloat16, jnp.float16], ids=["float64", "bfloat16", "float16"])
+def test_other_dtypes(dtype):
+    for sizes in ("folded", "several chunks"):
+        call = Part(SIZES[sizes]._replace(B=2), "plain", dtype)
+        call.dlse = call.dlse.astype(np.float64 if dtype == np.float64 else np.float32)
+        whole = call.take()
+        same_bits(call.take(b=slice(1, 2)), [x[1:2] for x in whole], "batch")
+        a, b = (7, 30) if sizes == "folded" else (call.z.T - 1, call.z.T)
+        same_bits(call.take(t=slice(a, b))[:3], [x[:, :, a:b] for x in whole[:3]], f"queries {a} to {b}")
+
+
+def test_other_queries_that_are_not_finite_do_not_matter():
+    """A block with a NaN is computed with care; its other rows keep their bits, and keys that they do not see."""
+    call = Part(SIZES["groups"], "plain")
+    clean = call.take()
+    call.query[1, 2, 40, 3] = np.nan
+    call.key[0, 0, 110:] = np.inf
+    spoiled = call.take()
+    for x, y in zip(spoiled[:3], clean[:3], strict=True):
+        kept = ~np.isnan(np.asarray(x, np.float32)).reshape(*x.shape[:3], -1).any(-1)
+        assert kept.sum() == kept.size - 1
+        same_bits(np.asarray(x)[kept], np.asarray(y)[kept], "rows that see nothing of it")
+
+
+# Threads and devices
+
+
+def test_sixty_four_threads_call_at_once():
+    """Calls of several sizes, some under vmap: no deadlock, and each has the bits that it has alone."""
+    calls = [
+        Part(z._replace(B=2), "plain") for z in (SIZES["groups"], SIZES["folded"], Sizes(2, 4, 2, 300, 300, 32, 32))
+    ]
+    wanted = [call.take() for call in calls]
+    failures, start = [], threading.Barrier(64)
+
+    def work(k):
+        start.wait()
+        for n in range(4):
+            call = (k + n) % len(calls)
+            try:
+                same_bits(calls[call].take(), wanted[call], f"thread {k}")
+            except BaseException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "a deadlock"
+    assert not failures, failures[0]
+
+
+BITS = """
+import os, sys
+sys.path.insert(0, "tests")
+if "ONE_CORE" in os.environ:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import jax, numpy as np
+jax.config.update("jax_enable_x64", True)
+from test_native_rows import SIZES, Part
+from attendax.kernels import native
+print(native.library().isa)
+import hashlib
+for name, option in (("several chunks", "plain"), ("groups", "dropout")):
+    found = Part(SIZES[name], option).take()
+    print(hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in found)).hexdigest())
+"""
+
+
+def in_a_process(code, **environment):
+    """The lines that a Python program prints."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no cores can be chosen here")
+def test_one_core_and_all_cores_are_the_same_bits():
+    one, many = in_a_process(BITS, ONE_CORE="1"), in_a_process(BITS)
+    assert one == many
+    assert len(set(many)) == 3
+
+
+DEVICES = """
+import sys
+sys.path.insert(0, "tests")
+import functools
+import jax, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+from native_calls import Sizes, arrays, same_bits
+from attendax import attention, masks
+call = functools.partial(attention, mask=masks.causal(20), implementation="native", return_lse=True)
+given = arrays(Sizes(8, 4, 2, 70, 130, 16, 16), np.float32)
+
+def pulled(*given):
+    results, pull_back = jax.vjp(call, *given)
+    return *results, *pull_back(jax.tree.map(jax.numpy.ones_like, results))
+
+assert len(jax.devices()) == 8
+mesh = Mesh(np.array(jax.devices()), ("x",))
+over = getattr(jax, "shard_map", None)
+divided = jax.jit(over(pulled, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+assert "attendax_backward" in divided.lower(*given).as_text()
+wanted = jax.jit(pulled)(*given)
+for _ in range(20):
+    same_bits(divided(*given), wanted, "eight devices")
+print("ok")
+"""
+
+
+def test_eight_devices_are_the_same_bits():
+    assert in_a_process(DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=8") == ["ok"]
