@@ -110,6 +110,7 @@ void prepare(const Problem& p, const Block& block, BackwardRows& b) {
   }
   pack_transposed(queries, block.padded, p.width, Real(1), b.queries);
   pack_transposed(douts, block.padded, p.value_width, Real(1), b.douts);
+  for (int64_t d = 0; d < p.width; ++d) memset(b.dqueries + d * kLd, 0, block.padded * sizeof(Real));
 }
 
 // Gradients of the arrays of modifiers, for the rows of a chunk: a number or a table for each head. Sums of very many
@@ -208,22 +209,33 @@ struct Backward {
   template <int N>
   void add_modifier_gradient(const Panel<N>& rows, const Modifier& m, int n, int64_t key, int64_t keys,
                              const Real* ds) {
+    int64_t lanes = least(N * W, rows.block.rows - rows.row);
+    double* sums = modifier_sums.at[n];
     int64_t size = m.kind == ModifierKind::alibi ? 1 : 2 * m.radius + 1;
-    for (int64_t r = 0; r < N * W && rows.row + r < rows.block.rows; ++r) {
-      int j = int(r / W), i = int(r % W);
-      double* sums = modifier_sums.at[n] + (rows.head(j, i) % p.repeat()) * size;
-      for (int64_t k = 0; k < keys; ++k) {
-        Real x = ds[k * kLd + r];
-        if (x == 0) continue;
-        if (m.kind == ModifierKind::alibi) {
+    if (m.kind == ModifierKind::alibi) {
+      for (int64_t r = 0; r < lanes; ++r) {
+        int j = int(r / W), i = int(r % W);
+        double sum = 0;
+        for (int64_t k = 0; k < keys; ++k) {
           double far = rows.distance(m, j, i, key + k);
-          sums[0] -= double(x) * (far < 0 ? -far : far);
-        } else {
-          int64_t offset = rows.offset_for(m, j, i);
-          int64_t ahead = key + k + p.first_key - rows.query(j, i) - p.first_query - offset;
-          sums[least(most(ahead, -m.radius), m.radius) + m.radius] += x;
+          sum += double(ds[k * kLd + r]) * (far < 0 ? -far : far);
         }
+        sums[rows.head(j, i) % p.repeat()] -= sum;
       }
+    } else if (rows.in_order()) {  // the sum along each diagonal, then each to its column
+      double diagonal[kTileKeys + kPanel] = {};
+      for (int64_t k = 0; k < keys; ++k)
+        for (int64_t r = 0; r < lanes; ++r) diagonal[r - k + keys - 1] += double(ds[k * kLd + r]);
+      int64_t first = rows.ahead(m, 0, 0, key);
+      for (int64_t d = 0; d < keys + lanes - 1; ++d)
+        sums[rows.head(0, 0) % p.repeat() * size + rows.column(m, first + keys - 1 - d)] += diagonal[d];
+    } else {
+      for (int64_t r = 0; r < lanes; ++r)
+        for (int64_t k = 0; k < keys; ++k) {
+          int j = int(r / W), i = int(r % W);
+          int64_t column = rows.column(m, rows.ahead(m, j, i, key + k));
+          sums[rows.head(j, i) % p.repeat() * size + column] += double(ds[k * kLd + r]);
+        }
     }
   }
 };
@@ -330,22 +342,19 @@ bool finite_keys(const Problem& p, int64_t batch, int64_t group, int64_t begin, 
   return finite;
 }
 
-// dq of the rows of a block: from the result into lanes, and back. Between super tiles it lies in the result.
-void move_dqueries(const Problem& p, const Block& block, BackwardRows& b, bool first, bool last, bool back) {
+// What the keys of a super tile give to dq of the rows of a block joins what those before gave.
+void join_dqueries(const Problem& p, const Block& block, const BackwardRows& b, bool first) {
   Real* rows[kBlockRows];
+  alignas(64) Real factor[kBlockRows];
   for (int64_t r = 0; r < block.rows; ++r) {
     int64_t line = (block.batch * p.heads + block.head[r]) * p.queries + block.query[r];
     rows[r] = static_cast<Real*>(p.dquery) + line * p.width;
   }
-  if (back) {
-    alignas(64) Real factor[kBlockRows];
-    for (int64_t r = 0; r < kBlockRows; ++r) factor[r] = last ? Real(p.scale) : Real(1);
-    unpack_transposed(b.dqueries, block.rows, p.width, factor, rows);
-  } else if (first) {
-    for (int64_t d = 0; d < p.width; ++d) memset(b.dqueries + d * kLd, 0, block.padded * sizeof(Real));
-  } else {
-    pack_transposed(rows, block.rows, p.width, Real(1), b.dqueries);
-  }
+  for (int64_t r = 0; r < kBlockRows; ++r) factor[r] = Real(p.scale);
+  if (first)
+    unpack_transposed<false>(b.dqueries, block.rows, p.width, factor, rows);
+  else
+    unpack_transposed<true>(b.dqueries, block.rows, p.width, factor, rows);
 }
 
 INLINE void join_row(Real* to, const Real* from, int64_t n, bool first) {
@@ -415,9 +424,8 @@ void backward(const Problem& p, int64_t batch, int64_t group, int64_t chunk, con
     for (int64_t i = from; i < to; ++i) {
       Block block(p, batch, group, run, i);
       prepare(p, block, b);
-      move_dqueries(p, block, b, super == 0, false, false);
       backward_block(work, block, b, group, begin, end, clean, key_copy, value_copy, stack, sums);
-      move_dqueries(p, block, b, false, super == p.supers() - 1, true);
+      join_dqueries(p, block, b, super == 0);
     }
     if (!turns.whole_block) turns.wait(turns.state, super);
     join(p, batch, group, begin, end, sums, b.query_step, b.dout_step, turns.first);

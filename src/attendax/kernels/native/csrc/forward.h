@@ -112,12 +112,19 @@ struct Alone {
   const Problem& p;
   const Real* query;  // scaled
 
+  // Memory bounds this path, and the processor does not foresee the step from keys to values and back.
+  INLINE void fetch(const Real* row, int64_t width) const {
+    for (int64_t d = 0; d < width; d += 64 / int64_t(sizeof(Real))) __builtin_prefetch(row + d);
+  }
+
   template <int N>
-  INLINE void add_values(const Real* values, int64_t step, const Real* weights, int64_t keys, Real fade,
-                         Real* out) const {
+  INLINE void add_values(const Real* values, int64_t step, const Real* weights, int64_t keys, Real fade, Real* out,
+                         const Real* next, int64_t next_step, int64_t next_width) const {
     F acc[N] = {};
-    for (int64_t k = 0; k < keys; ++k)
+    for (int64_t k = 0; k < keys; ++k) {
+      fetch(next + k * next_step, next_width);
       for (int j = 0; j < N; ++j) acc[j] = fma(weights[k], load(values + k * step + j * W), acc[j]);
+    }
     for (int j = 0; j < N; ++j) store(out + j * W, fma(fade, load(out + j * W), acc[j]));
   }
 
@@ -127,7 +134,11 @@ struct Alone {
     for (int64_t k = 0; k < keys; k += W) {
       F total{};
       const Real* rows[W];
-      for (int i = 0; i < W; ++i) rows[i] = from.key + least(k + i, keys - 1) * from.key_step;
+      for (int i = 0; i < W; ++i) {
+        int64_t key = least(k + i, keys - 1);
+        rows[i] = from.key + key * from.key_step;
+        fetch(from.value + key * from.value_step, p.value_width);
+      }
       for (int64_t d = 0; d < p.width; d += W) {
         F x[W];
         for (int i = 0; i < W; ++i) x[i] = load(rows[i] + d);
@@ -145,10 +156,14 @@ struct Alone {
     for (int64_t k = 0; k < keys; k += W) store(scores + k, exp2_of((load(scores + k) - all(top)) * kLog2e));
     for (int64_t k = 0; k < keys; ++k) added += scores[k];
     sum = fma(all(sum), fade, all(added))[0];
-    int64_t v = 0;
-    for (; v + 4 * W <= p.value_width; v += 4 * W)
-      add_values<4>(from.value + v, from.value_step, scores, keys, fade[0], out + v);
-    for (; v < p.value_width; v += W) add_values<1>(from.value + v, from.value_step, scores, keys, fade[0], out + v);
+    const Real* next = from.key + keys * from.key_step;
+    int64_t v = 0, width = p.width;
+    for (; v + 8 * W <= p.value_width; v += 8 * W, width = 0)
+      add_values<8>(from.value + v, from.value_step, scores, keys, fade[0], out + v, next, from.key_step, width);
+    for (; v + 4 * W <= p.value_width; v += 4 * W, width = 0)
+      add_values<4>(from.value + v, from.value_step, scores, keys, fade[0], out + v, next, from.key_step, width);
+    for (; v < p.value_width; v += W, width = 0)
+      add_values<1>(from.value + v, from.value_step, scores, keys, fade[0], out + v, next, from.key_step, width);
   }
 };
 
@@ -183,7 +198,7 @@ void write_results(const Problem& p, const Block& block, const Partial& part, co
     static_cast<Real*>(p.lse)[line] = sum == 0 ? -kInfinity : Real(double(top) + log(double(sum)));
     to[r] = static_cast<Real*>(p.out) + line * V;
   }
-  unpack_transposed(part.out, block.rows, V, inverse, to);
+  unpack_transposed<false>(part.out, block.rows, V, inverse, to);
   for (int64_t r = 0; r < block.rows; ++r)
     for (int64_t v = 0; v < V && inverse[r] != inverse[r]; ++v) to[r][v] = kNaN;
 }

@@ -121,7 +121,21 @@ INLINE F larger(F a, F b) {
   return a > b ? a : b;
 #endif
 }
-INLINE F smaller(F a, F b) { return -larger(-a, -b); }
+INLINE F smaller(F a, F b) {
+#if defined(__AVX512F__)
+  if constexpr (kDouble)
+    return (F)_mm512_min_pd((__m512d)a, (__m512d)b);
+  else
+    return (F)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  if constexpr (kDouble)
+    return (F)_mm256_min_pd((__m256d)a, (__m256d)b);
+  else
+    return (F)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 // x where it is finite, and NaN for infinities: what is not finite must show (L6).
 INLINE F nan_unless_finite(F x) { return fma(x, F{}, x); }

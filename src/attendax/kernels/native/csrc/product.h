@@ -88,7 +88,8 @@ void pack_transposed(const Real* const* from, int64_t rows, int64_t columns, Rea
   }
 }
 
-// to[row][column] = from[column * kLd + row] * factor[row]; no result is -0
+// to[row][column] = from[column * kLd + row] * factor[row], or added to what is there; no result is -0
+template <bool Add>
 void unpack_transposed(const Real* from, int64_t rows, int64_t columns, const Real* factor, Real* const* to) {
   for (int64_t row = 0; row < rows; row += W) {
     int64_t c = 0, n = least(W, rows - row);
@@ -97,10 +98,13 @@ void unpack_transposed(const Real* from, int64_t rows, int64_t columns, const Re
       F x[W];
       for (int i = 0; i < W; ++i) x[i] = load(from + (c + i) * kLd + row) * f + F{};
       transpose(x);
-      for (int i = 0; i < n; ++i) store(to[row + i] + c, x[i]);
+      for (int i = 0; i < n; ++i) store(to[row + i] + c, Add ? load(to[row + i] + c) + x[i] : x[i]);
     }
     for (; c < columns; ++c)
-      for (int i = 0; i < n; ++i) to[row + i][c] = from[c * kLd + row + i] * f[i] + Real(0);
+      for (int i = 0; i < n; ++i) {
+        Real x = from[c * kLd + row + i] * f[i] + Real(0);
+        to[row + i][c] = Add ? to[row + i][c] + x : x;
+      }
   }
 }
 

@@ -172,14 +172,22 @@ void allow(const Problem& p, const Block& block, int64_t key, int64_t keys, Allo
 // Whether the program allows no pair of these keys and rows, some, or every one.
 enum class Seen { none, some, every };
 
+// Rows [row, row + rows), a multiple of W.
 Seen seen_in(const Allowed& allowed, int64_t first, int64_t last, int64_t row, int64_t rows) {
-  bool any = false, every = true;
+  typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
+  Bytes any{}, hidden{};
   for (int64_t k = first; k < last; ++k)
-    for (int64_t r = row; r < row + rows; ++r) {
-      any |= allowed.at[k][r] != 0;
-      every &= allowed.at[k][r] != 0;
+    for (int64_t r = row; r < row + rows; r += W) {
+      Bytes x = *reinterpret_cast<const Bytes*>(&allowed.at[k][r]);
+      any |= x;
+      hidden |= (Bytes)(x == 0);
     }
-  return every ? Seen::every : any ? Seen::some : Seen::none;
+  bool some = false, every = true;
+  for (int i = 0; i < W; ++i) {
+    some |= any[i] != 0;
+    every &= hidden[i] == 0;
+  }
+  return every ? Seen::every : some ? Seen::some : Seen::none;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -16,13 +16,12 @@ struct Panel {
   INLINE int64_t head(int j, int i) const { return block.head[row + j * W + i]; }
   INLINE int64_t query(int j, int i) const { return block.query[row + j * W + i]; }
 
-  INLINE bool plain() const { return p.modifiers == 0 && !p.bias.data; }
-
-  // Products of keys and queries, NaN where they are not finite; where `Masked`, -inf for what the intervals hide.
-  // `top` becomes the maximum of each lane.
-  template <bool Masked>
-  void products(const Real* keys_at, int64_t step, const Real* queries, int64_t key, int64_t keys, Real* scores,
-                int64_t ld, F (&top)[N]) const {
+  // Products of keys and queries, NaN where they are not finite; -inf for what the intervals hide, where `Masked`, and
+  // for what the program hides, where `allowed` is given, with the key that it begins at. `top` rises to the maximum of
+  // each lane.
+  template <bool Masked, bool Program>
+  void products(const Real* keys_at, int64_t step, const Real* queries, int64_t key, int64_t keys,
+                const Allowed* allowed, int64_t first_allowed, Real* scores, int64_t ld, F (&top)[N]) const {
     I first[N], last[N];
     for (int j = 0; j < N; ++j) {
       first[j] = load_ints(block.first + row + j * W);
@@ -35,10 +34,8 @@ struct Panel {
             for (int i = 0; i < M; ++i)
               for (int j = 0; j < N; ++j) {
                 F x = nan_unless_finite(acc[i][j]);
-                if constexpr (Masked) {
-                  I at = all_ints(Int(key + r + i));
-                  x = select((at >= first[j]) & (at < last[j]), x, all(-kInfinity));
-                }
+                if constexpr (Masked) x = inside(key + r + i, first[j], last[j], x);
+                if constexpr (Program) x = where_allowed(*allowed, first_allowed + r + i, j, x);
                 top[j] = larger(x, top[j]);
                 store(scores + (r + i) * ld + j * W, x);
               }
@@ -46,17 +43,15 @@ struct Panel {
     });
   }
 
-  // -inf for what the program hides; `top` is the maximum of what is left.
-  void hide(const Allowed& allowed, int64_t first, int64_t keys, Real* scores, int64_t ld, F (&top)[N]) const {
+  INLINE F inside(int64_t key, I first, I last, F x) const {
+    I at = all_ints(Int(key));
+    return select((at >= first) & (at < last), x, all(-kInfinity));
+  }
+
+  INLINE F where_allowed(const Allowed& allowed, int64_t k, int j, F x) const {
     typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
-    for (int64_t k = 0; k < keys; ++k)
-      for (int j = 0; j < N; ++j) {
-        Bytes bytes = *reinterpret_cast<const Bytes*>(&allowed.at[first + k][row + j * W]);
-        Real* at = scores + k * ld + j * W;
-        F x = select(__builtin_convertvector(bytes, I) != 0, load(at), all(-kInfinity));
-        top[j] = larger(x, top[j]);
-        store(at, x);
-      }
+    Bytes bytes = *reinterpret_cast<const Bytes*>(&allowed.at[k][row + j * W]);
+    return select(__builtin_convertvector(bytes, I) != 0, x, all(-kInfinity));
   }
 
   INLINE int64_t offset_for(const Modifier& m, int j, int i) const {
@@ -68,91 +63,116 @@ struct Panel {
     return Real(query(j, i) + p.first_query - key - p.first_key) + Real(offset_for(m, j, i));
   }
 
-  // One modifier on scores of keys from `key` on. `slope` of a softcap: its derivative, multiplied into what is there.
-  void modify(const Modifier& m, int64_t key, int64_t keys, Real* scores, int64_t ld, Real* slope) const {
-    Real cap = Real(m.cap);
+  // The column of a table for a key that is so far ahead of a query.
+  INLINE static int64_t column(const Modifier& m, int64_t ahead) {
+    return least(most(ahead, -m.radius), m.radius) + m.radius;
+  }
+  INLINE int64_t ahead(const Modifier& m, int j, int i, int64_t key) const {
+    return key + p.first_key - query(j, i) - p.first_query - offset_for(m, j, i);
+  }
+
+  // Whether the lanes are queries of one head that follow each other: then a diagonal of the scores has one distance.
+  INLINE bool in_order() const {
+    int64_t lanes = least(N * W, block.rows - row);
+    return block.head[row] == block.head[row + lanes - 1] &&
+           block.query[row + lanes - 1] - block.query[row] == lanes - 1;
+  }
+
+  // `slope` is null, or what the derivative of the modifiers is multiplied into.
+  void softcap(const Modifier& m, int64_t keys, Real* scores, int64_t ld, Real* slope) const {
+    Real cap = Real(m.cap), inverse = Real(1 / m.cap);
+    for (int64_t k = 0; k < keys; ++k)
+      for (int j = 0; j < N; ++j) {
+        Real* at = scores + k * ld + j * W;
+        F t = tanh_of(load(at) * inverse);
+        if (slope) {
+          Real* to = slope + k * ld + j * W;
+          store(to, load(to) * (all(Real(1)) - t * t));
+        }
+        store(at, t * cap);
+      }
+  }
+
+  void alibi(const Modifier& m, int64_t key, int64_t keys, Real* scores, int64_t ld) const {
     for (int j = 0; j < N; ++j) {
       F slopes{}, start{};
-      int64_t base[W], table[W];
-      bool exact = true;  // whether positions and offsets are small enough for their sums in any order
-      for (int i = 0; i < W && m.kind != ModifierKind::softcap; ++i) {
+      bool exact =
+          p.first_key + p.keys < 1 << 22;  // positions and offsets so small that their sums are exact in any order
+      for (int i = 0; i < W; ++i) {
         int64_t offset = offset_for(m, j, i);
-        slopes[i] = m.kind == ModifierKind::alibi ? real_at(p, m.array, block.batch, head(j, i), 0) : Real(0);
+        slopes[i] = real_at(p, m.array, block.batch, head(j, i), 0);
         start[i] = distance(m, j, i, 0);
-        exact &= offset > -(1 << 22) && offset < 1 << 22 && start[i] < Real(1 << 22) && p.first_key + p.keys < 1 << 22;
-        table[i] = offset_of(p, m.array, block.batch, head(j, i), 0);
-        base[i] = p.first_key - query(j, i) - p.first_query - offset;
+        exact &= offset > -(1 << 22) && offset < 1 << 22 && start[i] < Real(1 << 22);
       }
       for (int64_t k = 0; k < keys; ++k) {
         Real* at = scores + k * ld + j * W;
-        F x = load(at);
-        if (m.kind == ModifierKind::softcap) {
-          F t = tanh_of(x / cap);
-          if (slope) {
-            Real* to = slope + k * ld + j * W;
-            store(to, load(to) * (all(Real(1)) - t * t));
-          }
-          x = t * cap;
-        } else if (m.kind == ModifierKind::alibi) {
-          F far{};
-          if (exact)
-            far = start - all(Real(key + k));
-          else
-            for (int i = 0; i < W; ++i) far[i] = distance(m, j, i, key + k);
-          x = x - slopes * larger(far, -far);
-        } else {
-          F added{};
-          for (int i = 0; i < W; ++i) {
-            int64_t c = least(most(base[i] + key + k, -m.radius), m.radius) + m.radius;
-            added[i] = number_at(m.array.data, m.array.type, table[i] + c * m.array.column);
-          }
-          x = x + added;
-        }
-        store(at, x);
+        F far = start - all(Real(key + k));
+        for (int i = 0; i < W && !exact; ++i) far[i] = distance(m, j, i, key + k);
+        store(at, load(at) - slopes * larger(far, -far));
       }
     }
   }
 
-  // Adds the bias. -inf forbids (L5); a sum beyond the range stays at its end (L7); +inf and NaN become NaN (L6).
-  void add_bias(int64_t key, int64_t keys, Real* scores, int64_t ld) const {
+  void relative_bias(const Modifier& m, int64_t key, int64_t keys, Real* scores, int64_t ld) const {
+    Real diagonal[kTileKeys + kPanel];
+    bool ordered = in_order();
+    int64_t table = offset_of(p, m.array, block.batch, head(0, 0), 0), first = ahead(m, 0, 0, key);
+    for (int64_t n = 0; n < keys + N * W - 1 && ordered; ++n)  // of query `lane` and key `k`: n = lane - k + keys - 1
+      diagonal[n] = number_at(m.array.data, m.array.type, table + column(m, first + keys - 1 - n) * m.array.column);
+    for (int64_t k = 0; k < keys; ++k)
+      for (int j = 0; j < N; ++j) {
+        Real* at = scores + k * ld + j * W;
+        F added{};
+        if (ordered)
+          added = load(diagonal + j * W - k + keys - 1);
+        else
+          for (int i = 0; i < W; ++i)
+            added[i] = number_at(m.array.data, m.array.type,
+                                 offset_of(p, m.array, block.batch, head(j, i), 0) +
+                                     column(m, ahead(m, j, i, key + k)) * m.array.column);
+        store(at, load(at) + added);
+      }
+  }
+
+  // Bias of W keys from `key` on, for each of them the lanes of a vector, whose rows begin at `rows`.
+  INLINE void bias_of(const int64_t (&rows)[W], int64_t key, int64_t keys, F (&b)[W]) const {
+    for (int i = 0; i < W; ++i) {
+      int64_t from = rows[i] + key * p.bias.column;
+      if (keys == W && p.bias.column == 1 && p.bias.type == kOwnType) {
+        b[i] = load(static_cast<const Real*>(p.bias.data) + from);
+      } else {
+        Real numbers[W] = {};
+        widen_row(p.bias.data, p.bias.type, from, p.bias.column, numbers, keys);
+        b[i] = load(numbers);
+      }
+    }
+    transpose(b);
+  }
+
+  // Bias and masks on modified scores. A bias of -inf forbids (L5); a sum beyond the range stays at its end (L7); +inf
+  // and NaN become NaN (L6).
+  void finish(int64_t key, int64_t keys, bool masked, const Allowed* allowed, int64_t first_allowed, Real* scores,
+              int64_t ld, F (&top)[N]) const {
     for (int j = 0; j < N; ++j) {
-      int64_t from[W];
-      for (int i = 0; i < W; ++i)
-        from[i] = offset_of(p, p.bias, block.batch, head(j, i), query(j, i)) + key * p.bias.column;
+      I first = load_ints(block.first + row + j * W), last = load_ints(block.last + row + j * W);
+      int64_t rows[W];
+      for (int i = 0; i < W && p.bias.data; ++i) rows[i] = offset_of(p, p.bias, block.batch, head(j, i), query(j, i));
       for (int64_t k = 0; k < keys; k += W) {
         int64_t n = least(W, keys - k);
         F b[W];
-        for (int i = 0; i < W; ++i) {
-          if (n == W && p.bias.column == 1 && p.bias.type == kOwnType) {
-            b[i] = load(static_cast<const Real*>(p.bias.data) + from[i] + k);
-          } else {
-            Real numbers[W] = {};
-            widen_row(p.bias.data, p.bias.type, from[i] + k * p.bias.column, p.bias.column, numbers, n);
-            b[i] = load(numbers);
-          }
-        }
-        transpose(b);
+        if (p.bias.data) bias_of(rows, key + k, n, b);
         for (int l = 0; l < n; ++l) {
           Real* at = scores + (k + l) * ld + j * W;
-          F y = load(at) + nan_unless_finite(b[l]);
-          y = smaller(all(-kLowest), larger(all(kLowest), y));
-          store(at, select(b[l] == -kInfinity, all(-kInfinity), y));
+          F x = load(at);
+          if (p.bias.data) {
+            F y = larger(all(kLowest), x + nan_unless_finite(b[l]));
+            x = select(b[l] == -kInfinity, all(-kInfinity), smaller(all(-kLowest), y));
+          }
+          if (masked) x = inside(key + k + l, first, last, x);
+          if (allowed) x = where_allowed(*allowed, first_allowed + k + l, j, x);
+          top[j] = larger(x, top[j]);
+          store(at, x);
         }
-      }
-    }
-  }
-
-  // Where lanes see keys beyond their interval, -inf, after what was computed for all; `top` is the maximum of the
-  // rest.
-  void hide_by_interval(int64_t key, int64_t keys, Real* scores, int64_t ld, F (&top)[N]) const {
-    for (int j = 0; j < N; ++j) {
-      I first = load_ints(block.first + row + j * W), last = load_ints(block.last + row + j * W);
-      for (int64_t k = 0; k < keys; ++k) {
-        Real* at = scores + k * ld + j * W;
-        I place = all_ints(Int(key + k));
-        F x = select((place >= first) & (place < last), load(at), all(-kInfinity));
-        top[j] = larger(x, top[j]);
-        store(at, x);
       }
     }
   }
@@ -162,30 +182,27 @@ struct Panel {
   // key.
   void scores(const Real* keys_at, int64_t step, const Real* queries, int64_t key, int64_t keys, bool masked,
               const Allowed* allowed, int64_t first, Real* to, int64_t ld, F (&top)[N], Real* slope) const {
-    if (plain() && !allowed) {
-      if (masked)
-        products<true>(keys_at, step, queries, key, keys, to, ld, top);
+    if (p.modifiers == 0 && !p.bias.data) {
+      if (allowed)
+        products<true, true>(keys_at, step, queries, key, keys, allowed, first, to, ld, top);
+      else if (masked)
+        products<true, false>(keys_at, step, queries, key, keys, allowed, first, to, ld, top);
       else
-        products<false>(keys_at, step, queries, key, keys, to, ld, top);
+        products<false, false>(keys_at, step, queries, key, keys, allowed, first, to, ld, top);
       return;
     }
     F unused[N];
     for (int j = 0; j < N; ++j) unused[j] = all(kLowest);
-    if (plain()) {
-      if (masked)
-        products<true>(keys_at, step, queries, key, keys, to, ld, unused);
-      else
-        products<false>(keys_at, step, queries, key, keys, to, ld, unused);
-      hide(*allowed, first, keys, to, ld, top);
-      return;
-    }
-    products<false>(keys_at, step, queries, key, keys, to, ld, unused);
+    products<false, false>(keys_at, step, queries, key, keys, nullptr, 0, to, ld, unused);
     for (int64_t k = 0; k < keys && slope; ++k)
       for (int j = 0; j < N; ++j) store(slope + k * ld + j * W, all(Real(1)));
-    for (int n = 0; n < p.modifiers; ++n) modify(p.modifier[n], key, keys, to, ld, slope);
-    if (p.bias.data) add_bias(key, keys, to, ld);
-    hide_by_interval(key, keys, to, ld, allowed ? unused : top);
-    if (allowed) hide(*allowed, first, keys, to, ld, top);
+    for (int n = 0; n < p.modifiers; ++n) {
+      const Modifier& m = p.modifier[n];
+      if (m.kind == ModifierKind::softcap) softcap(m, keys, to, ld, slope);
+      if (m.kind == ModifierKind::alibi) alibi(m, key, keys, to, ld);
+      if (m.kind == ModifierKind::relative_bias) relative_bias(m, key, keys, to, ld);
+    }
+    finish(key, keys, masked, allowed, first, to, ld, top);
   }
 
   // What dropout multiplies weights by: 0, or kept_factor. `to` is laid out as scores are.
