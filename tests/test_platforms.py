@@ -12,7 +12,7 @@ import pytest
 
 from attendax import attention, explain, masks, scores, spec
 from attendax import explanation as explaining
-from attendax.kernels import primitives
+from attendax.kernels import native, primitives
 from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits
 
@@ -163,6 +163,7 @@ def test_second_derivatives_as_on_a_cpu(kind, request):
 def test_explain_says_what_was_not_measured(monkeypatch):
     x = jax.ShapeDtypeStruct((1, 2, 4096, 64), jnp.float32)
     monkeypatch.setattr(explaining, "default_platform", lambda: "cuda")
+    monkeypatch.setattr(native, "library", lambda: native.Library("", "not for CUDA"))
     explained = explain(x, x, x)
     assert explained.tile == (2, 1024, 1024)
     assert "not yet measured on this device" in explained.reason

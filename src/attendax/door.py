@@ -62,8 +62,9 @@ def attention(
         dropout_rate: in [0, 1] (L10).
         dropout_rng: a random key, where the rate is above 0.
         return_lse: whether to return the log-sum-exp of the scores, too (L9).
-        implementation: "blockwise", in tiles; "dense", which builds all T x S scores; or "cudnn", for some calls on an
-            NVIDIA GPU. None: "blockwise", on every platform. ``explain`` says whether "cudnn" could run the call.
+        implementation: "native", a kernel of C++ for CPUs; "blockwise", tiles of JAX for every platform; "dense", which
+            builds all T x S scores; or "cudnn", for some calls on an NVIDIA GPU. None: "native" where the library is
+            there and takes the call, else "blockwise". ``explain`` says which, and why not the others.
 
     Returns:
         out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
@@ -72,7 +73,8 @@ def attention(
     Raises:
         TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
         ValueError: a rank, a size or an option is out of bounds.
-        NotImplementedError: an implementation that this version lacks, or "cudnn" for a call that it cannot take.
+        NotImplementedError: an implementation that this version lacks, or "native" or "cudnn" for a call that it cannot
+            take.
 
     Example:
         >>> import jax.numpy as jnp

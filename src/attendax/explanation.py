@@ -10,19 +10,22 @@ import numpy as np
 
 from attendax.checks import is_traced, knows_keywords
 from attendax.door import attention
-from attendax.kernels import cudnn
+from attendax.kernels import cudnn, native
 from attendax.kernels.backends import NOT_HERE, default_platform, on
 from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles, partition_of
 from attendax.kernels.blockwise.tiles import Grid
-from attendax.kernels.call import checked_call
+from attendax.kernels.call import Call, checked_call
+from attendax.kernels.native import counting
 from attendax.kernels.operands import Operands, Plan, takes_arrays
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 from attendax.sharding.layout import Layout, choice_for, layout_of
 from attendax.sharding.strategy import Choice
 
-BY_DEFAULT = "the default on every platform; memory O(T + S)"
-UNMEASURED = "the default on every platform, in tiles of sizes not yet measured on this device; memory O(T + S)"
+BY_DEFAULT = "the default where 'native' is not possible; memory O(T + S)"
+UNMEASURED = "the default on this platform, in tiles of sizes not yet measured on this device; memory O(T + S)"
+NAMES = ("head", "heads"), ("query", "queries"), ("key", "keys")
+DENSE = "asked for; it builds all T x S scores"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +33,12 @@ class Explanation:
     """How a call of ``attention`` runs. It prints well.
 
     Attributes:
-        implementation: "blockwise", "dense" or "cudnn".
+        implementation: "native", "blockwise", "dense" or "cudnn".
         reason: why this one.
         tile: query heads, queries and keys of a tile; None for "dense" and "cudnn".
         tiles: how many tiles are "open" (all pairs allowed), "masked" and "skipped"; None where that depends on arrays
-            whose values are not known, or there are no tiles. Of a window or a band only those that are visited count.
+            whose values are not known, or there are no tiles. Of a window or a band in "blockwise" only those that are
+            visited count.
         flops: of the two products of the forward that will run; at most so many where ``tiles`` is None. For cuDNN
             those of all T x S pairs, as nobody can say what it skips.
         flops_skipped: those of all T x S pairs, less ``flops``.
@@ -43,6 +47,7 @@ class Explanation:
         devices: where arrays lie on Explicit mesh axes, over how many devices "batch", "heads", "queries" and "keys"
             are divided; else None. Tiles and FLOPs are those of the whole call.
         across: where keys are divided, by which strategy, why, and what a device receives; else None.
+        thread_bytes: of "native", scratch memory of each thread, at most so much; it is not XLA's. None for the others.
     """
 
     implementation: str
@@ -55,12 +60,13 @@ class Explanation:
     impossible: dict[str, str]
     devices: dict[str, int] | None = None
     across: Choice | None = None
+    thread_bytes: int | None = None
 
     def __str__(self) -> str:
         lines = [f"attention by {self.implementation!r}: {self.reason}"]
         if self.tile:
-            heads, rows, columns = self.tile
-            lines.append(f"  tile         {heads} heads x {rows} queries x {columns} keys")
+            sizes = (f"{n} {one if n == 1 else more}" for n, (one, more) in zip(self.tile, NAMES, strict=True))
+            lines.append(f"  tile         {' x '.join(sizes)}")
             shown = "known when it runs, from the values of the mask"
             if self.tiles:
                 shown = ", ".join(f"{count} {kind}" for kind, count in self.tiles.items())
@@ -70,6 +76,8 @@ class Explanation:
         share = f" ({self.flops / total:.1%} of all)" if self.flops_skipped else ""
         lines.append(f"  FLOPs        {most}{self.flops:,}{share}, {self.flops_skipped:,} skipped")
         lines.append(f"  temporaries  {self.temporary_bytes:,} bytes")
+        if self.thread_bytes is not None:
+            lines.append(f"  scratch      less than {self.thread_bytes / 2**20:g} MiB more for each thread")
         if self.devices:
             shown = ", ".join(f"{name} by {count}" for name, count in self.devices.items() if count > 1)
             lines.append(f"  devices      {shown or 'nothing is divided'}")
@@ -110,8 +118,8 @@ def explain(
         >>> from attendax import masks
         >>> x = jax.ShapeDtypeStruct((1, 4, 4096, 64), jnp.float32)
         >>> explanation = explain(x, x, x, mask=masks.causal())
-        >>> explanation.implementation, explanation.flops_skipped > 0
-        ('blockwise', True)
+        >>> explanation.implementation in ("native", "blockwise"), explanation.flops_skipped > 0
+        (True, True)
     """
     if isinstance(mask, Mask) and _is_known(mask):
         mask.check(query.shape[-2], key.shape[-2])
@@ -140,22 +148,33 @@ def explain(
         return attention(query, key, value, **options)
 
     operands = jax.eval_shape(settle, shapes)
-    memory: Any = jax.jit(attend).lower(shapes).compile().memory_analysis()
-    wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
-    pairs = math.prod(operands.query.shape[:-1]) * key.shape[-2]
-    others = {} if implementation == "cudnn" else {"cudnn": cudnn.verdict(operands, plans[0])}
-    rest = memory.temp_size_in_bytes, others | NOT_HERE, *shares[0]
-    if implementation == "cudnn" and pairs:
-        return Explanation("cudnn", cudnn.ASKED_FOR, None, None, wide * pairs, 0, *rest)
-    if implementation == "dense" or pairs == 0:
-        reason = "asked for; it builds all T x S scores" if pairs else "there are no scores"
-        return Explanation(implementation or plans[0].backend, reason, None, None, wide * pairs, 0, *rest)
+    lowered = jax.jit(attend).lower(shapes)
+    memory: Any = lowered.compile().memory_analysis()
     plan = on(plans[0], default_platform())
-    tile, tiles, done = _work(mask, operands, plan)
-    reason = "asked for" if implementation else BY_DEFAULT if plan.platform == "cpu" else UNMEASURED
-    return Explanation(
-        implementation or plans[0].backend, reason, tile, tiles, wide * done, wide * max(0, pairs - done), *rest
-    )
+    runs = "native" if native.TARGETS[0] in lowered.as_text() else implementation or "blockwise"
+    others = {} if runs == "cudnn" else {"cudnn": cudnn.verdict(operands, plans[0])}
+    others |= {} if runs == "native" else {"native": native.verdict(operands, plan, implementation)}
+    found = _explanation(runs, implementation, mask, Call(operands, plan))
+    devices, across = shares[0]
+    rest: dict[str, Any] = {"impossible": others | NOT_HERE, "devices": devices, "across": across}
+    return dataclasses.replace(found, temporary_bytes=memory.temp_size_in_bytes, **rest)
+
+
+def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, call: Call) -> Explanation:
+    """The tiles and FLOPs of a call that ``runs`` by some backend; of the user's own mask the values may be known."""
+    operands, plan = call
+    query, key, value = operands[:3]
+    wide = 2 * (query.shape[-1] + value.shape[-1])  # FLOPs of a pair
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    if runs == "cudnn" or runs == "dense" or pairs == 0:
+        reason = "there are no scores" if pairs == 0 else cudnn.ASKED_FOR if runs == "cudnn" else DENSE
+        return Explanation(runs, reason, None, None, wide * pairs, 0, 0, {})
+    default = native.BY_DEFAULT if runs == "native" else BY_DEFAULT if plan.platform == "cpu" else UNMEASURED
+    tile, tiles, done = (_native_work if runs == "native" else _work)(mask, operands, plan)
+    scratch = counting.scratch_bytes(operands) if runs == "native" else None
+    skipped = wide * max(0, pairs - done)
+    reason = "asked for" if asked else default
+    return Explanation(runs, reason, tile, tiles, wide * done, skipped, 0, {}, thread_bytes=scratch)
 
 
 def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -177,6 +196,17 @@ def _share(
     axes = {"batch": batch, "heads": layout.heads, "queries": layout.queries, "keys": layout.keys}
     counts = {name: math.prod(sizes[axis] for axis in each) for name, each in axes.items()}
     return counts, choice_for(operands, layout, sizes) if layout.keys else None
+
+
+def _native_work(
+    mask: Mask | ArrayLike | None, operands: Operands, plan: Plan
+) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
+    """The same as ``_work`` of the kernel of a CPU."""
+    tile, rank = counting.tile_of(operands), operands.query.ndim
+    if mask is not None and not _is_known(mask):
+        return tile, None, math.prod(operands.query.shape[:-1]) * operands.key.shape[-2]
+    known = None if mask is None else jax.tree.map(np.asarray, _in_rank(mask, rank))
+    return tile, *counting.tiles_of(operands, known)
 
 
 def _work(
@@ -202,12 +232,14 @@ def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:
     """How many tiles of each kind there are, where the mask is known."""
     if mask is not None and not _is_known(mask):
         return None
-    if mask is not None:
-        mask = (mask if isinstance(mask, Mask) else Mask("dense", (jnp.asarray(mask),))).of_rank(grid.rank)
-    kinds = np.asarray(kinds_of_tiles(mask, grid))
+    kinds = np.asarray(kinds_of_tiles(None if mask is None else _in_rank(mask, grid.rank), grid))
     repeated = grid.chunks // kinds.shape[0]
     names = {"open": FULL, "masked": PARTIAL, "skipped": EMPTY}
     return {name: int((kinds == kind).sum()) * repeated for name, kind in names.items()}
+
+
+def _in_rank(mask: Mask | ArrayLike, rank: int) -> Mask:
+    return (mask if isinstance(mask, Mask) else Mask("dense", (jnp.asarray(mask),))).of_rank(rank)
 
 
 def _is_known(mask: Mask | ArrayLike) -> bool:

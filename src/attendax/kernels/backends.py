@@ -1,7 +1,7 @@
 """The backends, by the names that ``implementation`` takes: a new one is a row of ``BACKENDS``.
 
-A backend is a module with the functions of ``Directions``, and how large the tiles are that they work in. ``tangent`` is
-linear in ``tangents`` and ``cotangent`` in ``grads``, and each is the transpose of the other.
+A backend is a module with the functions of ``Directions``, and how large the tiles are that they work in. ``tangent``
+is linear in ``tangents`` and ``cotangent`` in ``grads``, and each is the transpose of the other.
 
 The platform of a program, and its number of devices, are known only when it is lowered. There the plan is fitted to
 them, before anything is compiled.
@@ -59,7 +59,7 @@ def default() -> str:
 
 
 def settled(operands: Operands, plan: Plan) -> Plan:
-    """The plan of a program for its place: in tiles, if the kernel of a CPU was chosen, not asked for, and cannot take it.
+    """The plan of a program for its place: in tiles where the kernel of a CPU is the default and cannot take the call.
 
     Raises:
         NotImplementedError: it was asked for.

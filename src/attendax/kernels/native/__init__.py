@@ -1,7 +1,7 @@
 """Attention by a kernel of C++ on a CPU, called by XLA: forward and reverse mode (``csrc/``; docs/how-it-is-fast.md).
 
 Scores are computed block by block, as in the tiles of XLA, but in one pass, in registers, with threads that each take a
-block. The order in which a row is added up depends on nothing but what the row sees (L15). Tangents, and so every second
+block. The order in which a row is added up depends only on what the row sees (L15). Tangents, and so every second
 derivative, run in tiles, from their own forward: the row maxima of one path with the scores of the other would lose
 digits (L8).
 """
@@ -15,12 +15,13 @@ from attendax.checks import fail
 
 from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
 from . import program
+from .library import TARGETS as TARGETS
+from .library import Library as Library
 from .library import library as library
 from .library import status as status
 from .program import modifier_shape, program_of
 
-BLOCK, TILE = 64, 96  # queries of a block, keys of a tile (problem.h)
-BY_DEFAULT = "the default on a CPU; memory O(T + S), and less than 1 MiB a thread"
+BY_DEFAULT = "the default on a CPU; memory O(T + S)"
 
 
 def why_not(operands: Operands, plan: Plan) -> str:
@@ -43,6 +44,15 @@ def refuse(function: str, operands: Operands, plan: Plan) -> None:
     if reason := why_not(operands, plan):
         sentence = f"implementation 'native' does not take this call: {reason}."
         fail(NotImplementedError, function, sentence, advice="Leave implementation out: the tiles take every call.")
+
+
+def verdict(operands: Operands, plan: Plan, asked: str | None) -> str:
+    """The line of ``explain`` about the kernel, for a call that does not run in it."""
+    if reason := why_not(operands, plan):
+        return reason
+    if asked:
+        return f"eligible; {asked!r} was asked for"
+    return "there are no scores" if 0 in (*operands.query.shape, operands.key.shape[-2]) else "keys on several devices"
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
