@@ -6,6 +6,8 @@ derivative, run in tiles, from their own forward: the row maxima of one path wit
 digits (L8).
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ from .library import library as library
 from .library import status as status
 from .program import modifier_shape, program_of
 
+LONG = 1e8  # multiply-adds of both products: about half a millisecond
 BY_DEFAULT = "the default on a CPU; memory O(T + S)"
 
 
@@ -62,7 +65,14 @@ def forward(operands: Operands, plan: Plan) -> Results:
     widths = operands.value.shape[-1], 1, 1, 1
     types = [jax.ShapeDtypeStruct((*rows, width), dtype) for width in widths]
     call = jax.ffi.ffi_call("attendax_forward", types)
-    return Results(*call(*operands[:3], *found.arrays, ints=np.array(found.ints), floats=np.array(found.floats)))
+    return Results(
+        *call(
+            *operands[:3],
+            *_counted(found.arrays, operands, plan),
+            ints=np.array(found.ints),
+            floats=np.array(found.floats),
+        )
+    )
 
 
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
@@ -78,13 +88,28 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     types += [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     ints = [*found.ints, of_bias is not None, *(shape is not None for shape in asked)]
     call = jax.ffi.ffi_call("attendax_backward", types)
-    arrays = *operands[:3], *found.arrays, *(x.astype(dtype) for x in (*results[:3], *grads))
+    arrays = *operands[:3], *_counted(found.arrays, operands, plan), *(x.astype(dtype) for x in (*results[:3], *grads))
     got = call(*arrays, ints=np.array(ints, np.int64), floats=np.array(found.floats))
     shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
     leaves = operands.differentiable()
     used = [leaf for leaf, shape in zip(leaves, wanted, strict=True) if shape is not None]
     summed = [_summed(x, shape, len(plan.batch)) for x, shape in zip(got, shapes_wanted, strict=True) if shape]
     return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(summed, used, strict=True))
+
+
+def _counted(arrays: list[Array], operands: Operands, plan: Plan) -> list[Array]:
+    """The arrays of a call; in a long one the first, the scale, has a zero added that XLA must compute.
+
+    A program of less than a thousand operations runs on the thread that calls it. Until it ends, that thread hears no
+    Ctrl-C and prepares no other call. XLA counts no operation for a call of the library.
+    """
+    pairs = math.prod(plan.leading(operands)) * math.prod(operands.query.shape[-3:-1]) * operands.key.shape[-2]
+    if pairs * (operands.query.shape[-1] + operands.value.shape[-1]) < LONG or operands.query.size < 1024:
+        return arrays
+    some = operands.query.reshape(-1)[:1024]
+    bits = jax.lax.bitcast_convert_type(some, f"int{8 * some.dtype.itemsize}")
+    zero = jnp.sum(jnp.maximum(jnp.minimum(bits, 0), 0), dtype=bits.dtype)
+    return [arrays[0] + zero.astype(arrays[0].dtype), *arrays[1:]]
 
 
 def _wanted_of(part: object, shapes: list) -> tuple[int, ...] | None:
