@@ -320,6 +320,21 @@ int64_t helpers(const Pool& pool, const Problem& p) {
   return products < 4e5 ? 0 : pool.threads() - 1;
 }
 
+// Few blocks: each chunk of the keys of a block is a task.
+void in_chunks(const Pool& pool, const Problem& p, const Kernels& kernels, int64_t tasks, int64_t others) {
+  int64_t blocks = p.blocks(), chunks = p.key_chunks();
+  int64_t bytes = kernels.partial_bytes(p);
+  std::unique_ptr<char[]> sums(new char[bytes * tasks * chunks]);
+  auto at = [&](int64_t i, int64_t chunk) { return sums.get() + bytes * (i * chunks + chunk); };
+  share(pool, tasks * chunks, others, kernels.finish, [&](int64_t n) {
+    int64_t i = n / chunks, chunk = n % chunks;
+    kernels.forward_chunk(p, i / blocks / p.groups, i / blocks % p.groups, i % blocks, chunk, at(i, chunk));
+  });
+  share(pool, tasks, others, kernels.finish, [&](int64_t i) {
+    kernels.forward_join(p, i / blocks / p.groups, i / blocks % p.groups, i % blocks, at(i, 0));
+  });
+}
+
 void forward(XLA_FFI_CallFrame* frame, const Pool& pool) {
   Reader reader(frame);
   Problem p;
@@ -330,8 +345,12 @@ void forward(XLA_FFI_CallFrame* frame, const Pool& pool) {
   p.row_sum = reader.output().data;
   p.lse = reader.output().data;
   const Kernels& kernels = out.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
-  int64_t blocks = p.blocks();
-  share(pool, p.batch * p.groups * blocks, helpers(pool, p), kernels.finish, [&](int64_t i) {
+  int64_t blocks = p.blocks(), tasks = p.batch * p.groups * blocks, others = helpers(pool, p);
+  if (others && tasks < 2 * (others + 1) && p.key_chunks() > 1) {
+    in_chunks(pool, p, kernels, tasks, others);
+    return;
+  }
+  share(pool, tasks, others, kernels.finish, [&](int64_t i) {
     int64_t block = blocks - 1 - i % blocks;  // under a causal mask the last blocks take longest
     kernels.forward(p, i / blocks / p.groups, i / blocks % p.groups, block);
   });

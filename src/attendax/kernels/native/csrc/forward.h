@@ -214,102 +214,164 @@ bool all_finite(const Partial& part, int64_t V, int64_t padded) {
   return sum == 0;
 }
 
-// Returns false, and writes nothing, where something is not finite; where `careful`, it always writes. The fast path
-// cannot lose a NaN: weights, sums and products keep it, and a score that overflows is NaN. So the look at the results
-// is enough.
-bool forward_block(const Problem& p, const Block& block, int64_t group, bool careful) {
-  int64_t D = p.width, V = p.value_width, copied = kTileKeys * (D + V) + kBlockRows * D;
-  int64_t bytes = (D * kLd + 2 * kTileKeys * kPanel + copied + 2 * (D + V) + 8 * W) * int64_t(sizeof(Real)) +
-                  2 * Partial::bytes(V) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 2048;
-  arena.start(bytes);
-  Real* queries = arena.take<Real>(D * kLd);
-  Real* scores = arena.take<Real>(kTileKeys * kPanel);
-  Real* kept = arena.take<Real>(kTileKeys * kPanel);
-  Real* key_copy = arena.take<Real>(kTileKeys * D);
-  Real* value_copy = arena.take<Real>(kTileKeys * V);
-  Real* query_rows = arena.take<Real>(kBlockRows * D);
-  Real* lone_query = arena.take<Real>(rounded_up(D, W));
-  Real* lone_out = arena.take<Real>(rounded_up(V, W));
-  Allowed* stack = arena.take<Allowed>(kMaxMaskDepth);
-  Partial part = Partial::take(V), before = Partial::take(V);
+// A block at work. Where `careful`, what is not finite is looked for, and cleaned, before it is computed with.
+struct BlockForward {
+  const Problem& p;
+  const Block& block;
+  int64_t group;
+  bool careful, alone;
+  Real *queries, *scores, *kept, *key_copy, *value_copy, *query_rows, *lone_query, *lone_out;
+  Allowed* stack;
+  Partial part, next;
+  Span whole;
   uint8_t spoiled[kBlockRows] = {};
 
-  const Real* rows[kBlockRows];
-  for (int64_t r = 0; r < block.rows; ++r) {
-    int64_t at = offset_of(p, p.query, block.batch, block.head[r], block.query[r]);
-    rows[r] = static_cast<const Real*>(p.query.data) + at;
-    if (p.query.type == kOwnType && !careful) continue;
-    widen_row(p.query.data, p.query.type, at, 1, query_rows + r * D, D);
-    rows[r] = query_rows + r * D;
-    if (careful && !finite_row(rows[r], D)) {
-      spoiled[r] = 1;
-      memset(query_rows + r * D, 0, D * sizeof(Real));
-    }
+  BlockForward(const Problem& p, const Block& block, int64_t group, bool careful)
+      : p(p), block(block), group(group), careful(careful), whole(block, 0, block.rows) {
+    int64_t D = p.width, V = p.value_width, copied = kTileKeys * (D + V) + kBlockRows * D;
+    arena.start((D * kLd + 2 * kTileKeys * kPanel + copied + 2 * (D + V) + 8 * W) * int64_t(sizeof(Real)) +
+                2 * Partial::bytes(V) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 2048);
+    queries = arena.take<Real>(D * kLd);
+    scores = arena.take<Real>(kTileKeys * kPanel);
+    kept = arena.take<Real>(kTileKeys * kPanel);
+    key_copy = arena.take<Real>(kTileKeys * D);
+    value_copy = arena.take<Real>(kTileKeys * V);
+    query_rows = arena.take<Real>(kBlockRows * D);
+    lone_query = arena.take<Real>(rounded_up(D, W));
+    lone_out = arena.take<Real>(rounded_up(V, W));
+    stack = arena.take<Allowed>(kMaxMaskDepth);
+    part = Partial::take(V);
+    next = Partial::take(V);
+    bool simple = !p.modifiers && !p.bias.data && !p.mask_ops && !p.drops;
+    alone = simple && block.rows == 1 && D % W == 0 && V % W == 0;
+    load_queries();
   }
-  pack_transposed(rows, block.rows, D, Real(p.scale), queries);
-  bool alone = block.rows == 1 && D % W == 0 && V % W == 0 && !p.modifiers && !p.bias.data && !p.mask_ops && !p.drops;
-  Alone one{p, lone_query};
-  for (int64_t d = 0; d < D && alone; ++d) lone_query[d] = queries[d * kLd];
 
-  Forward work{p, block, queries, scores, kept};
-  Span whole(block, 0, block.rows);
-  int64_t chunk = -1;
-  bool merged = false;
-  auto begin_chunk = [&] {
-    part.clear(V, block.padded);
-    memset(lone_out, 0, rounded_up(V, W) * sizeof(Real));
-  };
-  auto end_chunk = [&] {
-    for (int64_t v = 0; v < V && alone; ++v) part.out[v * kLd] = lone_out[v];
-    if (merged) merge(before, part, V, block.padded);
-  };
-  begin_chunk();
-  for (int64_t tile = whole.begin / kTileKeys; tile * kTileKeys < whole.end; ++tile) {
-    int64_t key = most(tile * kTileKeys, whole.begin), keys = least((tile + 1) * kTileKeys, whole.end) - key;
-    int64_t this_chunk = key / kChunkKeys;
-    if (chunk >= 0 && this_chunk != chunk) {
-      end_chunk();
-      if (!merged) {
-        Partial first = part;
-        part = before;
-        before = first;
-        merged = true;
+  void load_queries() {
+    int64_t D = p.width;
+    const Real* rows[kBlockRows];
+    for (int64_t r = 0; r < block.rows; ++r) {
+      int64_t at = offset_of(p, p.query, block.batch, block.head[r], block.query[r]);
+      if (p.query.type == kOwnType && !careful) {
+        rows[r] = static_cast<const Real*>(p.query.data) + at;
+        continue;
       }
-      begin_chunk();
+      rows[r] = query_rows + r * D;
+      widen_row(p.query.data, p.query.type, at, 1, query_rows + r * D, D);
+      if (careful && !finite_row(rows[r], D)) {
+        spoiled[r] = 1;
+        memset(query_rows + r * D, 0, D * sizeof(Real));
+      }
     }
-    chunk = this_chunk;
+    pack_transposed(rows, block.rows, D, Real(p.scale), queries);
+    for (int64_t d = 0; d < D && alone; ++d) lone_query[d] = queries[d * kLd];
+  }
+
+  // Keys [key, key + keys) of one tile.
+  void tile(int64_t key, int64_t keys, Partial& to) {
     uint8_t bad[kTileKeys] = {};
     KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, careful, key_copy, value_copy, bad);
     Allowed* allowed = nullptr;
     if (p.mask_ops) {
       allow(p, block, key, keys, stack);
       Seen seen = seen_in(stack[0], 0, keys, 0, block.padded);
-      if (seen == Seen::none) continue;
+      if (seen == Seen::none) return;
       allowed = seen == Seen::some ? stack : nullptr;
     }
     if (careful) note_spoiled(p, block, key, keys, bad, allowed, spoiled);
     if (alone) {
-      one.tile(from, keys, scores, part.top[0], part.sum[0], lone_out);
-      continue;
+      Alone{p, lone_query}.tile(from, keys, scores, to.top[0], to.sum[0], lone_out);
+      return;
     }
+    Forward work{p, block, queries, scores, kept};
     for (int64_t row = 0; row < block.padded; row += kPanel) {
       if (row + W < block.padded)
-        work.panel<2>(row, from, key, keys, allowed, part);
+        work.panel<2>(row, from, key, keys, allowed, to);
       else
-        work.panel<1>(row, from, key, keys, allowed, part);
+        work.panel<1>(row, from, key, keys, allowed, to);
     }
   }
-  end_chunk();
-  const Partial& result = merged ? before : part;
-  if (!careful && !all_finite(result, V, block.padded)) return false;
-  write_results(p, block, result, spoiled);
-  return true;
+
+  // The sums over a chunk of the keys.
+  void chunk(int64_t number, Partial& to) {
+    int64_t begin = most(number * kChunkKeys, whole.begin), end = least((number + 1) * kChunkKeys, whole.end);
+    to.clear(p.value_width, block.padded);
+    memset(lone_out, 0, rounded_up(p.value_width, W) * sizeof(Real));
+    for (int64_t at = begin / kTileKeys; begin < end && at * kTileKeys < end; ++at) {
+      int64_t key = most(at * kTileKeys, begin);
+      tile(key, least((at + 1) * kTileKeys, end) - key, to);
+    }
+    for (int64_t v = 0; v < p.value_width && alone; ++v) to.out[v * kLd] = lone_out[v];
+  }
+
+  // The sums over all keys.
+  void all_chunks() {
+    int64_t first = whole.end ? whole.begin / kChunkKeys : 0, last = (whole.end + kChunkKeys - 1) / kChunkKeys;
+    chunk(first, part);
+    for (int64_t number = first + 1; number < last; ++number) {
+      chunk(number, next);
+      merge(part, next, p.value_width, block.padded);
+    }
+  }
+
+  // Writes the results, unless something is not finite and was not looked for. The fast path cannot lose a NaN:
+  // weights, sums and products keep it, and a score that overflows is NaN. So this look at the sums is enough.
+  bool write() {
+    if (!careful && !all_finite(part, p.value_width, block.padded)) return false;
+    write_results(p, block, part, spoiled);
+    return true;
+  }
+};
+
+Block block_of(const Problem& p, int64_t batch, int64_t group, int64_t index) {
+  return Block(p, batch, group, index / p.blocks_of_run(), index % p.blocks_of_run());
+}
+
+void forward_carefully(const Problem& p, const Block& block, int64_t group) {
+  BlockForward work(p, block, group, true);
+  work.all_chunks();
+  work.write();
 }
 
 void forward(const Problem& p, int64_t batch, int64_t group, int64_t index) {
   NoDenormals denormals;
-  Block block(p, batch, group, index / p.blocks_of_run(), index % p.blocks_of_run());
-  if (!forward_block(p, block, group, false)) forward_block(p, block, group, true);
+  Block block = block_of(p, batch, group, index);
+  BlockForward work(p, block, group, false);
+  work.all_chunks();
+  if (!work.write()) forward_carefully(p, block, group);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Where blocks are few, several threads take the chunks of one; then the sums are merged as one thread would merge them
+
+int64_t partial_bytes(const Problem& p) { return (p.value_width + 2) * kBlockRows * int64_t(sizeof(Real)); }
+
+void forward_chunk(const Problem& p, int64_t batch, int64_t group, int64_t index, int64_t number, void* to) {
+  NoDenormals denormals;
+  Block block = block_of(p, batch, group, index);
+  BlockForward work(p, block, group, false);
+  work.chunk(number, work.part);
+  Real* at = static_cast<Real*>(to);
+  memcpy(at, work.part.top, kBlockRows * sizeof(Real));
+  memcpy(at + kBlockRows, work.part.sum, kBlockRows * sizeof(Real));
+  for (int64_t v = 0; v < p.value_width; ++v)
+    memcpy(at + (v + 2) * kBlockRows, work.part.out + v * kLd, block.padded * sizeof(Real));
+}
+
+void forward_join(const Problem& p, int64_t batch, int64_t group, int64_t index, const void* from) {
+  NoDenormals denormals;
+  Block block = block_of(p, batch, group, index);
+  BlockForward work(p, block, group, false);
+  for (int64_t number = 0; number < p.key_chunks(); ++number) {
+    Partial& to = number ? work.next : work.part;
+    const Real* at = static_cast<const Real*>(from) + number * (p.value_width + 2) * kBlockRows;
+    memcpy(to.top, at, kBlockRows * sizeof(Real));
+    memcpy(to.sum, at + kBlockRows, kBlockRows * sizeof(Real));
+    for (int64_t v = 0; v < p.value_width; ++v)
+      memcpy(to.out + v * kLd, at + (v + 2) * kBlockRows, block.padded * sizeof(Real));
+    if (number) merge(work.part, work.next, p.value_width, block.padded);
+  }
+  if (!work.write()) forward_carefully(p, block, group);
 }
 
 }  // namespace

@@ -15,8 +15,14 @@
 namespace attendax {
 
 extern const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT);
-const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT) = {ATTENDAX_TEXT(ATTENDAX_ISA), ATTENDAX_UNIT::forward,
-                                                       ATTENDAX_UNIT::backward,
-                                                       [] { ATTENDAX_UNIT::arena.give_back(); }};
+const Kernels ATTENDAX_JOIN(kernels, ATTENDAX_UNIT) = {
+    ATTENDAX_TEXT(ATTENDAX_ISA),
+    ATTENDAX_UNIT::forward,
+    ATTENDAX_UNIT::forward_chunk,
+    ATTENDAX_UNIT::forward_join,
+    ATTENDAX_UNIT::partial_bytes,
+    ATTENDAX_UNIT::backward,
+    [] { ATTENDAX_UNIT::arena.give_back(); },
+};
 
 }  // namespace attendax

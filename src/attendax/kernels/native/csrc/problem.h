@@ -84,6 +84,7 @@ struct Problem {
   int64_t blocks_of_chunk() const { return kChunkQueries / kBlockRows; }
   int64_t chunks_of_run() const { return (blocks_of_run() + blocks_of_chunk() - 1) / blocks_of_chunk(); }
   int64_t chunks() const { return runs() * chunks_of_run(); }
+  int64_t key_chunks() const { return (keys + kChunkKeys - 1) / kChunkKeys; }
   int64_t supers() const { return (keys + kSuperKeys - 1) / kSuperKeys; }
 };
 
@@ -99,6 +100,10 @@ struct Turns {
 struct Kernels {
   const char* name;
   void (*forward)(const Problem&, int64_t batch, int64_t group, int64_t block);
+  // The same in two steps: the sums of one chunk of the keys, of partial_bytes, and the results from those of all.
+  void (*forward_chunk)(const Problem&, int64_t batch, int64_t group, int64_t block, int64_t chunk, void* to);
+  void (*forward_join)(const Problem&, int64_t batch, int64_t group, int64_t block, const void* from);
+  int64_t (*partial_bytes)(const Problem&);
   void (*backward)(const Problem&, int64_t batch, int64_t group, int64_t chunk, const Turns&);
   void (*finish)();  // of a thread, at the end of a call: large scratch memory is given back
 };
