@@ -31,7 +31,7 @@ def test_every_part_of_the_package_is_named():
         if path.name in SAID_ONCE | {"__pycache__"} or path.name.startswith("."):
             continue
         assert path.name in text, path.name
-    for room in ("kernels", "kernels/blockwise", "sharding"):
+    for room in ("kernels", "kernels/blockwise", "kernels/native", "sharding"):
         for path in sorted((package / room).glob("*.py")):
             assert path.name in SAID_ONCE or path.name in text, f"{room}/{path.name}"
 
