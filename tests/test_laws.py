@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attendax
 from attendax import masks, ops, scores, spec
 from attendax.conformance import directional_difference
 from blockwise import Tiny, Whole
@@ -24,6 +25,7 @@ IMPLEMENTATIONS = {
     "ops": compiled(ops.attention),
     "blockwise": compiled(Whole.attention),
     "tiny tiles": compiled(Tiny.attention),
+    "default": compiled(attendax.attention),
 }
 every_implementation = pytest.mark.parametrize("attention", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
 
@@ -51,6 +53,7 @@ GRADIENTS = {
     "ops": gradients_of(ops.attention),
     "blockwise": gradients_of(Whole.attention),
     "tiny tiles": gradients_of(Tiny.attention),
+    "default": gradients_of(attendax.attention),
 }
 every_gradient = pytest.mark.parametrize("gradients", GRADIENTS.values(), ids=GRADIENTS.keys())
 
@@ -146,7 +149,7 @@ def test_l6_masked_poison_changes_no_bit_backward(gradients, name, poison, rng):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("poison", NOT_FINITE[:2])
-@pytest.mark.parametrize("twin", [ops, Whole, Tiny])
+@pytest.mark.parametrize("twin", [ops, Whole, Tiny, attendax])
 def test_l6_masked_bias(twin, poison, rng):
     """Poison in the bias under the mask: forward, and all gradients, the one of the bias included."""
     query, key, value = qkv(rng)
@@ -183,7 +186,7 @@ def test_l6_the_future_cannot_matter(which, twin, rng):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-@pytest.mark.parametrize("twin", ["spec", "blockwise", "tiny tiles"])
+@pytest.mark.parametrize("twin", ["spec", "blockwise", "tiny tiles", "default"])
 def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
     """Where the cotangent of the one query that sees a NaN is 0, every other gradient keeps its bits.
 
@@ -198,7 +201,7 @@ def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["query", "key", "value"])
-@pytest.mark.parametrize("twin", [Whole, Tiny])
+@pytest.mark.parametrize("twin", [Whole, Tiny, attendax])
 def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng):
     """The same with lse as an output, whose gradient is 0 there, too."""
     arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
