@@ -260,7 +260,7 @@ class Draw:
             "scale": self.one(*[None] * 6, 0.0, -0.7, 1, 25.0),
             "dropout": self.one(*[0.0] * 20, 0.1, 0.5, 1.0),
             "lse": self.one("", "", "", "sum", "square", "alone"),
-            "implementation": self.one(*[None] * 8, "blockwise", "dense"),
+            "implementation": self.one(*[None] * 7, "native", "native", "blockwise", "dense"),
         }
 
     def case(self) -> Case:

@@ -22,7 +22,9 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from . import data, poison, reference
+import attendax
+
+from . import data, paths, poison, reference
 from .case import JACOBIANS, SECOND, Case
 from .program import Program
 from .rounding import EXACT, Rounding
@@ -54,10 +56,12 @@ def judge(attention: Callable, case: Case, program: Program | None = None) -> Ve
         arrays = data.leaves(case)
         moves = data.directions(case, arrays)
         try:
-            program = program or Program(attention, case, arrays)
+            is_new, program = program is None, program or Program(attention, case, arrays)
             got = program(arrays, moves)
             again = program(arrays, moves)
             findings = poisoned(program, case, arrays, moves) if case.poison else []
+            if is_new and attention is attendax.attention:
+                findings += on_both_paths(attention, program, case, arrays, moves, got)
         except NotImplementedError as error:
             return Verdict([], refused=str(error).partition("\n")[0])
         except Exception as error:
@@ -69,6 +73,19 @@ def judge(attention: Callable, case: Case, program: Program | None = None) -> Ve
             findings.append(Finding("L15", "other bits at the second run"))
         numbers, error = compare(case, arrays, moves, got)
         return Verdict(findings + numbers, error, program=program)
+
+
+def on_both_paths(
+    attention: Callable, program: Program, case: Case, arrays: Any, moves: Any, got: Any
+) -> list[Finding]:
+    """Hold rows to the bit on the native path (L15), and what tiles find against the definition and the native path."""
+    findings = [Finding("L15 rows", what) for what in paths.other_rows(attention, case, arrays, got)]
+    if tiles := paths.in_tiles(attention, case, arrays):
+        numbers, _ = compare(case, arrays, moves, tiles(arrays, moves))
+        findings += [finding._replace(what=f"in tiles: {finding.what}") for finding in numbers]
+        told = paths.other_not_finite(program, tiles, case, arrays, moves)
+        findings += [Finding("L6 paths", what) for what in told]
+    return findings
 
 
 def same_bits(one: Any, other: Any) -> bool:
