@@ -34,9 +34,10 @@ SIZES = {
     "one more": Sizes(1, 4, 2, 65, 97, 33, 19),
     "a folded group": Sizes(2, 4, 1, 3, 300, 16, 8),
     "two chunks of queries": Sizes(1, 2, 2, 513, 961, 8, 8),
-    "two chunks of keys": Sizes(1, 2, 1, 130, 1921, 8, 5),
+    "two chunks of keys": Sizes(1, 2, 1, 130, 1921, 9, 5),
     "one query, few keys": Sizes(1, 2, 2, 1, 96, 16, 16),
     "one query, many keys": Sizes(2, 2, 2, 1, 2500, 64, 64),
+    "one query alone": Sizes(1, 1, 1, 1, 4000, 64, 64),
 }
 
 
@@ -68,6 +69,7 @@ MASKS = {
     "segments or causal": lambda z: masks.segments(_ids(z, z.T), _ids(z, z.S)) | masks.causal(3),
     "dense": lambda z: masks.dense(_random(z, z.B, z.N, z.T, z.S)),
     "dense for all heads": lambda z: masks.dense(_random(z, z.B, 1, z.T, z.S)) & masks.causal(z.S // 2),
+    "dense in a window": lambda z: masks.dense(_random(z, z.T, z.S)) & masks.window(5, 2, z.S // 2),
     "dense for all keys": lambda z: masks.dense(_random(z, z.T, 1)),
     "not dense": lambda z: ~masks.dense(_random(z, z.T, z.S)) & masks.window(None, 40, 5),
     "not causal, or a window": lambda z: ~masks.causal(2) | (masks.window(1, 0) & ~masks.padding(z.S // 2)),
@@ -88,6 +90,7 @@ BIASES = {
     "bias for all heads": lambda z: (z.B, 1, z.T, z.S),
     "bias of rank 2": lambda z: (z.T, z.S),
     "bias of keys": lambda z: (z.B, 1, 1, z.S),
+    "bias of heads and keys": lambda z: (z.N, 1, z.S),
     "bias of queries": lambda z: (1, z.N, z.T, 1),
     "bias of heads": lambda z: (z.N, 1, 1),
 }

@@ -11,6 +11,8 @@ import pytest
 from attendax import attention, masks, scores, spec
 from native_calls import (
     BIASES,
+    MASKS,
+    MODIFIERS,
     OPTIONS,
     SIZES,
     Sizes,
@@ -90,13 +92,31 @@ def test_l8_a_wide_bias_keeps_its_digits():
     np.testing.assert_allclose(np.asarray(native(zeros, zeros, value, bias=bias), float), np.tanh(2.0**-13), rtol=1e-2)
 
 
-@pytest.mark.parametrize("name", BIASES)
-def test_the_gradient_of_a_bias_in_float32(name):
-    z = Sizes(2, 4, 2, 70, 200, 8, 8)
+@pytest.mark.sample(14)
+@pytest.mark.parametrize("name", [*BIASES, *MODIFIERS, *MASKS])
+def test_results_and_gradients_in_float32(name):
+    z = Sizes(2, 4, 2, 70, 200, 8, 20)
     given, found, chosen = arrays(z, np.float32), cotangents(z, np.float32), options(name, z)
     wanted = right(given, found, **chosen)
-    chosen["bias"] = chosen["bias"].astype(np.float32)
-    assert_near(run(given, found, **chosen), wanted, 5e-6, name)
+    low = {k: jax.tree.map(in_float32, x) if k in ("bias", "score_mod") else x for k, x in chosen.items()}
+    assert_near(run(given, found, **low), wanted, 5e-6, name)
+
+
+def in_float32(x):
+    return x.astype(np.float32) if x.dtype == np.float64 else x
+
+
+def test_l1_leading_axes():
+    """Two of them, of several entries each: as one, and with operands that vmap shares along one of them."""
+    given = arrays(Sizes(6, 4, 2, 20, 100, 8, 8))
+    lengths = np.arange(6, dtype=np.int32) * 17
+    wanted = np.asarray(native(*given, mask=masks.padding(lengths)))
+    two = [x.reshape(2, 3, *x.shape[1:]) for x in given]
+    got = native(*two, mask=masks.padding(lengths.reshape(2, 3)))
+    np.testing.assert_array_equal(np.asarray(got).reshape(wanted.shape), wanted)
+    got = jax.vmap(native, (1, None, 0), out_axes=1)(two[0], two[1][:, 0], two[2].swapaxes(0, 1))
+    for k in range(3):
+        np.testing.assert_array_equal(np.asarray(got)[:, k], native(two[0][:, k], two[1][:, 0], two[2][:, k]))
 
 
 def test_l10_dropout_keeps_what_the_specification_keeps():
@@ -129,6 +149,28 @@ def test_l7_the_lowest_bias_does_not_let_the_future_in():
     out = np.asarray(native(query, key, value, bias=bias, mask=masks.causal()))
     past = np.cumsum(value.astype(np.float64), axis=-2) / np.arange(1, 101)[:, None]
     np.testing.assert_allclose(out, past, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_l7_the_lowest_bias_beside_large_scores(dtype):
+    """A sum below the range stays at its end, above what is forbidden: the past is seen, the future is not."""
+    rng = np.random.default_rng(2)
+    large = 1e16 if dtype == np.float32 else 1e148
+    query, key = (abs(large * rng.normal(size=(1, 2, 100, 16))).astype(dtype) for _ in range(2))
+    value = rng.normal(size=(1, 2, 100, 16)).astype(dtype)
+    bias = np.full((100, 100), np.finfo(dtype).min)
+    out = np.asarray(native(query, -key, value, bias=bias, mask=masks.causal()))
+    past = np.cumsum(value.astype(np.float64), axis=-2) / np.arange(1, 101)[:, None]
+    np.testing.assert_allclose(out, past, atol=1e-5)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_l7_what_overflows_in_a_score_is_not_finite(sign):
+    query, key, value = arrays(Sizes(1, 2, 2, 70, 100, 8, 8), np.float32)
+    query[0, 1, 3], key[0, 1, 50] = 1e25, sign * 1e25
+    out = np.asarray(native(query, key, value))
+    assert np.isnan(out[0, 1, 3]).all()
+    assert np.isnan(out).any(-1).sum() == 1
 
 
 def test_l8_float16_of_300_does_not_overflow():
