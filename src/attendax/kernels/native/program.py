@@ -72,7 +72,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
         (plan.reversible, "a derivative of a derivative"),
         (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
         (max(key.shape[-1], value.shape[-1]) > WIDEST, f"a width above {WIDEST}"),
-        (caps > 1 or len(modifiers) > MOST_MODIFIERS, "several softcaps"),
+        (caps > 1 or len(modifiers) > MOST_MODIFIERS, f"several softcaps, or more than {MOST_MODIFIERS} modifiers"),
         (any(not _is_narrow(x) for part in modifiers for x in part.arrays[1:]), "an offset of more than 32 bits"),
         (_is_long(mask), "a mask of many parts"),
     )

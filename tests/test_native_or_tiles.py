@@ -1,0 +1,101 @@
+"""docs/how-it-is-fast.md has each reason why a call runs in tiles, and the sizes of the native kernel."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from attendax import explain, masks, scores
+from attendax.kernels import native
+from attendax.kernels.native import counting, program
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/how-it-is-fast.md").read_text("utf-8")
+SECTION = PAGE.split("## The native kernel\n")[1].split("\n## ")[0]
+ROWS = re.findall(r"^\| ((?!in tiles|---).+?) \| .+ \|$", SECTION.split("<!-- reasons -->")[1], re.MULTILINE)
+
+
+def pattern(node):
+    """What a reason looks like: its words, and anything where numbers and names are filled in."""
+    if isinstance(node, ast.Constant):
+        return re.escape(node.value)
+    return "".join(re.escape(x.value) if isinstance(x, ast.Constant) else ".+" for x in node.values)
+
+
+def reasons():
+    """Those in the source of the two functions, in their order."""
+    found = []
+    for function in (native.why_not, program.why_not):
+        for node in ast.walk(ast.parse(inspect.getsource(function))):
+            told = node.value if isinstance(node, ast.Return) else None
+            if isinstance(node, ast.Tuple) and len(node.elts) == 2:  # whether it holds, and the reason
+                told = node.elts[1]
+            if isinstance(told, ast.JoinedStr) or (isinstance(told, ast.Constant) and isinstance(told.value, str)):
+                found.append(pattern(told))
+    return found
+
+
+def test_each_reason_has_a_row_and_each_row_is_a_reason():
+    assert len(reasons()) == 16
+    assert [row for row in ROWS if not any(re.fullmatch(reason, row) for reason in reasons())] == []
+    for reason in reasons():
+        assert sum(bool(re.fullmatch(reason, row)) for row in ROWS) == 1, reason
+
+
+MANY = masks.causal()
+for _ in range(5):
+    MANY = MANY | ~MANY  # more than twice as many steps
+CALLS = {  # calls on one device, and their row
+    "a function of a user": {"score_mod": scores.from_function(lambda s, at: 2 * s)},
+    "a bias of float64 beside narrower queries": {"bias": np.zeros((4, 5))},
+    "several softcaps, or more than 6 modifiers": {"score_mod": scores.compose(*[scores.softcap(2.0)] * 2)},
+    "a mask of many parts": {"mask": MANY},
+}
+
+
+@pytest.mark.skipif(not native.library().isa, reason=native.status())
+@pytest.mark.parametrize("reason", CALLS)
+def test_explain_says_it(reason):
+    assert reason in ROWS
+    query, key = np.zeros((1, 2, 4, 8), np.float32), np.zeros((1, 2, 5, 8), np.float32)
+    explained = explain(query, key, key, **CALLS[reason])
+    assert (explained.implementation, explained.impossible["native"]) == ("blockwise", reason)
+
+
+@pytest.mark.skipif(not native.library().isa, reason=native.status())
+def test_sizes_that_are_rows():
+    query = np.zeros((*[1] * 13, 1, 4, 8), np.float32)
+    assert explain(query, query, query).impossible["native"] == "more than 12 leading axes"
+    query = np.zeros((1, 1, 4, 4097), np.float32)
+    assert explain(query, query, query).impossible["native"] == "a width above 4096"
+
+
+def test_the_sizes_on_the_page_are_those_of_the_source():
+    source = (ROOT / "src/attendax/kernels/native/csrc/problem.h").read_text("utf-8")
+    sizes = {name: int(size) for name, size in re.findall(r"constexpr int (k\w+)\s*=\s*(\d+);", source)}
+    assert (sizes["kBlockRows"], sizes["kTileKeys"]) == (counting.BLOCK, counting.TILE)
+    limits = sizes["kMaxLead"], sizes["kMaxMaskOps"], sizes["kMaxMaskDepth"], sizes["kMaxModifiers"]
+    assert limits == (program.MOST_LEAD, program.MOST_OPS, program.MOST_DEPTH, program.MOST_MODIFIERS)
+    said = {
+        "kBlockRows": "at most {} queries",
+        "kTileKeys": "multiples of {}",
+        "kChunkKeys": "Each {} keys have",
+        "kChunkQueries": "a chunk of {} queries",
+        "kSuperKeys": "through {} keys at a time",
+        "kMaxMaskOps": "more than {} steps",
+    }
+    assert [words for name, words in said.items() if words.format(f"{sizes[name]:,}") not in SECTION] == []
+
+
+@pytest.mark.skipif(not native.library().isa, reason=native.status())
+def test_a_page_shows_what_explain_says():
+    page = (ROOT / "docs/attention.md").read_text("utf-8")
+    (shown,) = re.findall(r"<!-- native -->\n```text\n(.*?)\n```", page, re.DOTALL)
+    x = jax.ShapeDtypeStruct((2, 8, 1024, 64), "float32")
+    pair = shown, str(explain(x, x, x, mask=masks.window(128, 0)))
+    told, said = (re.sub(r"(?<=temporaries  )[\d,]+", "?", text) for text in pair)  # XLA's, of each version its own
+    assert told.splitlines() == said.splitlines()
