@@ -64,18 +64,40 @@ def settled(operands: Operands, plan: Plan) -> Plan:
     Raises:
         NotImplementedError: it was asked for.
     """
-    if plan.backend != "native" or not (reason := native.why_not(operands, plan)):
+    if plan.backend != "native" or not native.why_not(operands, plan):
         return plan
     if plan.asked and not plan.reversible:
         native.refuse("attention", operands, plan)
-    return dataclasses.replace(plan, backend="blockwise") if reason else plan
+    return dataclasses.replace(plan, backend="blockwise")
 
 
 def placed(plan: Plan, context: LoweringRuleContext, platform: str = "cpu") -> Plan:
     """The plan for the place that a lowering rule sees in its context, and for the platform that it is for."""
     module = context.module_context
     exported = bool(getattr(getattr(module, "lowering_parameters", None), "for_export", False))
-    return dataclasses.replace(on(plan, platform), devices=devices_of(module.axis_context), exported=exported)
+    devices = devices_of(module.axis_context)
+    divisible = devices > 1 and _is_divisible(module.axis_context, platform)
+    return dataclasses.replace(on(plan, platform), devices=devices, divisible=divisible, exported=exported)
+
+
+def _is_divisible(axis_context: object, platform: str) -> bool:
+    """Whether JAX's ``custom_partitioning`` may divide: not beside a ``shard_map``, nor under the older partitioner."""
+    by_shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
+    alone = platform == "cpu" and not isinstance(axis_context, mlir.SPMDAxisContext)
+    return alone and by_shardy and len(jax.devices("cpu")) >= devices_of(axis_context)
+
+
+def counted(context: LoweringRuleContext, plan: Plan) -> LoweringRuleContext:
+    """The context of a lowering rule in which ``custom_partitioning`` finds as many devices as divide the program.
+
+    JAX tells them to primitives of its own only. Which devices they are does not matter: their order is the mesh's.
+    """
+    module = context.module_context
+    axes: Any = module.axis_context
+    if not plan.divisible or axes.device_assignment:
+        return context
+    axes = dataclasses.replace(axes, device_assignment=tuple(jax.devices("cpu")[: plan.devices]))
+    return context.replace(module_context=module.replace(axis_context=axes))
 
 
 def on(plan: Plan, platform: str) -> Plan:

@@ -115,6 +115,7 @@ class Plan:
     asked: bool = False  # whether the backend was asked for by name
     exported: bool = False  # whether the program is to run elsewhere (``jax.export``)
     devices: int = 1  # over which XLA divides the program: then no loop may cut a batch or a head
+    divisible: bool = False  # by what is told to XLA: no mesh axis is that of a ``shard_map``
     axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
     manual: tuple[str, ...] = ()  # all mesh axes of that ``shard_map``
     partial: bool = False  # the keys are some of those that the results are about

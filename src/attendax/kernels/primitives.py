@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from . import cudnn
-from .backends import ACCELERATORS, default_platform, on, placed
+from .backends import ACCELERATORS, counted, default_platform, on, placed
 from .numerics import vary_alike
 from .operands import Plan
 from .watching import checked_by, is_watched, watched, without_jet
@@ -86,6 +86,7 @@ def _lowered(name: str, function: Callable, shapes: Callable) -> Primitive:
         if not plan.axis:
             avals = [jax.core.ShapedArray(x.shape, x.dtype, x.weak_type) for x in context.avals_in]
             context = context.replace(avals_in=avals)
+        context = counted(context, plan)
         return lowered(context, *arrays, **params)
 
     primitive.def_abstract_eval(shapes)

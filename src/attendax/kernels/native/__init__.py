@@ -7,6 +7,7 @@ digits (L8).
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from jax import Array
 from attendax.checks import fail
 
 from ..operands import REST, Cotangents, Operands, Plan, Results, Wanted
-from . import program
+from . import divided, program
+from .divided import HEADS, KEYS, PAIRS, Call, Shape
 from .library import TARGETS as TARGETS
 from .library import Library as Library
 from .library import library as library
@@ -31,8 +33,8 @@ def why_not(operands: Operands, plan: Plan) -> str:
     """Why the kernel cannot take a call where it is; nothing where it can."""
     if plan.platform != "cpu":
         return f"it is for CPUs; this program is for {plan.platform}"
-    if plan.devices > 1:
-        return f"a program that XLA divides over {plan.devices} devices (inside shard_map each has its own)"
+    if plan.devices > 1 and not plan.divisible:
+        return "a program that XLA and a shard_map divide together"
     if plan.exported:
         return "an exported program, which runs where the library may not be"
     return library().why_not or program.why_not(operands, plan)
@@ -60,36 +62,29 @@ def verdict(operands: Operands, plan: Plan, asked: str | None) -> str:
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """out, row maximum, row sum and lse."""
+    operands = _placed(operands, plan)
     found = program_of(operands, plan)
     rows, dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
-    widths = operands.value.shape[-1], 1, 1, 1
-    types = [jax.ShapeDtypeStruct((*rows, width), dtype) for width in widths]
-    call = jax.ffi.ffi_call("attendax_forward", types)
-    return Results(
-        *call(
-            *operands[:3],
-            *_counted(found.arrays, operands, plan),
-            ints=np.array(found.ints),
-            floats=np.array(found.floats),
-        )
-    )
+    types = [Shape(PAIRS, (*rows, width), dtype) for width in (operands.value.shape[-1], 1, 1, 1)]
+    return Results(*_called("attendax_forward", operands, found, types, [], [], plan))
 
 
 def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """Gradients of the leaves for which ``wanted`` gives a shape."""
+    operands = _placed(operands, plan)
     found, dtype = program_of(operands, plan), operands.compute_dtype()
     lead, (N, _) = plan.leading(operands), operands.query.shape[-3:-1]
-    types = [jax.ShapeDtypeStruct((*lead, *x.shape[-3:]), dtype) for x in operands[:3]]
+    kinds = PAIRS, KEYS, KEYS
+    types = [Shape(kind, (*lead, *x.shape[-3:]), dtype) for kind, x in zip(kinds, operands[:3], strict=True)]
     of_modifiers = list(wanted[REST:])
     of_bias = of_modifiers.pop(0) if operands.bias is not None else None
-    types += [] if of_bias is None else [jax.ShapeDtypeStruct(of_bias, dtype)]
+    types += [] if of_bias is None else [Shape(PAIRS, of_bias, dtype)]
     asked = [_wanted_of(part, of_modifiers) for part in found.modifiers]
     shapes = [modifier_shape(part, lead, N) for part, shape in zip(found.modifiers, asked, strict=True) if shape]
-    types += [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    ints = [*found.ints, of_bias is not None, *(shape is not None for shape in asked)]
-    call = jax.ffi.ffi_call("attendax_backward", types)
-    arrays = *operands[:3], *_counted(found.arrays, operands, plan), *(x.astype(dtype) for x in (*results[:3], *grads))
-    got = call(*arrays, ints=np.array(ints, np.int64), floats=np.array(found.floats))
+    types += [Shape(HEADS, shape, dtype) for shape in shapes]
+    ints = [int(shape is not None) for shape in (of_bias, *asked)]
+    given = [x.astype(dtype) for x in (*results[:3], *grads)]
+    got = _called("attendax_backward", operands, found, types, given, ints, plan)
     shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
     leaves = operands.differentiable()
     used = [leaf for leaf, shape in zip(leaves, wanted, strict=True) if shape is not None]
@@ -97,19 +92,49 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(summed, used, strict=True))
 
 
-def _counted(arrays: list[Array], operands: Operands, plan: Plan) -> list[Array]:
-    """The arrays of a call; in a long one the first, the scale, has a zero added that XLA must compute.
+def _placed(operands: Operands, plan: Plan) -> Operands:
+    """The operands, and where XLA divides the program, the position of the first query: that of a device differs."""
+    if plan.devices == 1 or operands.positions.queries is not None:
+        return operands
+    return operands._replace(positions=operands.positions._replace(queries=jnp.zeros((), jnp.int32)))
+
+
+def _called(
+    target: str,
+    operands: Operands,
+    found: program.Program,
+    results: list[Shape],
+    others: list[Array],  # behind the arrays of the program
+    ints: list[int],  # behind its integers
+    plan: Plan,
+) -> Sequence[Array]:
+    """The results of a handler of the library, on one device or on several."""
+    numbers = {"ints": np.array([*found.ints, *ints], np.int64), "floats": np.array(found.floats)}
+    arrays = *operands[:3], *found.arrays, *others
+
+    def run(*arrays: Array, types: Sequence[jax.ShapeDtypeStruct]) -> Sequence[Array]:
+        return jax.ffi.ffi_call(target, types)(*_counted(arrays, types[0].shape), **numbers)
+
+    if plan.devices == 1:
+        return run(*arrays, types=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results])
+    start = 4 + (operands.bias is not None) + len(operands.dropout_keys or ())  # behind the scale: see ``program_of``
+    settings = b"".join([target.encode(), *(x.tobytes() for x in numbers.values())])
+    return divided.run(Call(run, tuple(results), start, settings), arrays)
+
+
+def _counted(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:
+    """The arrays of a call for so many rows; in a long one the scale has a zero added that XLA must compute.
 
     A program of less than a thousand operations runs on the thread that calls it. Until it ends, that thread hears no
     Ctrl-C and prepares no other call. XLA counts no operation for a call of the library.
     """
-    pairs = math.prod(plan.leading(operands)) * math.prod(operands.query.shape[-3:-1]) * operands.key.shape[-2]
-    if pairs * (operands.query.shape[-1] + operands.value.shape[-1]) < LONG or operands.query.size < 1024:
+    query, key, value, scale, *others = arrays
+    if math.prod(rows[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]) < LONG or query.size < 1024:
         return arrays
-    some = operands.query.reshape(-1)[:1024]
+    some = query.reshape(-1)[:1024]
     bits = jax.lax.bitcast_convert_type(some, f"int{8 * some.dtype.itemsize}")
     zero = jnp.sum(jnp.maximum(jnp.minimum(bits, 0), 0), dtype=bits.dtype)
-    return [arrays[0] + zero.astype(arrays[0].dtype), *arrays[1:]]
+    return [query, key, value, scale + zero.astype(scale.dtype), *others]
 
 
 def _wanted_of(part: object, shapes: list) -> tuple[int, ...] | None:

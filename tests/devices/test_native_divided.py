@@ -1,0 +1,270 @@
+"""The native kernel on several devices: each calls it for its own part, and the bits are those of one device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attendax import attention, masks, scores
+from attendax.kernels import native
+from attendax.sharding.compiled import collectives
+
+pytestmark = pytest.mark.skipif(not native.library().isa, reason=native.status())
+MESH = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+B, N, G, T, S, D, V = 8, 4, 2, 40, 104, 5, 3
+IDS = np.sort(np.random.default_rng(3).integers(0, 3, (B, S)))
+KINDS = {
+    "full": {},
+    "lengths": {"mask": masks.causal(S - T) & masks.padding(np.array([7, 104, 0, 13, 1, 99, 40, 96]))},
+    "segments": {"mask": masks.segments(IDS[:, S - T :], IDS) | masks.window(3, 0, S - T)},
+    "bias": {"bias": np.random.default_rng(4).normal(size=(1, N, T, S)).astype(np.float32)},
+    "dense": {"mask": masks.dense(np.random.default_rng(5).random((B, 1, T, S)) < 0.7)},
+    "modifiers, dropout": {
+        "score_mod": scores.compose(scores.softcap(2.0), scores.alibi(np.linspace(0.1, 0.5, N).astype(np.float32))),
+        "dropout_rate": 0.3,
+        "dropout_rng": np.array([3, 4], np.uint32),
+    },
+    "relative bias": {"score_mod": scores.relative_bias(np.ones((N, 7), np.float32), offset=3)},
+}
+
+
+def arrays(rng, heads=N, groups=G, queries=T):
+    sizes = (heads, queries, D), (groups, S, D), (groups, S, V), (heads, queries, V), (heads, queries)
+    return [rng.normal(size=(B, *size)).astype(np.float32) for size in sizes]
+
+
+def results_and_gradients(moving, rest):
+    """A program: out, lse and the gradients of query, key, value, and of what else is ``moving``."""
+
+    def run(query, key, value, dout, dlse):
+        def results(query, key, value, moving):
+            return attention(query, key, value, return_lse=True, **moving, **rest)
+
+        found, pull = jax.vjp(results, query, key, value, moving)
+        return *found, *jax.tree.leaves(pull((dout, jnp.where(jnp.isfinite(found[1]), dlse, 0))))
+
+    return run
+
+
+def program(options):
+    """The program of a call."""
+    moving = {name: options[name] for name in ("bias", "score_mod") if name in options}
+    return results_and_gradients(moving, {name: x for name, x in options.items() if name not in moving})
+
+
+def divided(run, given, specs):
+    """The results where the arrays lie on the mesh, and what the compiled program sends. It calls the library."""
+    placed = [jax.device_put(x, NamedSharding(MESH, spec)) for x, spec in zip(given, specs, strict=True)]
+    compiled = jax.jit(run).lower(*placed).compile()
+    assert 'custom_call_target="attendax_' in compiled.as_text()
+    return compiled(*placed), collectives(compiled)
+
+
+def same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def near(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("axes", [("data", "tensor"), (("tensor", "data"),), (None, "tensor")], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bits_are_those_of_one_device(kind, axes, rng):
+    """out, lse and the gradients of query, key and value; nothing is gathered, and only shared gradients are summed."""
+    given, run = arrays(rng), program(KINDS[kind])
+    found, sent = divided(run, given, [P(*axes)] * 5)
+    expected = jax.jit(run)(*given)
+    same(found[:5], expected[:5])
+    near(found[5:], expected[5:])
+    shared = 2 * sum(x.nbytes for x in found[5:])  # a sum over devices comes and goes
+    assert {each.kind for each in sent if each.bytes > shared} == set()
+    assert {each.kind for each in sent if each.bytes > 64} <= {"all-reduce"}
+    for result in found[:5]:
+        assert result.sharding.is_equivalent_to(NamedSharding(MESH, P(*axes)), result.ndim)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_more_devices_than_key_heads(groups, rng):
+    """The devices of the query heads of one key head sum its gradient, and send nothing else."""
+    given, run = arrays(rng, heads=8, groups=groups), program(KINDS["lengths"])
+    of_queries = P(None, ("tensor", "data"))
+    of_keys = P(None, "tensor" if groups == 2 else None)
+    found, sent = divided(run, given, [of_queries, of_keys, of_keys, of_queries, of_queries])
+    expected = jax.jit(run)(*given)
+    same(found[:3], expected[:3])
+    near(found[3:], expected[3:])
+    assert {each.kind for each in sent} == {"all-reduce"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(1)
+def test_queries_divided(kind, rng):
+    """Every device has its own rows: keys are gathered, and queries are not."""
+    given, run = arrays(rng), program(KINDS[kind])
+    found, sent = divided(run, given, [P("tensor", None, "data")] * 5)
+    expected = jax.jit(run)(*given)
+    same(found[:2], expected[:2])
+    near(found[2:], expected[2:])
+    gathered = sum(each.bytes for each in sent if each.kind == "all-gather")
+    assert gathered <= sum(x.nbytes for x in given[1:3]) // 2 * 3 // 4 + 1024
+    assert found[0].sharding.is_equivalent_to(NamedSharding(MESH, P("tensor", None, "data")), 4)
+
+
+UNEQUAL = {
+    "6 heads on 4 devices": (6, 3, P(None, "data")),
+    "12 heads of 4 groups on 8 devices": (12, 4, P(None, ("data", "tensor"))),
+    "widths": (4, 2, P("tensor", None, None, "data")),
+    "queries, 5 on 4 devices": (4, 2, P(None, None, "data")),
+}
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+@pytest.mark.sample(2)
+def test_what_no_division_fits_is_right(name, rng):
+    """XLA gathers it."""
+    heads, groups, spec = UNEQUAL[name]
+    sizes = (heads, 5, 8), (groups, S, 8), (groups, S, 8)
+    given = [rng.normal(size=(B, *size)).astype(np.float32) for size in sizes]
+
+    def run(query, key, value):
+        query, key, value = (lax.with_sharding_constraint(x, NamedSharding(MESH, spec)) for x in (query, key, value))
+        return attention(query, key, value, mask=masks.causal(S - 5))
+
+    found, _ = divided(run, given, [P("tensor")] * 3)
+    np.testing.assert_array_equal(found, jax.jit(lambda *x: attention(*x, mask=masks.causal(S - 5)))(*given))
+
+
+@pytest.mark.parametrize("ordered", [(8,), (2, 4), (4, 2), (2, 2, 2)], ids=str)
+@pytest.mark.sample(1)
+def test_any_order_of_devices(ordered, rng):
+    """The mesh that XLA divides by is found from where the parts lie, whatever the user's mesh was."""
+    names = ("a", "b", "c")[: len(ordered)]
+    mesh = jax.make_mesh(ordered, names, axis_types=(AxisType.Auto,) * len(ordered))
+    given = rng.normal(size=(8, 8, 16, 4)).astype(np.float32)
+    expected = attention(given, given, given)
+    for spec in (P(names[::-1]), P(names), P(names[-1], names[:-1]), P(names[0], names[:0:-1])):
+        placed = jax.device_put(given, NamedSharding(mesh, spec))
+        compiled = jax.jit(lambda x: attention(x, x, x)).lower(placed).compile()
+        assert collectives(compiled) == []
+        found = compiled(placed)
+        np.testing.assert_array_equal(found, expected)
+        assert found.sharding.is_equivalent_to(placed.sharding, 4)
+
+
+def test_three_by_two_devices(rng):
+    mesh = jax.make_mesh((3, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:6])
+    given = rng.normal(size=(6, 6, 12, 4)).astype(np.float32)
+    expected = attention(given, given, given)
+    for spec in (P("a", "b"), P("b", "a"), P(("b", "a")), P(("a", "b")), P(None, "a", "b"), P("b", None, "a")):
+        placed = jax.device_put(given, NamedSharding(mesh, spec))
+        np.testing.assert_array_equal(jax.jit(lambda x: attention(x, x, x))(placed), expected)
+
+
+AROUND = {
+    "scan": lambda f: lambda x: lax.scan(lambda x, _: (f(x), None), x, None, length=3)[0],
+    "fori_loop": lambda f: lambda x: lax.fori_loop(0, 2, lambda _, x: f(x), x),
+    "vmap": jax.vmap,
+    "vmap over heads": lambda f: jax.vmap(f, 1, 1),
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("how", ["jit", "shard_map"])
+@pytest.mark.sample(3)
+def test_inside(name, how, rng):
+    """Loops and vmap, under jit and in a shard_map: the bits of one device, of the gradient, too."""
+    f = AROUND[name](lambda x: attention(x, x, x, mask=masks.window(9, 2)))
+    given = rng.normal(size=(B, N, T, D)).astype(np.float32)
+    axes = P("data", "tensor")
+    local = jax.shard_map(f, mesh=MESH, in_specs=axes, out_specs=axes) if how == "shard_map" else f
+
+    def run(f, x):
+        out, pull = jax.vjp(f, x)
+        return out, *pull(out)
+
+    if name == "fori_loop":
+        run = lambda f, x: (f(x),)  # noqa: E731 - JAX has no reverse mode of it
+    found, sent = divided(lambda x: run(local, x), [given], [axes])
+    same(found, jax.jit(lambda x: run(f, x))(given))
+    assert sent == []
+
+
+@pytest.mark.slow
+def test_directions_that_the_kernel_lacks(rng):
+    """Tangents and second derivatives of a divided call run in tiles, and nothing is gathered."""
+    given = rng.normal(size=(B, N, T, D))
+
+    def run(x):
+        slope = jax.grad(lambda x: (attention(x, x, x, mask=masks.causal()) ** 2).sum())
+        return jax.jvp(slope, (x,), (jnp.cos(x),))
+
+    found, sent = divided(run, [given], [P("data", "tensor")])
+    for one, other in zip(found, jax.jit(run)(given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert {each.kind for each in sent if each.bytes > 4096} == set()
+
+
+def test_beside_a_shard_map_of_some_axes_are_tiles(rng):
+    """There the library is not called: XLA divides some axes, and a shard_map the others."""
+    given = rng.normal(size=(B, N, T, D)).astype(np.float32)
+    f = jax.shard_map(
+        lambda x: attention(x, x, x), mesh=MESH, in_specs=P("data"), out_specs=P("data"), axis_names={"data"}
+    )
+    placed = jax.device_put(given, NamedSharding(MESH, P("data", "tensor")))
+    compiled = jax.jit(f).lower(placed).compile()
+    assert "attendax_forward" not in compiled.as_text()
+    np.testing.assert_allclose(compiled(placed), attention(given, given, given), rtol=1e-5, atol=1e-5)
+
+
+def test_the_older_partitioner_divides_tiles(rng):
+    """Only Shardy is told how a call may be divided."""
+    given = jax.device_put(np.ones((B, N, T, D), np.float32), NamedSharding(MESH, P("data", "tensor")))
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        lowered = jax.jit(lambda x: attention(x, x, x)).lower(given).as_text()
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
+    assert "attendax_forward" not in lowered
+    assert "CustomSPMDPartitioning" not in lowered
+
+
+def test_a_cache_of_compiled_programs_tells_settings_apart(tmp_path, rng):
+    """Two calls that differ in numbers of the library alone: the text of the program has them (L17)."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_remove_custom_partitioning_ptr_from_cache_key": True,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    given = rng.normal(size=(B, N, T, D)).astype(np.float32)
+    placed = jax.device_put(given, NamedSharding(MESH, P("data", "tensor")))
+    for name, x in settings.items():
+        jax.config.update(name, x)
+    try:
+        found = [jax.jit(lambda x, k=k: attention(x, x, x, mask=masks.window(k, 0)))(placed) for k in (1, 2)]
+    finally:
+        for name, x in before.items():
+            jax.config.update(name, x)
+    assert list(tmp_path.iterdir())
+    for k, one in zip((1, 2), found, strict=True):
+        np.testing.assert_array_equal(one, attention(given, given, given, mask=masks.window(k, 0)))
+
+
+def test_an_exported_program_is_in_tiles():
+    """It may run where no library is."""
+    shapes = jax.ShapeDtypeStruct((2, 2, T, D), np.float32)
+    slope = jax.grad(lambda x: (attention(x, x, x) ** 2).sum())
+    for run in (lambda x: attention(x, x, x), slope):
+        exported = jax.export.export(jax.jit(run))(shapes)
+        assert "attendax_" not in exported.mlir_module()
+        given = np.random.default_rng(0).normal(size=shapes.shape).astype(np.float32)
+        np.testing.assert_allclose(exported.call(given), jax.jit(run)(given), rtol=1e-4, atol=1e-4)
