@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sequences
 from jax import lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -268,3 +269,96 @@ def test_an_exported_program_is_in_tiles():
         assert "attendax_" not in exported.mlir_module()
         given = np.random.default_rng(0).normal(size=shapes.shape).astype(np.float32)
         np.testing.assert_allclose(exported.call(given), jax.jit(run)(given), rtol=1e-4, atol=1e-4)
+
+
+STRATEGIES = ["ring", "all_gather", "ulysses"]
+
+
+def by_strategy(strategy, options, size, devices=4):
+    """The program of a sequence on several devices, in order, and what it is called with beside the arrays."""
+    given, specs, rest = sequences.placed(options, devices, "in order")
+    attend = sequences.attend_by(devices, strategy, "in order", specs, rest, size)
+    return jax.jit(sequences.results_and_gradients(attend)), given
+
+
+OF_TOKENS = ["full, grouped", "causal, padding", "causal, bias", "window, segments", "prefix, dense mask, softcap"]
+OF_TOKENS += ["sink, causal, padding", "alibi, dropout"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("kind", OF_TOKENS)
+@pytest.mark.sample(2)
+def test_local_parts(strategy, kind, rng):
+    """Forward and gradient of each device's part are native, and as near to the specification as the whole call is."""
+    options, size = sequences.features(kind, rng, 48), 48
+    run, given = by_strategy(strategy, options, size)
+    leaves = sequences.arrays_of(rng, size)
+    dout, dlse = rng.normal(size=(2, 8, size, sequences.V)), rng.normal(size=(2, 8, size))
+    lowered = run.lower(*leaves, given, dout, dlse).as_text()
+    assert "attendax_forward" in lowered
+    assert "attendax_backward" in lowered
+    right = sequences.right(leaves, options, dout, dlse)
+    for ours, expected in zip(run(*leaves, given, dout, dlse), right, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("what", ["plain", "not a number", "huge scores"])
+@pytest.mark.sample(2)
+def test_local_parts_in_float32(strategy, what, rng):
+    """At most twice the error of the whole call; the same rows are no numbers (L6), scores of 1e30 are right (L7)."""
+    size, options = 96, {"mask": masks.causal() & masks.padding(np.array([93, 32]))}
+    run, given = by_strategy(strategy, options, size)
+    leaves = sequences.arrays_of(rng, size, dtype=np.float32)
+    if what == "not a number":
+        leaves[0][0, 3, 50], leaves[1][1, 0, 9], leaves[2][0, 1, 20] = np.nan, np.inf, np.nan
+    if what == "huge scores":
+        leaves[:2] = [x * np.float32(1e15) for x in leaves[:2]]
+    dout, dlse = (rng.normal(size=(2, 8, size, *last)).astype(np.float32) for last in ((sequences.V,), ()))
+
+    def alone(query, key, value, given):
+        return attention(query, key, value, return_lse=True, **options)
+
+    whole = jax.jit(sequences.results_and_gradients(alone))(*leaves, {}, dout, dlse)
+    right = sequences.right([x.astype(float) for x in leaves], options, dout.astype(float), dlse.astype(float))
+    for ours, one, expected in zip(run(*leaves, given, dout, dlse), whole, right, strict=True):
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(expected))
+        scale = np.nanmax(abs(expected))
+        error = np.nanmax(abs(ours - expected)) / scale
+        assert error <= 2 * np.nanmax(abs(one - expected)) / scale + 2e-7
+
+
+def test_a_tangent_of_a_ring_keeps_its_digits(rng):
+    """Where one key fills a row (L8): maximum, sum and scores of a tangent are those of one path, the tiles'."""
+    size = 64
+    query, key, value = sequences.arrays_of(rng, size, dtype=np.float32)
+    leaves, directions = (query * 8, key * 8, value), sequences.arrays_of(rng, size, dtype=np.float32)
+    attend = sequences.attend_by(4, "ring", "in order", {}, {}, size)
+
+    def pushed(attend, leaves, directions):
+        return jax.jit(lambda x, t: jax.jvp(lambda *x: attend(*x)[0], x, t)[1])(tuple(leaves), tuple(directions))
+
+    ours = pushed(lambda *x: attend(*x, {}), leaves, directions)
+    tiles = pushed(lambda *x: attention(*x, return_lse=True, implementation="blockwise"), leaves, directions)
+    wide = [[x.astype(np.float64) for x in each] for each in (leaves, directions)]
+    right = pushed(lambda *x: attention(*x, return_lse=True, implementation="blockwise"), *wide)
+    assert abs(ours - right).max() <= 2 * abs(tiles - right).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_second_derivatives(strategy, rng):
+    size, options = 24, {"mask": masks.causal(), "bias": rng.normal(size=(1, 8, 24, 24))}
+    given, specs, rest = sequences.placed(options, 4, "in order")
+    across = sequences.attend_by(4, strategy, "in order", specs, rest, size)
+    leaves = *sequences.arrays_of(rng, size), options["bias"]
+    directions = tuple(rng.normal(size=x.shape) for x in leaves)
+    weights = rng.normal(size=(2, 8, size, sequences.V)), rng.normal(size=(2, 8, size))
+
+    def alone(query, key, value, given):
+        return attention(query, key, value, return_lse=True, mask=options["mask"], **given)
+
+    expected = jax.jit(sequences.every_direction(alone))(leaves, directions, {}, *weights)
+    found = jax.jit(sequences.every_direction(across))(leaves, directions, given, *weights)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)

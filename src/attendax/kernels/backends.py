@@ -64,11 +64,27 @@ def settled(operands: Operands, plan: Plan) -> Plan:
     Raises:
         NotImplementedError: it was asked for.
     """
-    if plan.backend != "native" or not native.why_not(operands, plan):
+    if _own(plan) != "native" or not native.why_not(operands, plan):
         return plan
     if plan.asked and not plan.reversible:
         native.refuse("attention", operands, plan)
-    return dataclasses.replace(plan, backend="blockwise")
+    return _by(plan, "blockwise")
+
+
+def by_others(plan: Plan) -> Plan | None:
+    """The plan of the directions that its backend lacks; None where it has all."""
+    others = BACKENDS[_own(plan)].others
+    return _by(plan, others) if others else None
+
+
+def _own(plan: Plan) -> str:
+    """The backend that computes on one device."""
+    return plan.local if plan.axis else plan.backend
+
+
+def _by(plan: Plan, backend: str) -> Plan:
+    """The plan with another backend on each device."""
+    return dataclasses.replace(plan, local=backend) if plan.axis else dataclasses.replace(plan, backend=backend)
 
 
 def placed(plan: Plan, context: LoweringRuleContext, platform: str = "cpu") -> Plan:

@@ -29,7 +29,7 @@ from jax.tree_util import PyTreeDef
 from attendax.checks import fail
 
 from . import programs
-from .backends import BACKENDS
+from .backends import by_others
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
 from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
@@ -149,8 +149,8 @@ def _by_higher_order_backend(
     first: int, primals: Sequence[Array], *, tree: PyTreeDef, plan: Plan, **params: Any
 ) -> tuple[Any, dict[str, Any]]:
     """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
-    if backend := "" if plan.axis else BACKENDS[plan.backend].others:
-        plan = dataclasses.replace(plan, backend=backend)
+    if others := by_others(plan):
+        plan = others
         primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)[:3]]
     return primals, {"tree": tree, "plan": plan, **params}
 

@@ -118,6 +118,7 @@ class Plan:
     divisible: bool = False  # by what is told to XLA: no mesh axis is that of a ``shard_map``
     axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
     manual: tuple[str, ...] = ()  # all mesh axes of that ``shard_map``
+    local: str = "blockwise"  # there, the backend of what each device computes
     partial: bool = False  # the keys are some of those that the results are about
     rounded: bool = True  # gradients have the dtypes of their leaves, not the compute dtype
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front

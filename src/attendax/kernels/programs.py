@@ -5,7 +5,6 @@ Arrays come flat: first those that the function is linear in, then the leaves of
 ``moving`` for the second. ``wanted`` has a shape for each leaf whose gradient is wanted, and None for the others.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
-from .backends import ACROSS_DEVICES, BACKENDS, settled
+from .backends import ACROSS_DEVICES, BACKENDS, by_others, settled
 from .not_finite import replace_nonfinite, spoiled_by
 from .numerics import broadcast_in_memory, fusion_barrier
 from .online_softmax import log_sum_exp
@@ -60,8 +59,8 @@ def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...
     if not _has_scores(_unpack(arrays, tree)[0], plan):
         return tuple(jnp.zeros(x.shape, x.dtype) for x in tangent_shapes(*arrays, tree=tree, plan=plan))
     plan = _settled(arrays, tree, plan)
-    others = "" if plan.axis else BACKENDS[plan.backend].others
-    own_plan = dataclasses.replace(plan, backend=others) if others else plan
+    others = by_others(plan)
+    own_plan = others or plan  # across devices, the results of all devices are computed anew
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
@@ -196,7 +195,7 @@ def _refilled(operands: Operands, moving: tuple[bool, ...], given: Sequence[Arra
 
 
 def _settled(arrays: Sequence[Array], tree: PyTreeDef, plan: Plan) -> Plan:
-    return plan if plan.axis else settled(_unpack(arrays, tree)[0], plan)
+    return settled(_unpack(arrays, tree)[0], plan)
 
 
 def _has_scores(operands: Operands, plan: Plan) -> bool:

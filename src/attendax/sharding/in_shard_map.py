@@ -45,7 +45,7 @@ def attend_from_shards(
     query_, key_, value_, mask_, bias_ = _of_all((query, key, value, mask, bias), count)
     given = options | {"return_lse": return_lse}
     checked = checks.attention(FUNCTION, query_, key_, value_, mask_, bias_, score_mod, **given)
-    operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, "blockwise")
+    operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, None)
     operands = operands._replace(positions=_positions(positions, query, key, axis))
     strategy = strategy or choose(operands, count).strategy
     plan = plan.with_lse() if return_lse else plan
@@ -68,7 +68,8 @@ def attend_across_devices(call: Call, axis: tuple[str, ...], strategy: str) -> R
         results = attend(with_traced(with_all_tokens(operands, axis)), plan)
         return Results(*(heads_of_tokens(x, axis) for x in results))
     manual = tuple(jax.sharding.get_abstract_mesh().manual_axes)
-    plan = dataclasses.replace(plan, backend=strategy, axis=axis, manual=manual or axis)
+    local = "native" if plan.backend == "native" else "blockwise"
+    plan = dataclasses.replace(plan, backend=strategy, local=local, axis=axis, manual=manual or axis)
     return attend(with_traced(operands), plan)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from attendax.checks import fail
 
@@ -85,6 +85,7 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     ints = [int(shape is not None) for shape in (of_bias, *asked)]
     given = [x.astype(dtype) for x in (*results[:3], *grads)]
     got = _called("attendax_backward", operands, found, types, given, ints, plan)
+    got = [*got[: -len(shapes)], *_of_all_heads(got[-len(shapes) :], operands, plan)] if shapes else got
     shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
     leaves = operands.differentiable()
     used = [leaf for leaf, shape in zip(leaves, wanted, strict=True) if shape is not None]
@@ -132,9 +133,19 @@ def _counted(arrays: Sequence[Array], rows: tuple[int, ...]) -> Sequence[Array]:
     if math.prod(rows[:-1]) * key.shape[-2] * (query.shape[-1] + value.shape[-1]) < LONG or query.size < 1024:
         return arrays
     some = query.reshape(-1)[:1024]
-    bits = jax.lax.bitcast_convert_type(some, f"int{8 * some.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(some, f"int{8 * some.dtype.itemsize}")
     zero = jnp.sum(jnp.maximum(jnp.minimum(bits, 0), 0), dtype=bits.dtype)
     return [query, key, value, scale + zero.astype(scale.dtype), *others]
+
+
+def _of_all_heads(found: Sequence[Array], operands: Operands, plan: Plan) -> list[Array]:
+    """Gradients (..., N, .) of the arrays of modifiers: 0 for the heads that are not here, where some are elsewhere."""
+    first, parts = operands.positions.heads, program.modifiers_of(operands.score_mod)
+    if first is None:
+        return list(found)
+    count = next(part.arrays[0].shape[len(plan.batch)] for part in parts if part.arrays)
+    nothing = (jnp.zeros((*x.shape[:-2], count, x.shape[-1]), x.dtype) for x in found)
+    return [lax.dynamic_update_slice_in_dim(y, x, first, x.ndim - 2) for x, y in zip(found, nothing, strict=True)]
 
 
 def _wanted_of(part: object, shapes: list) -> tuple[int, ...] | None:

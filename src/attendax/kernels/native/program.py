@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from attendax.masks import Mask
 from attendax.scores import ScoreModifier
@@ -55,7 +54,7 @@ def why_not(operands: Operands, plan: Plan) -> str:
     """Why the library cannot take a call; nothing where it can. Only shapes, dtypes and structure are looked at."""
     query, key, value, _, score_mod, mask = operands[:6]
     positions = operands.positions
-    modifiers = _parts(score_mod)
+    modifiers = modifiers_of(score_mod)
     caps = sum(part.kind == "softcap" for part in modifiers)
     placed = [x for x in positions if x is not None]
     reasons = (
@@ -67,8 +66,6 @@ def why_not(operands: Operands, plan: Plan) -> str:
             "a bias of float64 beside narrower queries",
         ),
         (any(x.ndim for x in placed), "tokens whose positions are not in one order"),
-        (positions.heads is not None and bool(modifiers), "a score modifier of heads that lie on several devices"),
-        (plan.partial, "a part of a ring: its results are completed by those of other devices"),
         (plan.reversible, "a derivative of a derivative"),
         (query.ndim - 3 > MOST_LEAD, f"more than {MOST_LEAD} leading axes"),
         (max(key.shape[-1], value.shape[-1]) > WIDEST, f"a width above {WIDEST}"),
@@ -86,7 +83,7 @@ def program_of(operands: Operands, plan: Plan) -> Program:
     positions = operands.positions
     intervals, rest = _conjuncts(operands.mask)
     ops = [*_ops(rest)] if rest is not None else []
-    modifiers = _parts(operands.score_mod)
+    modifiers = modifiers_of(operands.score_mod)
     drops = 0 if not rate else 2 if rate == 1 else 1
     ints = [len(intervals), len(ops), len(modifiers), operands.bias is not None, drops]
     ints += [min(round(rate * 2**32), 2**32 - 1), positions.queries is not None, positions.keys is not None]
@@ -104,7 +101,10 @@ def program_of(operands: Operands, plan: Plan) -> Program:
         ints += [kind, 0 if caps or traced else part.settings[0], int(traced)]
         floats.append(float(part.settings[0]) if caps else 0.0)
         if not caps:
-            arrays.append(_in_rank(part.arrays[0], kind, operands.query.ndim, len(plan.batch)))
+            array = _in_rank(part.arrays[0], kind, operands.query.ndim, len(plan.batch))
+            if positions.heads is not None:  # of all heads, of which some are here
+                array = lax.dynamic_slice_in_dim(array, positions.heads, operands.query.shape[-3], array.ndim - 3)
+            arrays.append(array)
             arrays += [x.astype(jnp.int32) for x in part.arrays[1:]]
     return Program(arrays, [int(x) for x in ints], floats, modifiers)
 
@@ -121,11 +121,11 @@ def _in_rank(array: Array, kind: int, rank: int, batch: int) -> Array:
     return array.reshape(*lead, own[0], 1, own[1] if kind == RELATIVE_BIAS else 1)
 
 
-def _parts(score_mod: ScoreModifier | None) -> list[ScoreModifier]:
+def modifiers_of(score_mod: ScoreModifier | None) -> list[ScoreModifier]:
     """The modifiers one after the other."""
     if score_mod is None:
         return []
-    return [x for part in score_mod.arrays for x in _parts(part)] if score_mod.kind == "compose" else [score_mod]
+    return [x for part in score_mod.arrays for x in modifiers_of(part)] if score_mod.kind == "compose" else [score_mod]
 
 
 def _is_narrow(x: Array) -> bool:
@@ -185,7 +185,7 @@ def _of_leaf(part: Mask) -> list[Op]:
 
 
 def _word(x: Array, k: int) -> Array:
-    return jax.lax.bitcast_convert_type(x.astype(jnp.int64), jnp.int32)[..., k]
+    return lax.bitcast_convert_type(x.astype(jnp.int64), jnp.int32)[..., k]
 
 
 def _is_long(mask: Mask | None) -> bool:
