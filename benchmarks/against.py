@@ -4,12 +4,15 @@ Both sides are workers, the working tree too, so that both pay the same for bein
 """
 
 import contextlib
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from attendax.kernels import native
 from contestants import OURS
 from harness import Contestant, Unable, measure
 from judge import Judge
@@ -37,13 +40,21 @@ def commit_of(revision: str) -> str:
 
 @contextlib.contextmanager
 def source_of(commit: str) -> Iterator[Path]:
-    """The ``src`` of a commit in a folder for the time being; the clone is not touched."""
+    """The ``src`` of a commit in a folder for the time being; the clone is not touched.
+
+    Its native library is built where this tree has one: else its tiles would be compared with the kernel of this tree.
+    """
     with tempfile.TemporaryDirectory(prefix="attendax-") as folder:
         archive = Path(folder) / "src.tar"
         if git("-C", str(HERE.parent), "archive", f"--output={archive}", commit, "src") is None:
             raise ValueError("it has no src")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
+        build = Path(folder) / "src/attendax/kernels/native/build.py"
+        if native.library().isa and build.is_file():
+            done = subprocess.run([sys.executable, build], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise ValueError(f"its native library is {done.stderr.strip()}")
         yield Path(folder) / "src"
 
 

@@ -251,7 +251,7 @@ def our_peer(implementation: str | None = None, *, gpu_only: bool = False) -> Pe
 
 PEERS = {
     "attendax": our_peer(),
-    "attendax-blockwise": our_peer("blockwise"),
+    "attendax-tiles": our_peer("blockwise"),
     "attendax-dense": our_peer("dense"),
     "attendax-cudnn": our_peer("cudnn", gpu_only=True),
     "attendax-mosaic": our_peer("mosaic", gpu_only=True),
@@ -267,4 +267,4 @@ PEERS = {
 OURS = "attendax"
 REFERENCES = ("torch-sdpa", "jax.nn")  # against which the means are taken
 SLOW_TO_COMPILE = ("torch-flex",)  # some ten seconds a case: not in the short grid
-SAME_ON_CPU = ("attendax-blockwise",)  # what "attendax" chooses there
+TILES = "attendax-tiles"  # the same as OURS on a CPU without the native kernel

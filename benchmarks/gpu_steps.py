@@ -30,7 +30,7 @@ from judge import TOLERANCE
 from matrix.installed import anonymous
 
 HERE = Path(__file__).resolve().parent
-CONTESTANTS = ("attendax-blockwise", "attendax-cudnn", "attendax-dense", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
+CONTESTANTS = ("attendax-tiles", "attendax-cudnn", "attendax-dense", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
 OWN_SIZES: dict[str, int] = {}
 BACKENDS = {  # and the sizes at which the kit judges them: most of its own are none that cuDNN takes
     "blockwise": OWN_SIZES,

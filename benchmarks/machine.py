@@ -48,6 +48,8 @@ def about(dtype: str = "float32") -> dict[str, Any]:
     import jax
     import psutil
 
+    from attendax.kernels import native
+
     device = jax.devices()[0]
     commit = git("rev-parse", "HEAD") if in_clone() else None
     return {
@@ -55,6 +57,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
         "processor": _processor(),
         "device": device.device_kind if device.platform != "cpu" else "cpu",
         "threads": threads(),
+        "native": native.status(),
         "real_time_priority": _real_time_priority(),
         "memory_bytes": psutil.virtual_memory().total,
         "cache_bytes": _caches(),

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import against
 import compiling
 import cores
+from attendax.kernels.backends import default
 from attendax.legible import did_you_mean
-from contestants import OURS, PEERS, SAME_ON_CPU, SLOW_TO_COMPILE
+from contestants import OURS, PEERS, SLOW_TO_COMPILE, TILES
 from shapes import EVERY_DIRECTION, LENGTHS, SHAPES, SHORT, Shape
 from workload import MEASURES
 
@@ -133,8 +134,8 @@ def contestants(options: argparse.Namespace) -> tuple[list[str], list[str]]:
             reason = "for a GPU only"
         elif not peer.is_installed():
             reason = f"{peer.package} is not installed"
-        elif not options.contestants and name in SAME_ON_CPU and jax.default_backend() == "cpu":
-            reason = f"on a CPU the same as {OURS}; --contestants {OURS} {name} takes it in"
+        elif not options.contestants and name == TILES and jax.default_backend() == "cpu" and default() == "blockwise":
+            reason = f"the same as {OURS}, for there is no native kernel; --contestants {OURS} {name} takes it in"
         elif not options.contestants and not options.full and name in SLOW_TO_COMPILE:
             reason = "takes too long to compile for the short grid; --full or --contestants takes it in"
         else:

@@ -8,7 +8,7 @@ from report import groups, within_rounds
 COLOURS = {
     "attendax": "#0072B2",
     "attendax-dense": "#56B4E9",
-    "attendax-blockwise": "#56B4E9",
+    "attendax-tiles": "#56B4E9",
     "jax.nn": "#D55E00",
     "flax": "#E69F00",
     "keras": "#F0E442",

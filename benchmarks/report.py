@@ -89,6 +89,7 @@ def about_rows(results: dict[str, Any]) -> list[list[str]]:
         ["commit", commit + (" with uncommitted changes" if about["uncommitted_changes"] else "")],
         ["processor", f"{about['processor']}; {about['system']}"],
         ["device", about["device"]],
+        *([["native kernel", about["native"].removeprefix("native kernel: ")]] if "native" in about else []),
         ["threads of every contestant", f"{about['threads']}{priority}"],
         ["memory", f"{about['memory_bytes'] / 2**30:.0f} GiB; caches {caches or 'unknown'}"],
         ["dtype", f"{about['dtype']}; more than {TOLERANCE[about['dtype']]:.0e} off is wrong"],

@@ -1,5 +1,6 @@
 """``attendax bench``: how it measures, whom it lets in, what it writes, and every refusal. No figure is asserted."""
 
+import argparse
 import contextlib
 import functools
 import importlib
@@ -18,6 +19,8 @@ import pytest
 
 from attendax import cli, exits, extras, scores, spec
 from attendax.cli import main
+from attendax.kernels import native
+from attendax.kernels.backends import default
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -228,6 +231,25 @@ class TestMeasure:
         assert json.loads(json.dumps(about)) == about
         assert {"processor", "threads", "memory_bytes", "versions", "commit", "matmul_gflops", "date"} <= set(about)
         assert {"python", "jax", "numpy"} <= set(about["versions"])
+        assert about["native"] == native.status()
+        rows = dict(report.about_rows({"about": about, "took_s": 1.0}))
+        assert f"native kernel: {rows['native kernel']}" == native.status()
+
+    def test_the_tiles_take_part_where_they_are_not_the_default(self, monkeypatch):
+        given = argparse.Namespace(contestants=None, full=False)
+        monkeypatch.setattr(planning, "default", lambda: "native")
+        names, _ = planning.contestants(given)
+        assert names[:2] == ["attendax", "attendax-tiles"]
+        monkeypatch.setattr(planning, "default", lambda: "blockwise")
+        names, left_out = planning.contestants(given)
+        assert "attendax-tiles" not in names
+        assert any(reason.startswith("attendax-tiles: the same as attendax") for reason in left_out)
+
+    def test_the_tiles_are_tiles(self):
+        case = Case("tiny", TINY["tiny"])
+        texts = [contestants.PEERS[name].build(case, "backward").text() for name in ("attendax", "attendax-tiles")]
+        wanted = [default() == "native", False]
+        assert ["attendax_forward" in text and "attendax_backward" in text for text in texts] == wanted
 
     @pytest.mark.skipif(not hasattr(os, "SCHED_FIFO"), reason="priorities are those of Linux")
     def test_real_time_priority_is_told_of(self, monkeypatch):
