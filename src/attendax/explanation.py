@@ -148,10 +148,10 @@ def explain(
         return attention(query, key, value, **options)
 
     operands = jax.eval_shape(settle, shapes)
-    lowered = jax.jit(attend).lower(shapes)
-    memory: Any = lowered.compile().memory_analysis()
+    compiled = jax.jit(attend).lower(shapes).compile()
+    memory: Any = compiled.memory_analysis()
     plan = on(plans[0], default_platform())
-    runs = "native" if native.TARGETS[0] in lowered.as_text() else implementation or "blockwise"
+    runs = "native" if native.TARGETS[0] in (compiled.as_text() or "") else implementation or "blockwise"
     others = {} if runs == "cudnn" else {"cudnn": cudnn.verdict(operands, plans[0])}
     others |= {} if runs == "native" else {"native": native.verdict(operands, plan, implementation)}
     found = _explanation(runs, implementation, mask, Call(operands, plan))

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attendax import attention, attention_stats, encoders, explain, masks, ops, scores, sharding, spec, weights_at
+from attendax.kernels.backends import default
 from attendax.sharding.compiled import collectives
 
 pytestmark = pytest.mark.slow
@@ -148,7 +149,10 @@ def test_explain_says_what_is_divided():
     assert batch.devices == {"batch": 2, "heads": 1, "queries": 1, "keys": 1}
     assert batch.across is None
     assert "devices      batch by 2\n" in str(batch)
+    if default() == "native":  # the other axes of the mesh are XLA's to divide, and a kernel cannot be
+        assert (batch.implementation, batch.impossible["native"][:26]) == ("blockwise", "a program that XLA divides")
     assert said(P()).devices is None
+    assert said(P()).implementation == everything.implementation == default()  # on each device, too
     assert explain(*(np.zeros((1, 1, 3, 2)),) * 3).devices is None
 
 

@@ -6,6 +6,7 @@ derivative, run in tiles, from their own forward: the row maxima of one path wit
 digits (L8).
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -57,7 +58,9 @@ def verdict(operands: Operands, plan: Plan, asked: str | None) -> str:
         return reason
     if asked:
         return f"eligible; {asked!r} was asked for"
-    return "there are no scores" if 0 in (*operands.query.shape, operands.key.shape[-2]) else "keys on several devices"
+    if 0 in (*operands.query.shape, operands.key.shape[-2]):
+        return "there are no scores"
+    return why_not(operands, dataclasses.replace(plan, devices=2, divisible=False))  # known only when it is lowered
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
