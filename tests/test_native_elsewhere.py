@@ -1,0 +1,210 @@
+"""The native kernels in every instruction set, without JAX and XLA: NEON under an emulator, and all under sanitizers.
+
+Debian has what it needs: apt install g++ g++-aarch64-linux-gnu qemu-user.
+"""
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attendax import checks, integers, masks, scores, spec
+from native_calls import OPTIONS, SIZES, Sizes, arrays, cotangents, options
+from native_driver import Driver, built, missing
+
+pytestmark = pytest.mark.slow
+SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+
+
+class Place(NamedTuple):
+    """Where a driver is built, and how it runs."""
+
+    isa: str
+    machine: str = "linux-x86_64"
+    compiler: str = "c++"
+    command: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+NEON = Place("neon", "linux-aarch64", "aarch64-linux-gnu-g++", ("qemu-aarch64",), ("-static",))
+HERE = Place("avx2") if platform.machine() == "x86_64" else Place("neon", "linux-aarch64")
+PLACES = {
+    "neon": NEON if platform.machine() != "aarch64" else HERE,
+    "avx2": Place("avx2"),
+    "avx512": Place("avx512"),
+}
+SANITIZED = {
+    "threads": HERE._replace(flags=(*SANITIZERS, "-fsanitize=thread")),
+    "memory": HERE._replace(flags=(*SANITIZERS, "-fsanitize=address,undefined")),
+}
+
+
+@pytest.fixture(scope="module")
+def driver(request, tmp_path_factory):
+    place = (PLACES | SANITIZED)[request.param]
+    if absent := missing(place.compiler, *place.command):
+        pytest.skip(f"not installed: {absent}")
+    if not place.command and place.machine != f"linux-{platform.machine()}":
+        pytest.skip(f"this is no {place.machine}")
+    if "avx512" in place.isa and "avx512bw" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor has no AVX-512")
+    folder = tmp_path_factory.mktemp(request.param)
+    return Driver([*place.command, built(place.machine, place.compiler, folder, place.flags)], place.isa, folder)
+
+
+in_each_set = pytest.mark.parametrize("driver", PLACES, indirect=True)
+
+
+def right(given, found, **options):
+    """out, lse and the gradients of query, key, value, bias and what a modifier holds, in float64."""
+    given = [np.asarray(x, np.float64) for x in given]
+    out, lse = spec.attention(*given, **options, return_lse=True)
+    dlse = np.where(np.isfinite(lse), found[1], 0)
+    grads = spec.attention_backward(np.asarray(found[0], np.float64), *given, **options, grad_lse=dlse)
+    leaves = [x for x in jax.tree.leaves(grads[3:]) if x is not None and np.issubdtype(x.dtype, np.floating)]
+    return [out, lse, *grads[:3], *leaves]
+
+
+def assert_near(got, wanted, tolerance):
+    """Every array: NaN and infinities in the same places, nothing else further off than allowed."""
+    for index, (x, y) in enumerate(zip(got, wanted, strict=True)):
+        x = np.asarray(x, np.float64).reshape(y.shape)
+        np.testing.assert_array_equal(np.isnan(x), np.isnan(y), f"array {index}: NaN")
+        np.testing.assert_array_equal(x[np.isinf(y)], y[np.isinf(y)], f"array {index}: infinities")
+        finite = np.isfinite(y)
+        error = np.abs(x[finite] - y[finite]).max(initial=0)
+        assert error <= tolerance * np.abs(y[finite]).max(initial=1), f"array {index}: off by {error:.3g}"
+
+
+CALLS = [name for name in OPTIONS if name != "sinks"]  # no kernel sees a sink: its share is taken from the results
+
+
+@in_each_set
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_results_and_gradients_are_those_of_the_specification(driver, sizes, name, monkeypatch):
+    z = SIZES[sizes]
+    given, found, chosen = arrays(z), cotangents(z), options(name, z)
+    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+
+
+@in_each_set
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["causal", "segments or causal", "bias of keys", "composed", "dropout", "scale"])
+@pytest.mark.parametrize("sizes", ["tiny", "one more", "a folded group", "one query, few keys", "one query, many keys"])
+def test_narrow_dtypes(driver, sizes, name, dtype, monkeypatch):
+    z, narrow = SIZES[sizes], jnp.dtype(dtype)
+    given, found, chosen = arrays(z, narrow), cotangents(z, np.float32), options(name, z)
+    wanted = right(given, found, **chosen)
+    chosen |= {"bias": chosen["bias"].astype(np.float32)} if "bias" in chosen else {}
+    if "score_mod" in chosen:
+        chosen["score_mod"] = jax.tree.map(lambda x: np.asarray(x, np.float32), chosen["score_mod"])
+    rounded = float(ml_dtypes.finfo(narrow).eps)  # gradients of query, key and value are rounded to their dtype
+    for index, (x, y) in enumerate(zip(driver.run(monkeypatch, given, found, **chosen), wanted, strict=True)):
+        assert_near([x], [y], 2e-5 + (rounded if index in (2, 3, 4) else 0))
+
+
+@in_each_set
+@pytest.mark.parametrize("name", ["none", "causal", "dense", "bias", "composed", "dropout", "forbidding bias"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("sizes", ["tiny", "one more", "one query, few keys"])
+def test_l6_what_is_not_finite(driver, sizes, number, name, monkeypatch):
+    """In one row of query, key and value each."""
+    z = SIZES[sizes]
+    given, found, chosen = arrays(z), cotangents(z), options(name, z)
+    for x, row in zip(given, (0, z.S // 2, z.S - 1), strict=True):
+        x[0, 0, row, -1] = number
+    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+
+
+@in_each_set
+def test_a_number_that_is_not_finite_in_a_bias_and_in_dout(driver, monkeypatch):
+    z = SIZES["one more"]
+    given, found, chosen = arrays(z), cotangents(z), options("bias", z)
+    chosen["bias"][0, 1, 3, 40], chosen["bias"][0, 2, 64, 64] = np.nan, np.inf
+    found[0][0, 3, 5, 1] = np.nan
+    assert_near(driver.run(monkeypatch, given, found, **chosen), right(given, found, **chosen), 2e-13)
+
+
+@in_each_set
+@pytest.mark.parametrize("name", ["causal", "bias of keys", "bias of heads", "composed", "dropout"])
+def test_l15_any_number_of_threads_gives_the_same_bits(driver, name, monkeypatch):
+    z = SIZES["two chunks of keys"]
+    given, found, chosen = arrays(z), cotangents(z), options(name, z)
+    first, *others = (
+        driver._replace(threads=threads, repeats=2).run(monkeypatch, given, found, **chosen) for threads in (1, 2, 5)
+    )
+    for other in others:
+        assert [np.asarray(x).tobytes() for x in first] == [np.asarray(x).tobytes() for x in other]
+
+
+@pytest.mark.parametrize("driver", ["threads"], indirect=True)
+@pytest.mark.parametrize("name", ["none", "causal", "dense", "bias of keys", "bias", "composed", "dropout"])
+def test_threads_do_not_race(driver, name, monkeypatch):
+    """Three chunks of queries and of keys; gradients that several chunks, heads and entries of the batch add to."""
+    z = Sizes(2, 2, 1, 1030, 1930, 1, 1)
+    given, found = arrays(z), cotangents(z)
+    driver._replace(threads=3, repeats=2).run(monkeypatch, given, found, **options(name, z))
+
+
+ERRORS = {
+    "threads": "int x; std::thread a([&] { for (int i = 0; i < 9999; ++i) ++x; }); x = 3; a.join(); return x < 0;",
+    "memory": "int* x = new int[4]; x[std::time(0) ? 4 : 0] = 1; std::thread([=] { delete[] x; }).join();",
+}
+
+
+@pytest.mark.parametrize("name", SANITIZED)
+def test_a_sanitizer_finds_an_error(name, tmp_path):
+    if absent := missing("c++"):
+        pytest.skip(f"not installed: {absent}")
+    (tmp_path / "error.cc").write_text(f"#include <ctime>\n#include <thread>\nint main() {{ {ERRORS[name]} }}\n")
+    command = ["c++", *SANITIZED[name].flags, "-pthread", tmp_path / "error.cc", "-o", tmp_path / "error"]
+    subprocess.run(command, check=True)
+    done = subprocess.run([tmp_path / "error"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "data race" in done.stderr or "insufficient space" in done.stderr or "overflow" in done.stderr
+
+
+EDGES = [(1, 1), (1, 97), (64, 1), (65, 96), (63, 193), (129, 95), (513, 3), (3, 1921)]
+
+
+@pytest.mark.parametrize("driver", ["memory"], indirect=True)
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_memory(driver, dtype, name, monkeypatch):
+    """Nothing is read or written beyond an array, at sizes on both sides of every limit, in widths that are odd."""
+    for k, (T, S) in enumerate(EDGES):
+        z = Sizes(2, 4, (1, 2, 4)[k % 3], T, S, (1, 7, 16, 33)[k % 4], (5, 1, 32, 17)[k % 4])
+        chosen = options(name, z)
+        if dtype != "float64":
+            chosen |= {"bias": chosen["bias"].astype(np.float32)} if "bias" in chosen else {}
+        wide = np.float64 if dtype == "float64" else np.float32
+        driver.run(monkeypatch, arrays(z, jnp.dtype(dtype)), cotangents(z, wide), **chosen)
+
+
+@pytest.mark.parametrize("driver", ["memory"], indirect=True)
+def test_memory_where_lengths_and_offsets_are_out_of_bounds(driver, monkeypatch):
+    """Lengths below 0 and beyond all keys, windows and offsets at the ends of what is taken."""
+    z = Sizes(2, 2, 2, 70, 130, 5, 5)
+    given, found = arrays(z, np.float32), cotangents(z, np.float32)
+    ends, far = np.array([-(2**31), 2**31 - 1], np.int32), integers.SIDE
+    monkeypatch.setattr(checks, "lengths", lambda *args, **options: None)  # as under jit, where they are not known
+    for mask in (
+        masks.padding(ends), masks.padding(ends, ends[::-1].copy()), masks.prefix(ends), masks.causal(ends),
+        masks.window(far, far, 5), masks.window(0, 0, -(2**31)), masks.window(far, None, 2**31 - 1),
+        masks.window(far, far, ends), masks.causal(-(2**62)), masks.causal(2**62),
+        ~masks.causal(ends) | masks.padding(ends),
+    ):  # fmt: skip
+        driver.run(monkeypatch, given, found, mask=mask)
+    for offset in (*ends, np.int32(0)):
+        for modifier in (
+            scores.alibi(np.ones(2, np.float32), offset),
+            scores.relative_bias(np.ones((2, 5), np.float32), offset),
+        ):
+            driver.run(monkeypatch, given, found, score_mod=modifier)
