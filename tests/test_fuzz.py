@@ -13,10 +13,11 @@ import loops
 from attendax import attention, scores, spec
 from attendax.conformance import directional_difference
 from fuzz import __main__ as command
-from fuzz import data, reference, shrink
+from fuzz import data, reference, rows, shrink
 from fuzz.case import DIRECTIONS, LOSSES, POISONED, POISONS, Case, random
 from fuzz.judge import judge
 from fuzz.shrink import shrunk
+from native_calls import needs_library
 
 SECONDS = 6
 
@@ -329,6 +330,22 @@ def test_the_derivative_of_a_softcap_that_is_reached_is_rounded(capsys):
         known=("mask",), seed=946,
     )  # fmt: skip
     assert command.main(["--shrink", "0", "--case", repr(case)]) == 0, capsys.readouterr().out
+
+
+def depends_on_the_batch(query, *arrays, **options):
+    """As a path whose tiles are chosen by the number of entries."""
+    out, lse = attention(query, *arrays, **options)
+    return out * jnp.asarray(1 + jnp.finfo(out.dtype).eps * query.shape[0], out.dtype), lse
+
+
+@needs_library
+def test_a_row_that_depends_on_the_batch_is_found():
+    """By parts of a call, which find nothing in attention itself."""
+    case = Case(lead=(3,), N=4, G=2, T=70, S=130, D=8, V=8, mask=("window", 20, 5), modifier=("alibi", 2), seed=3)
+    arrays = data.leaves(case)
+    told, whole = rows.differences(attention, case, arrays)
+    assert (told, len(whole)) == ([], 5)
+    assert any(what.startswith("out of Part(lead") for what in rows.differences(depends_on_the_batch, case, arrays)[0])
 
 
 def test_attention_for_some_seconds(capsys):

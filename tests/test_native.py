@@ -108,7 +108,7 @@ def in_float32(x):
 
 def test_l1_leading_axes():
     """Two of them, of several entries each: as one, and with operands that vmap shares along one of them."""
-    given = arrays(Sizes(6, 4, 2, 20, 100, 8, 8))
+    given = arrays(Sizes(6, 4, 2, 20, 100, 8, 8), np.float32)
     lengths = np.arange(6, dtype=np.int32) * 17
     wanted = np.asarray(native(*given, mask=masks.padding(lengths)))
     two = [x.reshape(2, 3, *x.shape[1:]) for x in given]
