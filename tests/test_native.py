@@ -301,3 +301,13 @@ def test_scan_and_map():
     assert_near(jax.lax.map(lambda x: native(*x), tuple(map(jnp.asarray, given))), wanted, 1e-15, "map")
     found = jax.lax.scan(lambda c, x: (c + 1, native(*x)), 0, tuple(map(jnp.asarray, given)))[1]
     assert_near(found, wanted, 1e-15, "scan")
+
+
+@pytest.mark.parametrize(("T", "S"), [(3, 5), (70, 130)])
+def test_the_gradient_of_values_does_not_depend_on_a_delta_that_overflows(rng, T, S):
+    query, key, value, dout = (rng.standard_normal((2, n, 8)).astype(np.float32) for n in (T, S, S, T))
+
+    def pulled(factor):
+        return jax.vjp(lambda v: attention(query, key, v, implementation="native"), value * factor)[1](dout * factor)[0]
+
+    np.testing.assert_allclose(pulled(np.float32(1e20)) / 1e20, pulled(np.float32(1)), rtol=1e-4, atol=1e-5)

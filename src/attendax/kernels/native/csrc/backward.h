@@ -87,7 +87,9 @@ void prepare(const Problem& p, const Block& block, int64_t r, BackwardRows& b) {
   const Real* out = static_cast<const Real*>(p.saved_out.data) + offset_of(p, p.saved_out, batch, n, t);
   Real delta = dot(out, dout, V) - dlse;
   widen_row(p.query.data, p.query.type, offset_of(p, p.query, batch, n, t), 1, query, D);
-  if (!is_finite(delta) || !is_finite(sum) || !is_finite(top) || !finite_row(query, D) || !finite_row(dout, V)) {
+  // Of finite rows delta may be too large: then ds is, and dq and dk with it, but dv does not depend on it (L7).
+  bool finite = is_finite(sum) && is_finite(top) && finite_row(query, D) && finite_row(dout, V);
+  if (!finite || !is_finite(dlse) || (!is_finite(delta) && !finite_row(out, V))) {
     memset(query, 0, b.query_step * sizeof(Real));
     memset(dout, 0, b.dout_step * sizeof(Real));
     b.shift[r] = kNaN;
