@@ -153,6 +153,15 @@ def test_threads_do_not_race(driver, name, monkeypatch):
     driver._replace(threads=3, repeats=2).run(monkeypatch, given, found, **options(name, z))
 
 
+@pytest.mark.parametrize("driver", ["threads"], indirect=True)
+@pytest.mark.parametrize("name", ["none", "causal", "bias of keys", "dropout"])
+def test_threads_that_share_the_keys_of_few_queries_do_not_race(driver, name, monkeypatch):
+    """Chunks of keys are merged by one of them."""
+    z = Sizes(1, 2, 1, 2, 7700, 32, 32)
+    given, found = arrays(z), cotangents(z)
+    driver._replace(threads=3, repeats=5).run(monkeypatch, given, found, **options(name, z))
+
+
 ERRORS = {
     "threads": "int x; std::thread a([&] { for (int i = 0; i < 9999; ++i) ++x; }); x = 3; a.join(); return x < 0;",
     "memory": "int* x = new int[4]; x[std::time(0) ? 4 : 0] = 1; std::thread([=] { delete[] x; }).join();",
