@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def _heads_of_blocks(repeat: int, T: int) -> tuple[list[slice], np.ndarray]:
     return [slice(a // T, -(-(a + n) // T)) for a, n in zip(starts, sizes, strict=True)], sizes
 
 
-def _of_blocks(x: np.ndarray, groups: int, heads: list[slice], reduce: Any) -> np.ndarray:
+def _of_blocks(x: np.ndarray, groups: int, heads: list[slice], reduce: Callable[..., np.ndarray]) -> np.ndarray:
     """Truth values (..., N, 1, tiles) of heads as those of the blocks that have them, (..., G, blocks, tiles)."""
     x = x.reshape(*x.shape[:-3], groups, -1, x.shape[-1])
     return np.stack([reduce(x[..., each, :], axis=-2) for each in heads], axis=-2)

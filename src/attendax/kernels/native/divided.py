@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 PAIRS, KEYS, HEADS = "pairs", "keys", "heads"  # (..., N, T, .), (..., G, S, .) and (..., N, .); axes full or 1
@@ -100,7 +100,12 @@ def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
 
 
 def _partition(
-    call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]], _: Mesh, given: Any, wanted: Any
+    call: Call,
+    sizes: Axes,
+    shapes: Sequence[tuple[int, ...]],
+    _: Mesh,
+    given: Any,  # of each array its shape, with a sharding
+    wanted: Any,  # the same of each result
 ) -> tuple[Any, ...]:
     """For custom_partitioning: a mesh, what a device does, and how results and arrays lie."""
     mesh, axes = _division(wanted[0].sharding, sizes)
@@ -136,7 +141,7 @@ def _names(spec: P) -> set[str]:
     return {name for entry in entries for name in entry}
 
 
-def _division(sharding: Any, sizes: Axes) -> tuple[Mesh, Axes]:
+def _division(sharding: Sharding, sizes: Axes) -> tuple[Mesh, Axes]:
     """A mesh, and by which of its axes each axis is divided, for results that lie as XLA wants."""
     rank = len(sizes.lead) + 3
     mesh, (*lead, heads, queries, _) = _mesh_of(sharding, rank)
@@ -158,7 +163,7 @@ def _of_heads(names: tuple[str, ...], mesh: Mesh, sizes: Axes) -> tuple[tuple[st
     return names[:most], ()
 
 
-def _mesh_of(sharding: Any, rank: int) -> tuple[Mesh, list[tuple[str, ...]]]:
+def _mesh_of(sharding: Sharding, rank: int) -> tuple[Mesh, list[tuple[str, ...]]]:
     """A mesh of axes of prime size, in XLA's order of devices, and which of them divide each axis of an array.
 
     What no mesh describes is not divided.
