@@ -32,7 +32,7 @@ class Part:
     """Some rows of one call: which batch entries, groups and queries, and how many keys are left."""
 
     def __init__(self, z, option, dtype=np.float32, seed=0):
-        self.z, self.option = z, option
+        self.z, self.option, self.behind = z, option, z.S - z.T
         self.query, self.key, self.value = arrays(z, dtype, seed)
         rng = np.random.default_rng(6)
         self.dout = rng.normal(size=(z.B, z.N, z.T, z.V)).astype(dtype)
@@ -42,8 +42,8 @@ class Part:
         self.table = rng.normal(size=(z.N, 9)).astype(np.float32)
 
     def options(self, b, h, t, s, mask=None):
-        """The options of a call with these rows alone; a row sees the keys up to 10 behind its own place."""
-        chosen = {"mask": masks.causal(t.start + 10) if mask is None else mask}
+        """The options of a call with these rows alone; the last row of the whole call sees the last key."""
+        chosen = {"mask": masks.causal(t.start + self.behind) if mask is None else mask}
         if self.option in ("bias", "all"):
             chosen["bias"] = self.bias[b, h, t, s]
         parts = {
@@ -113,7 +113,7 @@ def test_query_heads_of_one_group_do_not_depend_on_each_other():
 
 def native_of_one_head(call):
     given = call.query[:, :1], call.key, call.value
-    results, pull_back = jax.vjp(lambda *x: native(*x, mask=masks.causal(10)), *given)
+    results, pull_back = jax.vjp(lambda *x: native(*x, mask=masks.causal(call.behind)), *given)
     return *results, *pull_back((call.dout[:, :1], call.dlse[:, :1]))
 
 
@@ -136,7 +136,7 @@ def test_a_row_does_not_depend_on_other_queries_nor_on_keys_behind(sizes, option
     whole = call.take()[:count]
     for k, (a, b) in enumerate(sorted(chunks(call.z.T))):
         wanted = [x[:, :, a:b] for x in whole]
-        s = slice(0, call.z.S if k % 2 else min(call.z.S, b + 10))
+        s = slice(0, call.z.S if k % 2 else b + call.behind)
         same_bits(call.take(t=slice(a, b), s=s)[:count], wanted, f"queries {a} to {b} beside keys to {s.stop}")
 
 
@@ -145,7 +145,9 @@ def test_dropout_goes_by_position(sizes):
     """The first queries alone, the first entries, fewer keys: what is dropped stays, and so do the bits."""
     call = Part(SIZES[sizes], "dropout")
     whole, T = call.take()[:3], call.z.T // 2
-    same_bits(call.take(t=slice(0, T), s=slice(0, T + 10))[:3], [x[:, :, :T] for x in whole], "half the queries")
+    same_bits(
+        call.take(t=slice(0, T), s=slice(0, T + call.behind))[:3], [x[:, :, :T] for x in whole], "half the queries"
+    )
     same_bits(call.take(t=slice(0, 1))[:3], [x[:, :, :1] for x in whole], "one query")
 
 
@@ -215,10 +217,10 @@ def test_other_dtypes(dtype):
 def test_other_queries_that_are_not_finite_do_not_matter():
     """A block with a NaN is computed with care; its other rows keep their bits, and keys that they do not see."""
     call = Part(SIZES["groups"], "plain")
-    clean = call.take()
+    clean = call.take(mask=masks.causal(10))
     call.query[1, 2, 40, 3] = np.nan
     call.key[0, 0, 110:] = np.inf
-    spoiled = call.take()
+    spoiled = call.take(mask=masks.causal(10))
     for x, y in zip(spoiled[:3], clean[:3], strict=True):
         kept = ~np.isnan(np.asarray(x, np.float32)).reshape(*x.shape[:3], -1).any(-1)
         assert kept.sum() == kept.size - 1
@@ -228,10 +230,12 @@ def test_other_queries_that_are_not_finite_do_not_matter():
 # Threads and devices
 
 
-def test_the_same_bits_run_after_run():
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "with a bias"])
+def test_the_same_bits_run_after_run(shared):
     """Where chunks of queries join their shares of dk, dv and of the gradient of a bias, in whatever order they end."""
     z = Sizes(2, 4, 2, 1100, 300, 8, 8)
-    bias, given, found = np.ones((z.T, 1), np.float32), arrays(z, np.float32), cotangents(z, np.float32)
+    given, found = arrays(z, np.float32), cotangents(z, np.float32)
+    bias = np.ones((z.T, 1), np.float32) if shared else None
 
     @jax.jit
     def pulled(given, bias):
