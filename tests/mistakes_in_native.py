@@ -1,0 +1,264 @@
+"""The table of mistakes planted in the C++ of the native path: a piece of text to replace, and the tests that notice.
+
+A piece of text occurs once in its file of ``csrc``. Tests are named by their parameters in ``CATCHERS``; where the
+mistake lies in what is compiled for one type alone, they are of that type.
+"""
+
+from typing import NamedTuple
+
+
+class NativeMistake(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    catchers: tuple[str, ...]
+
+
+NUMBERS = "test_native.py::test_results_and_gradients_are_those_of_the_specification"
+LOW = "test_native.py::test_results_and_gradients_in_float32"
+ROWS = "test_native_rows.py::test_a_row_does_not_depend_on_other_queries_nor_on_keys_behind"
+TEXTS = "test_native_rows.py::test_a_text_does_not_depend_on_the_batch"
+HIDDEN = "test_native_conduct.py::test_l6_what_is_hidden_changes_no_bit"
+SPREADS = "test_native_conduct.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
+AGAIN = "test_native_rows.py::test_the_same_bits_run_after_run"
+LOWEST = "test_native.py::test_l7_the_lowest_bias_beside_large_scores"
+
+
+def numbers(sizes, name):
+    """Values and gradients in float64, beside the specification."""
+    return (f"{NUMBERS}[{sizes}-{name}]",)
+
+
+def in_file(file, *rows):
+    """Mistakes of one file."""
+    return [NativeMistake(name, file, right, wrong, catchers) for name, right, wrong, catchers in rows]
+
+
+PRODUCTS = in_file(
+    "product.h",
+    ("the last of an odd depth", "if (p < depth) step(p);", "", numbers("one more", "none")),
+    ("the last row of a tile", "for (; row < rows; ++row) body", "for (; row + 1 < rows; ++row) body",
+     numbers("one more", "none")),
+    ("tiles of four rows overlap", "row += 4) body(Rows<4>", "row += 5) body(Rows<4>",
+     numbers("a folded group", "none")),
+    ("averages of earlier tiles are not rescaled", "fma(load(at), factor[j], acc[i][j])", "load(at) + acc[i][j]",
+     numbers("a folded group", "none")),
+    ("a tile replaces the sum", "store(at, load(at) + acc[i][j]);", "store(at, acc[i][j]);",
+     numbers("a folded group", "none")),
+    ("no scale behind whole vectors", "from[row + i][c] * factor : Real(0)", "from[row + i][c] : Real(0)",
+     numbers("one more", "none")),
+    ("dq of the last super tile", "Add ? to[row + i][c] + x : x;", "x;", numbers("two chunks of keys", "none")),
+    ("dq of the last super tile, in vectors", "Add ? load(to[row + i] + c) + x[i] : x[i]", "x[i]",
+     numbers("two chunks of queries", "none")),
+)  # fmt: skip
+
+ROWS_AND_MASKS = in_file(
+    "rows.h",
+    ("leading axes", "batch % p.lead_size[i] * v.lead[i]", "batch * v.lead[i]",
+     ("test_native.py::test_l1_leading_axes",)),
+    ("a window one key short", "most(0, place - op.left)", "most(0, place - op.left + 1)",
+     numbers("whole blocks", "window")),
+    ("causal without its diagonal", "place + op.right + 1", "place + op.right", numbers("whole blocks", "causal")),
+    ("the first query behind a length", "i >= length", "i > length", numbers("whole blocks", "padding")),
+    ("one key more than a length", "length - p.first_key);", "length + 1);", numbers("whole blocks", "padding")),
+    ("a traced offset of the first batch", "integer_at(p, op.one, batch, head, query, 0) : op.offset",
+     "integer_at(p, op.one, 0, head, query, 0) : op.offset", numbers("whole blocks", "traced causal")),
+    ("the last interval alone", "seen.last = least(seen.last, one.last);", "seen.last = one.last;",
+     numbers("whole blocks", "padding")),
+    ("heads of a group", "p.repeat() + run + row / p.queries", "p.repeat() + row / p.queries",
+     numbers("whole blocks", "none")),
+    ("left edges are not masked", "all_begin = most(all_begin, block.first[r]);", "",
+     numbers("two chunks of queries", "window to the left")),
+    ("right edges are not masked", "all_end = least(all_end, block.last[r]);", "", numbers("whole blocks", "causal")),
+    ("an interval of a program", "(k >= first[r]) & (k < last[r])", "(k > first[r]) & (k < last[r])",
+     numbers("whole blocks", "not causal, or a window")),
+    ("segments in order", "to.at[k][r] = uint8_t(ids[r] == id);", "to.at[k][r] = uint8_t(ids[r] <= id);",
+     numbers("whole blocks", "segments")),
+    ("a dense mask of one column", "step == 1 ? keys / 16 * 16 : 0", "keys / 16 * 16",
+     numbers("whole blocks", "dense for all keys")),
+    ("both are or", "(one[i] != 0) & (other[i] != 0)", "(one[i] != 0) | (other[i] != 0)",
+     numbers("whole blocks", "not causal, or a window")),
+    ("either is one alone", "uint8_t(one[i] | other[i])", "uint8_t(one[i] ^ other[i])",
+     numbers("whole blocks", "segments or causal")),
+    ("not, bit by bit", "uint8_t(stack[top].bytes()[i] == 0)", "uint8_t(~stack[top].bytes()[i])",
+     numbers("whole blocks", "not dense")),
+    ("values in steps of keys", "at_value + k * p.value.row, 1", "at_value + k * p.key.row, 1",
+     ("test_native.py::test_l8_errors_are_at_most_twice_those_of_the_plain_formula[tiny-bfloat16]",)),
+    ("a value that is not finite has no mark",
+     "!(finite_row(key_copy + k * D, D) && finite_row(value_copy + k * V, V))",
+     "!finite_row(key_copy + k * D, D)", (HIDDEN,)),
+    ("marks are lost", "bad[k] = 1;", "", (SPREADS,)),
+)  # fmt: skip
+
+SCORES = in_file(
+    "scores.h",
+    ("one key more", "(at >= first) & (at < last)", "(at >= first) & (at <= last)", numbers("whole blocks", "causal")),
+    ("truth values of the first panel", "&allowed.at[k][row + j * W]", "&allowed.at[k][j * W]",
+     numbers("whole blocks", "dense")),
+    ("truth values of the first keys", "where_allowed(*allowed, first_allowed + r + i, j, x)",
+     "where_allowed(*allowed, r + i, j, x)", numbers("one more", "dense in a window")),
+    ("a cap that is not multiplied back", "store(at, t * cap);", "store(at, t);", numbers("whole blocks", "softcap")),
+    ("the slope of a cap", "all(Real(1)) - t * t", "all(Real(1)) - t", numbers("whole blocks", "softcap")),
+    ("distances with a sign", "slopes * larger(far, -far)", "slopes * far", numbers("whole blocks", "alibi")),
+    ("a traced offset of slopes", "+ Real(offset_for(m, j, i));", "+ Real(m.offset);",
+     numbers("whole blocks", "traced offsets")),
+    ("the end of a table", "m.radius) + m.radius;", "m.radius - 1) + m.radius;", numbers("whole blocks", "relative")),
+    ("lanes of several heads on one diagonal",
+     "return block.head[row] == block.head[row + lanes - 1] &&\n"
+     "           block.query[row + lanes - 1] - block.query[row] == lanes - 1;",
+     "return lanes > 0;", numbers("a folded group", "relative")),
+    ("a bias of one column, key by key", "rows[i] + key * p.bias.column", "rows[i] + key",
+     numbers("one more", "bias of queries")),
+    ("a bias of one column, in vectors", "keys == W && p.bias.column == 1 &&", "keys == W &&",
+     numbers("whole blocks", "bias of queries")),
+    ("a bias of minus infinity", "select(b[l] == -kInfinity, all(-kInfinity), smaller(all(-kLowest), y))",
+     "smaller(all(-kLowest), y)", numbers("whole blocks", "forbidding bias")),
+    ("a sum below the range", "larger(all(kLowest), x + nan_unless_finite(b[l]))", "x + nan_unless_finite(b[l])",
+     (LOWEST,)),
+    ("intervals beside a bias", "if (masked) x = inside(key + k + l, first, last, x);", "",
+     numbers("whole blocks", "bias")),
+    ("a program beside a bias", "if (allowed) x = where_allowed(*allowed, first_allowed + k + l, j, x);", "",
+     numbers("whole blocks", "everything")),
+    ("dropout by the row of a block", "uint32_t(query(j, l) + p.first_query)", "uint32_t(row + j * W + l)",
+     ("test_native.py::test_l10_dropout_keeps_what_the_specification_keeps",)),
+    ("dropout by the key of a tile", "uint32_t(key + k + p.first_key)", "uint32_t(k + p.first_key)",
+     ("test_native.py::test_l10_dropout_keeps_what_the_specification_keeps",)),
+    ("two rotations", "{17, 29, 16, 24}", "{17, 29, 24, 16}",
+     ("test_native.py::test_l10_dropout_keeps_what_the_specification_keeps",)),
+    ("what is kept is not larger", "all(Real(p.kept_factor))", "all(Real(1))", numbers("whole blocks", "dropout")),
+)  # fmt: skip
+
+FORWARD = in_file(
+    "forward.h",
+    ("chunks are not rescaled", "F f = faded(one, top), g = faded(other, top);", "F f = F{} + Real(1), g = f;",
+     numbers("two chunks of keys", "none")),
+    ("the maximum of the first chunk", "store(all.top + row, top);", "", numbers("two chunks of keys", "none")),
+    ("row sums of chunks", "fma(load(all.sum + row), f, load(next.sum + row) * g)",
+     "load(all.sum + row) + load(next.sum + row) * g", numbers("two chunks of keys", "none")),
+    ("values of the first keys", "end - begin, from.value + skip * from.value_step,", "end - begin, from.value,",
+     numbers("whole blocks", "window")),
+    ("earlier tiles do not fade", "fade[j] = faded(load(part.top + row + j * W), top[j]);", "fade[j] = all(Real(1));",
+     numbers("a folded group", "none")),
+    ("row sums are not rescaled", "store(at, fma(load(at), fade[j], sum[j]));", "store(at, load(at) + sum[j]);",
+     numbers("a folded group", "none")),
+    ("a maximum that falls", "highest[j] > top ? highest[j] : top;", "highest[j];",
+     (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
+    ("keys behind the last of a tile", "k < keys; ++k) added", "k < rounded_up(keys, W); ++k) added",
+     numbers("one query, many keys", "none")),
+    ("what is hidden spoils", "if (!bad[k] || (allowed && !allowed->at[k][r])) continue;", "if (!bad[k]) continue;",
+     (SPREADS, HIDDEN)),
+    ("what a bias forbids spoils", "spoiled[r] |= bias != -kInfinity;", "spoiled[r] = 1;", (SPREADS,)),
+    ("a query that sees nothing spoils its row", "(spoiled[r] && sum != 0)", "spoiled[r]", (SPREADS,)),
+    ("an empty row is divided", "sum == 0 ? Real(0) : Real(1) / sum", "Real(1) / sum",
+     ("test_native_conduct.py::test_l5_a_row_that_sees_nothing",)),
+    ("lse without its maximum", "double(top) + log(double(sum))", "log(double(sum))", numbers("whole blocks", "none")),
+    ("the look at the results", "return sum == 0;", "return sum == sum || true;", (HIDDEN,)),
+    ("chunks that overlap", "most(number * kChunkKeys, whole.begin)", "whole.begin",
+     numbers("two chunks of keys", "none")),
+    ("the second chunk of another thread", "if (number) merge(work", "if (number > 1) merge(work",
+     numbers("one query alone", "none")),
+)  # fmt: skip
+
+BACKWARD = in_file(
+    "backward.h",
+    ("the cotangent of lse", "dot(out, dout, V) - dlse;", "dot(out, dout, V);", numbers("whole blocks", "none")),
+    ("rows that lse alone reads", "(any_not_zero(dout, V) || !(dlse == 0)) &&", "any_not_zero(dout, V) &&", (SPREADS,)),
+    ("rows that nothing reads", "if (b.unread) x = select(shift[j] == kInfinity, F{}, x);", "", (SPREADS,)),
+    ("hidden keys of a spoiled row", "if (hides && b.spoiled) x = select(s == -kInfinity, F{}, x);", "", (SPREADS,)),
+    ("0 times infinity", "select(x == F{}, F{}, x * (dp - delta[j]))", "x * (dp - delta[j])", (HIDDEN,)),
+    ("dropout of dp", "dp = dp * factor;", "", numbers("whole blocks", "dropout")),
+    ("dropout of dv", "store(w + at, x * factor);", "", numbers("whole blocks", "dropout")),
+    ("a shared bias is written over", "p.dbias_sums[at + k * v.column] += ", "p.dbias_sums[at + k * v.column] = ",
+     numbers("whole blocks", "bias for all heads")),
+    ("modifiers are pulled in their own order", "for (int n = p.modifiers - 1; n >= 0; --n)",
+     "for (int n = 0; n < p.modifiers; ++n)", numbers("whole blocks", "composed")),
+    ("slopes the wrong way", "% p.repeat()] -= sum;", "% p.repeat()] += sum;", numbers("whole blocks", "alibi")),
+    ("the last of a diagonal", "diagonal[r - k + keys - 1] += double", "diagonal[r - k + keys - 1] = double",
+     numbers("whole blocks", "relative")),
+    ("panels that see half a tile", "spans[i].begin < key + r + M", "spans[i].begin < key + r",
+     numbers("one more", "window")),
+    ("weights of an earlier tile", "clear_rows(work.weights, skip, row, lanes);", "",
+     numbers("two chunks of queries", "window")),
+    ("keys that are not finite", "bool clean = !finite_keys(", "bool clean = false && !finite_keys(", (HIDDEN,)),
+    ("dq of one super tile", "join_dqueries(p, block, b, super == 0);", "join_dqueries(p, block, b, true);",
+     numbers("two chunks of queries", "none")),
+    ("dk of the last chunk", "query_step, p.width,\n             first);", "query_step, p.width,\n             true);",
+     numbers("whole blocks", "none")),
+    ("nobody waits", "if (!turns.whole_block) turns.wait(turns.state, super);", "",
+     (AGAIN,)),
+)  # fmt: skip
+
+LANES = in_file(
+    "lanes.h",
+    ("a coefficient in float32", "0x1.ebf9bcp-3f", "0x1.ebf9bcp-4f", (f"{LOW}[causal]",)),
+    ("a coefficient in float64", "5.5504108664821580e-02", "5.55041087e-02", numbers("whole blocks", "none")),
+    ("infinite scores are numbers", "F nan_unless_finite(F x) { return fma(x, F{}, x); }",
+     "F nan_unless_finite(F x) { return x; }", ("test_native.py::test_l7_what_overflows_in_a_score_is_not_finite",)),
+    ("a tanh for small numbers", "select(a < all(Real(0.625f)), small, large)", "small", (f"{LOW}[softcap]",)),
+    ("bytes that are turned by half", "round < 4", "round < 3", numbers("whole blocks", "dense")),
+    ("the end of a row is finite", "for (; i < n; ++i) sum += x[i] * Real(0);", "", (SPREADS,)),
+)  # fmt: skip
+
+THREADS = in_file(
+    "ffi.cc",
+    ("heads that share a bias", "shared |= p.heads > 1 && !p.dbias_view.head;", "",
+     numbers("whole blocks", "bias for all heads")),
+    ("queries that share a bias", "one_row = p.queries > 1 && !p.dbias_view.row;", "",
+     numbers("one more", "bias of heads and keys")),
+    ("the call ends before its helpers", "work->done.load() < count;", "work->done.load() < 0;",
+     (AGAIN, "test_native_rows.py::test_sixty_four_threads_call_at_once")),
+    ("a helper too many", "(i = next.fetch_add(1)) < count", "(i = next.fetch_add(1)) < count - 1", (AGAIN,)),
+)  # fmt: skip
+
+ROW_INVARIANCE = in_file(
+    "forward.h",
+    ("tiles half as large for an even number of queries",
+     "tile(key, least((at + 1) * kTileKeys, end) - key, to);",
+     "int64_t last = least((at + 1) * kTileKeys, end), middle = p.queries % 2 ? last : key + (last - key) / 2;\n"
+     "      if (key < middle) tile(key, middle - key, to);\n"
+     "      if (middle < last) tile(middle, last - middle, to);", (f"{ROWS}[groups-plain]",)),
+    ("more chunks for a batch", '#include "scores.h"',
+     '#include "scores.h"\n#define kChunkKeys (p.batch > 1 ? 960 : 1920)',
+     (f"{TEXTS}[several chunks-plain]",)),
+    ("chunks of several threads are merged from the last to the first", "(from) + number *",
+     "(from) + (p.key_chunks() - 1 - number) *", (f"{TEXTS}[decoding-plain]",)),
+    ("one query: a rescaling that is not fused", "fma(fade, load(out + j * W), acc[j])",
+     "acc[j] + fade * load(out + j * W)", (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
+    ("one query: a row sum in two parts", "for (int64_t k = 0; k < keys; ++k) added += scores[k];",
+     "Real odd = 0;\n    for (int64_t k = 0; k < keys; ++k) (k % 2 ? odd : added) += scores[k];\n    added += odd;",
+     (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
+    ("one query: products in two parts", "for (int i = 0; i < W; ++i) total = fma(query[d + i], x[i], total);",
+     "F part{};\n        for (int i = 0; i < W; ++i) part = fma(query[d + i], x[i], part);\n        total += part;",
+     (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
+    ("one query: another exponent", "exp2_of((load(scores + k) - all(top)) * kLog2e)",
+     "exp2_of(fma(load(scores + k), all(kLog2e), -all(top) * kLog2e))",
+     (f"{ROWS}[many heads-plain]", f"{ROWS}[several chunks-plain]")),
+    ("tiles begin at the first key that is seen",
+     "for (int64_t at = begin / kTileKeys; begin < end && at * kTileKeys < end; ++at) {\n"
+     "      int64_t key = most(at * kTileKeys, begin);\n"
+     "      tile(key, least((at + 1) * kTileKeys, end) - key, to);",
+     "for (int64_t key = begin; key < end; key += kTileKeys) {\n      tile(key, least(kTileKeys, end - key), to);",
+     ("test_native_rows.py::test_a_row_of_a_wide_window_does_not_depend_on_other_rows",)),
+    ("one maximum for all rows of a panel", "    for (int j = 0; j < N; ++j) {\n      fade[j] =",
+     "    Real most_of_all = kLowest;\n"
+     "    for (int j = 0; j < N; ++j)\n"
+     "      for (int i = 0; i < W; ++i) most_of_all = top[j][i] > most_of_all ? top[j][i] : most_of_all;\n"
+     "    for (int j = 0; j < N; ++j) {\n      top[j] = all(most_of_all);\n      fade[j] =",
+     (f"{ROWS}[groups-plain]",)),
+) + in_file(
+    "problem.h",
+    ("chunks of queries by the batch", "return kChunkQueries / kBlockRows;",
+     "return kChunkQueries / kBlockRows / (batch > 1 ? 2 : 1);", (f"{TEXTS}[several chunks-plain]",)),
+    ("heads share a block in a batch of one alone", "return queries < kBlockRows;",
+     "return queries < kBlockRows && batch == 1;", (f"{TEXTS}[folded-plain]",)),
+) + in_file(
+    "backward.h",
+    ("the scale of dq is rounded otherwise for one query", "factor[r] = Real(p.scale);",
+     "factor[r] = Real(p.queries == 1 ? 1 / (1 / p.scale * (1 + 1e-7)) : p.scale);", (f"{ROWS}[many heads-plain]",)),
+    ("delta of few queries has another order", "Real delta = dot(out, dout, V) - dlse;",
+     "Real delta = -dlse;\n  if (p.queries == 1)\n    for (int64_t v = 0; v < V; ++v) delta += out[v] * dout[v];\n"
+     "  else\n    delta = dot(out, dout, V) - dlse;", (f"{ROWS}[many heads-plain]",)),
+)  # fmt: skip
+
+MISTAKES = [*PRODUCTS, *ROWS_AND_MASKS, *SCORES, *FORWARD, *BACKWARD, *LANES, *THREADS, *ROW_INVARIANCE]
