@@ -275,7 +275,7 @@ def test_tiles_outside_a_window_that_begins_elsewhere_are_skipped(offset):
     """Exactly those of which the dense array allows no pair."""
     x = jax.ShapeDtypeStruct((2, 1, 12, 3), jnp.float32)
     mask = masks.window(2, 1, offset)
-    found = in_tiny_tiles(attendax.explain)(x, x, x, mask=mask)
+    found = in_tiny_tiles(attendax.explain)(x, x, x, mask=mask, implementation="blockwise")
     _, rows, columns = found.tile
     array = np.broadcast_to(mask.to_dense(12, 12), (2, 1, 12, 12))
     empty = ~array.reshape(2, 12 // rows, rows, 12 // columns, columns).any(axis=(2, 4))
