@@ -11,7 +11,10 @@ SINGLE = ("forward", "backward")  # what is measured of every shape
 
 
 class Results(NamedTuple):
-    """The committed files; ``bfloat16`` is None as long as there is none."""
+    """The committed files; ``bfloat16`` is None as long as there is none.
+
+    ``native`` is a run of the native kernel, as long as the other tables are of the time before it; else None.
+    """
 
     full: dict[str, Any]
     cores: dict[str, Any]
@@ -22,6 +25,7 @@ class Results(NamedTuple):
     models: dict[str, Any]
     conformance: dict[str, Any]
     matrix: str
+    native: dict[str, Any] | None = None
 
     @property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -39,7 +43,8 @@ def committed(folder: Path = RESULTS) -> Results:
     runs = [load(name) for name in ("results.json", "cores/results.json", "compile/results.json")]
     bfloat16 = load("bfloat16/results.json") if (folder / "bfloat16").exists() else None
     others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
-    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"))
+    native = load("native/results.json") if (folder / "native").exists() else None
+    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"), native)
 
 
 class Untrue(ValueError):

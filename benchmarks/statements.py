@@ -18,14 +18,45 @@ TRAINED = "encoder block 32 x 128 x 384, training step"
 
 def speed(results: Results) -> str:
     """The front page."""
-    forward, gradient = (report.ratios(results.full, TORCH, measure).values() for measure in SINGLE)
+    rows = "[{} rows](docs/benchmarks.md)"
+    if results.native is None:
+        return f"{_beside_torch(results.full, rows)} {_compiling(results)}"
+    spans = (report.ratios(results.full, TORCH, measure).values() for measure in SINGLE)
+    tiles = ", ".join(f"{span(ratios)} ({mean(ratios)})" for ratios in map(list, spans))
+    tiles = f"In tiles, its other path, {tiles}; {when(results.full)}."
+    return f"{_beside_torch(results.native, rows)} {tiles} {_compiling(results)}"
+
+
+def native_speed(results: Results) -> str:
+    """The page of benchmarks, as long as its tables are those of tiles."""
+    if results.native is None:
+        return "The tables below are of the path that a call takes by default."
+    others = f"beside jax.nn {' / '.join(_means_beside(results.native, 'jax.nn'))}, beside its tiles " + " / ".join(
+        _means_beside(results.native, "attendax-tiles")
+    )
+    slow = ahead(results.native, TORCH)
+    first = f"It is slower than torch in {listed(slow)}" if slow else "It is nowhere slower than torch"
+    return f"By the native kernel: {_beside_torch(results.native, '{} rows')} Geometric means {others}. {first}."
+
+
+def _means_beside(run: dict[str, Any], reference: str) -> list[str]:
+    return [mean(report.ratios(run, reference, measure).values()) for measure in SINGLE]
+
+
+def _beside_torch(run: dict[str, Any], of_rows: str) -> str:
+    forward, gradient = (report.ratios(run, TORCH, measure).values() for measure in SINGLE)
     rows = [*forward, *gradient]
-    compiled = [mean((1 / x for x in compile_ratios(results, measure).values()), 1) for measure in SINGLE]
     return (
         f"Beside torch SDPA, `attention` is {span(forward)} times as fast (geometric mean {mean(forward)}), with the "
-        f"gradient {span(gradient)} ({mean(gradient)}), in float32 ({machine(results.full)}; {when(results.full)}). "
-        f"torch is faster in {sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md). "
-        f"Compiling takes {compiled[0]} times as long as jax.nn's forward, {compiled[1]} times as its gradient."
+        f"gradient {span(gradient)} ({mean(gradient)}), in float32 ({machine(run)}; {when(run)}). "
+        f"torch is faster in {sum(map(behind, rows)) or 'none'} of these {of_rows.format(len(rows))}."
+    )
+
+
+def _compiling(results: Results) -> str:
+    compiled = [mean((1 / x for x in compile_ratios(results, measure).values()), 1) for measure in SINGLE]
+    return (
+        f"Compiling tiles takes {compiled[0]} times as long as jax.nn's forward, {compiled[1]} times as its gradient."
     )
 
 
@@ -179,6 +210,7 @@ def training_faults(results: Results) -> str:
 
 STATEMENTS = (
     speed,
+    native_speed,
     means,
     who_is_ahead,
     why_not_more,
