@@ -3,7 +3,6 @@
 ``csrc/ffi.cc`` reads both in the order in which they are written here.
 """
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -192,8 +191,7 @@ def _is_long(mask: Mask | None) -> bool:
     """Whether the program of a mask has more steps than the library takes, or needs a deeper stack."""
     if mask is None:
         return False
-    depth, deepest, steps = _depth(mask), _depth(mask), _steps(mask)
-    return steps > MOST_OPS or max(depth, deepest) > MOST_DEPTH
+    return _steps(mask) > MOST_OPS or _depth(mask) > MOST_DEPTH
 
 
 def _steps(mask: Mask) -> int:
@@ -209,8 +207,3 @@ def _depth(mask: Mask) -> int:
     if mask.kind in JOINED:
         return max(_depth(part) + min(k, 1) for k, part in enumerate(mask.arrays))
     return 2 if mask.kind in ("segments", "padding") else 1
-
-
-def size_of(shape: tuple[int, ...]) -> int:
-    """How many numbers an array of a shape has."""
-    return math.prod(shape)
