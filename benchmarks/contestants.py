@@ -254,7 +254,6 @@ PEERS = {
     "attendax-tiles": our_peer("blockwise"),
     "attendax-dense": our_peer("dense"),
     "attendax-cudnn": our_peer("cudnn", gpu_only=True),
-    "attendax-mosaic": our_peer("mosaic", gpu_only=True),
     "jax.nn": jax_peer("jax", jax_nn),
     "jax.nn-cudnn": jax_peer("jax", functools.partial(jax_nn, implementation="cudnn"), gpu_only=True),
     "flax": jax_peer("flax", flax),

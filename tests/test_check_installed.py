@@ -11,7 +11,8 @@ import right_attention
 from attendax import extras
 from attendax.cli import main
 from attendax.conformance import check
-from attendax.conformance.adapters import matrix
+from attendax.conformance.adapters.known import SCRIPTS
+from attendax.conformance.command.of_matrix import matrix
 from attendax.conformance.report import Report
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
@@ -88,7 +89,13 @@ class TestAllInstalled:
         monkeypatch.delitem(sys.modules, "attendax_matrix", raising=False)
         said = "the folder benchmarks is missing from this installation\n"
         assert run("--all-installed") == (2, "", f"attendax check: {said}")
-        assert run("jax.nn", "--only", "plain") == (2, "", f"attendax check: jax.nn: {said}")
+
+    def test_without_the_folder_benchmarks_the_verdict_on_a_library_is_the_same(self, run, monkeypatch):
+        """The facts that are known of a library lie beside its adapter."""
+        with_it = run("jax.nn", "--only", "leak: NaN in a masked value", "--seed", "1")
+        monkeypatch.setattr(extras, "benchmarks", lambda: pytest.fail("benchmarks is looked for"))
+        assert "by design" in with_it[1]
+        assert run("jax.nn", "--only", "leak: NaN in a masked value", "--seed", "1")[0] == with_it[0] == 0
 
     def test_what_is_known_hides_no_module_of_the_user(self, monkeypatch):
         """Its folder does not come onto the path: it has modules called matrix, report, judge and shapes."""
@@ -121,10 +128,10 @@ PACKAGES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", matrix().scripts.SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_shows_its_fault_without_attendax(name):
     """It ends in an error as long as the fault is there: where a library has mended it, its cause has to go."""
-    script = matrix().scripts.SCRIPTS[name]
+    script = SCRIPTS[name]
     for package in PACKAGES:
         if re.search(rf"\b{package}\b", script):
             pytest.importorskip(package, reason=f"{package}, of the extra 'peers', is not installed")

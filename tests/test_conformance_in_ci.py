@@ -9,8 +9,9 @@ import pytest
 
 import right_attention
 from attendax.conformance import ADAPTERS, CASES, Verdict, check
-from attendax.conformance.adapters import matrix, shipped
+from attendax.conformance.adapters import shipped
 from attendax.conformance.adapters.implementation import explains, matches
+from attendax.conformance.adapters.known import KNOWN, SCRIPTS
 from attendax.conformance.cases import choose, ladder
 from attendax.conformance.cases.how import How
 from attendax.conformance.judge.verdicts import Finding
@@ -148,8 +149,8 @@ def test_every_entry_picks_cases_and_has_its_source(name, picked):
 
 
 def test_every_script_belongs_to_a_cause():
-    scripts = {entry.name for entries in matrix().KNOWN.values() for entry in entries if entry.script}
-    assert matrix().scripts.SCRIPTS.keys() == scripts
+    scripts = {entry.name for entries in KNOWN.values() for entry in entries if entry.script}
+    assert SCRIPTS.keys() == scripts
 
 
 def test_by_design_is_neither_a_fault_nor_a_pass():

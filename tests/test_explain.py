@@ -33,7 +33,7 @@ def test_full_attention(implementation):
     assert explanation.flops_skipped == 0
     assert explanation.tiles["masked"] == explanation.tiles["skipped"] == 0
     assert explanation.temporary_bytes < 16384 * 16384
-    assert set(explanation.impossible) | {"native"} == {"cudnn", "mosaic", "native"}
+    assert set(explanation.impossible) | {"native"} == {"cudnn", "native"}
 
 
 @pytest.mark.slow
@@ -207,11 +207,7 @@ def test_a_backend_that_was_added(monkeypatch):
         ({"mask": np.ones((2, 2), bool)}, ValueError, "attention: mask has shape (2, 2)"),
         ({"mask": masks.padding(np.array([31, 2]))}, ValueError, "padding: key_lengths must lie in [0, 30]"),
         ({"scale": "x"}, TypeError, "attention: scale must be"),
-        (
-            {"implementation": "mosaic"},
-            NotImplementedError,
-            "attention: implementation 'mosaic' is not here; offered: ",
-        ),
+        ({"implementation": "fast"}, ValueError, "attention: implementation must be one of None, "),
         ({"bias": [1.0]}, TypeError, "attention: bias must be an array, got list."),
     ],
 )

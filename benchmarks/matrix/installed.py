@@ -27,7 +27,7 @@ from .tables import matrix_markdown, matrix_terminal, reports_json
 OWN = "attendax"
 PASSED_ON = ("level", "dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
 FOLDER = re.compile(r"^import sys\nsys\.path\.insert\(0, .*\)\n", re.MULTILINE)  # of a module that is not installed
-ON_A_GPU = ("cudnn", "mosaic", "triton")
+ON_A_GPU = ("cudnn", "triton")
 
 
 def all_installed(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from attendax.checks import is_traced, knows_keywords
 from attendax.door import attention
 from attendax.kernels import cudnn, native
-from attendax.kernels.backends import NOT_HERE, default_platform, on
+from attendax.kernels.backends import default_platform, on
 from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles, partition_of
 from attendax.kernels.blockwise.tiles import Grid
 from attendax.kernels.call import Call, checked_call
@@ -156,7 +156,7 @@ def explain(
     others |= {} if runs == "native" else {"native": native.verdict(operands, plan, implementation)}
     found = _explanation(runs, implementation, mask, Call(operands, plan))
     devices, across = shares[0]
-    rest: dict[str, Any] = {"impossible": others | NOT_HERE, "devices": devices, "across": across}
+    rest: dict[str, Any] = {"impossible": others, "devices": devices, "across": across}
     return dataclasses.replace(found, temporary_bytes=memory.temp_size_in_bytes, **rest)
 
 

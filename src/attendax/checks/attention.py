@@ -10,7 +10,7 @@ from .shapes import FLOATING, check, fail, floating, is_wider, native, table
 from .values import boolean, heads, in_range, instance, integer, key_data, number, one_of
 
 NORMS = ("pre", "post")
-IMPLEMENTATIONS = ("dense", "blockwise", "native", "cudnn", "mosaic")
+IMPLEMENTATIONS = ("dense", "blockwise", "native", "cudnn")
 SIGNATURES = {False: "attention", True: "attention, tokens first"}  # whether tokens come before heads
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 

@@ -17,8 +17,6 @@ from jax import Array
 from jax.interpreters import mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
-from attendax.checks import IMPLEMENTATIONS
-
 from . import cudnn, native
 from .blockwise import algorithm, partition
 from .operands import Cotangents, Limits, Operands, Plan, Results, Wanted
@@ -49,7 +47,6 @@ BACKENDS = {
     "native": Backend(native, lambda: partition.LIMITS, "blockwise"),
 }
 ACROSS_DEVICES: dict[str, Any] = {}  # modules with the three, for sequences that lie on several devices (``sharding``)
-NOT_HERE = {name: "not part of this version" for name in IMPLEMENTATIONS if name not in BACKENDS}
 ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's
 
 

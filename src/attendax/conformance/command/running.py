@@ -12,7 +12,7 @@ from attendax.exits import FAILED, Refusal
 from attendax.extras import require
 from attendax.legible import wrapped
 
-from ..adapters import ADAPTERS, matrix
+from ..adapters import ADAPTERS
 from ..adapters.adapter import version_of
 from ..adapters.implementation import Implementation
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
@@ -40,6 +40,7 @@ from .arguments import (
     target,
 )
 from .bulk import judge_all
+from .of_matrix import matrix
 from .output import console, progress, write
 
 

@@ -5,7 +5,7 @@ memory-efficient-attention 0.1.3, flash-attention-jax 0.3.1, mlx 0.32.4 and toka
 sentence beside it is what the source does.
 """
 
-from attendax.conformance.adapters.implementation import Documented
+from ..implementation import Documented
 
 LEAKS = ("leak: *NaN*", "leak: *Inf*", "leak: *a query without keys")
 NOT_FINITE = "what is masked is multiplied by its weight of 0, so NaN and Inf in it spread; nothing else is promised"

@@ -3,8 +3,7 @@
 The lines are those of the versions that ``contracts`` names. Every script was run, and ends in an error there.
 """
 
-from attendax.conformance.adapters.implementation import Known
-
+from ..implementation import Known
 from .scripts import SCRIPTS
 
 FLOAT16 = "scores of float16 are float16: rounded, and too large for it"
