@@ -7,11 +7,12 @@ a named function is kept, for the definitions say what is right, not in which or
 import functools
 import json
 import operator
-from pathlib import Path
 
 import numpy as np
 
-DEFINITIONS = Path(__file__).parents[1] / "docs" / "proofs" / "definitions.json"
+from places import ROOT
+
+DEFINITIONS = ROOT / "docs" / "proofs" / "definitions.json"
 
 
 class Data:

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,10 @@ from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Here
 from attendax.exits import Refusal
+from places import TESTS
 
 PAIRS = sorted(
-    path.stem for path in (Path(__file__).parent / "pairs").glob("*.py") if path.stem not in ("__init__", "parts")
+    path.stem for path in (TESTS / "pairs").glob("*.py") if path.stem not in ("__init__", "parts")
 )
 QUICK = (
     "causal_end",

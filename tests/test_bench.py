@@ -11,7 +11,6 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,8 +20,9 @@ from attendax import cli, exits, extras, scores, spec
 from attendax.cli import main
 from attendax.kernels import native
 from attendax.kernels.backends import default
+from places import ROOT
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 
 import against  # noqa: E402

@@ -4,14 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from attendax import cli
 from attendax.cli import main
+from places import ROOT
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 
 import cores  # noqa: E402

@@ -1,14 +1,14 @@
 """Benchmark of encoders: who is right is timed, the wrong and the absent are reported. No time is asserted."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import small_bert
+from places import ROOT
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not (FOLDER / "harness.py").exists(), reason="the benchmark is not in this tree")
 
 

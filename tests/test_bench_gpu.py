@@ -3,15 +3,15 @@
 import functools
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attendax import cli, spec
 from attendax.conformance import Finding, Verdict
+from places import ROOT
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 
 import contestants  # noqa: E402

@@ -16,9 +16,9 @@ import jaxlib
 import pytest
 
 from attendax.kernels.native import build
+from places import ROOT
 
 library = importlib.import_module("attendax.kernels.native.library")  # of the package it is the function
-ROOT = Path(__file__).parents[1]
 COMPILER = """#!/bin/sh
 echo "$@" >> "{log}"
 case "$*" in *"{refused}"*) echo "error: no such thing as {refused}" >&2; exit 1;; esac

@@ -3,15 +3,15 @@
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from attendax.cli import main
 from attendax.conformance import check
 from attendax.conformance.worker.foreign import path_of
+from places import ROOT
 
-HOME = Path(__file__).parents[1] / "docs" / "examples" / "c"
+HOME = ROOT / "docs" / "examples" / "c"
 TEXT = (HOME / "attention.c").read_text("utf-8")
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler cc here")

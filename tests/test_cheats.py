@@ -15,10 +15,10 @@ import pytest
 
 from cheats import CHEATS, Cheat
 from honest import HONEST, Honest
+from places import SOURCE
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
-SOURCE = Path(__file__).parents[1] / "src"
 RUNS = 20  # of each honest candidate, with random seeds
 HALF_AN_HOUR = 1800  # the command has limits of its own, and this one is not to be reached
 

@@ -5,16 +5,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from attendax.cli import main
 from attendax.conformance.adapters.implementation import PROTOCOL_TRAITS
+from places import SOURCE
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
-SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 MINE = '''
 import numpy as np
 
@@ -325,7 +324,7 @@ class TestReproduction:
 @pytest.mark.slow
 def test_closed_pipe_ends_quietly(here):
     command = [sys.executable, "-m", "attendax", "check", "mine:wrong", *FAST, "--quiet"]
-    env = environment() | {"PYTHONPATH": SOURCE}
+    env = environment() | {"PYTHONPATH": str(SOURCE)}
     with subprocess.Popen(command, cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         err = process.stderr.read()

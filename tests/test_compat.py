@@ -5,7 +5,6 @@ import inspect
 import re
 import warnings
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,9 @@ from attendax import masks, spec
 from attendax.compat import equinox as our_equinox
 from attendax.compat.flax import attention_fn
 from attendax.compat.jax_nn import dot_product_attention
+from places import ROOT
 
-PAGE = Path(__file__).parents[1] / "docs" / "adopt.md"
+PAGE = ROOT / "docs" / "adopt.md"
 B, T, S, N, G, D = 2, 5, 7, 6, 3, 4
 RATE = 0.3
 PAGES = re.findall(r"^## (\S+)\n.*?^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

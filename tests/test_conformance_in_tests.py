@@ -5,15 +5,14 @@ import os
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attendax.conformance import CASES, Verdict, assert_conforms
+from places import SOURCE
 from planted import by_law
 
-SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 BY_NAME = {case.name: case for case in CASES}
 MINE = """
 import numpy as np
@@ -119,7 +118,7 @@ def pytest_in(folder, *argv):
         "no:cacheprovider",
         *argv,
     ]
-    env = {k: x for k, x in os.environ.items() if not k.startswith("PYTEST")} | {"PYTHONPATH": SOURCE}
+    env = {k: x for k, x in os.environ.items() if not k.startswith("PYTEST")} | {"PYTHONPATH": str(SOURCE)}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 

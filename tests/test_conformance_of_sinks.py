@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,10 @@ import pytest
 
 import right_attention
 from attendax.conformance import CASES, Verdict, check
+from places import SOURCE, TESTS
 
 FIRST_ORDER = [case.name for case in CASES if "sinks=" in case.call and case.level != "everything"]
-PLACES = Path(__file__).parent, Path(__file__).parents[1] / "src"
+PLACES = TESTS, SOURCE
 LAST = "gradient: sinks, masked"
 
 

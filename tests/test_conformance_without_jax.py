@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ import pytest
 from attendax.conformance import CASES
 from attendax.conformance.judge import dense
 from attendax.conformance.worker.calling import Failed, NoNumbers
+from places import TESTS
 
-HERE = Path(__file__).resolve().parent
+HERE = TESTS
 ONLY = ["scale given", "softcap", "gradient: lse", "bfloat16", "jvp: lse", "second order: lse", "leak: NaN in a masked"]
 
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from attendax import attention, masks, sharding
+from places import TESTS
 
-FOLDER = Path(__file__).parent / "devices"
+FOLDER = TESTS / "devices"
 FILES = sorted(FOLDER.glob("test_*.py"))
 
 

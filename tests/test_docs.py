@@ -12,7 +12,9 @@ from pathlib import Path
 import jaxlib
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "xla-faults.md"
+from places import ROOT
+
+PAGE = ROOT / "docs" / "xla-faults.md"
 NO_YNN = "--xla_cpu_experimental_ynn_fusion_type="
 SECTION = re.compile(r"^## (?P<title>.+?)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -108,7 +110,7 @@ def test_a_release_says_its_address_which_no_source_does(tmp_path):
 
 def test_what_few_tests_need_is_an_extra_that_ci_installs():
     """The README's command installs little and says how long it takes; no test is skipped in CI for want of a model."""
-    root = Path(__file__).parents[1]
+    root = ROOT
     extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     bare = {extra: {re.match(r"[\w-]+", one)[0] for one in extras[extra]} for extra in ("test", "models")}
     assert bare["models"] == {"flax", "equinox", "keras", "optax", "onnx", "onnxruntime"}

@@ -5,7 +5,6 @@ import importlib.util
 import itertools
 import json
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ import small_bert
 from attendax.encoders import embedding
 from attendax.encoders.embedding import embed, embed_by_specification, mean_pool, pad, padded_length, plan_batches
 from attendax.encoders.sentences import PACKAGE, load_sentence_encoder, packaged_weights, tokenize
+from places import TESTS
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
 pytest.importorskip("tokenizers", reason="the extra 'demo' is not installed")
@@ -205,7 +205,7 @@ class TestPublishedModel:
     @pytest.mark.slow
     def test_agrees_with_the_published_embeddings(self, minilm):
         """The stored embeddings of sentence-transformers, same weights: unicode, nothing, 392 tokens cut at 256."""
-        path = Path(__file__).parent / "data" / "minilm_reference.json"
+        path = TESTS / "data" / "minilm_reference.json"
         reference = json.loads(path.read_text(encoding="utf-8"))
         encoder = load_sentence_encoder(minilm)
         results = list(embed(encoder, reference["texts"]))

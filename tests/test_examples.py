@@ -2,15 +2,15 @@
 
 import importlib
 import sys
-from pathlib import Path
 
 import jax
 import pytest
 
 import small_bert
+from places import ROOT
 
-EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
-README = Path(__file__).parents[1] / "README.md"
+EXAMPLES = ROOT / "docs" / "examples"
+README = ROOT / "README.md"
 
 
 @pytest.fixture

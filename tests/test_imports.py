@@ -9,11 +9,11 @@ import importlib.util
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from places import ROOT
+
 VALUES = {"params", "checks", "masks", "pictures", "scores", "options", "integers"}  # below everything
 ENGINE = {"kernels", "sharding"}
 DOOR = {"door", "inspection"}

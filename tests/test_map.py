@@ -1,11 +1,11 @@
 """The map in docs/contributing.md is the tree as it is: what it names is there, and what is there is named."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from places import ROOT
+
 TEXT = (ROOT / "docs/contributing.md").read_text("utf-8")
 SAID_ONCE = {"__init__.py", "__main__.py", "py.typed"}
 

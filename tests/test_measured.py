@@ -6,12 +6,12 @@ import platform
 import re
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import jaxlib
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from places import ROOT
+
 FOLDER = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

@@ -15,8 +15,8 @@ from attendax.kernels import native
 from attendax.kernels.native import build
 from mistakes_in_native import MISTAKES, NUMBERS
 from native_calls import needs_library
+from places import TESTS
 
-TESTS = Path(__file__).parent
 CSRC = Path(build.__file__).parent / "csrc"
 ALL_SETS = "X(avx512) X(avx2)"
 CATCHERS = sorted({catcher for mistake in MISTAKES for catcher in mistake.catchers})

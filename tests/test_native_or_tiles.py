@@ -3,7 +3,6 @@
 import ast
 import inspect
 import re
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,8 +11,8 @@ import pytest
 from attendax import explain, masks, scores
 from attendax.kernels import native
 from attendax.kernels.native import counting, program
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/how-it-is-fast.md").read_text("utf-8")
 SECTION = PAGE.split("## The native kernel\n")[1].split("\n## ")[0]
 ROWS = re.findall(r"^\| ((?!in tiles|---).+?) \| .+ \|$", SECTION.split("<!-- reasons -->")[1], re.MULTILINE)

@@ -17,8 +17,9 @@ from attendax.conformance import CASES, check
 from attendax.conformance.cases.allowed import allowed_pairs
 from attendax.conformance.cases.case import Inputs
 from attendax.conformance.command import onnx_tests
+from places import ROOT
 
-PAGE = Path(__file__).parents[1] / "docs/onnx.md"
+PAGE = ROOT / "docs/onnx.md"
 LAST = {"attn_mask", "nonpad_kv_seqlen"}
 QUICK = [
     "plain",

@@ -3,13 +3,13 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from mistakes_in_proofs import MISTAKES
+from places import ROOT
 
-PROOFS = Path(__file__).parents[1] / "docs" / "proofs"
+PROOFS = ROOT / "docs" / "proofs"
 ERROR = re.compile(r'^File "\./(\w+)\.v", line (\d+)', re.MULTILINE)
 needs_coq = pytest.mark.skipif(
     shutil.which("coqc") is None, reason="needs Coq: apt-get install coq libcoq-coquelicot, as .ci/proofs does"

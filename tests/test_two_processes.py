@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "docs" / "examples" / "two_processes.py"
+from places import ROOT
+
+SCRIPT = ROOT / "docs" / "examples" / "two_processes.py"
 pytestmark = pytest.mark.slow  # each starts three times Python and compiles in two of them
 
 

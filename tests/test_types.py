@@ -13,6 +13,7 @@ import pytest
 
 import attendax
 from attendax import masks, scores
+from places import ROOT
 
 USER_CODE = Path(__file__).with_name("user_code.py")
 SETTINGS = """
@@ -115,7 +116,7 @@ def test_the_version_is_said_once():
     numbers = attendax.__version__.split(".")
     assert len(numbers) == 3
     assert all(number.isdecimal() for number in numbers)
-    root = Path(__file__).parent.parent
+    root = ROOT
     settings = (root / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in settings
     assert f'"{attendax.__version__}"' not in settings

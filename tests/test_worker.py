@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -21,8 +20,9 @@ from attendax.conformance.worker.calling import asked
 from attendax.conformance.worker.child import Child
 from attendax.conformance.worker.errors import Failed, NoNumbers
 from attendax.conformance.worker.process import answered
+from places import TESTS
 
-HERE = Path(__file__).resolve().parent
+HERE = TESTS
 ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
 LAST = "width 1"  # judged after the fault
 SECONDS = 4.0
