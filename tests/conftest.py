@@ -16,7 +16,7 @@ HOURS = (
     "test_block_kernels", "test_cheats", "test_kernels_as_they_are", "test_ladder",
 )  # fmt: skip
 
-collect_ignore = ["user_code.py"]  # read by mypy and run by test_types, not searched for doctests
+collect_ignore = ["house/user_code.py"]  # read by mypy and run by test_types, not searched for doctests
 
 
 @pytest.fixture

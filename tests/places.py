@@ -5,3 +5,4 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 SOURCE = ROOT / "src"
+KIT = TESTS / "kit"

@@ -275,7 +275,7 @@ def test_sixty_four_threads_call_at_once():
 
 BITS = """
 import os, sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/engine/native")
 if "ONE_CORE" in os.environ:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import jax, numpy as np
@@ -307,7 +307,7 @@ def test_one_core_and_all_cores_are_the_same_bits():
 
 DEVICES = """
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/engine/native")
 import functools
 import jax, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P

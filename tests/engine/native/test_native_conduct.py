@@ -239,7 +239,7 @@ def test_explain_says_native():
 
 LIBRARY = """
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/engine/native")
 import jax
 jax.config.update("jax_enable_x64", True)
 import numpy as np

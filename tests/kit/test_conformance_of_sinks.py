@@ -10,10 +10,10 @@ import pytest
 
 import right_attention
 from attendax.conformance import CASES, Verdict, check
-from places import SOURCE, TESTS
+from places import KIT, SOURCE
 
 FIRST_ORDER = [case.name for case in CASES if "sinks=" in case.call and case.level != "everything"]
-PLACES = TESTS, SOURCE
+PLACES = KIT, SOURCE
 LAST = "gradient: sinks, masked"
 
 

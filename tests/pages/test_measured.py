@@ -131,7 +131,7 @@ def test_the_lines_of_a_program_are_counted():
 def test_the_broken_models_are_counted():
     models = [one for name in FRAMEWORKS for one in importlib.import_module(f"broken_models.in_{name}").BROKEN]
     page = (ROOT / "docs" / "check-a-model.md").read_text("utf-8")
-    assert f"`tests/broken_models` has {len(models)} models" in page
+    assert f"`tests/kit/broken_models` has {len(models)} models" in page
 
 
 # Numbers without a source

@@ -1,4 +1,4 @@
-"""The tests in ``tests/devices``, in a process that has eight devices; all other tests keep their one device."""
+"""The tests in ``on_eight``, in a process that has eight devices; all other tests keep their one device."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 from attendax import attention, masks, sharding
-from places import TESTS
+from places import ROOT, TESTS
 
-FOLDER = TESTS / "devices"
+FOLDER = TESTS / "engine" / "devices" / "on_eight"
 FILES = sorted(FOLDER.glob("test_*.py"))
 
 
@@ -20,7 +20,7 @@ def run(path, which):
     options = ["-q", "-x", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=", "-m", which]
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     command = [sys.executable, "-m", "pytest", *options, str(path)]
-    done = subprocess.run(command, env=environment, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

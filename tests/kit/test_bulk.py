@@ -6,7 +6,7 @@ import pytest
 
 from attendax.cli import main
 from attendax.conformance.command.bulk import function_of
-from places import TESTS
+from places import KIT
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")
 
@@ -65,7 +65,7 @@ def test_each_by_itself(tmp_path, capsys):
     [
         (["--candidates", "."], "there is no file *.py"),
         (["m:f", "--candidates", "."], "leave the function m:f out"),
-        (["--candidates", str(TESTS), "--workers", "0"], "--workers got 0, expected 1 or more"),
+        (["--candidates", str(KIT), "--workers", "0"], "--workers got 0, expected 1 or more"),
     ],
 )
 def test_refusals(tmp_path, monkeypatch, capsys, argv, words):

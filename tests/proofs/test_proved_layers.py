@@ -1,13 +1,13 @@
 """The layers that Coq proved, up to a whole encoder block, run on floats beside the specification. Needs no Coq."""
 
 import numpy as np
+import proved
 import pytest
+from proved import FLOATS, boolean, curry, data, listed
 from scipy.special import expit
 
-import proved
 from attendax import spec
 from attendax.params import EncoderBlockParams, MultiHeadParams
-from proved import FLOATS, boolean, curry, data, listed
 
 B, T, N, D, F, EPS = 1, 2, 2, 2, 3, 1e-3  # batch, tokens, heads, width of a head, hidden width
 M = N * D

@@ -282,17 +282,19 @@ def test_the_mistakes_start_from_what_is_right():
 
 def test_a_failure_is_told_in_one_line_that_repeats_it(capsys):
     case = Case(direction="grad", lead=(2,), T=4, S=6, lse="sum", mask=("causal", 0), values="iota", seed=3)
-    arguments = ["--attention", "test_fuzz:forgets_lse", "--shrink", "0", "--case"]
+    arguments = ["--attention", "test_random_driver:forgets_lse", "--shrink", "0", "--case"]
     assert command.main([*arguments, repr(case)]) == 1
     told = capsys.readouterr().out
     lines = [line for line in told.splitlines() if "python -m tests.fuzz" in line]
-    assert f'--attention test_fuzz:forgets_lse --case "{case!r}"' in lines[0]
+    assert f'--attention test_random_driver:forgets_lse --case "{case!r}"' in lines[0]
     assert "L17: query: off by" in told
     assert "1 cases, 1 failures" in told
 
 
 def test_a_seed_and_a_number_are_a_case(capsys):
-    assert command.main(["--attention", "test_fuzz:raises", "--seed", "5", "--only", "3", "--shrink", "0"]) == 1
+    assert (
+        command.main(["--attention", "test_random_driver:raises", "--seed", "5", "--only", "3", "--shrink", "0"]) == 1
+    )
     case = random(np.random.default_rng([5, 3]))
     assert repr(case) in capsys.readouterr().out
 

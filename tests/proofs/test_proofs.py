@@ -5,8 +5,8 @@ import shutil
 import subprocess
 
 import pytest
-
 from mistakes_in_proofs import MISTAKES
+
 from places import ROOT
 
 PROOFS = ROOT / "docs" / "proofs"

@@ -16,7 +16,7 @@ from attendax.kernels.call import checked_call
 from attendax.kernels.native import build
 from attendax.kernels.operands import Results
 
-CSRC, SOURCE = Path(build.__file__).parent / "csrc", Path(__file__).parent / "native" / "driver.cc"
+CSRC, SOURCE = Path(build.__file__).parent / "csrc", Path(__file__).parent / "csrc" / "driver.cc"
 DTYPES = {  # XLA's numbers for them
     "bool": 1, "int32": 4, "uint32": 8, "float16": 10, "float32": 11, "float64": 12, "bfloat16": 16,
 }  # fmt: skip

@@ -16,11 +16,9 @@ from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
 from attendax.conformance.against.remote import Here
 from attendax.exits import Refusal
-from places import TESTS
+from places import KIT
 
-PAIRS = sorted(
-    path.stem for path in (TESTS / "pairs").glob("*.py") if path.stem not in ("__init__", "parts")
-)
+PAIRS = sorted(path.stem for path in (KIT / "pairs").glob("*.py") if path.stem not in ("__init__", "parts"))
 QUICK = (
     "causal_end",
     "window_inclusive",

@@ -3,11 +3,11 @@
 import functools
 
 import numpy as np
-import pytest
-
 import proved
-from attendax import masks, scores, spec
+import pytest
 from proved import FLOATS, SAME, boolean, curry, data, listed
+
+from attendax import masks, scores, spec
 
 B, N, G, T, S, D, V = 2, 4, 2, 2, 3, 2, 3  # the letters of docs/laws.md
 THE = proved.definitions()

@@ -1,4 +1,4 @@
-"""Tests on eight devices, which the processor plays; ``tests/test_devices.py`` starts them in their own process."""
+"""Tests on eight devices, which the processor plays; ``../test_on_eight.py`` starts them in their own process."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`python tests/pages.py PAGE`: its blocks of Python, in order, in this interpreter, as a reader pastes them.
+"""`python tests/pages/pages.py PAGE`: its blocks of Python, in order, in this interpreter, as a reader pastes them.
 
 A block of lines with ``>>>`` must print what it shows. One that begins with ``# name.py`` is that file. Nothing is
 defined beforehand.
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(?:python|\{code-cell\})\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
 OPTIONS = doctest.NORMALIZE_WHITESPACE

@@ -57,7 +57,7 @@ class Workshop:
 
     def judged(self, library, catchers):
         """How the tests end with a library, and what they said."""
-        return native_child.judged(self.children, library, TESTS, catchers, WAITS)
+        return native_child.judged(self.children, library, TESTS / "engine" / "native", catchers, WAITS)
 
 
 @pytest.fixture(scope="session")
