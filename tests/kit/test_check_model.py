@@ -20,7 +20,7 @@ from attendax.conformance.models.request import Request
 from attendax.conformance.models.script import script
 from attendax.conformance.models.trial import Evidence, Found
 from broken_models import Entry
-from places import KIT
+from places import KIT, TESTS
 
 FILES = {"in_torch": "torch", "in_jax": "jax", "in_keras": "keras"}
 TABLE = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
@@ -370,7 +370,7 @@ def test_a_script_makes_the_other_way(name, way, tmp_path):
     found = Found(Finding(Verdict.WRONG, "none"), Evidence(one, one._replace(way=way), (0, 1), (0, 1), 1e-4))
     text = script(model, Law("ways", way, "", lambda trial: found), found)
     assert "attendax" not in text
-    home = f"import sys\nsys.path.insert(0, {str(KIT)!r})\nimport test_check_model"
+    home = f"import sys\nsys.path[:0] = [{str(TESTS)!r}, {str(KIT)!r}]\nimport test_check_model"
     lines = [line for line in text.splitlines() if not line.startswith("raise NotImplementedError('define ")]
     at = lines.index("# the model") + 1
     lines[at:at] = [home, f"model = test_check_model.layer_of({name!r})[0]"]

@@ -10,10 +10,9 @@ import pytest
 
 import right_attention
 from attendax.conformance import CASES, Verdict, check
-from places import KIT, SOURCE
+from places import PYTHONPATH
 
 FIRST_ORDER = [case.name for case in CASES if "sinks=" in case.call and case.level != "everything"]
-PLACES = KIT, SOURCE
 LAST = "gradient: sinks, masked"
 
 
@@ -80,7 +79,7 @@ def test_a_gradient_of_zero_is_told_and_its_script_fails(tmp_path):
     found, script = only(check("test_conformance_of_sinks:without_its_gradient", only=[LAST]))
     assert (found.verdict, found.message) == (Verdict.SILENT, "grad sinks is all zeros")
     (tmp_path / "reproduction.py").write_text(script)
-    command, paths = [sys.executable, tmp_path / "reproduction.py"], {"PYTHONPATH": os.pathsep.join(map(str, PLACES))}
+    command, paths = [sys.executable, tmp_path / "reproduction.py"], {"PYTHONPATH": PYTHONPATH}
     run = subprocess.run(command, capture_output=True, text=True, env=os.environ | paths, check=False)
     assert run.returncode == 1
     assert "AssertionError" in run.stderr

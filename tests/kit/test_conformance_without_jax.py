@@ -11,15 +11,14 @@ import pytest
 from attendax.conformance import CASES
 from attendax.conformance.judge import dense
 from attendax.conformance.worker.calling import Failed, NoNumbers
-from places import KIT, SOURCE
+from places import PYTHONPATH
 
 ONLY = ["scale given", "softcap", "gradient: lse", "bfloat16", "jvp: lse", "second order: lse", "leak: NaN in a masked"]
 
 
 def run(code):
     """What a fresh Python prints."""
-    path = os.pathsep.join([str(SOURCE), str(KIT)])
-    environment = os.environ | {"PYTHONPATH": path}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     return process.stdout.split()

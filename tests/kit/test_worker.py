@@ -20,7 +20,7 @@ from attendax.conformance.worker.calling import asked
 from attendax.conformance.worker.child import Child
 from attendax.conformance.worker.errors import Failed, NoNumbers
 from attendax.conformance.worker.process import answered
-from places import KIT, SOURCE
+from places import PYTHONPATH
 
 ASKED = {"only": ["scale given", "width 1"], "level": "forward", "seed": 0}
 LAST = "width 1"  # judged after the fault
@@ -235,8 +235,7 @@ call(made, CASES[0].inputs(0, "float32"), "forward")
 print(worker.child.process.pid, *worker.folders, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    path = os.pathsep.join([str(SOURCE), str(KIT)])
-    environment = os.environ | {"PYTHONPATH": path}
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
     number, *folders = process.communicate(timeout=60)[0].split()
     assert folders
@@ -257,7 +256,7 @@ class TestCommand:
     GIVEN = ("--only", "scale given", "--level", "forward", "--arrays", "numpy", "--budget", "0", "--seed", "0")
 
     def environment(self):
-        return os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(KIT)])}
+        return os.environ | {"PYTHONPATH": PYTHONPATH}
 
     def test_every_report_is_written_and_the_status_is_1(self, tmp_path):
         pytest.importorskip("rich", reason="the extra 'check' is not installed")
