@@ -92,10 +92,25 @@ class TestAllInstalled:
 
     def test_without_the_folder_benchmarks_the_verdict_on_a_library_is_the_same(self, run, monkeypatch):
         """The facts that are known of a library lie beside its adapter."""
-        with_it = run("jax.nn", "--only", "leak: NaN in a masked value", "--seed", "1")
+        asked = [
+            "jax.nn",
+            "--only",
+            "leak: NaN in a masked value",
+            "refused: integer arrays",
+            "--seed",
+            "1",
+            "--json",
+            "-",
+        ]
+        before = json.loads(run(*asked)[1])
         monkeypatch.setattr(extras, "benchmarks", lambda: pytest.fail("benchmarks is looked for"))
-        assert "by design" in with_it[1]
-        assert run("jax.nn", "--only", "leak: NaN in a masked value", "--seed", "1")[0] == with_it[0] == 0
+        after = json.loads(run(*asked)[1])
+        verdicts = [[(case["name"], case["verdict"]) for case in found["cases"]] for found in (before, after)]
+        assert verdicts[0] == verdicts[1]
+        assert {"by design", "silent"} == {verdict for _, verdict in verdicts[0]}
+        assert [cause["name"] for cause in after["causes"]] == [
+            "integer arrays are accepted, and weights rounded to integers"
+        ]
 
     def test_what_is_known_hides_no_module_of_the_user(self, monkeypatch):
         """Its folder does not come onto the path: it has modules called matrix, report, judge and shapes."""

@@ -350,10 +350,10 @@ class TestInterface:
         assert old in self.HEADER
         assert not accepts(self.HEADER.replace(old, new))
 
-    def test_the_oldest_jaxlib_is_what_the_project_needs(self):
-        oldest = ".".join(map(str, library.OLDEST))
+    def test_the_versions_of_jaxlib_are_those_that_the_project_declares(self):
+        oldest, too_new = (".".join(map(str, version)) for version in (library.OLDEST, library.TOO_NEW))
         needed = project()["project"]["dependencies"]
-        assert [f"{name}>={oldest}" for name in ("jax", "jaxlib")] == needed[:2]
+        assert [f"{name}>={oldest},<{too_new}" for name in ("jax", "jaxlib")] == needed[:2]
         assert f"that of jaxlib {oldest}" in self.HEADER
 
 
