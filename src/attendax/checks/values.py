@@ -60,7 +60,8 @@ def number(
     if not inside or (finite and not math.isfinite(result)):
         left, right = ("[", "]") if closed else ("(", ")")
         kind = "a finite number" if finite else "a number"
-        fail(ValueError, function, f"{name} must be {kind} in {left}{low}, {high}{right}, got {result}.")
+        where = "" if (low, high) == (-math.inf, math.inf) else f" in {left}{low}, {high}{right}"
+        fail(ValueError, function, f"{name} must be {kind}{where}, got {result}.")
     return result
 
 

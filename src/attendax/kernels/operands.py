@@ -167,6 +167,9 @@ def wide_dtype(*dtypes: DTypeLike) -> Any:
     return np.result_type(np.float32, *dtypes)
 
 
+LONG = "gG"  # NumPy's characters for long double and its complex numbers
+
+
 def takes_arrays(function: Function) -> Function:
     """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
 
@@ -176,6 +179,7 @@ def takes_arrays(function: Function) -> Function:
 
     def convert(x):
         known = isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" and x.dtype.isnative
+        known = known and x.dtype.char not in LONG
         return jnp.asarray(x) if known and not checks.is_cut(x) else x
 
     @functools.wraps(function)

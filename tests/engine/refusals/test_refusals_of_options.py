@@ -582,3 +582,16 @@ def test_numbers_that_float32_does_not_have(module):
         for eps in (1e39, 1e-50):
             message = assert_refuses(lambda eps=eps: module.layer_norm(x, one, one, eps), ValueError)
             assert message == f"layer_norm: eps={eps!r} must be from 1.2e-38 to 3.4e+38: float32 is computed in."
+
+
+@pytest.mark.parametrize("module", [spec, ops, attendax])
+def test_long_double_is_no_dtype_of_attention(module):
+    given = {name: x.astype(np.longdouble) for name, x in arguments("attention").items()}
+    message = assert_refuses(lambda: module.attention(**given), TypeError)
+    assert message.startswith(f"attention: query has dtype {given['query'].dtype} but must be floating: float16, ")
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+def test_a_scale_is_finite(scale):
+    message = assert_refuses(lambda: attendax.attention(**arguments("attention"), scale=scale), ValueError)
+    assert message == f"attention: scale must be a finite number, got {scale}."
