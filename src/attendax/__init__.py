@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import ops as ops
     from . import params as params
     from . import pictures as pictures
+    from . import rotary as rotary
     from . import scores as scores
     from . import sharding as sharding
     from . import spec as spec
@@ -34,7 +35,19 @@ _FUNCTIONS = {
     "attention_stats": "inspection",
     "weights_at": "inspection",
 }
-_MODULES = ("compat", "conformance", "encoders", "masks", "ops", "params", "pictures", "scores", "sharding", "spec")
+_MODULES = (
+    "compat",
+    "conformance",
+    "encoders",
+    "masks",
+    "ops",
+    "params",
+    "pictures",
+    "rotary",
+    "scores",
+    "sharding",
+    "spec",
+)
 
 __version__ = "0.2.0"
 
@@ -53,6 +66,7 @@ __all__ = [
     "ops",
     "params",
     "pictures",
+    "rotary",
     "scores",
     "sharding",
     "spec",

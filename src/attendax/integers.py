@@ -29,6 +29,23 @@ def offset(function: str, value: Any) -> Any:
     return _limited(array(function, "offset", value), -OFFSET, OFFSET)
 
 
+def side(function: str, name: str, value: Any) -> Any:
+    """How far a window reaches: None, an int, or an array of integers as int32; beyond ``SIDE`` all are alike.
+
+    Raises:
+        ValueError: a known one is negative.
+    """
+    if value is None:
+        return None
+    if isinstance(value, np.generic) or not hasattr(value, "shape"):
+        return integer(function, name, value, minimum=0, maximum=SIDE, advice=on_kind(name, value))
+    value = array(function, name, value)
+    known = not is_traced(value) and not isinstance(value, jax.ShapeDtypeStruct)
+    if known and 0 not in value.shape and (least := np.asarray(value).min()) < 0:
+        fail(ValueError, function, f"{name} must be at least 0, got {least}.")
+    return _limited(value, -SIDE, SIDE)
+
+
 def exact_offset(function: str, value: Any) -> Any:
     """An offset that counts beyond any limit, because a distance is multiplied: an int, or an array of integers.
 

@@ -1,13 +1,14 @@
 """Masks as values: which query may look at which key, from a few numbers instead of T x S truth values (L3, L4).
 
 A mask is a pytree: offsets, lengths, ids and arrays are leaves and may be traced; the rest is part of its structure.
-Combine masks with ``&``, ``|`` and ``~``. Offsets, lengths and ids have the leading axes of the scores without the head
-axis, (B,), (B, T), (B, S) for scores (B, N, T, S), and apply to every head; a scalar applies to the whole batch. They
-are integers of any width: see ``attendax.integers``.
+Combine masks with ``&``, ``|`` and ``~``. Sides, offsets, lengths and ids are integers of any width: see
+``attendax.integers``. For scores (B, N, T, S) a side, an offset or a length is
 
-Each kind says two things: which pairs it allows (``KINDS``), and, from the first and last query and key of a tile,
-whether it may allow some pair of the tile and whether it allows every one (``BOUNDS``). These bounds may cause needless
-work, but never skip a tile with an allowed pair.
+- a scalar, for the whole batch;
+- (B,), one for each text: the leading axes of the scores without the head axis;
+- (N, 1, 1), or (B, N, 1, 1), one for each head: the axes of the scores, of which the last two are 1.
+
+Ids are (B, T) and (B, S), and apply to every head. ``mask_kinds`` has which pairs each kind allows, and which tiles.
 """
 
 import dataclasses
@@ -20,11 +21,14 @@ import numpy as np
 
 from attendax import checks, integers
 from attendax.checks import fail, written
-from attendax.checks.advice import on_axes, on_kind, on_window
+from attendax.checks.advice import on_axes, on_kind
 from attendax.integers import ArrayLike as ArrayLike
+from attendax.mask_kinds import BOUNDS, COMBINATIONS, KINDS, PerText, given, same_rank, shape_of_answer
 from attendax.pictures import Pictures
 
-__all__ = ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
+BY_HEAD = ("window", "padding", "prefix")  # kinds whose arrays may be given for each head
+
+__all__ = ["Mask", "blocks", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
 
 
 def __dir__() -> list[str]:
@@ -53,11 +57,14 @@ class Mask:
         if self.kind == "or":
             return " | ".join(map(repr, self.arrays))
         if self.kind == "window":
-            offset, left, right = _window_of(self)
-            name, sides = ("causal", ()) if (left, right) == (None, 0) else ("window", (left, right))
+            offset, left, right = given(*self.arrays, *self.settings)
+            name, sides = ("causal", ()) if _is_causal(left, right) else ("window", (left, right))
             return written.call(name, *sides, *_but_zero(offset))
         if self.kind == "function":
-            return written.call("from_function", *self.settings, *self.arrays)
+            (f,) = self.settings
+            per_text = isinstance(f, PerText)
+            shown = written.call("from_function", f.f if per_text else f, *self.arrays)
+            return f"{shown[:-1]}, per='batch')" if per_text else shown
         return written.call(self.kind, *(x for x in self.arrays if x is not None), *self.settings)
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -78,17 +85,19 @@ class Mask:
     def __invert__(self) -> "Mask":
         return Mask("not", (self,))
 
-    def to_dense(self, T: int, S: int) -> Any:
-        """The truth values: boolean, (T, S) or (..., 1, T, S), or as ``dense`` and ``from_function`` give it.
+    def to_dense(self, T: int, S: int, *, rank: int = 0) -> Any:
+        """The truth values: boolean, (T, S) or (..., 1 or N, T, S), or as ``dense`` and ``from_function`` give it.
 
-        A NumPy array where all arrays of the mask are NumPy's, a JAX array otherwise.
+        A NumPy array where all arrays of the mask are NumPy's, a JAX array otherwise. ``rank`` is that of the scores;
+        it matters where a mask has its own numbers for each head, (N, 1, 1).
 
         Raises:
             ValueError: the mask is for other lengths than T and S.
         """
         self.check(T, S)
         xp: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self)) else np
-        full = xp.asarray(self._askable(T, S).of_rank().allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
+        mask = self._askable(T, S)._in_axes_of_scores(rank)
+        full = xp.asarray(mask.allowed(xp.arange(T)[:, None], xp.arange(S)[None], xp))
         return xp.broadcast_to(full, (*full.shape[:-2], T, S))
 
     def show(self, T: int, S: int) -> Pictures:
@@ -106,7 +115,7 @@ class Mask:
         """
         return Pictures(mask=self.to_dense(T, S))
 
-    def shape(self, T: int, S: int) -> tuple[int, ...]:
+    def shape(self, T: int, S: int, *, rank: int = 0) -> tuple[int, ...]:
         """The shape of ``to_dense``; only the first pair is computed.
 
         Raises:
@@ -114,7 +123,8 @@ class Mask:
         """
         self.check(T, S)
         first = np.zeros((1, 1), np.int32)
-        one = self._askable(T, S).map(_stand_in).of_rank().map(_first_pair).allowed(first, first, np)
+        mask = self._askable(T, S).map(lambda part: _answered(part, T, S)).map(_stand_in)
+        one = mask._in_axes_of_scores(rank).map(_first_pair).allowed(first, first, np)
         return *one.shape[:-2], T, S
 
     def _askable(self, T: int, S: int) -> "Mask":
@@ -133,7 +143,13 @@ class Mask:
 
         The arrays of a function stay as they are. With ``rank``, axes of 1 are put in front.
         """
-        return self.map(lambda part: _of_rank(part, rank))
+        return self.map(lambda part: _padded(_in_axes(part, rank), rank))
+
+    def _in_axes_of_scores(self, rank: int) -> "Mask":
+        """The mask with its arrays in the axes of scores; what was given for each head in the rank of the others."""
+        placed = self.map(lambda part: _in_axes(part, rank))
+        rank = max([rank, *(x.ndim for x in jax.tree.leaves(placed.map(_without_function)))])
+        return placed.map(lambda part: _padded(part, rank) if _is_by_head(part) else part)
 
     def allowed(self, i: Any, j: Any, xp: Any) -> Any:
         """Whether query i may look at key j, for positions i (T, 1) and j (1, S), of a mask ``of_rank``.
@@ -143,7 +159,7 @@ class Mask:
         if self.kind == "not":
             return ~self.arrays[0].allowed(i, j, xp)
         if self.kind in COMBINATIONS:
-            return COMBINATIONS[self.kind](*_same_rank(*(part.allowed(i, j, xp) for part in self.arrays)))
+            return COMBINATIONS[self.kind](*same_rank(*(part.allowed(i, j, xp) for part in self.arrays)))
         return KINDS[self.kind](i, j, xp, *self.arrays, *self.settings)
 
     def bounds(self, i: Any, j: Any, xp: Any) -> tuple[Any, Any]:
@@ -158,7 +174,7 @@ class Mask:
             return ~every, ~some
         if self.kind in COMBINATIONS:
             one, other = (part.bounds(i, j, xp) for part in self.arrays)
-            pairs = (_same_rank(a, b) for a, b in zip(one, other, strict=True))
+            pairs = (same_rank(a, b) for a, b in zip(one, other, strict=True))
             some, every = (COMBINATIONS[self.kind](*pair) for pair in pairs)
             return some, every
         return BOUNDS[self.kind](i, j, xp, *self.arrays, *self.settings)
@@ -184,6 +200,12 @@ class Mask:
                     checks.lengths("padding", name, lengths, size, rank=None)
         if self.kind == "prefix":
             checks.lengths("prefix", "lengths", self.arrays[0], S, rank=None)
+        if self.kind == "blocks":
+            shape, (block_q, block_kv) = self.arrays[0].shape, self.settings
+            counts = -(-T // block_q), -(-S // block_kv)
+            if any(got not in (1, count) for got, count in zip(shape[-2:], counts, strict=True)):
+                sentence = f"array has shape {shape} but must end in {counts}, each of them or 1: the blocks of"
+                fail(ValueError, "blocks", f"{sentence} {block_q} by {block_kv} of T={T} and S={S}.")
         if self.kind == "dense":
             shape = self.arrays[0].shape
             if len(shape) < 2 or any(got not in (1, size) for got, size in zip(shape[-2:], (T, S), strict=True)):
@@ -200,27 +222,38 @@ def causal(offset: int | ArrayLike = 0) -> Mask:
     flash-attention 2.1 and later have it, is ``offset = S - T``.
 
     Args:
-        offset: an integer, part of the structure of the mask; or an array of integers, the leading axes of the scores
-            without the head axis (a scalar for all), which may be traced: a cache that fills needs no new compilation.
+        offset: an integer, part of the structure of the mask; or an array of integers, which may be traced: a cache
+            that fills needs no new compilation. For all a scalar, for each text (B,), for each head (N, 1, 1).
     """
     return _within("causal", None, 0, offset)
 
 
-def window(left: int | None, right: int | None, offset: int | ArrayLike = 0) -> Mask:
+def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
 
     ``window(3, 0)`` sees 4 keys, as flash-attention's ``window_size=(3, 0)`` does. A sliding window of W keys that
     counts the query's own, as Mistral has it, is ``window(W - 1, 0)``.
 
+    Sides that are arrays are data: local and global layers, or texts with windows of their own, are one compiled
+    program. There "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``).
+
     Args:
-        left, right: how many keys back and ahead, integers that are not traced.
+        left, right: how many keys back and ahead. Integers, part of the structure of the mask; or arrays of integers,
+            which may be traced: for all a scalar, for each text (B,), for each head (N, 1, 1), for both (B, N, 1, 1).
         offset: as in ``causal``.
+
+    Raises:
+        TypeError: a side is no integer and no array of them.
+        ValueError: a side whose value is known is negative.
+
+    Example:
+        >>> local = np.array([1, 2**30]).reshape(2, 1, 1)  # of two heads, one sees the key before and its own
+        >>> window(local, 0).to_dense(3, 3)[0].astype(int)
+        array([[1, 0, 0],
+               [1, 1, 0],
+               [0, 1, 1]])
     """
-    said = on_window(left, right, offset)
-    left, right = (
-        None if side is None else checks.integer("window", name, side, minimum=0, maximum=integers.SIDE, advice=said)
-        for name, side in (("left", left), ("right", right))
-    )
+    left, right = integers.side("window", "left", left), integers.side("window", "right", right)
     return _within("window", left, right, offset)
 
 
@@ -228,8 +261,7 @@ def padding(key_lengths: int | ArrayLike, query_lengths: int | ArrayLike | None 
     """The first ``key_lengths`` keys are real, the rest is padding; likewise for ``query_lengths`` queries.
 
     Args:
-        key_lengths: integers, the leading axes of the scores without the head axis (a scalar for all), each from 0 to
-            S.
+        key_lengths: integers, each from 0 to S: for all a scalar, for each text (B,), for each head (N, 1, 1).
         query_lengths: the same for queries; a query beyond its length may look at nothing.
     """
     of_keys = integers.lengths("padding", "key_lengths", key_lengths)
@@ -238,7 +270,15 @@ def padding(key_lengths: int | ArrayLike, query_lengths: int | ArrayLike | None 
 
 
 def segments(query_ids: ArrayLike, key_ids: ArrayLike) -> Mask:
-    """Packed sequences: a query may look at the keys of its own segment. Integer ids (..., T) and (..., S)."""
+    """Packed sequences: a query may look at the keys of its own segment.
+
+    Args:
+        query_ids, key_ids: integers (B, T) and (B, S), with the leading axes of the scores without the head axis; or
+            (T,) and (S,), for all texts.
+
+    Raises:
+        TypeError: ids that are no arrays of integers.
+    """
     return Mask("segments", integers.ids("segments", query_ids, key_ids))
 
 
@@ -260,25 +300,74 @@ def dense(array: ArrayLike) -> Mask:
     return Mask("dense", (array,))
 
 
-def from_function(f: Callable[..., Any], *arrays: Any) -> Mask:
+def blocks(array: ArrayLike, block_q: int, block_kv: int) -> Mask:
+    """Which blocks of queries may look at which blocks of keys, as block-sparse and top-k attention choose them.
+
+    Query i may look at key j when ``array[..., i // block_q, j // block_kv]``. Tiles in blocks that are False are
+    skipped. What else a rule of pairs forbids is joined by ``&``: ``blocks(array, 128, 128) & causal()``.
+
+    Args:
+        array: boolean (⌈T / block_q⌉, ⌈S / block_kv⌉), or with the leading axes and heads of the scores in front,
+            (B, N, ., .), each of its axes full or 1. It may be traced.
+        block_q, block_kv: queries and keys of a block.
+
+    Raises:
+        TypeError: the array is not boolean, or a size no integer.
+        ValueError: a rank below 2, or a size below 1.
+
+    Example:
+        >>> blocks(np.eye(2, dtype=bool), 2, 2).to_dense(3, 4).astype(int)
+        array([[1, 1, 0, 0],
+               [1, 1, 0, 0],
+               [0, 0, 1, 1]])
+    """
+    if str(getattr(array, "dtype", None)) != "bool":
+        sentence = f"array must be boolean, got {getattr(array, 'dtype', type(array).__name__)}."
+        fail(TypeError, "blocks", sentence, advice=on_kind("array", array, "bool"))
+    if len(array.shape) < 2:
+        fail(ValueError, "blocks", f"array has rank {len(array.shape)} but needs at least 2.")
+    sizes = (checks.integer("blocks", *size) for size in (("block_q", block_q), ("block_kv", block_kv)))
+    return Mask("blocks", (array,), tuple(sizes))
+
+
+def from_function(f: Callable[..., Any], *arrays: Any, per: str | None = None) -> Mask:
     """Any function ``f(i, j, *arrays) -> bool`` of the positions i (T, 1) and j (1, S), element by element.
 
-    The positions of one tile at a time are asked for, so what varies with the position is looked up: ``ids[i]``.
+    The positions of one tile at a time are asked for, so what varies with the position is looked up: ``ids[i]``. Before
+    the loop over tiles it is asked once for all of them, and tiles in which it allows no pair are skipped.
 
     Args:
         f: of JAX operations, or of NumPy's for the functions of ``spec``.
         arrays: arrays, numbers or pytrees of them, passed on to f; they may be traced. Where the queries begin among
             the keys is one of them.
+        per: None; or "batch": the first axis of every array is that of the texts, and f gets those of one text, for
+            scores (B, N, T, S). So ``ids[i] == ids[j]`` serves one text, ids (T,), and many, ids (B, T), alike.
+
+    Raises:
+        TypeError: f is not callable, or something is no array. When it is used: f does not return booleans (T, S).
+        ValueError: with "batch", an array without a first axis, or of another number of texts.
 
     Example:
         >>> every_second = from_function(lambda i, j, offset: (i + offset - j) % 2 == 0, 3)
         >>> every_second.to_dense(2, 4).astype(int)
         array([[0, 1, 0, 1],
                [1, 0, 1, 0]])
+        >>> ids = np.array([[0, 0, 1], [0, 1, 1]])  # of two texts
+        >>> from_function(lambda i, j, ids: ids[i] == ids[j], ids, per="batch").to_dense(3, 3).shape
+        (2, 1, 3, 3)
     """
     if not callable(f):
         fail(TypeError, "from_function", f"f must be callable, got {type(f).__name__}.")
-    return Mask("function", checks.function_arrays(arrays), (f,))
+    checks.one_of("from_function", "per", per, (None, "batch"))
+    arrays = checks.function_arrays(arrays)
+    if per is None:
+        return Mask("function", arrays, (f,))
+    shapes = [tuple(x.shape) for x in jax.tree.leaves(arrays)]
+    if not shapes or () in shapes or len({shape[0] for shape in shapes}) > 1:
+        got = ", ".join(map(str, shapes)) or "none"
+        sentence = f"per='batch' needs arrays whose first axis is that of the texts, got {got}."
+        fail(ValueError, "from_function", sentence, advice="What all texts share, f may close over.")
+    return Mask("function", arrays, (PerText(f),))
 
 
 def _combine(kind: str, one: Mask, other: Any) -> Mask:
@@ -302,39 +391,68 @@ def _prefix_of(mask: Any) -> tuple[Any, ...] | None:
     one, other = mask.arrays if mask.kind == "or" else (mask, mask)
     if getattr(other, "kind", None) != "prefix" or getattr(one, "kind", None) != "window":
         return None
-    offset, left, right = _window_of(one)
-    return (*other.arrays, *_but_zero(offset)) if (left, right) == (None, 0) else None
+    offset, left, right = given(*one.arrays, *one.settings)
+    return (*other.arrays, *_but_zero(offset)) if _is_causal(left, right) else None
 
 
-def _window_of(mask: Any) -> tuple[Any, ...]:
-    """Offset, left and right of a mask from ``window`` or ``causal``."""
-    return *mask.arrays, *mask.settings
+def _is_causal(left: Any, right: Any) -> bool:
+    return left is None and isinstance(right, int) and right == 0
 
 
 def _but_zero(offset: Any) -> list[Any]:
     return [] if isinstance(offset, int) and offset == 0 else [offset]
 
 
-def _within(function: str, left: int | None, right: int | None, offset: Any) -> Mask:
-    offset = integers.offset(function, offset)
-    known = isinstance(offset, int)
-    return Mask("window", () if known else (offset,), (offset, left, right) if known else (left, right))
+def _within(function: str, left: Any, right: Any, offset: Any) -> Mask:
+    """A window: of offset, left and right the arrays, None where it is a number, and the numbers."""
+    found = integers.offset(function, offset), left, right
+    numbers = tuple(x if isinstance(x, int) else None for x in found)
+    return Mask("window", tuple(None if isinstance(x, int) else x for x in found), numbers)
 
 
-def _of_rank(part: Mask, rank: int) -> Mask:
-    """The arrays of one kind in the shape of scores: lengths (..., 1, 1, 1), ids (..., 1, T, 1) and (..., 1, 1, S)."""
+def _in_axes(part: Mask, rank: int) -> Mask:
+    """The arrays of one kind in the axes of scores: lengths (..., N or 1, 1, 1), ids (..., 1, T, 1) and (..., 1, 1, S).
+
+    ``rank`` is that of the scores, where it is known. Then leading axes (..., 1, 1) are told from those of scores.
+    """
 
     def of_scores(number, array):
-        if part.kind in ("window", "padding", "prefix"):
-            array = array.reshape(*array.shape, 1, 1, 1) if array.ndim else array.reshape(1, 1)
         if part.kind == "segments":
-            array = array[..., None, :, None] if number == 0 else array[..., None, None, :]
-        return array.reshape((1,) * (rank - array.ndim) + array.shape)
+            array = array if array.ndim == 1 else array[..., None, :]  # (T,): of all texts
+            return array[..., None] if number == 0 else array[..., None, :]
+        if part.kind not in BY_HEAD or (array.ndim >= 3 and array.shape[-2:] == (1, 1) and array.ndim + 3 != rank):
+            return array
+        return array.reshape(*array.shape, 1, 1, 1) if array.ndim else array.reshape(1, 1)
 
     if part.kind == "function":
         return part
     arrays = (None if array is None else of_scores(number, array) for number, array in enumerate(part.arrays))
     return dataclasses.replace(part, arrays=tuple(arrays))
+
+
+def _padded(part: Mask, rank: int) -> Mask:
+    """With axes of 1 in front of its arrays."""
+    if part.kind == "function":
+        return part
+    arrays = (x if x is None else x.reshape((1,) * (rank - x.ndim) + x.shape) for x in part.arrays)
+    return dataclasses.replace(part, arrays=tuple(arrays))
+
+
+def _is_by_head(part: Mask) -> bool:
+    """Whether a part in the axes of scores has an array for each head."""
+    return part.kind in BY_HEAD and any(x is not None and x.ndim > 2 and x.shape[-3] != 1 for x in part.arrays)
+
+
+def _without_function(part: Mask) -> Mask:
+    return part if part.kind != "function" else Mask("dense")
+
+
+def _answered(part: Mask, T: int, S: int) -> Mask:
+    """A function as a dense mask of the shape of its answer."""
+    if part.kind != "function":
+        return part
+    shape = shape_of_answer(T, S, part.arrays, *part.settings)
+    return Mask("dense", (np.broadcast_to(np.zeros((), bool), (*shape[:-2], 1, 1)),))
 
 
 def _stand_in(part: Mask) -> Mask:
@@ -350,99 +468,3 @@ def _stand_in(part: Mask) -> Mask:
 def _first_pair(part: Mask) -> Mask:
     arrays = part.arrays if part.kind == "function" else (x if x is None else x[..., :1, :1] for x in part.arrays)
     return dataclasses.replace(part, arrays=tuple(arrays))
-
-
-def _like(position: Any, array: Any) -> Any:
-    """A position, (T, 1) or (1, S), in the rank of the array."""
-    return position.reshape((1,) * (array.ndim - 2) + position.shape)
-
-
-def _same_rank(one: Any, other: Any) -> tuple[Any, Any]:
-    """The two in the rank of the higher; only (T, S) is lifted, for a (B, T, S) would be read as per head (L3)."""
-    rank = max(one.ndim, other.ndim)
-    fits = all(a == b or 1 in (a, b) for a, b in zip(one.shape[::-1], other.shape[::-1], strict=False))
-    if not fits or any(x.ndim not in (2, rank) for x in (one, other)):
-        shapes = f"{tuple(one.shape)} and {tuple(other.shape)}"
-        fail(
-            ValueError, "masks", f"parts of shape {shapes} do not go together: each is (T, S), or they have equal axes."
-        )
-    return one.reshape((1,) * (rank - one.ndim) + one.shape), other.reshape((1,) * (rank - other.ndim) + other.shape)
-
-
-COMBINATIONS: dict[str, Callable] = {"and": lambda one, other: one & other, "or": lambda one, other: one | other}
-
-
-def _window(i: Any, j: Any, xp: Any, offset: Any, left: int | None, right: int | None) -> Any:
-    if not isinstance(offset, int):
-        i, j = _like(i, offset), _like(j, offset)
-    place = i + offset  # no sum here leaves 32 bits: see ``integers``
-    inside = xp.ones((*place.shape[:-1], j.shape[-1]), bool) if left is None and right is None else True
-    inside = inside if left is None else inside & (j + left >= place)
-    return inside if right is None else inside & ((j - right if right else j) <= place)
-
-
-def _padding(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any) -> Any:
-    real = _like(j, key_lengths) < key_lengths
-    if query_lengths is None:
-        return real
-    real, of_query = _same_rank(real, _like(i, query_lengths) < query_lengths)
-    return real & of_query
-
-
-def _segments(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> Any:
-    of_query, of_key = _same_rank(query_ids, key_ids)
-    return of_query == of_key
-
-
-def _function(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> Any:
-    *arrays, f = arrays_and_f
-    result = f(i, j, *arrays)
-    shape, full = tuple(getattr(result, "shape", ())), (i.shape[0], j.shape[1])
-    fits = len(shape) >= 2 and all(got in (1, size) for got, size in zip(shape[-2:], full, strict=True))
-    if str(getattr(result, "dtype", None)) != "bool" or not fits:
-        got = f"{getattr(result, 'dtype', type(result).__name__)} {shape}"
-        fail(TypeError, "from_function", f"f must return booleans that broadcast to {full}, got {got}.")
-    return result
-
-
-KINDS: dict[str, Callable] = {
-    "window": _window,
-    "padding": _padding,
-    "prefix": lambda i, j, xp, lengths: _padding(i, j, xp, lengths, None),
-    "segments": _segments,
-    "dense": lambda i, j, xp, array: array,
-    "function": _function,
-}
-
-
-def _window_bounds(i: Any, j: Any, xp: Any, offset: Any, left: int | None, right: int | None) -> tuple[Any, Any]:
-    (i_first, i_last), (j_first, j_last) = i, j
-    some = _window(i_first, j_last, xp, offset, left, None) & _window(i_last, j_first, xp, offset, None, right)
-    every = _window(i_last, j_first, xp, offset, left, None) & _window(i_first, j_last, xp, offset, None, right)
-    return some, every
-
-
-def _padding_bounds(i: Any, j: Any, xp: Any, key_lengths: Any, query_lengths: Any = None) -> tuple[Any, Any]:
-    first, last = (_padding(*ends, xp, key_lengths, query_lengths) for ends in zip(i, j, strict=True))
-    return first, last
-
-
-def _segments_bounds(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> tuple[Any, Any]:
-    (q_least, q_most), (k_least, k_most) = query_ids, key_ids
-    some = (q_least <= k_most) & (k_least <= q_most)
-    return some, (q_least == q_most) & (k_least == k_most) & (q_least == k_least)
-
-
-def _function_bounds(i: Any, j: Any, xp: Any, *arrays_and_f: Any) -> tuple[Any, Any]:
-    open_to_all = xp.ones((len(i[0]), j[0].shape[1]), bool)
-    return open_to_all, ~open_to_all
-
-
-BOUNDS: dict[str, Callable] = {
-    "window": _window_bounds,
-    "padding": _padding_bounds,
-    "prefix": _padding_bounds,
-    "segments": _segments_bounds,
-    "dense": lambda i, j, xp, least_and_largest: (least_and_largest[1], least_and_largest[0]),
-    "function": _function_bounds,
-}

@@ -25,6 +25,13 @@ class MultiHeadParams(NamedTuple):
     b_O: Any = None
 
 
+class QKNorm(NamedTuple):
+    """Gains of the norm of queries and keys, one for each column of a head: ``gamma`` (d_k,), shared by all heads."""
+
+    gamma_Q: Any
+    gamma_K: Any
+
+
 class EncoderBlockParams(NamedTuple):
     """Weights of one encoder block: 1 marks the norm of the attention, 2 that of the feed-forward network.
 

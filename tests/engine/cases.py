@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attendax import masks, scores
-from attendax.params import EncoderBlockParams, MultiHeadParams, SingleHeadParams
+from attendax import masks, rotary, scores
+from attendax.params import EncoderBlockParams, MultiHeadParams, QKNorm, SingleHeadParams
 
 B, N, G, T, S, D, V, M, F = 2, 6, 3, 5, 7, 3, 11, 12, 13
 
@@ -76,6 +76,12 @@ QKV = {"query": (B, N, T, D), "key": (B, G, S, D), "value": (B, G, S, V)}
 KEY = np.array([7, 11], np.uint32)
 LENGTHS = np.array([S, 2])
 PLACES = np.array([[[0, 1, 2, 0, 1]], [[-3, 1500, 2**21 + 5, 7, 2**28]]])  # every digit of ops' tables
+GRID = np.array([[0, 0, 1, 2, -3], [5, 2**21, 0, 1, 7]])
+ROTARY = {
+    "part": {"frequencies": rotary.Frequencies((1.0, 0.3, 0.01), 1.3)},
+    "interleaved": {"interleaved": True, "positions": np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])},
+    "axes": {"axes": (0, 1, 1, 0), "positions": GRID, "frequencies": (1.0, 0.5, 0.2, 0.1)},
+}
 SDPA = normal((B, 2, T, D), (B, 2, S, D), (B, 2, S, V))
 MASKS = {
     "open": None,
@@ -213,6 +219,15 @@ def layer_cases() -> list[Case]:
             lambda s, g, x: (s.rotary_encoding_backward(g, x, positions=PLACES),),
             normal((B, N, T, 2)),
         ),
+        *(
+            Case(
+                f"rotary-{name}",
+                lambda t, x, given=given: t.rotary_encoding(x, **given),
+                lambda s, g, x, given=given: (s.rotary_encoding_backward(g, x, **given),),
+                normal((B, N, T, 8)),
+            )
+            for name, given in ROTARY.items()
+        ),
         Case(
             "gated-geglu",
             lambda t, *a: t.gated_feed_forward(*a),
@@ -303,6 +318,7 @@ def multi_head_cases() -> list[Case]:
             ),
         )
     )
+    cases += [qk_norm_case(one_plus) for one_plus in (False, True)]
     cases.append(
         Case(
             "multi_head-params",
@@ -312,6 +328,31 @@ def multi_head_cases() -> list[Case]:
         )
     )
     return cases
+
+
+def qk_norm_case(one_plus: bool) -> Case:
+    """Multi-head attention with a norm of queries and keys; its gains are differentiated, too."""
+    options = {"num_heads": N, "qk_eps": 0.5, "qk_one_plus": one_plus}
+    mask = MASKS["ragged"]
+
+    def backward(spec, grad_output, params, gains, *tokens):
+        named = {name: getattr(params, name) for name in ("b_Q", "b_K", "b_V", "b_O")}
+        given = options | {"mask": mask, "qk_norm": gains} | named
+        _, cache = spec.multi_head_attention_forward(*tokens, *params[:4], **given)
+        *grads, found = spec.multi_head_attention_backward(grad_output, cache)
+        of_gains = QKNorm(found.pop("gamma_Q"), found.pop("gamma_K"))
+        return MultiHeadParams(**found), of_gains, *grads
+
+    return Case(
+        f"multi_head-qk-norm{'-one-plus' if one_plus else ''}",
+        lambda t, p, g, *a: t.multi_head_attention(p, *a, qk_norm=g, mask=mask, **options),
+        backward,
+        lambda rng: (
+            multi_head_params(rng),
+            QKNorm(*normal((M // N,), (M // N,))(rng)),
+            *normal((B, T, M), (B, S, M), (B, S, M))(rng),
+        ),
+    )
 
 
 def block_cases() -> list[Case]:

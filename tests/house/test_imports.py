@@ -14,7 +14,8 @@ import pytest
 
 from places import ROOT
 
-VALUES = {"params", "checks", "masks", "pictures", "scores", "options", "integers"}  # below everything
+BELOW = "params checks masks mask_kinds pictures rotary scores options integers"  # everything
+VALUES = set(BELOW.split())
 ENGINE = {"kernels", "sharding"}
 DOOR = {"door", "inspection"}
 MAY_IMPORT = {  # part of attendax -> the other parts it may import
@@ -23,7 +24,9 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "checks": {"params"},
     "integers": {"checks"},
     "pictures": {"checks"},
-    "masks": {"checks", "integers", "pictures"},
+    "mask_kinds": {"checks"},
+    "masks": {"checks", "integers", "mask_kinds", "pictures"},
+    "rotary": {"checks"},
     "scores": {"checks", "integers"},
     "exits": set(),
     "extras": set(),

@@ -101,10 +101,11 @@ def test_the_types_are_shipped():
 
 def test_dir_shows_the_public_names():
     """And every one of them is there."""
-    assert dir(masks) == ["Mask", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
+    makers = ["blocks", "causal", "dense", "from_function", "padding", "prefix", "segments", "window"]
+    assert dir(masks) == ["Mask", *makers]
     assert dir(scores) == ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "sink", "softcap"]
     wanted = "attention attention_stats explain merge weights_at compat masks scores spec ops params encoders"
-    wanted += " conformance pictures sharding"
+    wanted += " conformance pictures rotary sharding"
     assert {*wanted.split(), "AttentionStats", "Explanation", "__version__"} == set(dir(attendax))
     for module in (attendax, masks, scores):
         assert dir(module) == sorted(module.__all__)

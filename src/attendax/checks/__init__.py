@@ -4,6 +4,7 @@ from .attention import ACTIVATIONS as ACTIVATIONS
 from .attention import IMPLEMENTATIONS as IMPLEMENTATIONS
 from .attention import NORMS as NORMS
 from .attention import Checked as Checked
+from .attention import Turns as Turns
 from .attention import attention as attention
 from .attention import bias as bias
 from .attention import block_options as block_options
@@ -16,6 +17,7 @@ from .attention import modified as modified
 from .attention import multi_head as multi_head
 from .attention import pairs_to_merge as pairs_to_merge
 from .attention import positions as positions
+from .attention import qk_norm as qk_norm
 from .attention import rotary as rotary
 from .attention import softmax as softmax
 from .attention import split_heads as split_heads

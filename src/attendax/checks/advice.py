@@ -68,6 +68,47 @@ def _alike(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     return len(shape) == len(full) and all(got in (1, size) for got, size in zip(shape, full, strict=True))
 
 
+PER_BATCH = 'Arrays of each text, (B, ...), are mapped by masks.from_function(f, *arrays, per="batch").'
+NUMBERS_OF_MASKS = {  # the names of their arrays
+    "window": ("offset", "left", "right"),
+    "padding": ("key_lengths", "query_lengths"),
+    "prefix": ("lengths",),
+}
+
+
+def on_heads(mask: Any, scores: tuple[int, ...]) -> str:
+    """The code that gives a mask a number for each head, where an array looks like one without saying so."""
+    found: list[str] = []
+
+    def look(part: Any) -> Any:
+        for name, array in zip(NUMBERS_OF_MASKS.get(part.kind, ()), part.arrays, strict=False):
+            lead = getattr(array, "shape", ())[:-1]
+            by_head = len(scores) > 2 and array is not None and array.shape[-1:] == scores[-3:-2]
+            if by_head and len(lead) <= len(scores) - 3 and _alike(lead, scores[len(scores) - 3 - len(lead) : -3]):
+                found.append(f"{name} for each head has the axes of the scores: {name}[..., None, None].")
+        return part
+
+    if mask is not None:
+        mask.map(look)
+    return " ".join(found)
+
+
+def on_functions(mask: Any) -> str:
+    """The code that maps a function over texts, where a mask has one with arrays that look like those of many."""
+    found: list[bool] = []
+
+    def look(part: Any) -> Any:
+        if part.kind == "function" and not hasattr(part.settings[0], "f"):
+            import jax  # a mask has loaded it
+
+            found.extend(getattr(x, "ndim", 0) > 1 for x in jax.tree.leaves(part.arrays))
+        return part
+
+    if mask is not None:
+        mask.map(look)
+    return PER_BATCH if any(found) else ""
+
+
 def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
     """What to write in place of something that is no mask."""
     if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
@@ -95,32 +136,3 @@ def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
     array = _array_of("mask", value, "bool") if isinstance(value, list | tuple) else f"{numbers or 'mask'}.astype(bool)"
     said = on_axes("mask", shape, scores, heads=heads, array=array, numbers=numbers or "mask")
     return said or f"{'A mask is an array' if numbers else 'Of numbers that are 0 and 1'}: {array}."
-
-
-def on_window(left: Any, right: Any, offset: Any) -> str:
-    """The code for a window whose sides are arrays: traced numbers, or one for each head."""
-    sides = {"left": left, "right": right, "offset": offset}
-    kinds = (str(getattr(side, "dtype", type(side).__name__)) for side in sides.values())
-    if any(kind.startswith(("bool", "str", "float", "bfloat")) for kind in kinds):
-        return ""
-    given = {
-        name: side for name, side in sides.items() if side is not None and not (name == "offset" and _is_zero(side))
-    }
-    place = "i + offset" if "offset" in given else "i"
-    terms = {"left": f"(j >= {place} - left)", "right": f"(j <= {place} + right)"}
-    rule = " & ".join(term for name, term in terms.items() if name in given)
-    shapes = {name: np.shape(side) for name, side in given.items()}
-    if any(len(shape) > 1 for shape in shapes.values()):
-        return ""
-
-    def written(name: str) -> str:
-        array = _array_of(name, sides[name]) or name
-        return f"{array}.reshape(1, -1, 1, 1)" if shapes[name] and name != "offset" else array
-
-    arrays = ", ".join(map(written, given))
-    heads = " for each head, of scores (B, N, T, S)," if any(shapes.values()) else " that are traced"
-    return f"Sides{heads} are masks.from_function(lambda i, j, {', '.join(given)}: {rule}, {arrays})."
-
-
-def _is_zero(offset: Any) -> bool:
-    return isinstance(offset, int) and offset == 0

@@ -3,11 +3,11 @@
 import math
 from typing import Any, NamedTuple
 
-from attendax.params import EncoderBlockParams, MultiHeadParams
+from attendax.params import EncoderBlockParams, MultiHeadParams, QKNorm
 
 from . import advice
 from .shapes import FLOATING, check, fail, floating, is_wider, native, table
-from .values import boolean, heads, in_range, instance, integer, key_data, number, one_of
+from .values import boolean, heads, in_range, instance, integer, is_traced, key_data, number, one_of
 
 NORMS = ("pre", "post")
 IMPLEMENTATIONS = ("dense", "blockwise", "native", "cudnn")
@@ -34,8 +34,9 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
     """
     if value is None and optional:
         return
-    if advice.is_mask(value):
-        meant = value.shape(*scores[-2:])
+    given = value if advice.is_mask(value) else None
+    if given is not None:
+        meant = value.shape(*scores[-2:], rank=max(3, len(scores)))
         one_head = len(scores) == 2 and len(meant) == 3 and meant[0] == 1
         value = _Meant(meant[1:] if one_head else meant)
     has_heads = not broadcast or len(scores) > 3
@@ -54,6 +55,7 @@ def mask(function: str, value: Any, scores: tuple[int, ...], *, broadcast: bool,
         array = "array" if isinstance(value, _Meant) else ""
         said = advice.on_axes("mask", tuple(value.shape), scores, heads=has_heads, array=array)
         said += " So is the array that masks.dense takes." if said and array else ""
+        said = advice.on_heads(given, scores) or advice.on_functions(given) or said
         fail(ValueError, function, sentence, rows, advice=said)
 
 
@@ -225,6 +227,26 @@ def multi_head(
     return shape
 
 
+def qk_norm(function: str, gains: Any, query: Any, num_heads: int, eps: Any, one_plus: Any) -> float:
+    """Check the norm of queries and keys; returns its eps."""
+    boolean(function, "qk_one_plus", one_plus)
+    eps = number(function, "qk_eps", eps, low=0, closed=False)
+    if gains is None:
+        return eps
+    instance(function, "qk_norm", gains, QKNorm)
+    width = query.shape[-1] // num_heads
+    for name, gamma in gains._asdict().items():
+        floating(function, name, gamma, rank=1)
+        if gamma.shape[0] != width:
+            sentence = f"{name} has {gamma.shape[0]} entries but a head has {width} columns, for all heads alike."
+            fail(ValueError, function, sentence)
+        if not is_wider(gamma.dtype, query.dtype):
+            facts = f"{name} has dtype {gamma.dtype} but the queries have {query.dtype}"
+            fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.")
+    in_range(function, "qk_eps", eps, query.dtype, "summand")
+    return eps
+
+
 def encoder_block(
     function: str,
     arrays: dict[str, Any],
@@ -292,20 +314,70 @@ def gated(function: str, arrays: dict[str, Any], activation: Any) -> None:
     one_of(function, "activation", activation, ACTIVATIONS)
 
 
-def rotary(function: str, arrays: dict[str, Any], positions_: Any, theta: Any) -> float:
-    """Check a call of ``rotary_encoding`` or its backward; returns theta."""
-    sizes = check(function, arrays)
-    if sizes["D"] % 2:
-        fail(ValueError, function, f"x has D={sizes['D']} but pairs of columns are turned: D must be even.")
+class Turns(NamedTuple):
+    """What a call of ``rotary_encoding`` turns: a frequency for each pair of columns, and the axis of its positions."""
+
+    frequencies: tuple[float, ...] | None  # None: theta^(-2i/D)
+    factor: float
+    theta: float
+    axes: tuple[int, ...] | None  # None: positions have no axes
+    interleaved: bool
+
+
+def rotary(
+    function: str, arrays: dict[str, Any], positions_: Any, theta: Any, frequencies: Any, axes: Any, interleaved: Any
+) -> Turns:
+    """Check a call of ``rotary_encoding`` or its backward."""
+    D = check(function, arrays)["D"]
+    theta = number(function, "theta", theta, low=0, closed=False)
+    boolean(function, "interleaved", interleaved)
+    if frequencies is None and D % 2:
+        fail(ValueError, function, f"x has D={D} but pairs of columns are turned: D must be even.")
+    numbers, factor = _frequencies(function, frequencies, D)
+    count = D // 2 if numbers is None else len(numbers)
+    if axes is not None and not hasattr(axes, "__len__"):
+        fail(TypeError, function, f"axes must be the number of an axis for each pair, got {type(axes).__name__}.")
+    axes = None if axes is None else tuple(integer(function, "axes", axis, minimum=0) for axis in axes)
+    if axes is not None and len(axes) != count:
+        fail(ValueError, function, f"axes has {len(axes)} entries but {count} pairs of columns are turned.")
+    if axes is not None and positions_ is None:
+        fail(ValueError, function, "axes are given but positions are None: they are (axes, ...).")
     if positions_ is not None:
-        shape, wanted = tuple(getattr(positions_, "shape", ())), tuple(arrays["x"].shape[:-1])
-        dtype = str(getattr(positions_, "dtype", type(positions_).__name__))
-        rows = [("positions", f"{shape} {dtype}", f"({sizes['T']},) or {wanted}, any axis may be 1")]
-        if not dtype.startswith(("int", "uint")):
-            fail(TypeError, function, f"positions must be an array of integers, got {dtype}.", rows)
-        if len(shape) not in (1, len(wanted)) or not _fits(shape, wanted):
-            fail(ValueError, function, f"positions have shape {shape} but x has {sizes['T']} tokens.", rows)
-    return number(function, "theta", theta, low=0, closed=False)
+        _places(function, arrays["x"], positions_, 0 if not axes else max(axes) + 1)
+    return Turns(numbers, factor, theta, axes, bool(interleaved))
+
+
+def _frequencies(function: str, given: Any, D: int) -> tuple[tuple[float, ...] | None, float]:
+    """The frequencies of a call, and the factor that comes with them."""
+    if given is None:
+        return None, 1.0
+    numbers, factor = (given.numbers, given.factor) if hasattr(given, "numbers") else (given, 1.0)
+    if not hasattr(numbers, "__len__"):
+        fail(TypeError, function, f"frequencies must be numbers, one for each pair, got {type(numbers).__name__}.")
+    if is_traced(numbers):
+        fail(TypeError, function, "frequencies must be known before tracing: their angles are computed in float64.")
+    numbers = tuple(number(function, "frequencies", float(x)) for x in numbers)
+    if 2 * len(numbers) > D:
+        fail(ValueError, function, f"frequencies are those of {2 * len(numbers)} columns but x has D={D}.")
+    return numbers, number(function, "factor", factor)
+
+
+def _places(function: str, x: Any, given: Any, axes: int) -> None:
+    """Refuse positions that are no integers or do not fit; with so many ``axes`` in front, unless 0."""
+    shape, wanted = tuple(getattr(given, "shape", ())), tuple(x.shape[:-1])
+    dtype = str(getattr(given, "dtype", type(given).__name__))
+    lead = f"{axes}, " if axes else ""
+    texts = f", or ({lead}{', '.join(map(str, (*wanted[:-2], wanted[-1])))}) for each text" if len(wanted) > 2 else ""
+    expected = f"({lead}{wanted[-1]}{',' if not axes else ''}), or ({lead}{str(wanted)[1:]}, any axis may be 1{texts}"
+    rows = [("positions", f"{shape} {dtype}", expected)]
+    if not dtype.startswith(("int", "uint")):
+        fail(TypeError, function, f"positions must be an array of integers, got {dtype}.", rows)
+    own = shape[1:] if axes else shape
+    right = len(own) in (1, len(wanted)) and _fits(own, wanted)
+    right |= len(wanted) > 2 and len(own) == len(wanted) - 1 and _fits(own, (*wanted[:-2], wanted[-1]))
+    if not right or (axes and (not shape or shape[0] < axes)):
+        sentence = f"positions have shape {shape} but x has {wanted[-1]} tokens{f' and {axes} axes' if axes else ''}."
+        fail(ValueError, function, sentence, rows)
 
 
 def split_heads(function: str, arrays: dict[str, Any], num_heads: Any) -> tuple[int, ...]:

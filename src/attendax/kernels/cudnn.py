@@ -82,9 +82,11 @@ def visible(mask: Mask | None) -> Visible | str:
     found, right = Visible(), None
     for part in _parts(mask):
         if part.kind == "window":
-            if part.arrays or part.settings[0] != 0:
+            offset, left, ahead = part.settings
+            if any(x is not None for x in part.arrays[1:]):
+                return "a window whose sides are arrays"
+            if offset != 0:
                 return "an offset: its masks begin at the first query and key"
-            _, left, ahead = part.settings
             found = found._replace(left=_least(found.left, left))
             right = _least(right, ahead)
         elif part.kind == "padding" and part.arrays[1] is None and found.lengths is None:

@@ -83,10 +83,18 @@ def layer_in_pieces(
     """
     if mask is not None and not isinstance(mask, Mask):
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    tells_rows = not isinstance(mask, Mask) or (shape[0] not in shape[-2:] and not has_function(mask))
+    tells_rows = not isinstance(mask, Mask) or _tells_rows(mask, shape[0])
     if tells_rows and is_compiled() and _is_on_one_cpu() and all(map(_is_array, jax.tree.leaves((params, arrays)))):
         return _unless_differentiated(layer, params, *arrays, mask)
     return layer(params, *arrays, mask)
+
+
+def _tells_rows(mask: Mask, B: int) -> bool:
+    """Whether an array of the mask has a first axis of B where it is that of the batch, and only there."""
+    if has_function(mask):
+        return False
+    pairs = zip(jax.tree.leaves(mask), jax.tree.leaves(mask.of_rank(4)), strict=True)
+    return all((x.shape[:1] == (B,)) == (in_full.shape[0] == B) for x, in_full in pairs)
 
 
 def _is_on_one_cpu() -> bool:

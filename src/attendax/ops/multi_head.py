@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,12 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.door import attention
-from attendax.kernels.numerics import fusion_barrier
+from attendax.kernels.not_finite import mark_of_rows
+from attendax.kernels.numerics import finite_straight_through, fusion_barrier
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.kernels.projections import project
 from attendax.masks import ArrayLike, Mask
-from attendax.params import MultiHeadParams
+from attendax.params import MultiHeadParams, QKNorm
 from attendax.sharding.explicit import over_auto_axes
 
 from .full_attention import out_and_weights
@@ -115,6 +116,25 @@ def init_multi_head_attention(
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
 
 
+class _Norm(NamedTuple):
+    """The norm of each head's queries and keys by their root mean square; gains, eps, whether a gain is 1 + gamma."""
+
+    gamma_Q: ArrayLike
+    gamma_K: ArrayLike
+    eps: Any
+    one_plus: Any = False
+
+    def __call__(self, q: Array, k: Array) -> list[Array]:
+        """Queries and keys (B, N, ., d_k). A row that is not finite is NaN, and meets the gradient 0 or NaN (L6)."""
+        gains = (self.one_plus + gamma for gamma in widen(q, self.gamma_Q, self.gamma_K)[1:])
+        return [self._of_rows(x, gain.astype(x.dtype)) for x, gain in zip((q, k), gains, strict=True)]
+
+    def _of_rows(self, x: Array, gain: Array) -> Array:
+        finite = finite_straight_through(x)
+        root = jnp.sqrt((finite**2).mean(axis=-1, keepdims=True) + self.eps)
+        return gain.reshape(1, 1, 1, -1) * finite / root + mark_of_rows(x).astype(x.dtype)
+
+
 @knows_keywords
 @takes_arrays
 @over_auto_axes
@@ -126,6 +146,9 @@ def multi_head_attention(
     *,
     num_heads: int,
     mask: Mask | ArrayLike | None = None,
+    qk_norm: QKNorm | None = None,
+    qk_eps: float = 1e-6,
+    qk_one_plus: bool = False,
 ) -> Array:
     """Project, attend in every head, put the heads side by side, project again (Vaswani et al. 2017, section 3.2.2).
 
@@ -137,6 +160,10 @@ def multi_head_attention(
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
+        qk_norm: None; or gains (d_k,): each head's queries and keys get the root mean square 1, then the gain (Dehghani
+            et al. 2023; Qwen3, Gemma 3, OLMo 2).
+        qk_eps: added to their mean square, above 0.
+        qk_one_plus: whether the gain is 1 + gamma, as Gemma stores it.
 
     Returns:
         (B, T, M) in the dtype of ``query``.
@@ -153,7 +180,14 @@ def multi_head_attention(
     """
     arrays = {"query": query, "key": key, "value": value}
     shape = checks.multi_head("multi_head_attention", arrays, params, num_heads, mask, broadcast=False)
-    return layer_in_pieces(partial(in_tiles, shape=shape), shape, params, query, key, value, mask=mask)
+    eps = checks.qk_norm("multi_head_attention", qk_norm, query, num_heads, qk_eps, qk_one_plus)
+    if qk_norm is None:
+        return layer_in_pieces(partial(in_tiles, shape=shape), shape, params, query, key, value, mask=mask)
+
+    def layer(weights: Any, *arrays: Any) -> Array:
+        return in_tiles(weights[0], *arrays, shape=shape, norm=_Norm(*weights[1], eps=eps, one_plus=qk_one_plus))
+
+    return layer_in_pieces(layer, shape, (params, qk_norm), query, key, value, mask=mask)
 
 
 def in_tiles(
@@ -163,6 +197,7 @@ def in_tiles(
     V: ArrayLike,
     mask: Mask | ArrayLike | None,
     shape: tuple[int, ...],
+    norm: _Norm | None = None,
 ) -> Array:
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
@@ -170,14 +205,23 @@ def in_tiles(
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = in_heads(*((projection(*each), shape[1]) for each in inputs))
+    q, k = (q, k) if norm is None else norm(q, k)
     return affine(merge_heads(attention(q, k, v, mask=mask)), w_o, b_o).astype(Q.dtype)
 
 
-def forward(params: MultiHeadParams, Q: ArrayLike, K: ArrayLike, V: ArrayLike, allowed: ArrayLike) -> Any:
+def forward(
+    params: MultiHeadParams,
+    Q: ArrayLike,
+    K: ArrayLike,
+    V: ArrayLike,
+    allowed: ArrayLike,
+    norm: _Norm | None = None,
+) -> Any:
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     inputs = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v = in_heads(*((projection(*each), allowed.shape[1]) for each in inputs))
+    q, k = (q, k) if norm is None else norm(q, k)
     heads, weights = out_and_weights(q, k, v, allowed)
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
@@ -215,6 +259,9 @@ def multi_head_attention_forward(
     b_K: ArrayLike | None = None,
     b_V: ArrayLike | None = None,
     b_O: ArrayLike | None = None,
+    qk_norm: QKNorm | None = None,
+    qk_eps: float = 1e-6,
+    qk_one_plus: bool = False,
 ) -> tuple[Array, dict[str, Any]]:
     """Multi-head attention by its textbook signature: ``multi_head_attention`` and a cache for its backward.
 
@@ -226,6 +273,7 @@ def multi_head_attention_forward(
         num_heads: N, a divisor of M.
         mask: None, or boolean, broadcastable to (B, N, T, S); True = attend.
         b_Q, b_K, b_V, b_O: None, or biases (M,).
+        qk_norm, qk_eps, qk_one_plus: as in ``multi_head_attention``.
 
     Returns:
         output (B, T, M), and a dict of arrays: the inputs, ``q``, ``k``, ``v``, ``allowed``, ``weights``, ``context``.
@@ -236,8 +284,11 @@ def multi_head_attention_forward(
     inputs = {"Q": Q, "K": K, "V": V}
     params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
     shape = checks.multi_head("multi_head_attention_forward", inputs, params, num_heads, mask, broadcast=True)
-    output, steps = forward(params, Q, K, V, as_allowed(mask, shape))
-    return output, inputs | params._asdict() | steps
+    eps = checks.qk_norm("multi_head_attention_forward", qk_norm, Q, num_heads, qk_eps, qk_one_plus)
+    norm = None if qk_norm is None else _Norm(*qk_norm, eps, qk_one_plus)
+    output, steps = forward(params, Q, K, V, as_allowed(mask, shape), norm)
+    of_norm = {} if norm is None else norm._asdict()
+    return output, inputs | params._asdict() | steps | of_norm
 
 
 @takes_arrays
@@ -252,9 +303,13 @@ def multi_head_attention_backward(
     given = arrays | {"grad_output": grad_output}
     check("multi_head_attention_backward", given, signature="multi_head_attention_forward")
 
+    arrays |= {name: cache[name] for name in QKNorm._fields if name in cache}
+
     def of_inputs(inputs):
         params = MultiHeadParams(*(inputs[name] for name in MultiHeadParams._fields))
-        return forward(params, inputs["Q"], inputs["K"], inputs["V"], cache["allowed"])[0]
+        gains = [inputs[name] for name in QKNorm._fields if name in inputs]
+        norm = _Norm(gains[0], gains[1], cache["eps"], cache["one_plus"]) if gains else None
+        return forward(params, inputs["Q"], inputs["K"], inputs["V"], cache["allowed"], norm)[0]
 
     (grads,) = pull_back(of_inputs, grad_output, arrays)
     grads = {name: grad for name, grad in grads.items() if grad is not None}

@@ -1,5 +1,6 @@
 """Positions of tokens: sinusoidal, learned and rotary encodings, and the causal and padding masks. Pure JAX."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from attendax import checks
+from attendax import checks, rotary
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 
@@ -99,49 +100,91 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any, dtyp
     return 0.02 * jax.random.normal(rng, (max_length, d_model), dtype)
 
 
-@takes_arrays
-def rotary_encoding(x: ArrayLike, *, theta: float = 10000.0, positions: ArrayLike | None = None) -> Array:
+def rotary_encoding(
+    x: ArrayLike,
+    *,
+    theta: float = 10000.0,
+    positions: ArrayLike | None = None,
+    frequencies: rotary.Frequencies | Sequence[float] | None = None,
+    axes: Sequence[int] | None = None,
+    interleaved: bool = False,
+) -> Array:
     """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
 
     ``aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ``, ``bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ`` for the pairs (xᵢ, x_{i+D/2}), with
-    ``φᵢ = pos · theta^(-2i/D)``; derived in ``spec``. The angles are those of float64, whatever JAX is
-    set to: in float32 that of position 100,000 would be off by 0.004.
+    ``φᵢ = pos · theta^(-2i/D)``; derived in ``spec``, with what the options mean. The angles are those of float64,
+    whatever JAX is set to: in float32 that of position 100,000 would be off by 0.004.
 
     Args:
-        x: (..., T, D), D even.
-        theta: the base of the frequencies, above 0.
-        positions: None for 0 to T-1; or integers (T,), or of the shape of ``x`` without its last axis, any axis 1; they
-            may be traced.
+        x: (..., T, D), D even, unless ``frequencies`` are given.
+        theta: the base of the frequencies, above 0; of no use where ``frequencies`` are given.
+        positions: None for 0 to T-1; or integers (T,), one for each text (B, T) with x (B, N, T, D), or of the shape of
+            ``x`` without its last axis, any axis 1. With ``axes``, an axis of as many in front. They may be traced.
+        frequencies: None; ``rotary.Frequencies``, or numbers, one for each pair that is turned: the first columns.
+        axes: None; or for each pair the number of its axis, see ``rotary.sections``.
+        interleaved: whether neighbours are paired, (x_{2i}, x_{2i+1}).
 
     Returns:
         Array of the shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` is not floating, or the positions are not integers.
-        ValueError: D is odd, theta is not above 0, or the positions do not fit.
+        TypeError: ``x`` is not floating, the positions are not integers, or the frequencies are traced.
+        ValueError: D is odd, theta is not above 0, there are more frequencies than pairs, or positions or axes do not
+            fit.
 
     Example:
         >>> rotary_encoding(jnp.array([[1.0, 0.0], [1.0, 0.0]])).round(2).tolist()[0]
         [1.0, 0.0]
+        >>> from attendax import rotary
+        >>> x = jnp.ones((2, 4, 6, 128))  # (B, N, T, D)
+        >>> rotary_encoding(x, frequencies=rotary.yarn(128, 4.0, trained=32768, theta=1e6)).shape
+        (2, 4, 6, 128)
     """
-    theta = checks.rotary("rotary_encoding", {"x": x}, positions, theta)
-    return _turned(x, positions, theta)
+    x, positions = _arrays(x, positions)  # not the frequencies, which stay known
+    turns = checks.rotary("rotary_encoding", {"x": x}, positions, theta, frequencies, axes, interleaved)
+    return _turned(x, positions, turns)
 
 
-def _turned(x: ArrayLike, positions: ArrayLike | None, theta: float) -> Array:
+@takes_arrays
+def _arrays(*given: ArrayLike | None) -> tuple[Any, ...]:
+    return given
+
+
+def _turned(x: ArrayLike, positions: ArrayLike | None, turns: checks.Turns) -> Array:
     (wide,) = widen(x)
-    first, second = jnp.split(wide, 2, axis=-1)
-    d = first.shape[-1]
-    frequency = theta ** (-np.arange(d) / d)
-    if positions is None:
-        cos, sin = (jnp.asarray(f(np.arange(x.shape[-2])[:, None] * frequency), wide.dtype) for f in (np.cos, np.sin))
-    else:
-        cos, sin = _of_traced(positions, frequency, wide.dtype)
+    count = wide.shape[-1] // 2 if turns.frequencies is None else len(turns.frequencies)
+    turned, rest = wide[..., : 2 * count], wide[..., 2 * count :]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if turns.interleaved else jnp.split(turned, 2, axis=-1)
+    numbers = turns.frequencies
+    frequency = turns.theta ** (-np.arange(count) / count) if numbers is None else np.array(numbers)
+    cos, sin = _cos_and_sin(x, positions, frequency, turns, wide.dtype)
     cos, sin = (f.reshape((1,) * (x.ndim - f.ndim) + f.shape) for f in (cos, sin))
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    pair = first * cos - second * sin, second * cos + first * sin
+    found = jnp.stack(pair, -1).reshape(turned.shape) if turns.interleaved else jnp.concatenate(pair, axis=-1)
+    return (jnp.concatenate([found, rest], axis=-1) if rest.shape[-1] else found).astype(x.dtype)
 
 
-def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) -> tuple[Array, Array]:
+def _cos_and_sin(
+    x: ArrayLike, positions: ArrayLike | None, frequency: np.ndarray, turns: checks.Turns, dtype: DTypeLike
+) -> list[Array]:
+    """Cosine and sine of the angles, times the factor: (..., T, pairs)."""
+    factor = np.asarray(turns.factor, dtype)
+    if positions is None:
+        angle = np.arange(x.shape[-2])[:, None] * frequency
+        return [jnp.asarray(turns.factor * f(angle), dtype) for f in (np.cos, np.sin)]
+    if turns.axes is None:
+        found = _of_traced(positions, frequency, dtype)
+    else:
+        pairs = [np.flatnonzero(np.array(turns.axes) == axis) for axis in range(max(turns.axes) + 1)]
+        each = [_of_traced(positions[axis], frequency[own], dtype) for axis, own in enumerate(pairs)]
+        back = np.argsort(np.concatenate(pairs))
+        found = tuple(jnp.concatenate(parts, -1)[..., back] for parts in zip(*each, strict=True))
+    if found[0].ndim == x.ndim - 1 > 2:  # one for each text, for all heads
+        found = tuple(f[..., None, :, :] for f in found)
+    return [f if turns.factor == 1 else f * factor for f in found]
+
+
+def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) -> tuple[Array, ...]:
     """Cosine and sine at positions that are not known: those of their digits to the base 1,024, by tables, then joined.
 
     ``e^{i(a+b)} = e^{ia} e^{ib}``: an angle is never a product of float32.
@@ -156,13 +199,21 @@ def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) ->
     return cos, jnp.where(positions < 0, -1, 1)[..., None].astype(dtype) * sin
 
 
-@takes_arrays
 def rotary_encoding_backward(
-    grad_output: ArrayLike, x: ArrayLike, *, theta: float = 10000.0, positions: ArrayLike | None = None
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    *,
+    theta: float = 10000.0,
+    positions: ArrayLike | None = None,
+    frequencies: rotary.Frequencies | Sequence[float] | None = None,
+    axes: Sequence[int] | None = None,
+    interleaved: bool = False,
 ) -> Array:
     """Gradient with respect to ``x``; derived by hand in ``spec``."""
-    theta = checks.rotary("rotary_encoding_backward", {"x": x, "grad_output": grad_output}, positions, theta)
-    return pull_back(lambda x: _turned(x, positions, theta), grad_output, x)[0]
+    grad_output, x, positions = _arrays(grad_output, x, positions)
+    arrays = {"x": x, "grad_output": grad_output}
+    turns = checks.rotary("rotary_encoding_backward", arrays, positions, theta, frequencies, axes, interleaved)
+    return pull_back(lambda x: _turned(x, positions, turns), grad_output, x)[0]
 
 
 def create_causal_mask(seq_length: int) -> Array:

@@ -72,5 +72,5 @@ def as_allowed(mask: Mask | ArrayLike | None, shape: tuple[int, ...]) -> Array:
     """The mask, None for all, or a value from ``attendax.masks``, as boolean array of the shape of the scores."""
     if mask is None:
         return jnp.ones(shape, bool)
-    mask = jnp.asarray(mask.to_dense(*shape[-2:]) if isinstance(mask, Mask) else mask)
+    mask = jnp.asarray(mask.to_dense(*shape[-2:], rank=len(shape)) if isinstance(mask, Mask) else mask)
     return jnp.broadcast_to(mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape), shape)

@@ -184,13 +184,15 @@ def _specs(operands: Operands, layout: Layout) -> Any:
     bias, score_mod, mask, dropout_keys = operands[3:7]
     tokens: Any = spec_of(*layout.lead, layout.heads, layout.keys, ())
 
-    def pairs(x: Array, keys: Axes = ()) -> P:
-        axes = (*layout.lead, layout.heads, layout.queries, keys)
+    def pairs(x: Array, keys: Axes = (), queries: Axes = layout.queries) -> P:
+        axes = (*layout.lead, layout.heads, queries, keys)
         return spec_of(*(() if size == 1 else axis for size, axis in zip(x.shape, axes, strict=True)))
 
     def of_part(part: Mask) -> Mask:
         if part.kind == "function":
             return dataclasses.replace(part, arrays=jax.tree.map(lambda _: P(), part.arrays))
+        if part.kind == "blocks":  # of all queries and keys: their positions are looked up
+            return dataclasses.replace(part, arrays=(pairs(part.arrays[0], queries=()),))
         keys = layout.keys if part.kind == "segments" else ()
         return dataclasses.replace(part, arrays=tuple(None if x is None else pairs(x, keys) for x in part.arrays))
 

@@ -39,7 +39,10 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
         if part.kind == "segments":
             queries, keys = part.arrays
             return dataclasses.replace(part, arrays=(gathered(queries, -2), gathered(keys, -1)))
-        return dataclasses.replace(part, arrays=tuple(map(of_pairs, part.arrays))) if part.kind == "dense" else part
+        if part.kind == "function":
+            return part
+        cut = of_pairs if part.kind == "dense" else own_heads
+        return dataclasses.replace(part, arrays=tuple(None if x is None else cut(x) for x in part.arrays))
 
     def of_place(place: Array | None) -> Array | None:
         # A scalar is a start offset. All tokens are here now, so positions start at 0.

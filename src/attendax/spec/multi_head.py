@@ -6,11 +6,11 @@ import numpy as np
 
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
-from attendax.params import MultiHeadParams
+from attendax.params import MultiHeadParams, QKNorm
 
 from .attention_core import compute_attention_scores, compute_attention_scores_backward
 from .layer import Layer, generator, glorot
-from .token_wise import affine_backward
+from .token_wise import affine_backward, rms_norm, rms_norm_backward
 from .weighted_sum import Array, as_allowed, average, average_backward, quiet, take_out, widen
 
 
@@ -106,6 +106,9 @@ def multi_head_attention_forward(
     b_K: Array | None = None,
     b_V: Array | None = None,
     b_O: Array | None = None,
+    qk_norm: QKNorm | None = None,
+    qk_eps: float = 1e-6,
+    qk_one_plus: bool = False,
 ) -> tuple[Array, dict[str, Any]]:
     """Project, attend in every head, put the heads side by side, project again.
 
@@ -121,6 +124,10 @@ def multi_head_attention_forward(
         mask: None, or boolean, broadcastable to (B, N, T, S); True = attend. A padding mask (B, S) is given as
             ``mask[:, None, None, :]``.
         b_Q, b_K, b_V, b_O: None, or biases (M,).
+        qk_norm: None; or gains (d_k,): each head's queries and keys get the root mean square 1, then the gain (Dehghani
+            et al. 2023; Qwen3, Gemma 3, OLMo 2).
+        qk_eps: added to their mean square, above 0.
+        qk_one_plus: whether the gain is 1 + gamma, as Gemma stores it.
 
     Returns:
         output: (B, T, M) in the dtype of ``Q``.
@@ -131,8 +138,8 @@ def multi_head_attention_forward(
         TypeError: an array is not floating, dtypes differ, a weight is narrower, or the mask is not boolean.
         ValueError: a rank or a size disagrees, or M is not divisible by N.
     """
-    params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
-    return forward("multi_head_attention_forward", params, Q, K, V, num_heads, mask, broadcast=True)
+    params, norm = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O), (qk_norm, qk_eps, qk_one_plus)
+    return forward("multi_head_attention_forward", params, Q, K, V, num_heads, mask, broadcast=True, norm=norm)
 
 
 def forward(
@@ -145,19 +152,27 @@ def forward(
     mask: Array | None,
     *,
     broadcast: bool,
+    norm: tuple[QKNorm | None, float, bool] = (None, 1e-6, False),
 ) -> tuple[Array, dict[str, Any]]:
     """``multi_head_attention_forward`` of the weights as a NamedTuple; ``broadcast``: whether the mask may (L3)."""
     inputs = {"Q": Q, "K": K, "V": V}
     names = inputs if broadcast else {"query": Q, "key": K, "value": V}
     shape = checks.multi_head(function, names, params, num_heads, mask, broadcast=broadcast)
+    gains, eps, one_plus = norm
+    eps = checks.qk_norm(function, gains, Q, num_heads, eps, one_plus)
     allowed = as_allowed(mask, shape)
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
     projections = (queries, w_q, b_q), (keys, w_k, b_k), (values, w_v, b_v)
     q, k, v, spoiled = take_out(*(split_heads(_affine(*each), num_heads) for each in projections))
+    of_norm: dict[str, Any] = {}
+    if gains is not None:
+        of_norm = {"qk_norm": gains, "gains": tuple(one_plus + gain for gain in widen(q, *gains)[1:]), "raw": (q, k)}
+        q, k = (rms_norm(x, gain, eps) for x, gain in zip((q, k), of_norm["gains"], strict=True))
+        of_norm |= {"qk_eps": eps}
     heads, weights = average(np.where(spoiled, np.nan, compute_attention_scores(q, k)), v, allowed)
     context = merge_heads(heads)
     steps = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
-    return _affine(context, w_o, b_o).astype(Q.dtype), inputs | params._asdict() | steps
+    return _affine(context, w_o, b_o).astype(Q.dtype), inputs | params._asdict() | steps | of_norm
 
 
 def _affine(x: Array, W: Array, b: Array) -> Array:
@@ -184,13 +199,19 @@ def multi_head_attention_backward(
 
     db_K is 0 but for rounding: a bias on all keys shifts a row of scores by one number, which softmax does not see.
 
+    With a norm of queries and keys, q and k above are its results γ q̂ and γ k̂, of what was projected; then, by
+    ``rms_norm_backward`` with d_k terms in each mean::
+
+        dq₀ = (γ dq - q̂ mean(γ dq q̂)) / ρ,  dγ_Q = Σ dq q̂      k alike; dq₀ and dk₀ go on to the projections
+        d(1 + γ) = dγ                                         the gain that Gemma stores has the same gradient
+
     Args:
         grad_output: gradient with respect to the output (B, T, M).
         cache: from ``multi_head_attention_forward``.
 
     Returns:
         grad_Q (B, T, M), grad_K (B, S, M_k), grad_V (B, S, M_v), and a dict with the gradients of W_Q, W_K, W_V, W_O
-        and of those biases that are not None; each in the dtype of its input.
+        and of those biases that are not None, with a norm also of gamma_Q and gamma_K; each in the dtype of its input.
 
     Raises:
         TypeError, ValueError: ``grad_output`` has another dtype or shape than the output.
@@ -206,6 +227,12 @@ def multi_head_attention_backward(
     grad_context, grad_W_O, grad_b_O = affine_backward(gradient, cache["context"], w_o)
     grad_scores, grad_v = average_backward(split_heads(grad_context, q.shape[1]), weights, v, allowed)
     grad_q, grad_k = compute_attention_scores_backward(grad_scores, q, k)
+    of_gains: dict[str, Array] = {}
+    if "qk_norm" in cache:
+        pairs = zip((grad_q, grad_k), cache["raw"], cache["gains"], strict=True)
+        (grad_q, of_query), (grad_k, of_key) = (rms_norm_backward(*each, cache["qk_eps"]) for each in pairs)
+        named = zip(QKNorm._fields, (of_query, of_key), cache["qk_norm"], strict=True)
+        of_gains = {name: gradient.astype(gamma.dtype) for name, gradient, gamma in named}
     Q, K, V = (np.where(np.isfinite(x), x, 0) for x in (Q, K, V))  # where not finite, its gradient is 0 or NaN (L6)
     grad_Q, grad_W_Q, grad_b_Q = affine_backward(merge_heads(grad_q), Q, w_q)
     grad_K, grad_W_K, grad_b_K = affine_backward(merge_heads(grad_k), K, w_k)
@@ -213,12 +240,21 @@ def multi_head_attention_backward(
     params = MultiHeadParams(grad_W_Q, grad_W_K, grad_W_V, grad_W_O, grad_b_Q, grad_b_K, grad_b_V, grad_b_O)
     gradients = {"Q": grad_Q, "K": grad_K, "V": grad_V} | params._asdict()
     gradients = {name: gradients[name].astype(x.dtype) for name, x in arrays.items() if x is not None}
-    return gradients.pop("Q"), gradients.pop("K"), gradients.pop("V"), gradients
+    return gradients.pop("Q"), gradients.pop("K"), gradients.pop("V"), gradients | of_gains
 
 
 @knows_keywords
 def multi_head_attention(
-    params: MultiHeadParams, query: Array, key: Array, value: Array, *, num_heads: int, mask: Array | None = None
+    params: MultiHeadParams,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    num_heads: int,
+    mask: Array | None = None,
+    qk_norm: QKNorm | None = None,
+    qk_eps: float = 1e-6,
+    qk_one_plus: bool = False,
 ) -> Array:
     """Multi-head attention of the weights ``params``: ``multi_head_attention_forward`` without its cache.
 
@@ -230,6 +266,7 @@ def multi_head_attention(
         num_heads: N, a divisor of M.
         mask: None; boolean, (T, S) or (B, N, T, S) with any axis 1 (L3: nothing else is guessed at); or a value from
             ``attendax.masks``.
+        qk_norm, qk_eps, qk_one_plus: as in ``multi_head_attention_forward``.
 
     Returns:
         (B, T, M) in the dtype of ``query``.
@@ -237,7 +274,8 @@ def multi_head_attention(
     Raises:
         TypeError, ValueError: as ``multi_head_attention_forward``.
     """
-    return forward("multi_head_attention", params, query, key, value, num_heads, mask, broadcast=False)[0]
+    norm = qk_norm, qk_eps, qk_one_plus
+    return forward("multi_head_attention", params, query, key, value, num_heads, mask, broadcast=False, norm=norm)[0]
 
 
 class MultiHeadAttention(Layer):

@@ -114,7 +114,15 @@ def learned_positional_encoding(max_length: int, d_model: int, *, rng: Any = Non
 
 
 @quiet
-def rotary_encoding(x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+def rotary_encoding(
+    x: Array,
+    *,
+    theta: float = 10000.0,
+    positions: Any = None,
+    frequencies: Any = None,
+    axes: Any = None,
+    interleaved: bool = False,
+) -> Array:
     """Turn pairs of columns by angles that grow with the position, so that products see distances (Su et al. 2021).
 
     With d = D/2, the angle ``φᵢ = pos · theta^(-i/d)`` and the pairs (aᵢ, bᵢ) = (xᵢ, x_{i+d}) for i < d::
@@ -122,54 +130,84 @@ def rotary_encoding(x: Array, *, theta: float = 10000.0, positions: Any = None) 
         aᵢ' = aᵢ cos φᵢ - bᵢ sin φᵢ
         bᵢ' = bᵢ cos φᵢ + aᵢ sin φᵢ
 
-    Halves are paired, not neighbours, as in GPT-NeoX, Llama and ModernBERT. Queries and keys are turned, values are
-    not; the product of a query at i with a key at j then depends on i - j alone.
+    Halves are paired, as in GPT-NeoX, Llama and ModernBERT; or neighbours (x_{2i}, x_{2i+1}), ``interleaved``, as in
+    RoFormer and GPT-J. Queries and keys are turned, values are not; the product of a query at i with a key at j then
+    depends on i - j alone.
+
+    ``frequencies`` from ``attendax.rotary`` are those of longer contexts (interpolation, NTK, YaRN, Llama 3, LongRoPE),
+    or of a part of the columns: w frequencies turn the first 2w, and the rest stays as it is. They bring a factor c, by
+    which the turned columns are multiplied. With ``axes``, pair i has the position ``positions[axes[i]]``: row and
+    column of an image, or time, height and width.
 
     Args:
-        x: (..., T, D), D even.
-        theta: the base of the frequencies, above 0.
-        positions: None for 0 to T-1; or integers (T,), or of the shape of ``x`` without its last axis, any axis 1.
+        x: (..., T, D), D even, unless ``frequencies`` are given.
+        theta: the base of the frequencies, above 0; of no use where ``frequencies`` are given.
+        positions: None for 0 to T-1; or integers (T,), one for each text (B, T) with x (B, N, T, D), or of the shape of
+            ``x`` without its last axis, any axis 1. With ``axes``, an axis of as many in front.
+        frequencies: None; ``rotary.Frequencies``, or numbers, one for each pair that is turned.
+        axes: None; or for each pair the number of its axis, see ``rotary.sections``.
+        interleaved: whether neighbours are paired.
 
     Returns:
         Array of the shape and dtype of ``x``.
 
     Raises:
         TypeError: ``x`` is not floating, or the positions are not integers.
-        ValueError: D is odd, theta is not above 0, or the positions do not fit.
+        ValueError: D is odd, theta is not above 0, there are more frequencies than pairs, or positions or axes do not
+            fit.
 
     Example:
         >>> rotary_encoding(np.array([[1.0, 0.0], [1.0, 0.0]])).round(2)
         array([[1.  , 0.  ],
                [0.54, 0.84]])
     """
-    theta = checks.rotary("rotary_encoding", {"x": x}, positions, theta)
-    return _turned(x, positions, theta, 1)
+    turns = checks.rotary("rotary_encoding", {"x": x}, positions, theta, frequencies, axes, interleaved)
+    return _turned(x, positions, turns, 1)
 
 
-def _turned(x: Array, positions: Any, theta: float, direction: int) -> Array:
-    """``x`` turned by its angles, or back by them."""
+def _turned(x: Array, positions: Any, turns: checks.Turns, direction: int) -> Array:
+    """``x`` turned by its angles, or back by them, and multiplied by the factor."""
     (wide,) = widen(x)
-    first, second = np.split(wide, 2, axis=-1)
+    known = turns.frequencies
+    turned, rest = (wide, wide[..., :0]) if known is None else np.split(wide, [2 * len(known)], -1)
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if turns.interleaved else np.split(turned, 2, axis=-1)
     d = first.shape[-1]
+    frequency = turns.theta ** (-np.arange(d) / d) if known is None else np.array(known)
     position = np.arange(x.shape[-2]) if positions is None else np.asarray(positions)
-    angle = direction * position[..., None] * theta ** (-np.arange(d) / d)
-    cos, sin = np.cos(angle).astype(wide.dtype), np.sin(angle).astype(wide.dtype)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    position = position[..., None] if turns.axes is None else np.moveaxis(position[list(turns.axes)], 0, -1)
+    if position.ndim == x.ndim - 1 > 2:  # one for each text, for all heads
+        position = position[..., None, :, :]
+    angle = direction * position * frequency
+    cos, sin = (turns.factor * f(angle) for f in (np.cos, np.sin))
+    cos, sin = cos.astype(wide.dtype), sin.astype(wide.dtype)
+    pair = first * cos - second * sin, second * cos + first * sin
+    turned = np.stack(pair, -1).reshape(turned.shape) if turns.interleaved else np.concatenate(pair, axis=-1)
+    return np.concatenate([turned, rest], axis=-1).astype(x.dtype)
 
 
 @quiet
-def rotary_encoding_backward(grad_output: Array, x: Array, *, theta: float = 10000.0, positions: Any = None) -> Array:
+def rotary_encoding_backward(
+    grad_output: Array,
+    x: Array,
+    *,
+    theta: float = 10000.0,
+    positions: Any = None,
+    frequencies: Any = None,
+    axes: Any = None,
+    interleaved: bool = False,
+) -> Array:
     """Pull a gradient back through ``rotary_encoding``: turn it back.
 
-    From ``a' = a cos φ - b sin φ``, ``b' = b cos φ + a sin φ``, pair by pair::
+    From ``a' = c (a cos φ - b sin φ)``, ``b' = c (b cos φ + a sin φ)``, pair by pair::
 
-        da = da' cos φ + db' sin φ
-        db = db' cos φ - da' sin φ               the turn by -φ: a rotation's transpose is its inverse
+        da = c (da' cos φ + db' sin φ)
+        db = c (db' cos φ - da' sin φ)           the turn by -φ: a rotation's transpose is its inverse
+        dx = dx'                                 of the columns that are not turned
 
     Args:
         grad_output: gradient with respect to the result (..., T, D).
         x: the input of the forward (..., T, D).
-        theta, positions: as in the forward.
+        theta, positions, frequencies, axes, interleaved: as in the forward.
 
     Returns:
         Gradient with respect to ``x``, of its shape and dtype.
@@ -177,8 +215,9 @@ def rotary_encoding_backward(grad_output: Array, x: Array, *, theta: float = 100
     Raises:
         TypeError, ValueError: as the forward.
     """
-    theta = checks.rotary("rotary_encoding_backward", {"x": x, "grad_output": grad_output}, positions, theta)
-    return _turned(grad_output, positions, theta, -1)
+    arrays = {"x": x, "grad_output": grad_output}
+    turns = checks.rotary("rotary_encoding_backward", arrays, positions, theta, frequencies, axes, interleaved)
+    return _turned(grad_output, positions, turns, -1)
 
 
 def create_causal_mask(seq_length: int) -> Array:

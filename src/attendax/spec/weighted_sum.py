@@ -164,7 +164,7 @@ def as_allowed(mask: Any, shape: tuple[int, ...]) -> Array:
     """The mask, None for all, or a value from ``attendax.masks``, as boolean array of the shape of the scores."""
     if mask is None:
         return np.broadcast_to(True, shape)
-    return np.broadcast_to(mask.to_dense(*shape[-2:]) if hasattr(mask, "to_dense") else mask, shape)
+    return np.broadcast_to(mask.to_dense(*shape[-2:], rank=len(shape)) if hasattr(mask, "to_dense") else mask, shape)
 
 
 def sum_to_shape(gradient: Array, shape: tuple[int, ...]) -> Array:

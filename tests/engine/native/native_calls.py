@@ -63,6 +63,9 @@ MASKS = {
     "causal to the end": lambda z: masks.causal(z.S - z.T),
     "traced causal": lambda z: masks.causal(np.arange(z.B, dtype=np.int32) + z.S // 2),
     "window": lambda z: masks.window(3, 2, z.S // 2),
+    "traced window": lambda z: masks.window(
+        3 * np.arange(z.N).reshape(z.N, 1, 1) + 1, 2 * np.arange(z.B) + z.S // 8, np.int32(z.S // 2)
+    ),
     "window to the left": lambda z: masks.window(100, None, 1),
     "padding": lambda z: masks.padding(np.full(z.B, z.S // 2, np.int32), np.full(z.B, (z.T + 1) // 2, np.int32)),
     "prefix": lambda z: masks.prefix(np.full(z.B, z.S // 3, np.int32)),
@@ -71,6 +74,11 @@ MASKS = {
     "dense": lambda z: masks.dense(_random(z, z.B, z.N, z.T, z.S)),
     "dense for all heads": lambda z: masks.dense(_random(z, z.B, 1, z.T, z.S)) & masks.causal(z.S // 2),
     "dense in a window": lambda z: masks.dense(_random(z, z.T, z.S)) & masks.window(5, 2, z.S // 2),
+    "blocks": lambda z: masks.blocks(_random(z, z.B, z.N, -(-z.T // 5), -(-z.S // 7)), 5, 7),
+    "blocks or a window": lambda z: (
+        masks.blocks(_random(z, -(-z.T // 32), -(-z.S // 16), p=0.1), 32, 16) | masks.window(3, 2, z.S // 2)
+    ),
+    "blocks of one query": lambda z: masks.blocks(_random(z, z.B, 1, z.T, 1), 1, z.S) & masks.causal(z.S // 2),
     "dense for all keys": lambda z: masks.dense(_random(z, z.T, 1)),
     "not dense": lambda z: ~masks.dense(_random(z, z.T, z.S)) & masks.window(None, 40, 5),
     "not causal, or a window": lambda z: ~masks.causal(2) | (masks.window(1, 0) & ~masks.padding(z.S // 2)),

@@ -211,46 +211,6 @@ def code(name):
     return [f"np.asarray({name}, 'float32')"]
 
 
-ONE_EACH = np.array([0, 1, 2, 6])
-WINDOWS = {
-    "one each": ({"left": ONE_EACH, "right": 0}, lambda n: masks.window(int(ONE_EACH[n]), 0)),
-    "a list": ({"left": None, "right": [0, 1, 2, 6]}, lambda n: masks.window(None, int(ONE_EACH[n]))),
-    "both": (
-        {"left": ONE_EACH, "right": ONE_EACH, "offset": 2},
-        lambda n: masks.window(int(ONE_EACH[n]), int(ONE_EACH[n]), 2),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WINDOWS)
-def test_a_window_for_each_head(name):
-    given, of_head = WINDOWS[name]
-    last = message_of(lambda: masks.window(**given), TypeError)[-1]
-    assert last.startswith("Sides for each head, of scores (B, N, T, S), are masks.from_function(")
-    mask = eval(last[last.index("masks.") : -1], {"np": np, "masks": masks, **given})
-    right = np.stack([of_head(n).to_dense(T, S) for n in range(N)])[None]
-    np.testing.assert_array_equal(mask.to_dense(T, S), right)
-    with jax.numpy_rank_promotion("allow"):  # in the function of the user
-        found = attendax.attention(**CALL, mask=mask)
-    np.testing.assert_allclose(found, attendax.attention(**CALL, mask=right), rtol=1e-6, atol=1e-6)
-
-
-def test_a_window_that_is_traced():
-    said = []
-
-    @jax.jit
-    def attend(left, right, offset):
-        said.append(message_of(lambda: masks.window(left, right, offset), TypeError)[-1])
-        names = {"masks": masks, "left": left, "right": right, "offset": offset}
-        return attendax.attention(**CALL, mask=eval(said[0][said[0].index("masks.") : -1], names))
-
-    found = attend(2, 1, 3)
-    assert said[0].startswith("Sides that are traced are masks.from_function(lambda i, j, left, right, offset: ")
-    np.testing.assert_allclose(found, attendax.attention(**CALL, mask=masks.window(2, 1, 3)), rtol=1e-6, atol=1e-6)
-    for left in (2.5, np.array(2.5), True):  # there is no such window
-        assert len(message_of(lambda left=left: masks.window(left, 0), TypeError)) == 1
-
-
 def test_ids_and_masks_of_encode():
     config = encoders.EncoderConfig(11, 7, 2, d_model=6, num_heads=3, d_ff=5, num_layers=0)
     params = encoders.init_encoder(jax.random.key(0), config)

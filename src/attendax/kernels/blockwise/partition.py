@@ -28,6 +28,7 @@ ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": al
 BANDS = {"forward": 4, "tangent": 2, "cotangent": 2}  # at most so many bands: each is a program of its own
 MOST_OF_ALL = 0.8  # bands pay off only if they compute at most this share of all pairs
 FEW = 128  # queries: from LEAST to so many, a tile may have four times as many keys
+WORTH_ASKING = 4  # tiles: of fewer, none would be left out
 FEWEST = 16  # rows of scores of a key head: up to so many, without a mask, all scores are one tile
 LEAST = 32  # a tile has at least so many queries and keys, however many heads it must hold
 EMPTY, PARTIAL, FULL = 0, 1, 2  # kinds of tiles: the mask allows no pair, perhaps some, every pair
@@ -274,7 +275,7 @@ def _band(mask: Mask | None) -> int | None:
         return None
     if mask.kind == "and":
         return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
-    left, right = mask.settings[-2:]
+    _, left, right = mask.settings  # None, too, where it is an array
     return None if left is None or right is None else left + right + 1
 
 
@@ -321,7 +322,7 @@ def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: 
     """
     used: Any = np.ones((1, grid.row_blocks, grid.column_blocks), bool)
     if mask is not None and not static:
-        used = kinds_of_tiles(mask, grid) != EMPTY
+        used = kinds_of_tiles(mask, grid, ask=True) != EMPTY
     starts = every_tile(grid)
     if backward:
         starts, used = starts.swapaxes(0, 1), used.swapaxes(1, 2)
@@ -334,12 +335,14 @@ def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: 
     return Visits(grid, starts, order, jnp.sum(used, dtype=jnp.int32))
 
 
-def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
+def kinds_of_tiles(mask: Mask | None, grid: Grid, *, ask: bool = False) -> Any:
     """For each tile EMPTY, PARTIAL or FULL: (chunks or 1, row_blocks, column_blocks).
 
     Loops leave out empty tiles, and evaluate the mask in all others. PARTIAL and FULL are told apart for ``explain``.
+    With ``ask``, a function of a user is asked for each tile in which the rest of the mask may allow a pair; without,
+    it counts as one that may allow any.
 
-    A NumPy array, known before anything runs, where the mask has no arrays.
+    A NumPy array, known before anything runs, where the mask has no arrays, and no function is asked.
     """
     if mask is None:
         return np.full((1, grid.row_blocks, grid.column_blocks), FULL)
@@ -350,8 +353,45 @@ def kinds_of_tiles(mask: Mask | None, grid: Grid) -> Any:
     i = _ends(i0, grid.rows, grid.positions.queries)
     j = _ends(j0, grid.columns, grid.positions.keys)
     some, every = mask.map(least_and_largest).bounds(i, j, xp)
+    if ask and has_function(mask) and grid.row_blocks * grid.column_blocks >= WORTH_ASKING:
+        xp, open_tiles = jnp, some.reshape(-1, *some.shape[-2:]).any(0)
+        answered = mask.map(lambda part: _answers(part, grid, open_tiles))
+        some, every = answered.map(least_and_largest).bounds(i, j, xp)
     some, every = (_of_chunks(*pair, grid, xp) for pair in ((some, xp.any), (every, xp.all)))
     return xp.where(some, xp.where(every, FULL, PARTIAL), EMPTY)
+
+
+def _answers(part: Mask, grid: Grid, open_tiles: Array | np.ndarray) -> Mask:
+    """What a function says of each tile, as the least and the largest of its truth values; of open tiles alone."""
+    if part.kind != "function":
+        return part
+    starts = jnp.asarray(every_tile(grid)[..., :2].reshape(-1, 2))
+    is_open = jnp.broadcast_to(jnp.asarray(open_tiles), (grid.row_blocks, grid.column_blocks)).reshape(-1)
+
+    def of_tiles(arrays: tuple) -> tuple[Array, Array]:
+        def answer(start: Array) -> tuple[Array, Array]:
+            _, i, j = Tile(grid, (0,) * len(grid.axes), *start).positions(3)
+            found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
+            return found.all((-2, -1)), found.any((-2, -1))
+
+        shapes = jax.eval_shape(answer, starts[0])
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, bool), shapes)
+        found = lax.map(lambda tile: lax.cond(tile[0], answer, lambda _: nothing, tile[1]), (is_open, starts))
+        rank = grid.rank - grid.batch
+
+        def placed(x: Array) -> Array:
+            lead = (1,) * (rank - 1 - x.ndim) + x.shape[1:]
+            return jnp.moveaxis(x, 0, -1).reshape(*lead, grid.row_blocks, grid.column_blocks)
+
+        return jax.tree.map(placed, found)
+
+    if not jax.tree.leaves(part.arrays):
+        pair = jax.tree.map(lambda x: x.reshape((1,) * (grid.rank - x.ndim) + x.shape), of_tiles(part.arrays))
+    else:
+        for _ in range(grid.batch):
+            of_tiles = jax.vmap(of_tiles)
+        pair = of_tiles(part.arrays)
+    return Mask("answered", (pair,))
 
 
 def _ends(firsts: np.ndarray, size: int, place: Array | None) -> tuple[Any, Any]:

@@ -4,6 +4,7 @@ Tiles are query-major, (..., N, queries, keys), in the forward. In the backward 
 queries): then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -296,6 +297,8 @@ def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
 
 def mask_in_tile(part: Mask, tile: Tile) -> Mask:
     """One kind of mask with its arrays cut to the tile; a function is called with the positions of the tile."""
+    if part.kind == "blocks":
+        return dataclasses.replace(part, arrays=tuple(tile.cut("blocks", x) for x in part.arrays))
     if part.kind != "function":
         return Mask(part.kind, tuple(None if x is None else tile.cut("pairs", x) for x in part.arrays), part.settings)
     rank = len(tile.grid.shape)

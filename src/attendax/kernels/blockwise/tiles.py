@@ -145,8 +145,8 @@ class Tile:
         """Where an array starts to lie in the tile, and how much of it does; an axis of 1 is taken as it is.
 
         Args:
-            role: "queries" (..., N, T, .), "keys" (..., G, S, .), "pairs" (..., N, T, S), or "own": only the axes from
-                vmap are those of the grid.
+            role: "queries" (..., N, T, .), "keys" (..., G, S, .), "pairs" (..., N, T, S), "blocks" (..., N, ., .), or
+                "own": only the axes from vmap are those of the grid.
             shape: of the array.
         """
         grid = self.grid
@@ -158,6 +158,7 @@ class Tile:
             "queries": [*leading, many, queries, own[-1]] if own else [],
             "keys": [*leading, shared, keys, own[-1]] if own else [],
             "pairs": [*leading, many, queries, keys],
+            "blocks": [*leading, many, *own[-2:]],
             "own": [*leading[: grid.batch], *own[grid.batch :]],
         }
         sizes = tuple(1 if full == 1 else size for full, (_, size) in zip(shape, ends[role], strict=True))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from attendax.mask_kinds import given
 from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
@@ -19,7 +20,7 @@ from ..operands import Operands, Plan
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 MOST_LEAD, MOST_OPS, MOST_DEPTH, MOST_MODIFIERS = 12, 24, 6, 6  # problem.h
 WIDEST = 4096  # D and V: scratch memory of a thread grows with them
-CONJUNCTION, DISJUNCTION, NEGATION, WINDOW, KEY_LENGTHS, QUERY_LENGTHS, SEGMENTS, DENSE = range(8)
+CONJUNCTION, DISJUNCTION, NEGATION, WINDOW, KEY_LENGTHS, QUERY_LENGTHS, SEGMENTS, DENSE, BLOCKS = range(9)
 SOFTCAP, ALIBI, RELATIVE_BIAS = range(3)
 JOINED = {"and": CONJUNCTION, "or": DISJUNCTION}
 MODIFIERS = {"softcap": SOFTCAP, "alibi": ALIBI, "relative_bias": RELATIVE_BIAS}
@@ -29,15 +30,18 @@ class Op(NamedTuple):
     """A step of the program of a mask; its arrays have the rank of the scores."""
 
     kind: int
-    left: int | None = None
-    right: int | None = None
-    offset: int = 0
-    arrays: tuple[Array, ...] = ()
+    window: tuple[int | Array | None, ...] = (None, None, None)  # offset, left and right; or the sizes of a block
+    arrays: tuple[Array, ...] = ()  # of the other kinds
 
     def numbers(self) -> list[int]:
-        """The step as integers."""
-        sides = [x for side in (self.left, self.right) for x in (int(side is not None), side or 0)]
-        return [self.kind, *sides, self.offset, len(self.arrays)]
+        """The step as integers: of each number of a window whether there is none, it, or an array (0, 1, 2)."""
+        window = ((0, 0) if x is None else (1, x) if isinstance(x, int) else (2, 0) for x in self.window)
+        return [self.kind, *(number for pair in window for number in pair), len(self.arrays)]
+
+    def given(self) -> list[Array]:
+        """Its arrays, in their order."""
+        window = [x.astype(jnp.int32) for x in self.window if x is not None and not isinstance(x, int)]
+        return [*window, *self.arrays]
 
 
 class Program(NamedTuple):
@@ -92,7 +96,7 @@ def program_of(operands: Operands, plan: Plan) -> Program:
     arrays += [x.astype(jnp.int32) for x in (positions.queries, positions.keys) if x is not None]
     for op in (*intervals, *ops):
         ints += op.numbers()
-        arrays += op.arrays
+        arrays += op.given()
     floats = [1 / (1 - rate) if rate < 1 else 1.0]
     for part in modifiers:
         kind, caps = MODIFIERS[part.kind], part.kind == "softcap"
@@ -169,9 +173,7 @@ def _ops(mask: Mask) -> Iterator[Op]:
 def _of_leaf(part: Mask) -> list[Op]:
     """The steps, all of which must hold, of a mask that is not made of others."""
     if part.kind == "window":
-        *known, left, right = part.settings
-        arrays = tuple(x.astype(jnp.int32) for x in part.arrays)
-        return [Op(WINDOW, left, right, known[0] if known else 0, arrays)]
+        return [Op(WINDOW, given(*part.arrays, *part.settings))]
     if part.kind in ("padding", "prefix"):
         pairs = zip((KEY_LENGTHS, QUERY_LENGTHS), part.arrays, strict=False)
         return [Op(kind, arrays=(x.astype(jnp.int32),)) for kind, x in pairs if x is not None]
@@ -180,6 +182,11 @@ def _of_leaf(part: Mask) -> list[Op]:
             return [Op(SEGMENTS, arrays=part.arrays)]
         words = [[_word(x, k) for x in part.arrays] for k in (0, 1)]  # of 64 bits, each word for itself
         return [Op(SEGMENTS, arrays=tuple(pair)) for pair in words]
+    if part.kind == "blocks":
+        (array,), (block_q, block_kv) = part.arrays, part.settings
+        if block_q == 1:  # then its rows look like queries, which may be divided over devices (``divided``)
+            array = jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, 1), (0, 0)])
+        return [Op(BLOCKS, (0, block_q, block_kv), (array,))]
     return [Op(DENSE, arrays=part.arrays)]
 
 

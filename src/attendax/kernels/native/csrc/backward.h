@@ -289,20 +289,19 @@ void backward_block(Backward& work, const Block& block, BackwardRows& b, int64_t
                     bool clean, Real* key_copy, Real* value_copy, Allowed* stack, const KeySums& sums) {
   const Problem& p = work.p;
   int64_t panels = (block.padded + kPanel - 1) / kPanel;
-  Span spans[kBlockRows / kPanel + 1], whole(block, 0, block.rows);
-  for (int64_t i = 0; i < panels; ++i) spans[i] = Span(block, i * kPanel, least(block.padded, (i + 1) * kPanel));
+  Span spans[kBlockRows / kPanel + 1], whole = block.span(0, block.rows);
+  for (int64_t i = 0; i < panels; ++i) spans[i] = block.span(i * kPanel, least(block.padded, (i + 1) * kPanel));
   int64_t low = most(begin, whole.begin), high = least(end, whole.end);
   for (int64_t tile = low / kTileKeys; low < high && tile * kTileKeys < high; ++tile) {
     int64_t key = most(tile * kTileKeys, low), keys = least((tile + 1) * kTileKeys, high) - key;
-    uint8_t bad[kTileKeys];
-    KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, clean, key_copy, value_copy, bad);
     const Allowed* allowed = nullptr;
     if (p.mask_ops) {
-      allow(p, block, key, keys, stack);
-      Seen seen = seen_in(stack[0], 0, keys, 0, block.padded);
+      Seen seen = allow(p, block, key, keys, stack);
       if (seen == Seen::none) continue;
       allowed = seen == Seen::some ? stack : nullptr;
     }
+    uint8_t bad[kTileKeys];
+    KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, clean, key_copy, value_copy, bad);
     for (int64_t i = 0; i < panels; ++i) {
       int64_t row = i * kPanel, lanes = least(kPanel, block.padded - row);
       int64_t first = least(key + keys, most(key, spans[i].begin)), last = most(first, least(key + keys, spans[i].end));

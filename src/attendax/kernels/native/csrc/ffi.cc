@@ -241,13 +241,19 @@ View mask_view(Reader& reader, const Problem& p, Type type) {
 MaskOp mask_op(Reader& reader, const Problem& p) {
   MaskOp op;
   op.kind = MaskKind(reader.number());
-  op.has_left = reader.number();
-  op.left = reader.number();
-  op.has_right = reader.number();
-  op.right = reader.number();
-  op.offset = reader.number();
+  int64_t how[3], *number[3] = {&op.offset, &op.left, &op.right};
+  for (int k = 0; k < 3; ++k) {
+    how[k] = reader.number();
+    *number[k] = reader.number();
+  }
+  op.has_left = how[1];
+  op.has_right = how[2];
   int64_t arrays = reader.number();
-  Type type = op.kind == MaskKind::dense ? Type::boolean : Type::i32;
+  View* data[3] = {&op.one, &op.lefts, &op.rights};
+  for (int k = 0; k < 3; ++k)
+    if (how[k] > 1) *data[k] = mask_view(reader, p, Type::i32);
+  bool is_boolean = op.kind == MaskKind::dense || op.kind == MaskKind::blocks;
+  Type type = is_boolean ? Type::boolean : Type::i32;
   if (arrays > 0) op.one = mask_view(reader, p, type);
   if (arrays > 1) op.other = mask_view(reader, p, type);
   return op;
@@ -507,7 +513,7 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
 
 // Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
 // takes no library with another.
-ATTENDAX_EXPORT int32_t attendax_version() { return 1; }
+ATTENDAX_EXPORT int32_t attendax_version() { return 2; }
 
 // The instruction set that is used; empty where none runs here.
 ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }

@@ -71,7 +71,7 @@ struct Forward {
   void panel(int64_t row, const KeysAndValues& from, int64_t key, int64_t keys, const Allowed* allowed,
              Partial& part) const {
     Panel<N> rows{p, block, row};
-    Span span(block, row, row + N * W);
+    Span span = block.span(row, row + N * W);
     int64_t begin = most(key, span.begin), end = least(key + keys, span.end), skip = begin - key;
     if (begin >= end) return;
     if (allowed) {
@@ -227,7 +227,7 @@ struct BlockForward {
   uint8_t spoiled[kBlockRows] = {};
 
   BlockForward(const Problem& p, const Block& block, int64_t group, bool careful)
-      : p(p), block(block), group(group), careful(careful), whole(block, 0, block.rows) {
+      : p(p), block(block), group(group), careful(careful), whole(block.span(0, block.rows)) {
     int64_t D = p.width, V = p.value_width, copied = kTileKeys * (D + V) + kBlockRows * D;
     arena.start((D * kLd + 2 * kTileKeys * kPanel + copied + 2 * (D + V) + 8 * W) * int64_t(sizeof(Real)) +
                 2 * Partial::bytes(V) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 2048);
@@ -269,15 +269,14 @@ struct BlockForward {
 
   // Keys [key, key + keys) of one tile.
   void tile(int64_t key, int64_t keys, Partial& to) {
-    uint8_t bad[kTileKeys] = {};
-    KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, careful, key_copy, value_copy, bad);
     Allowed* allowed = nullptr;
     if (p.mask_ops) {
-      allow(p, block, key, keys, stack);
-      Seen seen = seen_in(stack[0], 0, keys, 0, block.padded);
+      Seen seen = allow(p, block, key, keys, stack);
       if (seen == Seen::none) return;
       allowed = seen == Seen::some ? stack : nullptr;
     }
+    uint8_t bad[kTileKeys] = {};
+    KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, careful, key_copy, value_copy, bad);
     if (careful) note_spoiled(p, block, key, keys, bad, allowed, spoiled);
     if (alone) {
       Alone{p, lone_query}.tile(from, keys, scores, to.top[0], to.sum[0], lone_out);

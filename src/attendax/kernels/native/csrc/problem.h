@@ -27,14 +27,25 @@ struct View {
   int64_t head = 0, row = 0, column = 0;
 };
 
-enum class MaskKind : int { conjunction, disjunction, negation, window, key_lengths, query_lengths, segments, dense };
+enum class MaskKind : int {
+  conjunction,
+  disjunction,
+  negation,
+  window,
+  key_lengths,
+  query_lengths,
+  segments,
+  dense,
+  blocks
+};
 
 // One step of a mask program in postfix order, or one of the intervals that must all hold.
 struct MaskOp {
   MaskKind kind = MaskKind::dense;
   bool has_left = false, has_right = false;
-  int64_t left = 0, right = 0, offset = 0;
-  View one, other;  // traced offset, or lengths; ids of queries and keys; truth values
+  int64_t left = 0, right = 0, offset = 0;  // of blocks: queries and keys of one
+  View one, other;                          // traced offset, or lengths; ids of queries and keys; truth values
+  View lefts, rights;                       // sides of a window that are data
 };
 
 enum class ModifierKind : int { softcap, alibi, relative_bias };

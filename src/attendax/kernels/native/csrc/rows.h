@@ -33,9 +33,11 @@ Interval interval_of(const Problem& p, const MaskOp& op, int64_t batch, int64_t 
   int64_t i = query + p.first_query;
   if (op.kind == MaskKind::window) {
     int64_t offset = op.one.data ? integer_at(p, op.one, batch, head, query, 0) : op.offset;
+    int64_t left = op.lefts.data ? integer_at(p, op.lefts, batch, head, query, 0) : op.left;
+    int64_t right = op.rights.data ? integer_at(p, op.rights, batch, head, query, 0) : op.right;
     int64_t place = i + offset - p.first_key;
-    if (op.has_left) seen.first = most(0, place - op.left);
-    if (op.has_right) seen.last = least(p.keys, place + op.right + 1);
+    if (op.has_left) seen.first = most(0, place - left);
+    if (op.has_right) seen.last = least(p.keys, place + right + 1);
   } else {
     int64_t length = integer_at(p, op.one, batch, head, query, 0);
     if (op.kind == MaskKind::key_lengths) seen.last = least(p.keys, length - p.first_key);
@@ -45,9 +47,25 @@ Interval interval_of(const Problem& p, const MaskOp& op, int64_t batch, int64_t 
   return seen;
 }
 
+// Keys that some of the rows see: [begin, end); that every one sees: [all_begin, all_end).
+struct Span {
+  int64_t begin = INT64_MAX, end = 0, all_begin = 0, all_end = INT64_MAX;
+  void add(int64_t first, int64_t last) {
+    if (first < last) begin = least(begin, first);
+    end = most(end, last);
+    all_begin = most(all_begin, first);
+    all_end = least(all_end, last);
+  }
+};
+
+bool is_interval(const MaskOp& op) {
+  return op.kind == MaskKind::window || op.kind == MaskKind::key_lengths || op.kind == MaskKind::query_lengths;
+}
+
 // Rows beyond `rows` repeat the last, up to whole vectors.
 struct Block {
   int64_t batch, rows, padded;
+  Span program[kMaxMaskOps];                            // of the intervals in the mask program
   int64_t head[kBlockRows], query[kBlockRows];          // which head and query a row is
   alignas(64) Int first[kBlockRows], last[kBlockRows];  // what all intervals allow
 
@@ -69,21 +87,19 @@ struct Block {
       bool none = seen.first >= seen.last;
       first[r] = none ? 0 : Int(seen.first);
       last[r] = none ? 0 : Int(seen.last);
+      for (int k = 0; k < p.mask_ops; ++k) {
+        if (!is_interval(p.mask[k])) continue;
+        Interval one = interval_of(p, p.mask[k], batch, head[r], query[r]);
+        program[k].add(one.first, one.last);
+      }
     }
   }
-};
 
-// Keys that some row of [from, to) sees: [begin, end); that every one sees: [all_begin, all_end).
-struct Span {
-  int64_t begin = INT64_MAX, end = 0, all_begin = 0, all_end = INT64_MAX;
-  Span() = default;
-  Span(const Block& block, int64_t from, int64_t to) {
-    for (int64_t r = from; r < to; ++r) {
-      if (block.first[r] < block.last[r]) begin = least(begin, block.first[r]);
-      end = most(end, block.last[r]);
-      all_begin = most(all_begin, block.first[r]);
-      all_end = least(all_end, block.last[r]);
-    }
+  // Of the rows [from, to), by all intervals.
+  Span span(int64_t from, int64_t to) const {
+    Span found;
+    for (int64_t r = from; r < to; ++r) found.add(first[r], last[r]);
+    return found;
   }
 };
 
@@ -139,8 +155,68 @@ void allow_dense(const Problem& p, const MaskOp& op, const Block& block, int64_t
     for (int64_t r = 0; r < kBlockRows; ++r) to.at[k][r] = from[r][k * step];
 }
 
+// The truth values of the blocks of keys for a row.
+INLINE const uint8_t* blocks_of_row(const Problem& p, const MaskOp& op, const Block& block, int64_t r) {
+  int64_t number = (block.query[r] + p.first_query) / op.left;
+  return static_cast<const uint8_t*>(op.one.data) + offset_of(p, op.one, block.batch, block.head[r], number);
+}
+INLINE int64_t block_of_key(const Problem& p, const MaskOp& op, int64_t key) { return (key + p.first_key) / op.right; }
+
+void allow_blocks(const Problem& p, const MaskOp& op, const Block& block, int64_t key, int64_t keys, Allowed& to) {
+  const uint8_t* from[kBlockRows];
+  for (int64_t r = 0; r < kBlockRows; ++r) from[r] = blocks_of_row(p, op, block, least(r, block.padded - 1));
+  for (int64_t k = 0; k < keys; ++k) {
+    int64_t at = block_of_key(p, op, key + k) * op.one.column;
+    for (int64_t r = 0; r < kBlockRows; ++r) to.at[k][r] = from[r][at];
+  }
+}
+
+// Whether a mask may allow some pair of a tile, and whether it allows every one: told without looking at each pair.
+struct Bounds {
+  bool some = true, every = false;
+};
+
+Bounds bounds_of_blocks(const Problem& p, const MaskOp& op, const Block& block, int64_t key, int64_t keys) {
+  Bounds found = {false, true};
+  const uint8_t* before = nullptr;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const uint8_t* row = blocks_of_row(p, op, block, r);
+    if (row == before) continue;
+    before = row;
+    for (int64_t b = block_of_key(p, op, key); b <= block_of_key(p, op, key + keys - 1); ++b) {
+      bool here = row[b * op.one.column];
+      found = {found.some || here, found.every && here};
+    }
+  }
+  return found;
+}
+
+Bounds bounds_of_program(const Problem& p, const Block& block, int64_t key, int64_t keys) {
+  Bounds stack[kMaxMaskDepth];
+  int top = -1;
+  for (int n = 0; n < p.mask_ops; ++n) {
+    const MaskOp& op = p.mask[n];
+    if (op.kind == MaskKind::conjunction || op.kind == MaskKind::disjunction) {
+      Bounds one = stack[top - 1], other = stack[top];
+      bool both = op.kind == MaskKind::conjunction;
+      stack[--top] = both ? Bounds{one.some && other.some, one.every && other.every}
+                          : Bounds{one.some || other.some, one.every || other.every};
+    } else if (op.kind == MaskKind::negation) {
+      stack[top] = {!stack[top].every, !stack[top].some};
+    } else if (op.kind == MaskKind::blocks) {
+      stack[++top] = bounds_of_blocks(p, op, block, key, keys);
+    } else if (is_interval(op)) {
+      const Span& span = block.program[n];
+      stack[++top] = {span.begin < key + keys && span.end > key, span.all_begin <= key && span.all_end >= key + keys};
+    } else {
+      stack[++top] = Bounds{};
+    }
+  }
+  return stack[0];
+}
+
 // Runs the program for keys [key, key + keys). `stack` has kMaxMaskDepth tiles; the result is the first.
-void allow(const Problem& p, const Block& block, int64_t key, int64_t keys, Allowed* stack) {
+void allow_pairs(const Problem& p, const Block& block, int64_t key, int64_t keys, Allowed* stack) {
   int top = -1;
   for (int n = 0; n < p.mask_ops; ++n) {
     const MaskOp& op = p.mask[n];
@@ -162,6 +238,9 @@ void allow(const Problem& p, const Block& block, int64_t key, int64_t keys, Allo
         break;
       case MaskKind::dense:
         allow_dense(p, op, block, key, keys, stack[++top]);
+        break;
+      case MaskKind::blocks:
+        allow_blocks(p, op, block, key, keys, stack[++top]);
         break;
       default:
         allow_interval(p, op, block, key, keys, stack[++top]);
@@ -188,6 +267,15 @@ Seen seen_in(const Allowed& allowed, int64_t first, int64_t last, int64_t row, i
     every &= hidden[i] == 0;
   }
   return every ? Seen::every : some ? Seen::some : Seen::none;
+}
+
+// What the program allows of keys [key, key + keys); where that is some of the pairs, they are in stack[0].
+Seen allow(const Problem& p, const Block& block, int64_t key, int64_t keys, Allowed* stack) {
+  Bounds bounds = bounds_of_program(p, block, key, keys);
+  if (!bounds.some) return Seen::none;
+  if (bounds.every) return Seen::every;
+  allow_pairs(p, block, key, keys, stack);
+  return seen_in(stack[0], 0, keys, 0, block.padded);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
