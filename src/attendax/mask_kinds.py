@@ -134,7 +134,7 @@ def shape_of_answer(T: int, S: int, arrays: Any, f: Any) -> tuple[int, ...]:
         result = jax.eval_shape(f, *pair, *arrays)
     except Exception:
         pair = [one, one]
-    refuse_answer(result, *pair, arrays, f)
+    refuse_answer(result, pair[0], pair[1], arrays, f)
     return ()
 
 

@@ -184,8 +184,9 @@ def multi_head_attention(
     if qk_norm is None:
         return layer_in_pieces(partial(in_tiles, shape=shape), shape, params, query, key, value, mask=mask)
 
-    def layer(weights: Any, *arrays: Any) -> Array:
-        return in_tiles(weights[0], *arrays, shape=shape, norm=_Norm(*weights[1], eps=eps, one_plus=qk_one_plus))
+    def layer(weights: Any, Q: Array, K: Array, V: Array, mask: Mask | Array | None) -> Array:
+        params, gains = weights
+        return in_tiles(params, Q, K, V, mask, shape, _Norm(gains.gamma_Q, gains.gamma_K, eps, qk_one_plus))
 
     return layer_in_pieces(layer, shape, (params, qk_norm), query, key, value, mask=mask)
 
