@@ -4,6 +4,7 @@ Each name is imported when it is first asked for: the command line answers, and 
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -78,6 +79,15 @@ def __dir__() -> list[str]:
     return __all__
 
 
+def _elsewhere(name: str) -> str:
+    """Where a name is, if not here: in NumPy, in JAX, among masks or scores."""
+    if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}"):  # a module that is imported just now
+        return ""
+    rooms = ("spec", "ops", "masks", "scores")
+    found = [room for room in rooms if hasattr(importlib.import_module(f".{room}", __name__), name)]
+    return f"; there is {' and '.join(f'{__name__}.{room}.{name}' for room in found)}" if found else ""
+
+
 if not TYPE_CHECKING:  # a type checker would take it for every name there could be
 
     def __getattr__(name: str) -> Any:
@@ -86,6 +96,6 @@ if not TYPE_CHECKING:  # a type checker would take it for every name there could
         elif name in _MODULES:
             value = importlib.import_module(f".{name}", __name__)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_elsewhere(name)}")
         globals()[name] = value
         return value

@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")
+        if args.command == "diff":
+            _from_here()
         if args.command in ("check", "diff", "bench", *FOLDERS):  # folders and processes of theirs have to go first
             exits.raise_instead()
         status = args.run(args)
@@ -58,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return exits.STATUS
     return status
+
+
+def _from_here() -> None:
+    """Modules of the folder of the command are found first, as ``python -m attendax`` finds them."""
+    here = os.getcwd()
+    sys.path[:] = [here, *(folder for folder in sys.path if folder not in ("", here))]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -39,7 +39,7 @@ def attention(
     mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None,
     score_mod: ScoreModifier | None = None,
-    scale: float | None = None,
+    scale: float | ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
     return_lse: bool = False,
@@ -58,7 +58,8 @@ def attention(
             value from ``attendax.masks``: tiles in which it allows no pair are skipped.
         bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
         score_mod: None, or a value from ``attendax.scores``.
-        scale: a number; 1/√D unless given.
+        scale: a number; 1/√D unless given. Or a scalar array, traced too, such as a learnt temperature; it has its
+            gradient.
         dropout_rate: in [0, 1] (L10).
         dropout_rng: a random key, where the rate is above 0.
         return_lse: whether to return the log-sum-exp of the scores, too (L9).

@@ -14,7 +14,7 @@ from attendax.kernels import cudnn, native
 from attendax.kernels.backends import default_platform, on
 from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles, partition_of
 from attendax.kernels.blockwise.tiles import Grid
-from attendax.kernels.call import Call, checked_call
+from attendax.kernels.call import Call, checked_call, is_symbolic
 from attendax.kernels.native import counting
 from attendax.kernels.operands import Operands, Plan, takes_arrays
 from attendax.masks import ArrayLike, Mask
@@ -24,6 +24,7 @@ from attendax.sharding.strategy import Choice
 
 BY_DEFAULT = "the default where 'native' is not possible; memory O(T + S)"
 UNMEASURED = "the default on this platform, in tiles of sizes not yet measured on this device; memory O(T + S)"
+SYMBOLIC = "T or S is symbolic (jax.export), so all T x S scores are one tile"
 NAMES = ("head", "heads"), ("query", "queries"), ("key", "keys")
 DENSE = "asked for; it builds all T x S scores"
 
@@ -73,8 +74,12 @@ class Explanation:
             lines.append(f"  tiles        {shown}")
         most = "" if self.tiles or not self.tile else "at most "
         total = self.flops + self.flops_skipped
-        share = f" ({self.flops / total:.1%} of all)" if self.flops_skipped else ""
-        lines.append(f"  FLOPs        {most}{self.flops:,}{share}, {self.flops_skipped:,} skipped")
+        if not isinstance(self.flops, int):
+            lines.append(f"  FLOPs        {self.flops}")
+            return "\n".join(lines + [f"  not {name!r}: {reason}" for name, reason in self.impossible.items()])
+        of_all = f"{self.flops:,} of {total:,} ({self.flops / total:.1%})" if self.flops_skipped else f"{self.flops:,}"
+        skipped = "; the others are skipped" if self.flops_skipped else "" if most else ", none skipped"
+        lines.append(f"  FLOPs        {most}{of_all}{skipped}")
         lines.append(f"  temporaries  {self.temporary_bytes:,} bytes")
         if self.thread_bytes is not None:
             lines.append(f"  scratch      less than {self.thread_bytes / 2**20:g} MiB more for each thread")
@@ -96,7 +101,7 @@ def explain(
     mask: Any = None,
     bias: Any = None,
     score_mod: ScoreModifier | None = None,
-    scale: float | None = None,
+    scale: float | ArrayLike | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,
     return_lse: bool = False,
@@ -148,6 +153,11 @@ def explain(
         return attention(query, key, value, **options)
 
     operands = jax.eval_shape(settle, shapes)
+    if is_symbolic(*operands[:2]):
+        pairs = math.prod(operands.query.shape[:-1]) * operands.key.shape[-2]
+        flops: Any = 2 * (operands.query.shape[-1] + operands.value.shape[-1]) * pairs
+        others = dict.fromkeys(("native", "blockwise"), "its tiles have sizes that are known")
+        return Explanation("dense", (implementation and "asked for") or SYMBOLIC, None, None, flops, 0, 0, others)
     compiled = jax.jit(attend).lower(shapes).compile()
     memory: Any = compiled.memory_analysis()
     plan = on(plans[0], default_platform())

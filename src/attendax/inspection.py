@@ -48,7 +48,7 @@ def attention_stats(
     mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None,
     score_mod: ScoreModifier | None = None,
-    scale: float | None = None,
+    scale: float | ArrayLike | None = None,
 ) -> AttentionStats:
     """Describe the weights of ``attention`` in memory O(T + S): their entropy, their largest, who receives them.
 
@@ -136,7 +136,7 @@ def weights_at(
     mask: Mask | ArrayLike | None = None,
     bias: ArrayLike | None = None,
     score_mod: ScoreModifier | None = None,
-    scale: float | None = None,
+    scale: float | ArrayLike | None = None,
 ) -> Array:
     """Some rows or columns of the weights of ``attention``, before dropout, without the rest of them.
 

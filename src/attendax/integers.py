@@ -10,6 +10,7 @@ where on no query and key meet, window or not. Then ``i + offset``, ``j + left``
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,6 +25,7 @@ NARROW = ("int8", "int16", "int32", "uint8", "uint16")  # all their values are o
 
 def offset(function: str, value: Any) -> Any:
     """An offset: an int, or an array of integers as int32; beyond ±``OFFSET`` all are alike."""
+    value = _as_array(value)
     if isinstance(value, np.generic) or not hasattr(value, "shape"):
         return max(-OFFSET, min(OFFSET, integer(function, "offset", value, minimum=None)))
     return _limited(array(function, "offset", value), -OFFSET, OFFSET)
@@ -37,6 +39,7 @@ def side(function: str, name: str, value: Any) -> Any:
     """
     if value is None:
         return None
+    value = _as_array(value)
     if isinstance(value, np.generic) or not hasattr(value, "shape"):
         return integer(function, name, value, minimum=0, maximum=SIDE, advice=on_kind(name, value))
     value = array(function, name, value)
@@ -60,12 +63,21 @@ def exact_offset(function: str, value: Any) -> Any:
 
 def lengths(function: str, name: str, value: Any) -> Any:
     """Lengths as an array of int32; one number is one length for all."""
+    value = _as_array(value)
     if isinstance(value, np.generic | int):
         return np.array(integer(function, name, value, minimum=0, maximum=INT32.max), np.int32)
+    if str(getattr(value, "dtype", "")) == "bool":
+        sentence = f"{name} must be an array of integers, got bool."
+        fail(TypeError, function, sentence, advice=f"Of real tokens that come first, the lengths are {name}.sum(-1).")
     value = array(function, name, value)
     if is_traced(value) or isinstance(value, jax.ShapeDtypeStruct):
         return _limited(value, INT32.min, INT32.max)
     return _fitting(function, name, value, 0)
+
+
+def _as_array(value: Any) -> Any:
+    """A size that only the calls of an exported program know (jax.export) as an array, anything else as it is."""
+    return jnp.asarray(value) if jax.export.is_symbolic_dim(value) else value
 
 
 def ids(function: str, query_ids: Any, key_ids: Any) -> tuple[Any, Any]:

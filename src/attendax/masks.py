@@ -22,6 +22,7 @@ import numpy as np
 from attendax import checks, integers
 from attendax.checks import fail, written
 from attendax.checks.advice import on_axes, on_kind
+from attendax.checks.keywords import names_missing
 from attendax.integers import ArrayLike as ArrayLike
 from attendax.mask_kinds import BOUNDS, COMBINATIONS, KINDS, PerText, given, same_rank, shape_of_answer
 from attendax.pictures import Pictures
@@ -185,7 +186,7 @@ class Mask:
         Raises:
             ValueError: they do not fit.
         """
-        if max(T, S) >= integers.LENGTH:
+        if max((size for size in (T, S) if isinstance(size, int)), default=0) >= integers.LENGTH:
             fail(ValueError, "masks", f"T={T} and S={S} must be below {integers.LENGTH}.")
         for part in self.arrays:
             if isinstance(part, Mask):
@@ -228,6 +229,9 @@ def causal(offset: int | ArrayLike = 0) -> Mask:
     return _within("causal", None, 0, offset)
 
 
+@names_missing(
+    "A window of the last keys is window(3, 0), to both sides window(3, 3), without a bound window(3, None)."
+)
 def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: int | ArrayLike = 0) -> Mask:
     """Query i may look at keys ``i + offset - left`` to ``i + offset + right``; None = no bound on that side.
 

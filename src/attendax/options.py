@@ -13,7 +13,7 @@ class Meaning(TypedDict, total=False):
     mask: "Mask | ArrayLike | None"
     bias: "ArrayLike | None"
     score_mod: "ScoreModifier | None"
-    scale: float | None
+    scale: "float | ArrayLike | None"
     dropout_rate: float
     dropout_rng: Any
 

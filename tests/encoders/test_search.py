@@ -279,3 +279,40 @@ class TestPacked:
             assert columns in (*LADDER, limit)
             assert all(sum(lengths[i] for i in row) <= columns for row in rows)
             assert all(len(row) <= max(1, columns // packing.SHORTEST) for row in rows)
+
+
+class TestUnits:
+    """A folder, and what is larger than a line."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        (tmp_path / "b").mkdir()
+        (tmp_path / "a.txt").write_text("the meal\nfood food\n\na man is\neating\n", "utf-8")
+        (tmp_path / "b" / "c.md").write_text("\nfood food food\n", "utf-8")
+        (tmp_path / "b" / "no.bin").write_bytes(b"\xff\xfe\x00")
+        (tmp_path / ".hidden").write_text("a man is eating", "utf-8")
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("unit", "places"),
+        [
+            ("line", ["a.txt:1", "a.txt:2", "a.txt:4", "a.txt:5", "b/c.md:2"]),
+            ("paragraph", ["a.txt:1", "a.txt:4", "b/c.md:2"]),
+            ("file", ["a.txt:1", "b/c.md:1"]),
+        ],
+    )
+    def test_of_a_folder(self, unit, places, run, folder):
+        status, out, err = run("search", folder, "a man is eating", "--unit", unit, "--top", 9)
+        assert (status, err) == (0, "attendax: 1 files are not UTF-8 text and were left out\n")
+        assert sorted(line.split()[1] for line in out.splitlines()) == places
+        if unit == "paragraph":
+            assert out.splitlines()[0].split()[1] == "a.txt:4"
+
+    def test_paragraphs_of_a_file(self, run, folder):
+        status, out, _ = run("search", folder / "a.txt", "the meal food food", "--unit", "paragraph")
+        assert status == 0
+        assert [line.split()[1] for line in out.splitlines()] == ["1", "4"]
+
+    def test_vectors_are_those_of_lines(self, run, folder):
+        assert run("search", folder, "food", "--vectors", "x.npy")[0] == 2
+        assert run("search", folder / "a.txt", "food", "--unit", "file", "--vectors", "x.npy")[0] == 2

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -512,3 +513,14 @@ def test_a_command_prints_what_is_shown(command, printed, tmp_path):
     done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == (0 if printed.startswith("Equal") else 1), done.stderr
     assert [line.rstrip() for line in done.stdout.strip().splitlines()] == printed.splitlines()
+
+
+def test_the_command_finds_modules_of_its_folder(tmp_path):
+    """The command that is installed, not ``python -m``."""
+    source = "import numpy as np\n\n\ndef {}(query, key, value):\n    s = np.einsum('bntd,bnsd->bnts', query, key)\n"
+    source += "    p = np.exp(s - s.max(-1, keepdims=True))\n    return p / p.sum(-1, keepdims=True) @ value\n\n\n"
+    (tmp_path / "ported.py").write_text(source.format("a") + source.format("b"), "utf-8")
+    command = Path(sys.executable).parent / "attendax"
+    found = subprocess.run([command, "diff", "ported:a", "ported:b"], cwd=tmp_path, capture_output=True, text=True)
+    assert "ModuleNotFoundError" not in found.stdout + found.stderr
+    assert found.returncode == 0, found.stdout + found.stderr

@@ -27,6 +27,7 @@ from .shapes import FLOATING as FLOATING
 from .shapes import check as check
 from .shapes import fail as fail
 from .shapes import floating as floating
+from .shapes import is_floating as is_floating
 from .shapes import is_wider as is_wider
 from .values import boolean as boolean
 from .values import function_arrays as function_arrays

@@ -3,10 +3,13 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attendax.params import EncoderBlockParams, MultiHeadParams, QKNorm
 
 from . import advice
-from .shapes import FLOATING, check, fail, floating, is_wider, native, table
+from .keywords import TOKENS_FIRST
+from .shapes import FLOATING, check, fail, floating, is_floating, is_wider, native, table
 from .values import boolean, heads, in_range, instance, integer, is_traced, key_data, number, one_of
 
 NORMS = ("pre", "post")
@@ -112,6 +115,7 @@ def groups(function: str, arrays: dict[str, Any], *, tokens_first: bool = False)
     moves = ", ".join(f"{name}.swapaxes({rank - 3}, {rank - 2})" for name in swapped)
     sentence = f"query has N={N} heads, which is not a multiple of the G={G} of key."
     said = f"{order}, {right}. From {wrong}: {moves}." if swapped else ""
+    said += f"\n{TOKENS_FIRST}" if swapped and not tokens_first else ""
     fail(ValueError, function, sentence, table(function, arrays, SIGNATURES[tokens_first]), advice=said)
 
 
@@ -160,6 +164,8 @@ def attention(
     wide = query.dtype if bias_ is None else bias_.dtype  # float32, if that is less (L8)
     if score_mod is not None:
         _score_mod(function, score_mod, (1, *shape[-2:]) if one_head else shape, query.dtype, wide)
+    if isinstance(scale, np.ndarray) and scale.ndim == 0 and is_floating(scale.dtype):
+        scale = scale.item()
     scale = 1 / math.sqrt(sizes["D"]) if scale is None else number(function, "scale", scale)
     in_range(function, "scale", scale, wide, "factor")
     rate = number(function, "dropout_rate", dropout_rate, low=0, high=1)

@@ -23,7 +23,14 @@ _SCALE = "Write scale=number."
 _LSE = "Write return_lse=True."
 _WEIGHTS = "Call attention_with_weights of ops or spec, or weights_at for some of them."
 
+TOKENS_FIRST = "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is."
+_LAYOUT = f"Heads come before tokens, (..., N, T, D): x.swapaxes(1, 2). {TOKENS_FIRST}"
+
 HERE = {
+    "layout": _LAYOUT,
+    "input_layout": _LAYOUT,
+    "tensor_layout": _LAYOUT,
+    "qkv_format": _LAYOUT,
     "is_causal": _CAUSAL,
     "causal": _CAUSAL,
     "use_causal_mask": _CAUSAL,
@@ -75,6 +82,25 @@ def knows_keywords(function: Function) -> Function:
         return function(*args, **kwargs)
 
     return cast(Function, call)
+
+
+def names_missing(advice: str) -> Callable[[Function], Function]:
+    """Decorate a function: a TypeError for an argument that is missing has this advice."""
+
+    def decorated(function: Function) -> Function:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = {*list(signature.parameters)[: len(args)], *kwargs}
+            for name, parameter in signature.parameters.items():
+                if parameter.default is parameter.empty and name not in given:
+                    fail(TypeError, function.__name__, f"{name} is missing.", advice=advice)
+            return function(*args, **kwargs)
+
+        return cast(Function, call)
+
+    return decorated
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

@@ -183,7 +183,8 @@ def _check_dtypes(function: str, rows: list[_Row]) -> None:
             continue
         facts = f"{first.name} has dtype {first.array.dtype} but {row.name} has {row.array.dtype}"
         if not row.is_weight:
-            fail(TypeError, function, f"{facts}.", rows)
+            said = f"One dtype for both: {row.name}.astype({first.name}.dtype)."
+            fail(TypeError, function, f"{facts}.", rows, advice=said)
         if not is_wider(row.array.dtype, first.array.dtype):
             fail(TypeError, function, f"{facts}: a weight may be wider, not narrower.", rows)
 

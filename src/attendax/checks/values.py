@@ -11,7 +11,7 @@ import numpy as np
 from .shapes import fail
 
 ADVICE_ON_NUMBERS = {  # what to do with a number that is an array
-    "scale": "Multiply the query by it: query * scale, with scale=1.0.",
+    "scale": "An array is a floating scalar. Else multiply the query by it: query * scale, with scale=1.0.",
     "cap": "Write it as a function: scores.from_function(lambda s, positions, cap: cap * jnp.tanh(s / cap), cap).",
 }
 
@@ -114,6 +114,7 @@ def key_data(function: str, rng: Any) -> Any:
             function,
             "dropout_rate is above 0 but dropout_rng is None.",
             [("dropout_rng", "None", "a random key")],
+            advice="Write dropout_rng=jax.random.key(seed); for each step another, jax.random.fold_in(key, step).",
         )
     if str(getattr(rng, "dtype", "")).startswith("key<"):
         import jax  # a typed key cannot be read otherwise; a caller who has one has loaded JAX

@@ -6,9 +6,11 @@ import contextlib
 import heapq
 import io
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +26,18 @@ LABEL = 100  # columns for a line that was found, where nothing says how wide th
 BLOCK = 4096  # vectors of a file that are compared at a time
 LONGEST = 2**20  # bytes of a line; models cut after a few hundred words
 HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
+UNITS = ("line", "paragraph", "file")
 EVERY = 0.5  # seconds between two reports of progress
 Embed = Callable[["SentenceEncoder", Iterable[str]], Iterator[Any]]
 
 
 def add_arguments(search: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    search.add_argument("file", metavar="FILE", help="texts, one a line, UTF-8; - is standard input")
+    about = "texts, one a line, UTF-8; - is standard input; or a folder, with all texts that lie in it"
+    search.add_argument("file", metavar="FILE", help=about)
     search.add_argument("query", metavar="QUERY", help="what to look for")
+    about = "what is looked for: a line, unless given; a paragraph, up to the next blank line; or a whole file"
+    search.add_argument("--unit", choices=UNITS, default="line", help=about)
     search.add_argument("--top", type=int, default=5, metavar="K", help="how many lines to print; 5 unless given")
     about = "embeddings of the file, written by: attendax embed --file FILE --output VECTORS.npy"
     search.add_argument("--vectors", metavar="VECTORS.npy", help=about)
@@ -43,6 +49,11 @@ def run(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, quer
         raise Refusal(f"--top {args.top}: at least 1 line")
     (asked,) = embed(encoder, [query])
     direction = _unit(asked.vector[None])[0]
+    folder = args.file != "-" and os.path.isdir(args.file)
+    if args.vectors is None and (folder or args.unit != "line"):
+        return _of_units(args, encoder, embed, direction)
+    if folder or args.unit != "line":
+        raise Refusal("--vectors goes with the lines of one file: without --unit, and not with a folder")
     if args.vectors is None:
         pairs = _embedded(encoder, embed, args.file)
     else:
@@ -56,6 +67,25 @@ def run(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, quer
     room = columns(before + LABEL) - before
     for cosine, number, text in nearest:
         print(f"{cosine:6.3f}  {-number:>{width}}  {one_line(text, room)}")
+    return 0
+
+
+def _of_units(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, direction: np.ndarray) -> int:
+    """Print the nearest lines, paragraphs or files: cosine, file and number of the first line, text."""
+    units = Units(args.file, args.unit)
+    found = progress(embed(encoder, units))
+    pairs = ((_unit(result.vector[None])[0], units.places.popleft(), result.tokens.text) for result in found)
+    scored = ((float(vector @ direction), -k, place, text) for k, (vector, place, text) in enumerate(pairs))
+    nearest = heapq.nlargest(args.top, scored)
+    if units.skipped:
+        print(f"attendax: {units.skipped} files are not UTF-8 text and were left out", file=sys.stderr)
+    if not nearest:
+        raise Refusal(f"{_named(args.file)} holds no text that is not blank")
+    width = max(len(place) for _, _, place, _ in nearest)
+    before = len(f"{0:6.3f}  {'':>{width}}  ")
+    room = max(20, columns(before + LABEL) - before)
+    for cosine, _, place, text in nearest:
+        print(f"{cosine:6.3f}  {place:>{width}}  {one_line(text, room)}")
     return 0
 
 
@@ -127,6 +157,46 @@ class Written(Lines):
             if line.strip():
                 self.numbers.append(number)
                 yield line
+
+
+class Units(Lines):
+    """The lines, paragraphs or whole texts of a file, or of the files of a folder, that are not blank.
+
+    ``places`` has file and first line of those that were read; ``skipped`` counts files of a folder that are no text.
+    """
+
+    def __init__(self, file: str, unit: str) -> None:
+        super().__init__(file)
+        self.unit, self.skipped = unit, 0
+        self.places: collections.deque[str] = collections.deque()
+
+    def __iter__(self) -> Iterator[str]:
+        if self.file == "-" or not os.path.isdir(self.file):
+            yield from self._of_lines(super().__iter__(), "")
+            return
+        for path in sorted(Path(self.file).rglob("*")):
+            parts = path.relative_to(self.file).parts
+            if not path.is_file() or any(part.startswith(".") for part in parts):
+                continue
+            try:
+                lines = list(Lines(str(path)))
+            except Refusal:
+                self.skipped += 1
+                continue
+            yield from self._of_lines(lines, "/".join(parts))
+
+    def _of_lines(self, lines: Iterable[str], name: str) -> Iterator[str]:
+        first, unit = 1, list[str]()
+        for number, line in enumerate(itertools.chain(lines, [None]), start=1):
+            ends = line is None or (self.unit == "paragraph" and not line.strip())
+            if line is not None and not ends:
+                first = number if not unit else first
+                unit.append(line)
+            if (ends or self.unit == "line") and any(text.strip() for text in unit):
+                self.places.append(f"{name}:{first}" if name else str(first))
+                yield "\n".join(unit).strip()
+            if ends or self.unit == "line":
+                unit = []
 
 
 def _named(file: str) -> str:

@@ -13,7 +13,7 @@ from . import cudnn, dropout, native
 from .backends import BACKENDS, default
 from .derivatives import attend
 from .functions import trace_mask, trace_modifier
-from .operands import Operands, Plan, Results
+from .operands import Operands, Plan, Results, widen
 from .sinks import with_sinks
 
 
@@ -32,7 +32,7 @@ def checked_call(
     mask: Any = None,  # a Mask, or (..., N, T, S)
     bias: Any = None,  # (..., N, T, S)
     score_mod: ScoreModifier | None = None,
-    scale: float | None = None,
+    scale: Any = None,  # a number, or a scalar array, which may be traced
     dropout_rate: float = 0.0,
     dropout_rng: Any = None,  # a key
     implementation: str | None = None,
@@ -47,7 +47,9 @@ def checked_call(
     Offered are all backends, unless named. Where not ``traced``, the functions in mask and modifier are still those of
     the user.
     """
-    _refuse_symbolic(function, query, key)
+    if is_symbolic(query, key):
+        implementation = _without_tiles(function, implementation)
+    factor, scale = (scale, None) if _is_scalar(scale) else (None, scale)
     checked = checks.attention(
         function,
         query,
@@ -64,6 +66,9 @@ def checked_call(
         offered=offered or tuple(BACKENDS),
         **gradients,
     )
+    if factor is not None:  # in the query, where it has its gradient; in the dtype that is computed in (L8)
+        query, key, value = widen(query, key, value)
+        query, checked = query * factor.astype(query.dtype), checked._replace(scale=1.0)
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation)
     plan = plan.with_lse() if return_lse else plan
     if plan.backend == "cudnn":
@@ -73,16 +78,29 @@ def checked_call(
     return Call(with_traced(operands) if traced else operands, plan)
 
 
-def _refuse_symbolic(function: str, query: ArrayLike, key: ArrayLike) -> None:
-    """Tiles have sizes that are known."""
-    for name, letter, array in (("query", "T", query), ("key", "S", key)):
-        size = (1, 1, *getattr(array, "shape", ()))[-2]
-        if not isinstance(size, int):
-            sentence = (
-                f"{letter} of {name} is the symbolic size {size}; only leading axes may be symbolic (jax.export)."
-            )
-            advice = "Export for the largest length, and leave the padding out by masks.padding(lengths)."
-            fail(NotImplementedError, function, sentence, advice=advice)
+def _is_scalar(scale: object) -> bool:
+    """Whether a scale is data, such as a temperature that is learnt: a floating array of JAX without axes."""
+    return isinstance(scale, Array) and scale.ndim == 0 and checks.is_floating(scale.dtype)
+
+
+def _without_tiles(function: str, implementation: str | None) -> str:
+    """The backend of a call of symbolic sizes: tiles have sizes that are known, so all scores are one.
+
+    Raises:
+        NotImplementedError: another was asked for.
+    """
+    if implementation not in (None, "dense"):
+        sentence = f"implementation {implementation!r} has tiles of known sizes; here T or S is symbolic (jax.export)."
+        advice = "Leave implementation out: then all T x S scores are one tile. Or export for the largest length, and "
+        advice += "leave the padding out by masks.padding(lengths)."
+        fail(NotImplementedError, function, sentence, advice=advice)
+    return "dense"
+
+
+def is_symbolic(query: ArrayLike, key: ArrayLike) -> bool:
+    """Whether T or S is a size that only the calls of an exported program know (jax.export)."""
+    sizes = ((1, 1, *getattr(x, "shape", ()))[-2] for x in (query, key))
+    return not all(isinstance(size, int) for size in sizes)
 
 
 def in_rank_of_scores(

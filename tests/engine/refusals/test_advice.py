@@ -161,7 +161,8 @@ def test_heads_and_tokens_the_other_way_round(swapped_names, code):
     arrays = {name: x.swapaxes(1, 2) if name in swapped_names else x for name, x in CALL.items()}
     for attend in (attendax.attention, spec.attention):
         message = message_of(lambda f=attend: f(**arrays))
-        assert message[-1] == f"Heads come before tokens, (..., N, T, D). From (..., T, N, D): {code}."
+        assert message[-2] == f"Heads come before tokens, (..., N, T, D). From (..., T, N, D): {code}."
+        assert message[-1] == "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is."
         assert [line.split()[0] for line in message[1:4]] == ["query", "key", "value"]
         assert str(arrays["key"].shape) in message[2]
     others = {name: x.swapaxes(1, 2) for name, x in arrays.items()}  # that call's tokens come first
@@ -220,3 +221,46 @@ def test_ids_and_masks_of_encode():
     assert message_of(lambda: encode(ids, mask=flags))[-1] == "Of numbers that are 0 and 1: mask.astype(bool)."
     last = message_of(lambda: encode(ids, mask=flags.tolist()))[-1]
     assert last == "A list becomes an array by np.asarray(mask, 'bool')."
+
+
+NEXT = {
+    "real tokens for lengths": (
+        lambda: masks.padding(np.ones((2, 3), bool)),
+        TypeError,
+        "Of real tokens that come first, the lengths are key_lengths.sum(-1).",
+    ),
+    "one side of a window": (
+        lambda: masks.window(3),
+        TypeError,
+        "A window of the last keys is window(3, 0), to both sides window(3, 3), without a bound window(3, None).",
+    ),
+    "dropout without a key": (
+        lambda: attendax.attention(**CALL, dropout_rate=0.5),
+        ValueError,
+        "Write dropout_rng=jax.random.key(seed); for each step another, jax.random.fold_in(key, step).",
+    ),
+    "mixed dtypes": (
+        lambda: attendax.attention(**CALL | {"key": CALL["key"].astype(np.float64)}),
+        TypeError,
+        "One dtype for both: key.astype(query.dtype).",
+    ),
+    "a layout": (
+        lambda: attendax.attention(**CALL, layout="BTNH"),
+        TypeError,
+        "Heads come before tokens, (..., N, T, D): x.swapaxes(1, 2). "
+        "attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is.",
+    ),
+    "a name of two modules": (
+        lambda: attendax.rotary_encoding,
+        AttributeError,
+        "module 'attendax' has no attribute 'rotary_encoding'; there is attendax.spec.rotary_encoding and "
+        "attendax.ops.rotary_encoding",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEXT)
+def test_the_next_line(name):
+    call, error, said = NEXT[name]
+    assert message_of(call, error)[-1] == said
+    assert masks.window(left=1, right=None).settings == (0, 1, None)

@@ -332,7 +332,8 @@ VALUES = [
      "Give both as NumPy arrays, or ids of 32 bits."),
     (lambda: masks.padding(None), TypeError, "padding: key_lengths must be an array of integers, got NoneType."),
     (lambda: masks.padding(IDS[0], np.ones(3, bool)), TypeError,
-     "padding: query_lengths must be an array of integers, got bool."),
+     "padding: query_lengths must be an array of integers, got bool.\n"
+     "Of real tokens that come first, the lengths are query_lengths.sum(-1)."),
     (lambda: masks.segments(IDS, IDS > 0), TypeError, "segments: key_ids must be an array of integers, got bool."),
     (lambda: masks.segments(np.array(0), IDS), ValueError, "segments: query_ids has rank 0 but needs at least 1."),
     (lambda: masks.segments(IDS, IDS).to_dense(5, 7), ValueError, "segments: key_ids has length 5 but must have 7."),
@@ -464,14 +465,16 @@ attention: query has N=5 heads, which is not a multiple of the G=7 of key.
   query  got (3, 5, 4, 11) float64   expected (..., N, T, D)
   key    got (3, 7, 2, 11) float64   expected (..., G, S, D)
   value  got (3, 7, 2, 13) float64   expected (..., G, S, V)
-Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2)."""),  # noqa: E501
+Heads come before tokens, (..., N, T, D). From (..., T, N, D): query.swapaxes(1, 2), key.swapaxes(1, 2), value.swapaxes(1, 2).
+attendax.compat.jax_nn.dot_product_attention takes (B, T, N, D) as it is."""),  # noqa: E501
     ("attention", {"bias": np.ones((5, 7), bool)}, """\
 attention: bias has dtype bool but must be floating.
   bias  got (5, 7) bool   expected a floating array that broadcasts to (3, 4, 5, 7)
 A boolean array is a mask: pass it as mask."""),
     ("attention", {"dropout_rate": 0.5}, """\
 attention: dropout_rate is above 0 but dropout_rng is None.
-  dropout_rng  got None   expected a random key"""),
+  dropout_rng  got None   expected a random key
+Write dropout_rng=jax.random.key(seed); for each step another, jax.random.fold_in(key, step)."""),
     ("attention", {"dropout_rate": 1.5}, """\
 attention: dropout_rate must be a finite number in [0, 1], got 1.5."""),
     ("scaled_dot_product_attention", {"Q": np.ones((3, 5, 11), np.int64)}, """\
@@ -485,7 +488,8 @@ scaled_dot_product_attention: mask has shape (5, 6) but the scores have shape (3
     ("compute_attention_scores", {"K": np.ones((3, 7, 11), np.float32)}, """\
 compute_attention_scores: Q has dtype float64 but K has float32.
   Q  got (3, 5, 11) float64   expected (..., T, D)
-  K  got (3, 7, 11) float32   expected (..., S, D)"""),
+  K  got (3, 7, 11) float32   expected (..., S, D)
+One dtype for both: K.astype(Q.dtype)."""),
     ("layer_norm", {"gamma": [1.0]}, """\
 layer_norm: gamma must be an array, got list.
   x      got (3, 5, 22) float64   expected (..., M)
@@ -552,15 +556,39 @@ def test_an_implementation_that_is_not_there(module, there):
 
 @pytest.mark.parametrize("make", [lambda: jnp.float32(0.5), lambda: np.array(0.5)])
 def test_a_scale_that_is_an_array(make):
+    """A floating scalar, and nothing else; in NumPy one of NumPy."""
     given = arguments("attention")
     words = "attention: scale must be a number known before tracing, got {}.\n"
-    words += "Multiply the query by it: query * scale, with scale=1.0."
-    assert assert_refuses(lambda: spec.attention(**given, scale=make()), TypeError) == words.format(
-        type(make()).__name__
-    )
-    assert assert_refuses(lambda: attendax.attention(**given, scale=make()), TypeError) == words.format("ArrayImpl")
-    traced = jax.jit(lambda scale: attendax.attention(**given, scale=scale)).trace
-    assert assert_refuses(lambda: traced(0.5), TypeError) == words.format("DynamicJaxprTracer")
+    words += "An array is a floating scalar. Else multiply the query by it: query * scale, with scale=1.0."
+    assert assert_refuses(lambda: spec.attention(**given, scale=np.ones(2)), TypeError) == words.format("ndarray")
+    wanted = attendax.attention(**given, scale=0.5)
+    np.testing.assert_allclose(attendax.attention(**given, scale=make()), wanted, rtol=1e-12)
+    np.testing.assert_allclose(spec.attention(**given, scale=np.array(0.5)), wanted, rtol=1e-12)
+    for other in (jnp.ones(2), jnp.int32(1), jnp.bool_(True)):
+        assert assert_refuses(lambda x=other: attendax.attention(**given, scale=x), TypeError) == words.format(
+            "ArrayImpl"
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_learnt_temperature_has_its_gradient(dtype):
+    given = {name: jnp.asarray(x, dtype) for name, x in arguments("attention").items()}
+
+    def loss(scale, **options):
+        return jnp.sum(jnp.sin(attendax.attention(**given, scale=scale, **options).astype("float64")))
+
+    step = 1e-6
+    with jax.numpy_dtype_promotion("standard"):
+        found = jax.jit(jax.grad(loss))(jnp.asarray(0.3))
+        wide = {name: x.astype("float64") for name, x in given.items()}
+
+        def smooth(scale):
+            return float(np.sum(np.sin(spec.attention(**{n: np.asarray(x) for n, x in wide.items()}, scale=scale))))
+
+        slope = (smooth(0.3 + step) - smooth(0.3 - step)) / (2 * step)
+    np.testing.assert_allclose(found, slope, rtol=1e-8 if dtype == "float64" else 0.02)
+    explained = attendax.explain(**given, scale=jnp.asarray(0.3))
+    assert explained.implementation in ("native", "blockwise")
 
 
 @pytest.mark.sample(1)

@@ -32,7 +32,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
     grid = partition.grid
     is_ragged = grid.S % grid.columns or (grid.T % grid.rows and grid.column_blocks > 1)
     all_see_all = all(x is None for x in operands[3:6]) and not is_ragged
-    few = grid.T * grid.axes[-1] <= 2 * operands.key.shape[-1]
+    few = not grid.is_symbolic and grid.T * grid.axes[-1] <= 2 * operands.key.shape[-1]
     marks = marks_of(*operands.differentiable()[:REST], few=few, all_see_all=all_see_all)
 
     def work(tile):

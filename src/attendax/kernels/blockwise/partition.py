@@ -163,6 +163,8 @@ def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
     Beyond 256 x 256 scores, or 512 keys, whole heads are slower than tiles. With a large scale, products in
     ``whole_heads`` could overflow.
     """
+    if plan.limits == ONE_TILE:
+        return None
     T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
     axes, most = _axes(operands, plan), plan.limits.whole_head_scores
     modified = operands.bias is not None or operands.score_mod is not None or operands.dropout_keys is not None
@@ -305,6 +307,8 @@ def _uncut_axes(operands: Operands, plan: Plan) -> int:
 
 def every_tile(grid: Grid) -> np.ndarray:
     """The starts of all tiles of a grid, (row_blocks, column_blocks, 4); see ``Visits``."""
+    if grid.is_symbolic:  # one tile
+        return np.zeros((1, 1, 4), np.int32)
     i = np.arange(grid.row_blocks)[:, None] * grid.rows
     j = np.arange(grid.column_blocks)[None] * grid.columns
     starts = np.minimum(i, grid.T - grid.rows), np.minimum(j, grid.S - grid.columns)
@@ -320,10 +324,10 @@ def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: 
         backward: whether tiles are visited column by column.
         static: whether the loop must have a length that is known.
     """
-    used: Any = np.ones((1, grid.row_blocks, grid.column_blocks), bool)
-    if mask is not None and not static:
-        used = kinds_of_tiles(mask, grid, ask=True) != EMPTY
     starts = every_tile(grid)
+    used: Any = np.ones((1, *starts.shape[:2]), bool)
+    if mask is not None and not static and not grid.is_symbolic:
+        used = kinds_of_tiles(mask, grid, ask=True) != EMPTY
     if backward:
         starts, used = starts.swapaxes(0, 1), used.swapaxes(1, 2)
     starts = starts.reshape(-1, 4)

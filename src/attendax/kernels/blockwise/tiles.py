@@ -76,6 +76,11 @@ class Grid:
         return *self.heads, self.rows, self.columns
 
     @property
+    def is_symbolic(self) -> bool:
+        """Whether T or S is a size that only an exported program will know (``jax.export``); it is one tile."""
+        return not (isinstance(self.T, int) and isinstance(self.S, int))
+
+    @property
     def in_order(self) -> bool:
         """Whether queries and keys that follow each other stand side by side."""
         return not any(place is not None and jnp.ndim(place) for place in self.positions)

@@ -1,0 +1,65 @@
+"""One exported program for every length: symbolic T and S, and B, loaded and run at three sizes (L11, L16)."""
+
+import importlib.util
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attendax import attention, explain, masks, scores
+
+N, G, D, V = 4, 2, 8, 6
+SIZES = ((2, 3, 5), (1, 40, 64), (3, 150, 333))
+
+
+def shapes(B, T, S):
+    """Of query, key, value, lengths and bias."""
+    floats = (B, N, T, D), (B, G, S, D), (B, G, S, V), (1, N, T, S)
+    *qkv, bias = (jax.ShapeDtypeStruct(x, "float32") for x in floats)
+    return *qkv, jax.ShapeDtypeStruct((B,), "int32"), bias
+
+
+def arrays(B, T, S):
+    rng = np.random.default_rng(T)
+    query, key, value, lengths, bias = (x.shape for x in shapes(B, T, S))
+    q, k, v, b = (jnp.asarray(rng.normal(size=x), "float32") for x in (query, key, value, bias))
+    return q, k, v, jnp.asarray(rng.integers(0, S + 1, lengths), "int32"), b
+
+
+def aligned(query, key, lengths):
+    return masks.causal(key.shape[-2] - query.shape[-2]) & masks.padding(lengths)
+
+
+CALLS = {
+    "plain": lambda q, k, v, n, b: attention(q, k, v),
+    "lengths and bias": lambda q, k, v, n, b: attention(q, k, v, mask=masks.causal() & masks.padding(n), bias=b),
+    "aligned to the end": lambda q, k, v, n, b: attention(q, k, v, mask=aligned(q, k, n)),
+    "a window or some": lambda q, k, v, n, b: attention(
+        q, k, v, mask=masks.window(3, 1) | ~masks.padding(n), score_mod=scores.softcap(2.0), return_lse=True
+    ),
+    "a gradient": lambda q, k, v, n, b: jax.grad(
+        lambda q, k, v, b: jnp.sum(jnp.sin(attention(q, k, v, mask=masks.padding(n), bias=b))), (0, 1, 2, 3)
+    )(q, k, v, b),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_program_for_three_lengths(name):
+    symbolic = jax.export.symbolic_shape("b, t, s")
+    exported = jax.export.export(jax.jit(CALLS[name]))(*shapes(*symbolic))
+    if importlib.util.find_spec("flatbuffers"):  # what JAX writes programs with
+        exported = jax.export.deserialize(exported.serialize())
+    for sizes in SIZES:
+        given = arrays(*sizes)
+        for one, other in zip(jax.tree.leaves(exported.call(*given)), jax.tree.leaves(CALLS[name](*given)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+def test_explain_says_that_scores_are_one_tile():
+    query, key, value, _, _ = shapes(*jax.export.symbolic_shape("b, t, s"))
+    found = explain(query, key, value, mask=masks.causal())
+    assert found.implementation == "dense"
+    assert "symbolic" in found.reason
+    assert "FLOPs" in str(found)
