@@ -258,7 +258,7 @@ def test_two_mistakes_are_two_causes():
     fn = wrong(scale=of_width(-1.0), mask=at_the_end, is_causal=lambda given, arrays: False)
     report = check(fn, arrays="numpy", only=["causal, fewer", "causal, more", "plain", "one query"], level="forward")
     assert {cause.name for cause in report.causes} == {
-        "the scale is applied twice",
+        "the scale is 1/D",
         "causal is aligned to the end of the keys",
     }
 

@@ -1,10 +1,10 @@
-"""mlc-ai/mlc-llm#3426: A fallback ran with a scale of 1.0, where 1/sqrt(D) was meant."""
+"""mlc-ai/mlc-llm#3426: A fallback ran with a scale of 1.0, where 1/√D was meant."""
 
 import numpy as np
 
 from .parts import softmax
 
-EXPECTED = ("scale", "1/sqrt(D)", "by 1")
+EXPECTED = ("scale", "1/√D", "by 1")
 
 
 def a(query, key, value):

@@ -2,7 +2,7 @@
 
 from .parts import softmax
 
-EXPECTED = ("scale", "by 1", "1/sqrt(D)")
+EXPECTED = ("scale", "by 1", "1/√D")
 
 
 def a(query, key, value, position_bias=None):

@@ -1,8 +1,8 @@
-"""charliezchen/scaling-matrix-preconditioning#2: A paper has 1/D, its code 1/sqrt(D)."""
+"""charliezchen/scaling-matrix-preconditioning#2: A paper has 1/D, its code 1/√D."""
 
 from .parts import softmax
 
-EXPECTED = ("scale", "1/D", "1/sqrt(D)")
+EXPECTED = ("scale", "1/D", "1/√D")
 
 
 def a(query, key, value):

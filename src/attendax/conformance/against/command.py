@@ -7,6 +7,7 @@ import sys
 from attendax.exits import FAILED
 from attendax.legible import wrapped
 
+from ..command import running
 from .report import HEADS, diff
 
 ABOUT = "by which conventions two attention functions differ, and the adapter that makes them equal"
@@ -29,7 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what differs; gives the exit status."""
+    """Print what differs; gives the exit status. Modules are found in the current folder first."""
+    return running.run(args, _run)
+
+
+def _run(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # the functions may print
         report = diff(args.a, args.b, layers=args.layers, heads=args.heads)
     text = report.text()

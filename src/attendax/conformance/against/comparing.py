@@ -4,13 +4,16 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import forms
 from .asking import Probe
 from .describing import Description
 from .examples import VALUES, asking, narrow, no_key, small
-from .forms import CAUSAL, Form, window_rule
+from .forms import Form, text_of, window_rule
 from .keywords import steps
 
+READ = {"given_scale": "scale", "softcap": "softcap", "bias": "bias", "mask": "mask"}  # axes, and their options
 WORDS = {
     "scale": "scale where none is given",
     "always": "causal whatever is asked",
@@ -24,6 +27,7 @@ WORDS = {
     "empty": "a query without any key",
     "lse": "log-sum-exp",
     "scale given": "scale as given",
+    **{axis: f"{axis.replace('_', ' ')}, as it is read" for axis in READ},
     "dropout": "dropout",
     "softmax": "softmax of bfloat16 arrays",
     "out": "dtype of the result for bfloat16 arrays",
@@ -37,7 +41,7 @@ CAUSAL_OR_NOT = {True: "is causal", False: "is not causal"}
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
-OF_NUMBERS = ("scale", "always", "causal", "window", "order", "masking", "heads", "empty", "lse")  # told if seen
+OF_NUMBERS = (*READ, "scale", "always", "causal", "window", "order", "masking", "heads", "empty", "lse")  # told if seen
 
 
 class Difference(NamedTuple):
@@ -92,9 +96,13 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
     if differ("always"):
         yield "always", lambda x: x.how["always"] or "no", list(small({}))
     if "is_causal" in both and differ("causal"):
-        yield "causal", lambda x: f"is {x.how['causal']}: {CAUSAL[x.how['causal']]}", asking("is_causal")
+        yield "causal", lambda x: f"is {x.how['causal']}: {text_of('causal', x.how['causal'])}", asking("is_causal")
     if "window" in both and differ("window"):
         yield "window", lambda x: _window(x.how["window"]), asking("window")
+    for axis, key in READ.items():
+        if key in both and differ(axis):
+            shown = _of_many(key) if key in ("mask", "bias") else asking(key)
+            yield axis, lambda x, axis=axis: _read(x, axis), shown  # type: ignore[misc]
     if steps(one, other) != steps(other, one):
         named = [x for x in VALUES if x in ("softcap", "bias", "scale", "mask") and x in both]
         named += [] if "mask" in both else rules[:1]
@@ -118,6 +126,25 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
     for name in ("softmax", "out"):
         if differ(name) and not {forms.REFUSED, forms.UNCLEAR} & {one.how[name], other.how[name]}:
             yield name, lambda x, name=name: f"has {x.how[name]}", narrow()  # type: ignore[misc]
+
+
+def _read(form: Form, axis: str) -> str:
+    value = form.how[axis]
+    return f"has {value}: {text_of(axis, value)}"
+
+
+def _of_many(key: str) -> list[Probe]:
+    """Small inputs whose masks, or biases, are others for each batch and head."""
+
+    def drawn(t: int, s: int) -> Any:
+        rng = np.random.default_rng((t, s))
+        shape = (2, 2, t, s)
+        mask = rng.random(shape) < 0.5
+        mask[..., 0] = True
+        return mask if key == "mask" else rng.integers(-2, 3, shape).astype(np.float32)
+
+    return [*asking(key), *(Probe(tuple(np.repeat(x, 2, 0) for x in probe.arrays), probe.options)
+            for probe in small({key: drawn}, heads=2))]  # fmt: skip
 
 
 def _window(window: str) -> str:

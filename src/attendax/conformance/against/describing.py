@@ -123,7 +123,7 @@ class _Describing(Trying):
         return self.settle([form.but(causal=rule, empty=empty) for rule, empty in both], probes)
 
     def _mask(self, form: Form, name: str) -> Form | None:
-        B, _, T, S, _, _ = self.sizes
+        B, N, T, S, _, _ = self.sizes
         rng = np.random.default_rng(5)
         full = rng.random((B, 1, T, S)) < 0.6
         full[..., 0] = True
@@ -131,13 +131,20 @@ class _Describing(Trying):
         for rank, mask in masks.items():
             probe = self.probe(mask=mask)
             variants = [
-                form.offering("mask", Option(name, f"{rank}/{meaning}")).but(masking=masking)
-                for meaning, masking in itertools.product(ways.MEANINGS, forms.MASKING)
+                form.offering("mask", Option(name, f"{rank}/{meaning}")).but(masking=masking, mask=read)
+                for meaning, masking, read in itertools.product(ways.MEANINGS, forms.MASKING, forms.READ[:2])
             ]
-            variants.sort(key=lambda x: forms.MASKING.index(x.how["masking"]))
+            variants.sort(key=lambda x: (forms.READ.index(x.how["mask"]), forms.MASKING.index(x.how["masking"])))
             if found := self.settle(variants, [probe]):
-                return found
+                return self._of_each_head(found, self.probe(mask=rng.random((B, N, T, S)) < 0.6)) if N > 1 else found
         return None
+
+    def _of_each_head(self, form: Form, probe: Probe) -> Form:
+        """Whether a mask of each head is read as the first head's."""
+        if form.how["mask"] != forms.READ[0] or form.options["mask"].form.split("/")[0] != "BNTS":
+            return form
+        probe.options["mask"][..., 0] = True
+        return self.settle([form, form.but(mask=forms.READ[2])], [probe]) or form
 
     def _bias(self, form: Form, name: str) -> Form | None:
         B, N, T, S, _, _ = self.sizes
@@ -145,17 +152,21 @@ class _Describing(Trying):
         for rank, shape in (("BNTS", (B, N, T, S)), ("NTS", (1, N, T, S)), ("TS", (1, 1, T, S))):
             probe = self.probe(bias=rng.standard_normal(shape).astype(np.float32))
             offered = form.offering("bias", Option(name, rank))
-            if found := self.settle([offered.but(order=x) for x in forms.ORDERS], [probe]):
+            both = itertools.product(forms.BIASES, forms.ORDERS)
+            if found := self.settle([offered.but(order=x, bias=read) for read, x in both], [probe]):
                 return found
         return None
 
     def _scale(self, form: Form, name: str) -> Form | None:
-        variants = [form.offering("scale", Option(name, x)) for x in ways.SCALINGS]
-        return self.settle(variants, [self.probe(scale=0.3)])
+        both = itertools.product(forms.GIVEN_SCALES, ways.SCALINGS)
+        variants = [form.offering("scale", Option(name, x)).but(given_scale=given) for given, x in both]
+        return self.settle(variants, [self.probe(scale=0.3), self.probe(scale=0.7)])
 
     def _softcap(self, form: Form, name: str) -> Form | None:
         offered = form.offering("softcap", Option(name))
-        return self.settle([offered.but(order=x) for x in forms.ORDERS], [self.probe(softcap=0.5)])
+        both = itertools.product(forms.SOFTCAPS, forms.ORDERS)
+        probes = [self.probe(softcap=0.5), self.probe(softcap=2.0)]
+        return self.settle([offered.but(order=x, softcap=cap) for cap, x in both], probes)
 
     def _window(self, form: Form, name: str) -> Form | None:
         B, N, T, S, D, V = self.sizes

@@ -27,13 +27,21 @@ SMALL = (
 )  # T, S, D
 
 
+LONG = 150  # tokens, beyond blocks of 128
+
+
 class Equality(NamedTuple):
-    """How far two functions are apart in how many cases; ``worst`` is a case in which they differ."""
+    """How far two functions are apart in how many cases; ``worst`` is a case in which they differ.
+
+    Attributes:
+        varied: the values of each size, and the options.
+    """
 
     cases: int
     apart: float
     worst: Probe | None = None
     narrow: int = 0
+    varied: str = ""
 
 
 def no_key(t: int, s: int) -> np.ndarray:
@@ -162,7 +170,8 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
     some = [(), *((x,) for x in names), *itertools.combinations(names, 2), tuple(names)]
     B, N, T, S, D, V = sizes
     square = T == S
-    shapes = [sizes, (1, N, S + 2, S + 2, D, V)] + ([] if square else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V)])
+    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 1, S, S, D, V), (1, N, LONG, LONG, D, V)]
+    shapes += [] if square else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
         rules = {"is_causal", "window"} & set(asked)
         if "return_lse" in asked and rules and (shape[2] > shape[3] or "without" in form.how["causal"]):
@@ -185,6 +194,8 @@ def _drawn(name: str, form: Form, sizes: tuple[int, ...], rng: np.random.Generat
     if name == "mask":
         rank = form.options["mask"].form.split("/")[0]
         shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S)}.get(rank, (B, 1, T, S))
+        if rank == "BNTS" and rng.random() < 0.5:
+            shape = (B, N, T, S)
         mask = rng.random(shape) < 0.6
         mask[..., 0] = rng.random(shape[:-1]) < 0.9
         return mask
@@ -197,6 +208,7 @@ def _drawn(name: str, form: Form, sizes: tuple[int, ...], rng: np.random.Generat
 def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -> Equality:
     """How far apart two functions are that are called alike, over all cases; what A refuses is no case."""
     count, narrow, apart, worst = 0, 0, 0.0, None
+    asked: list[Probe] = []
     for probe in cases(one, sizes):
         try:
             mine = ask(a, dataclasses.replace(one, how=forms.LAW), probe)
@@ -209,6 +221,7 @@ def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -
             if is_narrow:
                 continue
             far = np.inf
+        asked.append(probe)
         if is_narrow:
             narrow += 1
             worst = probe if far > NARROW else worst
@@ -216,4 +229,17 @@ def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -
         count += 1
         apart = max(apart, far)
         worst = probe if far > TOLERANCE and worst is None else worst
-    return Equality(count, apart, worst, narrow)
+    return Equality(count, apart, worst, narrow, _varied(asked))
+
+
+def _varied(probes: list[Probe]) -> str:
+    """What some probes had: the sizes, the options and the dtypes."""
+    sizes: dict[str, set[int]] = {}
+    for (query, key, value), _, _ in probes:
+        B, N, T, D = query.shape
+        for axis, size in zip("BNGTSDV", (B, N, key.shape[1], T, key.shape[2], D, value.shape[3]), strict=True):
+            sizes.setdefault(axis, set()).add(size)
+    told = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in sizes.items()]
+    names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in probes for name in probe.options)
+    dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in probes)
+    return "; ".join([*told, ", ".join(names) or "no options", ", ".join(dtypes)])

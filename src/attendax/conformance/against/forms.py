@@ -10,19 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SCALES = {
-    "1/sqrt(D)": "D**-0.5", "1": "1.0", "1/D": "1 / D", "1/sqrt(N D)": "(N * D) ** -0.5", "sqrt(D)": "D**0.5",
-    "1/sqrt(V)": "V**-0.5",
-}  # fmt: skip
-HEADS = {"repeat": "xp.arange(N) // (N // G)", "tile": "xp.arange(N) % G"}
-CAUSAL = {
-    "aligned to the start": "j <= i",
-    "aligned to the end": "j <= i + S - T",
-    "aligned to the start, and a single query sees all": "(j <= i) | (T == 1)",
-    "without its own key": "j < i",
-    "aligned to the end, without its own key": "j < i + S - T",
-    "what comes after": "j >= i",
-}
+from ..cases.case import Inputs
+from ..conventions import IGNORED, TABLE
+from ..form import LAW as BY_LAW
+from ..formula import Steps
+
+AXES = ("scale", "given_scale", "heads", "causal", "order", "softcap", "bias", "mask", "empty", "lse")  # of the table
+HEADS, ORDERS, EMPTY = (tuple(TABLE[axis]) for axis in ("heads", "order", "empty"))
+CAUSAL = tuple(x for x in TABLE["causal"] if x != IGNORED and not x.startswith("skips"))  # seen at few tokens
+READ, BIASES = ("True attends", "first batch", "first head"), ("added", "subtracted", "first batch", "first head")
+SOFTCAPS, GIVEN_SCALES = (tuple(x for x in TABLE[axis] if x != IGNORED) for axis in ("softcap", "given_scale"))
 REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
 SIDES = {
     "before": "(j <= {i}) & (j >= {i} - ({r}))",
@@ -31,27 +28,23 @@ SIDES = {
 }
 PAIR = "((j >= {i} - {w}[0]) | ({w}[0] < 0)) & ((j <= {i} + {w}[1]) | ({w}[1] < 0))"  # left, right; -1 is no limit
 ALIGNED = {"the start": "i", "the end": "(i + S - T)"}
-STEPS = {
-    "scale": "scores = scores * scale",
-    "softcap": "scores = softcap * xp.tanh(scores / softcap)",
-    "bias": "scores = scores + bias",
-    "mask": "scores = xp.where(mask, scores, -xp.inf)",
-}
-ORDERS = (
-    "scale, softcap, bias, mask", "bias, scale, softcap, mask", "scale, bias, softcap, mask",
-    "scale, bias, mask, softcap", "softcap, scale, bias, mask", "scale, mask, softcap, bias",
-)  # fmt: skip
 MASKING = ("minus infinity", "weights set to 0 after the softmax", "scores set to 0")
-EMPTY = ("0", "the mean of the values", "NaN")
+OF_MASKING: dict[str, dict[str, str]] = dict(
+    zip(MASKING, ({}, {"weights": "masked after"}, {"fill": "0"}), strict=True)
+)
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 REFUSED, UNCLEAR = "refused", "unclear"  # of bfloat16 arrays
-LAW: dict[str, str] = {
-    "scale": "1/sqrt(D)", "heads": "repeat", "causal": "aligned to the start", "always": "", "order": ORDERS[0],
-    "window": "w keys beside its own/on both sides/the start", "masking": MASKING[0], "empty": "0", "lse": "base e",
+LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in AXES} | {
+    "always": "", "window": "w keys beside its own/on both sides/the start", "masking": MASKING[0],
     "softmax": "float32", "out": "of the query", "dropout": "",
 }  # fmt: skip
+
+
+def text_of(axis: str, value: str) -> str:
+    """The line of Python of a value."""
+    return BY_LAW.but(**{axis: value}).line(axis).text
 
 
 class Option(NamedTuple):
@@ -137,47 +130,25 @@ def attention(
     return_lse: bool = False,
 ) -> tuple[np.ndarray, ...]:
     """Arrays (B, N, T, D), (B, G, S, D), (B, G, S, V), by the conventions ``how``: out and, if asked, lse."""
-    query, key, value = (x.astype(np.float64) for x in inputs)
-    (N, T, D), (G, S), V = query.shape[1:], key.shape[1:3], value.shape[-1]
-    known = {"xp": np, "N": N, "T": T, "D": D, "G": G, "S": S, "V": V, "w": window}
-    known |= {"i": np.arange(T)[:, None], "j": np.arange(S)[None]}
-    heads = eval(HEADS[how["heads"]], known)
-    key, value = key[:, heads], value[:, heads]
-    rules = [how["always"] or how["causal"]] if is_causal or how["always"] else []
-    allowed = np.ones((1, 1, T, S), bool) if mask is None else mask
-    seen = pair_rule if isinstance(window, tuple) else window_rule
-    for rule in [CAUSAL[x] for x in rules] + ([seen(how["window"])] if window is not None else []):
-        allowed = allowed & eval(rule, known)
-    scores = query @ key.swapaxes(-1, -2)
-    known |= {"scale": eval(SCALES[how["scale"]], known) if scale is None else scale, "softcap": softcap, "bias": bias}
-    scores = _steps(scores, allowed, how, known)
-    if how["softmax"] == "bfloat16 scores":
-        scores = _bfloat16(scores)
-    largest = np.max(np.where(allowed, scores, -np.inf), -1, keepdims=True)
+    arrays = dict(zip(("query", "key", "value", "bias"), (*inputs, bias), strict=False))
+    T, S = inputs[0].shape[2], inputs[1].shape[2]
+    if window is not None:
+        rule = (pair_rule if isinstance(window, tuple) else window_rule)(how["window"])
+        known = {"i": np.arange(T)[:, None], "j": np.arange(S)[None], "T": T, "S": S, "w": window}
+        seen = eval(rule, known)
+        mask = seen[None, None] if mask is None else mask & seen
+    options = {"mask": mask, "is_causal": is_causal or bool(how["always"]), "scale": scale, "softcap": softcap}
+    form = BY_LAW.but(**{axis: how[axis] for axis in AXES}, **OF_MASKING[how["masking"]])
+    form = form.but(causal=how["always"] or how["causal"])
+    given = Inputs({name: x for name, x in arrays.items() if x is not None}, options | {"return_lse": return_lse}, {})
     with np.errstate(all="ignore"):
-        weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
-        weights = weights / weights.sum(-1, keepdims=True)
-        if how["masking"] == MASKING[1]:
-            weights = np.where(allowed, weights, 0)
-        weights = _bfloat16(weights) if how["softmax"] == "bfloat16 weights" else weights
-        lse = np.log(np.sum(np.exp(scores), -1))
-    out = np.where(np.isnan(weights), 0, weights) @ value
-    empty = ~np.broadcast_to(allowed, scores.shape).any(-1, keepdims=True)
-    filled = {"0": 0.0, "the mean of the values": value.mean(-2, keepdims=True), "NaN": np.nan}[how["empty"]]
-    out = np.where(empty, filled, out) if how["masking"] == MASKING[0] else out
-    lse = eval(LSE[how["lse"]].format(x="lse"), {"lse": lse, "largest": largest[..., 0]})
-    return (out, lse) if return_lse else (out,)
-
-
-def _steps(scores: np.ndarray, allowed: np.ndarray, how: Mapping[str, str], known: dict[str, Any]) -> np.ndarray:
-    """Scores after each step, in the order that there is."""
-    known |= {"mask": allowed, "scores": scores}
-    for step in how["order"].split(", "):
-        if step == "mask" and how["masking"] == MASKING[2]:
-            known["scores"] = np.where(allowed, known["scores"], 0)
-        elif (step != "mask" or how["masking"] == MASKING[0]) and known[step] is not None:
-            exec(STEPS[step], known)
-    return known["scores"]
+        steps = Steps(given, form)
+        if how["softmax"] == SOFTMAX[0]:
+            return tuple(steps.out().values())
+        scores = steps.scores()
+        narrow = how["softmax"] == SOFTMAX[2]
+        weights = _bfloat16(steps.weights(scores)) if narrow else steps.weights(_bfloat16(scores))
+        return (weights @ steps.v,)
 
 
 def _bfloat16(x: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import re
 
-from .forms import CAUSAL, EMPTY, GIVEN, MASKING, REACH, SCALES, STEPS, Form, Option, pair_rule, window_rule
+from .forms import EMPTY, GIVEN, LAW, MASKING, REACH, Form, Option, pair_rule, text_of, window_rule
 from .results import NO_MAXIMUM
 from .ways import RANKS, SCALINGS, WINDOWS, mask_from, mask_to
 
@@ -69,6 +69,8 @@ class Keywords:
             if a.how["masking"] != MASKING[0]:
                 raise NoAdapter(f"A has {a.how['masking']}, which no argument of B asks for")
             return True
+        if any(a.how[x] != b.how[x] for x in ("softcap", "bias", "mask") if x in a.options):
+            return True
         lacking = {x for x in ("softcap", "bias") if x in a.options} - set(b.options)
         deaf = not {"mask", "bias"} & set(b.options)
         bases = {x.how["lse"] for x in (a, b)}
@@ -118,12 +120,12 @@ class Keywords:
         """Lines for the keys that ``b`` has to be told of by a mask, for its own rules are others."""
         a, lines = self.a, []
         if a.how["always"] and (everything or a.how["always"] != self.b.how["always"]):
-            lines.append(f"allowed = allowed & ({CAUSAL[a.how['always']]})")
+            lines.append(f"allowed = allowed & ({text_of('causal', a.how['always'])})")
         for name in ("is_causal", "window"):
             option = a.options.get(name)
             if option is None or not (everything or self._rule_differs(name)):
                 continue
-            rule = CAUSAL[a.how["causal"]]
+            rule = text_of("causal", a.how["causal"])
             if name == "window":
                 rule = re.sub(r"\bw\b", option.name, window_rule(a.how["window"]))
                 rule = pair_rule(a.how["window"], option.name) if option.form == "both sides" else rule
@@ -136,8 +138,13 @@ class Keywords:
         mask = self.a.options.get("mask")
         lines = [f"allowed = xp.ones((1, 1, T, S), dtype={'xp.bool' if self.b.arrays == 'torch' else 'bool'})"]
         if mask:
-            lines.append(f"if {mask.name} is not None:\n    allowed = allowed & {mask_from(mask.form, mask.name)}")
+            lines.append(f"if {mask.name} is not None:\n    allowed = allowed & {self._read(mask)}")
         return lines + rules
+
+    def _read(self, mask: Option) -> str:
+        """The mask that ``a`` reads."""
+        text = text_of("mask", self.a.how["mask"])
+        return text.replace("mask", mask_from(mask.form, mask.name)).replace("np.", "xp.")
 
     def _mask(self, mine: Option | None) -> list[str]:
         """The mask of ``a``, or all that forbids, in the form of ``b``; as a bias where it takes no mask."""
@@ -175,25 +182,37 @@ class Keywords:
         mine, theirs = (form.options.get("scale") for form in (self.a, self.b))
         if mine is None and one == other:
             return []
-        if mine and theirs and one == other:
+        given = [form.how["given_scale"] for form in (self.a, self.b)]
+        plain = given == [LAW["given_scale"]] * 2
+        if mine and theirs and one == other and given[0] == given[1]:
             same = mine.form == theirs.form
             return self._give(theirs.name, mine.name if same else f"1 / {mine.name}", mine)
         lines = [self._own_scale(mine)]
-        if theirs:
+        if theirs and plain:
             return lines + self._give(theirs.name, SCALINGS[theirs.form][0].format(x="scale"))
         if self.a.pack and not self.canonical:
             raise NoAdapter("the scale of packed arrays cannot be told")
-        return [*lines, f"query = query * {'scale' if SCALES[other] == '1.0' else f'(scale / ({SCALES[other]}))'}"]
+        back = "scale" if other == "1" else f"(scale / ({text_of('scale', other)}))"
+        return [*lines, f"query = query * {back}"]
 
     def _own_scale(self, option: Option | None) -> str:
         """The scale of ``a``, given or not."""
-        own = SCALES[self.a.how["scale"]]
+        own = text_of("scale", self.a.how["scale"])
         if option is None:
             return f"scale = {own}"
-        given = SCALINGS[option.form][1].format(x=option.name)
+        own_way = text_of("given_scale", self.a.how["given_scale"])
+        given = re.sub(r"\bgiven\b", SCALINGS[option.form][1].format(x=option.name), own_way)
         free = self.a.defaults.get(option.name) is None
         line = f"scale = {own} if {option.name} is None else {given}" if free else f"scale = {given}"
         return "" if line == "scale = scale" else line
+
+    def _step(self, step: str, option: str) -> str:
+        """The line of a step of ``a``, with its option."""
+        text = text_of(step, self.a.how[step])
+        if step == "bias":
+            return "scores = scores + " + re.sub(r"\bbias\b", option, text)
+        text = re.sub(r"\bcap\b", option, re.sub(r"\bs\b", "scores", text))
+        return "scores = " + text.replace("np.", "xp.")
 
     def _scores(self) -> list[str]:
         """All scores by the rule of ``a``; ``b`` is left with the softmax, on queries that are scores."""
@@ -203,19 +222,19 @@ class Keywords:
         for step in a.how["order"].split(", "):
             option = a.options.get(step)
             if step == "scale":
-                lines.append(STEPS[step])
+                lines.append("scores = scores * scale")
             elif step == "mask":
                 if rules or option:
                     lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
             elif option:
                 x = RANKS[option.form][1].format(x=option.name) if step == "bias" else option.name
-                line = re.sub(rf"\b{step}\b", x, STEPS[step])
+                line = self._step(step, x)
                 lines.append(f"if {option.name} is not None:\n    {line}")
-        theirs, back = b.options.get("scale"), SCALES[b.how["scale"]]
-        if theirs:
+        theirs, back = b.options.get("scale"), text_of("scale", b.how["scale"])
+        if theirs and b.how["given_scale"] == LAW["given_scale"]:
             lines += self._give(theirs.name, "1.0")
-            back = "1.0"
+            back = "1"
         back = re.sub(r"\bD\b", "S", back)
-        query = "scores" if back == "1.0" else f"scores / ({back})"
+        query = "scores" if back == "1" else f"scores / ({back})"
         lines.append("eye = xp.zeros_like(scores[..., :1, :]) + xp.eye(S, dtype=scores.dtype)")
         return [*lines, f"query, key = {query}, eye"]

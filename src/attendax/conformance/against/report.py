@@ -68,7 +68,7 @@ class Report(NamedTuple):
         if not self.explained or self.checked is None:
             lines.append(f"Not explained{' by that' if self.differences else ''}: {self.why}")
         elif self.equal:
-            lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases.")
+            lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases: {self.checked.varied}.")
         else:
             said = f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases under this adapter"
             around = (
@@ -104,7 +104,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report 
         ...     return scores / scores.sum(-1, keepdims=True) @ value
         >>> import numpy as np
         >>> print(diff(one, other).differences[0])
-        scale where none is given: A multiplies by 1/sqrt(D); B multiplies by 1
+        scale where none is given: A multiplies by 1/√D; B multiplies by 1
     """
     homes = [x.removeprefix(FOLDER) for x in (a, b) if isinstance(x, str) and x.startswith(FOLDER)]
     if len(homes) == 2:

@@ -1,8 +1,9 @@
 """The last lines of an adapter: from the results of one function to those of another."""
 
+import re
 from typing import NamedTuple
 
-from .forms import EMPTY, HEADS, LSE, REFUSED, UNCLEAR, Form, Option
+from .forms import EMPTY, LSE, REFUSED, UNCLEAR, Form, Option, text_of
 from .ways import BACK, FIRST, GIVEN, INTO, LSE_LAYOUTS, OUT_OF
 
 NO_MAXIMUM = "without the maximum"
@@ -52,7 +53,7 @@ class Results(NamedTuple):
         value = "value"
         if INTO[self.b.layout] != "{x}" and not self.b.pack and not self.looped:  # it was given to B
             value = f"({OUT_OF[self.b.layout].format(x='value')})"
-        value += "" if self.whole else f"[:, {HEADS[self.a.how['heads']]}]"
+        value += "" if self.whole else f"[:, {key_heads(self.a)}]"
         return f"out = xp.where({some}, out, {value}.mean(-2)[..., None, :])"
 
     def _narrowed(self) -> list[str]:
@@ -76,6 +77,11 @@ class Results(NamedTuple):
         natural = {"base e": "{x}", "base 2": f"{{x}} * {LN_2}", NO_MAXIMUM: "({x} + largest)"}[b.how["lse"]]
         x = LSE[a.how["lse"]].format(x=natural.format(x=other.format(x="lse")))
         return [*lines, f"lse = {one.format(x=x if one == '{x}' else f'({x})')}"]
+
+
+def key_heads(form: Form) -> str:
+    """The key head of each query head."""
+    return re.sub(r"\bn\b", "xp.arange(N)", text_of("heads", form.how["heads"])).replace("np.", "xp.")
 
 
 def cast(form: Form, x: str, dtype: str) -> str:

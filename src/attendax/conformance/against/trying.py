@@ -2,19 +2,22 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..conventions import TABLE
+from ..diagnoses import solving
 from ..worker.errors import Failed
 from . import forms, ways
 from .asking import Probe, alike, arrays, ask
-from .forms import Form
+from .forms import LAW, Form
 from .remote import Function
 from .ways import HEADS, NAMES
 
 GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
+OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # at which a scale is another
 PACKS = ("qkv 2", "qkv 3", "qkv 1", "qkv 0")
 
 
@@ -73,14 +76,33 @@ class Trying:
         required = [name for name in self.fn.required if name not in HEADS]
         heads = next((name for name in self.fn.names if name in HEADS), "")
         for sizes in (GENERAL, SQUARE):
-            probe = Probe(arrays(sizes), {})
-            for layout in self.layouts(len(required), heads, sizes):
+            probe, other = (Probe(arrays(x), {}) for x in (sizes, OTHERS[sizes]))
+            layouts = [dataclasses.replace(x, first=first) for x in self.layouts(len(required), heads, sizes)]
+            for layout in layouts:
                 always = ["", *forms.CAUSAL]
-                layout = dataclasses.replace(layout, first=first)
-                hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, forms.SCALES)]
-                if found := self.settle(hows, [probe]):
+                probes = [probe, other] if self._answers(layout, other) else [probe]
+                hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
+                if found := self.settle(hows, probes):
                     return (found, sizes) if self.takes(found, probe) else (Form(path=self.fn.path), ())
+            for layout in layouts:  # of another scale
+                form = layout.but(scale=self._solved(layout, sizes) or LAW["scale"])
+                if form != layout and self._agrees(form, probe) and self.takes(form, probe):
+                    return form, sizes
         return Form(path=self.fn.path), ()
+
+    def _solved(self, form: Form, sizes: tuple[int, ...]) -> str:
+        """The scale of a function of that form, as a product of powers of the sizes; empty where it is none."""
+
+        def measure(given: Mapping[str, int], _: float | None) -> float | None:
+            query, key, value = (0 * x for x in arrays(tuple(given[axis] for axis in "BNTSDV")))
+            query[:], key[..., 0, :], value[..., 0, :] = 2 / given["D"], 1, 1
+            try:
+                found = ask(self._called, form, Probe((query, key, value), {}))[0]
+            except Failed:
+                return None
+            return solving.scale_of_first(found, given["S"]) if found.shape == (*query.shape[:3], given["V"]) else None
+
+        return solving.solved(measure, dict(zip("BNTSDV", sizes, strict=True)))
 
     def takes(self, form: Form, probe: Probe) -> bool:
         """Whether that is its layout: not if it lacks axes and the function takes whole arrays, to another result."""

@@ -2,17 +2,11 @@
 
 import re
 
-from .forms import (
-    HEADS,
-    REFUSED,
-    SOFTMAX,
-    UNCLEAR,
-    Form,
-)  # fmt: skip
+from .forms import REFUSED, SOFTMAX, UNCLEAR, Form
 from .keywords import Keywords
 from .keywords import NoAdapter as NoAdapter
 from .remote import IMPORTS, import_line
-from .results import Results, cast
+from .results import Results, cast, key_heads
 from .ways import ARRAYS, INTO, OUT_OF
 
 
@@ -31,7 +25,7 @@ class _Adapter(Keywords):
     def text(self) -> str:
         """The whole of it."""
         arrays = self._arrays()
-        repeated = [f"heads = {HEADS[self.a.how['heads']]}", "key, value = key[:, heads], value[:, heads]"]
+        repeated = [f"heads = {key_heads(self.a)}", "key, value = key[:, heads], value[:, heads]"]
         options = repeated if self.repeats or (self.own_scores and self.a.grouped) else []
         options = options + (self._scores() if self.own_scores else self._options())
         maybe = any("options[" in line for line in options)

@@ -4,10 +4,10 @@ backward. And which keys a key length hides.
 
 import numpy as np
 
+from .. import formula
 from ..cases.case import SIZES, Leaves
 from ..judge.comparing import compare
 from ..judge.trial import Trial
-from .by_hand import lse_of, steps, weights
 from .by_running import is_called_once, rerun, with_case
 from .hypothesis import GRADIENT, heads_of, lengths, loosely
 
@@ -93,8 +93,8 @@ def _right(trial: Trial) -> np.ndarray | None:
         return None
     if -(-lengths(trial.inputs)[not backward] // trial.inputs.arrays["value"].shape[-1]) > MOST_CALLS:
         return None
-    s = steps(trial.inputs)
-    return weights(s.scores, lse_of(s.scores, sinks=s.sinks)) if s.scores.size else None
+    found = formula.weights(trial.inputs)
+    return found if found.size else None
 
 
 def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from ..cases.case import FORWARD, SIZES, Case
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Cause, Harm, Outcome
-from .hypothesis import GRADIENT, ON_TOP
+from .hypothesis import GRADIENT
 
 OF_GRADIENTS = r"gradient|grad |^dS|^delta|cotangent|derivative|race|not contiguous"  # in names that need no such word
 BACKWARD = "in the backward, "
@@ -140,11 +140,10 @@ def _all_options_of(name: str) -> set[str]:
     return options_of(case) - {"scale"} if case else set()
 
 
-def rank(cause: Cause) -> tuple[int, bool, bool, bool, bool, int]:
-    """By harm; of the same harm what has the plainest call, then what is explained, and what comes on top of it."""
-    unexplained, on_top = not cause.tried, cause.name.startswith(ON_TOP)
+def rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:
+    """By harm; of the same harm what has the plainest call, then what is explained."""
     vague = bool(re.match(VAGUE, cause.name))
-    return ORDER.index(cause.harm), not _is_plainest(cause), unexplained, vague, on_top, -len(cause.cases)
+    return ORDER.index(cause.harm), not _is_plainest(cause), not cause.tried, vague, -len(cause.cases)
 
 
 def joined(causes: Iterable[Cause]) -> list[Cause]:

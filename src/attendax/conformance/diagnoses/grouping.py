@@ -1,19 +1,18 @@
 """From faults to causes: known ones first, then hypotheses that explain the most, then what looks the same."""
 
 import collections
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..adapters.implementation import Implementation, Known, explains
-from ..cases.case import FORWARD, GRADIENT, HELD, SIZES, Case
+from ..cases.case import FORWARD, GRADIENT, HELD, Case
 from ..cases.how import How
 from ..judge.judging import find
 from ..judge.trial import Trial
 from ..judge.verdicts import AGAIN, CHANGES, WROTE, ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
-from . import by_numbers, by_running, of_formulas, of_inputs, of_packs, of_pairs
+from . import by_numbers, by_running
 from .causes import (
     LARGE,
     ORDER,
@@ -29,10 +28,9 @@ from .causes import (
     take,
     with_followers,
 )
-from .hypothesis import Hypothesis
+from .explaining import Greens, question_of, reasons
 from .unexplained import alike, crashes, described, seen
 
-HYPOTHESES = [h for module in (of_pairs, of_inputs, of_formulas, of_packs) for h in module.HYPOTHESES]
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:2]
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
@@ -50,17 +48,9 @@ def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how:
     trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
     causes += _of_calls(left, trials, implementation, how)
     stand, beside = _small(left, trials)
-    found = _explained(left, stand, _Passing(implementation, outcomes, how))
-    while found:
-        name, remedy, names = max(found, key=lambda entry: len(entry[2]))
-        if not names:
-            break
+    for hypothesis, names in reasons(stand, Greens(implementation, outcomes, how)):
         taken = take(left, names.union(*(beside[one] for one in names if one in beside)))
-        causes.append(cause_of(name, taken, len(names), remedy))
-        found = [(n, r, names_ - names) for n, r, names_ in found]
-    for name, remedy, names in _explained(left, stand, None, _on_top(causes)):
-        if taken := take(left, names):
-            causes.append(cause_of(name, taken, len(taken), remedy))
+        causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
     causes += seen(left, trials, outcomes)
     causes += crashes(left)
     causes += alike(left)
@@ -81,7 +71,7 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
     found, follow = [], collections.defaultdict(list)
     asked: dict[Any, str] = {}
     for outcome in sorted(failures, key=lambda o: size_of(o.case) > LARGE and size_of(o.case)):
-        first = asked.setdefault((_question(outcome.case), outcome.verdict), outcome.case.name)
+        first = asked.setdefault((question_of(outcome.case), outcome.verdict), outcome.case.name)
         if size_of(outcome.case) <= LARGE or first == outcome.case.name or not _has_numbers(outcome):
             found.append(outcome)
         else:
@@ -171,7 +161,7 @@ def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[s
     groups = collections.defaultdict(list)
     for outcome in left:
         if outcome.case.name in trials:
-            groups[_question(outcome.case)].append(outcome.case.name)
+            groups[question_of(outcome.case)].append(outcome.case.name)
     stand: dict[str, Trial] = {}
     follow = {}
     for names in groups.values():
@@ -180,61 +170,6 @@ def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[s
         stand |= small or {first: by_running.smaller(trials[first])}
         follow[first] = set(names) - small.keys()
     return stand, follow
-
-
-def _question(case: Case) -> tuple[Any, ...]:
-    return case.judge, case.direction, case.dtype, frozenset(options_of(case))
-
-
-class _Passing:
-    """The cases in which all is right: a reason that holds there would have made them wrong."""
-
-    def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
-        self.implementation, self.how = implementation, how
-        self.trials: dict[str, Trial] = {}
-        self.cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
-        self.cases = [case for case in self.cases if math.prod((SIZES | case.sizes).values()) <= 64 * SMALL]
-
-    def refutes(self, hypothesis: Hypothesis, cases: Iterable[Case]) -> list[Case]:
-        """Those plainer than one of some cases that the reason would have made wrong."""
-        plainer = [one for one in self.cases if any(_is_plainer(one, case) for case in cases)]
-        return [case for case in plainer if hypothesis.says(self._trial(case)) is False]
-
-    def _trial(self, case: Case) -> Trial:
-        if case.name not in self.trials:
-            trial = Trial(self.implementation, case, self.how)
-            trial.got = trial.expected()
-            self.trials[case.name] = trial
-        return self.trials[case.name]
-
-
-def _on_top(causes: Sequence[Cause | None]) -> list[Hypothesis]:
-    """What else may be wrong, on top of the reason that explains the most."""
-    first = max((cause for cause in causes if cause), key=lambda cause: cause.tried, default=None)
-    found = next((h for h in HYPOTHESES if first and h.change and h.name == first.name), None)
-    return [h.after(found) for h in HYPOTHESES if h is not found] if found else []
-
-
-def _explained(
-    left: Iterable[Outcome],
-    trials: Mapping[str, Trial],
-    passing: _Passing | None,
-    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
-) -> list[tuple[str, str, set[str]]]:
-    """For each hypothesis, the cases in which it gives what was got: first it is tried on one of each question."""
-    mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
-    first = {_question(trial.case): name for name, trial in reversed(mine.items())}.values()
-    found = []
-    for hypothesis in hypotheses:
-        said = {name: hypothesis.says(mine[name]) for name in first}
-        if any(said.values()):
-            said |= {name: hypothesis.says(mine[name]) for name in mine.keys() - said.keys()}
-            names = {name for name, given in said.items() if given}
-            refuting = [mine[name].case for name, given in said.items() if given is False]
-            refuting += passing.refutes(hypothesis, [mine[name].case for name in names]) if passing else []
-            names = {n for n in names if not any(_is_plainer(case, mine[n].case) for case in refuting)}
-            found.append((hypothesis.name, hypothesis.remedy, names))
-    return found
 
 
 def _is_plainer(case: Case, other: Case) -> bool:

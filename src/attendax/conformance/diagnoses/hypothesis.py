@@ -1,86 +1,155 @@
 """What a hypothesis is: a reason for wrong numbers, and what would be right if it were true."""
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import formula
 from ..cases.case import Inputs, Leaves
-from ..judge import right
+from ..conventions import ASKS, BACKWARD, DECLARED, IGNORED, TABLE
+from ..form import LAW, Form
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 
-Change = Callable[[Inputs], Inputs | None]
-KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 LOOSE = {"float64": 1e-9, "float32": 2e-5, "float16": 2e-2, "bfloat16": 6e-2}
 COARSE = {"tf32": "float16", "bf16": "bfloat16"}  # dtypes of so many bits
-ON_TOP = "on top of it, "  # of the reason that explains the most
 FORWARD, GRADIENT = ("forward", "eager"), ("gradient", "gradient of a loss", "gradient under checkpoint")
+EMPTYING = ("causal", "offset", "window", "key_lengths", "segments", "mask", "pairs")  # may leave a row without a key
+NO_SENSE = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, NotImplementedError)  # of such a call
 
 
 class Hypothesis(NamedTuple):
-    """A reason, in words, and a function of a trial that gives what the mistaken function would give, or None."""
+    """A reason, in words, and what a function gives that has it.
+
+    Attributes:
+        name: the words.
+        remedy: what declares or repairs it.
+        values: of the axes of ``conventions``, by which the function computes.
+        gives: of what is no convention: what the function gives for a trial, or None.
+    """
 
     name: str
-    gives: Callable[[Trial], Leaves | None]
     remedy: str = ""
-    change: Change | None = None  # where it is other inputs
-    filled: bool = True  # whether rows that it leaves without any key may get the mean of the values
-    saved: Callable[[Trial], Leaves | None] | None = None  # the same in a backward whose forward is right
-
-    def after(self, first: "Hypothesis") -> "Hypothesis":
-        """The same where another reason, of other inputs, holds as well."""
-        mine, other = self.change, first.change
-        if other is None:
-            return self
-        flags = (first.remedy, self.remedy)
-        remedy = self.remedy if mine else " ".join(flags) if all(flag.startswith("--") for flag in flags) else ""
-
-        def formula(trial: Trial) -> Leaves | None:
-            changed = other(trial.inputs)
-            return None if changed is None else self.gives(trial.at(changed))
-
-        def both(inputs: Inputs) -> Inputs | None:
-            changed = mine(inputs) if mine else None
-            return None if changed is None else other(changed) or changed
-
-        if mine:
-            return self._replace(gives=of_inputs(both), remedy=remedy, change=both, filled=False, saved=None)
-        return Hypothesis(f"{ON_TOP}{self.name}", formula, remedy)
+    values: tuple[tuple[str, str], ...] = ()
+    gives: Callable[[Trial], Leaves | None] | None = None
 
     def says(self, trial: Trial) -> bool | None:
         """Whether the mistaken function gives what was got, of as many leaves as it can tell; None if it is right."""
-        try:
-            with np.errstate(all="ignore"):
-                said = [_is_given(trial, wanted) for wanted in self._gives_all(trial) if wanted]
-        except (ValueError, IndexError, KeyError, TypeError, ArithmeticError):  # it makes no sense of such a call
-            return None
+        said = []
+        for predict in self._predictions(trial):
+            try:
+                with np.errstate(all="ignore"):
+                    wanted = predict()
+                    said.append(_is_given(trial, wanted, self.truth(trial)) if wanted else None)
+            except NO_SENSE:
+                continue
         return max((given for given in said if given is not None), default=None)
 
-    def _gives_all(self, trial: Trial) -> Iterator[Leaves | None]:
-        """What it gives; where nothing is left to see, also by those who write a low number and get the mean.
+    def truth(self, trial: Trial) -> Leaves:
+        """What is right: by what is declared, as far as a form tells it."""
+        declared = declared_of(trial)
+        if self.gives or declared.value("empty") == LAW.value("empty"):
+            return trial.expected()
+        return formula.leaves(trial.inputs, trial.case.direction, declared)
 
-        But for a convention that can be declared: then these rows are left to be told.
+    def _predictions(self, trial: Trial) -> Iterator[Callable[[], Leaves | None]]:
+        """What it gives; in a backward also what it gives where the forward is right, and has saved lse and delta.
+
+        A row that is left without any key by it may get the mean of the values or NaN: not where its value can be
+        declared, so that these rows are left to be told.
         """
-        if self.saved and trial.case.direction.partition(",")[0] in GRADIENT and "constants" not in trial.inputs.extra:
-            yield self.saved(trial)
-        wanted = self.gives(trial)
-        changed = self.change(trial.inputs) if self.change else None
-        if changed is not None and any(np.isnan(x).any() for x in (wanted or {}).values()):
-            return  # NaN is like any other NaN
-        yield wanted
-        if not wanted or changed is None or not self.filled:
+        if self.gives:
+            gives = self.gives
+            yield lambda: gives(trial)
             return
-        if (right.empty_rows(changed) & ~right.empty_rows(trial.inputs)).any():
-            yield right.with_mean_of_values(changed, wanted)
+        axes = dict(self.values)
+        if not any(_matters(axis, trial) for axis in axes):
+            return
+        declared = declared_of(trial)
+        form = declared.but(**axes)
+        if form == declared:
+            return
+        backward = trial.case.direction.partition(",")[0] in GRADIENT and "constants" not in trial.inputs.extra
+        if backward and not axes.keys() <= set(BACKWARD):
+            yield lambda: _leaves(trial, form, declared)
+        yield lambda: _leaves(trial, form)
+        if axes.keys() & set(EMPTYING) and "empty" not in axes and not self.remedy:
+            for empty in (DECLARED["mean"], DECLARED["nan"]):
+                yield lambda empty=empty: _filled(trial, form, empty, declared)  # type: ignore[misc]
+
+    def is_ignored(self, trial: Trial) -> bool:
+        """Whether all is as if an option were not given: the judge says so."""
+        form = declared_of(trial).but(**dict(self.values))
+        return IGNORED in dict(self.values).values() and bool(_is_given(trial, _leaves(trial, form), trial.expected()))
+
+    @property
+    def axes(self) -> set[str]:
+        """The axes of its values."""
+        return {axis for axis, _ in self.values}
+
+    def after(self, first: "Hypothesis") -> "Hypothesis":
+        """The same where another reason holds as well."""
+        return first.beside(self)._replace(name=self.name)
+
+    def beside(self, other: "Hypothesis") -> "Hypothesis":
+        """Two reasons at once."""
+        flags = [flag for flag in (self.remedy, other.remedy) if flag]
+        remedy = "".join(flags) if len(flags) < 2 else " ".join(flags) if all(x[:2] == "--" for x in flags) else ""
+        return Hypothesis(f"{self.name}; {other.name}", remedy, (*self.values, *other.values))
 
 
-def _is_given(trial: Trial, wanted: Leaves) -> bool | None:
+def _matters(axis: str, trial: Trial) -> bool:
+    """Whether an axis may make a difference there."""
+    inputs = trial.inputs
+    if axis in BACKWARD and "cotangent" not in inputs.extra:
+        return False
+    asks = ASKS.get(axis, ())
+    return not asks or any(x in inputs.arrays or formula.is_given(inputs.options.get(x)) for x in asks)
+
+
+def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
+    found = formula.leaves(trial.inputs, trial.case.direction, form, saved)
+    if (
+        form.value("empty") != LAW.value("empty") and "lse" in found and "lse" in trial.got
+    ):  # nobody says what it is there
+        got = trial.got["lse"]
+        if got.shape == found["lse"].shape:
+            found["lse"] = np.where(found["lse"] == -np.inf, got, found["lse"])
+    return {} if all(np.isnan(x).all() for x in found.values()) else found
+
+
+def _filled(trial: Trial, form: Form, empty: str, declared: Form) -> Leaves:
+    """What it gives where rows that it leaves without any key get something."""
+    seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (form, declared))
+    return _leaves(trial, form.but(empty=empty)) if (before & ~seen).any() else {}
+
+
+def declared_of(trial: Trial) -> Form:
+    """The form that a function is declared to have."""
+    made, options = trial.implementation, trial.inputs.options
+    causal = "start" if options.get("offset") is not None else made.causal
+    return LAW.but(causal=DECLARED[causal], empty=DECLARED[made.empty_rows])
+
+
+def of_table(numbers: Mapping[str, tuple[str, ...]] | None = None) -> list[Hypothesis]:
+    """A hypothesis for each value of each axis, and for the ``numbers`` that were solved for."""
+    found = []
+    for axis, values in TABLE.items():
+        for value in (*values, *(numbers or {}).get(axis, ())):
+            line = LAW.but(**{axis: value}).line(axis)
+            if line.words:
+                found.append(Hypothesis(line.words, line.flag, ((axis, value),)))
+    return found
+
+
+def _is_given(trial: Trial, wanted: Leaves, truth: Leaves) -> bool | None:
     """Of gradients, each may be right or as it is wanted: one program of a backward may be mistaken, another not."""
     got = {leaf: x for leaf, x in trial.got.items() if leaf in wanted}
     if got.keys() != wanted.keys():
         return None
-    truth, loose = trial.expected(), loosely(trial, wanted)
+    loose = loosely(trial, wanted)
     told = [leaf for leaf in wanted if leaf in truth and wanted[leaf].shape == truth[leaf].shape]
     if told and all(np.allclose(wanted[leaf], truth[leaf], rtol=1e-3, atol=1e-6, equal_nan=True) for leaf in told):
         return None  # it would be right
@@ -103,36 +172,20 @@ def multiplied(trial: Trial) -> str:
 
 def loosely(trial: Trial, wanted: Leaves) -> dict[str, Tolerance]:
     """A few times what rounding explains: what tells reasons apart is far larger."""
-    dtype = multiplied(trial)
-    allowed = trial.tolerances(wanted, effort=0 if dtype == "float32" else -1)  # large logits are rounded coarsely
-    return {leaf: Tolerance(max(LOOSE[dtype], 2 * t.allowed)) for leaf, t in allowed.items()}
+    dtype, kept = multiplied(trial), _loose.setdefault(trial, {})
+    if not wanted.keys() <= kept.keys():
+        allowed = trial.tolerances(wanted, effort=0 if dtype == "float32" else -1)  # large logits are rounded coarsely
+        kept |= {leaf: Tolerance(max(LOOSE[dtype], 2 * t.allowed)) for leaf, t in allowed.items()}
+    return {leaf: kept[leaf] for leaf in wanted}
+
+
+_loose: weakref.WeakKeyDictionary[Trial, dict[str, Tolerance]] = weakref.WeakKeyDictionary()
 
 
 def is_right(trial: Trial, got: Leaves) -> bool:
     """Whether numbers are right, but for rounding."""
     wanted = trial.expected()
     return wanted.keys() <= got.keys() and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
-
-
-def of_inputs(change: Change) -> Callable[[Trial], Leaves | None]:
-    """What is right for other inputs."""
-
-    def gives(trial: Trial) -> Leaves | None:
-        inputs = change(trial.inputs)
-        return None if inputs is None else trial.expected(inputs)
-
-    return gives
-
-
-def other(name: str, change: Callable[[Any, Inputs], Any]) -> Change:
-    """Another value of an option, or other numbers of an array."""
-
-    def changed(inputs: Inputs) -> Inputs | None:
-        given = inputs.arrays if name in inputs.arrays else inputs.options
-        x = None if given.get(name) is None else change(given[name], inputs)
-        return None if x is None else with_(inputs, **{name: x})
-
-    return changed
 
 
 def with_(inputs: Inputs, **values: Any) -> Inputs:
@@ -156,9 +209,3 @@ def heads_of(inputs: Inputs) -> tuple[int, int]:
 def lengths(inputs: Inputs) -> tuple[int, int]:
     """T and S."""
     return inputs.arrays["query"].shape[-2], inputs.arrays["key"].shape[-2]
-
-
-def allowed(inputs: Inputs) -> np.ndarray:
-    """Which pairs may look at each other, in the full shape of the scores."""
-    query, key = inputs.arrays["query"], inputs.arrays["key"]
-    return np.broadcast_to(right.allowed_pairs(inputs), (*query.shape[:-1], key.shape[-2]))

@@ -55,7 +55,7 @@ def _gives(trial: Trial, change: Callable[[Inputs], Inputs]) -> Leaves | None:
 
 
 HYPOTHESES = [
-    Hypothesis(name, functools.partial(_gives, change=change))
+    Hypothesis(name, gives=functools.partial(_gives, change=change))
     for name, change in (
         ("a packed sequence sees the last key of the one before it", _before),
         ("a packed sequence sees the first key of the one behind it", _behind),

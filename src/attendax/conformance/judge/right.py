@@ -59,16 +59,17 @@ def gradient(inputs: Inputs, **conventions: Any) -> Leaves:
 
 def jvp(inputs: Inputs, **conventions: Any) -> Leaves:
     """How the results move along the tangents."""
-    return {f"tangent {name}": x for name, x in _along(inputs, functools.partial(forward, **conventions)).items()}
+    return {f"tangent {name}": x for name, x in along(inputs, functools.partial(forward, **conventions)).items()}
 
 
 def second(inputs: Inputs, **conventions: Any) -> Leaves:
     """How the gradients move along the tangents: the Hessian of Σ cotangent · out times the tangents."""
-    moved = _along(inputs, functools.partial(gradient, **conventions))
+    moved = along(inputs, functools.partial(gradient, **conventions))
     return {name.replace("grad", "second"): x for name, x in moved.items()}
 
 
-def _along(inputs: Inputs, function: Callable[[Inputs], Leaves]) -> Leaves:
+def along(inputs: Inputs, function: Callable[[Inputs], Leaves]) -> Leaves:
+    """How what a function gives moves along the tangents, by finite differences."""
     tangents: Leaves = inputs.extra["tangents"]
     leaves: list[str] = []
 

@@ -1,0 +1,306 @@
+"""Conventions of attention: of each axis the values that are known, each a line of Python. The first is the law.
+
+``formula`` evaluates a line, ``attendax diff`` prints it, and ``attendax check`` says its words: they cannot differ. In
+the lines ``i`` are the positions of queries among the keys (a column), ``j`` those of keys (a row), ``rows`` the
+queries counted from 0, ``n`` the query heads; the sizes have their letters.
+"""
+
+import re
+from typing import NamedTuple
+
+KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
+WHERE_MASKED = "-inf where masked, before the softmax"
+FINITE = "a finite number: they keep a weight where others are lower"
+IGNORED = "ignored"
+ONE_QUERY = "a single query (T = 1) sees all keys"
+
+
+class Line(NamedTuple):
+    """A value of an axis.
+
+    Attributes:
+        text: Python.
+        words: of a function that has it, a sentence.
+        flag: what declares it, or repairs it.
+    """
+
+    text: str
+    words: str = ""
+    flag: str = ""
+
+
+Axis = dict[str, Line]
+
+
+def python(value: str) -> str:
+    """Python for a number as it is written: 1/√(3·D)."""
+    return re.sub(r"√(\w+|\([^)]*\))", r"\1 ** 0.5", value).replace("·", " * ").replace("²", " ** 2")
+
+
+def _scales(*values: str) -> Axis:
+    return {value: Line(python(value), words_of_scale(value)) for value in values}
+
+
+def words_of_scale(name: str) -> str:
+    """A sentence on a scale where none is given."""
+    if name == "1":
+        return "scores are not scaled"
+    if name.startswith("√") or name.isalpha():
+        return f"scores are multiplied by {name}"
+    return f"the scale is {name}" + ("" if any(x.isalpha() for x in name) else ", whatever D is")
+
+
+def _sides(name: str, left: str, right: str) -> Line:
+    return Line(f"(j >= i - left{left}) & (j <= i + right{right})", f"a window counts one key {name}")
+
+
+TABLE: dict[str, Axis] = {
+    # Which pairs are seen, by each option; then by all together.
+    "causal": {
+        "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", "--causal start"),
+        "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", "--causal end"),
+        "aligned to the start, and a single query sees all": Line(
+            "(j <= i) | (T == 1)", f"{ONE_QUERY}: causal is left out there", "--causal decode"
+        ),
+        "without its own key": Line("j < i", "causal leaves out a query's own key (j < i)"),
+        "aligned to the end, without its own key": Line(
+            "j < i + S - T", "causal is aligned to the end of the keys, without a query's own key (j < i + S - T)"
+        ),
+        "aligned to the start, and one key ahead": Line(
+            "j <= i + 1", "causal lets a query see one key ahead (j <= i + 1)"
+        ),
+        "aligned to the end, and one key ahead": Line(
+            "j <= i + S - T + 1",
+            "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)",
+        ),
+        "what comes after": Line(
+            "j >= i", "causal is turned round: a query sees its own key and those after it (j >= i)"
+        ),
+        "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
+        IGNORED: Line("j >= 0", "is_causal is ignored"),
+        **{
+            f"skips the block of {b}": Line(f"j < i // {b} * {b}", "causal skips the block of the diagonal")
+            for b in KEY_BLOCKS[2:]
+        },
+    },
+    "offset": {
+        "as given": Line("offset"),
+        "not added": Line("0 * offset", "the offset of a cache is not added"),
+        "twice": Line("2 * offset", "the offset of a cache is added twice"),
+        "first batch": Line("offset[:1]", "every batch gets the offset of the first"),
+    },
+    "window": {
+        "its own key between": Line("(j >= i - left) & (j <= i + right)"),
+        "one less to the left": _sides("less to the left", " + 1", ""),
+        "one more to the left": _sides("more to the left", " - 1", ""),
+        "one less to the right": _sides("less to the right", "", " - 1"),
+        "one more to the right": _sides("more to the right", "", " + 1"),
+        "one less": _sides("less on both sides", " + 1", " - 1"),
+        "one more": _sides("more on both sides", " - 1", " + 1"),
+        "end": Line(
+            "(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys"
+        ),
+        "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
+        IGNORED: Line("j >= 0", "window is ignored"),
+    },
+    "key_lengths": {
+        "as given": Line("j < lengths"),
+        "too short": Line("j < lengths - 1", "key lengths are off by one, too short"),
+        "too long": Line("j < lengths + 1", "key lengths are off by one, too long"),
+        "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, and no keys"),
+        "first batch": Line("j < lengths[:1]", "every batch gets the key length of the first"),
+        IGNORED: Line("j >= 0", "key_lengths is ignored"),
+    },
+    "segments": {
+        "their own": Line("of_queries[..., :, None] == of_keys[..., None, :]"),
+        "swapped": Line(
+            "of_keys[..., :, None] == of_queries[..., None, :]", "segment ids of queries and keys are swapped"
+        ),
+        "of keys": Line("of_keys[..., :, None] == of_keys[..., None, :]", "queries are given the keys' segment ids"),
+        IGNORED: Line("j >= 0", "query_segment_ids is ignored"),
+    },
+    "mask": {
+        "True attends": Line("mask"),
+        "True drops": Line("~mask", "True in a mask means drop", "--mask-true drop"),
+        "turned": Line("mask.swapaxes(-1, -2)", "the mask is read with queries and keys swapped"),
+        "first batch": Line("mask[:1]", "every batch gets the mask of the first"),
+        "first head": Line("mask[:, :1]", "every head gets the mask of the first"),
+        IGNORED: Line("mask | True", "mask is ignored"),
+        **{
+            f"tiles of {n * b} by {b}": Line(
+                f"by_first_query(mask, {n * b}, {b})", "a block is skipped where the mask hides it from its first query"
+            )
+            for b in KEY_BLOCKS
+            for n in (1, 2)
+        },
+    },
+    "pairs": {
+        "seen": Line("seen"),
+        "swapped": Line(
+            "~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"
+        ),
+        "causal": Line("seen & ((j <= i) | is_causal)", "it is causal, which is not asked"),
+        **{
+            f"{what} {b}": Line(f"seen & ({text.format(b=b)})", words)
+            for what, text, words in (
+                ("whole blocks of", "j < S // {b} * {b}", "keys behind the last whole block are left out"),
+                ("one whole block of", "j < (S // {b} * {b} or S)", "keys behind the last whole block are left out"),
+                ("last block of", "j >= (S - 1) // {b} * {b}", "only the last block of keys counts"),
+            )
+            for b in KEY_BLOCKS
+        },
+    },
+    # Scores.
+    "heads": {
+        "repeat": Line("n // (N // G)"),
+        "tile": Line("n % G", "key heads are tiled (n % G) instead of blocked (n // (N // G))"),
+        "n // G": Line("np.minimum(n // G, G - 1)", "key heads are read at n // G, where n // (N // G) is meant"),
+        "first": Line("0 * n", "every query head reads the first key head"),
+    },
+    "scale": _scales("1/√D", "1", "1/D", "1/√(N·D)", "√D", "1/√V", "1/√N", "1/√T", "1/√S"),
+    "given_scale": {
+        "as given": Line("given"),
+        "times 1/√D": Line("given / D ** 0.5", "a given scale is multiplied by 1/√D"),
+        "squared": Line("given ** 2", "a given scale is applied twice"),
+        "divides": Line("1 / given", "a given scale divides the scores"),
+        IGNORED: Line("1 / D ** 0.5", "scale is ignored"),
+    },
+    "width": {
+        "D": Line("d >= 0"),
+        **{f"{w} of D": Line(f"d < {w}", f"only the first {w} of D count in the scores") for w in (32, 64, 128)},
+        **{
+            f"whole blocks of {b}": Line(f"d < (D // {b} * {b} or D)", "the last part of D is left out of the scores")
+            for b in KEY_BLOCKS[1:6]
+        },
+    },
+    "order": {
+        "scale, softcap, bias, mask": Line("scale softcap bias mask"),
+        "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is applied to the bias, too"),
+        "scale, bias, softcap, mask": Line("scale bias softcap mask", "softcap caps after the bias is added"),
+        "scale, bias, mask, softcap": Line(
+            "scale bias mask softcap", "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED
+        ),
+        "softcap, scale, bias, mask": Line("softcap scale bias mask", "softcap caps before the scale"),
+        "scale, mask, softcap, bias": Line(
+            "scale mask softcap bias", "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED
+        ),
+    },
+    "softcap": {
+        "cap · tanh(s / cap)": Line("cap * np.tanh(s / cap)"),
+        "tanh(s / cap)": Line("np.tanh(s / cap)", "softcap is tanh(s / cap) without · cap"),
+        "s / (1 + |s| / cap)": Line(
+            "s / (1 + abs(s) / cap)", "softcap is s / (1 + |s| / cap), not cap · tanh(s / cap)"
+        ),
+        IGNORED: Line("s", "softcap is ignored"),
+    },
+    "bias": {
+        "added": Line("bias"),
+        "subtracted": Line("-bias", "the bias is subtracted"),
+        "turned": Line("bias.swapaxes(-1, -2)", "the bias is read with queries and keys swapped"),
+        "first batch": Line("bias[:1]", "every batch gets the bias of the first"),
+        "first head": Line("bias[:, :1]", "every head gets the bias of the first"),
+        "scaled": Line("bias * scale", "the scale is applied to the bias, too"),
+        IGNORED: Line("0 * bias", "bias is ignored"),
+    },
+    "fill": {
+        "-inf": Line("np.where(seen, s, -np.inf)"),
+        "0": Line("np.where(seen, s, 0)", "masked scores are 0 instead of minus infinity", WHERE_MASKED),
+        "0 and 1": Line("s + seen", "the mask is added to the scores as 0 and 1", WHERE_MASKED),
+        **{
+            f"-{x}": Line(
+                f"np.where(seen, s, -{x})",
+                f"masked scores are {FINITE if x == 100 else f'-{x} only: they keep a weight'}", WHERE_MASKED,
+            )
+            for x in (1, 10, 100)
+        },
+        **{
+            f"less {x}": Line(
+                f"s - {x} * ~seen",
+                f"masked scores are lowered by {FINITE if x == 100 else f'{x} only: they keep a weight'}", WHERE_MASKED,
+            )
+            for x in (1, 10, 100)
+        },
+    },
+    # Weights and results.
+    "weights": {
+        "softmax": Line("softmax(s)"),
+        "over queries": Line("softmax(s, -2)", "softmax runs over the queries"),
+        "not divided": Line("np.exp(s - top(s))", "the softmax is not divided by its sum"),
+        "masked after": Line("softmax(without('mask')) * seen", "the mask is applied after the softmax"),
+        "bias after": Line("softmax(without('bias')) + bias", "the bias is added after the softmax"),
+    },
+    "empty": {
+        "0": Line("0.0", "a query without any key gets 0", "--empty-rows zero"),
+        "the mean of the values": Line(
+            "v.sum(-2, keepdims=True) / max(S, 1)", "a query without any key gets the mean of the values",
+            "--empty-rows mean",
+        ),
+        "NaN": Line("np.nan", "a query without any key gets NaN", "--empty-rows nan"),
+    },
+    "lse": {
+        "base e": Line("lse"),
+        "base 2": Line("lse / np.log(2)", "lse is in base 2", "--lse-base 2"),
+        "without the maximum": Line(
+            "lse - np.where(np.isfinite(largest), largest, 0)",
+            "lse is of the sum alone: the row's largest score is not added",
+        ),
+    },
+    # The backward.
+    "delta": {
+        "over all keys": Line("x.sum(-1, keepdims=True)"),
+        "left out": Line("0 * x", "dS = P · dP: the row sum of P · dP is not subtracted"),
+        **{
+            f"over blocks of {b}": Line(f"in_blocks(x, {b})", "delta is summed over a block of keys, not over all")
+            for b in KEY_BLOCKS
+        },
+    },
+    "gradient_scale": {
+        "once": Line("scale, scale"),
+        "not": Line("1.0, 1.0", "gradients of queries and keys are not multiplied by the scale"),
+        "twice": Line("scale ** 2, scale ** 2", "gradients of queries and keys are multiplied by the scale twice"),
+        "not of keys": Line("scale, 1.0", "the gradient of the keys is not multiplied by the scale"),
+        "not of queries": Line("1.0, scale", "the gradient of the queries is not multiplied by the scale"),
+        "twice of keys": Line("scale, scale ** 2", "the gradient of the keys is multiplied by the scale twice"),
+        "twice of queries": Line("scale ** 2, scale", "the gradient of the queries is multiplied by the scale twice"),
+    },
+    "slope": {"of the softcap": Line("slope"), "left out": Line("1.0", "the derivative of the softcap is left out")},
+    "through_lse": {"added": Line("x"), "subtracted": Line("-x", "the cotangent of lse has the wrong sign")},
+    "group": {
+        "sum": Line("x.sum(-3)"),
+        **{
+            f"{which} head": Line(
+                f"x[..., {at}, :, :]", f"gradients of keys and values are of the {which} head of a group only"
+            )
+            for which, at in (("first", 0), ("last", -1))
+        },
+    },
+    "of_bias": {
+        "all": Line("ds"),
+        "first batch": Line("ds[:1]", "the gradient of the bias is of the first batch only"),
+    },
+    "gradients": {
+        "their own": Line("keys, values"),
+        "swapped": Line("values, keys", "gradients of keys and of values are swapped"),
+    },
+}  # fmt: skip
+DECLARED = {  # what an adapter or a flag declares, as a value of the axes causal and empty
+    "start": "aligned to the start",
+    "end": "aligned to the end",
+    "decode": "aligned to the start, and a single query sees all",
+    "zero": "0",
+    "mean": "the mean of the values",
+    "nan": "NaN",
+}
+BACKWARD = ("delta", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
+ASKS = {  # the options without which an axis makes no difference, any of them
+    "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "key_lengths": ("key_lengths",),
+    "segments": ("query_segment_ids",), "mask": ("mask",), "given_scale": ("scale",), "order": ("softcap", "bias"),
+    "softcap": ("softcap",), "bias": ("bias",), "lse": ("return_lse",), "slope": ("softcap",),
+    "through_lse": ("return_lse",), "of_bias": ("bias",),
+}  # fmt: skip
+SLOPES = {  # the derivative of each softcap
+    "cap * np.tanh(s / cap)": "1 - np.tanh(s / cap) ** 2",
+    "np.tanh(s / cap)": "(1 - np.tanh(s / cap) ** 2) / cap",
+    "s / (1 + abs(s) / cap)": "(1 + abs(s) / cap) ** -2",
+    "s": "1.0",
+}

@@ -1,0 +1,188 @@
+"""Reasons that are held against every result: what explains some red ones, and is refuted by none, green or red."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..adapters.implementation import Implementation
+from ..cases.case import FORWARD, SIZES, Case
+from ..cases.how import How
+from ..judge.trial import Trial
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Outcome
+from . import of_code, of_packs, solving
+from .by_running import is_called_once, with_case
+from .causes import options_of, pairs_of
+from .hypothesis import Hypothesis, of_table
+
+OTHERS = [*of_code.HYPOTHESES, *of_packs.HYPOTHESES]
+LEVELS = 3  # reasons that come on top of each other
+MOST_PAIRS = 2**20  # of a green case that may refute
+FEW = 2**10  # of a call that is tried with two values at once
+CALLS = 6  # that tell reasons apart
+VARIED: tuple[dict[str, int], ...] = (
+    {"T": 7, "S": 7}, {"T": 5, "S": 12}, {"T": 9, "S": 4}, {"N": 5, "G": 5, "D": 9, "V": 9}, {"T": 1},
+    {"B": 3, "N": 4, "G": 2}, {"T": 40, "S": 40},
+)  # fmt: skip
+
+
+class Reason(NamedTuple):
+    """What explains some cases, by their names."""
+
+    hypothesis: Hypothesis
+    names: set[str]
+
+
+class Greens:
+    """The cases in which all is right: a reason that holds there would have made them wrong."""
+
+    def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
+        self.implementation, self.how = implementation, how
+        self.trials: dict[str, Trial] = {}
+        cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
+        sizes = {case.name: math.prod((SIZES | case.sizes)[axis] for axis in "BNTS") for case in cases}
+        self.cases = sorted((c for c in cases if sizes[c.name] <= MOST_PAIRS), key=lambda c: sizes[c.name])
+
+    def refute(self, hypothesis: Hypothesis, trials: Iterable[Trial]) -> bool:
+        """Whether some case that is asked in the same way would have been wrong."""
+        ways = {way_of(trial.case) for trial in trials}
+        return any(hypothesis.says(self._trial(case)) is False for case in self.cases if way_of(case) in ways)
+
+    def _trial(self, case: Case) -> Trial:
+        if case.name not in self.trials:
+            trial = Trial(self.implementation, case, self.how)
+            trial.got = trial.expected()
+            self.trials[case.name] = trial
+        return self.trials[case.name]
+
+
+def way_of(case: Case) -> tuple[Any, ...]:
+    """In which way the function is called: what is right in one may be wrong in another."""
+    return case.direction, case.dtype, case.leading, tuple(sorted(case.constants))
+
+
+def reasons(trials: Mapping[str, Trial], greens: Greens) -> Iterator[Reason]:
+    """Reasons for red results, each with the cases that it explains.
+
+    First each value of each axis; then what comes on top of the first that was found; then two values at once.
+    """
+    left = dict(trials)
+    if not left:
+        return
+    table = of_table(_numbers(left.values()))
+    hypotheses: list[Hypothesis] = [*table, *OTHERS]
+    for _ in range(LEVELS):
+        first = None
+        found = list(_of_level(left, hypotheses, greens))
+        if not found and hypotheses[-1] is OTHERS[-1]:
+            found = list(_of_level(left, _two_of(table, left), greens))
+        for reason in found:
+            hypothesis, names = reason
+            told = {name for name in names if not hypothesis.is_ignored(left[name])}
+            if told:
+                yield Reason(hypothesis, told)
+            left = {name: trial for name, trial in left.items() if name not in reason.names}
+            first = first or (hypothesis if hypothesis.values and told else None)
+        if not left or first is None:
+            break
+        hypotheses = [h.after(first) for h in table if h.axes.isdisjoint(first.axes)]
+
+
+def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hypothesis]:
+    """Two values at once that give what the plainest call gave, which one alone does not."""
+    once = [trial for trial in trials.values() if is_called_once(trial) and trial.case.direction == FORWARD]
+    mine = [trial for trial in once if pairs_of(trial) <= FEW]
+    if not mine:
+        return []
+    trial = min(mine, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
+    near = [hypothesis for hypothesis in table if hypothesis.says(trial) is False]
+    both = (one.beside(other) for one, other in itertools.combinations(near, 2) if one.axes.isdisjoint(other.axes))
+    return [hypothesis for hypothesis in both if hypothesis.says(trial)]
+
+
+def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
+    """Numbers that are solved for, where the scale or causal may be wrong."""
+    mine = [t for t in trials if is_called_once(t) and t.case.direction == FORWARD and not t.implementation.recorded]
+    plain = [trial for trial in mine if options_of(trial.case) <= {"scale"}]
+    masked = [trial for trial in mine if trial.case.call == "is_causal=True"]
+    found = solving.scales(min(plain, key=pairs_of)) if plain else {}
+    found |= {"causal": solving.causal(min(masked, key=pairs_of))} if masked else {}
+    return {axis: (value,) for axis, value in found.items() if value}
+
+
+def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
+    """What explains the most comes first; of several that explain the same, what further calls leave."""
+    found = [reason for h in hypotheses if (reason := _explained(h, left, greens))]
+    while found := [reason for reason in found if reason.names]:
+        names = max((reason.names for reason in found), key=len)
+        rivals = [reason for reason in found if reason.names == names]
+        best = _settled([r.hypothesis for r in rivals], [left[name] for name in names])
+        if best is None:
+            found = [reason for reason in found if reason not in rivals]
+            continue
+        yield Reason(best, names)
+        found = [Reason(h, others - names) for h, others in found]
+
+
+def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Greens) -> Reason | None:
+    """The cases in which it gives what was got, unless others refute it.
+
+    It is tried on one of each question first, the plainest before all others: what is refuted there is not asked more.
+    """
+    order = sorted(trials, key=lambda name: (len(options_of(trials[name].case)), pairs_of(trials[name])))
+    first = set({question_of(trials[name].case): name for name in reversed(order)}.values())
+    said: dict[str, bool | None] = {}
+    against: list[Case] = []
+    for name in (*(name for name in order if name in first), *order):
+        if name in first or any(said.values()):
+            case = trials[name].case
+            if name not in said and not any(_speaks(one, case) for one in against):
+                said[name] = hypothesis.says(trials[name])
+                against += [case] * (said[name] is False)
+    names = {name for name, given in said.items() if given}
+    names = {name for name in names if not any(_speaks(case, trials[name].case) for case in against)}
+    by_way: dict[Any, set[str]] = {}
+    for name in names:
+        by_way.setdefault(way_of(trials[name].case), set()).add(name)
+    kept = [some for some in by_way.values() if not greens.refute(hypothesis, [trials[name] for name in some])]
+    return Reason(hypothesis, set().union(*kept)) if kept else None
+
+
+def question_of(case: Case) -> tuple[Any, ...]:
+    """All but its sizes."""
+    return case.judge, case.direction, case.dtype, frozenset(options_of(case))
+
+
+def _speaks(case: Case, other: Case) -> bool:
+    """Whether what is found in a case must hold in another: it is asked in the same way, and for no more."""
+    return way_of(case) == way_of(other) and options_of(case) <= options_of(other)
+
+
+def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None:
+    """The first of some reasons that further calls, at other sizes, do not refute."""
+    once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
+    if not once:
+        return rivals[0]
+    trial = min(once, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
+    calls = 0
+    for sizes in VARIED:
+        if calls == CALLS or not rivals:
+            break
+        other = _made(trial, trial.case._replace(sizes=trial.case.sizes | sizes))
+        if other is None:
+            continue
+        said = [hypothesis.says(other) for hypothesis in rivals]
+        calls += 1
+        rivals = [hypothesis for hypothesis, given in zip(rivals, said, strict=True) if given is not False]
+    return rivals[0] if rivals else None
+
+
+def _made(trial: Trial, case: Case) -> Trial | None:
+    """Another case of the same function, and what it gives there; None where it does not offer that."""
+    implementation = trial.implementation
+    try:
+        lacks = implementation.form.lacking(case) or implementation.lack(case.traits(case.inputs(0, trial.dtype)))
+    except (IndexError, ValueError):
+        return None
+    return None if lacks else with_case(trial, case)

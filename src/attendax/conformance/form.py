@@ -1,0 +1,64 @@
+"""A form: of each axis of ``conventions`` the value that a function has."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from .conventions import TABLE, Line, python, words_of_scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """By which conventions a function computes.
+
+    A value is the name of one in the table; a scale may be any number, as it is written, 1.4852/√D,
+    and causal may reach any number of keys: j <= i + 2.
+
+    Attributes:
+        off: the values that are not those of the law, by axis.
+    """
+
+    off: tuple[tuple[str, str], ...] = ()
+
+    def but(self, **values: str) -> "Form":
+        """The same with other values."""
+        how = dict(self.off) | values
+        return Form(tuple(sorted((axis, x) for axis, x in how.items() if x != law(axis))))
+
+    def value(self, axis: str) -> str:
+        """Its value of an axis."""
+        return dict(self.off).get(axis) or law(axis)
+
+    def line(self, axis: str) -> Line:
+        """The line of its value."""
+        value = self.value(axis)
+        return TABLE[axis].get(value) or Line(python(value), words_of(axis, value))
+
+    def __sub__(self, other: "Form") -> tuple[tuple[str, str, str], ...]:
+        """The axes in which the two differ, with both values."""
+        both = ((axis, self.value(axis), other.value(axis)) for axis in TABLE)
+        return tuple(entry for entry in both if entry[1] != entry[2])
+
+    def said(self, law: "Form") -> str:
+        """The words of the values that are not those of another form, and what declares them."""
+        return ", and ".join(self.line(axis).words for axis, _, _ in self - law)
+
+    def neighbours(self, numbers: Mapping[str, tuple[str, ...]] | None = None) -> Iterator["Form"]:
+        """The forms that differ in one axis; ``numbers`` are more values of some."""
+        for axis, values in TABLE.items():
+            for value in (*values, *(numbers or {}).get(axis, ())):
+                if value != self.value(axis):
+                    yield self.but(**{axis: value})
+
+
+def law(axis: str) -> str:
+    """The value that the law has."""
+    return next(iter(TABLE[axis]))
+
+
+def words_of(axis: str, value: str) -> str:
+    """What is said of a number that was solved for."""
+    said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
+    return words_of_scale(value) if axis == "scale" else said[axis].format(value)
+
+
+LAW = Form()

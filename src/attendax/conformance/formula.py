@@ -1,0 +1,313 @@
+"""The formula of attention by the conventions of a form, in float64: forward, backward, and every direction of them.
+
+Each step is the line that the form has of ``conventions``. By the law it is what ``spec`` computes, and a test holds
+it to that. It keeps whole arrays of scores: it is for inputs that are small.
+"""
+
+import functools
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from .cases.case import Inputs, Leaves
+from .conventions import ASKS, DECLARED, SLOPES
+from .form import LAW, Form
+from .judge import right
+
+MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
+Function = Callable[[Inputs], Leaves]
+LOWEST = -1e300  # of no scores the largest
+
+
+@functools.cache
+def _compiled(text: str) -> CodeType:
+    return compile(text, "a line of conventions", "eval")
+
+
+class Steps:
+    """The steps of one call. Arrays have the axes (B, N, T, D)."""
+
+    def __init__(self, inputs: Inputs, form: Form = LAW) -> None:
+        """Arrays in float64, and the names that the lines know."""
+        self.inputs, self.form = inputs, form
+        arrays = {name: np.asarray(x, np.float64) for name, x in inputs.arrays.items()}
+        sinks = arrays.pop("sinks", None)
+        self.lead = arrays["query"].shape[:-2]
+        q, k, v = (_of_rank_4(arrays[name]) for name in ("query", "key", "value"))
+        (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
+        self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
+        self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
+        self.known |= dict(by_first_query=by_first_query, without=self._without, top=top)
+        self.heads = self.line("heads")
+        self.read = np.arange(G)[:, None] == self.heads  # which query head reads which key head
+        self.width = self.line("width")
+        self.q, self.key_heads, self.value_heads = q * self.width, k, v
+        self.k, self.v = k[:, self.heads], v[:, self.heads]
+        self.known["v"] = self.v
+        self.sinks = np.full((), -np.inf) if sinks is None else sinks[:, None, None]
+        self.scale = self._scale()
+        self.bias = _of_rank_4(arrays["bias"]) if "bias" in arrays else None
+        self.cap = inputs.options.get("softcap")
+        self.seen = self._seen()
+        self.known |= {"scale": self.scale, "cap": self.cap, "seen": self.seen}
+
+    def line(self, axis: str, **more: Any) -> Any:
+        """What the line of the form gives."""
+        return eval(_compiled(self.form.line(axis).text), self.known | more)
+
+    def _scale(self) -> Any:
+        given = self.inputs.options.get("scale")
+        return self.line("scale") if given is None else self.line("given_scale", given=given)
+
+    def _seen(self) -> np.ndarray:
+        options, known = self.inputs.options, self.known
+        begins = 0 if options.get("offset") is None else self.line("offset", offset=_of_batch(options["offset"]))
+        known["i"] = known["rows"] + begins
+        left, right = (np.inf if x is None else x for x in options.get("window") or (None, None))
+        known |= {"left": left, "right": right, "is_causal": bool(options.get("is_causal"))}
+        known["lengths"] = _of_batch(options.get("key_lengths", 0))
+        known |= {x: np.asarray(options.get(name, 0))[..., None, :]
+                  for x, name in (("of_queries", "query_segment_ids"), ("of_keys", "key_segment_ids"))
+                  if options.get(name) is not None}  # fmt: skip
+        known["mask"] = _of_rank_4(options["mask"]) if options.get("mask") is not None else None
+        asked = [axis for axis in MASKING if any(is_given(options.get(name)) for name in ASKS[axis])]
+        seen = np.ones((1, 1, known["T"], known["S"]), bool)
+        for axis in asked:
+            seen = seen & self.line(axis)
+        seen = self.line("pairs", seen=seen, hides=bool(asked))
+        return np.broadcast_to(seen, (*self.q.shape[:3], known["S"]))
+
+    def scores(self, skip: str = "", kept: list[tuple[str, np.ndarray]] | None = None) -> np.ndarray:
+        """The scores after each step in the order of the form; what each step was given is ``kept``."""
+        s = self.q @ self.k.swapaxes(-1, -2)
+        for step in self.line_text("order").split():
+            if step == skip:
+                continue
+            if kept is not None:
+                kept.append((step, s))
+            if step == "scale":
+                s = s * self.scale
+            elif step == "softcap" and self.cap is not None:
+                s = self.line("softcap", s=s)
+            elif step == "bias" and self.bias is not None:
+                s = s + self.line("bias", bias=self.bias)
+            elif step == "mask":
+                s = self.line("fill", s=s)
+        return s
+
+    def line_text(self, axis: str) -> str:
+        """The line itself."""
+        return self.form.line(axis).text
+
+    def _without(self, step: str) -> np.ndarray:
+        """Scores without a step."""
+        return self.scores(step) if step == "mask" else self.line("fill", s=self.scores(step))
+
+    def lse(self, s: np.ndarray) -> np.ndarray:
+        """The log-sum-exp of each row and its sink; the axis stays."""
+        return np.logaddexp(log_sum_exp(s), self.sinks)
+
+    def shares(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The share of each key, and that of the sink: not by lse, to which scores of 1e30 leave no digits."""
+        largest = np.maximum(top(s), self.sinks)
+        largest = np.where(largest == -np.inf, 0, largest)
+        keys, sinks = np.exp(s - largest), np.exp(self.sinks - largest)
+        total = keys.sum(-1, keepdims=True) + sinks
+        total = np.where(total == 0, 1, total)
+        return keys / total, sinks / total
+
+    def weights(self, s: np.ndarray) -> np.ndarray:
+        """What each value is multiplied by."""
+        bias = 0 if self.bias is None else self.bias
+        if self.form.value("weights") == "softmax":
+            return self.shares(s)[0]
+        if np.isfinite(self.sinks).any():
+            raise NotImplementedError("no sinks")
+        return self.line("weights", s=s, bias=bias)
+
+    def out(self) -> Leaves:
+        """The result, and its log-sum-exp where that is asked for."""
+        s = self.scores()
+        lse, empty = self.lse(s), self.empty(s)
+        out = self.weights(s) @ self.v
+        if empty.any():
+            out = np.where(empty, self.line("empty"), out)
+        found = {"out": out.reshape(*self.lead, *out.shape[-2:])}
+        if self.inputs.options.get("return_lse"):
+            told = self.line("lse", lse=lse[..., 0], largest=top(s)[..., 0])
+            found["lse"] = told.reshape(*self.lead, told.shape[-1])
+        return found
+
+    def empty(self, s: np.ndarray) -> np.ndarray:
+        """Which rows see no key, (B, N, T, 1)."""
+        return np.asarray(self.lse(s) == -np.inf)
+
+    def backward(self, saved: "Steps | None" = None) -> Leaves:
+        """The gradients; with lse and delta of other steps, as a backward has those that its forward has saved."""
+        if self.form.value("weights") != "softmax":
+            raise NotImplementedError("no gradient of these weights")
+        kept: list[tuple[str, np.ndarray]] = []
+        s = self.scores(kept=kept)
+        before, extra = saved or self, self.inputs.extra
+        kept_s = s if saved is None else saved.scores()
+        cotangent = np.asarray(extra["cotangent"], np.float64).reshape(*self.q.shape[:3], self.known["V"])
+        of_row, share = before.shares(kept_s)
+        p, dp = of_row if saved is None else _powers(s, before.lse(kept_s)), cotangent @ self.v.swapaxes(-1, -2)
+        of_row = of_row * (cotangent @ before.v.swapaxes(-1, -2))
+        delta = self.line("delta", x=of_row)
+        ds, of_sinks = p * (dp - delta), -share * delta
+        if "lse_cotangent" in extra:
+            dlse = np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
+            ds, of_sinks = (x + self.line("through_lse", x=y * dlse) for x, y in ((ds, p), (of_sinks, share)))
+        found = self._through_the_steps(ds, kept)
+        empty = self.empty(s)
+        if empty.any() and self.form.value("empty") == DECLARED["mean"]:
+            p = np.where(empty, 1 / max(self.known["S"], 1), p)
+        found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent)
+        found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
+        found["sinks"] = of_sinks.sum((0, 2, 3)) if self.sinks.ndim else of_sinks
+        return {f"grad {name}": found[name].reshape(x.shape) for name, x in self.inputs.arrays.items()}
+
+    def _through_the_steps(self, ds: np.ndarray, kept: list[tuple[str, np.ndarray]]) -> Leaves:
+        """The gradients of queries, keys and bias, of that of the scores."""
+        found, scaled = {}, False
+        for step, s in reversed(kept):
+            if step == "mask":
+                ds = ds * _slope_of_mask(self)
+            elif step == "bias" and self.bias is not None:
+                found["bias"] = self._of_bias(ds * self.scale if scaled else ds)
+            elif step == "softcap" and self.cap is not None:
+                slope = eval(_compiled(SLOPES[self.line_text("softcap")]), self.known | {"s": s})
+                ds = ds * self.line("slope", slope=slope)
+            scaled = scaled or step == "scale"
+        of_queries, of_keys = self.line("gradient_scale")
+        found["query"] = of_queries * (ds @ self.k) * self.width
+        found["key"] = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q))
+        return found
+
+    def _of_key_heads(self, x: np.ndarray) -> np.ndarray:
+        """Of each key head, from those of the query heads that read it."""
+        N, G = (self.known[axis] for axis in "NG")
+        if self.form.value("group") != "sum":
+            return self.line("group", x=x.reshape(x.shape[0], G, N // G, *x.shape[2:]))
+        return np.einsum("gn,bnsd->bgsd", self.read.astype(np.float64), x)
+
+    def _of_bias(self, ds: np.ndarray) -> np.ndarray:
+        """The gradient of a bias that the form reads otherwise: each number gets those of all places that read it."""
+        assert self.bias is not None
+        ds = self.line("of_bias", ds=ds)
+        factor = self.line("bias", bias=np.ones_like(self.bias)).flat[0]
+        places = np.arange(self.bias.size, dtype=np.float64).reshape(self.bias.shape)
+        if factor:
+            places = np.rint(self.line("bias", bias=places) / factor)
+        else:  # who ignores it in the scores
+            factor = 1.0
+        read = np.broadcast_to(places.astype(int), ds.shape)
+        return factor * np.bincount(read.ravel(), ds.ravel(), self.bias.size).reshape(self.bias.shape)
+
+
+def _slope_of_mask(steps: Steps) -> np.ndarray:
+    """What of the gradient of the masked scores reaches the scores: 0 where a number is written."""
+    one, zero = (steps.line("fill", s=np.full(steps.seen.shape, x)) for x in (1.0, 0.0))
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(one - zero)
+
+
+def _of_rank_4(x: Any) -> np.ndarray:
+    x = np.asarray(x)
+    if x.ndim > 4:
+        raise NotImplementedError("no rank beyond 4")
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+
+def _of_batch(x: Any) -> np.ndarray:
+    """A number for each batch, beside (B, N, T, S)."""
+    x = np.asarray(x)
+    return x[..., None, None, None] if x.ndim else x
+
+
+def is_given(x: Any) -> bool:
+    """Whether an option asks for something."""
+    return x is not None and x is not False
+
+
+def top(s: np.ndarray, axis: int = -1) -> np.ndarray:
+    """The largest score of each row."""
+    largest: np.ndarray = np.max(s, axis=axis, keepdims=True, initial=-np.inf)
+    return largest
+
+
+def log_sum_exp(s: np.ndarray, axis: int = -1) -> np.ndarray:
+    """-inf where there is nothing."""
+    largest = np.max(s, axis=axis, keepdims=True, initial=LOWEST)
+    total: np.ndarray = largest + np.log(np.exp(s - largest).sum(axis=axis, keepdims=True))
+    return total
+
+
+def softmax(s: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Along an axis; 0 where all are -inf."""
+    largest = top(s, axis)
+    powers = np.exp(s - np.where(largest == -np.inf, 0, largest))
+    total = powers.sum(axis=axis, keepdims=True)
+    shares: np.ndarray = powers / np.where(total == 0, 1, total)
+    return shares
+
+
+def _powers(s: np.ndarray, lse: np.ndarray) -> np.ndarray:
+    powers: np.ndarray = np.exp(s - np.where(lse == -np.inf, 0, lse))
+    return powers
+
+
+def in_blocks(x: np.ndarray, block: int) -> np.ndarray:
+    """The sums of each block of keys, for each of its keys."""
+    each = np.add.reduceat(x, np.arange(0, x.shape[-1], block), axis=-1)
+    return np.repeat(each, block, axis=-1)[..., : x.shape[-1]]
+
+
+def by_first_query(mask: np.ndarray, rows: int, keys: int) -> np.ndarray:
+    """Of a mask, what lies in a block of queries and keys of which the first query sees something."""
+    T, S = mask.shape[-2:]
+    first = mask[..., ::rows, :]
+    counts = np.logical_or.reduceat(first, np.arange(0, S, keys), axis=-1)
+    return mask & counts.repeat(rows, axis=-2)[..., :T, :].repeat(keys, axis=-1)[..., :S]
+
+
+def forward(inputs: Inputs, form: Form = LAW) -> Leaves:
+    """``out``, and ``lse`` where it is asked for."""
+    return Steps(inputs, form).out()
+
+
+def gradient(inputs: Inputs, form: Form = LAW, saved: Form | None = None) -> Leaves:
+    """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse), with lse and delta of ``saved`` where that is given."""
+    return Steps(inputs, form).backward(None if saved is None else Steps(inputs, saved))
+
+
+def leaves(inputs: Inputs, direction: str, form: Form = LAW, saved: Form | None = None) -> Leaves:
+    """What a function of a form gives in a direction; ``saved`` is the form of its forward, where that is another.
+
+    Raises:
+        ValueError, IndexError, KeyError, NotImplementedError: a line makes no sense of such a call.
+    """
+    results = functools.partial(forward, form=form)
+    gradients = functools.partial(gradient, form=form, saved=saved)
+    with np.errstate(all="ignore"):
+        return right.in_context(functools.partial(_directed, direction, results, gradients))(inputs)
+
+
+def _directed(direction: str, results: Function, gradients: Function, inputs: Inputs) -> Leaves:
+    """A direction of a function, from its results and its gradients."""
+    name = direction.partition(",")[0]
+    if name == "jvp":
+        return {f"tangent {leaf}": x for leaf, x in right.along(inputs, results).items()}
+    if name == "second":
+        return {leaf.replace("grad", name): x for leaf, x in right.along(inputs, gradients).items()}
+    function = gradients if "gradient" in name else results
+    return right.mapped(inputs, function) if "mapped" in inputs.extra else function(inputs)
+
+
+def weights(inputs: Inputs, form: Form = LAW) -> np.ndarray:
+    """(B, N, T, S)."""
+    steps = Steps(inputs, form)
+    return steps.weights(steps.scores())

@@ -1,0 +1,154 @@
+"""Conventions as one table: the formula by the law is the specification, and functions made of it are named exactly."""
+
+import functools
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from attendax import conformance
+from attendax.conformance import formula
+from attendax.conformance.cases import CASES
+from attendax.conformance.conventions import BACKWARD, IGNORED, SLOPES, TABLE, python
+from attendax.conformance.diagnoses import solving
+from attendax.conformance.diagnoses.unexplained import LEAK
+from attendax.conformance.form import LAW
+from attendax.conformance.judge import right
+
+check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
+KEPT = ("value", "held", "merged")  # judges of numbers
+SMALL = [
+    case for case in CASES
+    if case.judge in KEPT and "NaN" not in case.name and "inf" not in case.lines and case.leading != "AB"
+    and np.prod([{"B": 2, "N": 3, "T": 5, "S": 7, **case.sizes}[axis] for axis in "BNTS"]) <= 2**18
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_by_the_law_the_formula_is_the_specification(case):
+    inputs = case.inputs(0, "float64")
+    with np.errstate(all="ignore"):
+        wanted = right.BY_DIRECTION[case.direction](inputs)
+    got = formula.leaves(inputs, case.direction)
+    assert wanted.keys() == got.keys()
+    moves = case.direction.startswith(("jvp", "second"))  # differences of numbers that are off by a rounding
+    tree = max((np.abs(x[np.isfinite(x)]).max(initial=0) for x in wanted.values()), default=0)
+    for leaf, x in wanted.items():
+        near = 1e-8 if moves else 1e-12
+        np.testing.assert_allclose(got[leaf], x, rtol=near, atol=near * max(tree, 1e-300), err_msg=leaf)
+
+
+def test_every_line_runs_and_says_something():
+    """Each is evaluated in some case, and gives something else than the law there."""
+    for axis, values in TABLE.items():
+        first, *others = values
+        for value in others:
+            form = LAW.but(**{axis: value})
+            assert form.line(axis).words
+            assert form.value(axis) == value
+            assert form - LAW == ((axis, value, first),)
+            assert form.but(**{axis: first}) == LAW
+        for text in {line.text for line in values.values()} if axis == "softcap" else ():
+            assert text in SLOPES
+
+
+def test_a_number_is_written_as_one_reads_it():
+    assert python("1/√(3·D)") == "1/(3 * D) ** 0.5"
+    for number, powers, words in (
+        (1.0, {"D": -0.5}, "1/√D"), (3**-0.5, {"D": -0.5}, "1/√(3·D)"), (1.4852, {"D": -0.5}, "1.4852/√D"),
+        (1.0, {}, "1"), (0.125, {}, "1/√64"), (1.0, {"N": -0.5, "D": -0.5}, "1/√(N·D)"), (1.0, {"D": 0.5}, "√D"),
+        (1.0, {"D": -1.0}, "1/D"), (1.0, {"given": 2.0}, "given²"), (2.0, {"D": -0.5}, "2/√D"),
+    ):  # fmt: skip
+        assert solving.written(number, powers) == words
+        known = {"N": 3, "D": 4, "given": 0.3}
+        wanted = number * np.prod([known[axis] ** power for axis, power in powers.items()])
+        assert eval(python(words), known) == pytest.approx(wanted, rel=1e-4)
+
+
+# Functions of a form, as the formula has them.
+
+
+def of_form(form, *lacks):
+    """A function of NumPy that computes by a form."""
+
+    def attend(
+        query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
+        key_lengths=None, query_segment_ids=None, key_segment_ids=None, offset=None, return_lse=False,
+    ):  # fmt: skip
+        found = formula.forward(_inputs(locals(), query), form)
+        narrow = [found[leaf].astype(query.dtype) for leaf in ("out", "lse") if leaf in found]
+        return tuple(narrow) if return_lse else narrow[0]
+
+    return attend
+
+
+def _inputs(given, query):
+    arrays = {name: given[name] for name in ("query", "key", "value", "bias") if given[name] is not None}
+    names = ("mask", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids")
+    options = {name: given[name] for name in (*names, "offset", "return_lse") if given[name] is not None}
+    return formula.Inputs(arrays, options, {})
+
+
+FORWARD = [(axis, value) for axis, values in TABLE.items() if axis not in BACKWARD for value in list(values)[1:]]
+SAID_BY_THE_JUDGE = [(axis, value) for axis, value in FORWARD if value == IGNORED]
+
+
+def words(form):
+    """What may be said of a form: values of the same words are one."""
+    return {form.line(axis).words for axis, _, _ in form - LAW}
+
+
+SAYABLE = {line.words for values in TABLE.values() for line in values.values() if line.words}
+
+
+def named(form):
+    report = check(of_form(form), arrays="numpy", level="forward", profile="robust")
+    names = {name for cause in report.causes for name in cause.name.split("; ")}
+    vague = {
+        name
+        for name in names
+        if name.startswith(("the result is ", "lse is wrong", "a legal call with empty arrays")) or name == LEAK
+    }
+    return names - vague, report
+
+
+SHOWN = {  # values that no small case shows, and why
+    "width": "widths beyond 32",
+}
+SINGLE = [(axis, value) for axis, value in FORWARD if axis not in SHOWN]
+QUICK = [
+    ("causal", "aligned to the end, without its own key"), ("causal", "aligned to the start, and one key ahead"),
+    ("causal", "j <= i + 3"), ("scale", "1/√N"), ("scale", "1/√S"), ("scale", "1/D"), ("scale", "1/√64"),
+    ("scale", "1/√(3·D)"), ("scale", "1.4852/√D"), ("empty", "the mean of the values"), ("mask", "first head"),
+    ("mask", "first batch"), ("given_scale", "1.5·given"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("axis", "value"), QUICK, ids=str)
+def test_one_value_is_named(axis, value):
+    form = LAW.but(**{axis: value})
+    said, _ = named(form)
+    assert said == words(form)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("axis", "value"), SINGLE, ids=str)
+def test_every_value_is_named(axis, value):
+    form = LAW.but(**{axis: value})
+    said, report = named(form)
+    if not report.failures:
+        pytest.skip("no case shows it")
+    assert said == words(form)
+
+
+APART = [(a, b) for a, b in itertools.combinations(SINGLE, 2) if a[0] != b[0] and IGNORED not in (a[1], b[1])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_two_values_are_named_or_nothing_false(seed):
+    one, other = random.Random(seed).choice(APART)
+    form = LAW.but(**dict((one, other)))
+    said, _ = named(form)
+    assert said & SAYABLE <= words(form)
