@@ -17,8 +17,8 @@ from .ways import DROPOUT, GROUPED, HEADS, IGNORED, NAMES
 
 PAIRS = ((3, 0), (0, 2), (1, 1), (-1, -1), (-1, 0))
 DECIDED = {
-    "is_causal": ("causal",), "mask": ("masking",), "window": ("window",), "return_lse": ("lse",),
-    "softcap": ("order",), "bias": ("order",),
+    "is_causal": ("causal",), "mask": ("masking", "mask"), "window": ("window",), "return_lse": ("lse",),
+    "softcap": ("order", "softcap"), "bias": ("order", "bias"), "scale": ("given_scale",),
 }  # fmt: skip
 SOME: dict[str, tuple[Any, ...]] = {"window": (0, 1, 2, 3), "scale": (0.25, 2.0), "softcap": (0.5, 3.0)}
 GUESSES = {

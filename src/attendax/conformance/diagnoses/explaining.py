@@ -20,10 +20,11 @@ OTHERS = [*of_code.HYPOTHESES, *of_packs.HYPOTHESES]
 LEVELS = 3  # reasons that come on top of each other
 MOST_PAIRS = 2**20  # of a green case that may refute
 FEW = 2**10  # of a call that is tried with two values at once
+MOST_NAMES = 3  # of reasons that nothing tells apart
 CALLS = 6  # that tell reasons apart
 VARIED: tuple[dict[str, int], ...] = (
     {"T": 7, "S": 7}, {"T": 5, "S": 12}, {"T": 9, "S": 4}, {"N": 5, "G": 5, "D": 9, "V": 9}, {"T": 1},
-    {"B": 3, "N": 4, "G": 2}, {"T": 40, "S": 40},
+    {"B": 3, "N": 6, "G": 2}, {"T": 40, "S": 40},
 )  # fmt: skip
 
 
@@ -160,22 +161,26 @@ def _speaks(case: Case, other: Case) -> bool:
 
 
 def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None:
-    """The first of some reasons that further calls, at other sizes, do not refute."""
+    """What further calls, at other sizes, leave of some reasons that explain the same; None if they refute all.
+
+    Where nothing that the function offers tells some of them apart, each is said.
+    """
     once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
-    if not once:
-        return rivals[0]
-    trial = min(once, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
+    trial = min(once, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)), default=None)
     calls = 0
-    for sizes in VARIED:
+    for sizes in VARIED if trial else ():
+        assert trial is not None
         if calls == CALLS or not rivals:
             break
-        other = _made(trial, trial.case._replace(sizes=trial.case.sizes | sizes))
-        if other is None:
+        if (other := _made(trial, trial.case._replace(sizes=trial.case.sizes | sizes))) is None:
             continue
-        said = [hypothesis.says(other) for hypothesis in rivals]
         calls += 1
-        rivals = [hypothesis for hypothesis, given in zip(rivals, said, strict=True) if given is not False]
-    return rivals[0] if rivals else None
+        rivals = [hypothesis for hypothesis in rivals if hypothesis.says(other) is not False]
+    names = dict.fromkeys(hypothesis.name for hypothesis in rivals)
+    if len(names) in (0, 1) or len(names) > MOST_NAMES:
+        return rivals[0] if len(names) == 1 else None
+    flags = {hypothesis.remedy for hypothesis in rivals}
+    return rivals[0]._replace(name=", or ".join(names), remedy=flags.pop() if len(flags) == 1 else "")
 
 
 def _made(trial: Trial, case: Case) -> Trial | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import formula
 from ..cases.case import Inputs, Leaves
-from ..conventions import ASKS, BACKWARD, DECLARED, IGNORED, TABLE
+from ..conventions import ASKS, BACKWARD, DECLARED, IGNORED, TABLE, python
 from ..form import LAW, Form
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
@@ -137,7 +137,9 @@ def of_table(numbers: Mapping[str, tuple[str, ...]] | None = None) -> list[Hypot
     """A hypothesis for each value of each axis, and for the ``numbers`` that were solved for."""
     found = []
     for axis, values in TABLE.items():
-        for value in (*values, *(numbers or {}).get(axis, ())):
+        known = {line.text.replace(" ", "") for line in values.values()}
+        solved = [x for x in (numbers or {}).get(axis, ()) if python(x).replace(" ", "") not in known]
+        for value in (*values, *solved):
             line = LAW.but(**{axis: value}).line(axis)
             if line.words:
                 found.append(Hypothesis(line.words, line.flag, ((axis, value),)))
