@@ -46,7 +46,7 @@ def wider(q, k, v, window=None):
 
 def sides(q, k, v, window_size=(-1, -1)):
     i, j = np.indices((q.shape[-2], k.shape[-2]))
-    left, right = (x if x >= 0 else 99 for x in window_size)
+    left, right = (x if x >= 0 else 999 for x in window_size)
     return masked(q, k, v, (j >= i - left) & (j <= i + right))
 
 
@@ -113,8 +113,8 @@ def here(a, b):
 
 
 SLIPS = [
-    (causal, causal_ignored, "is_causal True"), (masked, first_head, "mask ["), (window, wider, "window 0"),
-    (sides, left_twice, "window (3, 0)"), (sides, one_less, "window 1"), (biased, bias_taken_away, "bias [["),
+    (causal, causal_ignored, "is_causal True"), (window, wider, "window 0"),
+    (sides, left_twice, "window (3, 0)"), (sides, one_less, "window 1"),
     (repeated, values_tiled, "N=4, G=2"), (masked, first_value, "mask [[False"),
     (logged, log_of_more, "return_lse True"),
     (sharpened, sharpened_twice, "sharpness 0.25"),
@@ -132,6 +132,16 @@ def test_an_option_of_both_sets_them_apart(a, b, shown):
     assert ": A gives " in text
     assert "alone has" not in text
     assert here(a, a).equal
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"), [(masked, first_head, "has first head: mask[:, :1]"), (biased, bias_taken_away, "-bias")]
+)
+def test_what_is_read_otherwise_is_named(a, b, said):
+    """A mask of which the first head alone is read, and a bias that is subtracted."""
+    found = here(a, b)
+    assert found.explained, found.text()
+    assert said in found.text()
 
 
 def test_windows_of_two_sides_by_a_mask():

@@ -9,6 +9,7 @@ import pytest
 
 from attendax import conformance
 from attendax.conformance import formula
+from attendax.conformance.against import diff
 from attendax.conformance.cases import CASES
 from attendax.conformance.conventions import BACKWARD, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.diagnoses import solving
@@ -131,6 +132,52 @@ def test_one_value_is_named(axis, value):
     form = LAW.but(**{axis: value})
     said, _ = named(form)
     assert said == words(form)
+
+
+# Functions that are one line off, in both commands.
+
+
+def one_line_off(rule="j <= i", scale="D**-0.5"):
+    def attention(query, key, value, *, mask=None, is_causal=False, bias=None):
+        (N, T, D), S, V = query.shape[-3:], key.shape[-2], value.shape[-1]
+        known = {"N": N, "T": T, "D": D, "S": S, "V": V, "i": np.arange(T)[:, None], "j": np.arange(S)}
+        scores = query @ key.swapaxes(-1, -2) * np.float32(eval(scale, known)) + (0 if bias is None else bias)
+        seen = np.ones((1, 1, T, S), bool) if mask is None else mask
+        seen = seen & eval(rule, known) if is_causal else seen
+        scores = np.where(seen, scores, -np.inf)
+        largest = scores.max(-1, keepdims=True)
+        powers = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+        total = powers.sum(-1, keepdims=True)
+        return powers / np.where(total == 0, 1, total) @ value
+
+    return attention
+
+
+ONE_LINE_OFF = {  # what check says, and what diff says of it beside the right one
+    "j <= i + 1": ("causal lets a query see one key ahead (j <= i + 1)", "and one key ahead: j <= i + 1"),
+    "j < i + S - T": (
+        "causal is aligned to the end of the keys, without a query's own key (j < i + S - T)",
+        "aligned to the end, without its own key: j < i + S - T",
+    ),
+    "j <= i + S - T": ("causal is aligned to the end of the keys", "aligned to the end: j <= i + S - T"),
+    "N**-0.5": ("the scale is 1/√N", "1/√N"),
+    "S**-0.5": ("the scale is 1/√S", "1/√S"),
+    "64**-0.5": ("the scale is 1/√64, whatever D is", "1/√64"),
+    "1 / D": ("the scale is 1/D", "1/D"),
+    "(3 * D) ** -0.5": ("the scale is 1/√(3·D)", "1/√(3·D)"),
+    "1.4852 * D**-0.5": ("the scale is 1.4852/√D", "1.4852/√D"),
+}
+
+
+@pytest.mark.parametrize("line", ONE_LINE_OFF)
+def test_both_commands_name_the_line(line):
+    fn = one_line_off(**{"rule" if line.startswith("j") else "scale": line})
+    by_check, by_diff = ONE_LINE_OFF[line]
+    report = check(fn, arrays="numpy", level="forward")
+    assert [cause.name for cause in report.causes] == [by_check]
+    found = diff(one_line_off(), fn)
+    assert str(found.differences[0]).endswith(by_diff), found.text()
+    assert found.explained, found.text()
 
 
 @pytest.mark.slow

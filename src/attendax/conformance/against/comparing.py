@@ -27,7 +27,7 @@ WORDS = {
     "empty": "a query without any key",
     "lse": "log-sum-exp",
     "scale given": "scale as given",
-    **{axis: f"{axis.replace('_', ' ')}, as it is read" for axis in READ},
+    **{f"{axis} read": f"{axis.replace('_', ' ')}, as it is read" for axis in READ},
     "dropout": "dropout",
     "softmax": "softmax of bfloat16 arrays",
     "out": "dtype of the result for bfloat16 arrays",
@@ -41,7 +41,10 @@ CAUSAL_OR_NOT = {True: "is causal", False: "is not causal"}
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
-OF_NUMBERS = (*READ, "scale", "always", "causal", "window", "order", "masking", "heads", "empty", "lse")  # told if seen
+OF_NUMBERS = (  # told if seen
+    *(f"{axis} read" for axis in READ), "scale", "always", "causal", "window", "order", "masking", "heads", "empty",
+    "lse",
+)  # fmt: skip
 
 
 class Difference(NamedTuple):
@@ -102,7 +105,7 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
     for axis, key in READ.items():
         if key in both and differ(axis):
             shown = _of_many(key) if key in ("mask", "bias") else asking(key)
-            yield axis, lambda x, axis=axis: _read(x, axis), shown  # type: ignore[misc]
+            yield f"{axis} read", lambda x, axis=axis: _read(x, axis), shown  # type: ignore[misc]
     if steps(one, other) != steps(other, one):
         named = [x for x in VALUES if x in ("softcap", "bias", "scale", "mask") and x in both]
         named += [] if "mask" in both else rules[:1]

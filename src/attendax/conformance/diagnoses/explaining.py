@@ -20,6 +20,7 @@ OTHERS = [*of_code.HYPOTHESES, *of_packs.HYPOTHESES]
 LEVELS = 3  # reasons that come on top of each other
 MOST_PAIRS = 2**20  # of a green case that may refute
 FEW = 2**10  # of a call that is tried with two values at once
+LOW = "query, key = (-200 * abs(query)).astype(dtype), abs(key)"  # what is written where masked is above these scores
 MOST_NAMES = 3  # of reasons that nothing tells apart
 CALLS = 6  # that tell reasons apart
 VARIED: tuple[dict[str, int], ...] = (
@@ -140,7 +141,7 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
             case = trials[name].case
             if name not in said and not any(_speaks(one, case) for one in against):
                 said[name] = hypothesis.says(trials[name])
-                against += [case] * (said[name] is False)
+                against += [case] * (said[name] is False and case.judge == "value")  # of one call
     names = {name for name, given in said.items() if given}
     names = {name for name in names if not any(_speaks(case, trials[name].case) for case in against)}
     by_way: dict[Any, set[str]] = {}
@@ -166,21 +167,25 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     Where nothing that the function offers tells some of them apart, each is said.
     """
     once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
-    trial = min(once, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)), default=None)
-    calls = 0
-    for sizes in VARIED if trial else ():
-        assert trial is not None
-        if calls == CALLS or not rivals:
-            break
-        if (other := _made(trial, trial.case._replace(sizes=trial.case.sizes | sizes))) is None:
-            continue
-        calls += 1
-        rivals = [hypothesis for hypothesis in rivals if hypothesis.says(other) is not False]
+    once.sort(key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
+    made = (_made(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
+    for other in itertools.islice(filter(None, made), CALLS):
+        rivals = _left_by(other, rivals)
+    for trial in once[:MOST_NAMES]:
+        low = _made(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW}")) if len(rivals) > 1 else None
+        rivals = (_left_by(low, rivals) if low else []) or rivals
     names = dict.fromkeys(hypothesis.name for hypothesis in rivals)
     if len(names) in (0, 1) or len(names) > MOST_NAMES:
         return rivals[0] if len(names) == 1 else None
     flags = {hypothesis.remedy for hypothesis in rivals}
     return rivals[0]._replace(name=", or ".join(names), remedy=flags.pop() if len(flags) == 1 else "")
+
+
+def _left_by(trial: Trial, rivals: list[Hypothesis]) -> list[Hypothesis]:
+    """Those that give what was got, where some do; else those for which that is right."""
+    said = [hypothesis.says(trial) for hypothesis in rivals]
+    best = True if any(said) else None
+    return [hypothesis for hypothesis, given in zip(rivals, said, strict=True) if given is best]
 
 
 def _made(trial: Trial, case: Case) -> Trial | None:
