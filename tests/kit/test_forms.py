@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+import right_attention
 from attendax import conformance
 from attendax.conformance import formula
 from attendax.conformance.against import diff
@@ -16,6 +17,7 @@ from attendax.conformance.diagnoses import solving
 from attendax.conformance.diagnoses.unexplained import LEAK
 from attendax.conformance.form import LAW
 from attendax.conformance.judge import right
+from attendax.conformance.report.outcomes import Harm
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)
 KEPT = ("value", "held", "merged")  # judges of numbers
@@ -151,6 +153,19 @@ def one_line_off(rule="j <= i", scale="D**-0.5"):
         return powers / np.where(total == 0, 1, total) @ value
 
     return attention
+
+
+def test_a_scale_that_one_gradient_lacks():
+    def backward(grad_output, query, key, value, **options):
+        found = list(right_attention.backward(grad_output, query, key, value, **options))
+        given = options.get("scale")
+        found[1] = found[1] / np.float32(query.shape[-1] ** -0.5 if given is None else given)
+        return found
+
+    only = ["gradient: plain", "gradient: one", "gradient: width", "gradient: grouped"]
+    report = check(right_attention.attend, backward=backward, arrays="numpy", level="backward", only=only)
+    words = "the gradient of the keys is not multiplied by the scale"
+    assert [(cause.name, cause.harm) for cause in report.causes] == [(words, Harm.GRADIENTS)]
 
 
 ONE_LINE_OFF = {  # what check says, and what diff says of it beside the right one

@@ -121,5 +121,7 @@ def causal(trial: Trial) -> str:
         reach.append(int(ahead[0]))
     if reach[1] - reach[0] not in (0, MORE_KEYS[1]):
         return ""
-    begin = "j <= i + S - T" if reach[1] > reach[0] else "j <= i"
-    return begin + f" {'-' if reach[0] < 0 else '+'} {abs(reach[0])}" * bool(reach[0])
+    end = "i + S - T" if reach[1] > reach[0] else "i"
+    if reach[0] in (0, -1):
+        return f"j {'<' if reach[0] else '<='} {end}"
+    return f"j <= {end} {'-' if reach[0] < 0 else '+'} {abs(reach[0])}"
