@@ -58,11 +58,12 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "worker": {"protocol", "adapters", "cases", "frameworks"},  # knows neither what is right nor a verdict
     "judge": {"worker", "adapters", "cases", "differences"},
     "report": {"judge", "adapters", "cases", "frameworks"},
-    "diagnoses": {"report", "judge", "worker", "adapters", "cases"},
+    "conventions": {"judge", "cases"},
+    "diagnoses": {"conventions", "report", "judge", "worker", "adapters", "cases"},
     "repeating": {"report", "judge", "cases"},
     "checking": {"repeating", "diagnoses", "report", "judge", "worker", "adapters", "cases"},
     "models": {"protocol", "report", "judge", "worker", "adapters", "cases"},
-    "against": {"protocol", "worker", "adapters", "frameworks", "cases"},
+    "against": {"command", "conventions", "protocol", "worker", "adapters", "frameworks", "cases"},
     "command": {"protocol", "checking", "repeating", "models", "report", "judge", "worker", "adapters", "cases"},
     "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }

@@ -9,13 +9,12 @@ import pytest
 
 import right_attention
 from attendax import conformance
-from attendax.conformance import formula
 from attendax.conformance.against import diff
 from attendax.conformance.cases import CASES
-from attendax.conformance.conventions import BACKWARD, IGNORED, SLOPES, TABLE, python
-from attendax.conformance.diagnoses import solving
+from attendax.conformance.conventions import formula, solving
+from attendax.conformance.conventions.form import LAW
+from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.diagnoses.unexplained import LEAK
-from attendax.conformance.form import LAW
 from attendax.conformance.judge import right
 from attendax.conformance.report.outcomes import Harm
 
@@ -162,7 +161,7 @@ def test_a_scale_that_one_gradient_lacks():
         found[1] = found[1] / np.float32(query.shape[-1] ** -0.5 if given is None else given)
         return found
 
-    only = ["gradient: plain", "gradient: one", "gradient: width", "gradient: grouped"]
+    only = ["gradient: plain", "gradient: one", "gradient: grouped"]
     report = check(right_attention.attend, backward=backward, arrays="numpy", level="backward", only=only)
     words = "the gradient of the keys is not multiplied by the scale"
     assert [(cause.name, cause.harm) for cause in report.causes] == [(words, Harm.GRADIENTS)]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..cases.case import Inputs
-from ..conventions import IGNORED, TABLE
-from ..form import LAW as BY_LAW
-from ..formula import Steps
+from ..conventions.form import LAW as BY_LAW
+from ..conventions.formula import Steps
+from ..conventions.table import IGNORED, TABLE
 
 AXES = ("scale", "given_scale", "heads", "causal", "order", "softcap", "bias", "mask", "empty", "lse")  # of the table
 HEADS, ORDERS, EMPTY = (tuple(TABLE[axis]) for axis in ("heads", "order", "empty"))
@@ -143,7 +143,7 @@ def attention(
     given = Inputs({name: x for name, x in arrays.items() if x is not None}, options | {"return_lse": return_lse}, {})
     with np.errstate(all="ignore"):
         steps = Steps(given, form)
-        if how["softmax"] == SOFTMAX[0]:
+        if how["softmax"] not in SOFTMAX[1:]:
             return tuple(steps.out().values())
         scores = steps.scores()
         narrow = how["softmax"] == SOFTMAX[2]

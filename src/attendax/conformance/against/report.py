@@ -68,7 +68,8 @@ class Report(NamedTuple):
         if not self.explained or self.checked is None:
             lines.append(f"Not explained{' by that' if self.differences else ''}: {self.why}")
         elif self.equal:
-            lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases: {self.checked.varied}.")
+            varied = f": {self.checked.varied}" if self.checked.varied else ""
+            lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases{varied}.")
         else:
             said = f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases under this adapter"
             around = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conventions import TABLE
-from ..diagnoses import solving
+from ..conventions import solving
+from ..conventions.table import TABLE
 from ..worker.errors import Failed
 from . import forms, ways
 from .asking import Probe, alike, arrays, ask

@@ -4,8 +4,8 @@ backward. And which keys a key length hides.
 
 import numpy as np
 
-from .. import formula
 from ..cases.case import SIZES, Leaves
+from ..conventions import formula
 from ..judge.comparing import compare
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case

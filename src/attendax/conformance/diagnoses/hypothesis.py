@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import formula
 from ..cases.case import Inputs, Leaves
-from ..conventions import ASKS, BACKWARD, DECLARED, IGNORED, TABLE, python
-from ..form import LAW, Form
+from ..conventions import formula
+from ..conventions.form import LAW, Form
+from ..conventions.table import ASKS, BACKWARD, DECLARED, IGNORED, TABLE, python
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import formula
 from ..cases.case import Inputs, Leaves
-from ..conventions import KEY_BLOCKS
+from ..conventions import formula
+from ..conventions.table import KEY_BLOCKS
 from ..judge.trial import Trial
 from .hypothesis import FORWARD, Hypothesis, lengths, with_
 

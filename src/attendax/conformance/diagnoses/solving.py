@@ -1,13 +1,13 @@
-"""Numbers that are solved for: the scale of a function, from calls whose result tells it."""
+"""Numbers that are solved for, from calls whose result tells them: a scale, and how far causal reaches."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..cases import CASES
 from ..cases.case import SIZES
 from ..cases.square import plain_of
+from ..conventions.solving import Measure, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import with_case
 
@@ -16,9 +16,6 @@ value = 0 * value; value[..., 0, :] = 1"""  # the first score is twice the scale
 EQUAL = """query = 0 * query; value = np.broadcast_to(np.arange(S)[:, None], value.shape).astype(dtype)"""
 MANY, MORE_KEYS = 9, (0, 5)
 GIVEN = 0.3
-NEAR = 2e-3  # of an exponent, and of a number as a share of it
-AXES = ("N", "T", "S", "D", "V")
-Measure = Callable[[Mapping[str, int], float | None], float | None]
 
 
 def measured(trial: Trial) -> Measure:
@@ -34,66 +31,6 @@ def measured(trial: Trial) -> Measure:
         return None if other is None else scale_of_first(other.got["out"], (SIZES | case.sizes)["S"])
 
     return measure
-
-
-def scale_of_first(out: np.ndarray, S: int) -> float | None:
-    """The scale, by the share of the first of S keys."""
-    share = np.asarray(out, np.float64)[..., -1, :]
-    if not share.size or np.ptp(share) > 1e-5 or not 0 < share.flat[0] < 1 or S < 2:
-        return None
-    return math.log(share.flat[0] * (S - 1) / (1 - share.flat[0])) / 2
-
-
-def solved(measure: Measure, sizes: Mapping[str, int], given: float | None = None) -> str:
-    """The scale as a product of powers of the sizes and a number, 1.4852/√D; empty where it is none."""
-    first = measure(sizes, given)
-    if not first or first < 0:
-        return ""
-    powers = {}
-    for axis in AXES:
-        more = {axis: 2 * sizes[axis]} | ({"G": 2 * sizes["G"]} if axis == "N" and "G" in sizes else {})
-        found = measure({**sizes, **more}, given)
-        if found is None and axis == "D":  # of as many values
-            found = measure({**sizes, **more, "V": 2 * sizes["D"]}, given)
-        powers[axis] = 0.0 if not found or found < 0 else math.log2(found / first)
-    if given is not None:
-        found = measure(sizes, 2 * given)
-        powers["given"] = 0.0 if not found or found < 0 else math.log2(found / first)
-    rounded = {axis: round(2 * power) / 2 for axis, power in powers.items()}
-    if any(abs(power - rounded[axis]) > NEAR for axis, power in powers.items()):
-        return ""
-    known = {**sizes, "given": given or 1.0}
-    return written(first / math.prod(known[axis] ** power for axis, power in rounded.items()), rounded)
-
-
-def written(number: float, powers: Mapping[str, float]) -> str:
-    """A product as one writes it."""
-    up, roots_up = _parts({axis: power for axis, power in powers.items() if power > 0})
-    down, roots_down = _parts({axis: -power for axis, power in powers.items() if power < 0})
-    if abs(number - 1) > NEAR:
-        square = number**-2
-        root = round(square)
-        short = abs(number * 20 - round(number * 20)) < NEAR and (down or up or roots_up or roots_down)
-        if root > 1 and abs(square - root) < NEAR * root and not short:
-            roots_down = [str(root), *roots_down]
-        else:
-            up = [f"{number:.5g}", *up]
-    over, under = ([*parts, *_root(roots)] for parts, roots in ((up, roots_up), (down, roots_down)))
-    if not under:
-        return "·".join(over) or "1"
-    return f"{'·'.join(over) or '1'}/{under[0] if len(under) == 1 else '(' + '·'.join(under) + ')'}"
-
-
-def _parts(powers: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Whole powers, and what is under a root."""
-    whole = [
-        axis + {1: "", 2: "²"}.get(int(power), f" ** {int(power)}") for axis, power in powers.items() if power >= 1
-    ]
-    return whole, [axis for axis, power in powers.items() if power % 1]
-
-
-def _root(parts: list[str]) -> list[str]:
-    return [] if not parts else [f"√{parts[0]}"] if len(parts) == 1 else [f"√({'·'.join(parts)})"]
 
 
 def scales(trial: Trial) -> dict[str, str]:

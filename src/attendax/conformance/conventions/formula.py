@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .cases.case import Inputs, Leaves
-from .conventions import ASKS, DECLARED, SLOPES
+from ..cases.case import Inputs, Leaves
+from ..judge import right
 from .form import LAW, Form
-from .judge import right
+from .table import ASKS, DECLARED, SLOPES
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
 Function = Callable[[Inputs], Leaves]

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from .conventions import TABLE, Line, python, words_of_scale
+from .table import TABLE, Line, python, words_of_scale
 
 
 @dataclasses.dataclass(frozen=True)
