@@ -170,7 +170,7 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
     some = [(), *((x,) for x in names), *itertools.combinations(names, 2), tuple(names)]
     B, N, T, S, D, V = sizes
     square = T == S
-    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 1, S, S, D, V), (1, N, LONG, LONG, D, V)]
+    shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, D, V), (1, N, LONG, LONG, D, V)]
     shapes += [] if square else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
         rules = {"is_causal", "window"} & set(asked)
