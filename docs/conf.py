@@ -28,6 +28,7 @@ extensions = [
     "matrix",
     "cases",
     "public_names",
+    "shapes",
     "timings",
     "twins",
 ]

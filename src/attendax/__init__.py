@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import compat as compat
     from . import conformance as conformance
     from . import encoders as encoders
+    from . import learn as learn
     from . import masks as masks
     from . import ops as ops
     from . import params as params
@@ -40,6 +41,7 @@ _MODULES = (
     "compat",
     "conformance",
     "encoders",
+    "learn",
     "masks",
     "ops",
     "params",
@@ -62,6 +64,7 @@ __all__ = [
     "conformance",
     "encoders",
     "explain",
+    "learn",
     "masks",
     "merge",
     "ops",

@@ -1,4 +1,4 @@
-"""The command ``attendax``: ``demo``, ``check`` and its folders, ``diff``, ``embed``, ``search``, ``bench``."""
+"""The command ``attendax``: ``demo``, ``learn``, ``grade``, ``check``, ``diff``, ``embed``, ``search``, ``bench``."""
 
 import argparse
 import importlib
@@ -23,6 +23,10 @@ FOLDERS = {
     "judge": "judge the results that lie in those folders",
     "vectors": "write the cases with what is right, and how far off each number may be",
 }
+LEARNING = {
+    "learn": "learn attention by writing it: the exercises, and skeletons of them in a folder",
+    "grade": "say what is right and wrong in such a folder, with reasons and hints",
+}
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 
 
@@ -40,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Refusal("standard output is closed")
         if args.command == "diff":
             _from_here()
-        if args.command in ("check", "diff", "bench", *FOLDERS):  # folders and processes of theirs have to go first
+        own = {"check", "diff", "bench", *LEARNING, *FOLDERS}
+        if args.command in own:  # folders and processes of theirs have to go first
             exits.raise_instead()
         status = args.run(args)
         sys.stdout.flush()
@@ -118,6 +123,13 @@ def _parser(argv: Sequence[str]) -> _Parser:
 
     demo = commands.add_parser("demo", help="scaled dot-product attention on small numbers, without and with a mask")
     demo.set_defaults(run=_demo)
+
+    for name, about in LEARNING.items():
+        parsed = commands.add_parser(name, help=about, description=about)
+        if name in argv[:1]:
+            from attendax.commands import learn
+
+            learn.add_arguments(parsed, name)
 
     about = "judge an attention function, law by law, gradients included"
     check = commands.add_parser("check", help=about, description=about)

@@ -43,8 +43,12 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "encoders": VALUES | ENGINE | DOOR | {"ops", "spec", "extras", "writing"},
     "conformance": VALUES | {"spec", "extras", "exits", "legible", "writing"},
     "figures": {"checks", "extras"},
-    "": VALUES | ENGINE | DOOR | {"explanation", "spec", "ops", "encoders", "conformance", "compat"},  # attendax itself
-    "commands": {"encoders", "exits", "extras", "figures", "legible", "writing"},
+    "learn": {"spec", "exits", "legible", "writing"},
+    "": VALUES
+    | ENGINE
+    | DOOR
+    | {"explanation", "spec", "ops", "encoders", "conformance", "compat", "learn"},  # attendax itself
+    "commands": {"encoders", "exits", "extras", "figures", "learn", "legible", "spec", "writing"},
     "cli": {"", "commands", "conformance", "exits", "extras", "kernels", "legible", "masks", "spec"},
     "__main__": {"cli", "exits"},
 }

@@ -1,0 +1,130 @@
+"""``attendax learn`` and ``attendax grade``: the path and its skeletons, and what is right and wrong in a folder."""
+
+import argparse
+import importlib.util
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from attendax import spec
+from attendax.exits import FAILED, Refusal
+from attendax.extras import pip_install
+from attendax.learn import Grade, folders
+from attendax.learn.exercises import path
+from attendax.learn.grading import SECONDS
+from attendax.legible import did_you_mean, wrapped
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """The arguments of ``attendax learn`` or ``attendax grade``."""
+    library = parser.add_mutually_exclusive_group()
+    for name, title in (("numpy", "NumPy"), ("jax", "JAX"), ("torch", "PyTorch")):
+        library.add_argument(f"--{name}", dest="arrays", action="store_const", const=name, help=f"in {title}")
+    if command == "learn":
+        parser.add_argument("folder", nargs="?", metavar="DIR", help="write the skeletons there; none: list the path")
+        about = "where attendax.spec has each function, and its derivation"
+        parser.add_argument("--solutions", action="store_true", help=about)
+        parser.set_defaults(run=_learn)
+        return
+    parser.add_argument("folder", metavar="DIR", help="the folder with your functions")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these functions only")
+    parser.add_argument("--hint", type=int, choices=(1, 2, 3), default=1, help="2: more help; 3: the derivation, too")
+    about = f"stop a function after so long; {SECONDS:g} unless given; JAX, which compiles, has three times as long"
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=about)
+    parser.set_defaults(run=_grade)
+
+
+def _learn(args: argparse.Namespace) -> int:
+    if args.solutions:
+        return _solutions()
+    if args.folder is None:
+        return _list(Path())
+    folder = Path(args.folder)
+    written, there = folders.write(folder, args.arrays or folders.library(folder))
+    for name in written:
+        print(f"wrote {folder / name}")
+    for name in there:
+        print(f"kept {folder / name}, which was there")
+    print(f"\nWrite the first, softmax in {folder / 'attention_core.py'}, then: attendax grade {args.folder}")
+    return 0
+
+
+def _list(folder: Path) -> int:
+    """The exercises in order, and how far the folder at hand has come."""
+    begun = folders.has_exercises(folder)
+    states = {grade.name: grade.state for grade in _graded(folder)} if begun else {}
+    file = ""
+    for exercise in path():
+        if exercise.text["file"] != file:
+            file = exercise.text["file"]
+            print(f"{file}.py")
+        state = f"{states[exercise.name]:<8}" if begun else ""
+        print(wrapped(f"  {state}{exercise.name}: {exercise.text['teaches']}", "      "))
+    to_begin = wrapped("To begin: attendax learn DIR writes a folder, attendax grade DIR says what is wrong in it.")
+    print("\n" + (f"{_counted(states.values())}\nWhat is wrong, and why: attendax grade ." if begun else to_begin))
+    return 0
+
+
+def _solutions() -> int:
+    """Where each function is in the specification, and how it is derived."""
+    for exercise in path():
+        owner: Any = getattr(spec, exercise.symbol)
+        found = inspect.unwrap(getattr(owner, exercise.name.partition(".")[2], owner))
+        place = f"{inspect.getsourcefile(found)}:{inspect.getsourcelines(found)[1]}"
+        print(f"{exercise.name}\n  {place}\n")
+        print("\n".join(f"  {line}".rstrip() for line in exercise.derivation.splitlines()), end="\n\n")
+    return 0
+
+
+def _graded(folder: Path, arrays: str | None = None, **options: Any) -> Iterable[Grade]:
+    arrays = arrays or folders.library(folder)
+    if importlib.util.find_spec(arrays) is None:
+        raise Refusal(f"the folder is in {arrays}, which is not installed; run: {pip_install(arrays)}")
+    return folders.graded(folder, arrays, **options)
+
+
+def _grade(args: argparse.Namespace) -> int:
+    folder = Path(args.folder)
+    if not folder.is_dir() or not folders.has_exercises(folder):
+        raise Refusal(f"{args.folder} has no file of the exercises; to begin: attendax learn {args.folder}")
+    known = {name for exercise in path() for name in (exercise.name, exercise.symbol)}
+    if unknown := next((name for name in args.names if name not in known), None):
+        raise Refusal(f"there is no exercise {unknown}{did_you_mean(unknown, known)}")
+    if not args.seconds > 0:
+        raise Refusal(f"--seconds {args.seconds:g}: more than 0")
+    modules = {exercise.name: exercise.text["file"] for exercise in path()}
+    states, unread = {}, set()
+    for grade in _graded(folder, args.arrays, names=args.names, hint=args.hint, seconds=args.seconds):
+        states[grade.name] = grade.state
+        if grade.state == "unread":
+            line = f"unread   {modules[grade.name]}.py: {grade.reason}"
+            if line not in unread:  # one line for a file, not one for each of its functions
+                print(wrapped(line, "         "))
+            unread.add(line)
+            continue
+        _print(grade, states)
+        sys.stdout.flush()
+    print(f"\n{_counted(states.values())}")
+    if any(state == "wrong" for state in states.values()) and args.hint < 3:
+        print(f"More help: --hint {args.hint + 1}")
+    return 0 if all(state == "right" for state in states.values()) else FAILED
+
+
+def _print(grade: Grade, states: dict[str, str]) -> None:
+    print(f"{grade.state:<8} {grade.name}")
+    for line in grade.reason.splitlines():
+        print(wrapped(f"         {line}", "         "))
+    earlier = next((name for name, state in states.items() if state == "wrong" and name != grade.name), None)
+    if grade.state == "wrong" and earlier and not grade.mistakes:
+        print(wrapped(f"         {earlier} is wrong, too; if this calls it, mend that first.", "         "))
+    for line in f"{grade.example}\n{grade.hint}".strip().splitlines():
+        print(f"         {line}".rstrip())
+
+
+def _counted(states: Iterable[str]) -> str:
+    counts = Counter(states)
+    rest = ", ".join(f"{counts[state]} {state}" for state in ("wrong", "not yet", "unread") if counts[state])
+    return f"{counts['right']} of {counts.total()} right" + (f"; {rest}." if rest else ": all of it. Well done.")

@@ -1,0 +1,496 @@
+"""``attendax learn`` and ``attendax grade``: right functions are right, and a wrong one is told its own mistake."""
+
+import ast
+import contextlib
+import inspect
+import itertools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import learner
+from attendax import learn, spec
+from attendax.cli import main
+from attendax.learn import folders
+from attendax.learn.arrays import Arrays
+from attendax.learn.exercises import MODULES, path, texts
+from attendax.learn.grading import RAISING, Failed, examined, grade, mistaken, mistakes, right, same
+from mistakes_in_learning import PLANTED, TWO
+
+ROOT = Path(__file__).parents[1]
+PATH = {exercise.name: exercise for exercise in path()}
+RIGHT = learner.names()
+LIBRARIES = [
+    pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed"))
+    for name in learner.LIBRARIES
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with right files."""
+    for name, text in learner.files().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+class TestRight:
+    @pytest.mark.parametrize("name", PATH)
+    def test_the_specification_is(self, name):
+        exercise = PATH[name]
+        assert examined(exercise, getattr(spec, exercise.symbol), Arrays("numpy")).right
+
+    @pytest.mark.parametrize(
+        "library", [*(x for x in LIBRARIES if "jax" not in x.values), pytest.param("jax", marks=pytest.mark.slow)]
+    )
+    def test_a_learners_whole_path_is(self, library):
+        names, kind = learner.names(library), Arrays(library)
+        with jax.numpy_rank_promotion("allow"):
+            grades = [examined(exercise, names[exercise.symbol], kind) for exercise in PATH.values()]
+        assert [str(each) for each in grades if not each.right] == []
+
+    @pytest.mark.parametrize("name", [name for name in PATH if not PATH[name].random])
+    def test_a_formula_without_mistakes_is_the_specification(self, name):
+        for question in PATH[name].questions:
+            correct = right(PATH[name], question, {})
+            assert same(mistaken(PATH[name], question, {}, ()), correct), question.about
+            assert sum(np.size(value) for value in correct.values()) > 0
+
+
+class TestWrong:
+    @pytest.mark.parametrize(("name", "exercise", "old", "new"), PLANTED, ids=[f"{p[0]}: {p[1]}" for p in PLANTED])
+    def test_a_planted_mistake_is_named(self, name, exercise, old, new):
+        names = learner.names("numpy", old, new)
+        found = examined(PATH[exercise], names[PATH[exercise].symbol], Arrays("numpy"))
+        assert (found.state, found.mistakes) == ("wrong", (name,)), str(found)
+        assert found.reason == texts("mistakes")[name]["says"]
+        assert "smallest input" in found.example
+
+    @pytest.mark.parametrize(("both", "exercise", "edits"), TWO, ids=[str(two[0]) for two in TWO])
+    def test_two_at_once_are_both_named(self, both, exercise, edits):
+        source = "".join(learner.FILES.values())
+        assert all(source.count(old) == 1 for old, _ in edits)
+        text = {name: text for name, text in learner.FILES.items()}
+        for old, new in edits:
+            text = {name: each.replace(old, new) for name, each in text.items()}
+        names = learner.names(files=text)
+        found = examined(PATH[exercise], names[PATH[exercise].symbol], Arrays("numpy"))
+        assert sorted(found.mistakes) == sorted(both), str(found)
+
+    def test_at_least_forty_are_planted_each_with_the_kind_of_its_source(self):
+        assert len({name for name, *_ in PLANTED}) >= 80
+        table = texts("mistakes")
+        for name, row in table.items():
+            assert set(row["on"].split()) <= PATH.keys(), name
+            assert row["says"].endswith((".", "?")), name
+            assert row["seen"], name
+
+    @pytest.mark.parametrize("name", PATH)
+    def test_no_two_mistakes_look_alike(self, name):
+        """Else a reason could be false. Each also shows somewhere."""
+        exercise = PATH[name]
+        asked = [(each, exercise.ask(RIGHT[exercise.symbol], each.inputs)) for each in exercise.questions]
+        table = {}
+        for off in [(), *((each,) for each in mistakes(exercise))]:
+            table[off] = [mistaken(exercise, question, dict(answer), off) for question, answer in asked]
+        for one, other in itertools.combinations(table, 2):
+            assert not all(map(same, table[one], table[other])), (one, other)
+        for off, answers in table.items():
+            shows = any(not isinstance(a, Failed) and not same(a, b) for a, b in zip(answers, table[()], strict=True))
+            assert shows or off == () or off[0] in RAISING, off
+
+    def test_what_no_mistake_gives_has_no_reason_but_facts(self):
+        names = learner.names("numpy", "return dQ, dK, dV\n\ndef additive", "return dQ, dK, dV * 3\n\ndef additive")
+        found = grade(names["scaled_dot_product_attention_backward"])
+        assert found.mistakes == ()
+        assert "Right: grad_Q, grad_K. Wrong: grad_V." in found.reason
+        assert "grad_V is 3 times what is right, here." in found.reason
+        assert found.hint.startswith("Hint: ")
+
+    def test_where_it_is_right_is_said(self):
+        def create_padding_mask(lengths, max_length):
+            return np.arange(max_length) < np.maximum(lengths[:, None], 1)
+
+        found = grade(create_padding_mask)
+        assert found.reason == "It is right with 2 texts; wrong with a text of no token."
+
+    def test_square_arrays_that_hide_a_swap(self):
+        def compute_attention_scores(Q, K, scale=True):
+            s = np.stack([q @ k.T for q, k in zip(Q, K, strict=True)]) if Q.ndim == 3 else Q @ K.T
+            return s.reshape(*Q.shape[:-2], K.shape[-2], Q.shape[-2]) / (Q.shape[-1] ** 0.5 if scale else 1)
+
+        found = grade(compute_attention_scores)
+        assert "right with T = S = 3" in found.reason
+        assert "look for a swapped axis" in found.reason
+
+    @pytest.mark.parametrize(
+        ("new", "words"),
+        [
+            ("pass", "softmax_out is None: is a return missing?"),
+            ("return 'a'", "one str, expected an array"),
+            ("return x @ x.T @ x", "raises ValueError"),
+            ("return np.asarray(x, 'f4') - x.max()", "Other numbers"),
+            ("x -= x.max(axis=axis, keepdims=True); return np.exp(x)", "writes into its input x"),
+        ],
+    )
+    def test_other_ends(self, new, words):
+        names = {"np": np}
+        exec(f"def softmax(x, axis=-1):\n    {new}", names)
+        found = grade(names["softmax"])
+        assert found.state == "wrong"
+        assert words.replace("softmax_out", "weights") in found.reason or words == "Other numbers", found.reason
+
+    def test_narrow_numbers(self):
+        def merge_heads(x):
+            return RIGHT["merge_heads"](x).astype(np.float16)
+
+        assert "merged is float16 of float64 inputs" in grade(merge_heads).reason
+
+    def test_two_results_where_one_is_given(self):
+        def additive_attention(*arrays):
+            return RIGHT["additive_attention"](*arrays)[0]
+
+        assert "it returns one ndarray, expected output, weights" in grade(additive_attention).reason
+
+    @pytest.mark.parametrize("library", LIBRARIES[1:])
+    def test_in_another_library(self, library):
+        old, new = "return p * (dp - inner)", "return p * dp"
+        names = learner.names(library, old, new)
+        with jax.numpy_rank_promotion("allow"):
+            found = grade(names["softmax_backward"], arrays=library)
+        assert found.mistakes == ("row sum forgotten",), str(found)
+
+
+class TestGrade:
+    def test_a_skeleton_is_not_yet(self):
+        names = {"__name__": "mine", "Array": np.ndarray, "np": np}
+        for module in MODULES:
+            text = folders.skeleton(module)
+            exec(
+                re.sub(r"^from (attention_core|multi_head|positional) import .*$", "", text, flags=re.MULTILINE), names
+            )
+        for exercise in PATH.values():
+            found = examined(exercise, names[exercise.symbol], Arrays("numpy"))
+            waits = "It waits for multi_head_attention_forward." if "multi_head_attention_b" in exercise.name else ""
+            assert (found.state, found.reason) == ("not yet", waits), exercise.name
+
+    def test_it_waits_for_what_it_calls(self):
+        def softmax(x, axis=-1):
+            raise NotImplementedError
+
+        def attention_weights(scores, axis=-1):
+            return softmax(scores, axis)
+
+        found = grade(attention_weights)
+        assert found.state == "not yet"
+        assert found.reason.startswith("It waits for ")
+        assert "softmax" in found.reason
+
+    def test_a_backward_needs_its_forward(self):
+        def multi_head_attention_backward(grad_output, cache):
+            return None
+
+        multi_head_attention_backward.__module__ = "nowhere"
+        assert "multi_head_attention_forward" in grade(multi_head_attention_backward).reason
+
+    def test_hints_grow(self):
+        names = learner.names("numpy", "return p * (dp - inner)", "return p * dp * 2")
+        hints = [grade(names["softmax_backward"], hint=level).hint for level in (1, 2, 3)]
+        assert hints[0].startswith("Hint: Raising x_j")
+        assert hints[1].startswith(hints[0])
+        assert "More: It is p_i" in hints[1]
+        assert hints[2].startswith(hints[1])
+        assert "∂pᵢ/∂xⱼ = pᵢ (δᵢⱼ - pⱼ)" in hints[2]
+
+    def test_a_loop_is_stopped_at_its_line(self):
+        def softmax(x, axis=-1):
+            while True:
+                with contextlib.suppress(Exception):
+                    x = x + 1
+
+        begin = time.monotonic()
+        found = grade(softmax, seconds=0.2)
+        assert time.monotonic() - begin < 5
+        assert "did not end within 0.2 seconds" in found.reason
+        assert re.search(r"line \d+ of test_learn.py ran then", found.reason)
+
+    def test_it_is_known_by_its_name(self):
+        assert grade(RIGHT["softmax"], name="attention_weights").right
+        with pytest.raises(ValueError, match="no exercise 'sofmax'; did you mean softmax"):
+            grade(lambda x: x, name="sofmax")
+        with pytest.raises(ValueError, match="arrays got 'numpi'"):
+            grade(RIGHT["softmax"], arrays="numpi")
+        with pytest.raises(ValueError, match="hint got 4"):
+            grade(RIGHT["softmax"], hint=4)
+
+    def test_of_a_class_the_first_part_that_is_not_right(self):
+        names = learner.names("numpy", "dn1 = dq + dk + dv", "dn1 = dq")
+        found = grade(names["TransformerEncoderBlock"])
+        assert (found.name, found.mistakes) == ("TransformerEncoderBlock.backward", ("queries only",))
+        assert grade(RIGHT["TransformerEncoderBlock"]).right
+
+    def test_a_notebook_shows_it(self):
+        found = grade(learner.names("numpy", "return p * (dp - inner)", "return p * dp")["softmax_backward"])
+        shown = ElementTree.fromstring(found._repr_html_())
+        text = "".join(shown.itertext())
+        assert "wrong softmax_backward" in text
+        assert "sum(dp * p)" in text
+        assert repr(found) == str(found)
+
+
+class TestTexts:
+    @pytest.mark.parametrize("name", PATH)
+    def test_the_example_by_hand_is_right(self, name):
+        exercise = PATH[name]
+        text = by_hand(exercise)
+        if name in ("learned_positional_encoding", "stack_encoder_blocks", "ScaledDotProductAttention"):  # in words
+            return
+        given = {}
+        for line in re.findall(r"^ +(\w+ = .*)$", text, re.MULTILINE):
+            *keys, value = line.split(" = ")
+            given |= {key: eval(value, {"log": math.log}) for key in keys}
+        defaults = {"mask": None, "scale": True, "axis": -1, "mask_value": -1e9}
+        arrays = {key: np.array(value) for key, value in given.items() if isinstance(value, list)}
+        floats = {key: array.astype(float) for key, array in arrays.items() if array.dtype == int and key != "lengths"}
+        inputs, wanted = defaults | given | arrays | floats, exercise.questions[-1].inputs
+        found = exercise.ask(getattr(spec, exercise.symbol), {key: inputs[key] for key in wanted})
+        results = [key for key in given if key in found and key not in wanted]
+        assert results
+        for key in results:
+            np.testing.assert_allclose(found[key], given[key], atol=0.0051, err_msg=key)
+
+    def test_every_exercise_has_its_texts(self):
+        assert texts("exercises").keys() == PATH.keys()
+        for name, row in texts("exercises").items():
+            assert all(row[key].strip() for key in ("teaches", "hint", "more")), name
+            assert len(PATH[name].derivation) > 40, name
+
+    @pytest.mark.parametrize("library", learner.LIBRARIES)
+    @pytest.mark.parametrize("module", MODULES)
+    def test_a_skeleton_holds_nothing_of_the_solution(self, module, library):
+        tree = ast.parse(folders.skeleton(module, library))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        assert functions
+        for function in functions:
+            *docstring, last = function.body
+            assert isinstance(last, ast.Raise)
+            assert all(isinstance(node, ast.Expr) for node in docstring)
+        for exercise in PATH.values():
+            if exercise.text["file"] == module:
+                assert any(exercise.symbol == getattr(node, "name", "") for node in tree.body)
+
+    def test_signatures_are_those_of_the_specification(self):
+        names = {"Array": np.ndarray}
+        exec(re.sub(r"^from .*$", "", "\n".join(map(folders.skeleton, MODULES)), flags=re.MULTILINE), names)
+        for exercise in PATH.values():
+            ours = list(inspect.signature(names[exercise.symbol]).parameters)
+            assert ours == list(inspect.signature(getattr(spec, exercise.symbol)).parameters)[: len(ours)]
+
+    def test_the_code_stays_small(self):
+        """Lines that are no text: of the folder and of the commands."""
+        files = [*(ROOT / "src/attendax/learn").glob("*.py"), ROOT / "src/attendax/commands/learn.py"]
+        assert sum(map(lines_of_code, files)) <= 900
+
+
+def by_hand(exercise):
+    text = folders.skeleton(exercise.text["file"])
+    tree = ast.parse(text)
+    owner = next(node for node in tree.body if getattr(node, "name", "") == exercise.symbol)
+    if "." in exercise.name:
+        owner = next(node for node in owner.body if getattr(node, "name", "") == exercise.name.partition(".")[2])
+    _, found, tail = ast.get_docstring(owner).partition("Two tokens by hand:")
+    assert found
+    return tail
+
+
+def lines_of_code(file):
+    """Without blank lines, comments and docstrings."""
+    text = file.read_text("utf-8")
+    said = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            said |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for number, line in lines if number not in said)
+
+
+class TestCommands:
+    def run(self, capsys, *argv):
+        status = main(list(argv))
+        return (status, *capsys.readouterr())
+
+    def test_the_path_is_listed(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        status, out, _ = self.run(capsys, "learn")
+        assert status == 0
+        assert [line.split(":")[0].strip() for line in out.splitlines() if ": " in line and line.startswith("  ")]
+        for name in PATH:
+            assert f"  {name}: " in out
+        assert "attendax learn DIR" in out
+
+    def test_skeletons_are_written_and_nothing_is_lost(self, capsys, tmp_path):
+        (tmp_path / "positional.py").write_text("mine = 1")
+        status, out, _ = self.run(capsys, "learn", str(tmp_path))
+        assert status == 0
+        assert sorted(file.name for file in tmp_path.iterdir()) == sorted(f"{module}.py" for module in MODULES)
+        assert (tmp_path / "positional.py").read_text() == "mine = 1"
+        assert "kept" in out
+        status, out, _ = self.run(capsys, "grade", str(tmp_path), "softmax", "create_causal_mask")
+        assert status == 1
+        assert "not yet  softmax" in out
+        assert "module 'positional' has no attribute 'create_causal_mask'" in " ".join(out.split())
+
+    def test_a_right_folder(self, capsys, folder, monkeypatch):
+        begin = time.monotonic()
+        status, out, _ = self.run(capsys, "grade", str(folder))
+        assert (status, out.splitlines()[-1]) == (0, f"{len(PATH)} of {len(PATH)} right: all of it. Well done.")
+        assert time.monotonic() - begin < len(PATH)
+        assert not (folder / "__pycache__").exists()
+        monkeypatch.chdir(folder)
+        assert "right   softmax: " in self.run(capsys, "learn")[1]
+
+    def test_what_is_wrong_is_said(self, capsys, folder):
+        file = folder / "attention_core.py"
+        file.write_text(file.read_text().replace("return p * (dp - inner)", "return p * dp"))
+        given = ["grade", str(folder), "multi_head_attention_backward"]
+        status, out, _ = self.run(capsys, *given)
+        assert status == 1
+        assert "wrong    multi_head_attention_backward" in out
+        assert "Subtract the sum of dp times p" in " ".join(out.split())
+        assert "dW_Q = Qᵀ dq" not in out
+        assert "dW_Q = Qᵀ dq" in self.run(capsys, *given, "--hint", "2")[1]
+        assert "the columns of dC that the head owns" in self.run(capsys, *given, "--hint", "3")[1]
+
+    def test_a_file_that_does_not_parse_is_one_line(self, capsys, folder):
+        (folder / "positional.py").write_text("def create_causal_mask(:\n")
+        status, out, _ = self.run(capsys, "grade", str(folder), "softmax", "create_causal_mask", "create_padding_mask")
+        assert status == 1
+        assert "right    softmax" in out
+        said = [line for line in out.splitlines() if line.startswith("unread")]
+        assert said == ["unread   positional.py: SyntaxError: invalid syntax (positional.py, line 1)"]
+
+    def test_loops_and_crashes_end_nothing_else(self, capsys, folder):
+        file = folder / "positional.py"
+        text = file.read_text().replace("return x + pe[:T]", "import os; os._exit(7)")
+        file.write_text(text.replace("return 0.02 * normal(max_length, d_model)", "while True: pass"))
+        names = ["add_positional_encoding", "learned_positional_encoding", "create_causal_mask"]
+        status, out, _ = self.run(capsys, "grade", str(folder), *names, "--seconds", "0.5")
+        assert status == 1
+        assert "It ended the process (status 7)" in out
+        said = " ".join(out.split())
+        assert re.search(r"did not end within 0.5 seconds and was stopped: line \d+ of positional.py ran then", said), (
+            said
+        )
+        assert "right    create_causal_mask" in out
+
+    def test_what_a_file_prints_or_asks_disturbs_nothing(self, capfd, folder):
+        file = folder / "positional.py"
+        file.write_text(
+            file.read_text() + "\nprint('hello')\ntry:\n    input()\nexcept EOFError:\n    print('no input')\n"
+        )
+        assert main(["grade", str(folder), "create_causal_mask"]) == 0
+        out, err = capfd.readouterr()
+        assert "hello" not in out
+        assert err.split() == ["hello", "no", "input"]
+
+    @pytest.mark.parametrize("library", LIBRARIES[1:])
+    def test_the_library_is_seen_in_the_files(self, capsys, tmp_path, library):
+        assert self.run(capsys, "learn", str(tmp_path), f"--{library}")[0] == 0
+        assert folders.library(tmp_path) == library
+        (tmp_path / "attention_core.py").write_text(learner.files(library)["attention_core.py"])
+        status, out, _ = self.run(capsys, "grade", str(tmp_path), "softmax", "split_heads")
+        assert (status, out.splitlines()[:2]) == (1, ["right    softmax", "not yet  split_heads"])
+
+    @pytest.mark.parametrize(
+        ("argv", "words"),
+        [
+            (["grade", "."], "has no file of the exercises; to begin: attendax learn ."),
+            (["grade", "FOLDER", "sofmax"], "there is no exercise sofmax; did you mean softmax?"),
+            (["grade", "FOLDER", "--seconds", "0"], "more than 0"),
+            (["learn", "FOLDER/attention_core.py"], "cannot write to"),
+        ],
+    )
+    def test_refusals(self, capsys, folder, tmp_path_factory, monkeypatch, argv, words):
+        monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+        status, _, err = self.run(capsys, *(word.replace("FOLDER", str(folder)) for word in argv))
+        assert status == 2
+        assert words in err
+
+    def test_solutions_are_the_specification(self, capsys):
+        status, out, _ = self.run(capsys, "learn", "--solutions")
+        assert status == 0
+        assert "∂pᵢ/∂xⱼ = pᵢ (δᵢⱼ - pⱼ)" in out
+        places = re.findall(r"^  (\S+\.py):(\d+)$", out, re.MULTILINE)
+        assert len(places) == len(PATH)
+        for (file, number), exercise in zip(places, PATH.values(), strict=True):
+            line = Path(file).read_text("utf-8").splitlines()[int(number) - 1]
+            assert exercise.name.rpartition(".")[2] in line or line.strip() == "@quiet"
+
+    def test_the_console_command_in_a_clean_folder(self, tmp_path):
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+
+        def run(*argv):
+            command = [sys.executable, "-m", "attendax", *argv]
+            return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+        assert run("learn", "mine").returncode == 0
+        (tmp_path / "mine" / "attention_core.py").write_text(
+            "import numpy as np\nfrom attendax.spec import *\nfrom attendax.spec import softmax, softmax_backward\n"
+        )
+        done = run("grade", "mine")
+        assert done.returncode == 1
+        assert f"8 of {len(PATH)} right; {len(PATH) - 8} not yet." in done.stdout, done.stdout + done.stderr
+
+
+class TestPages:
+    PAGE = (ROOT / "docs/learn.md").read_text("utf-8")
+    NOTEBOOK = json.loads((ROOT / "docs/learn-in-class.ipynb").read_text("utf-8"))
+
+    def test_shapes_are_drawn_in_the_colours_of_the_theme(self):
+        pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
+        sys.path.insert(0, str(ROOT / "docs/_site"))
+        try:
+            import shapes
+        finally:
+            sys.path.pop(0)
+        lines = re.findall(r"^```\{shapes\} (.*)$", self.PAGE, re.MULTILINE)
+        assert len(lines) >= 9
+        for line in lines:
+            drawn = ElementTree.fromstring(shapes.drawn(line))
+            styles = {node.get("style") for node in drawn.iter() if node.get("style")}
+            assert all("var(--color-" in style for style in styles)
+
+    def test_numbers_on_the_page(self):
+        assert f"a path of {len(PATH)} exercises" in self.PAGE
+        assert f"a table of {len(texts('mistakes'))} mistakes" in self.PAGE
+
+    def test_the_notebook_shows_what_its_cells_give(self):
+        names, cells = {"__name__": "__main__"}, [c for c in self.NOTEBOOK["cells"] if c["cell_type"] == "code"]
+        assert len(cells) == 5
+        for cell in cells:
+            *before, last = ast.parse("".join(cell["source"])).body
+            exec(compile(ast.Module(before, []), "cell", "exec"), names)
+            if not isinstance(last, ast.Expr):
+                exec(compile(ast.Module([last], []), "cell", "exec"), names)
+                assert cell["outputs"] == []
+                continue
+            value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+            (output,) = cell["outputs"]
+            assert "".join(output["data"]["text/plain"]) == repr(value)
+            assert "".join(output["data"]["text/html"]) == value._repr_html_()
+
+
+def test_it_is_public():
+    assert learn.grade is grade
+    assert dir(learn) == ["Grade", "grade"]
