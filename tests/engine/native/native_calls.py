@@ -39,6 +39,8 @@ SIZES = {
     "one query, few keys": Sizes(1, 2, 2, 1, 96, 16, 16),
     "one query, many keys": Sizes(2, 2, 2, 1, 2500, 64, 64),
     "one query alone": Sizes(1, 1, 1, 1, 4000, 64, 64),
+    "few queries": Sizes(2, 14, 2, 1, 2000, 32, 48),
+    "few tokens": Sizes(1, 2, 1, 3, 300, 16, 16),
 }
 
 

@@ -106,64 +106,93 @@ struct Forward {
   }
 };
 
-// The query of a block that has no other: lanes are keys, then the width of the values. The same operations in the same
-// order as in a panel, so the same bits; but each key and value is read once, as memory has it.
-struct Alone {
+// Few queries that see the same keys, as in decoding: lanes are keys, then the width of the values. The same operations
+// in the same order as in a panel, so the same bits; but each key and value is read once, as memory has it.
+constexpr int kFew = 4;               // rows that go by at once
+constexpr int kMostFew = 2 * kFew;    // with more, a panel has the better use of its lanes
+constexpr int kSums = 2 * kRows / 3;  // vectors of sums that stay in registers: 8 of 32, 4 of 16
+
+struct Few {
   const Problem& p;
-  const Real* query;  // scaled
+  const Real* queries;  // scaled: (rows, width)
+  Real *scores, *out;   // (rows, keys of a tile); (rows, value width)
 
   // Memory bounds this path, and the processor does not foresee the step from keys to values and back.
   INLINE void fetch(const Real* row, int64_t width) const {
     for (int64_t d = 0; d < width; d += 64 / int64_t(sizeof(Real))) __builtin_prefetch(row + d);
   }
 
-  template <int N>
-  INLINE void add_values(const Real* values, int64_t step, const Real* weights, int64_t keys, Real fade, Real* out,
-                         const Real* next, int64_t next_step, int64_t next_width) const {
-    F acc[N] = {};
+  template <int R, int N>
+  INLINE void add_values(const KeysAndValues& from, int64_t v, int64_t keys, const Real* weights, const F (&fade)[R],
+                         Real* to, const Real* next, int64_t next_width) const {
+    F acc[R][N];
+    zero(acc);
     for (int64_t k = 0; k < keys; ++k) {
-      fetch(next + k * next_step, next_width);
-      for (int j = 0; j < N; ++j) acc[j] = fma(weights[k], load(values + k * step + j * W), acc[j]);
+      fetch(next + k * from.key_step, next_width);
+      F x[N];
+      for (int j = 0; j < N; ++j) x[j] = load(from.value + k * from.value_step + v + j * W);
+      for (int r = 0; r < R; ++r)
+        for (int j = 0; j < N; ++j) acc[r][j] = fma(weights[r * kTileKeys + k], x[j], acc[r][j]);
     }
-    for (int j = 0; j < N; ++j) store(out + j * W, fma(fade, load(out + j * W), acc[j]));
+    for (int r = 0; r < R; ++r)
+      for (int j = 0; j < N; ++j) {
+        Real* at = to + r * p.value_width + v + j * W;
+        store(at, fma(fade[r], load(at), acc[r][j]));
+      }
   }
 
-  // Keys [0, keys) of `from`, all of them seen. top, sum and out are those of one row; out has whole vectors.
-  void tile(const KeysAndValues& from, int64_t keys, Real* scores, Real& top, Real& sum, Real* out) const {
-    F highest = all(kLowest);
+  // Keys [0, keys) of `from` for rows [row, row + R): all of them see all.
+  template <int R>
+  NOINLINE void rows(int64_t row, const KeysAndValues& from, int64_t keys, Partial& part) const {
+    const Real* query = queries + row * p.width;
+    Real *weights = scores + row * kTileKeys, *top = part.top + row, *sum = part.sum + row;
+    F highest[R], fade[R];
+    for (int r = 0; r < R; ++r) highest[r] = all(kLowest);
     for (int64_t k = 0; k < keys; k += W) {
-      F total{};
-      const Real* rows[W];
+      F total[R] = {};
+      const Real* lines[W];
       for (int i = 0; i < W; ++i) {
         int64_t key = least(k + i, keys - 1);
-        rows[i] = from.key + key * from.key_step;
-        fetch(from.value + key * from.value_step, p.value_width);
+        lines[i] = from.key + key * from.key_step;
+        fetch(from.value + key * from.value_step, row ? 0 : p.value_width);
       }
       for (int64_t d = 0; d < p.width; d += W) {
         F x[W];
-        for (int i = 0; i < W; ++i) x[i] = load(rows[i] + d);
+        for (int i = 0; i < W; ++i) x[i] = load(lines[i] + d);
         transpose(x);
-        for (int i = 0; i < W; ++i) total = fma(query[d + i], x[i], total);
+        for (int i = 0; i < W; ++i)
+          for (int r = 0; r < R; ++r) total[r] = fma(query[r * p.width + d + i], x[i], total[r]);
       }
-      total = nan_unless_finite(total);
-      highest = larger(total, highest);
-      store(scores + k, total);
+      for (int r = 0; r < R; ++r) {
+        F score = nan_unless_finite(total[r]);
+        highest[r] = larger(score, highest[r]);
+        store(weights + r * kTileKeys + k, score);
+      }
     }
-    Real before = top;
-    for (int j = 0; j < W; ++j) top = highest[j] > top ? highest[j] : top;
-    F fade = faded(all(before), all(top));
-    Real added = 0;
-    for (int64_t k = 0; k < keys; k += W) store(scores + k, exp2_of((load(scores + k) - all(top)) * kLog2e));
-    for (int64_t k = 0; k < keys; ++k) added += scores[k];
-    sum = fma(all(sum), fade, all(added))[0];
+    Real added[R] = {};
+    for (int r = 0; r < R; ++r) {
+      Real before = top[r], *score = weights + r * kTileKeys;
+      for (int j = 0; j < W; ++j) top[r] = highest[r][j] > top[r] ? highest[r][j] : top[r];
+      fade[r] = faded(all(before), all(top[r]));
+      for (int64_t k = 0; k < keys; k += W) store(score + k, exp2_of((load(score + k) - all(top[r])) * kLog2e));
+    }
+    for (int64_t k = 0; k < keys; ++k)
+      for (int r = 0; r < R; ++r) added[r] += weights[r * kTileKeys + k];
+    for (int r = 0; r < R; ++r) sum[r] = fma(all(sum[r]), fade[r], all(added[r]))[0];
+    constexpr int N = R == 1 ? 8 : 2 * kSums / R;
     const Real* next = from.key + keys * from.key_step;
-    int64_t v = 0, width = p.width;
-    for (; v + 8 * W <= p.value_width; v += 8 * W, width = 0)
-      add_values<8>(from.value + v, from.value_step, scores, keys, fade[0], out + v, next, from.key_step, width);
-    for (; v + 4 * W <= p.value_width; v += 4 * W, width = 0)
-      add_values<4>(from.value + v, from.value_step, scores, keys, fade[0], out + v, next, from.key_step, width);
-    for (; v < p.value_width; v += W, width = 0)
-      add_values<1>(from.value + v, from.value_step, scores, keys, fade[0], out + v, next, from.key_step, width);
+    Real* to = out + row * p.value_width;
+    int64_t v = 0, width = row ? 0 : p.width;
+    for (; v + N * W <= p.value_width; v += N * W, width = 0)
+      add_values<R, N>(from, v, keys, weights, fade, to, next, width);
+    for (; v < p.value_width; v += W, width = 0) add_values<R, 1>(from, v, keys, weights, fade, to, next, width);
+  }
+
+  void tile(int64_t count, const KeysAndValues& from, int64_t keys, Partial& part) const {
+    int64_t row = 0;
+    for (; row + kFew <= count; row += kFew) rows<kFew>(row, from, keys, part);
+    for (; row + 2 <= count; row += 2) rows<2>(row, from, keys, part);
+    if (row < count) rows<1>(row, from, keys, part);
   }
 };
 
@@ -219,8 +248,8 @@ struct BlockForward {
   const Problem& p;
   const Block& block;
   int64_t group;
-  bool careful, alone;
-  Real *queries, *scores, *kept, *key_copy, *value_copy, *query_rows, *lone_query, *lone_out;
+  bool careful, few;
+  Real *queries, *scores, *kept, *key_copy, *value_copy, *query_rows, *few_queries, *few_scores, *few_out;
   Allowed* stack;
   Partial part, next;
   Span whole;
@@ -229,7 +258,10 @@ struct BlockForward {
   BlockForward(const Problem& p, const Block& block, int64_t group, bool careful)
       : p(p), block(block), group(group), careful(careful), whole(block.span(0, block.rows)) {
     int64_t D = p.width, V = p.value_width, copied = kTileKeys * (D + V) + kBlockRows * D;
-    arena.start((D * kLd + 2 * kTileKeys * kPanel + copied + 2 * (D + V) + 8 * W) * int64_t(sizeof(Real)) +
+    bool simple = !p.modifiers && !p.bias.data && !p.mask_ops && !p.drops;
+    few = simple && block.rows <= kMostFew && D % W == 0 && V % W == 0 && whole.alike();
+    int64_t of_few = few ? block.rows * (D + V + kTileKeys) : 0;
+    arena.start((D * kLd + 2 * kTileKeys * kPanel + copied + of_few + 8 * W) * int64_t(sizeof(Real)) +
                 2 * Partial::bytes(V) + kMaxMaskDepth * int64_t(sizeof(Allowed)) + 2048);
     queries = arena.take<Real>(D * kLd);
     scores = arena.take<Real>(kTileKeys * kPanel);
@@ -237,13 +269,12 @@ struct BlockForward {
     key_copy = arena.take<Real>(kTileKeys * D);
     value_copy = arena.take<Real>(kTileKeys * V);
     query_rows = arena.take<Real>(kBlockRows * D);
-    lone_query = arena.take<Real>(rounded_up(D, W));
-    lone_out = arena.take<Real>(rounded_up(V, W));
+    few_queries = arena.take<Real>(few ? block.rows * D : 0);
+    few_scores = arena.take<Real>(few ? block.rows * kTileKeys : 0);
+    few_out = arena.take<Real>(few ? block.rows * V : 0);
     stack = arena.take<Allowed>(kMaxMaskDepth);
     part = Partial::take(V);
     next = Partial::take(V);
-    bool simple = !p.modifiers && !p.bias.data && !p.mask_ops && !p.drops;
-    alone = simple && block.rows == 1 && D % W == 0 && V % W == 0;
     load_queries();
   }
 
@@ -264,7 +295,8 @@ struct BlockForward {
       }
     }
     pack_transposed(rows, block.rows, D, Real(p.scale), queries);
-    for (int64_t d = 0; d < D && alone; ++d) lone_query[d] = queries[d * kLd];
+    for (int64_t r = 0; r < block.rows && few; ++r)
+      for (int64_t d = 0; d < D; ++d) few_queries[r * D + d] = queries[d * kLd + r];
   }
 
   // Keys [key, key + keys) of one tile.
@@ -278,8 +310,8 @@ struct BlockForward {
     uint8_t bad[kTileKeys] = {};
     KeysAndValues from = keys_and_values(p, block.batch, group, key, keys, careful, key_copy, value_copy, bad);
     if (careful) note_spoiled(p, block, key, keys, bad, allowed, spoiled);
-    if (alone) {
-      Alone{p, lone_query}.tile(from, keys, scores, to.top[0], to.sum[0], lone_out);
+    if (few) {
+      Few{p, few_queries, few_scores, few_out}.tile(block.rows, from, keys, to);
       return;
     }
     Forward work{p, block, queries, scores, kept};
@@ -295,12 +327,13 @@ struct BlockForward {
   void chunk(int64_t number, Partial& to) {
     int64_t begin = most(number * kChunkKeys, whole.begin), end = least((number + 1) * kChunkKeys, whole.end);
     to.clear(p.value_width, block.padded);
-    memset(lone_out, 0, rounded_up(p.value_width, W) * sizeof(Real));
+    if (few) memset(few_out, 0, block.rows * p.value_width * sizeof(Real));
     for (int64_t at = begin / kTileKeys; begin < end && at * kTileKeys < end; ++at) {
       int64_t key = most(at * kTileKeys, begin);
       tile(key, least((at + 1) * kTileKeys, end) - key, to);
     }
-    for (int64_t v = 0; v < p.value_width && alone; ++v) to.out[v * kLd] = lone_out[v];
+    for (int64_t r = 0; r < block.rows && few; ++r)
+      for (int64_t v = 0; v < p.value_width; ++v) to.out[v * kLd + r] = few_out[r * p.value_width + v];
   }
 
   // The sums over all keys.

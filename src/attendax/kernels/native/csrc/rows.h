@@ -101,6 +101,8 @@ struct Block {
     for (int64_t r = from; r < to; ++r) found.add(first[r], last[r]);
     return found;
   }
+  // Whether all rows see the same keys.
+  bool alike() const { return !end || (begin == all_begin && end == all_end); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
