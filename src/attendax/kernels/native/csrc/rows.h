@@ -56,6 +56,8 @@ struct Span {
     all_begin = most(all_begin, first);
     all_end = least(all_end, last);
   }
+  // Whether all rows see the same keys.
+  bool alike() const { return !end || (begin == all_begin && end == all_end); }
 };
 
 bool is_interval(const MaskOp& op) {
@@ -101,8 +103,6 @@ struct Block {
     for (int64_t r = from; r < to; ++r) found.add(first[r], last[r]);
     return found;
   }
-  // Whether all rows see the same keys.
-  bool alike() const { return !end || (begin == all_begin && end == all_end); }
 };
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 // XLA's foreign function interface for C, as far as the handlers use it: version 0.3, that of jaxlib 0.10.2, declared
-// here so that nothing is needed to build but a compiler. tests/engine/native/test_build.py compares it with the header of the jaxlib
-// that is installed.
+// here so that nothing is needed to build but a compiler. tests/engine/native/test_build.py compares it with the header
+// of the jaxlib that is installed.
 //
 // Why this version: XLA takes a handler whose version lies between 0.1 and its own (tried with that of jaxlib 0.10.2:
 // it takes 0.1 to 0.3, and refuses 0.0 and 0.4). After a handler that it refuses, its CPU backend does not start at
