@@ -1,6 +1,7 @@
 """What is right: the specification in float64, in every direction, and what a declared convention makes of it.
 
-Large inputs are computed in parts, so that memory stays within some 64 MiB beside inputs and results.
+Large inputs are computed by ``quick``, which is held to it, and what that does not take in parts: memory stays within
+some 64 MiB beside inputs and results.
 """
 
 import functools
@@ -14,6 +15,7 @@ from attendax import spec
 from .. import differences
 from ..cases.allowed import allowed_pairs as allowed_pairs
 from ..cases.case import ARRAYS, GRADIENT_HELD, HELD, SAME, Inputs, Leaves
+from . import quick
 from .parts import in_parts
 
 
@@ -36,6 +38,7 @@ class Modifier(NamedTuple):
 in_blocks = functools.partial(in_parts, allowed=allowed_pairs)
 
 
+@quick.at_large_sizes(quick.forward)
 @in_blocks
 def forward(inputs: Inputs, **conventions: Any) -> Leaves:
     """``out``, and ``lse`` where it is asked for."""
@@ -44,6 +47,7 @@ def forward(inputs: Inputs, **conventions: Any) -> Leaves:
     return {"out": out, "lse": lse} if inputs.options.get("return_lse") else {"out": out}
 
 
+@quick.at_large_sizes(quick.gradient)
 @in_blocks
 def gradient(inputs: Inputs, **conventions: Any) -> Leaves:
     """Gradients of Σ cotangent · out (+ Σ lse_cotangent · lse) with respect to every floating array."""

@@ -1,0 +1,110 @@
+"""What is right at large sizes: the quick formula is the specification, to rounding, in every option and direction."""
+
+import numpy as np
+import pytest
+
+from attendax.conformance.cases import pool
+from attendax.conformance.judge import quick, right
+from attendax.conformance.judge.parts import pairs
+
+COMBINATIONS = (
+    "softcap and scale below 0 and sinks",
+    "causal and segments and sinks and lse",
+    "key lengths and mask (B, 1, T, S) and bias (T, S) and lse",
+    "window to the left and cache and bias cut from a longer one",
+)
+GIVEN = [x for x in pool.ASKED if x != "held"]
+BY_SPEC = {name: getattr(right, name).__wrapped__ for name in ("forward", "gradient")}
+LARGE = {"B": 2, "N": 6, "G": 2, "T": 130, "S": 131, "D": 8, "V": 5}
+
+
+def inputs_of(direction, options, sizes, seed=0, numbers="heavy tails"):
+    if "segments" in options and "causal" in options:
+        sizes = sizes | {"S": sizes["T"]}
+    if "cache" in options:
+        sizes = sizes | {"T": 4}
+    return pool.case_of(direction, options, numbers, sizes, None).inputs(seed, "float32")
+
+
+def equal(found, wanted):
+    assert found.keys() == wanted.keys()
+    for leaf, x in wanted.items():
+        assert found[leaf].shape == x.shape
+        np.testing.assert_allclose(found[leaf], x, rtol=0, atol=1e-12 * np.abs(x[np.isfinite(x)]).max(initial=1e-30))
+
+
+@pytest.mark.sample(20)
+@pytest.mark.parametrize("block", [1, 40, 2**17])
+@pytest.mark.parametrize("options", [*GIVEN, *COMBINATIONS])
+@pytest.mark.parametrize("direction", ["forward", "gradient"])
+def test_it_is_the_specification_in_blocks_of_any_size(direction, options, block, monkeypatch):
+    monkeypatch.setattr(quick, "BLOCK", block)
+    inputs = inputs_of(direction, options, dict(B=2, N=6, G=2, T=11, S=13, D=3, V=5))
+    with np.errstate(all="ignore"):
+        found = getattr(quick, direction)(inputs, right.allowed_pairs(inputs))
+    equal(found, BY_SPEC[direction](inputs))
+
+
+@pytest.mark.parametrize("direction", ["forward", "gradient"])
+def test_a_query_that_sees_nothing_gets_nothing(direction):
+    inputs = inputs_of(direction, "lse", dict(B=1, N=2, G=1, T=3, S=4, D=3, V=5))
+    allowed = np.ones((3, 4), bool)
+    allowed[1] = False
+    inputs = inputs._replace(options=inputs.options | {"mask": allowed})
+    with np.errstate(all="ignore"):
+        found = getattr(quick, direction)(inputs, allowed)
+    equal(found, BY_SPEC[direction](inputs))
+    assert not found["out" if direction == "forward" else "grad query"][:, :, 1].any()
+
+
+@pytest.mark.parametrize("direction", ["forward", "gradient"])
+def test_a_large_case_is_computed_so_and_a_small_one_is_not(direction, monkeypatch):
+    asked = []
+    whole = getattr(quick, direction)
+    counted = quick.at_large_sizes(lambda *given: asked.append(given) or whole(*given))(BY_SPEC[direction])
+    small, large = (inputs_of(direction, "causal", sizes) for sizes in (LARGE | {"T": 5}, LARGE))
+    assert pairs(small) < quick.LARGE < pairs(large)
+    equal(counted(small), BY_SPEC[direction](small))
+    assert asked == []
+    equal(counted(large), BY_SPEC[direction](large))
+    assert len(asked) == 2  # and a part of it, which the specification has computed, too
+
+
+def leaf_of(found):
+    return "out" if "out" in found else "grad query"
+
+
+@pytest.mark.parametrize("direction", ["forward", "gradient"])
+def test_a_formula_that_is_off_is_not_believed(direction):
+    def off(inputs, allowed):
+        found = getattr(quick, direction)(inputs, allowed)
+        leaf = leaf_of(found)
+        return found | {leaf: found[leaf].astype(np.float32).astype(np.float64)}
+
+    def moved(inputs, allowed):  # right in the part, and in another place of the whole
+        found = getattr(quick, direction)(inputs, allowed)
+        leaf = leaf_of(found)
+        return found | {leaf: found[leaf][:, :, ::-1] if pairs(inputs) > quick.LARGE else found[leaf]}
+
+    inputs = inputs_of(direction, "plain", LARGE, numbers="normal")
+    for formula in (off, moved):
+        equal(quick.at_large_sizes(formula)(BY_SPEC[direction])(inputs), BY_SPEC[direction](inputs))
+
+
+@pytest.mark.parametrize("spoil", [np.nan, np.inf, 1e200])
+def test_numbers_that_are_not_ordinary_are_for_the_specification(spoil):
+    inputs = inputs_of("forward", "plain", LARGE)
+    assert quick.is_for(inputs)
+    value = inputs.arrays["value"].astype(np.float64)
+    value[0, 0, 0, 0] = spoil
+    assert not quick.is_for(inputs._replace(arrays=inputs.arrays | {"value": value}))
+
+
+def test_a_bias_may_forbid():
+    inputs = inputs_of("forward", "bias (T, S)", LARGE)
+    bias = inputs.arrays["bias"].copy()
+    bias[3, ::2] = -np.inf
+    inputs = inputs._replace(arrays=inputs.arrays | {"bias": bias})
+    assert quick.is_for(inputs)
+    with np.errstate(all="ignore"):
+        equal(quick.forward(inputs, right.allowed_pairs(inputs)), BY_SPEC["forward"](inputs))
