@@ -14,7 +14,7 @@ def pytest_addoption(parser):
     profile = "numbers, robust or law; numbers unless given"
     group.addoption("--attention-profile", metavar="PROFILE", help=profile)
     group.addoption("--attention-seed", type=int, metavar="N", help="of the numbers; drawn unless given")
-    budget = "seconds for cases at sizes as people run them; 60 unless given, 0 for none"
+    budget = "seconds for cases at sizes as people run them; 12 unless given, 24 of JAX, 0 for none"
     group.addoption("--attention-budget", type=float, metavar="SECONDS", help=budget)
     only = "a law such as L6, or a part of the names of cases (repeatable)"
     group.addoption("--attention-only", action="append", default=[], metavar="L6", help=only)

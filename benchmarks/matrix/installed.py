@@ -104,7 +104,7 @@ def in_own_process(name: str, args: argparse.Namespace, tell: Callable[[str], No
     """The report of an adapter, or why there is none."""
     given = {option: getattr(args, option) for option in PASSED_ON} | {"profile": args.profile or "law"}
     argv = [f"--{option.replace('_', '-')}={x}" for option, x in given.items() if x is not None]
-    return reported([name, *argv, *(["--only", *args.only] if args.only else [])], tell)
+    return reported([name, "--thorough", *argv, *(["--only", *args.only] if args.only else [])], tell)
 
 
 def reported(argv: list[str], tell: Callable[[str], None], *more: str) -> Report | str:

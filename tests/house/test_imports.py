@@ -52,6 +52,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "cli": {"", "commands", "conformance", "exits", "extras", "kernels", "legible", "masks", "spec"},
     "__main__": {"cli", "exits"},
 }
+OF_A_RUN = {"report", "judge", "worker", "adapters", "cases"}
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package
     "differences": set(),
     "gradients": {"differences", "frameworks"},
@@ -64,11 +65,11 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "report": {"judge", "adapters", "cases", "frameworks"},
     "conventions": {"judge", "cases"},
     "diagnoses": {"conventions", "report", "judge", "worker", "adapters", "cases"},
-    "repeating": {"report", "judge", "cases"},
-    "checking": {"repeating", "diagnoses", "report", "judge", "worker", "adapters", "cases"},
+    "run": {"diagnoses"} | OF_A_RUN,
+    "checking": {"run"} | OF_A_RUN,
     "models": {"protocol", "report", "judge", "worker", "adapters", "cases"},
     "against": {"command", "conventions", "protocol", "worker", "adapters", "frameworks", "cases"},
-    "command": {"protocol", "checking", "repeating", "models", "report", "judge", "worker", "adapters", "cases"},
+    "command": {"protocol", "checking", "run", "models"} | OF_A_RUN,
     "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
 }
 CALLING = {
@@ -186,7 +187,7 @@ def test_what_compares_numbers_knows_no_candidate(attendax):
     """What is right, how far off one may be, and comparing need neither the function nor the way to call it."""
     judge = "attendax.conformance.judge."
     files = {name.removeprefix(judge): found for name, found in attendax.items() if name.startswith(judge)}
-    assert files.keys() == {"right", "parts", "dense", "tolerances", "comparing", "verdicts"} | CALLING
+    assert files.keys() == {"right", "quick", "parts", "dense", "tolerances", "comparing", "verdicts"} | CALLING
     for name in files.keys() - CALLING:
         assert {part_of(x, "attendax.conformance") for x in files[name] if x.startswith("attendax.conformance.")} <= {
             "cases",

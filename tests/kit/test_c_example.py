@@ -110,7 +110,7 @@ def test_it_is_right(way, library, program):
 @pytest.mark.parametrize("way", ["exec", "lib"])
 def test_it_is_right_at_all_sizes(way, library, program):
     path = path_of(program=f"{program} {{case}}") if way == "exec" else path_of(library=library)
-    results, gradients = is_right(check(path, profile="robust", budget=15))
+    results, gradients = is_right(check(path, profile="robust", budget=15, thorough=True))
     assert results >= 90
     assert gradients >= 60
 

@@ -126,7 +126,7 @@ def test_what_is_right_is_right_and_a_bug_is_found(kind):
 @pytest.mark.parametrize("kind", RULES)
 def test_all_that_is_asked_of_it_is_right(kind):
     attend, backward = kernel(kind)
-    report = check(attend, backward=backward, arrays="numpy", budget=10)
+    report = check(attend, backward=backward, arrays="numpy", budget=10, thorough=True)
     assert [(o.case.name, o.told()) for o in report.failures] == []
     assert report.ok
     assert sum(o.verdict is Verdict.OK for o in report.cases) >= 50

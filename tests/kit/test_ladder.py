@@ -28,7 +28,7 @@ WHOLE = 50  # draws
 
 @functools.cache
 def drawn(seed, budget=60.0):
-    return ladder.ladder(How(seed=seed, budget=budget))
+    return ladder.ladder(How(seed=seed, budget=budget, thorough=True))
 
 
 KERNEL = ("", "is_causal=True", "key_lengths=key_lengths")  # the calls that ``mistakes_in_sizes.kernel`` takes
@@ -36,7 +36,9 @@ KERNEL = ("", "is_causal=True", "key_lengths=key_lengths")  # the calls that ``m
 
 @functools.cache
 def drawn_for_a_kernel(seed):
-    return ladder.ladder(How(seed=seed), offers=lambda case: case.call in KERNEL and case.judge == "value")
+    return ladder.ladder(
+        How(seed=seed, thorough=True), offers=lambda case: case.call in KERNEL and case.judge == "value"
+    )
 
 
 def rows(cases):
@@ -160,7 +162,7 @@ class TestDraw:
         assert shares[-1] > in_all
 
     def test_a_seed_repeats_a_draw_and_another_makes_another(self):
-        assert drawn(1) == ladder.ladder(How(seed=1))
+        assert drawn(1) == ladder.ladder(How(seed=1, thorough=True))
         assert not {case.name for case in drawn(1).cases} & {case.name for case in drawn(2).cases}
 
     @pytest.mark.parametrize("budget", [2, 10, 60])
@@ -183,7 +185,7 @@ class TestDraw:
         assert all(named(case.name) is case for case in CASES)
 
     def test_sizes_that_are_given_are_those_of_every_case(self):
-        found = ladder.ladder(How(sizes=dict(D=40, T=300, N=6, G=2), budget=20.0)).cases
+        found = ladder.ladder(How(sizes=dict(D=40, T=300, N=6, G=2), budget=20.0, thorough=True)).cases
         assert len(found) > 5
         assert {tuple(case.sizes[axis] for axis in "DVTSNG") for case in found} == {(40, 40, 300, 300, 6, 2)}
         assert {x for row in rows(found) for x in row["options"]} == set(pool.OPTIONS) - {"cache"}
@@ -195,7 +197,7 @@ class TestDraw:
             size = case.sizes
             return size["D"] in (64, 128) and size["V"] == size["D"] and case.call == "is_causal=True"
 
-        found = ladder.ladder(How(seed=0), offers=offers)
+        found = ladder.ladder(How(seed=0, thorough=True), offers=offers)
         taken = [case for case in found.cases if offers(case)]
         assert len(taken) > 100
         widths, others = len(pool.WIDTHS) - 2, len(pool.ASKED) - 1  # no own ones: widths are refused
@@ -204,7 +206,7 @@ class TestDraw:
 
     @pytest.mark.parametrize("level", [*LEVELS, "backward"])
     def test_a_level_has_its_directions(self, level):
-        found = {row["direction"] for row in rows(ladder.ladder(How(seed=0, budget=10), level).cases)}
+        found = {row["direction"] for row in rows(ladder.ladder(How(seed=0, budget=10, thorough=True), level).cases)}
         assert found == {"forward": {"forward"}, "backward": {"gradient"}}.get(level, {"forward", "gradient"})
 
 
@@ -354,7 +356,9 @@ def test_zeros_are_called_zeros():
         found = right_attention.attend(query, key, value, is_causal=is_causal, scale=scale, softcap=softcap)
         return found * (query.shape[-1] < 128)
 
-    report = check(attend, arrays="numpy", only=["ladder"], level="forward", seed=0, budget=4, in_process=True)
+    report = check(
+        attend, arrays="numpy", only=["ladder"], level="forward", seed=0, budget=4, thorough=True, in_process=True
+    )
     assert [cause.name for cause in report.causes] == ["the result is all zeros where D > 127"]
 
 
@@ -364,7 +368,7 @@ class TestHonest:
     def test_plain_numpy_is_not_accused(self, profile, seed):
         attend, backward = right_attention.attend, right_attention.backward
         given = {"arrays": "numpy", "backward": backward, "only": ["ladder"], "profile": profile}
-        report = check(attend, seed=seed, budget=2 if seed == 0 else 30, in_process=True, **given)
+        report = check(attend, seed=seed, budget=2 if seed == 0 else 30, thorough=True, in_process=True, **given)
         assert report.failures == ()
         assert report.counts()["ok"] > 5
 
@@ -373,7 +377,7 @@ class TestHonest:
     @pytest.mark.parametrize("name", ["torch-sdpa", "jax.nn", "attendax", "attendax-spec"])
     @pytest.mark.parametrize("seed", range(3))
     def test_libraries_are_not_accused(self, name, dtype, seed):
-        report = check(name, only=["ladder"], seed=seed, budget=15, dtype=dtype)
+        report = check(name, only=["ladder"], seed=seed, budget=15, thorough=True, dtype=dtype)
         assert report.failures == ()
         assert report.counts()["ok"] > 10
 
@@ -434,7 +438,7 @@ def test_a_kernel_gets_sizes_that_it_takes():
     def takes(case):
         return not form.lacking(case)
 
-    found = ladder.ladder(How(seed=3, budget=20.0), offers=takes, takes=takes)
+    found = ladder.ladder(How(seed=3, budget=20.0, thorough=True), offers=takes, takes=takes)
     taken = [case for case in found.cases if takes(case)]
     assert len(taken) >= 10
     assert {case.direction for case in taken} == {"forward", "gradient"}

@@ -1,7 +1,5 @@
 """What is asked of the kit in Python: every case of an implementation, one case, or whether a mistake is refused."""
 
-import math
-import time
 import unittest
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,17 +9,16 @@ from .cases import CASES as CASES
 from .cases import CLAIMS as CLAIMS
 from .cases import Case
 from .cases.how import How, drawn
-from .diagnoses import diagnosed
-from .judge.asking import alone, asked, chosen
+from .judge.asking import alone, chosen
 from .judge.forms import as_found
-from .judge.judging import find, rule_of
 from .judge.verdicts import Finding, Verdict
-from .repeating import repeated
 from .report import Report
 from .report.known_failures import KnownFailures
-from .report.outcomes import Outcome, versions
-from .report.reproduction import reproduction
-from .worker.place import allow, end, implement
+from .run.clock import Clock
+from .run.run import Run
+from .run.run import judge as judge
+from .run.telling import Telling
+from .worker.place import end, implement
 
 
 def check(
@@ -38,12 +35,13 @@ def check(
     seed: int | None = None,
     sizes: Mapping[str, int] | None = None,
     precision: str = "highest",
-    budget: float = 60.0,
+    budget: float | None = None,
+    thorough: bool = False,
     known_failures: str | None = None,
     require: Iterable[str] = (),
     claims: Iterable[str] = (),
     progress: Callable[[int, int, Case], None] | None = None,
-    timeout: float = 60.0,
+    timeout: float | None = None,
     total_timeout: float | None = None,
     repeat: int | None = None,
     in_process: bool = False,
@@ -80,14 +78,18 @@ def check(
         sizes: of some axes, such as ``dict(B=2, N=8, T=1024, S=1024, D=64)``: every case that makes sense there.
         precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
             allowed.
-        budget: seconds of the judge for cases at sizes as people run them, which are drawn by the seed; 0 for none.
+        budget: seconds that the run may take on the clock. Unless given, 30 CPU seconds of both processes, 60 of JAX,
+            and twice as many on the clock; all of it twice where the profile is not "numbers". What there was no time
+            for is told. With 0 there is no limit, and no case is of sizes as people run them.
+        thorough: no limit; then ``budget`` is for cases at sizes as people run them, in seconds of the judge, 60 unless
+            given.
         known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
         require: kinds of cases of which some must be judged, such as "masks", "gradients", "bfloat16" or "lse": else
             the report is not ok.
         claims: what the function claims, and is then asked, beside all else: "row-invariance", the bits of a row do not
             change with the batch, its neighbours, more tokens behind it, or the other queries of the call.
         progress: is told index, number and case before each.
-        timeout: seconds that the function may take for a case, in a process of its own.
+        timeout: seconds that the function may take for a case, in a process of its own; 60 unless given.
         total_timeout: seconds for all cases; what is left then is not judged.
         repeat: how often each case is judged, every second time with other numbers; three times, where that is cheap,
             unless given.
@@ -114,50 +116,18 @@ def check(
     how = How(
         seed=drawn(seed), dtype=dtype, profile=profile, sizes=dict(sizes or {}), precision=precision,
         require=tuple(require), timeout=timeout, total_timeout=total_timeout, repeat=repeat, budget=budget,
-        claims=tuple(claims),
+        claims=tuple(claims), thorough=thorough,
     ).checked()  # fmt: skip
+    clock = Clock(how)
     chosen(only, level, how)  # what cannot be asked is refused before the function is imported
     listed = KnownFailures.read(known_failures)
     given = {"name": name, "adapter": adapter, "arrays": arrays, "backward": backward, **settings}
-    implementation = implement(fn, how=how, in_process=in_process, **given)
-    end_of_time = time.monotonic() + (how.total_timeout or math.inf)
-
-    def judged(case: Case, how: How) -> Outcome:
-        left = how._replace(timeout=min(how.timeout, end_of_time - time.monotonic()))
-        return listed.skipped(case) or listed.marked(judge(implementation, case, left))
-
+    implementation = implement(fn, how=how._replace(until=clock.until), in_process=in_process, **given)
     try:
-        outcomes = []
-        implementation, cases, left_out = asked(implementation, only, level, how)
-        for index, case in enumerate(cases):
-            if progress:
-                progress(index, len(cases), case)
-            outcomes.append(judged(case, how))
-        outcomes = repeated(outcomes, how, judged, end_of_time)
-        allow(implementation, how.timeout * max(1, sum(o.verdict.fails for o in outcomes)))
-        rule = rule_of(implementation, how)
-        causes = diagnosed(implementation, outcomes, how)
+        return Run(implementation, how, clock, listed, Telling(progress)).report(only, level)
     finally:
         if not isinstance(fn, Implementation):
             end(implementation)
-    name, arrays = implementation.name, implementation.arrays
-    return Report(
-        name, implementation.version, arrays, tuple(outcomes), dtype, how.seed, level, versions(arrays), profile,
-        causes, rule, (*how.require, *how.claims), implementation.process, left_out,
-    )  # fmt: skip
-
-
-def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
-    """One case: the verdict, and where it is a fault how to see it."""
-    start, how = time.perf_counter(), how or How()
-    if how.timeout <= 0:
-        return Outcome(case, Finding(Verdict.NOT_JUDGED, "no time left"), 0.0, "")
-    allow(implementation, how.timeout)
-    finding, got = find(implementation, case, how)
-    seconds = time.perf_counter() - start
-    if not finding.verdict.fails:
-        return Outcome(case, finding, seconds, "")
-    return Outcome(case, finding, seconds, reproduction(implementation, case, finding, how), got=got)
 
 
 def assert_conforms(

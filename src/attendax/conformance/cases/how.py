@@ -1,5 +1,6 @@
 """The settings of a run of the kit, as one value: seed, dtype, profile, sizes, precision and time limits."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,6 +12,14 @@ from .case import LAW, PROFILES, SIZES
 from .kinds import DTYPES as DTYPES
 
 PRECISIONS = ("highest", "tf32", "bf16")
+CORES = {"jax": 60.0}  # CPU seconds of a run, where nothing is said; of JAX, which compiles
+OTHERS = 30.0
+TIMES = {PROFILES[0]: 1.0}  # as long; in a profile of more cases
+MORE = 2.0
+DEEP = 60.0  # seconds of the ladder of a thorough run
+OF_LADDER = 0.4  # of the seconds of any other
+TIMEOUT = 60.0  # seconds of a case
+THIRD = 1 / 3  # of the time of a run, which no case may take more of
 SEEDS = 10**9
 
 
@@ -30,10 +39,13 @@ class How(NamedTuple):
         precision: of products of float32 arrays: "highest", "tf32" or "bf16".
         require: names of ``kinds.KINDS``; at least one case of each kind must be judged.
         claims: names of ``kinds.CLAIMS``; what the function claims of itself.
-        timeout: seconds that the function may take for a case.
+        timeout: seconds that the function may take for a case; 60 unless given.
         total_timeout: seconds for all cases; the cases that are left then are not judged.
         repeat: how often each case is judged; where a call is cheap three times, unless given.
-        budget: seconds of the judge for cases at sizes as people run them, as ``ladder`` draws them.
+        budget: seconds on the clock for the run; some CPU seconds unless given. With 0 there is no limit, and no case
+            is of sizes as people run them.
+        thorough: whether there is no limit; then the budget is the judge's seconds for these sizes, 60 unless given.
+        until: when the run ends, of ``time.monotonic``.
     """
 
     seed: int = 0
@@ -42,11 +54,13 @@ class How(NamedTuple):
     sizes: Mapping[str, int] = {}
     precision: str = "highest"
     require: tuple[str, ...] = ()
-    timeout: float = 60.0
+    timeout: float | None = None
     total_timeout: float | None = None
     repeat: int | None = None
-    budget: float = 60.0
+    budget: float | None = None
     claims: tuple[str, ...] = ()
+    thorough: bool = False
+    until: float = math.inf
 
     def checked(self, who: str = "check") -> "How":
         """The same.
@@ -58,7 +72,7 @@ class How(NamedTuple):
             if getattr(self, name) not in known:
                 near = did_you_mean(getattr(self, name), known)
                 raise ValueError(f"{who}: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}{near}")
-        if not self.budget >= 0:
+        if self.budget is not None and not self.budget >= 0:
             raise ValueError(f"{who}: budget got {self.budget}, expected seconds, 0 or more")
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
@@ -72,6 +86,26 @@ class How(NamedTuple):
             if got is not None and not (isinstance(got, (int, float)) and got >= least and got != 0):
                 raise ValueError(f"{who}: {name} got {got!r}, expected {'1 or more' if least else 'more than 0'}")
         return self
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the run ends after some time."""
+        return not self.thorough and self.budget != 0
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the function may take for a case."""
+        return TIMEOUT if self.timeout is None else self.timeout
+
+    def seconds(self, arrays: str) -> float:
+        """Of a run: on the clock where they are given, else of the cores."""
+        return self.budget or CORES.get(arrays, OTHERS) * TIMES.get(self.profile, MORE)
+
+    def seconds_of_ladder(self, arrays: str) -> float:
+        """For which the sizes of a run are drawn, of the judge; the same for each run of a seed."""
+        if self.thorough or self.budget == 0:
+            return DEEP if self.budget is None else self.budget
+        return OF_LADDER * self.seconds(arrays)
 
     @property
     def strict(self) -> bool:

@@ -53,7 +53,11 @@ MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 
 MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
 LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
 SHARE = 1 / 10  # of the budget the most for one case
-TRIES, AT_MOST = 32, 128  # rows to choose from for a part, and those to find them among: others cost too much
+TRIES, FEW_TRIES, AT_MOST = (
+    32,
+    12,
+    128,
+)  # rows to choose from for a part, and those to find them among: others cost too much
 NOT_IN_JAX = ("held", "key lengths of 64 bits", "mask expanded")  # nothing is written to, has 64 bits, or strides
 MOST_TOGETHER = 5
 HEADS, WIDTH, TILE = 4, 32, 64  # at least, and more than, in the shape of a model
@@ -182,8 +186,9 @@ class Drawing:
             return None
         if row["dtype"] == "float16" and pairs * width > MOST_IN_FLOAT16:
             return None
-        each = (70 + 0.2 * width) * (2 if row["direction"] == GRADIENT else 1) * (4 if held else 1)
-        seconds = self.least + (pairs * each + numbers * 60) * 1e-9  # the reference and plain NumPy, as measured
+        each = (22 + 0.1 * width) * (2 if row["direction"] == GRADIENT else 1) * (3 if held else 1)
+        repeated = B * N * S * width if row["groups"] > 1 else 0  # by who repeats key heads
+        seconds = self.least + (pairs * each + numbers * 40 + repeated * 4) * 1e-9  # the judge and plain NumPy
         large = N >= HEADS and min(D, sizes["V"]) >= WIDTH and min(S, S if "cache" in asked.options else T) > TILE
         more = {"edge": None if isinstance(row["keys"], int) else row["edge"], "shape": MODEL if large else None}
         return Rung({axis: x for axis, x in row.items() if axis in AXES} | more, sizes, seconds)
@@ -215,13 +220,14 @@ def ladder(
     Combinations of options come first, then single values, long uses, other uses, and pairs of values.
 
     Args:
-        how: seed, budget and sizes; an axis whose size is given has no other.
+        how: seed, seconds and sizes; an axis whose size is given has no other.
         level: "forward" is without gradients, "backward" has nothing else.
         offers: whether the implementation takes a case. A value that it refuses at a small size is asked there alone.
         takes: whether the sizes of a case are those of a call that it takes at all.
         arrays: its kind, by which a case costs more or less.
     """
-    if not how.budget:
+    budget = how.seconds_of_ladder(arrays)
+    if not budget:
         return Ladder((), ())
     given = _given(how)
     if math.prod(given.get(axis, 1) for axis in "BNTS") > MOST_PAIRS:
@@ -230,20 +236,20 @@ def ladder(
     if arrays == "jax":
         asked = tuple(x for x in axes["asked"] if x not in NOT_IN_JAX)
         axes |= {"asked": asked, "layout": (IN_ORDER,)}
-    drawing = Drawing(how, axes, LEAST[arrays])
+    drawing, tries = Drawing(how, axes, LEAST[arrays]), TRIES if how.thorough else FEW_TRIES
     found = _refused(drawing, offers, takes)
     _add_own(drawing)
     parts = _parts(drawing)
     missing = {frozenset(part.items()) for part in parts}
     longer = missing.intersection(LONGER)
-    left = how.budget  # what is refused takes no time
+    left = budget  # what is refused takes no time
     for part in parts:
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
-            most = min(left, max(2 * drawing.least, SHARE * how.budget))
+            most = min(left, max(2 * drawing.least, SHARE * budget))
             rungs = (x for x in drawing.completed(part, missing) if takes(x.case))
             rungs = (x for x in itertools.islice(rungs, AT_MOST) if x.seconds <= most)
-            tries = ((rung, rung.shows(missing, longer)) for rung in itertools.islice(rungs, TRIES))
-            best, shown = max(tries, key=lambda x: len(x[1]) / x[0].seconds, default=(None, set()))
+            shows = ((rung, rung.shows(missing, longer)) for rung in itertools.islice(rungs, tries))
+            best, shown = max(shows, key=lambda x: len(x[1]) / x[0].seconds, default=(None, set()))
             if best:
                 found.append(best)
                 left, missing, longer = left - best.seconds, missing - shown, longer - shown

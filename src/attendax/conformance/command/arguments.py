@@ -1,6 +1,7 @@
 """What is asked for at the command line: its arguments, and what they say in the terms of ``check``."""
 
 import argparse
+import math
 import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,6 +23,7 @@ REPORTS = ("json", "junit", "markdown", "html")
 ADDS = profiles()
 LEVELS = "forward, gradient (and forward), backward (gradients alone) or everything; the last unless given"
 MORE = f"robust ({ADDS['robust']} more: NaN under masks, extremes, empty sets) or law ({ADDS['law']} more)"
+BUDGET = "of the run; about 30 unless given, 60 for JAX; 0: no limit, and no sizes as people run them"
 LIKE_ALL = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
 ALIGNED = "start unless given; end; or decode: the start, but a single query sees all keys"
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
@@ -51,7 +53,7 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "seed": (int, "N", "of the numbers; drawn unless given"),
         "sizes": (str, "B=2,N=8,D=64", "of axes B, N, G, T, S, D, V: every case that fits them"),
         "precision": (str, "P", "of float32 products: highest, tf32 or bf16"),
-        "budget": (float, "SECONDS", "for cases at sizes as people run them; %(default)g unless given, 0 for none"),
+        "budget": (float, "SECONDS", BUDGET),
         "claims": (list, "CLAIM", "what it claims, and is asked beside all else: row-invariance"),
     },
     "what else is asked": {
@@ -65,7 +67,8 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "known_failures": (str, "FILE", 'lines "skip CASE" and "xfail CASE  # why"'),
     },
     "where and how long": {
-        "timeout": (float, "SECONDS", "for one case; 60 unless given"),
+        "thorough": (bool, "", "no limit: minutes; --budget is then the judge's for sizes as people run them, or 60"),
+        "timeout": (float, "SECONDS", "for one case; 60 unless given, or a third of the budget"),
         "total_timeout": (float, "SECONDS", "for all; what is left then is not judged"),
         "in_process": (
             bool,
@@ -89,7 +92,7 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "output": (str, "DIR", LIKE_ALL),
     },
 }
-DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest", "budget": 60.0, "timeout": 60.0}
+DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest"}
 CALLED, NUMBERS = tuple(GROUPS["how the function is called"]), tuple(GROUPS["what is judged"])
 WRITTEN = (*REPORTS, "quiet", "reproduce")
 SAID = """\
@@ -153,6 +156,7 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
         sizes[axis.strip().upper()] = int(size)
     plain = ("dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
     given = {name: getattr(args, name) for name in plain} | {"profile": profile(args), "sizes": sizes}
+    given |= {"thorough": getattr(args, "thorough", False)}
     return given | {name: tuple(getattr(args, name) or ()) for name in ("require", "claims")}
 
 
@@ -187,8 +191,8 @@ def _import(load: Callable[[], Any], path: str) -> Any:
         raise Refusal(f"{path}: {type(error).__name__}: {one_line(error)}") from error
 
 
-def implementation(args: argparse.Namespace) -> Implementation:
-    """What the arguments name; all that can be refused is refused here."""
+def implementation(args: argparse.Namespace, until: float = math.inf) -> Implementation:
+    """What the arguments name; all that can be refused is refused here, and what is not there ``until`` then."""
     if ":" not in args.target and args.target not in ADAPTERS:
         near = did_you_mean(args.target, [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())])
         said = f"{args.target!r} is neither module:function nor an adapter that ships"
@@ -199,7 +203,7 @@ def implementation(args: argparse.Namespace) -> Implementation:
     if args.seed < 0:
         raise Refusal(f"--seed got {args.seed}, expected 0 or more")
     given = settings(args)
-    how = How(**asked_of(args)).checked()
+    how = How(**asked_of(args), until=until).checked()
     return _import(lambda: implement(args.target, how=how, in_process=args.in_process, **given), args.target)
 
 

@@ -21,7 +21,7 @@ from ..worker.child import end_group
 from .arguments import CALLED, NUMBERS
 
 NAME = "attention"  # of the function, where a file has several
-PASSED_ON = (*CALLED, *NUMBERS, "repeat", "device", "require", "timeout", "total_timeout")
+PASSED_ON = (*CALLED, *NUMBERS, "repeat", "device", "require", "thorough", "timeout", "total_timeout")
 
 
 def judge_all(args: argparse.Namespace) -> int:
@@ -125,8 +125,8 @@ def _passed_on(args: argparse.Namespace) -> list[str]:
     given: list[str] = []
     for name in PASSED_ON:
         x = getattr(args, name)
-        if x is not None:
-            given += [f"--{name.replace('_', '-')}", *(map(str, x) if isinstance(x, list) else [str(x)])]
+        words = [] if x is True else map(str, x) if isinstance(x, list) else [str(x)]
+        given += [f"--{name.replace('_', '-')}", *words] if x is not None and x is not False else []
     return given
 
 

@@ -25,14 +25,16 @@ from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..protocol import SCHEMA, write_results
 from ..report.outcomes import versions
+from ..run.clock import Clock
 from ..worker.candidate import implement, lacking
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from .arguments import NUMBERS, WRITTEN, add, asked_of, refuse_unwritable, refusing
+from .live import live
 from .running import judged, show, show_script
 
 ASKED = (*NUMBERS, "lacks")  # what an index says of a run
-AS_FOLDERS = {"timeout": 60.0, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
+AS_FOLDERS = {"timeout": None, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
 LACKS = 'what the program does not offer, such as "bfloat16": it is asked for nothing that takes it'
 
 
@@ -129,7 +131,8 @@ def _judge(args: argparse.Namespace) -> int:
     vars(args).update(AS_FOLDERS | {k: x for k, x in index["asked"].items() if k in ASKED})
     given = {k: x for k, x in (("causal", args.causal), ("empty_rows", args.empty_rows)) if x is not None}
     made = implement(path_of(folder=args.folder), lacks=lacking(args.lacks), **given)
-    report = judged(made, args)
+    with live(quiet=args.quiet) as tell:
+        report = judged(made, args, Clock(How(**asked_of(args))), tell)
     asked_for = [outcome for outcome in report.cases if outcome.verdict is not Verdict.NOT_OFFERED]
     if asked_for and all(outcome.finding.message == UNKNOWN for outcome in asked_for):
         raise Refusal(

@@ -10,6 +10,7 @@ from typing import Any
 from attendax.exits import Refusal
 from attendax.extras import require
 
+from ..cases.how import TIMEOUT
 from ..models.blackbox import POSITIONS
 from ..models.checking import check_model, choose, described, laws_of
 from ..models.remote import end
@@ -89,7 +90,8 @@ def _run(args: argparse.Namespace) -> int:
         model = described(args.model or args.layer, causal=args.causal, in_process=args.in_process, **said)
         laws = choose(laws_of(model), only, args.level, args.profile)
         if not args.list_cases:
-            asked = {name: getattr(args, name) for name in ("level", "profile", "seed", "timeout")}
+            asked = {name: getattr(args, name) for name in ("level", "profile", "seed")}
+            asked |= {"timeout": TIMEOUT if args.timeout is None else args.timeout}
             report = check_model(model, only=only, progress=tell, **asked)
     if args.list_cases:
         end(model)

@@ -20,9 +20,9 @@ from ..checking import judge
 from ..judge.asking import asked, chosen
 from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
-from ..repeating import repeated
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
+from ..run.repeating import repeated
 from ..worker.place import allow, end, implement
 from .arguments import GROUPS, add, asked_of, settings
 
@@ -85,7 +85,7 @@ class Run(NamedTuple):
         """What is found of a case, which is judged again where that is cheap, or as often as it is asked."""
 
         def once(case: Case, how: How) -> Outcome:
-            left = how._replace(timeout=min(how.timeout, self.end_of_time - time.monotonic()))
+            left = how._replace(until=self.end_of_time)
             return self.known.skipped(case) or self.known.marked(judge(self.made, case, left))
 
         self.outcomes.extend(repeated([once(case, self.how)], self.how, once, self.end_of_time))
@@ -95,7 +95,7 @@ class Run(NamedTuple):
         """Of all cases, without what only the script of a fault needs."""
         made, how = self.made, self.how
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
-        allow(made, how.timeout)
+        allow(made, how.patience, self.end_of_time)
         return Outcomes(
             made.name, made.version, made.arrays, kept, how.dtype, how.seed, self.level, profile=how.profile,
             gradients=rule_of(made, how), require=(*how.require, *how.claims), process=made.process,
@@ -117,6 +117,7 @@ class Attention(pytest.Collector):
         args = self.config.stash[GIVEN]
         try:
             how, only = How(**asked_of(args)).checked(), args.only or ()
+            how = how._replace(thorough=how.thorough or how.budget is not None)  # pytest has the time, and no limit
             chosen(only, args.level, how)
             known = KnownFailures.read(args.known_failures)
             with warnings.catch_warnings():

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from attendax.exits import FAILED, Refusal
@@ -18,13 +19,16 @@ from ..adapters.implementation import Implementation
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
-from ..checking import check, judge
 from ..judge.asking import alone
 from ..judge.forms import as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
+from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome
 from ..report.screen import terminal
+from ..run.clock import Clock
+from ..run.run import Run, judge
+from ..run.telling import Telling
 from ..worker.child import FOUND_THERE
 from ..worker.errors import Unusable
 from ..worker.place import end
@@ -40,8 +44,9 @@ from .arguments import (
     target,
 )
 from .bulk import judge_all
+from .live import live
 from .of_matrix import matrix
-from .output import console, progress, write
+from .output import console, write
 
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
@@ -104,11 +109,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.reproduce:
         return _reproduce(args)
     choose(args.only or (), args.level, profile(args), claims=args.claims or ())  # before anything is imported
+    clock = Clock(How(**asked_of(args)), begun=time.monotonic() - time.process_time())  # when the command was called
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # the function may print
-            made = implementation(args)
+        with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
+            tell.begins(f"importing {args.target}", clock.left)
+            made = implementation(args, clock.until)
             try:
-                report = judged(made, args)
+                report = judged(made, args, clock, tell)
             finally:
                 end(made)
     except (Unusable, Refusal) as error:
@@ -118,11 +125,10 @@ def _run(args: argparse.Namespace) -> int:
     return show(report, args)
 
 
-def judged(made: Implementation, args: argparse.Namespace) -> Report:
+def judged(made: Implementation, args: argparse.Namespace, clock: Clock, tell: Telling) -> Report:
     """The report on what the arguments ask of it."""
-    asked = asked_of(args) | {"known_failures": args.known_failures}
-    with progress(quiet=args.quiet) as tell:
-        return check(made, only=args.only or (), level=args.level, progress=tell, **asked)
+    known = KnownFailures.read(args.known_failures)
+    return Run(made, How(**asked_of(args)).checked(), clock, known, tell).report(args.only or (), args.level)
 
 
 def listed(line: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -27,22 +28,29 @@ FARTHEST = 2**13  # of a size that is looked at
 
 
 _seconds: contextvars.ContextVar[list[float]] = contextvars.ContextVar("seconds that calls may take")
+_until: contextvars.ContextVar[float] = contextvars.ContextVar("when to stop looking", default=math.inf)
 
 
 @contextlib.contextmanager
-def patience(seconds: float) -> Iterator[None]:
-    """Calls may take so long in all; then no more are made."""
-    token = _seconds.set([seconds])
+def patience(seconds: float, until: float = math.inf) -> Iterator[None]:
+    """Calls may take so long in all; then no more are made, and none after ``until``, of ``time.monotonic``."""
+    tokens = _seconds.set([seconds]), _until.set(until)
     try:
         yield
     finally:
-        _seconds.reset(token)
+        _seconds.reset(tokens[0])
+        _until.reset(tokens[1])
+
+
+def is_late() -> bool:
+    """Whether there is no time to look for anything else."""
+    return time.monotonic() >= _until.get()
 
 
 def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:
     """What another call gives; None where it raises, or there is no time for one."""
     left, start, attend = _seconds.get(), time.monotonic(), trial.implementation.attend
-    if left[0] <= 0:
+    if left[0] <= 0 or is_late():
         return None
     if isinstance(attend, Remote):
         attend.worker.allow(left[0])
@@ -78,7 +86,7 @@ def is_called_once(trial: Trial) -> bool:
 
 def is_unsteady(trial: Trial) -> bool:
     """Whether the same call gives other numbers, by more than rounding, another time."""
-    if not is_called_once(trial):
+    if not is_called_once(trial) or is_late():
         return False
     for call in (repeated, rerun):
         again = call(trial)
@@ -92,7 +100,7 @@ def is_unsteady(trial: Trial) -> bool:
 
 def is_unwritten(trial: Trial) -> bool:
     """Whether rows of the result, or of another call's, were never written, and most others are right."""
-    again = repeated(trial) if is_called_once(trial) else None
+    again = repeated(trial) if is_called_once(trial) and not is_late() else None
     if again is None or again.keys() != trial.got.keys():
         return False
     if _are_the_same(again, trial.got) and not any(np.isnan(x).any() for x in again.values()):
@@ -136,6 +144,8 @@ def _is_allowed(trial: Trial, got: Leaves) -> bool:
 
 def is_cured_by_copies(trial: Trial) -> bool:
     """Whether the call is right with copies that are contiguous."""
+    if is_late():
+        return False
     inputs = trial.inputs
     copies = Inputs(_copied(inputs.arrays), _copied(inputs.options), _copied(inputs.extra))
     if not is_called_once(trial) or all(_strides(a) == _strides(b) for a, b in zip(inputs, copies, strict=True)):
@@ -229,7 +239,9 @@ def _at(trial: Trial, sizes: Mapping[str, int]) -> Trial | None:
 
 
 def with_case(trial: Trial, case: Case) -> Trial | None:
-    """Another case, and what is got there; None where the case cannot be made or the call raises."""
+    """Another case, and what is got there; None where it cannot be made, the call raises, or there is no time."""
+    if is_late():
+        return None
     try:
         other = Trial(trial.implementation, case, trial.how)
         wanted = other.expected()

@@ -12,7 +12,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from . import of_code, of_packs, solving
-from .by_running import is_called_once, with_case
+from .by_running import is_called_once, is_late, with_case
 from .causes import options_of, pairs_of
 from .hypothesis import Hypothesis, of_table
 
@@ -47,9 +47,10 @@ class Greens:
         self.cases = sorted((c for c in cases if sizes[c.name] <= MOST_PAIRS), key=lambda c: sizes[c.name])
 
     def refute(self, hypothesis: Hypothesis, trials: Iterable[Trial]) -> bool:
-        """Whether some case that is asked in the same way would have been wrong."""
+        """Whether some case that is asked in the same way would have been wrong, or there is no time to say so."""
         ways = {way_of(trial.case) for trial in trials}
-        return any(hypothesis.says(self._trial(case)) is False for case in self.cases if way_of(case) in ways)
+        asked = (case for case in self.cases if way_of(case) in ways)
+        return any(is_late() or hypothesis.says(self._trial(case)) is False for case in asked)
 
     def _trial(self, case: Case) -> Trial:
         if case.name not in self.trials:
@@ -98,9 +99,9 @@ def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hy
     if not mine:
         return []
     trial = min(mine, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
-    near = [hypothesis for hypothesis in table if hypothesis.says(trial) is False]
+    near = [hypothesis for hypothesis in table if not is_late() and hypothesis.says(trial) is False]
     both = (one.beside(other) for one, other in itertools.combinations(near, 2) if one.axes.isdisjoint(other.axes))
-    return [hypothesis for hypothesis in both if hypothesis.says(trial)]
+    return [hypothesis for hypothesis in both if not is_late() and hypothesis.says(trial)]
 
 
 def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
@@ -115,7 +116,7 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
 
 def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
     """What explains the most comes first; of several that explain the same, what further calls leave."""
-    found = [reason for h in hypotheses if (reason := _explained(h, left, greens))]
+    found = [reason for h in hypotheses if not is_late() and (reason := _explained(h, left, greens))]
     while found := [reason for reason in found if reason.names]:
         names = max((reason.names for reason in found), key=len)
         rivals = [reason for reason in found if reason.names == names]

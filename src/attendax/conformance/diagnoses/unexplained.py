@@ -136,7 +136,7 @@ def _signature(outcome: Outcome) -> str:
 def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
     """A cause without a reason: what its weights show, or at which sizes it is wrong."""
     mine = [trials[name] for name in cause.cases if name in trials]
-    if cause.tried or cause.where or cause.harm not in WRONG or not mine:
+    if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late():
         return cause
     trial = min(mine, key=pairs_of)
     if by_running.is_right_anew(trial):

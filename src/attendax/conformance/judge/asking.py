@@ -1,15 +1,24 @@
 """Which cases a function is asked, and how it takes them: of a whole run, and of a single case."""
 
 import functools
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..adapters.implementation import Implementation
-from ..cases import Case, asks_for_the_ladder, at_sizes, choose
+from ..cases import EXAMPLES, Case, asks_for_the_ladder, at_sizes, choose
+from ..cases.case import FORWARD
 from ..cases.how import How
 from ..cases.ladder import ladder
+from ..cases.pool import case_of
+from ..cases.square import Form
 from .forms import as_found, as_taken
-from .judging import offers
+from .judging import names, offers
+
+WIDEST = tuple(
+    case_of(FORWARD, "plain", "normal", {"B": 1, "N": N, "G": G, "T": 32, "S": 32, "D": D, "V": V})
+    for N, G, D, V in ((1, 1, 576, 576), (1, 1, 16, 576), (64, 1, 16, 16), (128, 128, 16, 16))
+)
 
 
 class Asked(NamedTuple):
@@ -38,15 +47,40 @@ def chosen(only: Iterable[str] | None, level: str, how: How, drawn: Iterable[Cas
 
 def asked(made: Implementation, only: Iterable[str] | None, level: str, how: How) -> Asked:
     """What a function is asked in a run, found by calling it."""
+    made, cases = asked_of_list(made, only, level, how)
+    drawn, left_out = asked_of_ladder(made, only, level, how)
+    return Asked(made, cases + drawn, left_out)
+
+
+def asked_of_list(
+    made: Implementation, only: Iterable[str] | None, level: str, how: How
+) -> tuple[Implementation, list[Case]]:
+    """The function as it is found by calling it, and the cases that every run has."""
+    cases = [case for case in choose(only, level, how.profile, claims=how.claims) if case not in EXAMPLES]
+    cases = at_sizes(cases, how.sizes) if cases else []
     made = as_found(made, chosen(only, level, how), how)
-    found = ladder(
-        how if asks_for_the_ladder(only) else how._replace(budget=0),
-        level,
-        functools.partial(offers, made, how=how),
-        lambda case: not made.form.lacking(case),
-        made.arrays,
-    )
-    return Asked(made, as_taken(made, chosen(only, level, how, found.cases)), found.left_out)
+    return made, as_taken(made, cases)
+
+
+def asked_of_ladder(
+    made: Implementation, only: Iterable[str] | None, level: str, how: How, *, refuses: bool = True
+) -> tuple[list[Case], tuple[str, ...]]:
+    """The cases at sizes that are drawn for a run, and what there was no room for.
+
+    Unless it ``refuses`` something in a case that every run has, or at the widest sizes, it is not asked at small sizes
+    what it offers.
+    """
+    if not asks_for_the_ladder(only):
+        return [], ()
+
+    def calls(case: Case) -> bool:
+        return names(made, case, how) if time.monotonic() >= how.until else offers(made, case, how)
+
+    refuses = refuses or made.form != Form() or not all(map(calls, WIDEST))
+    asks = calls if refuses else functools.partial(names, made, how=how)
+    found = ladder(how, level, asks, lambda case: not made.form.lacking(case), made.arrays)
+    cases = as_taken(made, chosen(only, level, how, found.cases))
+    return [case for case in cases if "ladder: " in case.name and case.name not in (only or ())], found.left_out
 
 
 def alone(made: Implementation, cases: Sequence[Case], how: How) -> list[Case]:

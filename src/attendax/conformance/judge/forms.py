@@ -28,7 +28,7 @@ def as_found(implementation: Implementation, cases: Sequence[Case], how: How) ->
     """The function with what it was found to lack, of what the cases ask for."""
     if implementation.recorded:
         return implementation
-    allow(implementation, how.timeout)
+    allow(implementation, how.patience, how.until)
     try:
         form, lacks = _form(implementation, how)
         for trait, (way, other) in WAYS.items():

@@ -35,23 +35,47 @@ def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding,
 
 
 def offers(implementation: Implementation, case: Case, how: How) -> bool:
-    """Whether an implementation takes what a case asks for."""
-    return find(implementation, case, how)[0].verdict is not Verdict.NOT_OFFERED
+    """Whether an implementation takes what a case asks for, found by calling it; what it gives is not looked at."""
+    trial = _asked(implementation, case, how)
+    if isinstance(trial, Finding):
+        return False
+    try:
+        trial.run()
+    except NotImplementedError:
+        return False
+    except Died:
+        return True
+    except Failed as failed:
+        return not _is_refused(failed, trial)
+    except NoNumbers:
+        return True
+    return True
 
 
-def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
+def names(implementation: Implementation, case: Case, how: How) -> bool:
+    """Whether an implementation has what a case asks for, as far as that is known without a call of the case."""
+    return not isinstance(_asked(implementation, case, how), Finding)
+
+
+def _asked(implementation: Implementation, case: Case, how: How) -> Finding | Trial:
+    """The case as it is asked, or why it is not."""
     if not can_be_asked(implementation, case):
         none = f"functions of {implementation.arrays} arrays have none"
         reason = "asked of functions of Python alone" if implementation.foreign else none
-        return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case)), {}
+        return Finding(Verdict.NOT_OFFERED, reason, lack=directed(case))
     if case.claim and case.claim not in how.claims:
-        return Finding(Verdict.NOT_OFFERED, f"{case.claim} is not claimed", lack=case.claim), {}
+        return Finding(Verdict.NOT_OFFERED, f"{case.claim} is not claimed", lack=case.claim)
     trial = Trial(implementation, case, how)
     traits = [*trial.inputs.options, *implementation.form.lacking(case), *case.traits(trial.inputs)]
-    if lack := implementation.lack(traits):
-        return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
-    if lack := _found_lacking(implementation, case, trial):
-        return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0]), {}
+    if lack := implementation.lack(traits) or _found_lacking(implementation, case, trial):
+        return Finding(Verdict.NOT_OFFERED, lack[1], lack=lack[0])
+    return trial
+
+
+def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
+    trial = _asked(implementation, case, how)
+    if isinstance(trial, Finding):
+        return trial, {}
     try:
         finding = JUDGES[case.judge](trial)
         if trial.wrote and not finding.verdict.fails:
@@ -64,20 +88,22 @@ def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding
     except Died as died:
         return Finding(Verdict(died.how), str(died)), {}
     except Failed as failed:
-        if failed.refusal or _of_a_rank(implementation, case, trial):
+        if _is_refused(failed, trial):
             said = "refused:" if failed.refusal else "raises"
             return Finding(Verdict.NOT_OFFERED, f"{said} {failed}", refused=True), {}
         return Finding(Verdict.OBSCURE, str(failed)), {}
 
 
-def _of_a_rank(implementation: Implementation, case: Case, trial: Trial) -> bool:
-    """Whether what raised may be the rank of an array, which only the law asks for."""
-    traits = [] if trial.how.strict else case.traits(trial.inputs)
+def _is_refused(failed: Failed, trial: Trial) -> bool:
+    """Whether somebody refuses this call, or what raised may be the rank of an array, which only the law asks for."""
+    if failed.refusal:
+        return True
+    traits = [] if trial.how.strict else trial.case.traits(trial.inputs)
     ranks = [trait for trait in traits if trait in RANKS]
     return (
         "bias of rank 1" in traits
         or "bias of rank 3" in traits
-        or any(probe(implementation, t, trial.how) for t in ranks)
+        or any(probe(trial.implementation, t, trial.how) for t in ranks)
     )
 
 

@@ -16,6 +16,7 @@ from ..cases.case import Inputs, Leaves
 from .parts import bias_of, can_be_cut, pairs, part
 
 LARGE = 2**17  # pairs of queries and keys, from which on a case is computed so
+REPEATED = 2**20  # or so many numbers of keys and values, were they repeated for each query head
 BLOCK = 2**17  # pairs whose scores are made at a time: 1 MiB, which a cache holds
 SAMPLE = 2**15  # pairs that are computed by ``spec``, too
 ROUNDING = 1e-11  # of the largest number: what two orders of the same sums may differ by
@@ -56,7 +57,7 @@ class Head(NamedTuple):
     def weights(self, heads: slice, rows: slice) -> "Weights":
         """exp(scores - shift) of a block, of the keys from the first to the last that any of its queries sees."""
         seen = None if self.seen is None else self.seen[heads, rows]
-        keys = slice(0, len(self.key)) if seen is None else _span(seen.any(axis=(0, 1)))
+        keys = slice(0, len(self.key)) if seen is None else _span(np.asarray(seen.any(axis=(0, 1))))
         query = self.query[heads, rows]
         scores = _product(query, self.key[keys].T)
         bend = None
@@ -159,8 +160,8 @@ def _add(whole: np.ndarray, grad_scores: np.ndarray, head: Head, heads: slice, r
     (b, g), group, sizes = head.place, head.query.shape[0], whole.shape
     own = slice(g * group + heads.start, g * group + heads.stop)
     repeated = tuple(k for k, size in enumerate(sizes[1:]) if size == 1)
-    at = (slice(None) if size == 1 else x for size, x in zip(sizes[1:], (own, rows, keys), strict=True))
-    whole[(b if sizes[0] > 1 else 0, *at)] += grad_scores.sum(axis=repeated, keepdims=True)
+    at = tuple(slice(None) if size == 1 else x for size, x in zip(sizes[1:], (own, rows, keys), strict=True))
+    whole[b if sizes[0] > 1 else 0][at] += grad_scores.sum(axis=repeated, keepdims=True)
 
 
 def _heads(inputs: Inputs, allowed: np.ndarray) -> Iterator[Head]:
@@ -234,10 +235,15 @@ def at_large_sizes(formula: Callable[[Inputs, np.ndarray], Leaves]) -> Callable[
 
 def is_for(inputs: Inputs) -> bool:
     """Whether a call is large, and all of its numbers are ordinary; a bias may be -inf."""
-    if pairs(inputs) <= LARGE or not can_be_cut(inputs):
+    if not can_be_cut(inputs) or (pairs(inputs) <= LARGE and _repeated(inputs) <= REPEATED):
         return False
     given: Mapping[str, Any] = inputs.arrays | {k: inputs.extra[k] for k in COTANGENTS if k in inputs.extra}
     return all(_is_ordinary(x, bound=name == "bias") for name, x in given.items())
+
+
+def _repeated(inputs: Inputs) -> int:
+    (B, N, _, D), value = inputs.arrays["query"].shape, inputs.arrays["value"]
+    return B * N * value.shape[2] * (D + value.shape[3]) if value.shape[1] < N else 0
 
 
 def _is_ordinary(x: np.ndarray, *, bound: bool) -> bool:

@@ -18,13 +18,14 @@ from ..cases.kinds import (
     kinds_of,
     options_of,
 )
-from ..judge.verdicts import Verdict
+from ..judge.verdicts import LEFT_OUT, NO_TIME, Verdict
 from .outcome import Outcome
 
 SHARE, FEW = 1 / 3, 5  # of the sizes that were asked, at least so much is judged; where no more are asked, any
 LEFT = (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 NOT_JUDGED = {
-    "no time left": "No time was left",
+    NO_TIME: "No time was left",
+    LEFT_OUT: "There was no time",
     "no results": "No results",
     "no folder": "No folder",
 }  # a reason, in a sentence
@@ -93,9 +94,18 @@ def _gaps(
     if gradients and asked and not judged[GRADIENTS] and any(o.finding.lack != GRADIENTS for o in asked):
         gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
     reasons = collections.Counter(o.finding.message for o in outcomes if o.verdict is Verdict.NOT_JUDGED)
+    if not _is_much(outcomes):
+        reasons.pop(LEFT_OUT, None)
     gaps += [f"{NOT_JUDGED.get(why, why)} for {n} of {len(outcomes)} cases" for why, n in reasons.items()]
     gaps += [f"Required and not judged: {kind}" for kind in require if not judged[kind]]
     return gaps + [gap for kind in (RESULTS, GRADIENTS) if (gap := _hardly(outcomes, kind))]
+
+
+def _is_much(outcomes: Sequence[Outcome]) -> bool:
+    """Whether much was left out for want of time: most of the ladder, or a third of the other cases."""
+    left = [o for o in outcomes if o.finding.message == LEFT_OUT]
+    asked = [o for o in outcomes if o.verdict is not Verdict.NOT_OFFERED and "ladder: " not in o.case.name]
+    return any("ladder: " in o.case.name for o in left) or len(left) > SHARE * len(asked)
 
 
 def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:

@@ -1,14 +1,13 @@
 """A script that shows a failure in a fresh Python without attendax: the lines that the kit itself ran."""
 
-import inspect
+import functools
 import re
-from types import ModuleType
 
 from ..adapters.implementation import Implementation
 from ..cases.case import ARRAYS, FORWARD, Case
 from ..cases.how import How
 from ..frameworks import framework, needs
-from ..frameworks.shared import __name__ as SHARED
+from ..frameworks.text import text_of
 from ..judge.verdicts import CHANGES, WROTE, Finding, Verdict
 
 OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against each other
@@ -50,38 +49,34 @@ assert (one['out'] == other['out']).all()""",
 
 def reproduction(implementation: Implementation, case: Case, finding: Finding, how: How) -> str:
     """The script; it ends in an error as long as the fault is there."""
-    module = framework(implementation.arrays)
+    driver = text_of(implementation.arrays)
     case = case._replace(judge="unwritten") if finding.message.startswith(WROTE) else case
     text = case.text(how.seed, how.dtype)
     about = f"{case.law}, {case.name}: {case.about}"
     name = " ".join(filter(None, (implementation.name, implementation.version)))
     found = f"{name}, seed {how.seed}: {finding.verdict}. {finding.message}"
-    parts = [f"# {about}\n# {found}".rstrip(), module.HEADER]
-    parts += [module.WIDE] * bool((case.dtype or how.dtype) == "float64" and module.WIDE)
-    parts += [module.on(implementation.device)] * bool(implementation.device)
+    parts = [f"# {about}\n# {found}".rstrip(), driver.header]
+    parts += [driver.wide] * bool((case.dtype or how.dtype) == "float64" and driver.wide)
+    parts += [framework(implementation.arrays).on(implementation.device)] if implementation.device else []
     parts += [
         "# the function",
         implementation.source,
         "# the call",
-        _drivers(module, case, implementation),
+        _drivers(implementation.arrays, _function(case, implementation), bool(case.constants)),
         "# the numbers",
         text,
     ]
     return "\n\n".join([*parts, _ending(implementation, case, finding)]) + "\n"
 
 
-def _drivers(module: ModuleType, case: Case, implementation: Implementation) -> str:
+@functools.cache
+def _drivers(arrays: str, function: str, constants: bool) -> str:
     """The functions of the driver that the direction uses, and what those use."""
-    known = {name: inspect.unwrap(x) for name, x in vars(module).items() if callable(x)}
-    known = {
-        name: x for name, x in known.items() if inspect.isfunction(x) and x.__module__ in (module.__name__, SHARED)
-    }
-    wanted, sources = [_function(case, implementation), *["closing_over"] * bool(case.constants)], {}
+    known, wanted = text_of(arrays).functions, [function, *["closing_over"] * constants]
+    sources: dict[str, str] = {}
     while wanted:
         name = wanted.pop()
-        sources[name] = (
-            inspect.getsource(known[name]).rstrip().replace(f"def {known[name].__name__}(", f"def {name}(", 1)
-        )
+        sources[name] = known[name]
         body = sources[name].replace(f"def {name}(", "")
         wanted += [n for n in known if re.search(rf"\b{n}\b", body) and n not in sources and n not in wanted]
     order = [name for name in known if name in sources]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import queue
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 LONGEST = 2**20  # bytes of a line that is answered
@@ -68,19 +70,30 @@ class Child:
         except (OSError, IndexError, ValueError):
             return 0.0
 
-    def event(self, seconds: float) -> "bytes | int | None":
+    def cores(self) -> float:
+        """CPU seconds that it took, with those of processes that it waited for; 0 where the system does not say."""
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as counted:
+                fields = counted.read().rpartition(")")[2].split()
+            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, ValueError):
+            return 0.0
+
+    def event(self, seconds: float, until: float = math.inf) -> "bytes | int | None":
         """The next event, within seconds. Those in which others had the cores do not count, up to ``PATIENCE`` times.
+
+        Nor does it come after ``until``, of ``time.monotonic``.
 
         Raises:
             queue.Empty: there is none.
         """
-        before, most, given, left = self.waited(), PATIENCE * seconds, 0.0, max(seconds, 0.0)
+        before, most, given, left = self.waited(), PATIENCE * seconds, 0.0, seconds
         while True:
             try:
-                return self.events.get(timeout=left)
+                return self.events.get(timeout=max(0.0, min(left, until - time.monotonic())))
             except queue.Empty:
                 left = min(self.waited() - before, most) - given
-                if left < WORTH:
+                if left < WORTH or time.monotonic() >= until:
                     raise
                 given += left
 

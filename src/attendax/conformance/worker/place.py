@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import importlib.machinery
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -56,10 +57,16 @@ def seconds_of_last_call(implementation: Implementation, measured: float) -> flo
     return implementation.attend.worker.taken if isinstance(implementation.attend, Remote) else measured
 
 
-def allow(implementation: Implementation, seconds: float) -> None:
-    """The next calls may take so long together, where another process makes them."""
+def seconds_of_cores(implementation: Implementation) -> float:
+    """CPU seconds of its own process so far; 0 where it has none."""
+    return implementation.attend.worker.cores() if isinstance(implementation.attend, Remote) else 0.0
+
+
+def allow(implementation: Implementation, seconds: float, until: float = math.inf) -> None:
+    """The next calls may take so long together, and none longer than ``until``, where another process makes them."""
     if isinstance(implementation.attend, Remote):
         implementation.attend.worker.allow(seconds)
+        implementation.attend.worker.until = until
 
 
 def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
@@ -102,7 +109,8 @@ def _remote(asked: dict[str, Any], how: How) -> Implementation:
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
     message = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
     is_foreign = foreign.is_path(asked["fn"])
-    worker = Worker(message, how.timeout if is_foreign else None)
+    worker = Worker(message, how.patience if is_foreign else None)
+    worker.until = how.until
     try:
         made = _trusted(_described(_started(worker, asked), worker), asked)
         declared["lacks"] = {**made.lacks, **candidate.lacking(declared.get("lacks"))}

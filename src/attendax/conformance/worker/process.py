@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import json
+import math
 import os
 import queue
 import shutil
@@ -32,6 +33,7 @@ class Worker:
         taken: seconds that its last call took, without those in which others had the cores.
         trying: with which arrays it tried the plainest call last.
         first: seconds that each of the plainest calls may take, apart from the start; as that unless given.
+        until: when the run ends, of ``time.monotonic``: what has no answer then is not judged.
         serves: the module whose ``main`` the process runs.
     """
 
@@ -40,6 +42,8 @@ class Worker:
     def __init__(self, candidate: dict[str, Any], first: float | None = None) -> None:
         self.candidate, self.first, self.taken, self.trying = candidate, first, 0.0, ""
         self.allow(IMPORT)
+        self.until = math.inf
+        self._cores = 0.0  # of processes that have ended
         self.child: Child | None = None
         bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
         self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
@@ -70,6 +74,8 @@ class Worker:
         Raises:
             Died: there is none, or none that can be read.
         """
+        if self.child is None and time.monotonic() >= self.until:
+            raise Died("no time left", "not judged")
         if self.child is None and "raised" in (told := self.start()):
             raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
         child, folder = self.child, ""
@@ -108,7 +114,7 @@ class Worker:
             child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
         try:
             while True:
-                event = child.event(seconds)
+                event = child.event(seconds, self.until)
                 told = _parsed(event) if isinstance(event, bytes) else self._death(event)
                 if "trying" not in told:
                     return told
@@ -117,6 +123,8 @@ class Worker:
                     seconds = limit = self.first
         except queue.Empty:
             self.stop()
+            if time.monotonic() >= self.until:
+                raise Died("no time left", "not judged") from None
             raise Died(f"no answer in {limit:.3g} seconds", "timeout") from None
         except Died:
             self.stop()
@@ -138,9 +146,14 @@ class Worker:
         words = child.last_words()
         raise Died(how + (f"; it said: {words}" if words else ""))
 
+    def cores(self) -> float:
+        """CPU seconds of its processes so far, as far as the system counts them."""
+        return self._cores + (self.child.cores() if self.child else 0.0)
+
     def stop(self) -> None:
         """End the process; the next call starts another."""
         if self.child is not None:
+            self._cores += self.child.cores()
             self.child.kill()
         self.child = None
         self._children.clear()

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Iterable
 
-from .cases import Case
-from .cases.how import How
-from .judge.verdicts import Verdict
-from .report.outcomes import Outcome
+from ..cases import Case
+from ..cases.how import How
+from ..judge.verdicts import Verdict
+from ..report.outcomes import Outcome
 
 TIMES = 3  # where it is cheap
-CHEAP = 0.1  # seconds of a case
+CHEAP, DEAR = 0.1, 0.5  # seconds of a case that is right, and of a fault
 SHARE, LEAST = 0.5, 1.0  # of the time that all cases took once, and seconds: so much more is taken unasked
 AGAIN = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
 STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
@@ -35,13 +35,14 @@ def repeated(
         seed = how.seed + STEP * ((run + 1) // 2) * (run % 2)
         for k in order:
             if _is_asked_again(found[k], how) and time.monotonic() < end_of_time:
-                found[k] = _joined(found[k], judge(found[k].case, how._replace(seed=seed)), seed)
+                again = judge(found[k].case, how._replace(seed=seed))
+                found[k] = _joined(found[k], again, seed) if again.verdict is not Verdict.NOT_JUDGED else found[k]
     return found
 
 
 def _is_asked_again(outcome: Outcome, how: How) -> bool:
     cheap = outcome.seconds < CHEAP and "ladder: " not in outcome.case.name  # whose numbers are others each time
-    asked = how.repeat is not None or outcome.verdict.fails or cheap
+    asked = how.repeat is not None or (outcome.verdict.fails and outcome.seconds < DEAR) or cheap
     return asked and not outcome.known and outcome.verdict in AGAIN
 
 

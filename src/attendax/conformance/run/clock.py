@@ -1,0 +1,63 @@
+"""How long a run may take: on the clock, and of the cores by both of its processes; and which part of it has what."""
+
+import math
+import time
+from collections.abc import Callable
+
+from ..adapters.implementation import Implementation
+from ..cases.how import How
+from ..worker.place import seconds_of_cores
+
+NEARLY = 0.9  # of what is promised: what was begun is ended
+LONGER = 2.0  # times as long on the clock as of the cores, which others may have, too
+ASKING, AGAIN, ENDING = 0.85, 0.95, 1.0  # of the time: until when cases are asked, asked again, and causes looked for
+WITH_FAULTS = 0.8  # times as much of it, where there are faults to find the causes of
+
+
+class Clock:
+    """The time of one run. Without a limit there is any amount of it.
+
+    Attributes:
+        begun: when it began, of ``time.monotonic``.
+        limited: whether there is a limit.
+        length: seconds on the clock.
+        total: when the user's limit for all cases is reached, of ``time.monotonic``.
+    """
+
+    def __init__(self, how: How, begun: float | None = None) -> None:
+        self.begun = time.monotonic() if begun is None else begun
+        self._cores_before = time.process_time() - (time.monotonic() - self.begun)
+        self._of_worker: Callable[[], float] = lambda: 0.0
+        self.limited = how.is_limited
+        self.length = self._cores = math.inf
+        if self.limited:
+            self.length = NEARLY * (how.budget or LONGER * how.seconds("jax"))  # until its arrays are known
+        self.total = math.inf
+
+    @property
+    def until(self) -> float:
+        """When the run ends, of ``time.monotonic``; before it has begun, when the function is to be there."""
+        return min(self.begun + self.length, self.total)
+
+    def watch(self, implementation: Implementation, how: How) -> None:
+        """The run is of this function: what it may take is that of its arrays, and its process counts, too.
+
+        What lies in a folder is read as long as that takes.
+        """
+        self.total = time.monotonic() + (how.total_timeout or math.inf)
+        if implementation.recorded:
+            self.limited, self.length = False, math.inf
+        self._of_worker = lambda: seconds_of_cores(implementation)
+        if self.limited and not how.budget:
+            self._cores = NEARLY * how.seconds(implementation.arrays)
+            self.length = LONGER * self._cores
+
+    def cores(self) -> float:
+        """CPU seconds of both processes so far."""
+        return time.process_time() - self._cores_before + self._of_worker()
+
+    def left(self, share: float = ENDING) -> float:
+        """Seconds until a share of the time is over, by the clock or by the cores."""
+        by_clock = share * self.length - (time.monotonic() - self.begun)
+        by_cores = share * self._cores - self.cores() if self._cores < math.inf else math.inf
+        return min(by_clock, by_cores, self.total - time.monotonic())

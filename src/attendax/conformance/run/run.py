@@ -1,0 +1,140 @@
+"""A run: the cases of a function in the order of what they find, until they are all judged or its time is over."""
+
+import contextlib
+import functools
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+from ..adapters.implementation import Implementation
+from ..cases import Case
+from ..cases.how import THIRD, How
+from ..cases.order import by_finds
+from ..diagnoses import diagnosed
+from ..judge.asking import asked_of_ladder, asked_of_list
+from ..judge.judging import find, rule_of
+from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
+from ..report import Report
+from ..report.known_failures import KnownFailures
+from ..report.outcomes import Outcome, versions
+from ..report.reproduction import reproduction
+from ..worker.place import allow
+from .clock import AGAIN, ASKING, ENDING, WITH_FAULTS, Clock
+from .cores import one_core
+from .repeating import repeated
+from .telling import Telling
+
+LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
+
+
+class Run:
+    """What is judged, how, until when, and who is told."""
+
+    def __init__(
+        self, implementation: Implementation, how: How, clock: Clock, known: KnownFailures, tell: Telling
+    ) -> None:
+        self.implementation, self.how, self.clock, self.known, self.tell = implementation, how, clock, known, tell
+        self.faults = 0
+        clock.watch(implementation, how)
+
+    def report(self, only: Iterable[str] | None, level: str) -> Report:
+        """Ask all cases, the dearer ones after those of the ladder; again; and look for the causes of faults."""
+        with one_core() if self.implementation.elsewhere else contextlib.nullcontext():
+            return self._report(only, level)
+
+    def _report(self, only: Iterable[str] | None, level: str) -> Report:
+        how = self.how
+        self.tell.begins("what it takes", self.clock.left)
+        made, listed = asked_of_list(self.implementation, only, level, how._replace(until=self._until(how)))
+        self.implementation = made
+        cheap, dear = by_finds(listed)
+        self.tell.begins("cases", self.clock.left)
+        found = self._judged(cheap, len(listed))
+        self.tell.begins("drawing sizes as people run them", self.clock.left)
+        drawn, left_out = self._drawn(only, level, refuses=any(o.finding.refused for o in found))
+        number = len(listed) + len(drawn)
+        of_ladder = self._judged(drawn, number, len(found))
+        found += self._judged(dear, number, len(found) + len(drawn))
+        of_ladder, missing = self._reached(of_ladder)
+        place = {case.name: k for k, case in enumerate(listed)}
+        found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
+        self.tell.begins("cases again", self.clock.left)
+        found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
+        rule, causes, cut = self._causes(found)
+        return Report(
+            made.name, made.version, made.arrays, tuple(found), how.dtype, how.seed, level, versions(made.arrays),
+            how.profile, causes, rule, (*how.require, *how.claims), made.process, (*cut, *missing, *left_out),
+        )  # fmt: skip
+
+    def _drawn(self, only: Iterable[str] | None, level: str, *, refuses: bool) -> tuple[list[Case], tuple[str, ...]]:
+        until = self._end(ASKING)
+        allow(self.implementation, self.how.patience, until)
+        how = self.how._replace(until=until)
+        return asked_of_ladder(self.implementation, only, level, how, refuses=refuses)
+
+    def _judged(self, cases: Sequence[Case], number: int, first: int = 0) -> list[Outcome]:
+        found = []
+        for index, case in enumerate(cases, start=first):
+            self.tell.asks(index, number, case)
+            found.append(self._judge(case, self.how))
+            self.faults += found[-1].verdict.fails and not found[-1].known
+            self.tell.found(found[-1])
+        return found
+
+    def _judge(self, case: Case, how: How, share: float = ASKING) -> Outcome:
+        """A case, unless there is no time for it; what is cut off at the end of the time is not judged."""
+        left = self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
+        if left <= 0:
+            return self._not_judged(case)
+        left_alone = self.known.skipped(case)
+        outcome = left_alone or judge(self.implementation, case, how._replace(until=self._until(how)))
+        if outcome.verdict is Verdict.NOT_JUDGED:
+            return self._not_judged(case, outcome.seconds)
+        return self.known.marked(outcome)
+
+    def _not_judged(self, case: Case, seconds: float = 0.0) -> Outcome:
+        why = LEFT_OUT if self.clock.limited and time.monotonic() < self.clock.total else NO_TIME
+        return Outcome(case, Finding(Verdict.NOT_JUDGED, why), seconds, "")
+
+    def _until(self, how: How) -> float:
+        """When what is asked now has to be answered: no case takes more than a third of the time."""
+        third = math.inf if how.timeout is not None else self.clock.length * THIRD
+        return min(self.clock.until, time.monotonic() + third)
+
+    def _end(self, share: float) -> float:
+        return time.monotonic() + self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
+
+    def _reached(self, found: list[Outcome]) -> tuple[list[Outcome], list[str]]:
+        """Those of the ladder that there was time for, and words for the others; all of them where that is few."""
+        missed = [outcome for outcome in found if outcome.finding.message == LEFT_OUT]
+        if not missed or len(found) - len(missed) < LEAST * len(found):
+            return found, []
+        said = f"{len(missed)} of {len(found)} cases of the ladder"
+        return [outcome for outcome in found if outcome not in missed], [said]
+
+    def _causes(self, found: list[Outcome]) -> tuple[str, tuple, list[str]]:
+        """Why gradients are asked for; the causes of the faults; and whether looking for them was cut short."""
+        faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
+        self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
+        allow(self.implementation, patience * max(1, faults), self.clock.until)
+        rule = rule_of(self.implementation, self.how)
+        until = self._end_of_causes()
+        causes = diagnosed(self.implementation, found, self.how._replace(until=until))
+        cut = faults and time.monotonic() >= until
+        return rule, causes, ["looking for causes was cut short"] if cut else []
+
+    def _end_of_causes(self) -> float:
+        return time.monotonic() + self.clock.left(ENDING)
+
+
+def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
+    """One case: the verdict, and where it is a fault how to see it."""
+    start, how = time.perf_counter(), how or How()
+    if time.monotonic() >= how.until:
+        return Outcome(case, Finding(Verdict.NOT_JUDGED, NO_TIME), 0.0, "")
+    allow(implementation, how.patience, how.until)
+    finding, got = find(implementation, case, how)
+    seconds = time.perf_counter() - start
+    if not finding.verdict.fails:
+        return Outcome(case, finding, seconds, "")
+    return Outcome(case, finding, seconds, reproduction(implementation, case, finding, how), got=got)

@@ -1,0 +1,244 @@
+"""A verdict while you wait: the time of a run is kept, what it had no room for is told, and a terminal shows life."""
+
+import importlib
+import inspect
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dying
+from attendax.conformance import CASES, Verdict, check
+from attendax.conformance.cases import order
+from attendax.conformance.cases.how import How
+from attendax.conformance.command.live import Line
+from attendax.conformance.frameworks.text import text_of
+from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
+from attendax.conformance.report.coverage import coverage
+from attendax.conformance.report.outcome import Outcome
+from attendax.conformance.run.clock import LONGER, NEARLY, Clock
+from attendax.conformance.worker import place
+
+HERE = Path(__file__).resolve().parent
+NOTHING = place.implement(dying.right, arrays="numpy", in_process=True)
+
+
+def slow(query, key, value):
+    """Right, after a while."""
+    time.sleep(0.1)
+    return dying.right(query, key, value)
+
+
+def sleeps(query, key, value):
+    """Right where there is one query, and never there elsewhere."""
+    if query.shape[-2] > 1:
+        time.sleep(1000)
+    return dying.right(query, key, value)
+
+
+class TestClock:
+    def test_a_run_is_limited_unless_it_is_thorough_or_has_no_sizes(self):
+        assert How().is_limited
+        assert How(budget=5.0).is_limited
+        assert not How(budget=0).is_limited
+        assert not How(thorough=True).is_limited
+        assert not How(thorough=True, budget=5.0).is_limited
+        assert Clock(How(thorough=True)).left() == float("inf")
+
+    def test_the_budget_is_of_the_clock(self):
+        clock = Clock(How(budget=10.0), begun=time.monotonic() - 4)
+        clock.watch(NOTHING, How(budget=10.0))
+        assert 4.5 < clock.left() <= NEARLY * 10 - 4
+        assert clock.left(0.5) < 1 < clock.left()
+        assert abs(clock.until - (clock.begun + NEARLY * 10)) < 1e-6
+
+    def test_without_one_it_is_of_the_cores_and_longer_on_the_clock(self, monkeypatch):
+        how, cores = How(profile="numbers"), [100.0]
+        monkeypatch.setattr("attendax.conformance.run.clock.time.process_time", lambda: cores[0])
+        clock = Clock(how)
+        clock.watch(NOTHING, how)
+        assert clock.left() <= NEARLY * 30
+        cores[0] += 20
+        assert clock.left() <= NEARLY * 30 - 20
+        assert clock.until - clock.begun == pytest.approx(NEARLY * 30 * LONGER)
+
+    def test_jax_has_longer_and_so_has_a_profile_of_more_cases(self):
+        asked = [How(profile="numbers").seconds(x) for x in ("numpy", "torch", "jax")]
+        assert asked == [30, 30, 60]
+        assert How(profile="law").seconds("numpy") == 60
+        assert How(budget=7.0).seconds("jax") == 7
+
+    def test_the_sizes_of_a_seed_are_the_same_whatever_the_machine(self):
+        assert How(thorough=True).seconds_of_ladder("numpy") == 60
+        assert How(thorough=True, budget=5.0).seconds_of_ladder("numpy") == 5
+        assert How(budget=0).seconds_of_ladder("numpy") == 0
+        assert 0 < How(profile="numbers").seconds_of_ladder("numpy") < 30
+
+    def test_the_seconds_of_another_process_count(self):
+        made = place.implement("dying:right", arrays="numpy")
+        try:
+            before = place.seconds_of_cores(made)
+            assert before > 0 or not os.path.exists("/proc")
+            made.attend.worker.stop()
+            assert place.seconds_of_cores(made) >= before
+        finally:
+            place.end(made)
+
+
+FEW = {"arrays": "numpy", "level": "forward", "seed": 0}
+
+
+class TestBudget:
+    @pytest.mark.parametrize("budget", [3.0, 6.0])
+    def test_it_is_kept_and_what_is_left_out_is_no_fault(self, budget):
+        start = time.monotonic()
+        report = check("test_seconds:slow", budget=budget, **FEW)
+        assert time.monotonic() - start < 1.2 * budget
+        assert report.failures == ()
+        left = [o for o in report.cases if o.verdict is Verdict.NOT_JUDGED]
+        assert left
+        assert {o.finding.message for o in left} == {LEFT_OUT}
+        assert not report.ok  # most of it
+        assert "There was no time for" in str(report)
+
+    def test_what_has_no_answer_at_its_end_is_not_judged(self):
+        start = time.monotonic()
+        report = check("test_seconds:sleeps", budget=4.0, only=["batch of one", "one query"], **FEW)
+        assert time.monotonic() - start < 1.2 * 4
+        assert {o.case.name: o.verdict for o in report.cases}["batch of one"] is Verdict.NOT_JUDGED
+        assert report.failures == ()
+        assert not report.ok
+
+    def test_what_has_no_answer_in_the_time_of_a_case_is_a_timeout(self):
+        report = check("test_seconds:sleeps", budget=30.0, timeout=1.0, only=["plain"], **FEW)
+        assert {o.verdict for o in report.failures} == {Verdict.TIMEOUT}
+
+    def test_a_run_that_has_time_leaves_nothing_out(self):
+        report = check(dying.right, only=["plain", "one query", "width 1"], **FEW)
+        assert report.ok
+        assert report.left_out == ()
+
+    def test_a_slow_start_is_refused_in_time(self, tmp_path, monkeypatch):
+        (tmp_path / "never_there.py").write_text("import time\ntime.sleep(1000)\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        start = time.monotonic()
+        with pytest.raises(ValueError, match="check: never_there:fn: when it was imported: no time left"):
+            check("never_there:fn", budget=2.0)
+        assert time.monotonic() - start < 2.4
+
+
+def outcomes_of(cases, left):
+    """Right, but for the last, for which there was no time."""
+    right, gone = Finding(Verdict.OK), Finding(Verdict.NOT_JUDGED, LEFT_OUT)
+    return [Outcome(case, gone if k >= len(cases) - left else right, 0.0, "") for k, case in enumerate(cases)]
+
+
+def test_a_little_that_was_left_out_is_told_and_much_is_a_gap():
+    cases = [case for case in CASES if case.level == "forward"][:30]
+    assert coverage(outcomes_of(cases, 9), "float32").gaps == ()
+    assert "(left out for want of time)" in str(coverage(outcomes_of(cases, 9), "float32"))
+    (gap,) = coverage(outcomes_of(cases, 11), "float32").gaps
+    assert gap == "There was no time for 11 of 30 cases"
+
+
+def test_the_plainest_come_first_and_each_comes_once():
+    cheap, dear = order.by_finds(CASES)
+    assert sorted(case.name for case in cheap + dear) == sorted(case.name for case in CASES)
+    assert [case.name for case in cheap[:2]] == ["plain", "gradient: plain"]
+    assert {order.pairs_of(case) < order.DEAR for case in cheap} == {True}
+    assert min(map(order.pairs_of, dear)) >= order.DEAR
+
+
+@pytest.mark.parametrize("arrays", ["numpy", "jax", "torch"])
+def test_the_text_of_a_driver_is_its_source(arrays):
+    pytest.importorskip(arrays)
+    module = importlib.import_module(f"attendax.conformance.frameworks.in_{arrays}")
+    text = text_of(arrays)
+    assert (text.header, text.wide) == (module.HEADER, module.WIDE)
+    for name, source in text.functions.items():
+        function = inspect.unwrap(getattr(module, name))
+        own = inspect.getsource(function).rstrip()
+        assert source == own.replace(f"def {function.__name__}(", f"def {name}(", 1)
+    of_module = {k for k, x in vars(module).items() if inspect.isfunction(inspect.unwrap(x)) and callable(x)}
+    of_package = {k for k in of_module if "attendax" in inspect.unwrap(getattr(module, k)).__module__}
+    assert of_package == set(text.functions)
+
+
+def test_a_fault_of_torch_needs_no_torch_in_the_judge():
+    pytest.importorskip("torch")
+    code = """
+import sys
+from attendax.conformance import check
+report = check("test_seconds:of_torch", only=["plain"], level="forward", seed=0, arrays="torch")
+assert report.failures and report.failures[0].reproduction
+assert "torch" not in sys.modules and "jax" not in sys.modules
+"""
+    path = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def of_torch(query, key, value):
+    """Twice what is right."""
+    return 2 * (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).softmax(-1) @ value
+
+
+class TestLine:
+    def test_it_counts_and_shows_a_fault_of_each_kind(self):
+        pytest.importorskip("rich", reason="the extra 'check' is not installed")
+        from rich.console import Console
+        from rich.progress import Progress
+
+        shown, line = io.StringIO(), Line()
+        with Progress(console=Console(file=shown, width=120)) as line.bar:
+            line.task = line.bar.add_task("")
+            line.begins("cases", lambda: 7.4)
+            for case, verdict in zip(
+                CASES, (Verdict.OK, Verdict.WRONG, Verdict.WRONG, Verdict.NOT_OFFERED), strict=False
+            ):
+                line.asks(0, 4, case)
+                line.found(Outcome(case, Finding(verdict, "out is off", "out"), 0.0, ""))
+            assert str(line) == "1 ok, 2 wrong, 7 s left"
+        assert shown.getvalue().count("out is off") == 1
+
+    @pytest.mark.skipif(os.name != "posix", reason="a terminal of POSIX")
+    def test_a_terminal_sees_life_and_the_first_fault_soon(self, tmp_path):
+        pytest.importorskip("rich", reason="the extra 'check' is not installed")
+        import pty
+        import select
+
+        (tmp_path / "off.py").write_text(
+            "from dying import right\n\n\ndef attention(query, key, value):\n    return 2 * right(query, key, value)\n"
+        )
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)]),
+            "TERM": "xterm",
+        }
+        command = [sys.executable, "-m", "attendax", "check", "off:attention", "--budget", "10", "--level", "forward"]
+        here, there = pty.openpty()
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdin=there, stdout=subprocess.DEVNULL, stderr=there
+        )
+        os.close(there)
+        seen, quiet, last = b"", 0.0, None
+        try:
+            while select.select([here], [], [], 30)[0]:
+                some = os.read(here, 2**16)
+                quiet = max(quiet, time.monotonic() - last) if last else quiet
+                last, seen = time.monotonic(), seen + some
+        except OSError:  # the other end is closed
+            pass
+        finally:
+            os.close(here)
+            assert process.wait(60) == 1
+        text = seen.decode("utf-8", "replace")
+        assert "plain (L2): wrong: out is off" in text
+        assert " s left" in text
+        assert text.index("importing off:attention") < text.index("plain (L2): wrong")
+        assert quiet < 5
