@@ -88,7 +88,7 @@ class Run:
             return self._not_judged(case)
         left_alone = self.known.skipped(case)
         outcome = left_alone or judge(self.implementation, case, how._replace(until=self._until(how)))
-        if outcome.verdict is Verdict.NOT_JUDGED:
+        if outcome.finding.message == NO_TIME:
             return self._not_judged(case, outcome.seconds)
         return self.known.marked(outcome)
 
