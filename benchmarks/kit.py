@@ -1,7 +1,7 @@
 """How long `attendax check` takes: CPU seconds of both processes, of functions that are right and that are wrong.
 
 `python benchmarks/kit.py` prints the table of docs/conformance.md; `--source DIR` runs another source, such as an older
-one. `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/cheats) with three seeds, each until
+one. `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/kit/cheats) with three seeds, each until
 its first fault, and prints which case finds it and after how long: the cases are asked in the order of what they find.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-TESTS, SOURCE = HERE.parent / "tests", HERE.parent / "src"
+TESTS, SOURCE = HERE.parent / "tests" / "kit", HERE.parent / "src"
 CHECKED = HERE / "checked"
 WRONG = (  # ten of the corpora
     "zeros in heads 128 wide or wider", "long causal rows see one key ahead", "options are read up to 320 keys",

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +21,8 @@ from attendax.conformance.report.coverage import coverage
 from attendax.conformance.report.outcome import Outcome
 from attendax.conformance.run.clock import LONGER, NEARLY, Clock
 from attendax.conformance.worker import place
+from places import PYTHONPATH
 
-HERE = Path(__file__).resolve().parent
 NOTHING = place.implement(dying.right, arrays="numpy", in_process=True)
 
 
@@ -177,9 +176,12 @@ report = check("test_seconds:of_torch", only=["plain"], level="forward", seed=0,
 assert report.failures and report.failures[0].reproduction
 assert "torch" not in sys.modules and "jax" not in sys.modules
 """
-    path = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
     ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
 
@@ -216,10 +218,7 @@ class TestLine:
         (tmp_path / "off.py").write_text(
             "from dying import right\n\n\ndef attention(query, key, value):\n    return 2 * right(query, key, value)\n"
         )
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)]),
-            "TERM": "xterm",
-        }
+        environment = os.environ | {"PYTHONPATH": PYTHONPATH, "TERM": "xterm"}
         command = [sys.executable, "-m", "attendax", "check", "off:attention", "--budget", "10", "--level", "forward"]
         here, there = pty.openpty()
         process = subprocess.Popen(
