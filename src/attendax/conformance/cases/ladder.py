@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -244,6 +245,8 @@ def ladder(
     longer = missing.intersection(LONGER)
     left = budget  # what is refused takes no time
     for part in parts:
+        if time.monotonic() >= how.until:
+            break
         if frozenset(part.items()) in missing and left > drawing.least and (found or "direction" in part):
             most = min(left, max(2 * drawing.least, SHARE * budget))
             rungs = (x for x in drawing.completed(part, missing) if takes(x.case))

@@ -179,63 +179,6 @@ def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[s
     return stand, follow
 
 
-def question_of(case: Case) -> tuple[Any, ...]:
-    return case.judge, case.direction, case.dtype, frozenset(options_of(case))
-
-
-class _Passing:
-    """The cases in which all is right: a reason that holds there would have made them wrong."""
-
-    def __init__(self, implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> None:
-        self.implementation, self.how = implementation, how
-        self.trials: dict[str, Trial] = {}
-        self.cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
-        self.cases = [case for case in self.cases if math.prod((SIZES | case.sizes).values()) <= 64 * SMALL]
-
-    def refutes(self, hypothesis: Hypothesis, cases: Iterable[Case]) -> list[Case]:
-        """Those plainer than one of some cases that the reason would have made wrong."""
-        plainer = [one for one in self.cases if any(_is_plainer(one, case) for case in cases)]
-        return [case for case in plainer if hypothesis.says(self._trial(case)) is False]
-
-    def _trial(self, case: Case) -> Trial:
-        if case.name not in self.trials:
-            trial = Trial(self.implementation, case, self.how)
-            trial.got = trial.expected()
-            self.trials[case.name] = trial
-        return self.trials[case.name]
-
-
-def _on_top(causes: Sequence[Cause | None]) -> list[Hypothesis]:
-    """What else may be wrong, on top of the reason that explains the most."""
-    first = max((cause for cause in causes if cause), key=lambda cause: cause.tried, default=None)
-    found = next((h for h in HYPOTHESES if first and h.change and h.name == first.name), None)
-    return [h.after(found) for h in HYPOTHESES if h is not found] if found else []
-
-
-def _explained(
-    left: Iterable[Outcome],
-    trials: Mapping[str, Trial],
-    passing: _Passing | None,
-    hypotheses: Sequence[Hypothesis] = HYPOTHESES,
-) -> list[tuple[str, str, set[str]]]:
-    """For each hypothesis, the cases in which it gives what was got: first it is tried on one of each question."""
-    mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
-    first = {question_of(trial.case): name for name, trial in reversed(mine.items())}.values()
-    found = []
-    for hypothesis in hypotheses:
-        if by_running.is_late():
-            break
-        said = {name: hypothesis.says(mine[name]) for name in first}
-        if any(said.values()):
-            said |= {name: hypothesis.says(mine[name]) for name in mine.keys() - said.keys()}
-            names = {name for name, given in said.items() if given}
-            refuting = [mine[name].case for name, given in said.items() if given is False]
-            refuting += passing.refutes(hypothesis, [mine[name].case for name in names]) if passing else []
-            names = {n for n in names if not any(_is_plainer(case, mine[n].case) for case in refuting)}
-            found.append((hypothesis.name, hypothesis.remedy, names))
-    return found
-
-
 def _is_plainer(case: Case, other: Case) -> bool:
     """Whether all that a case has the other has, too: a reason that holds there and not here is a coincidence."""
     return (

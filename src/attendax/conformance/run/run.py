@@ -10,8 +10,9 @@ from ..adapters.implementation import Implementation
 from ..cases import Case
 from ..cases.how import THIRD, How
 from ..cases.order import by_finds
+from ..cases.pool import EXAMPLES
 from ..diagnoses import diagnosed
-from ..judge.asking import asked_of_ladder, asked_of_list
+from ..judge.asking import asked_of_ladder, asked_of_list, chosen
 from ..judge.judging import find, rule_of
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
 from ..report import Report
@@ -68,6 +69,8 @@ class Run:
 
     def _drawn(self, only: Iterable[str] | None, level: str, *, refuses: bool) -> tuple[list[Case], tuple[str, ...]]:
         until = self._end(ASKING)
+        if until <= time.monotonic():  # two stand for what would be drawn
+            return [case for case in chosen(only, level, self.how) if case in EXAMPLES and self.how.budget != 0], ()
         allow(self.implementation, self.how.patience, until)
         how = self.how._replace(until=until)
         return asked_of_ladder(self.implementation, only, level, how, refuses=refuses)
