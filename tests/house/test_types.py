@@ -105,7 +105,7 @@ def test_dir_shows_the_public_names():
     assert dir(masks) == ["Mask", *makers]
     assert dir(scores) == ["ScoreModifier", "alibi", "compose", "from_function", "relative_bias", "sink", "softcap"]
     wanted = "attention attention_stats explain merge weights_at compat masks scores spec ops params encoders"
-    wanted += " conformance pictures rotary sharding"
+    wanted += " conformance learn pictures rotary sharding"
     assert {*wanted.split(), "AttentionStats", "Explanation", "__version__"} == set(dir(attendax))
     for module in (attendax, masks, scores):
         assert dir(module) == sorted(module.__all__)

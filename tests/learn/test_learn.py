@@ -16,19 +16,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import jax
+import learner
 import numpy as np
 import pytest
+from mistakes_in_learning import PLANTED, TWO
 
-import learner
 from attendax import learn, spec
 from attendax.cli import main
 from attendax.learn import folders
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import MODULES, path, texts
 from attendax.learn.grading import RAISING, Failed, examined, grade, mistaken, mistakes, right, same
-from mistakes_in_learning import PLANTED, TWO
+from places import ROOT, SOURCE
 
-ROOT = Path(__file__).parents[1]
 PATH = {exercise.name: exercise for exercise in path()}
 RIGHT = learner.names()
 LIBRARIES = [
@@ -438,7 +438,7 @@ class TestCommands:
             assert exercise.name.rpartition(".")[2] in line or line.strip() == "@quiet"
 
     def test_the_console_command_in_a_clean_folder(self, tmp_path):
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+        environment = os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "100"}
 
         def run(*argv):
             command = [sys.executable, "-m", "attendax", *argv]
