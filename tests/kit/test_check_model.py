@@ -194,7 +194,7 @@ def test_an_error_is_an_outcome():
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"causal": None}, "causal got None"),
+        ({"causal": None}, "give --causal or --no-causal"),
         ({"vocabulary": None}, "vocabulary got None"),
         ({"mask": "rows"}, "mask got 'rows'"),
         ({"positions": "rope"}, "positions got 'rope'"),

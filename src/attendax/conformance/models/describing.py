@@ -48,6 +48,9 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     claims = (*made.facts.get("claims", ()), *_words(said.get("claims", ())))
     said = {**made.facts, **said, "lacks": lacks, "claims": claims}
     causal = said.pop("causal", None) if causal is None else causal
+    if causal is None:
+        sees = "whether a position sees only what is before it"
+        raise ValueError(f"check_model: give --causal or --no-causal (in Python causal=True or False): {sees}")
     if not isinstance(causal, bool):
         raise ValueError(
             f"check_model: causal got {causal!r}, expected True (sees only what is before) or False (sees all)"
