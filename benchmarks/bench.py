@@ -161,7 +161,7 @@ def compile_times(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, 
     with compiling.from_cold():
         for number, (name, direction) in enumerate(plan.todo):
             screen.at(number, len(plan.todo), f"{name} {direction}")
-            case = Case(name, (known() | compiling.MODELS)[name], dtype)
+            case = Case(name, (known() | compiling.MODELS | compiling.SECOND)[name], dtype)
             found = compiling.run(case, direction, plan.grid.rounds, screen.doing)
             results["compile"] += found
             if folder:

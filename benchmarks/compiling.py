@@ -27,6 +27,7 @@ ROUNDS = 3
 STAGES = ("trace", "lower", "compile")
 LAYERS = 12
 MODELS = {f"layers-{LAYERS}": Shape(2, 8, 8, 512, 512, 64, True, f"no model: {LAYERS} layers of attention in a row")}
+SECOND = {"short-32": Shape(2, 4, 4, 32, 32, 16, False, "no model: a short text; its Hessian-vector product")}
 SMALL = Shape(1, 1, 1, 2, 2, 2, False, "no model: so that no round is the first to need XLA")
 
 

@@ -80,13 +80,14 @@ def planned(options: argparse.Namespace) -> Plan:
 
 
 def planned_to_compile(options: argparse.Namespace, grid: Grid) -> Plan:
-    """Every shape unless some are named, forward and with the gradient."""
+    """Every shape unless some are named, forward and with the gradient; then a model, and a second derivative."""
     alone("--compile", f"compares {' with '.join(compiling.CONTESTANTS)}", options, GOES_WITH_SHAPES)
     grid = Grid(options.rounds or compiling.ROUNDS, grid.budget_s, None)
     measures = options.measures or ["forward", "backward"]
     todo = [(shape, measure) for shape in options.shapes or SHAPES for measure in measures]
     if "backward" in measures and not options.shapes:
         todo += [(model, "backward") for model in compiling.MODELS]
+        todo += [(short, "hvp") for short in compiling.SECOND]
     return Plan(grid, todo, list(compiling.CONTESTANTS), [], kind="compile")
 
 

@@ -530,7 +530,8 @@ class TestCompile:
         records = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["compile"]
         names = [(r["case"], r["measure"], r["contestant"]) for r in records]
         model = itertools.product(compiling.MODELS, ("backward",), compiling.CONTESTANTS)
-        assert names == [*itertools.product(TINY, ("forward", "backward"), compiling.CONTESTANTS), *model]
+        second = itertools.product(compiling.SECOND, ("hvp",), compiling.CONTESTANTS)
+        assert names == [*itertools.product(TINY, ("forward", "backward"), compiling.CONTESTANTS), *model, *second]
         for record in records:
             assert record["status"] == "timed"
             (one,) = record["rounds"]

@@ -9,8 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attendax import ops, spec
-from attendax.encoders import encode, load, load_bert, load_modernbert, load_torch, save, stack_layers, to_torch
+from attendax import ops, rotary, spec
+from attendax.encoders import (
+    encode,
+    load,
+    load_bert,
+    load_modernbert,
+    load_torch,
+    save,
+    save_modernbert,
+    stack_layers,
+    to_torch,
+)
 from test_encoder_options import BERT, CONFIGS, IDS, MASK, random_params
 
 pytest.importorskip("safetensors", reason="the extra 'demo' is not installed")
@@ -78,6 +88,43 @@ class TestModernBert:
         kinds = ["sliding_attention", "full_attention"] * 2
         _, config = load_modernbert(write(tmp_path, tensors, SIZES | {"rope_parameters": rope, "layer_types": kinds}))
         assert (config.rope_theta, config.window) == ((7.0, 50.0) * 2, (1, None) * 2)
+
+    @pytest.mark.parametrize(
+        ("scaled", "wanted"),
+        [
+            ({"rope_type": "linear", "factor": 2.0}, rotary.interpolated(4, 2.0, 50.0)),
+            (
+                {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4},
+                rotary.yarn(4, 8.0, trained=32, theta=50.0, beta_fast=4),
+            ),
+            (
+                {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 32, "low_freq_factor": 2},
+                rotary.llama3(4, 8.0, trained=32, theta=50.0, low_freq_factor=2),
+            ),
+        ],
+    )
+    def test_frequencies_of_longer_texts(self, tmp_path, scaled, wanted):
+        rope = {"full_attention": scaled | {"rope_theta": 50.0}, "sliding_attention": {"rope_theta": 7.0}}
+        params, config = load_modernbert(write(tmp_path, modern_tensors(), SIZES | {"rope_parameters": rope}))
+        assert config.rope_theta == (wanted, 7.0, 7.0, wanted)
+        tokens = np.arange(5)[None]
+        found = encode(params, tokens, config=config)
+        plain = encode(params, tokens, config=dataclasses.replace(config, rope_theta=(50.0, 7.0, 7.0, 50.0)))
+        np.testing.assert_allclose(found, encode(params, tokens, config=config, twin=spec), rtol=1e-4, atol=1e-5)
+        assert np.abs(found - plain).max() > 1e-3
+        save(tmp_path / "own.safetensors", params, config)
+        assert load(tmp_path / "own.safetensors")[1] == config
+        one = dataclasses.replace(config, rope_theta=wanted)
+        save(tmp_path / "own.safetensors", params, one)
+        assert load(tmp_path / "own.safetensors")[1] == one
+        with pytest.raises(NotImplementedError, match="rope_theta"):
+            save_modernbert(tmp_path / "theirs", params, config)
+
+    def test_frequencies_that_are_wrong(self, tmp_path):
+        for scaled in ({"rope_type": "yarn", "factor": 8.0}, {"rope_type": "linear", "factor": 0}):
+            rope = {name: scaled for name in ("full_attention", "sliding_attention")}
+            with pytest.raises(ValueError, match="rope_parameters that are wrong"):
+                load_modernbert(write(tmp_path, modern_tensors(), SIZES | {"rope_parameters": rope}))
 
     @pytest.mark.parametrize("name", ["layers.3.attn.Wqkv.weight", "final_norm.weight", "layers.1.attn_norm.weight"])
     def test_a_missing_tensor_is_named(self, tmp_path, name):

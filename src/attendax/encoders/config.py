@@ -8,6 +8,7 @@ import numpy as np
 
 from attendax import checks
 from attendax.params import EmbeddingParams, EncoderBlockParams, EncoderParams, MultiHeadParams
+from attendax.rotary import Frequencies
 
 NAME = "EncoderConfig"
 POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "none")
@@ -34,7 +35,8 @@ class EncoderConfig:
         bias: whether projections and feed-forward networks have biases.
         num_kv_heads: G, a divisor of N; None for N.
         positions: "learned", "sinusoidal", "rotary", "alibi" or "none".
-        rope_theta: base of the rotary frequencies; one for all layers, or a tuple with that of each.
+        rope_theta: base of the rotary frequencies, or ``rotary.Frequencies`` such as those of YaRN; one for all layers,
+            or a tuple with that of each.
         window: how many tokens a token sees on each side, None for all; one for all layers, or a tuple with that of
             each (global and local layers in turn).
         dropout: rate on embeddings, attention weights and the result of each part of a layer, where ``encode`` is given
@@ -63,7 +65,7 @@ class EncoderConfig:
     bias: bool = True
     num_kv_heads: int | None = None
     positions: str = "learned"
-    rope_theta: float | tuple[float, ...] = 10000.0
+    rope_theta: float | Frequencies | tuple[float | Frequencies, ...] = 10000.0
     window: int | tuple[int | None, ...] | None = None
     dropout: float = 0.0
     embedding_norm: bool = True
@@ -93,7 +95,11 @@ class EncoderConfig:
         if not self.first_norm and self.norm != "pre":
             checks.fail(ValueError, NAME, 'first_norm=False is for norm="pre".')
         for theta in self._given("rope_theta"):
-            checks.number(NAME, "rope_theta", theta, low=0, closed=False)
+            if not isinstance(theta, Frequencies):
+                checks.number(NAME, "rope_theta", theta, low=0, closed=False)
+            elif 2 * len(theta.numbers) > width:
+                facts = f"rope_theta has frequencies of {2 * len(theta.numbers)} columns, but a head has {width}."
+                checks.fail(ValueError, NAME, facts)
         for window in self._given("window"):
             if window is not None:
                 checks.integer(NAME, "window", window, minimum=0)
@@ -104,9 +110,10 @@ class EncoderConfig:
         return self.num_heads if self.num_kv_heads is None else checks.integer(NAME, "num_kv_heads", self.num_kv_heads)
 
     @property
-    def thetas(self) -> tuple[float, ...]:
-        """The base of the rotary frequencies of each layer."""
-        return self._given("rope_theta") if isinstance(self.rope_theta, tuple) else (self.rope_theta,) * self.num_layers
+    def thetas(self) -> tuple[float | Frequencies, ...]:
+        """The base of the rotary frequencies of each layer, or its frequencies."""
+        is_one = isinstance(self.rope_theta, Frequencies) or not isinstance(self.rope_theta, tuple)
+        return self._given("rope_theta") * self.num_layers if is_one else self._given("rope_theta")
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -116,10 +123,12 @@ class EncoderConfig:
     def _given(self, name: str) -> tuple[Any, ...]:
         """The values of an option: one, or one for each layer."""
         value = getattr(self, name)
-        if isinstance(value, tuple) and len(value) != self.num_layers:
+        if isinstance(value, Frequencies) or not isinstance(value, tuple):
+            return (value,)
+        if len(value) != self.num_layers:
             facts = f"{name} has {len(value)} values but there are num_layers={self.num_layers}."
             checks.fail(ValueError, NAME, facts)
-        return value if isinstance(value, tuple) else (value,)
+        return value
 
 
 def encoder_shapes(config: EncoderConfig, dtype: Any = np.float32) -> EncoderParams:

@@ -7,6 +7,7 @@ import numpy as np
 
 from attendax import masks, scores
 from attendax.params import EncoderBlockParams
+from attendax.rotary import Frequencies
 
 from .config import GATED, EncoderConfig
 
@@ -27,7 +28,7 @@ class Call(NamedTuple):
     key_data: Any
 
 
-def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, window: int | None, theta: float) -> Any:
+def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, window: int | None, theta: Any) -> Any:
     """Pass tokens through a layer: see ``ops.encoder_block``, and the options of ``EncoderConfig``.
 
     Args:
@@ -36,7 +37,7 @@ def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, windo
         hidden: (B, T, M).
         number: which layer it is, for its random keys; it may be traced.
         window: how many tokens a token sees on each side; None for all.
-        theta: base of the rotary frequencies.
+        theta: base of the rotary frequencies, or ``rotary.Frequencies``.
 
     Returns:
         (B, T, M).
@@ -70,14 +71,15 @@ def layer(call: Call, block: EncoderBlockParams, hidden: Any, number: Any, windo
     return norm2(hidden + feed(hidden))
 
 
-def heads(call: Call, block: EncoderBlockParams, tokens: Any, theta: float) -> list[Any]:
+def heads(call: Call, block: EncoderBlockParams, tokens: Any, theta: float | Frequencies) -> list[Any]:
     """The queries (B, N, T, D), keys and values (B, G, T, D) of a layer; with rotary positions the first two turned."""
     weights, N, G = block.attention, call.config.num_heads, call.config.key_heads
     query, key, value = call.pieces.heads(
         tokens, (weights.W_Q, weights.b_Q, N), (weights.W_K, weights.b_K, G), (weights.W_V, weights.b_V, G)
     )
     if call.config.positions == "rotary":
-        query, key = (call.pieces.rotary(x, theta=theta, positions=call.positions) for x in (query, key))
+        given: Any = {"frequencies" if isinstance(theta, Frequencies) else "theta": theta}
+        query, key = (call.pieces.rotary(x, **given, positions=call.positions) for x in (query, key))
     return [query, key, value]
 
 

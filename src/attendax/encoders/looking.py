@@ -69,7 +69,7 @@ def attention_rows(params: EncoderParams, x: Any, *, config: EncoderConfig) -> C
 
 
 @partial(jax.jit, static_argnames=("config", "window", "theta"))
-def _through_one(block: Any, hidden: Any, *, config: EncoderConfig, window: int | None, theta: float) -> Any:
+def _through_one(block: Any, hidden: Any, *, config: EncoderConfig, window: int | None, theta: Any) -> Any:
     """Queries and keys of a layer, and what comes out of it."""
     call = Call(config, InJax(), None, None, None)
     tokens = normalised(call, hidden, block.gamma1, block.beta1) if config.norm == "pre" else hidden

@@ -53,7 +53,9 @@ def test_one_program_for_three_lengths(name):
         exported = jax.export.deserialize(exported.serialize())
     for sizes in SIZES:
         given = arrays(*sizes)
-        for one, other in zip(jax.tree.leaves(exported.call(*given)), jax.tree.leaves(CALLS[name](*given)), strict=True):
+        for one, other in zip(
+            jax.tree.leaves(exported.call(*given)), jax.tree.leaves(CALLS[name](*given)), strict=True
+        ):
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 

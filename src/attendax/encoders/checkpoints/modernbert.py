@@ -1,9 +1,11 @@
 """A ModernBERT directory (Warner et al. 2024) as ``EncoderParams``, and back."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attendax import rotary
 from attendax.params import EncoderParams
 
 from ..config import EncoderConfig, encoder_shapes
@@ -12,6 +14,15 @@ from .published import Kind, write_model
 
 NAME = "load_modernbert"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+LENGTHS = {"factor": "factor", "original_max_position_embeddings": "trained"}
+SCALED: dict[str, tuple[Callable[..., rotary.Frequencies], dict[str, str]]] = {  # rope_type: names of theirs and ours
+    "linear": (rotary.interpolated, {"factor": "factor"}),
+    "yarn": (
+        rotary.yarn,
+        LENGTHS | {name: name for name in ("beta_fast", "beta_slow", "attention_factor", "truncate")},
+    ),
+    "llama3": (rotary.llama3, LENGTHS | {name: name for name in ("low_freq_factor", "high_freq_factor")}),
+}
 THETAS = {GLOBAL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
@@ -42,7 +53,8 @@ def load_modernbert(directory: str | os.PathLike[str]) -> tuple[EncoderParams, E
     """Read the encoder of a ModernBERT checkpoint: rotary positions, GeGLU, pre-norm, global and local layers in turn.
 
     Tensor names may begin with ``model.``, as in checkpoints saved with a head. Matrices are stored (out, in) there and
-    (in, out) here: they are transposed. Half-precision weights are widened to float32, exactly.
+    (in, out) here: they are transposed. Half-precision weights are widened to float32, exactly. Rotary frequencies of
+    longer texts are those of ``attendax.rotary``, of the types "linear", "yarn" and "llama3".
 
     Args:
         directory: holds ``config.json`` and ``model.safetensors``.
@@ -109,7 +121,7 @@ def _config(settings: Settings) -> EncoderConfig:
         facts = "config.json has attention_bias and mlp_bias that differ, supported are both or neither"
         raise NotImplementedError(f"{settings.function}: {facts}")
     kinds = _layer_kinds(settings, sizes["num_layers"])
-    thetas = {kind: _theta(settings, kind) for kind in THETAS}
+    thetas = {kind: _theta(settings, kind, sizes["d_model"] // sizes["num_heads"]) for kind in THETAS}
     reach = settings.size("local_attention") // 2 if "local_attention" in settings.content else 64
     if sizes["d_model"] // sizes["num_heads"] % 2:
         settings.refuse("hidden_size", sizes["d_model"], "heads of an even width")
@@ -132,7 +144,8 @@ def _config(settings: Settings) -> EncoderConfig:
 def _settings(config: EncoderConfig) -> dict[str, Any]:
     """What ``_config`` reads, back; what it does not read as ``config`` is not ModernBERT's. Older files say less."""
     kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
-    thetas = {kind: float(theta) for kind, theta in zip(kinds, config.thetas, strict=True)}
+    pairs = zip(kinds, config.thetas, strict=True)  # frequencies are not said, and so refused
+    thetas = {kind: 10000.0 if isinstance(theta, rotary.Frequencies) else float(theta) for kind, theta in pairs}
     thetas = {kind: thetas.get(kind, default) for kind, (_, default) in THETAS.items()}
     reach = next((int(window) for window in config.windows if window is not None), 64)
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
@@ -170,8 +183,11 @@ def _layer_kinds(settings: Settings, num_layers: int) -> list[str]:
     return kinds
 
 
-def _theta(settings: Settings, kind: str) -> float:
-    """The base of the rotary frequencies, where newer files have it or where older ones do."""
+def _theta(settings: Settings, kind: str, width: int) -> float | rotary.Frequencies:
+    """The base of the rotary frequencies, where newer files have it or where older ones do; or those of a long context.
+
+    ``width`` is that of a head.
+    """
     key, default = THETAS[kind]
     every = settings.content.get("rope_parameters")
     if every is None:
@@ -181,11 +197,25 @@ def _theta(settings: Settings, kind: str) -> float:
         rope = every.get(kind) if isinstance(every, dict) else None
         if not isinstance(rope, dict):
             settings.refuse("rope_parameters", every, f"an object with {GLOBAL!r} and {LOCAL!r}")
-        Settings(settings.function, rope).only(rope_type="default")
         theta = settings.number("rope_theta", default, 1e12, rope)
+        if theta and rope.get("rope_type") in SCALED:
+            return _scaled(settings, rope, width, theta)
+        Settings(settings.function, rope).only(rope_type="default")
     if theta == 0:
         settings.refuse(key, theta, "a number above 0")
     return theta
+
+
+def _scaled(settings: Settings, rope: dict[str, Any], width: int, theta: float) -> rotary.Frequencies:
+    """The frequencies of a model that was made for longer texts; options that the file lacks have their defaults."""
+    function, names = SCALED[rope["rope_type"]]
+    given = {ours: rope[theirs] for theirs, ours in names.items() if rope.get(theirs) is not None}
+    Settings(settings.function, rope).only(mscale=None, mscale_all_dim=None)
+    try:
+        return function(width, **given, theta=theta)
+    except (TypeError, ValueError) as error:
+        facts = str(error).splitlines()[0][:200]
+        raise ValueError(f"{settings.function}: config.json has rope_parameters that are wrong: {facts}") from None
 
 
 def _source(path: tuple[Any, ...], shapes: EncoderParams) -> Source:

@@ -12,6 +12,7 @@ import numpy as np
 from attendax import writing
 from attendax.extras import require
 from attendax.params import EncoderParams
+from attendax.rotary import Frequencies
 
 from ..config import EncoderConfig, encoder_shapes
 from ..inputs import check_params
@@ -107,10 +108,19 @@ def _config(path: Path, metadata: dict[str, str], layers: int) -> EncoderConfig:
     if any(type(settings[name]) is not int or settings[name] > LARGEST for name in SIZES):
         raise ValueError(f"load: the configuration in {path} has a size that is no integer up to {LARGEST}")
     options: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in settings.items()}
+    options["rope_theta"] = _thetas(settings["rope_theta"])
     try:
         return EncoderConfig(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"load: the configuration in {path} is wrong: {str(error).splitlines()[0][:200]}") from None
+
+
+def _thetas(said: Any) -> Any:
+    """A base, frequencies, or a tuple with those of each layer: JSON has lists for all but the first."""
+    if not isinstance(said, list):
+        return said
+    is_one = len(said) == 2 and isinstance(said[0], list) and not any(isinstance(x, list) for x in said[0])
+    return Frequencies(tuple(said[0]), said[1]) if is_one else tuple(map(_thetas, said))
 
 
 def _leaf(file: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
