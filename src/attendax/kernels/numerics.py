@@ -140,6 +140,53 @@ def times(
     return result.reshape(*lead, *result.shape[1:]) if flat else result
 
 
+PIECES = 8  # of a row are added up at a time: few steps to compile, and few roundings
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def row_sums(x: Array, axis: int = -1) -> Array:
+    """The sum along an axis, which stays, in an order that depends on its length alone (L15).
+
+    XLA adds up 5 rows in another order than 500. Here whole pieces of a row are added, number by number, until one
+    number is left; so there is no order to choose. The transpose repeats a number; ``repeated`` has the other.
+    """
+    if not isinstance(x.shape[axis], int) or not x.shape[axis]:  # symbolic, in jax.export; or nothing to add
+        return jnp.sum(x, axis=axis, keepdims=True)
+    while (size := x.shape[axis]) > 1:
+        width = -(-size // min(PIECES, size))
+        pieces = [lax.slice_in_dim(x, at, min(at + width, size), axis=axis) for at in range(0, size, width)]
+        x = functools.reduce(jnp.add, (piece for piece in pieces if piece.shape[axis] == width))
+        if (rest := pieces[-1].shape[axis]) < width:
+            parts = lax.slice_in_dim(x, 0, rest, axis=axis) + pieces[-1], lax.slice_in_dim(x, rest, width, axis=axis)
+            x = jnp.concatenate(parts, axis=axis)
+    return x
+
+
+@row_sums.defjvp
+def _row_sums_jvp(axis: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return row_sums(primals[0], axis), jnp.sum(tangents[0], axis=axis, keepdims=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def repeated(x: Array, count: int) -> Array:
+    """A column (..., 1) ``count`` times; its transpose adds up the columns in one order, as ``row_sums`` does (L15)."""
+    return jnp.broadcast_to(x, (*x.shape[:-1], count))
+
+
+@repeated.defjvp
+def _repeated_jvp(count: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return repeated(*primals, count), repeated_in_pieces(tangents[0], count)
+
+
+def repeated_in_pieces(x: Array, count: int) -> Array:
+    """``repeated`` for tangents, in a rule of a derivative: JAX transposes it into sums of pieces."""
+    while (size := x.shape[-1]) < count:
+        times = min(PIECES, count // size)
+        rest = [x[..., : count - size]] if times == 1 else []
+        x = jnp.concatenate([x] * times + rest, axis=-1)
+    return x
+
+
 def sums_of_products(one: Array, other: Array) -> Array:
     """``Σ_d one_id other_id`` of each row of two arrays (..., T, d), (..., T, 1).
 

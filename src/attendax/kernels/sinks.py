@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from attendax.scores import ScoreModifier
 
-from .numerics import vary_alike
+from .numerics import repeated, vary_alike
 from .online_softmax import log_sum_exp, max_or_zero, sum_or_one
 from .operands import Results
 
@@ -43,7 +43,8 @@ def _with_sink(results: Results, logits: Array) -> Results:
     row_max, row_sum = jax.lax.stop_gradient(results[1:3])
     common_max = jnp.maximum(row_max, jax.lax.stop_gradient(column))
     share, _, lse, row_sum = _merge_with_sink(results.lse, column, row_max, row_sum)
-    return Results(_times(results.out, jnp.zeros_like(results.out) + share), common_max, row_sum, lse)
+    share = jnp.zeros_like(results.out) + repeated(share, results.out.shape[-1])
+    return Results(_times(results.out, share), common_max, row_sum, lse)
 
 
 @jax.custom_jvp

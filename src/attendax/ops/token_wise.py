@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
+from attendax.kernels.numerics import in_memory, repeated, repeated_in_pieces, row_sums
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.kernels.projections import project
 from attendax.masks import ArrayLike
@@ -59,14 +60,20 @@ def _normalised(eps: float, x: Array) -> Array:
 @_normalised.defjvp
 def _normalised_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
     normalised, (_, root) = _normalised(eps, *primals), _centred_and_root(eps, *primals)
-    moved = tangents[0] - tangents[0].mean(axis=-1, keepdims=True)
-    return normalised, (moved - normalised * (moved * normalised).mean(axis=-1, keepdims=True)) / root
+    mean_in_pieces = lambda t: repeated_in_pieces(t.mean(axis=-1, keepdims=True), t.shape[-1])  # noqa: E731
+    moved = tangents[0] - mean_in_pieces(tangents[0])
+    return normalised, (moved - normalised * mean_in_pieces(moved * normalised)) / root
 
 
 def _centred_and_root(eps: float, x: Array) -> tuple[Array, Array]:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    centred = centred - centred.mean(axis=-1, keepdims=True)
-    return centred, jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    centred = x - _mean(x)
+    centred = centred - _mean(centred)
+    return centred, jnp.sqrt(_mean(in_memory(centred**2)) + eps)
+
+
+def _mean(x: Array) -> Array:
+    """Of each row, in memory, as squares are: else XLA would fuse a product and a sum in some programs (L15)."""
+    return in_memory(row_sums(x) / x.shape[-1])
 
 
 @takes_arrays
@@ -231,7 +238,7 @@ def _rms_norm(function: str, x: ArrayLike, gamma: ArrayLike, eps: float) -> Arra
     eps = checks.number(function, "eps", eps, low=0)
     wide, scale = widen(x, gamma)
     checks.in_range(function, "eps", eps, wide.dtype, "summand")
-    root = jnp.sqrt((wide**2).mean(axis=-1, keepdims=True) + eps)
+    root = repeated(jnp.sqrt(_mean(in_memory(wide**2)) + eps), x.shape[-1])
     return (scale.reshape((1,) * (x.ndim - 1) + scale.shape) * wide / root).astype(x.dtype)
 
 

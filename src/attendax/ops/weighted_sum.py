@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attendax import checks
+from attendax.kernels.numerics import row_sums
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 
@@ -63,7 +64,7 @@ def _normalised(scores: Array, axis: int = -1) -> Array:
     rest = lax.stop_gradient(jnp.max(below, axis=axis, keepdims=True, initial=-jnp.inf))
     rest = jnp.where(empty, 0, rest)
     exponentials = jnp.exp(below - rest)
-    total = jnp.sum(exponentials, axis=axis, keepdims=True)
+    total = row_sums(exponentials, axis)
     empty &= ~jnp.isnan(lax.stop_gradient(total))  # a maximum may have dropped a NaN; a sum does not
     return exponentials / jnp.where(empty, 1, total)
 
