@@ -59,6 +59,7 @@ class Case(NamedTuple):
     frameworks: tuple[str, ...] = ("jax", "torch", "numpy")
     constants: dict[str, str] = {}  # what a compiler knows, each of a kind of ``CONSTANTS``
     claim: str = ""  # who makes it is asked, and nobody else
+    then: str = ""  # the direction of the second call, where it is another
     least: str = ""  # the least profile that includes it, where it is not that of its law
     units: dict[str, float] = {}  # the size of the terms that cancel, where a leaf is 0 in truth, or of what rounds
 

@@ -1,19 +1,46 @@
 """Row invariance, for who claims it: the bits of a row are those of another call in which it sees the same keys."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from .caches import offset
 from .case import FORWARD, GRADIENT, Case
-from .given import CAUSAL, NOTHING, Given, case, lengths, mask
+from .given import CAUSAL, NOTHING, Given, bias, case, lengths, mask, words
 
 CLAIM = "row-invariance"
 LAST = "last rows"  # of each array that is compared, as many as both calls have; else the first
 SIZES: dict[int, dict[str, Any]] = {
     150: {"B": 4, "N": 2, "G": 2, "T": 150, "S": 150, "D": 64, "V": 64},
-    1030: {"B": 2, "N": 1, "G": 1, "T": 1030, "S": 1030, "D": 64, "V": 64},
+    1030: {"B": 2, "N": 2, "G": 2, "T": 1030, "S": 1030, "D": 64, "V": 64},
 }
+BOTH, SHORT = (150, 1030), (150,)
 ALL = ("query", "key", "value")
 LENGTHS, TO_THE_END, FREE = "T != S", "causal to the end", ("not causal",)  # traits of calls with a part of the tokens
+BROKEN = {  # what is told of who breaks it, by the name of the question: the plainest call first
+    "batch": "the size of the batch changes a row",
+    "other batches": "other batches change a row",
+    "heads": "the number of heads changes a row",
+    "other queries": "other queries change a row",
+    "more tokens": "tokens that follow change a row",
+    "more keys": "keys that a row does not see change it",
+    "chunk": "a part of the queries goes another way",
+    "single token": "a single query goes another way",
+    "longer cache": "a single query over a cache with more room goes another way",
+    "bias": "a single query with a bias goes another way",
+    "softcap": "a single query with a softcap goes another way",
+    "sinks": "a single query with sinks goes another way",
+    "grouped heads": "a single query of grouped heads goes another way",
+    "dropout": "the size of the batch changes what is dropped",
+    "without jit": "a call without jit goes another way",
+    "vmap": "a call under vmap goes another way",
+}
+
+
+def broken(names: Iterable[str]) -> str:
+    """How a function breaks the claim, from the names of its faults: the plainest call first."""
+    names = list(names)
+    first, *more = [key for key in BROKEN if any(f"row invariance: {key}," in name for name in names)]
+    return f"{CLAIM}: {BROKEN[first]}" + (f" (then: {', '.join(more)})" if more else "")
 
 
 def question(
@@ -26,11 +53,15 @@ def question(
     more: str = "",
     needs: tuple[str, ...] = (),
     given: Given = NOTHING,
+    *,
+    of_lengths: tuple[int, ...] = BOTH,
+    then: tuple[str, str] = ("", ""),
+    **fields: Any,
 ) -> list[Case]:
     """Cases of two calls.
 
     Args:
-        name: of the cases, with a length.
+        name: of the cases, with a length; it begins with a key of ``BROKEN``.
         about: what is other in the other call.
         other: Python that makes its array of ``{0}``.
         changes: the arrays that are others; with the query its cotangent.
@@ -39,6 +70,9 @@ def question(
         more: Python that changes an option.
         needs: traits.
         given: beside query, key and value.
+        of_lengths: keys of ``SIZES``; the gradient is asked at the first.
+        then: the directions of the other call, of a result and of a gradient, where it is of another; no case without.
+        fields: of the cases.
     """
 
     def of(length: int, direction: str) -> Case:
@@ -49,19 +83,23 @@ def question(
         return case(
             f"{'gradient: ' * backward}row invariance: {name}, {length}", "L15", f"the bits of a row stay {about}",
             given, direction, judge="same_rows", changed=changed, where=dict.fromkeys(leaves, where),
-            needs=("determinism", *needs), claim=CLAIM, least="numbers", **SIZES[length],
+            needs=("determinism", *needs), claim=CLAIM, least="numbers", then=then[backward],
+            **SIZES[length] | fields,
         )  # fmt: skip
 
-    return [of(150, FORWARD), of(1030, FORWARD), of(150, GRADIENT)]
+    asks_gradient = then[1] or not then[0]
+    return [of(x, FORWARD) for x in of_lengths] + [of(of_lengths[0], GRADIENT)] * bool(asks_gradient)
 
 
 def part(name: str, about: str, number: str) -> list[Case]:
     """Calls with the last of the queries, which see what they see in a call with all of them."""
     last, about = f"{{0}}[..., -{number} :, :]", f"in a call with {about}"
+    later, at_first = f"offset = offset + (T - {number})", offset('np.zeros(B, "int32")')
     ways: dict[str, tuple[str, tuple[str, ...], Given]] = {
         "": ("", FREE, NOTHING),
         ", mask": (f"mask = mask[..., -{number} :, :]", FREE, mask("np.tri(T, S, dtype=bool)[None, None]")),
-        ", offset": (f"offset = offset + (T - {number})", (), offset('np.zeros(B, "int32")')),
+        ", offset": (later, (), at_first),
+        ", window": (later, (), at_first & words("window=(T // 3, 0)")),
         f", {TO_THE_END}": ("", (TO_THE_END,), CAUSAL),
     }
     return [
@@ -71,10 +109,20 @@ def part(name: str, about: str, number: str) -> list[Case]:
     ]
 
 
+def single(name: str, more: str = "", given: Given = NOTHING, **fields: Any) -> list[Case]:
+    """Calls with the last query alone, with an option."""
+    return question(
+        name, f"in a call with one query, {name}", "{0}[..., -1 :, :]", ("query",), ("query",), LAST, more,
+        (LENGTHS, *FREE), given, of_lengths=SHORT, **fields,
+    )  # fmt: skip
+
+
 BEHIND = "where there are more keys behind those that it sees"
+MAPPED = Given("mapped = dict(query=0, key=0, value=0)")
 CASES = [
     *question("batch", "in a batch of one", "{0}[:1]", ALL, ALL, ":1"),
     *question("other batches", "beside other batches", "np.concatenate([{0}[:1], {0}[:0:-1]])", ALL, ALL, ":1"),
+    *question("heads", "of a head alone", "{0}[:, :1]", ALL, ALL, ":, :1"),
     *question(
         "other queries", "beside other queries",
         "np.concatenate([{0}[..., :1, :], {0}[..., :0:-1, :]], axis=-2)", ("query",), ("query",), "..., :1, :",
@@ -93,4 +141,22 @@ CASES = [
     ),
     *part("chunk", "a part of the queries", "(T // 2)"),
     *part("single token", "one query", "1"),
+    *question(
+        "longer cache", "over a cache with more room", "{0}[..., -1 :, :]", ("query",), ("query",), LAST,
+        "offset = offset + (T - 1)\nkey, value = (np.concatenate([x, x], axis=-2) for x in (key, value))",
+        (LENGTHS,), offset('np.zeros(B, "int32")'),
+    ),
+    *single("bias", "bias = bias[..., -1 :, :]", bias("rng.standard_normal((B, N, T, S)).astype(dtype)")),
+    *single("softcap", given=Given("query = 3 * query", "softcap=2.0")),
+    *single("sinks", given=Given("sinks = 3 + rng.standard_normal(N).astype(dtype)", "sinks=sinks")),
+    *single("grouped heads", N=4),
+    *question(
+        "dropout", "in a batch of one", "{0}[:1]", ALL, ALL, ":1", given=words("dropout_rate=0.4, dropout_rng=3"),
+        of_lengths=SHORT,
+    ),
+    *question("without jit", "without jit", "", (), ALL, then=("eager", ""), frameworks=("jax",)),
+    *question(
+        "vmap", "under vmap", "{0}[:, None]", ALL, ALL, given=MAPPED, then=("vmap", "per example gradient"),
+        frameworks=("jax", "torch"),
+    ),
 ]  # fmt: skip

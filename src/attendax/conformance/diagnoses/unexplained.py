@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS
 from ..cases import CASES
 from ..cases.case import FORWARD, Case
+from ..cases.invariance import broken
 from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
@@ -107,16 +108,15 @@ def crashes(left: list[Outcome]) -> list[Cause]:
 def alike(left: list[Outcome]) -> list[Cause]:
     """Faults without a cause, grouped by harm, options and finding."""
     groups = collections.defaultdict(list)
+    claims = [outcome.case.name for outcome in left if harm_of(outcome) is Harm.CLAIM]
     for outcome in left:
-        groups[_signature(outcome)].append(outcome)
+        groups[broken(claims) if harm_of(outcome) is Harm.CLAIM else _signature(outcome)].append(outcome)
     remedies = {OTHER_BITS: '--lacks "determinism"'}
     return [cause_of(name, outcomes, 0, remedies.get(name, "")) for name, outcomes in groups.items()]
 
 
 def _signature(outcome: Outcome) -> str:
     case, harm = outcome.case, harm_of(outcome)
-    if harm is Harm.CLAIM:
-        return f"{case.claim}: {case.about.replace('stay', 'change')}"
     if outcome.verdict is Verdict.LEAK and "determinism" in case.needs:
         one, other = outcome.finding.expected or 0.0, outcome.finding.got or 0.0
         return OTHER_BITS if abs(one - other) <= 1e-4 * max(abs(one), abs(other)) + 1e-6 else by_running.RACE

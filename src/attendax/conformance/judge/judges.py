@@ -187,8 +187,10 @@ def _compared_in_part(trial: Trial, one: Leaves, other: Leaves) -> Finding:
 
 def same_rows(trial: Trial) -> Finding:
     """The rows that two calls have in common have the same bits (row invariance)."""
-    one, two, last = trial.run(), trial.run(trial.changed()), 0
+    one, two, last = trial.run(), trial.run(trial.changed(), trial.case.then or None), 0
     where = dict(trial.case.where)
+    if trial.case.then:  # an axis of vmap may stand before those of a call
+        two = {leaf: x.reshape(one[leaf].shape) if x.size == one[leaf].size else x for leaf, x in two.items()}
     for leaf, part in trial.case.where.items():
         shape = np.minimum(one[leaf].shape, two[leaf].shape)
         if part == LAST:

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 
 from ..adapters.implementation import Implementation
 from ..cases.case import ARRAYS, FORWARD, Case
@@ -55,6 +56,7 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
     about = f"{case.law}, {case.name}: {case.about}"
     name = " ".join(filter(None, (implementation.name, implementation.version)))
     found = f"{name}, seed {how.seed}: {finding.verdict}. {finding.message}"
+    functions = tuple(dict.fromkeys(_function(one, implementation) for one in (case, _second(case))))
     parts = [f"# {about}\n# {found}".rstrip(), driver.header]
     parts += [driver.wide] * bool((case.dtype or how.dtype) == "float64" and driver.wide)
     parts += [framework(implementation.arrays).on(implementation.device)] if implementation.device else []
@@ -62,7 +64,7 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
         "# the function",
         implementation.source,
         "# the call",
-        _drivers(implementation.arrays, _function(case, implementation), bool(case.constants)),
+        _drivers(implementation.arrays, functions, bool(case.constants)),
         "# the numbers",
         text,
     ]
@@ -70,9 +72,9 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
 
 
 @functools.cache
-def _drivers(arrays: str, function: str, constants: bool) -> str:
+def _drivers(arrays: str, functions: tuple[str, ...], constants: bool) -> str:
     """The functions of the driver that the direction uses, and what those use."""
-    known, wanted = text_of(arrays).functions, [function, *["closing_over"] * constants]
+    known, wanted = text_of(arrays).functions, [*functions, *["closing_over"] * constants]
     sources: dict[str, str] = {}
     while wanted:
         name = wanted.pop()
@@ -84,6 +86,11 @@ def _drivers(arrays: str, function: str, constants: bool) -> str:
         at = next(k for k, name in enumerate(order) if sources[name].startswith("@compiled"))
         sources[order[at]] = f"{COMPILED}\n\n\n{sources[order[at]]}"
     return "\n\n\n".join(sources[name] for name in order)
+
+
+def _second(case: Case) -> Case:
+    """The case of the second call."""
+    return case._replace(direction=case.then or case.direction)
 
 
 def _function(case: Case, implementation: Implementation) -> str:
@@ -128,8 +135,9 @@ def _ending(implementation: Implementation, case: Case, finding: Finding) -> str
     if "SystemExit" in finding.message:
         lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
         return "\n".join(lines)
-    special = {
-        "same_bits": _two_calls, "same_rows": _two_calls, "close": _two_calls, "refused": _refusal, "held": _held,
+    special: dict[str, Callable[..., str]] = {
+        "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "held": _held,
+        "same_rows": functools.partial(_two_calls, then=_call(_second(case), implementation) if case.then else ""),
         **dict.fromkeys(SCRIPTS, _by_script),
     }  # fmt: skip
     if finding.verdict is Verdict.OBSCURE and case.judge not in special:
@@ -165,7 +173,8 @@ def _assertion(finding: Finding) -> list[str]:
     ]
 
 
-def _two_calls(call: str, collected: str, case: Case, finding: Finding) -> str:
+def _two_calls(call: str, collected: str, case: Case, finding: Finding, then: str = "") -> str:
+    """``then``: the second call, where it is another; vmap puts an axis before those of the first."""
     lines = [collected, f"one = {call}"]
     if finding.verdict is Verdict.NAN:
         return "\n".join([*lines, "got = one", f"assert not np.isnan(got[{finding.leaf!r}]).all(), 'NaN'"])
@@ -173,7 +182,7 @@ def _two_calls(call: str, collected: str, case: Case, finding: Finding) -> str:
         f"# {case.about if case.claim else 'changed where nothing may depend on it' if case.changed else 'again'}",
         *case.changed.splitlines(),
         collected,
-        f"other = {call}",
+        f"other = {{k: x.reshape(one[k].shape) for k, x in {then}.items()}}" if then else f"other = {call}",
     ]
     if finding.leaf is None:
         return "\n".join(lines)
