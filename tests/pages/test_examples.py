@@ -1,12 +1,14 @@
 """The scripts in docs/examples run, at a tiny size, and say what is true."""
 
 import importlib
+import re
 import sys
 
 import jax
 import pytest
 
 import small_bert
+from attendax.kernels.backends import default
 from places import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -87,6 +89,20 @@ def test_fine_tuning(example, tmp_path):
 def test_what_an_example_compares_agrees(example, name, arguments, bound):
     with jax.enable_x64(name == "curvature"):  # of a tiny curvature a stencil in float32 is mere noise
         assert example(name).main(arguments) < bound
+
+
+@pytest.mark.skipif(default() != "native", reason="bits of a row are promised by the native library")
+def test_what_is_drawn_token_by_token_is_scored_with_the_same_bits(monkeypatch, capsys):
+    """By attendax; by jax.nn they are near. The lines are those of the README and of the page."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        found = importlib.import_module("same_bits").main(["--tokens", "24", "--width", "64", "--layers", "2"])
+    assert found["attendax"] == 0
+    assert 0 < found["jax.nn"] < 1e-4
+    printed = [re.sub(r"\d\S*", "#", line) for line in capsys.readouterr().out.splitlines()]
+    for page in (README, EXAMPLES.parent / "same-bits.md"):
+        text = re.sub(r"\d\S*", "#", page.read_text("utf-8").replace("`", ""))
+        assert all(line in text for line in printed), printed
 
 
 def test_the_readme_opens_with_the_picture():

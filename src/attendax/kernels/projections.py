@@ -1,5 +1,8 @@
 """The product of tokens and a weight, for layers: fast in both directions, and behind a fusion barrier (L17).
 
+On one CPU the library computes the first two of the sums below, where it is there: then the bits of a token do not
+depend on the tokens beside it (L15). Everywhere else XLA does.
+
 The product and its two gradients are the same three sums, and each of them has the other two as gradients::
 
     OVER_ROWS     y[.., n] = Σ_m x[.., m] W[m, n]
@@ -13,7 +16,7 @@ that JAX derives for a weight, yᵀ x with its axes swapped, takes XLA's CPU com
 
 import enum
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -26,6 +29,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
 from .backends import ACCELERATORS, devices_of
+from .native import linear
 from .numerics import finite_straight_through, fusion_barrier, is_compiled, product, vary_alike
 from .primitives import OrUnknown, OrZero
 from .watching import checked_by, without_jet
@@ -54,7 +58,7 @@ def project(x: Array, W: Array, *, only_finite: bool = False) -> Array:
         W: a weight (M, N), of the same dtype.
         only_finite: whether what is not finite counts as 0 in the derivative: for tokens that nothing may depend on.
     """
-    if not is_compiled():
+    if not is_compiled() and not linear.takes(*map(jax.typeof, (x, W))):
         return _computed(x, W, only_finite=only_finite)
     if _on_explicit_axes(x, W):
         return fusion_barrier(partial(_computed, only_finite=only_finite), x, W)
@@ -153,6 +157,26 @@ def _behind_barrier(one: Array, other: Array, **params: Any) -> Array:
     return fusion_barrier(partial(_computed, **params), one, other)
 
 
+def _by_library(one: Array, other: Array, *, over: Sum, filters: tuple[bool, bool], **_: Any) -> Array:
+    one, other = (finite_straight_through(x) if chosen else x for x, chosen in zip((one, other), filters, strict=True))
+    return linear.product(one, other, turned=over is Sum.OVER_COLUMNS)
+
+
+def _lowering_on_a_cpu(
+    context: LoweringRuleContext,
+    *arrays: Any,  # values of MLIR
+    over: Sum,
+    **params: Any,
+) -> Any:
+    """By the library where it takes the product, of one device in a program that is not exported, else by XLA."""
+    module = context.module_context
+    exported = getattr(getattr(module, "lowering_parameters", None), "for_export", False)
+    alone = over is not Sum.OVER_TOKENS and devices_of(module.axis_context) == 1 and not exported
+    types = [x for x in context.avals_in if isinstance(x, ShapedArray)]
+    function = _by_library if alone and linear.takes(*types) else _behind_barrier
+    return _lowering(context, *arrays, function=function, over=over, **params)
+
+
 def _lowering(
     context: LoweringRuleContext,
     *arrays: Any,  # values of MLIR
@@ -166,11 +190,23 @@ def _lowering(
     return lowered(context.replace(avals_in=types), *arrays)
 
 
+@cache
+def _compiled(**params: Any) -> Callable[..., Array]:
+    return jax.jit(partial(_sum_p.bind, **params))
+
+
+def _eager(*arrays: Array, **params: Any) -> Array:
+    """Outside jit: a program of its own, so that the library is called as it is inside."""
+    by_itself = jax.config.jax_disable_jit  # type: ignore[attr-defined]
+    return (partial(_computed, **params) if by_itself else _compiled(**params))(*arrays)
+
+
 def _primitive() -> Primitive:
     primitive = Primitive("projection")
-    primitive.def_impl(_computed)
+    primitive.def_impl(_eager)
     primitive.def_abstract_eval(_type_of_sum)
     mlir.register_lowering(primitive, partial(_lowering, function=_behind_barrier))
+    mlir.register_lowering(primitive, _lowering_on_a_cpu, platform="cpu")
     for accelerator in ACCELERATORS:  # it is the CPU's compiler that fuses what it must not
         mlir.register_lowering(primitive, partial(_lowering, function=_computed), platform=accelerator)
     ad.primitive_jvps[primitive] = _jvp

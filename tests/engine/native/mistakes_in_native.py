@@ -21,6 +21,8 @@ ROWS = "test_native_rows.py::test_a_row_does_not_depend_on_other_queries_nor_on_
 TEXTS = "test_native_rows.py::test_a_text_does_not_depend_on_the_batch"
 HIDDEN = "test_native_conduct.py::test_l6_what_is_hidden_changes_no_bit"
 SPREADS = "test_native_conduct.py::test_l6_what_is_not_finite_spreads_as_in_tiles"
+RIGHT = "test_same_bits.py::test_products_are_right"
+TOKENS = "test_same_bits.py::test_a_product_does_not_depend_on_the_tokens_beside_it"
 AGAIN = "test_native_rows.py::test_the_same_bits_run_after_run"
 LOWEST = "test_native.py::test_l7_the_lowest_bias_beside_large_scores"
 
@@ -286,4 +288,30 @@ ROW_INVARIANCE = in_file(
      "  else\n    delta = dot(out, dout, V) - dlse;", (f"{ROWS}[many heads-plain]",)),
 )  # fmt: skip
 
-MISTAKES = [*PRODUCTS, *ROWS_AND_MASKS, *SCORES, *FORWARD, *BACKWARD, *LANES, *THREADS, *ROW_INVARIANCE]
+LAYERS = in_file(
+    "linear.h",
+    ("few tokens: products that are not fused",
+     "sum = fma(factor[i], number(w + (p + i) * l.columns + j), sum);",
+     "sum += factor[i] * number(w + (p + i) * l.columns + j);",
+     (f"{TOKENS}[whole-float32]",)),
+    ("few tokens: the depth as a whole",
+     "depth += kDepth) {\n    int64_t end = least(depth + kDepth, l.depth);",
+     "depth += l.depth) {\n    int64_t end = l.depth;", (f"{TOKENS}[several depths-float32]",)),
+    ("the depth is cut by the number of tokens",
+     "depth += kDepth) {\n    int64_t deep = least(kDepth, l.depth - depth);",
+     "depth += (rows > 50 ? 128 : kDepth)) {\n    int64_t deep = least(rows > 50 ? 128 : kDepth, l.depth - depth);",
+     (f"{TOKENS}[several depths-float32]",)),
+    ("the last part of the depth alone", "store(to, first ? x : load(to) + x);", "store(to, x);",
+     (f"{RIGHT}[several depths-float32]",)),
+    ("the last part of the depth alone, in the last columns", "to[i] = first ? x[i] : to[i] + x[i];", "to[i] = x[i];",
+     (f"{RIGHT}[several depths-float32]",)),
+    ("a turned weight ends with whole vectors", "i < least(W, deep - p); ++i) store(to",
+     "i + W <= deep - p; ++i) store(to",
+     (f"{RIGHT}[no whole vectors-float32]",)),
+) + in_file(
+    "ffi.cc",
+    ("a token between two tasks", "int64_t row = i % blocks * kTaskRows", "int64_t row = i % blocks * (kTaskRows + 1)",
+     (f"{RIGHT}[whole-float32]",)),
+)  # fmt: skip
+
+MISTAKES = [*PRODUCTS, *ROWS_AND_MASKS, *SCORES, *FORWARD, *BACKWARD, *LANES, *THREADS, *ROW_INVARIANCE, *LAYERS]

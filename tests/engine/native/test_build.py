@@ -380,7 +380,7 @@ class TestLoader:
                     return isa
 
                 self.attendax_isa = attendax_isa
-                self.attendax_forward = self.attendax_backward = None
+                self.attendax_forward = self.attendax_backward = self.attendax_project = None
                 if version is not None:
                     self.attendax_version = lambda: version
 
@@ -390,7 +390,7 @@ class TestLoader:
     def test_it_loads(self, place, monkeypatch):
         (place / library.NAME).touch()
         assert self.loaded(monkeypatch) == ("neon", "")
-        assert self.registered == [("attendax_forward", "cpu"), ("attendax_backward", "cpu")]
+        assert self.registered == [(name, "cpu") for name in library.TARGETS]
 
     def test_none(self, place, monkeypatch):
         assert self.loaded(monkeypatch) == ("", "the library was not built")

@@ -217,3 +217,25 @@ def test_memory_where_lengths_and_offsets_are_out_of_bounds(driver, monkeypatch)
             scores.relative_bias(np.ones((2, 5), np.float32), offset),
         ):
             driver.run(monkeypatch, given, found, score_mod=modifier)
+
+
+WEIGHTS = [(1, 1), (37, 75), (64, 128), (300, 91), (600, 17)]
+everywhere = pytest.mark.parametrize("driver", [*PLACES, *SANITIZED], indirect=True)
+
+
+@everywhere
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_products_of_layers(driver, dtype, turned):
+    """Right, and the rows of few tokens are those of many, whatever their number; on several threads."""
+    driver = driver._replace(threads=3)
+    for depth, columns in WEIGHTS:
+        rng = np.random.default_rng([depth, columns])
+        x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((500, depth), (depth, columns)))
+        given = np.ascontiguousarray(w.T) if turned else w
+        wanted, found = x.astype("f8") @ w.astype("f8"), {}
+        for rows in (1, 3, 16, 17, 97, 500):
+            call = driver.ffi_call("attendax_project", [jax.ShapeDtypeStruct((rows, columns), dtype)])
+            (found[rows],) = call(x[:rows], given, ints=[turned], floats=[0.0])
+            assert_near([found[rows]], [wanted[:rows]], 40 * np.finfo(dtype).eps)
+        assert all(y.tobytes() == found[500][:rows].tobytes() for rows, y in found.items())

@@ -22,6 +22,7 @@
 
 extern "C" XLA_FFI_Error* attendax_forward(XLA_FFI_CallFrame* frame);
 extern "C" XLA_FFI_Error* attendax_backward(XLA_FFI_CallFrame* frame);
+extern "C" XLA_FFI_Error* attendax_project(XLA_FFI_CallFrame* frame);
 extern "C" const char* attendax_isa();
 
 struct XLA_FFI_Error {
@@ -139,13 +140,14 @@ std::vector<void*> pointers(const Arrays& arrays) {
 }
 
 struct Problem {
-  bool backward;
+  int64_t handler;
   Arrays arguments, results;
   std::vector<int64_t> ints;
   std::vector<double> floats;
 
   explicit Problem(const File& from) {
-    backward = from.number();
+    handler = from.number();
+    if (handler < 0 || handler > 2) fail("no such handler");
     ints.resize(size_t(from.number()));
     from.read(ints.data(), ints.size() * 8);
     floats.resize(size_t(from.number()));
@@ -181,7 +183,8 @@ struct Problem {
     frame.args = {sizeof frame.args, nullptr, int64_t(in.size()), nullptr, in.data()};
     frame.rets = {sizeof frame.rets, nullptr, int64_t(out.size()), nullptr, out.data()};
     frame.attrs = {sizeof frame.attrs, nullptr, 2, types, name_of, attributes};
-    if (XLA_FFI_Error* error = backward ? attendax_backward(&frame) : attendax_forward(&frame)) fail(error->message);
+    XLA_FFI_Error* (*handlers[])(XLA_FFI_CallFrame*) = {attendax_forward, attendax_backward, attendax_project};
+    if (XLA_FFI_Error* error = handlers[handler](&frame)) fail(error->message);
   }
 
   std::vector<char> found() const {

@@ -321,9 +321,10 @@ void read_operands(Reader& reader, Problem& p, const XLA_FFI_Buffer& rows) {
 }
 
 // How many threads beside the caller's are worth waking: none for what takes less than some ten microseconds.
+int64_t helpers(const Pool& pool, double products) { return products < 4e5 ? 0 : pool.threads() - 1; }
+
 int64_t helpers(const Pool& pool, const Problem& p) {
-  double products = double(p.batch) * p.heads * p.queries * p.keys * (p.width + p.value_width);
-  return products < 4e5 ? 0 : pool.threads() - 1;
+  return helpers(pool, double(p.batch) * p.heads * p.queries * p.keys * (p.width + p.value_width));
 }
 
 // Few blocks: each chunk of the keys of a block is a task.
@@ -478,6 +479,33 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Tokens times a weight
+
+constexpr int64_t kTaskRows = 240, kTaskColumns = 256;  // of a task at the most; no bit depends on them
+
+void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
+  Reader reader(frame);
+  const XLA_FFI_Buffer &x = reader.input(), &w = reader.input(), &y = reader.output();
+  require(x.rank == 2 && w.rank == 2 && y.rank == 2, "a product is of matrices");
+  require(x.dtype == w.dtype && x.dtype == y.dtype, "types differ");
+  bool turned = reader.number();
+  Linear l = {x.dims[0], x.dims[1], y.dims[1], x.data, w.data, turned, y.data};
+  require(y.dims[0] == l.rows && w.dims[turned] == l.depth && w.dims[!turned] == l.columns, "sizes differ");
+  require(l.depth > 0, "a product of no columns");
+  const Kernels& kernels = y.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
+  int64_t others = helpers(pool, double(l.rows) * l.depth * l.columns);
+  int64_t blocks = (l.rows + kTaskRows - 1) / kTaskRows;
+  // Few rows: the columns are divided, so that each thread has some.
+  int64_t each = (l.columns + 2 * others + 1) / (2 * others + 2);
+  int64_t width = blocks > 2 * others ? kTaskColumns : std::min((each + 63) / 64 * 64, kTaskColumns);
+  int64_t strips = (l.columns + width - 1) / width;
+  share(pool, blocks * strips, others, kernels.finish, [&](int64_t i) {
+    int64_t row = i % blocks * kTaskRows, column = i / blocks * width;
+    kernels.project(l, row, std::min(kTaskRows, l.rows - row), column, std::min(width, l.columns - column));
+  });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 
 XLA_FFI_Error* error_of(const XLA_FFI_Api* api, const std::string& message) {
   std::string text = "attendax: " + message;
@@ -513,7 +541,7 @@ XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*run)(XLA_FFI_CallFrame*, 
 
 // Rises with every change of what program.py writes and of what the results are: library.py has the same number, and
 // takes no library with another.
-ATTENDAX_EXPORT int32_t attendax_version() { return 2; }
+ATTENDAX_EXPORT int32_t attendax_version() { return 3; }
 
 // The instruction set that is used; empty where none runs here.
 ATTENDAX_EXPORT const char* attendax_isa() { return attendax::sets().of_float ? attendax::sets().of_float->name : ""; }
@@ -524,4 +552,8 @@ ATTENDAX_EXPORT XLA_FFI_Error* attendax_forward(XLA_FFI_CallFrame* frame) {
 
 ATTENDAX_EXPORT XLA_FFI_Error* attendax_backward(XLA_FFI_CallFrame* frame) {
   return attendax::handle(frame, attendax::backward);
+}
+
+ATTENDAX_EXPORT XLA_FFI_Error* attendax_project(XLA_FFI_CallFrame* frame) {
+  return attendax::handle(frame, attendax::project);
 }

@@ -99,6 +99,14 @@ struct Problem {
   int64_t supers() const { return (keys + kSuperKeys - 1) / kSuperKeys; }
 };
 
+// Tokens (rows, depth) times a weight (depth, columns), or, turned, (columns, depth).
+struct Linear {
+  int64_t rows = 0, depth = 0, columns = 0;
+  const void *x = nullptr, *w = nullptr;
+  bool turned = false;
+  void* y = nullptr;
+};
+
 // Waits until every earlier chunk has added its share, and lets the next one go on.
 struct Turns {
   void* state = nullptr;
@@ -116,6 +124,7 @@ struct Kernels {
   void (*forward_join)(const Problem&, int64_t batch, int64_t group, int64_t block, const void* from);
   int64_t (*partial_bytes)(const Problem&);
   void (*backward)(const Problem&, int64_t batch, int64_t group, int64_t chunk, const Turns&);
+  void (*project)(const Linear&, int64_t row, int64_t rows, int64_t column, int64_t columns);  // a part of the results
   void (*finish)();  // of a thread, at the end of a call: large scratch memory is given back
 };
 
