@@ -101,7 +101,7 @@ def words(form):
     return {form.line(axis).words for axis, _, _ in form - LAW}
 
 
-VAGUE = (LEAK, "the result is ", "lse is wrong", "a legal call with empty arrays")  # no reasons
+VAGUE = (LEAK, "the result is ", "lse is wrong", "a legal call ")  # no reasons
 SAYABLE = {line.words for values in TABLE.values() for line in values.values() if line.words}
 
 

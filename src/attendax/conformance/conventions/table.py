@@ -117,7 +117,7 @@ TABLE: dict[str, Axis] = {
             "of_keys[..., :, None] == of_queries[..., None, :]", "segment ids of queries and keys are swapped"
         ),
         "of keys": Line("of_keys[..., :, None] == of_keys[..., None, :]", "queries are given the keys' segment ids"),
-        IGNORED: Line("j >= 0", "query_segment_ids is ignored"),
+        IGNORED: Line("j >= 0", "key_segment_ids is ignored"),
     },
     "mask": {
         "True attends": Line("mask"),

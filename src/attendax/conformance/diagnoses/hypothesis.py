@@ -117,7 +117,9 @@ def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
         got = trial.got["lse"]
         if got.shape == found["lse"].shape:
             found["lse"] = np.where(found["lse"] == -np.inf, got, found["lse"])
-    return {} if all(np.isnan(x).all() for x in found.values()) else found
+    if all(np.isnan(x).all() for x in found.values()) and formula.Steps(trial.inputs, form).seen.any():
+        return {}  # NaN is like any other NaN
+    return found
 
 
 def _filled(trial: Trial, form: Form, empty: str, declared: Form) -> Leaves:
