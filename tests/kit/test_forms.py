@@ -138,20 +138,52 @@ def test_one_value_is_named(axis, value):
 # Functions that are one line off, in both commands.
 
 
-def one_line_off(rule="j <= i", scale="D**-0.5"):
+def one_line_off(rule="j <= i", scale="D**-0.5", read="mask", tail="out"):
     def attention(query, key, value, *, mask=None, is_causal=False, bias=None):
         (N, T, D), S, V = query.shape[-3:], key.shape[-2], value.shape[-1]
-        known = {"N": N, "T": T, "D": D, "S": S, "V": V, "i": np.arange(T)[:, None], "j": np.arange(S)}
+        known = {
+            "np": np,
+            "n": np.arange(N)[:, None, None],
+            "N": N,
+            "T": T,
+            "D": D,
+            "S": S,
+            "V": V,
+            "i": np.arange(T)[:, None],
+            "j": np.arange(S),
+        }
         scores = query @ key.swapaxes(-1, -2) * np.float32(eval(scale, known)) + (0 if bias is None else bias)
-        seen = np.ones((1, 1, T, S), bool) if mask is None else mask
+        seen = np.ones((1, 1, T, S), bool) if mask is None else eval(read, known | {"mask": mask})
         seen = seen & eval(rule, known) if is_causal else seen
         scores = np.where(seen, scores, -np.inf)
         largest = scores.max(-1, keepdims=True)
         powers = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
         total = powers.sum(-1, keepdims=True)
-        return powers / np.where(total == 0, 1, total) @ value
+        return eval(tail, known | {"out": powers / np.where(total == 0, 1, total) @ value})
 
     return attention
+
+
+ODD = {  # lines that are no convention, and what is said of them
+    "j <= i + (S - T) // 2": ("rule", "some queries see keys that they may not"),
+    "j <= i + n": ("rule", "some queries see keys that they may not"),
+    "j <= 2 * i": ("rule", "some queries see keys that they may not"),
+    "(j <= i) & (j >= i - 3)": ("rule", "some queries do not see some keys"),
+    "mask | (n == 1)": ("read", ""),
+    "1 / (D + 1)": ("scale", "the result is wrong"),
+    "np.log(S) * D**-0.5": ("scale", "the result is wrong"),
+    "out + query[..., :1] / 100": ("tail", "the result is wrong"),
+    "1.01 * out": ("tail", "out: 1.01 times what is right"),
+}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("line", ODD)
+def test_no_reason_is_false(line):
+    place, words = ODD[line]
+    report = check(one_line_off(**{place: line}), arrays="numpy", level="forward", repeat=1)
+    assert report.causes
+    assert all(cause.tried == 0 and words in cause.name for cause in report.causes), report.causes
 
 
 def test_a_scale_that_one_gradient_lacks():

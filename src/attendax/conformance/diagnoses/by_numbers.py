@@ -11,11 +11,13 @@ from ..judge.judges import compared
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
+from .by_running import with_case
 from .hypothesis import heads_of, lengths, loosely, multiplied, scale_of
 
 BLOCKS = (512, 256, 128, 64, 32, 16)
 MOST = 0.9  # of the cases, where it is the precision of all products
 MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong; and of all, where it is the precision
+WHOLE = "query, key, value = (np.rint(2 * x).astype(dtype) for x in (query, key, value))"
 ROUNDED = "rounds more than L8 allows, and no more than is allowed where only numbers are asked"
 FACTORS = 1e-4  # how constant a factor is
 SYMBOLS: dict[str, Callable[[Mapping[str, float]], float]] = {
@@ -59,12 +61,21 @@ def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[See
     for level in ("forward", "gradient"):
         for dtype, ways in WAYS.items():
             mine = {n: t for n, t in trials.items() if (t.case.level, t.dtype) == (level, dtype) and _is_plain(t)}
+            mine = {n: t for n, t in mine.items() if not _factor(t)}  # a factor is no rounding
             others = [o for o in outcomes if o.verdict is Verdict.OK and _is_of(o, level, dtype, mine)]
             told = [Seen(words, {n for n, t in mine.items() if is_so(t)}, remedy) for words, remedy, is_so in ways]
             best = max(told, key=lambda one: len(one.names))  # the finest of those that explain the most
-            if best.names and len(best.names) >= MOST * (len(mine) + len(others)):
+            enough = len(best.names) >= MOST * (len(mine) + len(others))
+            if best.names and enough and not _is_wrong_for_whole_numbers(mine[min(best.names)]):
                 found.append(best)
     return found
+
+
+def _is_wrong_for_whole_numbers(trial: Trial) -> bool:
+    """Whether a call of one key and small whole numbers is wrong, which no precision of products rounds."""
+    case = trial.case._replace(lines=WHOLE, call="", direction="forward", sizes=trial.case.sizes | {"S": 1})
+    made = None if trial.implementation.form.lacking(case) else with_case(trial, case)
+    return made is not None and not _in_float32(made)
 
 
 def _is_plain(trial: Trial) -> bool:

@@ -28,6 +28,8 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
         if outcome.verdict is Verdict.SILENT and ignored:
             groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
     for (option, name), names in groups.items():
+        if option and _speaks_against(option, names, left):
+            continue
         taken = take(left, names)
         limits = _limits(option, taken, trials, outcomes)
         mine = [trials[o.case.name] for o in taken if o.case.name in trials]
@@ -41,6 +43,20 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
         if taken := take(left, one.names):
             causes.append(cause_of(one.name, taken, len(taken) * one.is_reason, one.remedy))
     return causes
+
+
+def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bool:
+    """Whether a plainer call with the option is wrong, and not as if it were not given."""
+    mine = [o.case for o in left if o.case.name in names]
+    others = [
+        o.case
+        for o in left
+        if o.case.name not in names and o.verdict is Verdict.WRONG and o.case.judge == "value"
+        if option in options_of(o.case)
+    ]
+    return any(
+        other.direction == case.direction and options_of(other) <= options_of(case) for other in others for case in mine
+    )
 
 
 def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
