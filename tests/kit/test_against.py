@@ -502,6 +502,18 @@ def test_commands_are_shown():
     assert len(SHOWN) >= 4
 
 
+def test_modules_of_the_current_folder_are_found(tmp_path):
+    """As the console script is started, without the current folder on the path."""
+    shown = {file[1]: block for block in pages.BLOCK.findall(PAGE) if (file := pages.FILE.match(block))}
+    (tmp_path / "ported.py").write_text(shown["ported.py"])
+    start = "import sys; from attendax.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = [sys.executable, "-P", "-c", start, "diff", "ported:attention", "ported:attention"]
+    environment = os.environ | {"PYTHONPATH": str(pages.ROOT / "src")}
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Equal to 0 in ")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "printed"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_prints_what_is_shown(command, printed, tmp_path):

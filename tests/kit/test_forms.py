@@ -71,7 +71,7 @@ def test_a_number_is_written_as_one_reads_it():
 # Functions of a form, as the formula has them.
 
 
-def of_form(form, *lacks):
+def of_form(form):
     """A function of NumPy that computes by a form."""
 
     def attend(
@@ -93,7 +93,6 @@ def _inputs(given, query):
 
 
 FORWARD = [(axis, value) for axis, values in TABLE.items() if axis not in BACKWARD for value in list(values)[1:]]
-SAID_BY_THE_JUDGE = [(axis, value) for axis, value in FORWARD if value == IGNORED]
 
 
 def words(form):
@@ -141,17 +140,8 @@ def test_one_value_is_named(axis, value):
 def one_line_off(rule="j <= i", scale="D**-0.5", read="mask", tail="out"):
     def attention(query, key, value, *, mask=None, is_causal=False, bias=None):
         (N, T, D), S, V = query.shape[-3:], key.shape[-2], value.shape[-1]
-        known = {
-            "np": np,
-            "n": np.arange(N)[:, None, None],
-            "N": N,
-            "T": T,
-            "D": D,
-            "S": S,
-            "V": V,
-            "i": np.arange(T)[:, None],
-            "j": np.arange(S),
-        }
+        known = {"np": np, "N": N, "T": T, "D": D, "S": S, "V": V, "query": query}
+        known |= {"i": np.arange(T)[:, None], "j": np.arange(S), "n": np.arange(N)[:, None, None]}
         scores = query @ key.swapaxes(-1, -2) * np.float32(eval(scale, known)) + (0 if bias is None else bias)
         seen = np.ones((1, 1, T, S), bool) if mask is None else eval(read, known | {"mask": mask})
         seen = seen & eval(rule, known) if is_causal else seen
@@ -172,7 +162,6 @@ ODD = {  # lines that are no convention, and what is said of them
     "mask | (n == 1)": ("read", ""),
     "1 / (D + 1)": ("scale", "the result is wrong"),
     "np.log(S) * D**-0.5": ("scale", "the result is wrong"),
-    "out + query[..., :1] / 100": ("tail", "the result is wrong"),
     "1.01 * out": ("tail", "out: 1.01 times what is right"),
 }
 
