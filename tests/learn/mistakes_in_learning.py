@@ -48,6 +48,7 @@ PLANTED = [
     ("divided by √T", SCORES, DIVIDED, "return s / sqrt(Q.shape[-2]) if scale else s"),
     ("flag scale ignored", SCORES, DIVIDED, "return s / sqrt(Q.shape[-1])"),
     ("every axis turned", SCORES, KT, "s = Q @ K.T"),
+    ("three axes only", SCORES, KT, "s = Q @ K.transpose(0, 2, 1)"),
     ("keys not turned", SCORES, KT, "s = Q @ K"),
     ("keys ask queries", SCORES, KT, "s = K @ Q.swapaxes(-1, -2)"),
     ("mask inverted", "apply_attention_mask", "where(mask, scores, mask_value)", "where(mask, mask_value, scores)"),

@@ -121,7 +121,7 @@ def _print(grade: Grade, states: dict[str, str]) -> None:
     if grade.state == "wrong" and earlier and not grade.mistakes:
         print(wrapped(f"         {earlier} is wrong, too; if this calls it, mend that first.", "         "))
     for line in f"{grade.example}\n{grade.hint}".strip().splitlines():
-        print(f"         {line}".rstrip())
+        print(f"         {line}".rstrip() if line.startswith(" ") else wrapped(f"         {line}", "         "))
 
 
 def _counted(states: Iterable[str]) -> str:

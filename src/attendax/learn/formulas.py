@@ -65,7 +65,7 @@ def scores(Q: Array, K: Array, scale: bool = True, off: Off = (), width: int | N
     others |= {"divided by √T": Q.shape[-2] ** -0.5}
     factor = one_of(off, others, 1 / math.sqrt(d)) if scale or "flag scale ignored" in off else 1.0
     keys = K.T if "every axis turned" in off else K if "keys not turned" in off else turned(K)
-    return factor * (Q @ keys)
+    return factor * (Q @ (K.transpose(0, 2, 1) if "three axes only" in off else keys))
 
 
 def masked(scores: Array, mask: Array, mask_value: float = -1e9, off: Off = ()) -> Array:

@@ -24,7 +24,7 @@ SECONDS = 10.0  # for one function
 CLOSE = 1e-6  # a factor that PyTorch makes of booleans is float32
 SHOWN = 12  # numbers of an array that is shown whole
 HERE = (str(Path(__file__).parent), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-RAISING = {"odd width fails", "whole table added"}  # their sentences say no more than where it fails
+RAISING = {"odd width fails", "three axes only", "whole table added"}  # their sentences say no more than where it fails
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,14 @@ def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, An
         return failure(error)
 
 
+def foreign(file: str) -> bool:
+    """Whether a file is of a library, not of the learner."""
+    return file.startswith(HERE) or "site-packages" in file
+
+
 def failure(error: BaseException) -> Failed:
     """One line: the error, and the last line of the learner's that led to it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return Failed(f"{type(error).__name__}: {one_line(str(error), 160)}{place}")
 
@@ -170,7 +175,7 @@ def limited(seconds: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: Any) -> None:
-        while frame is not None and frame.f_code.co_filename.startswith(HERE):
+        while frame is not None and foreign(frame.f_code.co_filename):
             frame = frame.f_back
         place = f": line {frame.f_lineno} of {Path(frame.f_code.co_filename).name} ran then" if frame else ""
         raise Stopped(place)
