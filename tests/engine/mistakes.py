@@ -508,8 +508,8 @@ SPEC = [
     Mistake(
         "queries alone are normed",
         "multi_head.py",
-        'zip((q, k), of_norm["gains"], strict=True))',
-        'zip((q, k), (of_norm["gains"][0], np.sqrt((k**2).mean(-1, keepdims=True) + eps)), strict=True))',
+        "q, k = (rms_norm(x, gain, eps)",
+        "q, _ = (rms_norm(x, gain, eps)",
         "forward",
         "multi_head-qk-norm",
     ),

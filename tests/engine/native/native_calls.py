@@ -80,11 +80,18 @@ MASKS = {
     "blocks or a window": lambda z: (
         masks.blocks(_random(z, -(-z.T // 32), -(-z.S // 16), p=0.1), 32, 16) | masks.window(3, 2, z.S // 2)
     ),
+    "second blocks or none": lambda z: masks.blocks(_second(z), max(1, z.T), 16) | masks.causal(-2 * (z.T + z.S)),
+    "first keys or none": lambda z: masks.padding(min(z.S, z.S // 2 + 5)) | masks.causal(-2 * (z.T + z.S)),
     "blocks of one query": lambda z: masks.blocks(_random(z, z.B, 1, z.T, 1), 1, z.S) & masks.causal(z.S // 2),
     "dense for all keys": lambda z: masks.dense(_random(z, z.T, 1)),
     "not dense": lambda z: ~masks.dense(_random(z, z.T, z.S)) & masks.window(None, 40, 5),
     "not causal, or a window": lambda z: ~masks.causal(2) | (masks.window(1, 0) & ~masks.padding(z.S // 2)),
 }
+
+
+def _second(z):
+    """Of six blocks of 16 keys, a tile, the second."""
+    return np.arange(-(-z.S // 16))[None] % 6 == 1
 
 
 def _ids(z, n):
