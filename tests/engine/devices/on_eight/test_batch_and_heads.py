@@ -32,6 +32,8 @@ def options(name, rng, T, S):
         "causal, padding": {"mask": masks.causal() & masks.padding(LENGTHS)},
         "segments": {"mask": masks.segments(IDS[:, :T], IDS[:, :S])},
         "window": {"mask": masks.window(9, 2)},
+        "window of each head": {"mask": masks.window(np.array([1, 30, 5, 2**30]).reshape(N, 1, 1), LENGTHS % 9)},
+        "blocks": {"mask": masks.blocks(rng.random((B, N, -(-T // 8), -(-S // 16))) < 0.5, 8, 16)},
         "prefix": {"mask": masks.prefix(LENGTHS)},
         "dense mask": {"mask": rng.random((B, 1, T, S)) < 0.7},
         "bias, softcap": {"bias": bias, "score_mod": scores.softcap(2.0)},
@@ -46,7 +48,7 @@ def options(name, rng, T, S):
 
 AXES = ("data", "tensor"), ("data",), (None, "tensor")
 KINDS = ["full", "causal, padding", "segments", "window", "prefix", "dense mask", "bias, softcap", "alibi, dropout"]
-KINDS += ["function"]
+KINDS += ["function", "window of each head", "blocks"]
 CASES = [(kind, (300, 40)[k % 2], AXES[k % 3]) for k, kind in enumerate(KINDS)]
 
 
