@@ -35,6 +35,15 @@ def first_head(q, k, v, mask=None):
     return masked(q, k, v, None if mask is None else mask[:, :1])
 
 
+def first_batch(q, k, v, mask=None):
+    return masked(q, k, v, None if mask is None else mask[:1])
+
+
+def ahead_from_65_on(q, k, v, causal=False):
+    T, S = q.shape[-2], k.shape[-2]
+    return masked(q, k, v, np.tri(T, S, T > 64, dtype=bool) if causal else None)
+
+
 def window(q, k, v, window=None):
     i, j = np.indices((q.shape[-2], k.shape[-2]))
     return masked(q, k, v, None if window is None else abs(i - j) < window)
@@ -135,13 +144,25 @@ def test_an_option_of_both_sets_them_apart(a, b, shown):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "said"), [(masked, first_head, "has first head: mask[:, :1]"), (biased, bias_taken_away, "-bias")]
+    ("a", "b", "said"),
+    [
+        (masked, first_head, "has first head: mask[:, :1]"),
+        (masked, first_batch, "has first batch: mask[:1]"),
+        (biased, bias_taken_away, "-bias"),
+    ],
 )
 def test_what_is_read_otherwise_is_named(a, b, said):
     """A mask of which the first head alone is read, and a bias that is subtracted."""
     found = here(a, b)
     assert found.explained, found.text()
     assert said in found.text()
+
+
+def test_what_is_wrong_at_long_texts_alone_is_not_equal():
+    found = here(causal, ahead_from_65_on)
+    assert not found.equal
+    assert not found.explained
+    assert "T=150" in found.text()
 
 
 def test_windows_of_two_sides_by_a_mask():
