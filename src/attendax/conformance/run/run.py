@@ -19,12 +19,13 @@ from ..report import Report
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
-from ..worker.place import allow
+from ..worker.place import allow, anew, seconds_of_cores
 from .clock import AGAIN, ASKING, ENDING, WITH_FAULTS, Clock
 from .cores import one_core
 from .repeating import repeated
 from .telling import Telling
 
+SOON = 1.0  # CPU seconds in which a process is there
 LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
 
 
@@ -36,6 +37,7 @@ class Run:
     ) -> None:
         self.implementation, self.how, self.clock, self.known, self.tell = implementation, how, clock, known, tell
         self.faults = 0
+        self.of_start = seconds_of_cores(implementation)
         clock.watch(implementation, how)
 
     def report(self, only: Iterable[str] | None, level: str) -> Report:
@@ -60,6 +62,8 @@ class Run:
         place = {case.name: k for k, case in enumerate(listed)}
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
         self.tell.begins("cases again", self.clock.left)
+        if self.of_start < SOON or not self.clock.limited:  # the first calls of a process are looked at, too
+            anew(made)
         found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
         rule, causes, cut = self._causes(found)
         return Report(

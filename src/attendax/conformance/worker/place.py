@@ -62,6 +62,12 @@ def seconds_of_cores(implementation: Implementation) -> float:
     return implementation.attend.worker.cores() if isinstance(implementation.attend, Remote) else 0.0
 
 
+def anew(implementation: Implementation) -> None:
+    """The next call is the first of another process, where it has one of its own."""
+    if isinstance(implementation.attend, Remote):
+        implementation.attend.worker.stop()
+
+
 def allow(implementation: Implementation, seconds: float, until: float = math.inf) -> None:
     """The next calls may take so long together, and none longer than ``until``, where another process makes them."""
     if isinstance(implementation.attend, Remote):
