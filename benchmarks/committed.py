@@ -25,6 +25,7 @@ class Results(NamedTuple):
     models: dict[str, Any]
     conformance: dict[str, Any]
     matrix: str
+    rows: dict[str, Any]
     native: dict[str, Any] | None = None
 
     @property
@@ -44,7 +45,7 @@ def committed(folder: Path = RESULTS) -> Results:
     bfloat16 = load("bfloat16/results.json") if (folder / "bfloat16").exists() else None
     others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
     native = load("native/results.json") if (folder / "native").exists() else None
-    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"), native)
+    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"), load("rows.json"), native)
 
 
 class Untrue(ValueError):

@@ -123,6 +123,21 @@ def matrix(results: Results) -> str:
     return "".join(f"{line}\n" for line in results.matrix.splitlines() if line.startswith("|"))
 
 
+def rows_of_matrix(results: Results) -> str:
+    """Which libraries keep the bits of a row, and in which calls."""
+    lines = ["|  | the bits of a row stay | and change |", "| --- | --- | --- |"]
+    for name, told in results.rows["libraries"].items():
+        kept, changed = (
+            ", ".join(key for key, how in told["calls"].items() if how == wanted) for wanted in ("kept", "changed")
+        )
+        lines.append(f"| {name} {told['version']} | {kept or '-'} | {changed or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def date_of_rows(results: Results) -> str:
+    return results.rows["date"]
+
+
 STATEMENTS = (
     compile_seconds,
     compile_times,
@@ -135,4 +150,6 @@ STATEMENTS = (
     date_of_models,
     fault_of_models,
     matrix,
+    rows_of_matrix,
+    date_of_rows,
 )

@@ -64,7 +64,7 @@ def test_the_native_kernel_keeps_the_claim():
     given = {"claims": [CLAIM], "only": ["row invariance"], "seed": 3}
     report = check("attendax", **given)
     assert [outcome.told() for outcome in report.failures] == []
-    assert report.counts() == {"ok": 36, "not offered": 6}  # these need a function whose causal is aligned to the end
+    assert report.counts() == {"ok": 63, "not offered": 6}  # these need a function whose causal is aligned to the end
     assert check("attendax-blockwise", **given).failures
 
 
