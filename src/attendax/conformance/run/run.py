@@ -20,7 +20,7 @@ from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.place import allow, anew, seconds_of_cores
-from .clock import AGAIN, ASKING, ENDING, WITH_FAULTS, Clock
+from .clock import AGAIN, ASKING, CAUSES, WITH_FAULTS, Clock
 from .cores import one_core
 from .repeating import repeated
 from .telling import Telling
@@ -131,7 +131,7 @@ class Run:
         return rule, causes, ["looking for causes was cut short"] if cut else []
 
     def _end_of_causes(self) -> float:
-        return time.monotonic() + self.clock.left(ENDING)
+        return time.monotonic() + self.clock.left(CAUSES)
 
 
 def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:
