@@ -1,11 +1,19 @@
-"""Every test runs with 64-bit JAX; silent promotion of ranks raises; of a large grid only a sample is not slow."""
+"""Every test runs with 64-bit JAX; silent promotion of ranks raises; of a large grid only a sample is not slow.
+
+``pytest`` by itself runs the default suite, which ``default.json`` lists (``choosing.py``). With a path it runs what is
+quick there.
+"""
 
 import itertools
+import json
+import os
 
 import jax
 import numpy as np
 import pytest
 
+from choosing import LIST
+from recording import Recorder
 from samples import in_share, sample
 
 jax.config.update("jax_enable_x64", True)
@@ -15,6 +23,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 HOURS = (
     "test_block_kernels", "test_cheats", "test_kernels_as_they_are", "test_ladder",
 )  # fmt: skip
+
+QUICK = "not slow"  # as in pyproject.toml
 
 collect_ignore = ["house/user_code.py"]  # read by mypy and run by test_types, not searched for doctests
 
@@ -26,19 +36,52 @@ def rng():
 
 def pytest_addoption(parser):
     parser.addoption("--share", metavar="K/N", default="1/1", help="one of N equal shares of the tests")
+    parser.addoption("--record", metavar="FOLDER", help="note there the CPU seconds and the lines of each test")
 
 
 def pytest_configure(config):
     in_share("", config.getoption("share"))  # refused here, with the usage
+    if config.getoption("record") and (worker := os.environ.get("PYTEST_XDIST_WORKER", "")):
+        config.pluginmanager.register(Recorder(config.getoption("record"), worker))
 
 
 def pytest_report_header(config):
     return f"share {config.getoption('share')} of the tests"
 
 
+def by_default(config):
+    """Whether ``pytest`` was told no path and no other marks."""
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr == QUICK
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """A process of pytest-xdist is told paths, whatever the command was told."""
+    node.workerinput["by_default"] = by_default(node.config)
+
+
+def default_suite(config, items):
+    """Mark what is not of the default suite, which alone is left where nothing is asked for.
+
+    Raises:
+        UsageError: the list has a test that is not there.
+    """
+    listed = json.loads(LIST.read_text("utf-8"))
+    for item in items:
+        if item.nodeid not in listed:
+            item.add_marker("full")
+    if not getattr(config, "workerinput", {}).get("by_default", by_default(config)):
+        return
+    config.option.markexpr = "not full"
+    there, files = {item.nodeid for item in items}, {item.nodeid.partition("::")[0] for item in items}
+    if gone := [test for test in listed if test not in there and test.partition("::")[0] in files]:
+        raise pytest.UsageError(f"tests/default.json lists tests that are not there: {', '.join(gone[:5])}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """``@pytest.mark.sample(count)``: of the parameters of a test, all but so many are slow."""
+    default_suite(config, items)
     for item in items:
         if item.path.stem in HOURS and item.get_closest_marker("slow"):
             item.add_marker("hours")

@@ -127,7 +127,7 @@ class TestSearch:
             (["FILE", "a", "--vectors", "PICKLE.npy"], "--vectors"),
             (["FILE", "a", "--vectors", "SEVERAL.npz"], "holds several arrays (.npz), expected one"),
             (["FILE", "a", "--vectors", "NAN.npy"], "the vector of line 3 is not finite"),
-            (["FOLDER", "a"], ": Is a directory"),
+            (["FOLDER", "a"], "FOLDER holds no text that is not blank"),
             (["LONG", "a"], "line 2 of LONG has more than 1,048,576 bytes; is it text?"),
         ],
     )

@@ -865,14 +865,12 @@ def test_the_mistake_is_caught(mistake, twin_with):
         hold(mistake.judge, mistake.setting, twin)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS}))
 def test_an_untouched_copy_passes_every_judge(judge, setting, twin_with):
     """So that it is the mistake that is caught, not the copying."""
     hold(judge, setting, twin_with("kernels/blockwise/algorithm.py", '"""', '"""'))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS if m.file == "masks.py"}))
 def test_untouched_bounds_pass_every_judge(judge, setting, twin_with):
     hold(judge, setting, twin_with("masks.py", '"""', '"""'))

@@ -157,7 +157,6 @@ def test_the_mistake_is_caught(mistake, package, copy_with):
         judge(mistake.judge, mistake.case, twin, package is ops)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("package", [spec, ops], ids=["spec", "ops"])
 def test_an_untouched_copy_passes_every_judge(package, copy_with):
     """So that it is the mistake that is caught, not the copying."""

@@ -1,5 +1,7 @@
 """`python tests/pages/pages.py PAGE`: its blocks of Python, in order, in this interpreter, as a reader pastes them.
 
+`--first PAGE...` runs the first block of each page, one page after the other.
+
 A block of lines with ``>>>`` must print what it shows. One that begins with ``# name.py`` is that file. Nothing is
 defined beforehand.
 """
@@ -21,10 +23,10 @@ def found():
     return [page for page in pages if BLOCK.search(page.read_text("utf-8"))]
 
 
-def run(page):
-    """Run the blocks of a page; the first that fails ends it."""
+def run(page, count=None):
+    """Run the blocks of a page, or so many of them; the first that fails ends it."""
     names = {"__name__": "__main__"}
-    for number, block in enumerate(BLOCK.findall(page.read_text("utf-8")), 1):
+    for number, block in enumerate(BLOCK.findall(page.read_text("utf-8"))[:count], 1):
         title = f"block {number} of {page.name}"
         if file := FILE.match(block):
             Path(file[1]).write_text(block)
@@ -40,4 +42,6 @@ def run(page):
 if __name__ == "__main__":
     sys.path.insert(0, "")  # where files are written, as in an interpreter; not the folder of the tests
     sys.path.remove(str(Path(__file__).parent))
-    run(Path(sys.argv[1]).resolve())
+    count = 1 if sys.argv[1] == "--first" else None
+    for page in sys.argv[2:] if count else sys.argv[1:]:
+        run(Path(page).resolve(), count)

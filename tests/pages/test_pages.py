@@ -40,16 +40,28 @@ PAGES = [
 ]
 
 
+def pasted(folder, *arguments):
+    """Run ``pages.py`` in an empty folder."""
+    environment = os.environ | {"JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu"}
+    environment.pop("KERAS_BACKEND", None)
+    command = [sys.executable, pages.__file__, *map(str, arguments)]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_can_be_pasted(page, tmp_path):
     for package in imported(page):
         if find_spec(package) is None:
             pytest.skip(f"{package}, which the page asks for, is not installed")
-    environment = os.environ | {"JAX_ENABLE_X64": "0", "JAX_PLATFORMS": "cpu"}
-    environment.pop("KERAS_BACKEND", None)
-    command = [sys.executable, pages.__file__, str(page)]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert run.returncode == 0, run.stdout + run.stderr
+    pasted(tmp_path, page)
+
+
+def test_the_first_block_of_each_page_can_be_pasted(tmp_path):
+    """Of those that ask for nothing but the package; one process for all, so that it is quick."""
+    plain = [page for page in pages.found() if not imported(page)]
+    assert len(plain) > 20
+    pasted(tmp_path, "--first", *plain)
 
 
 @pytest.mark.parametrize("page", pages.found(), ids=lambda page: page.name)

@@ -61,12 +61,16 @@ def test_it_is_what_the_specification_says(mask, norm):
 
 
 def test_a_square_of_masks_is_not_taken_for_a_batch():
-    """Where B = T, a mask (T, T) is the same for all rows, and ids could be of either."""
+    """Where B = T, a mask (T, T) is the same for all rows, and so are ids (T,); lengths (B,) are of each."""
     x, mask = X[:T], np.tri(T, dtype=bool)
     wanted = spec.encoder_block(x, PARAMS, num_heads=N, mask=np.broadcast_to(mask, (T, N, T, T)))
     assert is_in_pieces(block(mask), x, PARAMS)
     np.testing.assert_allclose(quickly(block(mask))(x, PARAMS), wanted, rtol=1e-5, atol=1e-5)
-    assert not is_in_pieces(block(masks.padding(LENGTHS[:T])), x, PARAMS)
+    lengths, ids = masks.padding(LENGTHS[:T]), np.arange(T, dtype=np.int32) // 2
+    for mask, pieces in ((lengths, True), (masks.segments(ids, ids), False)):
+        assert is_in_pieces(block(mask), x, PARAMS) == pieces
+        wanted = spec.encoder_block(x, PARAMS, num_heads=N, mask=np.broadcast_to(mask.to_dense(T, T), (T, N, T, T)))
+        np.testing.assert_allclose(quickly(block(mask))(x, PARAMS), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_function_of_a_user_may_read_what_it_likes():

@@ -1,0 +1,89 @@
+"""``python tests/choosing.py FOLDER...``: the default suite, from what ``pytest --record FOLDER`` has noted.
+
+``pytest`` runs it where it is told nothing: each test that a table of planted mistakes names as the one that notices,
+those of the public names, the first block of each page, and, in as few CPU seconds as can be, every line of the package
+that any quick test runs. ``pytest -m full`` runs the rest. The list, ``default.json``, has the seconds of each test,
+and why it is there.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from places import TESTS
+
+LIST = TESTS / "default.json"
+ALWAYS = (  # beginnings of names: the public names, the pages, other devices, judges that share no code with us
+    "tests/seeds/test_seeds.py",
+    "tests/pages/test_readme.py",
+    "tests/pages/test_pages.py::test_the_first_block",
+    "tests/engine/devices/test_on_eight.py",
+    "tests/engine/test_outside_judges.py",
+    "tests/kit/test_conformance_without_jax.py",
+)
+
+
+def noticing():
+    """Table of planted mistakes -> the tests that notice them; without parameters, with any."""
+    from mistakes_in_kernels import KERNELS
+    from mistakes_in_native import MISTAKES
+
+    layers, kernels = (
+        f"tests/engine/test_mistakes_in_{name}.py::test_an_untouched_copy_passes_every_judge"
+        for name in ("layers", "kernels")
+    )
+    return {
+        "kernels": {f"{kernels}[{mistake.judge}-{mistake.setting}]" for mistake in KERNELS},
+        "native": {f"tests/engine/native/{test}" for mistake in MISTAKES for test in mistake.catchers},
+        "layers": {f"{layers}[{name}]" for name in ("spec", "ops")},
+    }
+
+
+def names(test):
+    """Of a test, with its parameters and without."""
+    return {test, test.partition("[")[0]}
+
+
+def recorded(folders):
+    """Test -> (seconds, lines); of a test that was noted twice the fewer seconds."""
+    found = {}
+    for file in (file for folder in folders for file in sorted(Path(folder).glob("*.jsonl"))):
+        for told in map(json.loads, file.read_text("utf-8").splitlines()):
+            before = found.get(told["test"], (float("inf"), set()))
+            found[told["test"]] = min(before[0], told["seconds"]), before[1] | in_lines(told["lines"])
+    return found
+
+
+def in_lines(ranges):
+    """{file: [[first, last], ...]} as pairs (file, line)."""
+    return {(file, n) for file, of_file in ranges.items() for a, b in of_file for n in range(a, b + 1)}
+
+
+def chosen(tests, always):
+    """Test -> [seconds, why]: those that are always there, then whichever runs most new lines in a second."""
+    kept = {test: [tests[test][0], "named"] for test in tests if always(test)}
+    seen = set().union(*(tests[test][1] for test in kept))
+    left = {test: lines - seen for test, (_, lines) in tests.items() if test not in kept and lines - seen}
+    while left:
+        best = max(left, key=lambda test: (len(left[test]) / max(tests[test][0], 0.02), test))
+        kept[best] = [tests[best][0], f"{len(left[best])} lines"]
+        new = left.pop(best)
+        left = {test: rest for test, lines in left.items() if (rest := lines - new)}
+    return kept
+
+
+def main(folders):
+    """Write the list."""
+    sys.path[:0] = [str(TESTS / "engine"), str(TESTS / "engine" / "native")]
+    tests, notices = recorded(folders), set().union(*noticing().values())
+    kept = chosen(tests, lambda test: bool(names(test) & notices) or test.startswith(ALWAYS))
+    if missing := sorted(notices - set().union(*map(names, tests))):
+        raise SystemExit(f"not recorded, though a table of mistakes names them: {', '.join(missing)}")
+    LIST.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n", "utf-8")
+    spent = sum(seconds for seconds, _ in kept.values())
+    everything = sum(seconds for seconds, _ in tests.values())
+    print(f"{len(kept)} of {len(tests)} tests, {spent:.0f} of {everything:.0f} CPU seconds")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

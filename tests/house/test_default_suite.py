@@ -1,0 +1,40 @@
+"""The default suite, which ``pytest`` runs by itself: no mistake that is planted in attention survives it.
+
+The tables say which test notices a mistake, and slow tests that it does. Here: each of these tests is in the suite.
+"""
+
+import json
+
+import pytest
+
+from choosing import LIST, chosen, in_lines, names, noticing
+
+LISTED = json.loads(LIST.read_text("utf-8"))
+NOTICED = noticing()
+
+
+@pytest.mark.parametrize("where", NOTICED)
+def test_whatever_notices_a_planted_mistake_is_in_it(where):
+    assert sorted(NOTICED[where] - set().union(*map(names, LISTED))) == []
+
+
+def test_it_takes_eight_minutes_of_a_processor():
+    """By the seconds that are noted in the list, not by a clock."""
+    assert sum(seconds for seconds, _ in LISTED.values()) < 480
+
+
+def test_a_test_is_chosen_for_the_lines_that_no_cheaper_one_runs():
+    tests = {
+        "a": (1.0, {("f", 1), ("f", 2)}),
+        "b": (9.0, {("f", 1), ("f", 2), ("f", 3)}),
+        "c": (1.0, {("f", 3)}),
+        "d": (1.0, {("f", 2)}),
+        "named": (5.0, set()),
+    }
+    kept = chosen(tests, lambda test: test == "named")
+    assert list(kept) == ["named", "a", "c"]
+    assert kept["a"] == [1.0, "2 lines"]
+
+
+def test_lines_are_read_as_they_were_noted():
+    assert in_lines({"f": [[1, 3], [7, 7]]}) == {("f", 1), ("f", 2), ("f", 3), ("f", 7)}
