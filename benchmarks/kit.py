@@ -1,8 +1,8 @@
 """How long `attendax check` takes: CPU seconds of both processes, of functions that are right and that are wrong.
 
 `python benchmarks/kit.py` prints the table of docs/conformance.md; `--source DIR` runs another source, such as an older
-one. `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/kit/cheats) with three seeds, each until
-its first fault, and prints which case finds it and after how long: the cases are asked in the order of what they find.
+one. `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/kit/cheats) with three seeds, each
+until its first fault, and prints which case finds it and after how long.
 """
 
 import argparse

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,15 +31,19 @@ LEARNING = {
 BLAS_REST = ("OPENBLAS_THREAD_TIMEOUT", "4")  # spin for 2^4 cycles, not 2^26
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, called: float | None = None) -> int:
     """Run the command line.
+
+    Args:
+        argv: its arguments; those of this process unless given.
+        called: when the command was called, of ``time.monotonic``; now unless given.
 
     Returns:
         The exit status: 0 well, 1 the check failed, 2 refused (said why on standard error).
     """
     argv = sys.argv[1:] if argv is None else argv
     args = _parsed(argv)
-    args.argv = argv
+    args.argv, args.called = argv, time.monotonic() if called is None else called
     try:
         if sys.stdout is None:
             raise Refusal("standard output is closed")

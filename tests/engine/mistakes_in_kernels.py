@@ -1,6 +1,6 @@
 """The table of mistakes planted in the blockwise kernels: a piece of text to replace, and the judge that must notice.
 
-The file is one of ``attendax``, or ``masks.py``, of which only what is said about whole tiles is replaced.
+The file is one of ``attendax``; of ``masks.py`` and ``mask_kinds.py`` only what is said about whole tiles is replaced.
 """
 
 from typing import NamedTuple
@@ -541,7 +541,7 @@ TILES = (
             "padding",
         ),
         ("starts for rows, the rest for columns", "used.swapaxes(1, 2)", "used", "gradient", "causal"),
-        ("tiles that are not open skipped", "grid) != EMPTY", "grid) == FULL", "forward", "causal"),
+        ("tiles that are not open skipped", "ask=True) != EMPTY", "ask=True) == FULL", "forward", "causal"),
         (
             "a tile open to one head is open to all",
             "(every, xp.all))",
@@ -654,39 +654,39 @@ SIZES = in_file(
 )
 
 MASKS = in_file(
-    "masks.py",
+    "mask_kinds.py",
     (
         "left of a window skipped",
-        "_window(i_first, j_last, xp, offset, left, None)",
-        "_window(i_last, j_first, xp, offset, left, None)",
+        "_between(i_first, j_last, xp, offset, left, None)",
+        "_between(i_last, j_first, xp, offset, left, None)",
         "forward",
         "window",
     ),
     (
         "right of a window skipped",
-        "_window(i_last, j_first, xp, offset, None, right)",
-        "_window(i_first, j_last, xp, offset, None, right)",
+        "_between(i_last, j_first, xp, offset, None, right)",
+        "_between(i_first, j_last, xp, offset, None, right)",
         "forward",
         "causal",
     ),
     (
         "left of a window open",
-        "_window(i_last, j_first, xp, offset, left, None)",
-        "_window(i_first, j_last, xp, offset, left, None)",
+        "_between(i_last, j_first, xp, offset, left, None)",
+        "_between(i_first, j_last, xp, offset, left, None)",
         "open tiles",
         "wide window",
     ),
     (
         "right of a window open",
-        "_window(i_first, j_last, xp, offset, None, right)",
-        "_window(i_last, j_first, xp, offset, None, right)",
+        "_between(i_first, j_last, xp, offset, None, right)",
+        "_between(i_last, j_first, xp, offset, None, right)",
         "open tiles",
         "causal",
     ),
     (
         "offset forgotten",
-        "    (i_first, i_last), (j_first, j_last) = i, j\n    some = _window",
-        "    (i_first, i_last), (j_first, j_last), offset = i, j, 0 * offset\n    some = _window",
+        "    some = _between(",
+        "    offset = 0 * offset\n    some = _between(",
         "forward",
         "offset",
     ),
@@ -703,6 +703,8 @@ MASKS = in_file(
     ("dense skipped", "(least_and_largest[1], ", "(least_and_largest[0], ", "forward", "dense"),
     ("dense open", ", least_and_largest[0])", ", least_and_largest[1])", "open tiles", "dense"),
     ("function open", "return open_to_all, ~open_to_all", "return open_to_all, open_to_all", "open tiles", "function"),
+) + in_file(
+    "masks.py",
     ("not skipped", "return ~every, ~some", "return ~some, ~some", "forward", "not window"),
     ("not open", "return ~every, ~some", "return ~every, ~every", "open tiles", "not window"),
     ("or skipped", "(COMBINATIONS[self.kind](*pair)", '(COMBINATIONS["and"](*pair)', "forward", "or"),

@@ -33,6 +33,7 @@ from mistakes_in_kernels import KERNELS
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
 NAME = "mistaken_kernels"
+OF_MASKS = "masks.py", "mask_kinds.py"  # of which what is said about whole tiles is replaced
 WHOLE_HEADS = Limits(3, 2, 2**20, whole_head_scores=2**20, whole_heads_bytes=2**20)
 ONE_HEAD, ALL_HEADS = Limits(3, 2, 8 * 3 * 2 * 2), Limits(3, 2, 2**20)  # of the keys; two query heads share it
 
@@ -829,8 +830,8 @@ def twin_with(tmp_path, monkeypatch, request):
 
     def make(file, right, wrong):
         copied(tmp_path / NAME)
-        if file == "masks.py":
-            replace_bounds(right, wrong)
+        if file in OF_MASKS:
+            replace_bounds(file, right, wrong)
         else:
             replaced(tmp_path / NAME / file, right, wrong)
         monkeypatch.syspath_prepend(str(tmp_path))
@@ -839,15 +840,18 @@ def twin_with(tmp_path, monkeypatch, request):
         importlib.invalidate_caches()
         return Twin()
 
-    def replace_bounds(right, wrong):
+    def replace_bounds(file, right, wrong):
         """Only the bounds: what a mask allows is also what the specification goes by."""
         copy = tmp_path / "mistaken_masks.py"
-        shutil.copy(masks.__file__, copy)
+        shutil.copy(Path(masks.__file__).with_name(file), copy)
         replaced(copy, right, wrong)
         module_spec = importlib.util.spec_from_file_location("mistaken_masks", copy)
         module = importlib.util.module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
-        monkeypatch.setattr(masks.Mask, "bounds", module.Mask.bounds)
+        if file == "masks.py":
+            monkeypatch.setattr(masks.Mask, "bounds", module.Mask.bounds)
+        else:
+            monkeypatch.setattr(masks, "BOUNDS", module.BOUNDS)
 
     return make
 
@@ -871,6 +875,7 @@ def test_an_untouched_copy_passes_every_judge(judge, setting, twin_with):
     hold(judge, setting, twin_with("kernels/blockwise/algorithm.py", '"""', '"""'))
 
 
-@pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS if m.file == "masks.py"}))
-def test_untouched_bounds_pass_every_judge(judge, setting, twin_with):
-    hold(judge, setting, twin_with("masks.py", '"""', '"""'))
+@pytest.mark.parametrize(("judge", "setting"), sorted({(m.judge, m.setting) for m in KERNELS if m.file in OF_MASKS}))
+@pytest.mark.parametrize("file", OF_MASKS)
+def test_untouched_bounds_pass_every_judge(judge, setting, file, twin_with):
+    hold(judge, setting, twin_with(file, '"""', '"""'))

@@ -6,7 +6,6 @@ import importlib.util
 import io
 import os
 import sys
-import time
 from collections.abc import Callable
 
 from attendax.exits import FAILED, Refusal
@@ -109,7 +108,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.reproduce:
         return _reproduce(args)
     choose(args.only or (), args.level, profile(args), claims=args.claims or ())  # before anything is imported
-    clock = Clock(How(**asked_of(args)), begun=time.monotonic() - time.process_time())  # when the command was called
+    clock = Clock(How(**asked_of(args)), begun=args.called)
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
             tell.begins(f"importing {args.target}", clock.left)
