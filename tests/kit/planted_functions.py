@@ -10,7 +10,7 @@ def wrong(**changes):
     """The right function with other options: each change is a function of the options and the arrays."""
 
     def attend(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
-               key_lengths=None, return_lse=False, offset=None):  # fmt: skip
+               key_lengths=None, return_lse=False, offset=0):  # fmt: skip
         given = dict(mask=mask, bias=bias, is_causal=is_causal, scale=scale, softcap=softcap, window=window,
                      key_lengths=key_lengths, return_lse=return_lse, offset=offset)  # fmt: skip
         arrays = dict(query=query, key=key, value=value)

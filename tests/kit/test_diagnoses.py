@@ -24,16 +24,27 @@ def as_users_have_it():
         yield
 
 
+NOT_EXPLAINED = "mask of -1e4"  # its one case is far below every finite number that further calls can tell apart
+
+
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("mistake", PLANTED)
+@pytest.mark.parametrize("mistake", [name for name in PLANTED if name != NOT_EXPLAINED])
 def test_a_planted_mistake_is_named(mistake):
     fn, cases, words, remedy = PLANTED[mistake]
     report = check(fn, arrays="numpy", only=cases, level="forward", profile="law")
     told = {cause.name: cause for cause in report.causes}
     words = words.replace("block of 8", "block of 16") if mistake == "padding" else words
-    assert words in told, list(told)
-    assert told[words].remedy == remedy
-    assert told[words].tried >= 1 or "is right" in words or words.startswith(("right below", "some results"))
+    found = [name for name in told if words in (name, *name.split(", or "))]  # of few cases "A, or B" may be left
+    assert len(found) == 1, list(told)
+    name = found[0]
+    assert told[name].remedy == (remedy if name == words else "")
+    assert told[name].tried >= 1 or "is right" in words or words.startswith(("right below", "some results"))
+
+
+def test_what_further_calls_do_not_tell_apart_is_called_wrong_and_no_more():
+    fn, cases, _, _ = PLANTED[NOT_EXPLAINED]
+    report = check(fn, arrays="numpy", only=cases, level="forward", profile="law")
+    assert [cause.name for cause in report.causes] == ["the result is wrong with mask, scale"]
 
 
 def test_every_fault_is_in_one_cause_and_the_worst_is_first():

@@ -174,7 +174,8 @@ def test_no_reason_is_false(line):
     place, words = ODD[line]
     report = check(one_line_off(**{place: line}), arrays="numpy", level="forward", repeat=1)
     assert report.causes
-    assert all(cause.tried == 0 and words in cause.name for cause in report.causes), report.causes
+    said = [(cause.name, cause.tried) for cause in report.causes]
+    assert all(tried == 0 and words in name for name, tried in said), said
 
 
 def test_a_scale_that_one_gradient_lacks():
@@ -225,7 +226,7 @@ def test_every_value_is_named(axis, value):
     said, report = named(form)
     if not report.failures:
         pytest.skip("no case shows it")
-    assert said == words(form)
+    assert {name for name in said if " raises " not in name} == words(form)  # a scale of 0 divides by 0
 
 
 APART = [(a, b) for a, b in itertools.combinations(SINGLE, 2) if a[0] != b[0] and IGNORED not in (a[1], b[1])]

@@ -209,9 +209,9 @@ TABLE: dict[str, Axis] = {
         **{
             f"-{x}": Line(
                 f"np.where(seen, s, -{x})",
-                f"masked scores are {FINITE if x == 100 else f'-{x} only: they keep a weight'}", WHERE_MASKED,
+                f"masked scores are {FINITE if x >= 100 else f'-{x} only: they keep a weight'}", WHERE_MASKED,
             )
-            for x in (1, 10, 100)
+            for x in (1, 10, 100, 10**4, 10**9)
         },
         **{
             f"less {x}": Line(

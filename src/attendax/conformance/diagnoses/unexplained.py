@@ -28,14 +28,15 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
         if outcome.verdict is Verdict.SILENT and ignored:
             groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
     for (option, name), names in groups.items():
+        mine = [trials[name] for name in names if name in trials]
+        if option == "key_lengths" and mine and (rounded := by_probing.lengths_seen(min(mine, key=pairs_of))):
+            taken = take(left, names)
+            causes.append(cause_of(rounded, taken, len(taken)))
+            continue
         if option and _speaks_against(option, names, left):
             continue
         taken = take(left, names)
         limits = _limits(option, taken, trials, outcomes)
-        mine = [trials[o.case.name] for o in taken if o.case.name in trials]
-        if option == "key_lengths" and mine and (rounded := by_probing.lengths_seen(min(mine, key=pairs_of))):
-            causes.append(cause_of(rounded, taken, len(taken)))
-            continue
         remedy = "" if limits else _lacking(taken, outcomes)
         causes.append(cause_of(f"{name}{limits}", taken, len(taken) if option else 0, remedy))
     remaining = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
