@@ -11,10 +11,7 @@ SINGLE = ("forward", "backward")  # what is measured of every shape
 
 
 class Results(NamedTuple):
-    """The committed files; ``bfloat16`` is None as long as there is none.
-
-    ``native`` is a run of the native kernel, as long as the other tables are of the time before it; else None.
-    """
+    """The committed files; ``bfloat16`` is None as long as there is none."""
 
     full: dict[str, Any]
     cores: dict[str, Any]
@@ -26,7 +23,6 @@ class Results(NamedTuple):
     conformance: dict[str, Any]
     matrix: str
     rows: dict[str, Any]
-    native: dict[str, Any] | None = None
 
     @property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -44,8 +40,7 @@ def committed(folder: Path = RESULTS) -> Results:
     runs = [load(name) for name in ("results.json", "cores/results.json", "compile/results.json")]
     bfloat16 = load("bfloat16/results.json") if (folder / "bfloat16").exists() else None
     others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
-    native = load("native/results.json") if (folder / "native").exists() else None
-    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"), load("rows.json"), native)
+    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"), load("rows.json"))
 
 
 class Untrue(ValueError):
