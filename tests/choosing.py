@@ -1,9 +1,9 @@
 """``python tests/choosing.py FOLDER...``: the default suite, from what ``pytest --record FOLDER`` has noted.
 
 ``pytest`` runs it where it is told nothing: each test that a table of planted mistakes names as the one that notices,
-those of the public names, the first block of each page, and, in as few CPU seconds as can be, every line of the package
-that any quick test runs. ``pytest -m full`` runs the rest. The list, ``default.json``, has the seconds of each test,
-and why it is there.
+those of the public names, the first block of pages that need nothing else, and, in as few CPU seconds as can be, every
+line of the package that any quick test runs. ``pytest -m full`` runs the rest. The list, ``default.json``, has the
+seconds of each test, and why it is there.
 """
 
 import json

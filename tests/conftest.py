@@ -41,8 +41,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     in_share("", config.getoption("share"))  # refused here, with the usage
-    if config.getoption("record") and (worker := os.environ.get("PYTEST_XDIST_WORKER", "")):
-        config.pluginmanager.register(Recorder(config.getoption("record"), worker))
+    if config.getoption("record"):
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+        if worker or not getattr(config.option, "numprocesses", None):  # else the tests run in other processes
+            config.pluginmanager.register(Recorder(config.getoption("record"), worker or "main"))
 
 
 def pytest_report_header(config):

@@ -1,6 +1,6 @@
 """``pytest --record FOLDER``: the CPU seconds of each test, and the lines of the package that it runs.
 
-``choosing.py`` reads them. Lines need Python 3.12 or newer, which tells of each line of a test but once.
+``choosing.py`` reads them. It needs Python 3.12 or newer, which tells of each line of a test but once.
 """
 
 import itertools
@@ -20,14 +20,14 @@ class Recorder:
     """One process of a run: a line of JSON for each test."""
 
     def __init__(self, folder, worker):
+        if sys.version_info < (3, 12):
+            raise pytest.UsageError("--record needs Python 3.12 or newer")
         self.file = Path(folder) / f"{worker}.jsonl"
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        self.lines = set()
-        self.watching = getattr(sys, "monitoring", None)
-        if self.watching:
-            self.watching.use_tool_id(self.watching.COVERAGE_ID, "attendax tests")
-            self.watching.register_callback(self.watching.COVERAGE_ID, self.watching.events.LINE, self._line)
-            self.watching.set_events(self.watching.COVERAGE_ID, self.watching.events.LINE)
+        self.lines, self.watching = set(), sys.monitoring
+        self.watching.use_tool_id(self.watching.COVERAGE_ID, "attendax tests")
+        self.watching.register_callback(self.watching.COVERAGE_ID, self.watching.events.LINE, self._line)
+        self.watching.set_events(self.watching.COVERAGE_ID, self.watching.events.LINE)
 
     def _line(self, code, number):
         if code.co_filename.startswith(PACKAGE):
@@ -38,8 +38,7 @@ class Recorder:
     def pytest_runtest_protocol(self, item):
         """Note one test, with what its fixtures cost."""
         self.lines.clear()
-        if self.watching:
-            self.watching.restart_events()
+        self.watching.restart_events()
         before = seconds()
         result = yield
         found = {"test": item.nodeid, "seconds": round(seconds() - before, 3), "lines": in_ranges(self.lines)}

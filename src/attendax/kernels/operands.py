@@ -25,6 +25,8 @@ Cotangents = tuple[Array, Array]  # of out (..., N, T, V) and of lse (..., N, T,
 
 QUERY, KEY, VALUE, REST = range(4)  # where the differentiable leaves stand
 
+LONG = "gG"  # NumPy's characters for long double and its complex numbers
+
 
 class Positions(NamedTuple):
     """The positions of heads, queries and keys where this device has a part of a call; None: they begin at 0.
@@ -165,9 +167,6 @@ class Plan:
 def wide_dtype(*dtypes: DTypeLike) -> Any:
     """The widest of floating dtypes, float32 at least. NumPy says so, too, where JAX is set to promote nothing."""
     return np.result_type(np.float32, *dtypes)
-
-
-LONG = "gG"  # NumPy's characters for long double and its complex numbers
 
 
 def takes_arrays(function: Function) -> Function:

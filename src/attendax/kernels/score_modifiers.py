@@ -58,14 +58,6 @@ def relative_bias(scores: Array, positions: tuple[Array, ...], table: Array, off
 FORWARD: dict[str, Callable] = {"softcap": softcap, "alibi": alibi, "relative_bias": relative_bias}
 
 
-def all_positions(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The positions (n, i, j) of all scores of a shape (..., N, T, S)."""
-    return tuple(
-        jnp.arange(shape[axis]).reshape(*(-1 if other == axis else 1 for other in range(-len(shape), 0)))
-        for axis in (-3, -2, -1)
-    )
-
-
 def modify(score_mod: ScoreModifier, scores: Array, positions: tuple[Array, ...], *, in_order: bool = True) -> Array:
     """Apply a value from ``attendax.scores``, one ``of_rank``, to scores (..., N, T, S).
 
