@@ -12,6 +12,7 @@ from pathlib import Path
 import jaxlib
 import pytest
 
+import attendax
 from places import ROOT
 
 PAGE = ROOT / "docs" / "xla-faults.md"
@@ -106,6 +107,39 @@ def test_a_release_says_its_address_which_no_source_does(tmp_path):
     assert all(link.startswith("https://host.test/somebody/attendax/") for link in links)
     assert f"https://host.test/somebody/attendax/raw/v{tag}/docs/_static/two-backwards.png" in links
     assert subprocess.run(command, capture_output=True).returncode == 1  # once is enough
+
+
+PARTS = ["Wrong numbers", "Breaking", "Added", "Faster"]
+
+
+def test_a_release_is_said_in_sixty_lines_and_four_parts():
+    """In the source, the citation, the page and the changelog alike; what is wrong comes first."""
+    root = PAGE.parents[1]
+    version = re.search(r'^__version__ = "(.*)"$', (root / "src/attendax/__init__.py").read_text(), re.MULTILINE)[1]
+    subprocess.run([root / ".ci/version", version], check=True)
+    parts = (root / "CHANGELOG.md").read_text("utf-8").split("\n## ")
+    sections = {title: lines for title, *lines in map(str.splitlines, parts[1:])}
+    assert len(sections.get("Unreleased", ())) <= 60
+    (title,) = (title for title in sections if title.startswith(f"{version}, "))
+    assert len(sections[title]) <= 60
+    assert [line.removeprefix("### ") for line in sections[title] if line.startswith("### ")] == PARTS
+    assert f"date-released: {title.partition(', ')[2]}\n" in (root / "CITATION.cff").read_text("utf-8")
+
+
+def test_the_text_of_a_tag_is_what_the_changelog_says():
+    """Git takes a line that begins with # for a comment."""
+    root = PAGE.parents[1]
+    notes = subprocess.run([root / ".ci/notes"], capture_output=True, text=True, check=True).stdout
+    assert notes.startswith(f"attendax {attendax.__version__}\n")
+    assert [line.removesuffix(":") for line in notes.splitlines() if line.endswith(":")][: len(PARTS)] == PARTS
+    assert not re.search(r"^#", notes, re.MULTILINE)
+    assert subprocess.run([root / ".ci/notes", "9.9"], capture_output=True).returncode == 1
+
+
+def test_every_public_name_has_a_promise():
+    told = (PAGE.parent / "stability.md").read_text("utf-8")
+    results = {"__version__", "AttentionStats", "Explanation"}  # what a function returns goes with it
+    assert [name for name in attendax.__all__ if name not in results and f"`{name}`" not in told] == []
 
 
 def test_what_few_tests_need_is_an_extra_that_ci_installs():
