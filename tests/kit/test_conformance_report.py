@@ -184,7 +184,7 @@ class TestTerminal:
         text = printed(terminal, awkward)
         assert "[bold]x[/bold] <script>" in " ".join(text.split())
         assert "\x1b" not in text
-        assert "5 faults in 9 cases" in " ".join(text.split())
+        assert "5 faults in 7 cases" in " ".join(text.split())
 
     def test_a_pipe_gets_what_a_screen_gets(self, printed, awkward):
         plain = printed(terminal, awkward)

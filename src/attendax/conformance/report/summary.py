@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
+from .coverage import LEFT
 from .outcome import Outcome, number_of
 from .outcomes import LAWS, MODEL_LAWS, Outcomes
 
@@ -80,19 +81,24 @@ def about(report: Outcomes) -> list[tuple[str, str]]:
 
 
 def summary(report: Outcomes) -> str:
-    """The result in a sentence."""
+    """The result in a sentence, of the cases that were judged; then how many were not, and why."""
     known = [outcome.verdict.value for outcome in report.cases if outcome.known and outcome.verdict.fails]
     told = {verdict: number - known.count(verdict) for verdict, number in report.counts().items()}
+    lacking, late = (told.pop(verdict.value, 0) for verdict in LEFT)
+    cases = number_of(sum(told.values()) + len(known), "case")
     counts = ", ".join(f"{number} {verdict}" for verdict, number in told.items() if number)
     counts += f", {number_of(len(known), 'known failure')}" if known else ""
     counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
     if report.failures:
-        said = f"{number_of(len(report.failures), 'fault')} in {len(report.cases)} cases"
-        return f"{said}{_of_causes(report)}: {counts}."
-    if not report.judged:
-        return f"Nothing was judged, so nothing is shown: {counts or 'no case'}."
-    little = "" if report.ok else ", and too little was judged"
-    return f"Nothing is wrong in {len(report.cases)} cases{little}: {counts}."
+        said = f"{number_of(len(report.failures), 'fault')} in {cases}{_of_causes(report)}: {counts}."
+    elif report.judged:
+        little = "" if report.ok else ", and too little was judged"
+        said = f"Nothing is wrong in {cases}{little}: {counts}."
+    else:
+        said = f"Nothing was judged, so nothing is shown{f': {counts}' if counts else ''}."
+    asking = f"{lacking} more" if counts else number_of(lacking, "case")
+    said += f" {asking} {'asks' if lacking == 1 else 'ask'} for what it does not offer." if lacking else ""
+    return said + (f" There was no time for {number_of(late, 'case')}." if late else "")
 
 
 def profile_told(report: Outcomes) -> str:
