@@ -24,7 +24,9 @@ SHAPES = {
     "segments-8k": Shape(2, 64, 8, 8192, 8192, 128, True, f"{HEADS}; four texts in each row", "segments"),
     "softcap-4k": Shape(2, 64, 8, 4096, 4096, 128, True, f"{HEADS}; scores capped as by Gemma 2", "softcap"),
 }
-FIRST = ("causal-8k", "full-8k", "causal-2k", "d64-causal-8k")  # should the time be up: the ones that matter most
+FIRST = (  # should the time be up: the ones that matter most
+    "causal-8k", "full-8k", "softcap-4k", "padding-4k", "causal-2k", "left-window-8k", "d64-causal-8k", "segments-8k",
+)  # fmt: skip
 TINY = {
     name: shape._replace(B=2, N=4, G=2, T=24, S=24, D=8)
     for name, shape in SHAPES.items()

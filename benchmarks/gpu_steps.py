@@ -30,7 +30,7 @@ from judge import TOLERANCE
 from matrix.installed import anonymous
 
 HERE = Path(__file__).resolve().parent
-CONTESTANTS = ("attendax-tiles", "attendax-cudnn", "attendax-dense", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
+CONTESTANTS = ("attendax-tiles", "attendax-cudnn", "jax.nn", "jax.nn-cudnn", "torch-sdpa")
 OWN_SIZES: dict[str, int] = {}
 BACKENDS = {  # and the sizes at which the kit judges them: most of its own are none that cuDNN takes
     "blockwise": OWN_SIZES,
@@ -103,7 +103,8 @@ def in_turn(cases: list[Any]) -> list[Any]:
 def speed(run: Any, until: float) -> None:
     """Every case: all contestants compile side by side, are judged, and then take turns."""
     shapes = gpu_cases.TINY if run.settings.tiny else gpu_cases.SHAPES
-    for name in sorted(shapes, key=lambda name: (name not in gpu_cases.FIRST, name)):
+    first = [name for name in gpu_cases.FIRST if name in shapes]
+    for name in [*first, *(name for name in shapes if name not in first)]:
         if run.left(until) <= 0:
             run.leave_out(f"speed, {name}: no time")
             continue

@@ -353,8 +353,8 @@ MARKS = (
         "kernels/blockwise/tile.py",
         (
             "the mark of a query forgotten",
-            "query * plan.scale + of_queries.astype(query.dtype)",
-            "query * plan.scale",
+            "query * before + of_queries.astype(query.dtype)",
+            "query * before",
             "spoiled forward",
             "open",
         ),

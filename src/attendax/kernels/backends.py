@@ -61,6 +61,7 @@ def settled(operands: Operands, plan: Plan) -> Plan:
     Raises:
         NotImplementedError: it was asked for.
     """
+    plan = dataclasses.replace(plan, narrow=operands.query.dtype.itemsize == 2)
     if _own(plan) != "native" or not native.why_not(operands, plan):
         return plan
     if plan.asked and not plan.reversible:

@@ -123,9 +123,15 @@ def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def times(
-    left: Array, right: Array, *, transpose_left: bool = False, transpose_right: bool = False, flat: bool = True
+    left: Array,
+    right: Array,
+    *,
+    transpose_left: bool = False,
+    transpose_right: bool = False,
+    flat: bool = True,
+    precision: lax.Precision = lax.Precision.HIGHEST,
 ) -> Array:
-    """The matrix product, of full precision.
+    """The matrix product, of full precision unless another is given.
 
     Where ``flat``, the leading axes become one before anything is transposed: with an axis of 1 among them, the
     compiler copies what is transposed, and a copy costs it as much time as ten other operations. But axes that lie on
@@ -136,7 +142,7 @@ def times(
         left, right = (lax.collapse(x, 0, len(lead)) for x in (left, right))
     left = left.swapaxes(-1, -2) if transpose_left else left
     right = right.swapaxes(-1, -2) if transpose_right else right
-    result = jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+    result = jnp.matmul(left, right, precision=precision)
     return result.reshape(*lead, *result.shape[1:]) if flat else result
 
 
@@ -242,25 +248,33 @@ def _finite_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, A
     return finite_straight_through(primals[0]), tangents[0]
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def product(left: Array, right: Array, transpose_right: bool, flat: bool = True) -> Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
+def product(
+    left: Array,
+    right: Array,
+    transpose_right: bool,
+    flat: bool = True,
+    precision: lax.Precision = lax.Precision.HIGHEST,
+) -> Array:
     """``times``; in its derivative what is not finite counts as 0: there only 0 or NaN meet it."""
-    return times(left, right, transpose_right=transpose_right, flat=flat)
+    return times(left, right, transpose_right=transpose_right, flat=flat, precision=precision)
 
 
 def _product_jvp(
     transpose_right: bool,
     flat: bool,
+    precision: lax.Precision,
     primals: tuple[Array, Array],
     tangents: tuple[Array | SymbolicZero, Array | SymbolicZero],
 ) -> tuple[Array, Any]:
     (left, right), (dleft, dright) = primals, tangents
+    of_tangents = functools.partial(times, transpose_right=transpose_right, flat=flat, precision=precision)
     terms = []
     if not isinstance(dleft, SymbolicZero):
-        terms.append(times(dleft, finite_straight_through(right), transpose_right=transpose_right, flat=flat))
+        terms.append(of_tangents(dleft, finite_straight_through(right)))
     if not isinstance(dright, SymbolicZero):
-        terms.append(times(finite_straight_through(left), dright, transpose_right=transpose_right, flat=flat))
-    return product(left, right, transpose_right, flat), sum(terms[1:], terms[0])
+        terms.append(of_tangents(finite_straight_through(left), dright))
+    return product(left, right, transpose_right, flat, precision), sum(terms[1:], terms[0])
 
 
 product.defjvp(_product_jvp, symbolic_zeros=True)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.typing import DTypeLike
 
 from attendax import checks
@@ -127,6 +128,7 @@ class Plan:
     needs_lse: bool = False  # a result beside out: lse was asked for, or a sink reads it
     may_use_whole_heads: bool = True  # for heads that are small enough; see ``without_whole_heads``
     reversible: bool = False  # whether reverse mode may go through the program itself
+    narrow: bool = False  # the arrays are float16 or bfloat16; see ``precision``
 
     def with_lse(self) -> "Plan":
         """The plan of a call of which lse is read, too; ``whole_heads`` is for calls of which only out is."""
@@ -158,6 +160,29 @@ class Plan:
     def flat(self) -> bool:
         """Whether the leading axes of a product may become one: not where they lie on several devices."""
         return self.devices == 1
+
+    @property
+    def precision(self) -> lax.Precision:
+        """That of the products in tiles: full; of narrow arrays on an NVIDIA GPU, operands of 11 bits (TF32).
+
+        A number of float16 or bfloat16 has no more than 11 bits. Weights and their gradients are rounded to them, which
+        is no more than a dense formula in float16 does; sums are of float32 (L8).
+        """
+        return lax.Precision.DEFAULT if self.narrow and self.platform == "cuda" else lax.Precision.HIGHEST
+
+    @property
+    def factors(self) -> tuple[Any, Any]:
+        """What queries are multiplied by before their products with keys, and what the products are; together scale.
+
+        Of narrow operands the first is a power of two: a query times that has no more bits than before.
+        """
+        if self.precision == lax.Precision.HIGHEST:
+            return self.scale, None
+        if isinstance(self.scale, float):
+            mantissa, exponent = math.frexp(self.scale)
+            return math.ldexp(1.0, exponent), mantissa
+        mantissa, exponent = jnp.frexp(self.scale)
+        return jnp.ldexp(jnp.ones_like(mantissa), exponent), mantissa
 
     def leading(self, operands: Operands) -> tuple[int, ...]:
         """The leading axes of the result, those from vmap included."""

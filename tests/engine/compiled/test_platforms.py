@@ -3,6 +3,7 @@
 Nothing here runs on a GPU. The program for CUDA is made and counted here; its algorithm runs on the CPU in small tiles.
 """
 
+import collections
 import re
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 
 from attendax import attention, explain, masks, scores, spec
 from attendax import explanation as explaining
-from attendax.kernels import native, primitives
+from attendax.kernels import native, numerics, primitives
 from attendax.kernels.blockwise import partition
 from attendax.kernels.operands import Limits
 
@@ -110,6 +111,82 @@ def test_the_algorithm_without_branches(kind, sizes):
     wanted += spec.attention_backward(dout, *inputs, grad_lse=dlse, **KINDS[kind])[:3]
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def precisions(dtype, platform):
+    """How many products of the program of a gradient have which precision."""
+    given = [jax.ShapeDtypeStruct((2, 16, 2048, 64), dtype)] * 3
+
+    def gradient(*arrays):
+        out, pull = jax.vjp(lambda *a: attention(*a, mask=masks.causal(), implementation="blockwise"), *arrays)
+        return pull(out)
+
+    text = jax.jit(gradient).trace(*given).lower(lowering_platforms=(platform,)).as_text()
+    return collections.Counter(re.findall(r"stablehlo\.dot_general.*precision = \[(\w+), \w+\]", text))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_of_narrow_arrays_are_for_tensor_cores_on_a_gpu_alone(dtype):
+    """All but the sum of dout times out, which is of float32."""
+    assert precisions(dtype, "cuda") == {"DEFAULT": 7, "HIGHEST": 1}
+    for other in (precisions(dtype, "cpu"), precisions(dtype, "tpu"), precisions("float32", "cuda")):
+        assert set(other) == {"HIGHEST"}
+
+
+class OfElevenBits:
+    """``jax.numpy`` for products: operands are rounded as tensor cores round them where no precision is asked for."""
+
+    def __getattr__(self, name):
+        return getattr(jnp, name)
+
+    def matmul(self, left, right, precision):
+        if precision == jax.lax.Precision.DEFAULT:
+            left, right = (jax.lax.reduce_precision(x, 8, 10) for x in (left, right))
+        return jnp.matmul(left, right, precision="highest")
+
+
+def plain(kind, scale, allowed):
+    """The dense formula of a framework: scores and softmax of float32, weights rounded to the dtype of the values."""
+
+    def attend(query, key, value):
+        key, value = (jnp.repeat(x, N // G, axis=1) for x in (key, value))
+        products = jnp.einsum("bntd,bnsd->bnts", query, key, preferred_element_type=jnp.float32, precision="highest")
+        found = products * jnp.float32(D**-0.5 if scale is None else scale)
+        found = jnp.where(allowed, 2 * jnp.tanh(found / 2) if kind == "softcap" else found, -1e30)
+        weights = jnp.where(allowed, jax.nn.softmax(found), 0).astype(value.dtype)
+        return jnp.einsum("bnts,bnsv->bntv", weights, value)
+
+    return attend
+
+
+@pytest.mark.usefixtures("as_for_cuda")
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("scale", [None, -3.0, 0.0, 1e-3])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_arrays_in_operands_of_eleven_bits(kind, dtype, scale, monkeypatch):
+    """The errors are at most twice those of the plain formula, which rounds as much (L8)."""
+    monkeypatch.setattr(numerics, "jnp", OfElevenBits())
+    *inputs, dout, _ = (jnp.asarray(x, dtype) for x in drawn(24, 40))
+    options = KINDS[kind] | {"scale": scale}
+
+    def results_of(attend):
+        def run(*inputs):
+            out, pull = jax.vjp(attend, *inputs)
+            return out, *pull(dout)
+
+        return [np.asarray(x, np.float64) for x in jax.jit(run)(*inputs)]
+
+    *wide, wide_dout = (np.asarray(x, np.float64) for x in (*inputs, dout))
+    wanted = [spec.attention(*wide, **options), *spec.attention_backward(wide_dout, *wide, **options)[:3]]
+    allowed = spec.attention_with_weights(*wide, **options | {"scale": 0.0})[2] > 0
+    by_definition = results_of(plain(kind, scale, allowed))
+    lengths = [np.linalg.norm(x, axis=-1).max() for x in (wide_dout, wide[2])]
+    rounding = float(jnp.finfo(dtype).eps) * np.array([0, *[np.prod(lengths)] * 3])
+    for got, other, one, more in zip(
+        results_of(lambda *a: attention(*a, **options)), by_definition, wanted, rounding, strict=True
+    ):
+        assert np.abs(got - one).max() <= 2 * np.abs(other - one).max() + more
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ class Case(NamedTuple):
         alone = set(self.sizes) if len(self.sizes) == 1 else set()
         if any(own[a] != sizes[a] and (not own[a] or (own[a] == 1 and a in alone)) for a in self.sizes):
             return None
-        if any(own[a] != sizes[a] for a in self.sizes) and not hold(self.name, sizes):
+        if (self.judge == "refused" or any(own[a] != sizes[a] for a in self.sizes)) and not hold(self.name, sizes):
             return None
         name, about = self.name, self.about
         if self.judge != "refused":  # what is refused has sizes of its own

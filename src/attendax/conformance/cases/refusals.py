@@ -20,13 +20,14 @@ def refusal(
 
 OF_ARRAYS = [
     refusal(
-        "key width", "query has D = 4, key D = 6", Given("key = rng.standard_normal((B, G, S, 6)).astype(dtype)"),
+        "key width", "query has D = 4, key D = 6", Given("key = rng.standard_normal((B, G, S, D + 2)).astype(dtype)"),
         ("key", *SIZES),
     ),
-    refusal("value length", "key has S = 7, value S = 6", Given("value = value[:, :, :6]"), ("value", *SIZES)),
+    refusal("value length", "key has S = 7, value S = 6", Given("value = value[:, :, :-1]"), ("value", *SIZES)),
     refusal(
         "batch of the keys", "query has B = 2, key and value B = 3",
-        Given("key, value = np.zeros((3, G, S, D), dtype), np.zeros((3, G, S, V), dtype)"), OF_BATCH, needs=("batch",),
+        Given("key, value = np.zeros((B + 1, G, S, D), dtype), np.zeros((B + 1, G, S, V), dtype)"), OF_BATCH,
+        needs=("batch",),
     ),
     refusal(
         "batch of 1 beside 2", "nothing is broadcast behind the caller's back",
@@ -66,19 +67,19 @@ OF_MASKS = [
         "mask (B, T, S) where B = N", "batches or heads?", mask("rng.random((B, T, S)) < 0.5; mask[..., 2] = True"),
         ("mask", "rank", "ndim", *SIZES), "L3", "mask = mask[None]", needs=("batch",), B=3,
     ),
-    refusal("mask of another length", "S = 7, the mask has 6", mask("np.ones((T, 6), bool)"), OF_MASK, "L3"),
-    refusal("mask of too few queries", "T = 5, the mask has 4", mask("np.ones((B, 1, 4, S), bool)"), OF_MASK, "L3"),
+    refusal("mask of another length", "S = 7, the mask has 6", mask("np.ones((T, S - 1), bool)"), OF_MASK, "L3"),
+    refusal("mask of too few queries", "T = 5, the mask has 4", mask("np.ones((B, 1, T - 1, S), bool)"), OF_MASK, "L3"),
     refusal("mask (S, T)", "the wrong way round", mask("np.ones((S, T), bool)"), OF_MASK, "L3"),
     refusal(
         "boolean bias", "a mask in the wrong place", bias("rng.random((1, 1, T, S)) < 0.5"),
         ("bias", "mask", "bool", "dtype"), "L3", "bias = bias.astype(dtype)",
     ),
     refusal(
-        "bias of another length", "S = 7, the bias has 6", bias("np.zeros((1, N, T, 6), dtype)"), ("bias", *OF_MASK)
+        "bias of another length", "S = 7, the bias has 6", bias("np.zeros((1, N, T, S - 1), dtype)"), ("bias", *OF_MASK)
     ),
 ]  # fmt: skip
 OF_OPTIONS = [
-    refusal("key length too long", "S = 7, a length of 9", lengths("[4, 9]"), OF_LENGTHS, direction="eager"),
+    refusal("key length too long", "S = 7, a length of 9", lengths("[4, S + 2]"), OF_LENGTHS, direction="eager"),
     refusal("key length negative", "a length of -1", lengths("[4, -1]"), OF_LENGTHS, direction="eager"),
     refusal(
         "key lengths of another batch", "B = 2, three lengths", lengths("[4, 5, 6]"), (*OF_LENGTHS, *SIZES),
@@ -87,7 +88,7 @@ OF_OPTIONS = [
     refusal(
         "segment ids of another length", "T = 5, six ids",
         Given(
-            'q_ids = np.zeros((B, 6), "int32"); k_ids = np.zeros((B, S), "int32")',
+            'q_ids = np.zeros((B, T + 1), "int32"); k_ids = np.zeros((B, S), "int32")',
             "query_segment_ids=q_ids, key_segment_ids=k_ids",
         ),
         ("segment", "ids", *SIZES),

@@ -16,6 +16,12 @@ HOLDS: dict[str, Callable[[Sizes], bool]] = {  # words of a name, and where they
     r"where B = T": lambda x: x["B"] == x["T"],
     r"where B = N": lambda x: x["B"] == x["N"],
     r"\d numbers": lambda x: False,
+    r"heads that do not divide": lambda x: x["G"] > 1 and x["N"] % 2 > 0,
+    r"heads of the values": lambda x: x["G"] > 1,
+    r"batch of 1 beside": lambda x: x["B"] > 1,
+    r"another batch": lambda x: x["B"] != 3,
+    r"mask \(S, T\)": lambda x: x["S"] != x["T"],
+    r"of another length|of too few": lambda x: min(x["T"], x["S"]) > 2,  # one less would be 1, which is broadcast
 }
 
 

@@ -108,13 +108,13 @@ def pulled_back(tile: Tile, rows: RowsOfBackward, operands: Operands, plan: Plan
     dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be huge: 0 · inf
     found = []
     if wanted[QUERY] is not None:
-        sums = times(key, _in_groups(dz, tile), transpose_left=True, flat=plan.flat)
+        sums = times(key, _in_groups(dz, tile), transpose_left=True, flat=plan.flat, precision=plan.precision)
         sums = lax.optimization_barrier(sums).swapaxes(-1, -2)  # transposed in the product: 1.5 to 1.8 times the time
         found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, rows.dout)):
         if wanted[k] is not None:
             side_by_side = array.reshape(*array.shape[:-3], key.shape[-3], -1, array.shape[-1])
-            found.append(times(_in_groups(weights, tile), side_by_side, flat=plan.flat))
+            found.append(times(_in_groups(weights, tile), side_by_side, flat=plan.flat, precision=plan.precision))
     if operands.bias is not None and 0 in moving:
         drest[0] = drest[0].swapaxes(-1, -2)
     return (*found, *drest)
@@ -144,7 +144,7 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_m
 def _average(weights: Array, values: Array, plan: Plan) -> Array:
     """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys) and values (..., G, keys, V)."""
     grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, weights.shape[-1])
-    result = product(grouped, values, False, plan.flat)
+    result = product(grouped, values, False, plan.flat, plan.precision)
     return result.reshape(*result.shape[:-3], *weights.shape[-3:-1], values.shape[-1])
 
 
@@ -176,9 +176,11 @@ def _query_major_products(
     """
     query, key = (x.astype(operands.compute_dtype()) for x in (query, key))
     of_queries, of_keys = (None, None) if marks is None else marks
-    query = query * plan.scale if of_queries is None else query * plan.scale + of_queries.astype(query.dtype)
+    before, after = plan.factors
+    query = query * before if of_queries is None else query * before + of_queries.astype(query.dtype)
     grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1])
-    products = product(grouped, key, True, plan.flat)
+    products = product(grouped, key, True, plan.flat, plan.precision)
+    products = products if after is None else products * after
     if marks is not None and of_queries is None:
         products = products + jnp.subtract(products, products)
     products = products if of_keys is None else products + of_keys.astype(key.dtype).swapaxes(-1, -2)
@@ -197,14 +199,16 @@ def key_major_products(query: Array, key: Array, operands: Operands, plan: Plan)
     if keys != queries and (keys % 64 or queries % 64):
         return lax.optimization_barrier(_query_major_products(query, key, operands, plan)).swapaxes(-1, -2)
     query, key = (x.astype(operands.compute_dtype()) for x in (query, key))
-    return key_major_product(key, query * plan.scale, plan)
+    before, after = plan.factors
+    products = key_major_product(key, query * before, plan)
+    return products if after is None else products * after
 
 
 def key_major_product(keys: Array, queries: Array, plan: Plan) -> Array:
     """``K Qᵀ``: of (..., G, S, .) and (..., N, T, .), (..., N, S, T). Queries of a group are columns of one product."""
     (N, T), (G, S) = queries.shape[-3:-1], keys.shape[-3:-1]
     queries = queries.reshape(*queries.shape[:-3], G, -1, queries.shape[-1])
-    products = times(keys, queries, transpose_right=True, flat=plan.flat)
+    products = times(keys, queries, transpose_right=True, flat=plan.flat, precision=plan.precision)
     if N == G:
         return products
     lead = products.shape[:-3]
