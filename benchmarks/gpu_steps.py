@@ -73,6 +73,7 @@ def kit(run: Any, until: float) -> None:
             with run.lock:  # what another thread has found since must not be overwritten
                 outcomes[name].append(outcome)
                 run.found["kit"] = [counted(n, found, len(cases[n])) for n, found in outcomes.items()]
+            run.write()  # a crash of a compiler loses nothing
 
     in_columns = itertools.zip_longest(*([(name, case) for case in some] for name, some in cases.items()))
     tasks = [task for row in in_columns for task in row if task is not None]
