@@ -25,8 +25,8 @@ def speed(results: Results) -> str:
     nn = mean(report.ratios(full, "jax.nn", "forward").values())
     return (
         f"On a CPU `attention` is {mean(forward)} times as fast as torch's SDPA and {nn} times as jax.nn, with the "
-        f"gradient {mean(gradient)} times as torch: geometric means in float32 ({machine(full)}; {when(full)}). torch is "
-        f"faster in {sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md). It compiles "
+        f"gradient {mean(gradient)} times as torch: geometric means in float32 ({machine(full)}; {when(full)}). torch "
+        f"is faster in {sum(map(behind, rows)) or 'none'} of these [{len(rows)} rows](docs/benchmarks.md). It compiles "
         f"{compiled[0]} times as fast as jax.nn's forward, {compiled[1]} times as its gradient."
     )
 

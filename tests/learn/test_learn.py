@@ -26,7 +26,7 @@ from attendax.cli import main
 from attendax.learn import folders
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import MODULES, path, texts
-from attendax.learn.grading import RAISING, Failed, examined, grade, mistaken, mistakes, right, same
+from attendax.learn.grading import RAISING, Failed, Grade, examined, grade, mistaken, mistakes, right, same
 from places import ROOT, SOURCE
 
 PATH = {exercise.name: exercise for exercise in path()}
@@ -489,6 +489,16 @@ class TestPages:
             (output,) = cell["outputs"]
             assert "".join(output["data"]["text/plain"]) == repr(value)
             assert "".join(output["data"]["text/html"]) == value._repr_html_()
+
+
+@pytest.mark.parametrize("state", ["right", "wrong", "not yet", "unread"])
+def test_a_verdict_is_read_on_a_light_and_on_a_dark_page(state):
+    """Its colours do not depend on the page's, and WCAG's contrast of them is at least 4.5."""
+    style = ElementTree.fromstring(Grade("softmax", state)._repr_html_()).find("b").get("style")
+    colours = [[int(code[k : k + 2], 16) / 255 for k in (0, 2, 4)] for code in re.findall(r"#(\w{6})", style)]
+    linear = [[x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour] for colour in colours]
+    dark, light = sorted(0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in linear)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_it_is_public():

@@ -79,15 +79,8 @@ class _Child:
     """The process, started when it is needed, and again after it was killed."""
 
     def __init__(self, folder: Path, arrays: str, seconds: float) -> None:
-        self._command = [
-            sys.executable,
-            "-B",
-            "-m",
-            "attendax.learn.child",
-            str(folder.resolve()),
-            arrays,
-            str(seconds),
-        ]
+        run = [sys.executable, "-B", "-m", "attendax.learn.child"]
+        self._command = [*run, str(folder.resolve()), arrays, str(seconds)]
         self._seconds = seconds
         self._process: Any = None
 
@@ -105,8 +98,9 @@ class _Child:
         if self._process is None:
             package = str(Path(__file__).resolve().parents[2])
             search = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+            given = {"PYTHONPATH": search, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # each step runs once
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-            self._process = subprocess.Popen(self._command, env=os.environ | {"PYTHONPATH": search}, **pipes)
+            self._process = subprocess.Popen(self._command, env=os.environ | given, **pipes)
             if self._line(120.0) != "ready\n":
                 raise Refusal("the process that runs the exercises did not start")
         print(json.dumps({"name": name, "hint": hint}), file=self._process.stdin, flush=True)

@@ -59,8 +59,9 @@ class Grade:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        colours = {"right": "#15803d", "not yet": "var(--color-foreground-muted, #888)"}
-        mark = f'<b style="color: {colours.get(self.state, "#c2410c")}">{self.state}</b>'
+        colour = {"right": "#15803d", "not yet": "#666666"}.get(self.state, "#c2410c")
+        badge = f"background: {colour}; color: #ffffff; padding: 0 0.5em"  # read on a light and on a dark page
+        mark = f'<b style="{badge}">{self.state}</b>'
         said = "".join(f"<p>{html.escape(part)}</p>" for part in (self.reason,) if part)
         shown = "".join(f"<pre>{html.escape(part)}</pre>" for part in (self.example, self.hint) if part)
         return f"<div>{mark} <code>{html.escape(self.name)}</code>{said}{shown}</div>"
