@@ -1,13 +1,14 @@
 """``python tests/choosing.py FOLDER...``: the default suite, from what ``pytest --record FOLDER`` has noted.
 
 ``pytest`` runs it where it is told nothing: each test that a table of planted mistakes names as the one that notices,
-those of the public names, the first block of pages that need nothing else, and, in as few CPU seconds as can be, every
-line of the package that any quick test runs. ``pytest -m full`` runs the rest. The list, ``default.json``, has the
-seconds of each test, and why it is there.
+those of the public names, the first block of pages that need nothing else, and, in as few CPU seconds as can be, the
+lines of the package that quick tests run, but where a line would cost more than half a second. ``pytest -m full``
+runs the rest. The list, ``default.json``, has the seconds of each test, and why it is there.
 """
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 from places import TESTS
@@ -20,7 +21,9 @@ ALWAYS = (  # beginnings of names: the public names, the pages, other devices, j
     "tests/engine/devices/test_on_eight.py",
     "tests/engine/test_outside_judges.py",
     "tests/kit/test_conformance_without_jax.py",
+    "tests/kit/test_conformance_mistakes.py",
 )
+PRICE = 0.5  # seconds that a line may cost, which no cheaper test runs
 
 
 def noticing():
@@ -59,16 +62,27 @@ def in_lines(ranges):
     return {(file, n) for file, of_file in ranges.items() for a, b in of_file for n in range(a, b + 1)}
 
 
-def chosen(tests, always):
-    """Test -> [seconds, why]: those that are always there, then whichever runs most new lines in a second."""
+def chosen(tests, always, price=PRICE):
+    """Test -> [seconds, why]: those that are always there, then whichever runs most new lines in a second.
+
+    Of these none whose lines others run, too, and none whose own lines cost more than the price.
+    """
     kept = {test: [tests[test][0], "named"] for test in tests if always(test)}
     seen = set().union(*(tests[test][1] for test in kept))
     left = {test: lines - seen for test, (_, lines) in tests.items() if test not in kept and lines - seen}
+    added = []
     while left:
         best = max(left, key=lambda test: (len(left[test]) / max(tests[test][0], 0.02), test))
-        kept[best] = [tests[best][0], f"{len(left[best])} lines"]
+        added.append(best)
         new = left.pop(best)
         left = {test: rest for test, lines in left.items() if (rest := lines - new)}
+    times = Counter(line for test in added for line in tests[test][1] - seen)
+    for test in sorted(added, key=lambda test: -tests[test][0]):
+        own = sum(times[line] == 1 for line in tests[test][1] - seen)
+        if own == 0 or tests[test][0] > own * price:
+            times.subtract(tests[test][1] - seen)
+        else:
+            kept[test] = [tests[test][0], f"{own} lines"]
     return kept
 
 

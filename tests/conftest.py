@@ -52,8 +52,9 @@ def pytest_report_header(config):
 
 
 def by_default(config):
-    """Whether ``pytest`` was told no path and no other marks."""
-    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr == QUICK
+    """Whether ``pytest`` was told no path and no other marks; of pytest-xdist, not this process but the one above."""
+    told = config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr == QUICK
+    return getattr(config, "workerinput", {}).get("by_default", told)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,21 +63,53 @@ def pytest_configure_node(node):
     node.workerinput["by_default"] = by_default(node.config)
 
 
+def above(test):
+    """Of the name of a test those of its file, its class and its function."""
+    parts = test.partition("[")[0].split("::")
+    return ["::".join(parts[:k]) for k in range(1, len(parts) + 1)]
+
+
+LISTED = json.loads(LIST.read_text("utf-8"))
+PLACES = {place for test in LISTED for place in above(test)}
+OPENED = set()  # files of which a test could be collected: they did not skip themselves
+
+
+def pytest_ignore_collect(collection_path, config):
+    """By default no file is opened of which no test is listed: it takes as long as a tenth of the suite."""
+    if by_default(config) and collection_path.is_file():
+        return collection_path.relative_to(config.rootpath).as_posix() not in PLACES or None
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector, name):
+    """Nor are the parameters of a test made that is not."""
+    if not by_default(collector.config) or not name.lower().startswith("test"):
+        return None
+    OPENED.add(collector.nodeid.partition("::")[0])
+    return None if f"{collector.nodeid}::{name}" in PLACES else []
+
+
 def default_suite(config, items):
     """Mark what is not of the default suite, which alone is left where nothing is asked for.
 
     Raises:
         UsageError: the list has a test that is not there.
     """
-    listed = json.loads(LIST.read_text("utf-8"))
     for item in items:
-        if item.nodeid not in listed:
+        if item.nodeid not in LISTED:
             item.add_marker("full")
-    if not getattr(config, "workerinput", {}).get("by_default", by_default(config)):
+    if not by_default(config):
         return
     config.option.markexpr = "not full"
-    there, files = {item.nodeid for item in items}, {item.nodeid.partition("::")[0] for item in items}
-    if gone := [test for test in listed if test not in there and test.partition("::")[0] in files]:
+    there = {item.nodeid for item in items}
+    opened = OPENED | {item.nodeid.partition("::")[0] for item in items}
+    gone = [
+        test
+        for test in LISTED
+        if test not in there and ((file := above(test)[0]) in opened or not (config.rootpath / file).exists())
+    ]
+    if gone:
         raise pytest.UsageError(f"tests/default.json lists tests that are not there: {', '.join(gone[:5])}")
 
 

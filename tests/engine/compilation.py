@@ -18,15 +18,31 @@ What XLA makes of a program is also what may be wrong in it. So what runs ``quic
 - what ``attention_stats`` says (``test_inspection``): its call of 300 tokens.
 """
 
+import contextlib
 import functools
+from unittest import mock
 
 import jax
+from jax._src import compiler  # a step outside jit takes no compiler options
 
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 if jax.__version_info__ < (0, 11):  # later there is no other emitter of fused loops; the older takes half the time
     OPTIONS["xla_cpu_use_fusion_emitters"] = False
 
 quickly = functools.partial(jax.jit, compiler_options=OPTIONS)
+_QUICK = jax.make_user_context(False)  # so that no step compiled quickly is found again elsewhere
+
+
+@contextlib.contextmanager
+def quick_steps():
+    """Within it, the steps of what runs outside jit, a program each, are compiled ``quickly``."""
+    options = compiler.get_compile_options
+
+    def quick(*args, **given):
+        return options(*args, **given | {"env_options_overrides": OPTIONS | (given["env_options_overrides"] or {})})
+
+    with _QUICK(True), mock.patch.object(compiler, "get_compile_options", quick):
+        yield
 
 
 def kept(primitive):

@@ -22,7 +22,16 @@ import right_attention
 import right_blockwise
 from attendax.conformance import CASES, Implementation, Verdict, checking
 from attendax.conformance.cases.how import How
-from planted import BLOCKWISE, SOURCE, Mistake, by_law, first_by_others, first_to_catch
+from planted import (
+    BLOCKWISE,
+    SOURCE,
+    Mistake,
+    by_law,
+    first_by_others,
+    first_of,
+    first_to_catch,
+    implementation,
+)
 
 IN_JAX = [c for c in CASES if (c.level == "everything" or c.direction == "eager") and c.judge != "refused"]
 MODULES = (mistakes_in_values, mistakes_in_masks, mistakes_in_biases, mistakes_in_gradients, mistakes_in_leaks,
@@ -60,6 +69,14 @@ def test_what_is_right_passes_every_case(right):
 def test_what_is_right_in_jax_passes_every_direction():
     report = by_law(mistakes_in_directions.right, arrays="jax", only=[case.name for case in IN_JAX])
     assert report.counts() == {Verdict.OK: len(IN_JAX)}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_each_mistake_is_caught_by_its_case(module):
+    """By that alone, which is quick; the slow tests ask earlier cases, too, and whether what is right passes."""
+    cases = {case.name: case for case in CASES}
+    survive = [m.case for m in module.MISTAKES if first_of(implementation(m), [cases[m.case]]) is None]
+    assert survive == []
 
 
 @pytest.mark.slow

@@ -44,13 +44,12 @@ def _at_most_zero_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Ar
 def exp_scores(scores: Array, *, may_be_empty: bool = True) -> tuple[Array, Array, Array]:
     """``exp(s - row_max)``, row_max, a constant to every derivative, and row_sum.
 
-    A maximum may have dropped a NaN; a sum does not, and the maximum of such a row is NaN by it. Of a row that cannot
-    be empty, scores that are all -inf are not finite.
+    A maximum may have dropped a NaN; a sum does not, and whatever is computed of a row needs its sum. Of a row that
+    cannot be empty, scores that are all -inf are not finite.
     """
     row_max = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
     exps = jnp.exp(scores - (max_or_zero(row_max) if may_be_empty else row_max))
-    row_sum = exps.sum(-1, keepdims=True)
-    return exps, jnp.where(jnp.isnan(lax.stop_gradient(row_sum)), jnp.nan, row_max), row_sum
+    return exps, row_max, exps.sum(-1, keepdims=True)
 
 
 def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:

@@ -140,3 +140,19 @@ def test_a_visible_nan_whose_weight_is_dropped_spreads_as_in_the_specification(i
         np.testing.assert_allclose(got, right, atol=1e-12)
     moved = jax.jit(lambda *a: jax.jvp(f, a, a)[1])(query, key, value)
     assert np.isnan(moved).all(-1).tolist() == np.isnan(moved).any(-1).tolist() == [[[i >= 4 for i in range(6)]] * 2]
+
+
+@pytest.mark.parametrize("implementation", ["blockwise", "dense", None])
+def test_a_nan_among_thousands_of_scores_is_seen(implementation):
+    """XLA's maximum of so many drops it; the sum of the row does not."""
+    query, key, value = (np.random.default_rng(6).normal(size=(1, n, 8)).astype(np.float32) for n in (1, 4096, 4096))
+    key[0, -1] = np.nan
+
+    def loss(*arrays):
+        return sum(x.sum() for x in attendax.attention(*arrays, return_lse=True, implementation=implementation))
+
+    assert all(
+        np.isnan(x) for x in attendax.attention(query, key, value, return_lse=True, implementation=implementation)[1:]
+    )
+    for grads in (jax.grad(loss, (0, 1, 2)), jax.jit(jax.grad(loss, (0, 1, 2)))):
+        assert all(np.isnan(x).all() for x in grads(query, key, value))
