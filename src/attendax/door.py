@@ -12,7 +12,7 @@ from attendax.kernels.call import as_asked, checked_call, with_traced
 from attendax.kernels.derivatives import attend
 from attendax.kernels.operands import takes_arrays
 from attendax.masks import ArrayLike, Mask
-from attendax.options import Options
+from attendax.options import Options, in_full
 from attendax.scores import ScoreModifier
 from attendax.sharding.division import DIVISION, attend_by_types
 
@@ -31,6 +31,7 @@ def attention(
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
+@in_full
 def attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -48,32 +49,20 @@ def attention(
     """Average the values, each weighted by how well its key answers the query, in memory O(T + S).
 
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2;
-    Vaswani et al. 2017, equation 1). jit, vmap and every direction of differentiation work (L12).
+    Vaswani et al. 2017, equation 1). jit, vmap and every direction of differentiation work (L12), that by a scale, too.
+    Tiles in which a mask allows no pair are skipped.
 
     Args:
-        query: (..., N, T, D); or (T, D) for one head, and then key and value have two dimensions, too (L1).
-        key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
-        value: (..., G, S, V).
-        mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
-            value from ``attendax.masks``: tiles in which it allows no pair are skipped.
-        bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
-        score_mod: None, or a value from ``attendax.scores``.
-        scale: a number; 1/√D unless given. Or a scalar array, traced too, such as a learnt temperature; it has its
-            gradient.
-        dropout_rate: in [0, 1] (L10).
-        dropout_rng: a random key, where the rate is above 0.
-        return_lse: whether to return the log-sum-exp of the scores, too (L9).
+        {arguments}
         implementation: "native", a kernel of C++ for CPUs; "blockwise", tiles of JAX for every platform; "dense", which
             builds all T x S scores; or "cudnn", for some calls on an NVIDIA GPU. None: "native" where the library is
             there and takes the call, else "blockwise". ``explain`` says which, and why not the others.
 
     Returns:
-        out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
-        float32 or wider. A query that may look at no key has out 0 and lse -inf (L5).
+        {results}
 
     Raises:
-        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
-        ValueError: a rank, a size or an option is out of bounds.
+        {errors}
         NotImplementedError: an implementation that this version lacks, or "native" or "cudnn" for a call that it cannot
             take.
 

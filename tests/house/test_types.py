@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 import attendax
-from attendax import masks, scores
+from attendax import masks, options, scores
 from places import ROOT
 
 USER_CODE = Path(__file__).with_name("user_code.py")
@@ -87,6 +88,16 @@ def test_help_shows_the_types():
     shown = str(inspect.signature(attendax.attention))
     assert "mask: 'Mask | ArrayLike | None'" in shown
     assert shown.endswith("-> 'Array | tuple[Array, Array]'")
+
+
+def test_help_has_one_text_for_the_arguments_of_attention():
+    """In NumPy, in JAX and at the door: written once, shown whole, with the option that is particular to each."""
+    for function in (attendax.attention, attendax.ops.attention, attendax.spec.attention):
+        shown = inspect.getdoc(function)
+        for text in (options.ARGUMENTS, options.RESULTS, options.ERRORS):
+            assert textwrap.indent(text, "    ") in shown
+        named = re.findall(r"^    (\w+): ", shown.partition("Args:\n")[2].partition("\n\n")[0], re.MULTILINE)
+        assert named == list(inspect.signature(function).parameters)
 
 
 @pytest.mark.slow

@@ -181,8 +181,8 @@ class Plan:
         if isinstance(self.scale, float):
             mantissa, exponent = math.frexp(self.scale)
             return math.ldexp(1.0, exponent), mantissa
-        mantissa, exponent = jnp.frexp(self.scale)
-        return jnp.ldexp(jnp.ones_like(mantissa), exponent), mantissa
+        fraction, power = jnp.frexp(self.scale)
+        return jnp.ldexp(jnp.ones_like(fraction), power), fraction
 
     def leading(self, operands: Operands) -> tuple[int, ...]:
         """The leading axes of the result, those from vmap included."""

@@ -13,7 +13,7 @@ from attendax.kernels.derivatives import attend
 from attendax.kernels.operands import takes_arrays
 from attendax.kernels.sinks import share_of_keys, with_sinks
 from attendax.masks import ArrayLike, Mask
-from attendax.options import Options
+from attendax.options import Options, in_full
 from attendax.params import AttentionGradients
 from attendax.scores import ScoreModifier
 from attendax.sharding.layout import refuse_divided_tokens
@@ -33,6 +33,7 @@ def attention(
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
 @takes_arrays
+@in_full
 def attention(
     query: ArrayLike,
     key: ArrayLike,
@@ -52,26 +53,14 @@ def attention(
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
 
     Args:
-        query: (..., N, T, D); or (T, D) for one head, and so the others (L1).
-        key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
-        value: (..., G, S, V).
-        mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
-            value from ``attendax.masks``.
-        bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
-        score_mod: None, or a value from ``attendax.scores``.
-        scale: a number; 1/√D unless given.
-        dropout_rate: in [0, 1] (L10).
-        dropout_rng: a random key, where the rate is above 0.
-        return_lse: whether to return the log-sum-exp of the scores, too (L9).
+        {arguments}
         implementation: None or "dense", which this is.
 
     Returns:
-        out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
-        float32 or wider. A query that may look at no key has out 0 and lse -inf (L5).
+        {results}
 
     Raises:
-        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
-        ValueError: a rank, a size or an option is out of bounds.
+        {errors}
 
     Example:
         >>> query, key, value = jnp.zeros((1, 2)), jnp.zeros((4, 2)), jnp.arange(4.0)[:, None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from attendax import checks
 from attendax.checks import knows_keywords
-from attendax.options import Options
+from attendax.options import Options, in_full
 from attendax.params import AttentionGradients
 
 from . import dropout
@@ -31,6 +31,7 @@ def attention(
     query: Array, key: Array, value: Array, *, return_lse: bool, **options: Unpack[Options]
 ) -> Array | tuple[Array, Array]: ...
 @knows_keywords
+@in_full
 def attention(
     query: Array,
     key: Array,
@@ -50,26 +51,14 @@ def attention(
     ``s = scale · Q Kᵀ``; the score modifier; ``+ bias``; the mask; ``p = softmax(s)``; dropout; ``out = p V`` (L2).
 
     Args:
-        query: (..., N, T, D); or (T, D) for one head, and so the others (L1).
-        key: (..., G, S, D), N a multiple of G: query head n reads key head n // (N // G).
-        value: (..., G, S, V).
-        mask: None; boolean, (T, S) or of the full rank of the scores, each axis full or 1, True = may look (L3); or a
-            value from ``attendax.masks``.
-        bias: None, or floating, broadcastable to the scores (..., N, T, S); -inf forbids (L5).
-        score_mod: None, or a value from ``attendax.scores``.
-        scale: a number; 1/√D unless given.
-        dropout_rate: in [0, 1] (L10).
-        dropout_rng: a random key, where the rate is above 0.
-        return_lse: whether to return the log-sum-exp of the scores, too (L9).
+        {arguments}
         implementation: None or "dense", which this is.
 
     Returns:
-        out (..., N, T, V) in the dtype of ``query``; with ``return_lse`` also lse (..., N, T), natural logarithm,
-        float32 or wider. A query that may look at no key has out 0 and lse -inf (L5).
+        {results}
 
     Raises:
-        TypeError: an array is not floating, dtypes differ, or the mask is not boolean.
-        ValueError: a rank, a size or an option is out of bounds.
+        {errors}
 
     Example:
         >>> query, key, value = np.zeros((1, 2)), np.zeros((4, 2)), np.arange(4.0)[:, None]
