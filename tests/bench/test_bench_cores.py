@@ -21,8 +21,7 @@ import machine  # noqa: E402
 import planning  # noqa: E402
 import round_trip  # noqa: E402
 import shapes  # noqa: E402
-import traces  # noqa: E402
-from workers import Worker  # noqa: E402
+from workers import RESULT, Worker  # noqa: E402
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine has one core")
 
@@ -191,7 +190,7 @@ class TestProfile:
 
     def test_types_of_results(self):
         text = "ENTRY %main {\n  %dot.1 = f32[2,3]{1,0} dot(%a, %b)\n  ROOT %call = (f32[2], s32[]) call(%dot.1)\n}"
-        assert traces.RESULT.findall(text) == [("dot.1", "f32[2,3]"), ("call", "(")]
+        assert RESULT.findall(text) == [("dot.1", "f32[2,3]"), ("call", "(")]
 
     def test_other_options_are_refused(self, run):
         status, _, err = run("--profile", "ragged", "--rounds", "3")
