@@ -12,7 +12,7 @@ from attendax.checks import is_traced, knows_keywords
 from attendax.door import attention
 from attendax.kernels import cudnn, native
 from attendax.kernels.backends import default_platform, on
-from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, kinds_of_tiles, partition_of
+from attendax.kernels.blockwise.partition import EMPTY, FULL, PARTIAL, grid_of, kinds_of_tiles
 from attendax.kernels.blockwise.tiles import Grid
 from attendax.kernels.call import Call, checked_call, is_symbolic
 from attendax.kernels.native import counting
@@ -38,8 +38,7 @@ class Explanation:
         reason: why this one.
         tile: query heads, queries and keys of a tile; None for "dense" and "cudnn".
         tiles: how many tiles are "open" (all pairs allowed), "masked" and "skipped"; None where that depends on arrays
-            whose values are not known, or there are no tiles. Of a window or a band in "blockwise" only those that are
-            visited count.
+            whose values are not known, or there are no tiles.
         flops: of the two products of the forward that will run; at most so many where ``tiles`` is None. For cuDNN
             those of all T x S pairs, as nobody can say what it skips.
         flops_skipped: those of all T x S pairs, less ``flops``.
@@ -223,19 +222,10 @@ def _work(
     mask: Mask | ArrayLike | None, operands: Operands, plan: Plan
 ) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
     """The largest tile, how many tiles of each kind there are, and how many pairs are computed."""
-    partition = partition_of(operands, plan)
-    whole = [(band.grid, band.count) for band in partition.bands]
-    if partition.heads:
-        whole = [(partition.heads, partition.heads.chunks)]
-    grid = max((grid for grid, _ in whole), key=lambda grid: grid.columns) if whole else partition.grid
-    tile = math.prod(grid.shape[:-2]), grid.rows, grid.columns
-    if whole:
-        kind, count = "open" if mask is None else "masked", sum(tiles for _, tiles in whole)
-        done = sum(math.prod(grid.shape) * tiles for grid, tiles in whole)
-        return tile, {"open": 0, "masked": 0, "skipped": 0} | {kind: count}, done
-    tiles, size = _tiles(mask, grid), math.prod(grid.shape)
+    grid = grid_of(operands, plan)
+    tiles = _tiles(mask, grid)
     count = tiles["open"] + tiles["masked"] if tiles else grid.chunks * grid.row_blocks * grid.column_blocks
-    return tile, tiles, count * size
+    return (math.prod(grid.heads), grid.rows, grid.columns), tiles, count * math.prod(grid.shape)
 
 
 def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from attendax.checks import fail, is_traced, knows_keywords
 from attendax.kernels.blockwise.algorithm import by_rows
-from attendax.kernels.blockwise.partition import grid_of, partition_of
+from attendax.kernels.blockwise.partition import grid_of
 from attendax.kernels.blockwise.tile import scores_of_tile, weights_of_tile
 from attendax.kernels.blockwise.tiles import Grid, Tile
 from attendax.kernels.call import Call, checked_call
@@ -91,9 +91,7 @@ def attention_stats(
         first = one[1] >= other[1]
         return one[0] + other[0], *(jnp.where(first, a, b) for a, b in zip(one[1:], other[1:], strict=True))
 
-    plan = dataclasses.replace(call.plan.without_whole_heads(), reversible=True)
-    visits = partition_of(call.operands, plan).visits(call.operands, plan)
-    parts = by_rows(visits, call.operands, plan, neutral, work, add)
+    parts = by_rows(call.operands, dataclasses.replace(call.plan, reversible=True), neutral, work, add)
     entropy, top, where = (x.reshape(shape[:-1]) for x in parts)
     row_sum = results.row_sum.reshape(shape[:-1])
     top = max_or_zero(top)

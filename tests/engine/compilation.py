@@ -13,7 +13,7 @@ What XLA makes of a program is also what may be wrong in it. So what runs ``quic
 
 - first and second derivatives, vmap, scan, checkpoint (``test_every_direction``, ``test_laws``,
   ``test_cross_validation``): the directions of ``calls``;
-- tiles and whole heads with every option (``test_tiles``, ``test_whole_heads``): its sizes, and options at 300;
+- tiles with every option (``test_tiles``, ``test_small_heads``): its sizes, and options at 300;
 - layers and blocks (``judges.twin_of``, ``test_encoders``): its layers;
 - what ``attention_stats`` says (``test_inspection``): its call of 300 tokens.
 """

@@ -36,12 +36,12 @@ class Backend(NamedTuple):
     """One way to compute attention."""
 
     functions: Directions
-    limits: Callable[[], Limits]
+    limits: Callable[[], Limits | None]
     others: str = ""  # the backend of the directions that it lacks, from its own forward: tangents, second derivatives
 
 
 BACKENDS = {
-    "dense": Backend(algorithm, lambda: partition.ONE_TILE),
+    "dense": Backend(algorithm, lambda: None),
     "blockwise": Backend(algorithm, lambda: partition.LIMITS),
     "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise"),
     "native": Backend(native, lambda: partition.LIMITS, "blockwise"),
@@ -116,7 +116,7 @@ def counted(context: LoweringRuleContext, plan: Plan) -> LoweringRuleContext:
 
 def on(plan: Plan, platform: str) -> Plan:
     """The plan on a platform: in tiles of the size that goes with it, unless it wants all scores in one."""
-    if platform == "cpu" or plan.limits == partition.ONE_TILE:
+    if platform == "cpu" or plan.limits is None:
         return dataclasses.replace(plan, platform=platform)
     return dataclasses.replace(plan, platform=platform, limits=partition.LIMITS_ON[platform])
 

@@ -21,9 +21,6 @@ from jax import Array, lax
 from .numerics import rows_finite, rows_not_zero, sums_of_products
 from .operands import Results, Tangents
 
-# NaN for what is not finite, of queries (..., N, T or 1, 1) and of keys (..., G, S, 1); None: nothing is added.
-Marks = Sequence[Array | None]
-
 
 def replace_nonfinite(x: Array, other: float = 0) -> Array:
     """The array with 0, or ``other``, for each number that is not finite."""
@@ -34,35 +31,6 @@ def mark_of_rows(*arrays: Array) -> Array:
     """NaN for each row that is not finite in one of the arrays (..., S, .), 0 for the others: (..., S, 1)."""
     arrays = tuple(map(lax.stop_gradient, arrays))
     return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in arrays))
-
-
-def mark_of_heads(*arrays: Array) -> Array:
-    """The same for each head, (..., G, 1, 1): what is added to the row sums, where every query sees every key."""
-    arrays = tuple(map(lax.stop_gradient, arrays))
-    return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=(-2, -1), keepdims=True) for x in arrays))
-
-
-def marks_of(query: Array, key: Array, value: Array, *, few: bool, all_see_all: bool) -> Marks:
-    """What a forward adds to its queries, (..., N, T or 1, 1), and to the scores of each key, (..., G, S, 1).
-
-    Keys and values are read as seldom as can be: with one query each read takes as long as a product.
-
-    Args:
-        query, key, value: of the call.
-        few: whether a key head has at most twice as many rows of scores as a key has numbers. Then NaN is looked for in
-            the scores, not in queries and keys.
-        all_see_all: whether every query attends to every key. Then NaN in a value is looked for in the results, and NaN
-            in a key once for its whole head.
-    """
-    if all_see_all:
-        return None if few else jnp.repeat(mark_of_heads(key), query.shape[-3] // key.shape[-3], axis=-3), None
-    if few and value.shape[-2] >= value.shape[-1]:  # then no sum of a row overflows, for values below max / S (L7)
-        compute_dtype = jnp.promote_types(value.dtype, jnp.float32)
-        sums = jnp.sum(
-            lax.stop_gradient(value), axis=-1, keepdims=True, dtype=compute_dtype
-        )  # half the time of a difference
-        return None, jnp.subtract(sums, sums)
-    return (None, mark_of_rows(value)) if few else (mark_of_rows(query), mark_of_rows(key, value))
 
 
 def with_marks(leaves: Sequence[Array], tangents: Tangents = (None, None, None)) -> tuple[list[Any], list[Any]]:
@@ -78,16 +46,6 @@ def with_marks(leaves: Sequence[Array], tangents: Tangents = (None, None, None))
     dkey, dvalue = (None if x is None else jnp.where(jnp.isnan(keys), 0, x) for x in (dkey, dvalue))
     dquery = None if dquery is None else jnp.where(jnp.isnan(queries), 0, dquery)
     return [query + queries.astype(query.dtype), key + keys.astype(key.dtype), value], [dquery, dkey, dvalue]
-
-
-def spoiled_rows(dout: Array, dlse: Array, out: Array) -> Array:
-    """NaN for each row that is read (dout or dlse is not 0) and is not finite in out, dout or dlse; 0 for the others.
-
-    In a row that is not finite every number of out is NaN: the first is enough to look at.
-    """
-    dout, dlse, first = map(lax.stop_gradient, (dout, dlse, out[..., :1]))
-    read = jnp.sum(jnp.abs(dout), axis=-1, keepdims=True) + jnp.abs(dlse)
-    return jnp.where((read == 0) | jnp.isfinite(read + first), 0, jnp.nan).astype(out.dtype)
 
 
 def is_read(dout: Array, dlse: Array) -> Array:

@@ -7,16 +7,15 @@ run them. When every supported jaxlib is correct, delete the workaround. Two fau
 - If an operand of a product is one number or one row broadcast (ones, as the cotangent of ``loss = out.sum()``; a
   scalar; a key shared by a batch), and the result is reduced in the same kernel, the result is garbage. So all operands
   come from memory: products are behind a ``fusion_barrier``, and arrays broadcast inside it go through ``in_memory``.
-- A maximum drops NaN from 4,096 numbers on. So no test of finiteness rests on a maximum; ``all_below`` takes a sum.
+- A maximum drops NaN from 4,096 numbers on. So no test of finiteness rests on a maximum, but on a sum.
 """
 
 import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
@@ -79,42 +78,6 @@ def in_memory(x: Array) -> Array:
     """
     precision = jnp.finfo(x.dtype)
     return lax.reduce_precision(lax.optimization_barrier(x), precision.nexp, precision.nmant)
-
-
-def sliced(x: Array, starts: Sequence[Array | np.integer], sizes: Sequence[int]) -> Array:
-    """``lax.dynamic_slice`` without negative starts; on bfloat16 it reads the bits.
-
-    In jaxlib 0.10.2 XLA:CPU has no slices of bfloat16. It makes all of the array float32 first, in memory, once for a
-    whole loop. (docs/where-xla-ends.md)
-    """
-    if x.dtype == jnp.bfloat16:
-        return _sliced_bits(tuple(sizes), x, *starts)
-    return lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sliced_bits(sizes: tuple[int, ...], x: Array, *starts: Array | np.integer) -> Array:
-    bits = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(lax.dynamic_slice(bits, starts, sizes, allow_negative_indices=False), x.dtype)
-
-
-@_sliced_bits.defjvp
-def _sliced_bits_jvp(
-    sizes: tuple[int, ...], primals: tuple[Array, ...], tangents: tuple[Array, ...]
-) -> tuple[Array, Array]:
-    tangent = lax.dynamic_slice(tangents[0], primals[1:], sizes, allow_negative_indices=False)
-    return _sliced_bits(sizes, *primals), tangent
-
-
-def turned_in_memory(x: Array) -> Array:
-    """The last two axes of ``x`` swapped, and written to memory in that order: a kernel reads it without strides.
-
-    It leaves a fusion barrier with both axes merged into one: XLA could postpone the transposition of two.
-    """
-    if 1 in x.shape[-2:]:
-        return x.swapaxes(-1, -2)
-    flat = fusion_barrier(lambda x: lax.collapse(x.swapaxes(-1, -2), x.ndim - 2), x)
-    return flat.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])
 
 
 def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
@@ -201,22 +164,6 @@ def sums_of_products(one: Array, other: Array) -> Array:
     return jnp.einsum("...d,...d->...", one, other, precision=lax.Precision.HIGHEST)[..., None]
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def on_all_cores(x: Array, axis: int = -1) -> Array:
-    """Return ``x`` unchanged, a product of small matrices, so that XLA's CPU compiler runs it on all cores.
-
-    XLA runs a product whose matrices have at most 2**16 entries on one core, unless its kernel holds a reduction, too.
-    So the row maximum is taken, and the minimum of it and ``x``, which is ``x``: this changes no number. NaN stays NaN,
-    and may spread along ``axis``: take one along which a NaN spoils the rest anyway.
-    """
-    return jnp.minimum(jnp.max(x, axis=axis, keepdims=True), x) if x.size else x
-
-
-@on_all_cores.defjvp
-def _on_all_cores_jvp(axis: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return on_all_cores(primals[0], axis), tangents[0]
-
-
 def matmul(left: Array, right: Array) -> Array:
     """``times`` for use anywhere, without a fusion barrier: operands, tangents and cotangents are in memory."""
     return _with_cotangent_in_memory(times(in_memory(left), in_memory(right)))
@@ -282,25 +229,6 @@ product.defjvp(_product_jvp, symbolic_zeros=True)
 
 # Tests of numbers. Each is a sum: a sum keeps NaN, and the compiler makes one kernel of it and of the products that are
 # added up. Of a reduction of truth values it makes three, and each takes as long to compile as the softmax of a tile.
-
-
-def all_below(arrays: Sequence[Array], limit: float) -> Array:
-    """Whether all numbers are finite and smaller than ``limit``: the sum of their squares is below its square.
-
-    That is strict: n numbers just below the limit fail, and so does what has no finite square.
-    """
-    return functools.reduce(jnp.logical_and, (_squares_below(x, limit, None) for x in arrays))
-
-
-def rows_below(x: Array, limit: float) -> Array:
-    """``all_below`` of each row of an array (..., T, .): (..., T, 1)."""
-    return _squares_below(x, limit, -1)
-
-
-def _squares_below(x: Array, limit: float, axis: int | None) -> Array:
-    widened = lax.stop_gradient(x).astype(np.result_type(x.dtype, np.float32))
-    squares = jnp.sum(jnp.square(widened), axis=axis, keepdims=axis is not None)  # NumPy, of a constant, would warn
-    return squares < min(float(limit) * float(limit), float(jnp.finfo(widened.dtype).max))
 
 
 def rows_finite(*arrays: Array) -> Array:

@@ -91,19 +91,11 @@ class Results(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How large a tile may be: queries, keys, and bytes of its scores.
-
-    A head of at most ``whole_head_scores`` scores is not cut, where nothing but the average is asked for; then the
-    forward takes heads together up to ``whole_heads_bytes`` of scores. ``band`` queries are a tile with all keys that
-    they see, where those are few.
-    """
+    """How large a tile may be: queries, keys, and bytes of its scores."""
 
     rows: int
     columns: int
     bytes: int
-    whole_head_scores: int = 0
-    whole_heads_bytes: int = 0
-    band: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +104,7 @@ class Plan:
 
     scale: float | Array  # an array in a program that is made for any number
     rate: float
-    limits: Limits
+    limits: Limits | None  # of a tile; None: all T x S scores are one
     backend: str = "blockwise"
     platform: str = "cpu"  # for which the program is lowered
     asked: bool = False  # whether the backend was asked for by name
@@ -120,37 +112,22 @@ class Plan:
     devices: int = 1  # over which XLA divides the program: then no loop may cut a batch or a head
     divisible: bool = False  # by what is told to XLA: no mesh axis is that of a ``shard_map``
     axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
-    manual: tuple[str, ...] = ()  # all mesh axes of that ``shard_map``
     local: str = "blockwise"  # there, the backend of what each device computes
     partial: bool = False  # the keys are some of those that the results are about
     rounded: bool = True  # gradients have the dtypes of their leaves, not the compute dtype
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
     needs_lse: bool = False  # a result beside out: lse was asked for, or a sink reads it
-    may_use_whole_heads: bool = True  # for heads that are small enough; see ``without_whole_heads``
     reversible: bool = False  # whether reverse mode may go through the program itself
     narrow: bool = False  # the arrays are float16 or bfloat16; see ``precision``
 
     def with_lse(self) -> "Plan":
-        """The plan of a call of which lse is read, too; ``whole_heads`` is for calls of which only out is."""
+        """The plan of a call of which lse is read, too."""
         return dataclasses.replace(self, needs_lse=True)
-
-    def without_whole_heads(self) -> "Plan":
-        """The plan of a call that ``whole_heads`` cannot compute.
-
-        Its products are plain: where one overflows at a forbidden pair, 0 times infinity would be NaN. Its derivatives
-        take row maxima and sums from the keys that they are given; in a part of a ring these are not all keys.
-        """
-        return dataclasses.replace(self, may_use_whole_heads=False)
-
-    @property
-    def has_large_scale(self) -> bool:
-        """Whether the scale is known to be large: then the scaled product of two large numbers could overflow."""
-        return isinstance(self.scale, float) and abs(self.scale) > 2**10
 
     @functools.lru_cache(256)  # noqa: B019 - plans are few and small
     def for_any_scale(self) -> "Plan":
         """The plan of a program that is given its scale, by ``with_scale``, when it runs."""
-        return (self.without_whole_heads() if self.has_large_scale else self).with_scale(1.0)
+        return self.with_scale(1.0)
 
     def with_scale(self, scale: float | Array) -> "Plan":
         """The plan with another scale."""

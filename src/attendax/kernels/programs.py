@@ -83,13 +83,12 @@ def jvp_of_jvp(
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
-        own_plan = _in_tiles(operands, plan)
         given, tangents = given[: sum(moving)], _spaced(given[sum(moving) :], active)
 
         def of_operands(operands, results):
-            return _functions(own_plan).tangent(tangents, operands, results, own_plan)
+            return _functions(plan).tangent(tangents, operands, results, plan)
 
-        result_tangents = _functions(own_plan).tangent(_spaced(given, moving), operands, results, own_plan)
+        result_tangents = _functions(plan).tangent(_spaced(given, moving), operands, results, plan)
         fine, results, result_tangents = spoiled_by(result_tangents, results)
         found = _moved(of_operands, operands, results, moving, given, result_tangents)
         return tuple(jnp.where(fine, x, jnp.nan) for x in found)
@@ -127,24 +126,15 @@ def hvp(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], w
 
     def run(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
-        own_plan = _in_tiles(operands, plan)
-        result_tangents = _functions(own_plan).tangent(_spaced(given, active), operands, results, own_plan)
+        result_tangents = _functions(plan).tangent(_spaced(given, active), operands, results, plan)
         _, results, result_tangents = spoiled_by(result_tangents, results)
 
         def of_operands(operands, results):
-            return _functions(own_plan).cotangent((dout, dlse), operands, results, own_plan, wanted)
+            return _functions(plan).cotangent((dout, dlse), operands, results, plan, wanted)
 
         return tuple(_moved(of_operands, operands, results, active, given, result_tangents))
 
     return _shielded(plan, run, *arrays)
-
-
-def _in_tiles(operands: Operands, plan: Plan) -> Plan:
-    """The plan of a second derivative. Under a mask it does not use whole heads.
-
-    Their products are plain. A tangent at a forbidden pair may be so large that one overflows.
-    """
-    return plan if operands.mask is None else plan.without_whole_heads()
 
 
 def _moved(

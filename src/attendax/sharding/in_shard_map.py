@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -49,7 +48,6 @@ def attend_from_shards(
     operands = operands._replace(positions=_positions(positions, query, key, axis))
     strategy = strategy or choose(operands, count).strategy
     plan = plan.with_lse() if return_lse else plan
-    plan = plan.without_whole_heads() if strategy == "ring" else plan
     return attend_across_devices(Call(operands, plan), axis, strategy)
 
 
@@ -67,9 +65,8 @@ def attend_across_devices(call: Call, axis: tuple[str, ...], strategy: str) -> R
     if strategy == "ulysses":
         results = attend(with_traced(with_all_tokens(operands, axis)), plan)
         return Results(*(heads_of_tokens(x, axis) for x in results))
-    manual = tuple(jax.sharding.get_abstract_mesh().manual_axes)
     local = "native" if plan.backend == "native" else "blockwise"
-    plan = dataclasses.replace(plan, backend=strategy, local=local, axis=axis, manual=manual or axis)
+    plan = dataclasses.replace(plan, backend=strategy, local=local, axis=axis)
     return attend(with_traced(operands), plan)
 
 

@@ -101,7 +101,6 @@ def attend_by_layout(
     _refuse_functions(operands, layout, sizes)
     operands = _enough_key_heads(operands, math.prod(sizes[name] for name in layout.heads))
     strategy = strategy or (choice_for(operands, layout, sizes).strategy if layout.keys else None)
-    plan = plan.without_whole_heads() if strategy == "ring" else plan
     leaves, tree = jax.tree.flatten((operands, positions))
     of_tokens = None if positions is None else (P(layout.queries or None), P(layout.keys or None))
     specs = jax.tree.leaves((_specs(operands, layout), of_tokens), is_leaf=lambda x: isinstance(x, P))

@@ -63,8 +63,7 @@ def columns(x: Array, source: Index, size: int) -> Array:
 
 def local_plan(plan: Plan, *, partial: bool) -> Plan:
     """The plan of a call on one device and one shard; ``partial`` where other shards add to its results."""
-    plan = dataclasses.replace(plan, axis=(), manual=(), backend=plan.local, partial=partial, rounded=False)
-    return plan.without_whole_heads() if partial else plan
+    return dataclasses.replace(plan, axis=(), backend=plan.local, partial=partial, rounded=False)
 
 
 def rounded(found: Sequence[Array], operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:

@@ -2,9 +2,8 @@
 
 Everything here is under ``jax.jit`` at default optimisation, with losses as users write them: such a loss hands the
 backward a constant, and XLA's CPU compiler once made gradients of 1e15 of it. Sizes stand on both sides of every limit:
-whole heads (T S = 2^16, S = 512), bands (256 < T <= 1,024 under a known mask), tiles (512), and 4,096 numbers, from
-which on XLA reduces in other kernels. Factors are not multiplied out: sizes, losses, operands, directions and
-surroundings take turns.
+products of 2^16 scores, tiles of 512, and 4,096 numbers, from which on XLA reduces in other kernels. Factors are not
+multiplied out: sizes, losses, operands, directions and surroundings take turns.
 
 The tolerance is 1e-5 of the largest entry in float32; a fault of the compiler is an error of 0.1 to 1e30.
 """
@@ -37,7 +36,7 @@ def taking_turns():
                 yield Call(size, loss, next(operands), row % 2 == column // 4, next(directions))
 
 
-PLAIN, BANDS = (
+PLAIN, LONGER = (
     Call((12, 64, 16), "sum", "arguments", False, "grad"),
     Call((1, 4, 300, 16), "sum", "arguments", False, "grad"),
 )
@@ -46,12 +45,12 @@ CALLS = [
     *taking_turns(),
     *(PLAIN._replace(size=size) for size in SIZES),
     *(PLAIN._replace(loss="lse", direction=direction) for direction in SECOND),
-    *(BANDS._replace(operands="value of ones", between=True, direction=direction) for direction in SECOND),
+    *(LONGER._replace(operands="value of ones", between=True, direction=direction) for direction in SECOND),
     *(PLAIN._replace(direction=direction) for direction in ("checkpoint", "scan", "vmap")),
     *(call._replace(implementation=name) for call in (PLAIN, KNOWN) for name in ("dense", "blockwise")),
     *(PLAIN._replace(dtype=dtype) for dtype in ("float64", "bfloat16")),
-    *(BANDS._replace(loss="mean", operands="value of ones", dtype=dtype) for dtype in ("float64", "bfloat16")),
-    *(BANDS._replace(options=options) for options in OPTIONS if options),
+    *(LONGER._replace(loss="mean", operands="value of ones", dtype=dtype) for dtype in ("float64", "bfloat16")),
+    *(LONGER._replace(options=options) for options in OPTIONS if options),
 ]
 
 
@@ -301,9 +300,9 @@ def test_gradients_of_few_queries_or_keys_are_as_near_as_the_dense_formula(T, S,
 
 HARD = {  # heads, queries, keys, width, mean of keys and values, scale
     "shifted": (with_lse, 3, 512, 23, 64, 30, 0.125),
-    "shifted, whole heads": (without, 3, 64, 23, 64, 30, 0.125),
+    "shifted, small": (without, 3, 64, 23, 64, 30, 0.125),
     "saturated": (with_lse, 1, 512, 300, 32, 0, 25.0),
-    "saturated, whole heads": (without, 1, 64, 23, 32, 0, 25.0),
+    "saturated, small": (without, 1, 64, 23, 32, 0, 25.0),
 }
 
 

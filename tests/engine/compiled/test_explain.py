@@ -191,9 +191,7 @@ def test_every_option_and_the_dense_path():
 
 
 def test_a_backend_that_was_added(monkeypatch):
-    small = backends.Backend(
-        algorithm, lambda: partition.LIMITS._replace(rows=64, columns=64, whole_head_scores=0, band=0)
-    )
+    small = backends.Backend(algorithm, lambda: partition.LIMITS._replace(rows=64, columns=64))
     monkeypatch.setitem(backends.BACKENDS, "small", small)
     x = struct(1, 1, 256, 8)
     explanation = explain(x, x, x, mask=masks.causal(), implementation="small")

@@ -27,7 +27,7 @@ def float32(rng, *shape):
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("size", [40, 300, 700])
 def test_a_program_exported_for_any_batch(size, mask, rng):
-    """Forward and gradient, as whole heads, bands and tiles; called with a batch of 3."""
+    """Forward and gradient, in one tile and in several; called with a batch of 3."""
 
     def run(query, key, value, lengths, cotangent):
         out, pull = jax.vjp(lambda *arrays: attention(*arrays, mask=MASKS[mask](lengths)), query, key, value)
@@ -138,7 +138,7 @@ def test_l16_reverse_over_reverse_keeps_no_tile():
     assert large < 2 * 4 * 2048**2
 
 
-@pytest.mark.parametrize("size", [40, 600], ids=["whole heads", "tiles"])
+@pytest.mark.parametrize("size", [40, 600], ids=["one tile", "tiles"])
 @pytest.mark.parametrize("value", [1.2e-38, 1e-37, 3.4e38 / 600])
 def test_l7_values_at_both_ends_of_the_range(value, size, rng):
     """The average of equal values below max / S is that value, to rounding: nothing overflows, nothing is flushed."""

@@ -1,7 +1,4 @@
-"""L6 and L7 where there are few queries, as in decoding: the scores tell of keys, the result of values.
-
-Which numbers are looked at depends on the sizes, so each combination is entered here.
-"""
+"""L6 and L7 where there are few queries, as in decoding."""
 
 import itertools
 
@@ -12,7 +9,7 @@ import pytest
 import attendax
 from attendax import masks, spec
 
-SIZES = {  # T, query heads, key heads, S, D, V: above the limits of whole heads
+SIZES = {  # T, query heads, key heads, S, D, V
     "one query": (1, 2, 2, 700, 8, 8),
     "a group": (2, 8, 2, 600, 8, 8),
     "too many for one tile": (20, 2, 2, 700, 16, 16),

@@ -27,7 +27,7 @@ def arrays():
 
 CASES = {  # what is written where, and the options
     "key -inf": ("key", (0, 1), [-np.inf, 0], {"bias": ZEROS}),
-    "key -inf, whole heads": ("key", (0, 1), [-np.inf, 0], {}),
+    "key -inf, small": ("key", (0, 1), [-np.inf, 0], {}),
     "softcap, key inf": ("key", (0, 1), [np.inf, 0], {"score_mod": scores.softcap(2.0)}),
     "softcap, query inf": ("query", (0, 1), [np.inf, 0], {"score_mod": scores.softcap(2.0)}),
     "key forbidden by a bias": ("key", (0, 1), 3e38, {"bias": FORBIDS}),
@@ -105,7 +105,7 @@ def test_a_random_key_of_a_modifier_needs_no_gradient():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"bias": np.ones((1, T, S), np.float32)}], ids=["whole heads", "tiles"])
+@pytest.mark.parametrize("options", [{}, {"bias": np.ones((1, T, S), np.float32)}], ids=["plain", "bias"])
 @pytest.mark.parametrize(
     "second", [jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))]
 )

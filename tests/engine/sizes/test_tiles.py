@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import attendax
 from attendax import attention, masks, scores, spec
 from attendax.kernels.blockwise import partition
-from attendax.kernels.operands import Limits, Operands, Plan
+from attendax.kernels.operands import Limits
 from blockwise import Tiny, Whole, in_tiny_tiles, limited
 from cases import CASES, KEY, B, D, G, N, S, T, V
 from compilation import kept, quickly
@@ -83,7 +83,7 @@ def assert_as_by_hand(limits, arrays, rng, **options):
     assert_tree_close(found, by_hand, 1e-10, f"{limits}: gradients")
 
 
-def test_a_bias_with_rows_of_2_kib_is_turned_in_memory(rng):
+def test_a_bias_with_rows_of_2_kib(rng):
     """Forward and all four gradients are those of the specification."""
     query, key, value = rng.normal(size=(2, 3, D)), rng.normal(size=(2, 512, D)), rng.normal(size=(2, 512, V))
     bias = np.where(rng.random((2, 3, 512)) < 0.1, -np.inf, rng.normal(size=(2, 3, 512)))
@@ -100,7 +100,7 @@ def test_a_bias_with_rows_of_2_kib_is_turned_in_memory(rng):
     assert_tree_close(found, by_hand[:4], 1e-10, "gradients")
 
 
-BANDED = {
+CAUSAL = {
     "causal": masks.causal(),
     "starts later": masks.causal(-4),
     "sees ahead": masks.causal(2),
@@ -110,12 +110,12 @@ BANDED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", BANDED.values(), ids=list(BANDED))
-def test_bands_of_queries_and_the_keys_that_they_see(mask, rng):
-    """Bands whose last is shorter, of all heads at once and of some, with heads that share a key head."""
+@pytest.mark.parametrize("mask", CAUSAL.values(), ids=list(CAUSAL))
+def test_causal_masks_over_ragged_tiles(mask, rng):
+    """Of all heads at once and of some, with heads that share a key head."""
     arrays = rng.normal(size=(2, 6, 13, D)), rng.normal(size=(2, 2, 11, D)), rng.normal(size=(2, 2, 11, V))
     for most in (8 * 60, 2**20):
-        assert_as_by_hand(Limits(5, 4, most, band=4), arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, 11)))
+        assert_as_by_hand(Limits(5, 4, most), arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, 11)))
 
 
 WINDOWS = {
@@ -131,43 +131,12 @@ WINDOWS = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("mask", "T", "S"), WINDOWS.values(), ids=list(WINDOWS))
-def test_a_band_along_a_window(mask, T, S, rng):
-    """Its last block is shorter, its first and last keys are those of others, too; heads share key heads."""
+def test_windows_over_ragged_tiles(mask, T, S, rng):
+    """Some queries see keys of several tiles, some of none; heads share key heads."""
     arrays = rng.normal(size=(2, 6, T, D)), rng.normal(size=(2, 2, S, D)), rng.normal(size=(2, 2, S, V))
     for rows in (4, 2):
-        limits = Limits(rows, 4, 8 * 60, band=4)
+        limits = Limits(rows, 4, 8 * 60)
         assert_as_by_hand(limits, arrays, rng, mask=mask, bias=rng.normal(size=(6, 1, S)))
-
-
-# window, T, S -> queries and keys of a tile, how many tiles a head has; None: a grid
-ALONG = {
-    "both sides": (masks.window(256, 256), 4096, 4096, (256, 768, 16)),
-    "one side": (masks.window(256, 0), 4096, 4096, (128, 384, 32)),
-    "narrow": (masks.window(1, 1), 1000, 1000, (128, 192, 8)),
-    "the narrower of two": (masks.window(256, 256) & masks.causal(), 4096, 4096, (128, 384, 32)),
-    "later": (masks.window(32, 32, offset=100), 600, 800, (128, 192, 5)),
-    "wide": (masks.window(1024, 0), 4096, 4096, None),
-    "few keys": (masks.window(100, 100), 4096, 300, None),
-    "few queries": (masks.window(100, 100), 100, 4096, None),
-    "no end": (masks.window(256, None), 2048, 2048, None),
-    "padding, of which tiles are skipped": (masks.window(32, 32) & masks.padding(np.array([9])), 1000, 1000, None),
-    "an offset that is an array": (masks.window(256, 256, offset=jnp.int32(0)), 4096, 4096, None),
-    "one of two": (masks.window(256, 256) | masks.window(5, 5), 4096, 4096, None),
-}
-
-
-@pytest.mark.parametrize(("mask", "T", "S", "wanted"), ALONG.values(), ids=list(ALONG))
-def test_the_table_of_windows(mask, T, S, wanted):
-    """The tiles along a window are part of the speed: a change is to be measured."""
-    query, key = (jnp.zeros((1, 12, size, 64), jnp.float32) for size in (T, S))
-    operands = Operands(query, key, key, None, None, mask.of_rank(4), None)
-    found = partition.bands_of(operands, Plan(1.0, 0.0, partition.LIMITS, "blockwise"), 4)
-    assert [(band.grid.rows, band.grid.columns, len(band.starts)) for band in found] == ([wanted] if wanted else [])
-    for band in found:
-        allowed, seen = np.broadcast_to(mask.to_dense(T, S), (T, S)), np.zeros((T, S), bool)
-        for row, column, _, _ in band.starts:
-            seen[row : row + band.grid.rows, column : column + band.grid.columns] = True
-        assert not (allowed & ~seen).any()
 
 
 @pytest.mark.sample(1)
@@ -179,14 +148,13 @@ def test_a_tile_may_take_some_of_the_heads_that_share_a_key_head(most, rng):
 
 
 TILES = {
-    # leading axes, G and sharing heads; T; S -> heads of a chunk, queries, keys; and with the heads apart
+    # leading axes, G and sharing heads; T; S -> heads of a chunk, queries, keys
     "bert-base-512": (((8, 12, 1), 512, 512), (1, 2, 1), 512, 512),
     "long": (((1, 8, 1), 4096, 4096), (1, 2, 1), 512, 512),
     "grouped": (((1, 8, 4), 2048, 2048), (1, 1, 2), 512, 512),
-    "few queries": (((1, 8, 1), 64, 4096), (1, 2, 1), 64, 2048),
+    "few queries": (((1, 8, 1), 64, 4096), (1, 2, 1), 64, 4096),
     "one query": (((1, 8, 1), 1, 8192), (1, 8, 1), 1, 8192),
     "one query of shared heads": (((1, 8, 4), 1, 8192), (1, 8, 4), 1, 8192),
-    "a few queries": (((1, 8, 2), 8, 8192), (1, 8, 2), 8, 8192),
     "ragged": (((2, 5, 1), 97, 257), (2, 5, 1), 97, 257),
     "does not divide": (((1, 8, 1), 1000, 700), (1, 2, 1), 500, 350),
 }
@@ -197,8 +165,12 @@ def test_the_table_of_tiles(sizes, pieces, rows, columns):
     """What ``choose`` gives, for float32, is part of the speed: a change of it is to be measured."""
     grid = partition.choose(*sizes, itemsize=4)
     assert (grid.chunk_sizes, grid.rows, grid.columns) == (pieces, rows, columns)
-    apart = partition.choose(*sizes, itemsize=4, apart=True).chunk_sizes
-    assert apart == ((1, 1, 1) if pieces[-1] not in (1, sizes[0][-1]) else pieces)
+
+
+def test_under_a_mask_a_tile_of_few_queries_has_no_more_keys():
+    """So that those behind a length are left out."""
+    grid = partition.choose((1, 8, 4), 1, 8192, itemsize=4, masked=True)
+    assert (grid.chunk_sizes, grid.rows, grid.columns) == ((1, 8, 4), 1, 512)
 
 
 @pytest.mark.sample(1)

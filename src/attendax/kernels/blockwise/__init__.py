@@ -1,6 +1,5 @@
 """Attention tile by tile, in pure JAX: memory O(T + S), on any device.
 
 Read ``algorithm`` first: it is the whole method on one page. ``tile`` is what happens in one tile. ``partition`` says
-how the scores are cut and which tiles are visited, ``tiles`` where a tile lies. ``whole_heads`` is for heads so small
-that they need no tiles.
+how the scores are cut and which tiles are visited, ``tiles`` where a tile lies.
 """

@@ -14,37 +14,24 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from ..not_finite import RowsOfBackward, mark_of_rows, marks_of
-from ..numerics import turned_in_memory
-from ..online_softmax import merge_accumulators, sum_or_one
-from ..operands import REST, Cotangents, Operands, Plan, Results, Tangents, Wanted
-from . import whole_heads
-from .partition import Visits, loop, partition_of, rematerialized
+from ..not_finite import RowsOfBackward
+from ..online_softmax import merge_accumulators
+from ..operands import Cotangents, Operands, Plan, Results, Tangents, Wanted
+from .partition import loop, rematerialized, visits_of
 from .tile import part_of_forward, part_of_tangent, pulled_back
-from .tiles import folded
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
     """The average of the values, the maximum and the sum of exponentials of each row."""
-    partition = partition_of(operands, plan, "forward")
-    if partition.heads is not None:
-        return whole_heads.forward(partition.heads, operands, plan)
-    grid = partition.grid
-    is_ragged = grid.S % grid.columns or (grid.T % grid.rows and grid.column_blocks > 1)
-    all_see_all = all(x is None for x in operands[3:6]) and not is_ragged
-    few = not grid.is_symbolic and grid.T * grid.axes[-1] <= 2 * operands.key.shape[-1]
-    marks = marks_of(*operands.differentiable()[:REST], few=few, all_see_all=all_see_all)
 
     def work(tile):
-        return part_of_forward(tile, marks, operands, plan)
+        return part_of_forward(tile, operands, plan)
 
     def finish(summed, row_max, row_sum):
-        row_sum += mark_of_rows(summed) if all_see_all else 0
-        return summed / sum_or_one(row_sum), row_max, row_sum
+        return summed / jnp.maximum(row_sum, 1), row_max, row_sum  # 1 for a row without any key
 
     neutral = [(operands.value.shape[-1], 0), (1, -jnp.inf), (1, 0)]
-    visits = partition.visits(operands, plan)
-    return Results(*by_rows(visits, operands, plan, neutral, work, merge_accumulators, finish))
+    return Results(*by_rows(operands, plan, neutral, work, merge_accumulators, finish))
 
 
 def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
@@ -55,9 +42,6 @@ def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan
         dlse_i = Σ_j p_ij ds_ij
         dout_i = Σ_j w_ij (ds_ij v_j + dv_j) - dlse_i out_i
     """
-    partition = partition_of(operands, plan, "tangent")
-    if partition.heads is not None:
-        return whole_heads.tangent(partition.heads, tangents, operands, plan)
 
     def work(tile):
         return part_of_tangent(tile, tangents, operands, results, plan)
@@ -66,12 +50,11 @@ def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan
         return tuple(a + b for a, b in zip(one, other, strict=True))
 
     neutral = [(operands.value.shape[-1], 0), (1, 0)]
-    summed, dlse = by_rows(partition.visits(operands, plan), operands, plan, neutral, work, added)
+    summed, dlse = by_rows(operands, plan, neutral, work, added)
     return summed - dlse * results.out, dlse
 
 
 def by_rows(
-    visits: list[Visits],
     operands: Operands,
     plan: Plan,
     neutral: Sequence[tuple[int, float]],
@@ -82,27 +65,24 @@ def by_rows(
     """The results of ``work`` for each tile, combined for each row of scores.
 
     Args:
-        visits: the tiles.
         operands, plan: of the call.
         neutral: for each result of a row its width, and its value over no keys.
         work: from a tile to its part of each row.
         add: combines two parts of a row.
         finish: makes the results from the combined parts of a row.
     """
+    visits = visits_of(operands, plan)
+    at_once = visits.grid.column_blocks == 1  # each row of scores is in one tile
+    tile_of = functools.partial(visits.tile, rows_once=not at_once)
     rows, compute_dtype = (*plan.leading(operands), *operands.query.shape[-3:-1]), operands.compute_dtype()
     buffers = tuple(jnp.full((*rows, width), nothing, compute_dtype) for width, nothing in neutral)
-    at_once = all(each.rows_are_whole for each in visits)
-    for each in visits:
-        tile_of = functools.partial(each.tile, rows_once=not each.rows_are_whole)
 
-        def step(index, buffers, each=each, tile_of=tile_of):
-            tile, parts = tile_of(index), rematerialized(plan, lambda index: work(tile_of(index)), index)
-            if not each.rows_are_whole:
-                parts = add([tile.cut("queries", x) for x in buffers], parts)
-            parts = finish(*parts) if at_once else parts
-            return tuple(tile.put("queries", *pair) for pair in zip(buffers, parts, strict=True))
+    def step(index, buffers):
+        tile, parts = tile_of(index), rematerialized(plan, lambda index: work(tile_of(index)), index)
+        parts = finish(*parts) if at_once else add([tile.cut("queries", x) for x in buffers], parts)
+        return tuple(tile.put("queries", *pair) for pair in zip(buffers, parts, strict=True))
 
-        buffers = loop(each.count, step, buffers)
+    buffers = loop(visits.count, step, buffers)
     return buffers if at_once else finish(*buffers)
 
 
@@ -113,29 +93,19 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     FlashAttention less dlse, is the sum over k in them; ``RowsOfBackward.delta`` is this divided by the row sum. A
     gradient is summed over the axes along which its shape is 1.
     """
-    partition = partition_of(operands, plan, "cotangent")
-    if partition.heads is not None:
-        return whole_heads.cotangent(partition.heads, grads, operands, results, plan, wanted)
-    dout, dlse = grads
-    rows, compute_dtype = RowsOfBackward.of(dout, dlse, results), operands.compute_dtype()
+    visits = visits_of(operands, plan)
+    rows, compute_dtype = RowsOfBackward.of(*grads, results), operands.compute_dtype()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
-    buffers = tuple(jnp.zeros(wanted[k], compute_dtype) for k in used)
-    for each in partition.visits(operands, plan):
 
-        def pull(index, each=each):
-            tile = each.tile(index)
-            shapes = [tile.where(role, wanted[k])[1] for role, k in zip(roles, used, strict=True)]
-            parts = pulled_back(tile, rows, operands, plan, wanted)
-            sums = (folded(part.astype(compute_dtype), shape) for part, shape in zip(parts, shapes, strict=True))
-            pairs = zip(sums, roles, strict=True)
-            return tuple(turned_in_memory(x.swapaxes(-1, -2)) if role == "pairs" else x for x, role in pairs)
+    def pull(index):
+        return tuple(x.astype(compute_dtype) for x in pulled_back(visits.tile(index), rows, operands, plan, wanted))
 
-        def step(index, buffers, each=each, pull=pull):
-            tile, parts = each.tile(index), rematerialized(plan, pull, index)
-            return tuple(tile.add(*of_leaf) for of_leaf in zip(roles, buffers, parts, strict=True))
+    def step(index, buffers):
+        tile, parts = visits.tile(index), rematerialized(plan, pull, index)
+        return tuple(tile.add(*of_leaf) for of_leaf in zip(roles, buffers, parts, strict=True))
 
-        buffers = loop(each.count, step, buffers)
+    buffers = loop(visits.count, step, tuple(jnp.zeros(wanted[k], compute_dtype) for k in used))
     if not plan.rounded:
         return buffers
     return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))

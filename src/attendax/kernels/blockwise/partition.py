@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,10 @@ from .tiles import Grid, Tile, divided, is_one
 
 Tree = TypeVar("Tree")
 
-# ``whole_head_scores`` stays at 2**16: beyond 256 x 256, XLA 0.10.2 may misread a square product (docs/xla-faults.md).
-LIMITS = Limits(rows=512, columns=512, bytes=2**21, whole_head_scores=2**16, whole_heads_bytes=24 * 2**20, band=256)
+LIMITS = Limits(rows=512, columns=512, bytes=2**21)
 ACCELERATOR = Limits(rows=1024, columns=1024, bytes=2**28)  # few large products; guessed, not measured
 LIMITS_ON = {"cpu": LIMITS, "cuda": ACCELERATOR, "rocm": ACCELERATOR, "tpu": ACCELERATOR}
-ONE_TILE = Limits(rows=2**31 - 1, columns=2**31 - 1, bytes=2**62)  # "dense": all T x S scores at once
-BANDS = {"forward": 4, "tangent": 2, "cotangent": 2}  # at most so many bands: each is a program of its own
-MOST_OF_ALL = 0.8  # bands pay off only if they compute at most this share of all pairs
-FEW = 128  # queries: from LEAST to so many, a tile may have four times as many keys
 WORTH_ASKING = 4  # tiles: of fewer, none would be left out
-FEWEST = 16  # rows of scores of a key head: up to so many, without a mask, all scores are one tile
 LEAST = 32  # a tile has at least so many queries and keys, however many heads it must hold
 EMPTY, PARTIAL, FULL = 0, 1, 2  # kinds of tiles: the mask allows no pair, perhaps some, every pair
 
@@ -53,11 +47,6 @@ class Visits:
         """How many tiles are visited."""
         return self.grid.chunks * len(self.starts) if self.order is None else self.found
 
-    @property
-    def rows_are_whole(self) -> bool:
-        """Whether each row of scores is in one tile."""
-        return len(np.unique(self.starts[:, 0])) == len(self.starts)
-
     def tile(self, index: Index, *, rows_once: bool = True) -> Tile:
         """The tile of visit ``index``; unless ``rows_once``, all of its queries count."""
         number = index if self.order is None else self.order[index]
@@ -67,47 +56,15 @@ class Visits:
         return Tile(self.grid, self.grid.starts(chunk), at[0], at[1], new_row if rows_once else None, new_column)
 
 
-class Partition(NamedTuple):
-    """How the scores of a call are cut: into heads that stay whole, or bands, or else the tiles of a grid."""
-
-    heads: Grid | None
-    bands: list[Visits]
-    grid: Grid
-    backward: bool = False
-
-    def visits(self, operands: Operands, plan: Plan) -> list[Visits]:
-        """The tiles that a loop visits, for each of the loops; reverse mode needs loops whose length is known."""
-        static = plan.reversible
-        return self.bands or [visits_of(operands.mask, self.grid, backward=self.backward, static=static)]
-
-
-def partition_of(operands: Operands, plan: Plan, direction: str = "forward") -> Partition:
-    """The partition for the "forward", the "tangent" or the "cotangent" of a call.
-
-    A forward fuses scores and softmax in one kernel, and takes more heads at once than derivatives do. Derivatives take
-    1.5 times the bytes of a tile (3 MiB on a CPU). Measured: up to 1.1 times the speed of 2 MiB; 24 MiB runs at 0.6
-    times.
-    """
-    most = plan.limits.whole_heads_bytes if direction == "forward" else 3 * plan.limits.bytes // 2
-    if (heads := whole_grid_of(operands, plan, most)) is not None:
-        return Partition(heads, [], heads)
-    backward = direction == "cotangent"
-    return Partition(
-        None, bands_of(operands, plan, BANDS[direction]), grid_of(operands, plan, apart=backward), backward
-    )
-
-
-def grid_of(operands: Operands, plan: Plan, *, apart: bool = False) -> Grid:
+def grid_of(operands: Operands, plan: Plan) -> Grid:
     """The grid for the arrays of a call; see ``choose``."""
-    if plan.limits == ONE_TILE:
-        axes = _axes(operands, plan)
-        T, S = operands.query.shape[-2], operands.key.shape[-2]
-        return Grid(axes, axes, T, S, T, S, len(plan.batch), operands.positions)
-    masked, band = operands.mask is not None, _band(operands.mask)
-    sizes = operands.query.shape[-2], operands.key.shape[-2], operands.compute_dtype().itemsize
-    axes, uncut, batch = _axes(operands, plan), _uncut_axes(operands, plan), len(plan.batch)
-    limits = plan.limits._replace(bytes=plan.limits.bytes * plan.devices)
-    grid = choose(axes, *sizes, limits, masked=masked, band=band, uncut=uncut, batch=batch, apart=apart)
+    axes, T, S = _axes(operands, plan), operands.query.shape[-2], operands.key.shape[-2]
+    if plan.limits is None:
+        grid = Grid(axes, axes, T, S, T, S, len(plan.batch))
+    else:
+        limits = plan.limits._replace(bytes=plan.limits.bytes * plan.devices)
+        sizes, uncut = (axes, T, S, operands.compute_dtype().itemsize), _uncut_axes(operands, plan)
+        grid = choose(*sizes, limits, masked=operands.mask is not None, uncut=uncut, batch=len(plan.batch))
     return dataclasses.replace(grid, positions=operands.positions)
 
 
@@ -119,10 +76,8 @@ def choose(
     limits: Limits = LIMITS,
     *,
     masked: bool = False,
-    band: int | None = None,
     uncut: int = 0,
     batch: int = 0,
-    apart: bool = False,
 ) -> Grid:
     """The grid for scores of these sizes.
 
@@ -130,122 +85,19 @@ def choose(
         axes: the leading axes, G, and how many query heads share a key head.
         T, S: queries and keys.
         itemsize: bytes of a score.
-        limits: of a tile.
-        masked: whether there is a mask, which may leave tiles out.
-        band: how many keys a query sees, where a window bounds it.
+        limits: of a tile. One of few queries has as many more keys: to cut keys copies them.
+        masked: whether there is a mask, which may leave tiles out; then a tile has no more keys than its limit.
         uncut: the last so many of ``axes`` must not be cut, because a function reads them.
         batch: how many of ``axes`` come from vmap.
-        apart: whether query heads that share a key head go one by one where they do not all fit. The backward would
-            have to bring them side by side, which takes longer than two products (1.1 times, of 32 heads over 8).
     """
-    if T * axes[-1] <= min(FEWEST, limits.rows) and not masked:  # cutting the keys would copy them: 10 ms against 5
-        return Grid(axes, axes, T, S, T, S, batch)
     budget = max(1, limits.bytes // itemsize)
-    rows, columns = limits.rows, limits.columns
-    if band is not None:  # a tile as wide as the band wastes as much as it uses; smaller ones are slow to multiply
-        rows = columns = min(rows, columns, max(128, 1 << (band.bit_length() - 1)))
-    elif LEAST <= T <= FEW:  # longer rows make up for few of them: 64 x 4,096 scores 1.15 times as fast
-        columns, budget = 4 * columns, budget // 2
     outside = len(axes) - uncut
     heads = math.prod(size for size in axes[outside:] if isinstance(size, int))
+    columns = limits.columns if masked else limits.columns * max(1, limits.rows // max(1, T))
     columns = _even(S, min(columns, max(LEAST, budget // max(1, heads))))
-    rows = _even(T, min(rows, max(LEAST, budget // max(1, heads * columns))))
-    room = budget // (heads * rows * columns)
-    chunk_sizes = *_chunk_sizes(axes[:outside], 1 if apart and room < axes[-1] else room), *axes[outside:]
+    rows = _even(T, min(limits.rows, max(LEAST, budget // max(1, heads * columns))))
+    chunk_sizes = *_chunk_sizes(axes[:outside], budget // (heads * rows * columns)), *axes[outside:]
     return Grid(axes, chunk_sizes, T, S, rows, columns, batch)
-
-
-def whole_grid_of(operands: Operands, plan: Plan, bytes: int) -> Grid | None:
-    """The grid of a call whose heads are small and plain enough to be whole (see ``whole_heads``); None for any other.
-
-    A chunk has at most ``bytes`` bytes of scores.
-
-    Beyond 256 x 256 scores, or 512 keys, whole heads are slower than tiles. With a large scale, products in
-    ``whole_heads`` could overflow.
-    """
-    if plan.limits == ONE_TILE:
-        return None
-    T, D, S = *operands.query.shape[-2:], operands.key.shape[-2]
-    axes, most = _axes(operands, plan), plan.limits.whole_head_scores
-    modified = operands.bias is not None or operands.score_mod is not None or operands.dropout_keys is not None
-    if (
-        modified
-        or plan.devices > 1
-        or plan.needs_lse
-        or not plan.may_use_whole_heads
-        or D == 1
-        or plan.has_large_scale
-        or _uncut_axes(operands, plan)
-    ):
-        return None
-    if most < max(T * S, S * S // 4):
-        return None
-    chunk_sizes = _chunk_sizes(axes, bytes // (operands.compute_dtype().itemsize * T * S))
-    return Grid(axes, chunk_sizes, T, S, T, S, len(plan.batch), operands.positions)
-
-
-def bands_of(operands: Operands, plan: Plan, most: int) -> list[Visits]:
-    """The bands of a call whose mask leaves out much, in a way that is known before anything runs; else none."""
-    known = operands.mask is not None and not jax.tree.leaves((operands.mask, operands.positions))
-    if not known or not plan.limits.band or plan.devices > 1 or _uncut_axes(operands, plan):
-        return []
-    low, high = _reach(operands.mask)
-    if low is not None and high is not None:
-        return _along_a_window(low, high, operands, plan)
-    return _by_blocks(operands, plan, most) if _band(operands.mask) is None else []
-
-
-def _along_a_window(low: int, high: int, operands: Operands, plan: Plan) -> list[Visits]:
-    """One band, where each query i sees no other keys than ``i + low`` to ``i + high``; none where tiles get too large.
-
-    With half a window of queries, a tile has 1.5 times as many pairs as are allowed, and no parts to put together. A
-    window of 256 keys to either side runs 1.7 times as fast as in tiles of 512, with the gradient 1.6 times.
-    """
-    T, S, width = operands.query.shape[-2], operands.key.shape[-2], high - low + 1
-    axes, room, step = (
-        _axes(operands, plan),
-        plan.limits.bytes // operands.compute_dtype().itemsize,
-        plan.limits.band // 4,
-    )
-    rows = min(plan.limits.rows, max(2 * step, 1 << max(0, (width // 2).bit_length() - 1)))
-    columns = -(-(rows + width - 1) // step) * step  # 64 by 64: other products are slower
-    if width < 1 or rows >= T or columns >= S or rows * columns > room:
-        return []
-    firsts = [min(row, T - rows) for row in range(0, T, rows)]
-    starts = [
-        (row, min(max(0, row + low), S - columns), new) for row, new in zip(firsts, range(0, T, rows), strict=True)
-    ]
-    grid = Grid(axes, _chunk_sizes(axes, room // (rows * columns)), T, S, rows, columns, len(plan.batch))
-    return [Visits(grid, np.array([(row, column, new, column) for row, column, new in starts], np.int32))]
-
-
-def _by_blocks(operands: Operands, plan: Plan, most: int) -> list[Visits]:
-    """A band for each block of queries, where the mask leaves out much of not very many pairs.
-
-    A causal call of 1,024 queries does 5/8 of the full work in four bands, 3/4 in tiles of 512, and as much in tiles of
-    256, which are slower to multiply and have to be merged: its forward is 1.15 times as fast as in tiles of 512, its
-    gradient as fast. Of 512 queries, in two bands, the forward is 1.1 and the gradient 1.2 times as fast as in one
-    tile. Each band is a program of its own: four compile in 1.1 s of CPU time, the loop over tiles in 0.6. So a
-    derivative has two at most. Where 64 does not divide the keys, the forward is cut as its derivatives are: products
-    of other sizes are rounded otherwise, and a weight would be off by as much as its score (L8;
-    ``key_major_products``).
-    """
-    T, S, size = operands.query.shape[-2], operands.key.shape[-2], plan.limits.band
-    most = min(BANDS.values()) if S % 64 else most
-    if not size < max(T, S) <= most * size:
-        return []
-    axes, itemsize = _axes(operands, plan), operands.compute_dtype().itemsize
-    kinds = kinds_of_tiles(operands.mask, Grid(axes, axes, T, S, min(T, size), min(S, size)))[0]
-    bands = []
-    for block, used in enumerate(kinds != EMPTY):
-        blocks = np.flatnonzero(used) if used.any() else [0]
-        row, column = int(block * size), int(blocks[0] * size)
-        rows, columns = min(T - row, size), int(min(S, (blocks[-1] + 1) * size)) - column
-        chunk_sizes = _chunk_sizes(axes, plan.limits.bytes // (itemsize * rows * columns))
-        grid = Grid(axes, chunk_sizes, T, S, rows, columns, len(plan.batch))
-        bands.append(Visits(grid, np.array([(row, column, row, column)], np.int32)))
-    done = sum(band.grid.rows * band.grid.columns for band in bands)
-    return bands if done <= MOST_OF_ALL * T * S else []
 
 
 def _axes(operands: Operands, plan: Plan) -> tuple[int, ...]:
@@ -271,28 +123,6 @@ def _even(size: int, most: int) -> int:
     return -(-size // blocks)
 
 
-def _band(mask: Mask | None) -> int | None:
-    """The most keys that a query may see, where the mask is a window or an ``and`` with one; None for other masks."""
-    if mask is None or mask.kind not in ("and", "window"):
-        return None
-    if mask.kind == "and":
-        return min((band for band in map(_band, mask.arrays) if band is not None), default=None)
-    _, left, right = mask.settings  # None, too, where it is an array
-    return None if left is None or right is None else left + right + 1
-
-
-def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
-    """The least and the largest ``j - i`` of a pair that windows of a known mask may allow; None: without an end."""
-    if mask is None or mask.kind not in ("and", "window"):
-        return None, None
-    if mask.kind == "and":
-        ends = [_reach(part) for part in mask.arrays]
-        lows, highs = ([x for x in side if x is not None] for side in zip(*ends, strict=True))
-        return max(lows, default=None), min(highs, default=None)
-    offset, left, right = mask.settings
-    return None if left is None else offset - left, None if right is None else offset + right
-
-
 def _uncut_axes(operands: Operands, plan: Plan) -> int:
     """How many of the last axes a tile must not cut.
 
@@ -315,21 +145,16 @@ def every_tile(grid: Grid) -> np.ndarray:
     return np.stack(np.broadcast_arrays(*starts, i, j), axis=-1).astype(np.int32)
 
 
-def visits_of(mask: Mask | None, grid: Grid, *, backward: bool = False, static: bool = False) -> Visits:
-    """The tiles of a grid in which the mask allows a pair, row by row; all tiles of the grid if ``static``.
+def visits_of(operands: Operands, plan: Plan) -> Visits:
+    """The tiles in which the mask of a call allows a pair, row by row.
 
-    Args:
-        mask: of the rank of the scores.
-        grid: the tiles.
-        backward: whether tiles are visited column by column.
-        static: whether the loop must have a length that is known.
+    All tiles if reverse mode goes through the loop: it needs one whose length is known.
     """
+    grid, mask = grid_of(operands, plan), operands.mask
     starts = every_tile(grid)
     used: Any = np.ones((1, *starts.shape[:2]), bool)
-    if mask is not None and not static and not grid.is_symbolic:
+    if mask is not None and not plan.reversible and not grid.is_symbolic:
         used = kinds_of_tiles(mask, grid, ask=True) != EMPTY
-    if backward:
-        starts, used = starts.swapaxes(0, 1), used.swapaxes(1, 2)
     starts = starts.reshape(-1, 4)
     if isinstance(used, np.ndarray):
         return Visits(grid, starts[used.reshape(-1)])

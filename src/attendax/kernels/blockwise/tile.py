@@ -1,42 +1,39 @@
 """One tile: its scores, where bias and mask are applied (L2), softmax, average; tangents and gradients, the bias's too.
 
-Tiles are query-major, (..., N, queries, keys), in the forward. In the backward they are key-major, (..., N, keys,
-queries): then the gradients of keys and values are plain products, which run at twice the speed of transposed ones.
+Scores and weights are (..., N, queries, keys), in the backward as in the forward: so a score is rounded alike in both,
+and a weight near 1 is not off by as much as its score (L8). Queries of heads that share a key are rows of one product.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import Marks, RowsOfBackward, replace_nonfinite, with_marks
-from ..numerics import broadcast_in_memory, product, sums_of_products, times, turned_in_memory
+from ..not_finite import RowsOfBackward, mark_of_rows, replace_nonfinite, with_marks
+from ..numerics import broadcast_in_memory, product, sums_of_products, times
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile
 
 
-def part_of_forward(tile: Tile, marks: Marks, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials.
-
-    ``marks`` are those of queries and keys (see ``not_finite``); keys have none where every query sees every key.
-    """
+def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
+    """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials."""
     leaves = leaves_in(tile, operands)
-    pairs = zip(("queries", "keys"), marks, strict=True)
-    marks = [None if mark is None else tile.cut(role, mark) for role, mark in pairs]
-    of_keys = marks[KEY]
-    scores = query_major_scores(leaves, tile, operands, plan, marks)
-    exps, row_max, row_sum = exp_scores(scores, may_be_empty=of_keys is not None)
-    value = leaves[VALUE].astype(exps.dtype)
-    value = value if of_keys is None else jnp.where(jnp.isnan(of_keys), 0, value)
+    query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
+    mark = mark_of_rows(value).swapaxes(-1, -2)
+    scores, allowed = finished(_scaled_products(query, key, plan, mark), leaves[REST:], tile, operands)
+    if allowed is not None:
+        scores, value = jnp.where(allowed, scores, -jnp.inf), replace_nonfinite(value)
+    exps, row_max, row_sum = exp_scores(scores)
     return _average(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
@@ -64,7 +61,7 @@ def part_of_tangent(
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
-        return query_major_scores([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan)
+        return scores_from([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan)
 
     s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],))
     p = weights_of(s, tile.cut("queries", results.row_max), tile.cut("queries", results.row_sum))
@@ -77,65 +74,60 @@ def part_of_tangent(
 
 def pulled_back(tile: Tile, rows: RowsOfBackward, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
     """The share of a tile in each gradient that is wanted, in the order of the leaves."""
-    leaves, rows, compute_dtype = (
-        leaves_in(tile, operands),
-        RowsOfBackward(*(tile.cut("queries", x) for x in rows)),
-        operands.compute_dtype(),
-    )
+    leaves, compute_dtype = leaves_in(tile, operands), operands.compute_dtype()
+    rows = RowsOfBackward(*(tile.cut("queries", x) for x in rows))
     leaves[QUERY] = jnp.where(rows.live, leaves[QUERY], 0)
     query, key, value = (
         replace_nonfinite(x).astype(compute_dtype) if k else x.astype(compute_dtype)
         for k, x in enumerate(leaves[:REST])
     )
-    *head, T, S = tile.grid.shape  # broadcast outside of the vjp: inside, its gradient would be a sum
-    products = jnp.broadcast_to(key_major_products(query, key, operands, plan), (*head, S, T))
-    rest, moving = list(leaves[REST:]), {k: shape for k, shape in enumerate(wanted[REST:]) if shape is not None}
+    # broadcast outside of the vjp: inside, its gradient would be a sum
+    products = jnp.broadcast_to(_scaled_products(query, key, plan), tile.grid.shape)
+    rest, moving = leaves[REST:], {k: shape for k, shape in enumerate(wanted[REST:]) if shape is not None}
     for k, in_full in moving.items():
         _, shape = tile.where(operands.roles()[REST + k], in_full)
         rest[k] = jnp.broadcast_to(rest[k], jnp.broadcast_shapes(rest[k].shape, shape))
-    rest = key_major_leaves(rest, operands)
 
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
         arrays = [filled.get(k, x) for k, x in enumerate(rest)]
-        return finished(products, arrays, tile, operands, key_major=True, live=rows.shift != jnp.inf)
+        return finished(products, arrays, tile, operands, live=rows.shift != jnp.inf)
 
     s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
-    p = jnp.exp(at_most_zero(s - rows.shift.swapaxes(-1, -2)))
+    p = jnp.exp(at_most_zero(s - rows.shift))
     p = p if allowed is None else jnp.where(allowed, p, 0)
-    w, dp = (dropped(x, tile, operands, plan, key_major=True) for x in (p, key_major_product(value, rows.dout, plan)))
-    ds = p * (dp - rows.delta.swapaxes(-1, -2))
+    G, multiplied = key.shape[-3], functools.partial(times, flat=plan.flat, precision=plan.precision)
+    dp = _of_heads(multiplied(_in_groups(rows.dout, G), value, transpose_right=True), p.shape)
+    w, dp = (dropped(x, tile, operands, plan) for x in (p, dp))
+    ds = p * (dp - rows.delta)
     dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be huge: 0 · inf
     found = []
     if wanted[QUERY] is not None:
-        sums = times(key, _in_groups(dz, tile), transpose_left=True, flat=plan.flat, precision=plan.precision)
-        sums = lax.optimization_barrier(sums).swapaxes(-1, -2)  # transposed in the product: 1.5 to 1.8 times the time
-        found.append(plan.scale * sums.reshape(*sums.shape[:-3], *dz.shape[-3:-2], -1, sums.shape[-1]))
+        found.append(plan.scale * _of_heads(multiplied(_in_groups(dz, G), key), query.shape))
     for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, rows.dout)):
         if wanted[k] is not None:
-            side_by_side = array.reshape(*array.shape[:-3], key.shape[-3], -1, array.shape[-1])
-            found.append(times(_in_groups(weights, tile), side_by_side, flat=plan.flat, precision=plan.precision))
-    if operands.bias is not None and 0 in moving:
-        drest[0] = drest[0].swapaxes(-1, -2)
+            found.append(multiplied(_in_groups(weights, G), _in_groups(array, G), transpose_left=True))
     return (*found, *drest)
 
 
-def _in_groups(x: Array, tile: Tile) -> Array:
-    """(..., N, S, T) with the queries of a group side by side: (..., G, S, N // G · T)."""
-    if tile.grid.group == 1:
-        return x
-    lead, (N, S, T), group = x.shape[:-3], x.shape[-3:], tile.grid.group
-    return jnp.moveaxis(x.reshape(*lead, N // group, group, S, T), -3, -2).reshape(*lead, N // group, S, group * T)
+def _in_groups(x: Array, G: int) -> Array:
+    """(..., N, T, .) as (..., G, N // G · T, .): the queries of heads that share a key, one after the other."""
+    return x.reshape(*x.shape[:-3], G, -1, x.shape[-1])
 
 
-def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_major: bool = False) -> Array:
+def _of_heads(x: Array, shape: tuple[int, ...]) -> Array:
+    """The other way, for (..., N, T, .) of a shape, whose last axis and whose axes from vmap may be others."""
+    return x.reshape(*x.shape[:-3], *shape[-3:-1], x.shape[-1])
+
+
+def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan) -> Array:
     """Weights, or their cotangents, after dropout: the set kept depends on random keys and positions only (L10).
 
     A dropped weight is multiplied by the number 0, as in ``spec``, so that NaN stays NaN. Times a boolean, XLA gives 0.
     """
     if not plan.rate:
         return weights
-    _, i, j = (x.swapaxes(-1, -2) if key_major else x for x in tile.positions(weights.ndim))
+    _, i, j = tile.positions(weights.ndim)
     dropout_keys = tuple(tile.cut("pairs", word) for word in operands.dropout_keys or ())
     kept = dropout.keep(dropout_keys, i, j, plan.rate)
     return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
@@ -143,14 +135,23 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan, *, key_m
 
 def _average(weights: Array, values: Array, plan: Plan) -> Array:
     """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys) and values (..., G, keys, V)."""
-    grouped = weights.reshape(*weights.shape[:-3], values.shape[-3], -1, weights.shape[-1])
-    result = product(grouped, values, False, plan.flat, plan.precision)
-    return result.reshape(*result.shape[:-3], *weights.shape[-3:-1], values.shape[-1])
+    return _of_heads(
+        product(_in_groups(weights, values.shape[-3]), values, False, plan.flat, plan.precision), weights.shape
+    )
+
+
+def _scaled_products(query: Array, key: Array, plan: Plan, mark: Array | None = None) -> Array:
+    """``scale · Q Kᵀ``, (..., N, queries, keys); with a mark of keys (..., G, 1, keys) NaN where it is not finite."""
+    before, after = plan.factors
+    products = product(_in_groups(query * before, key.shape[-3]), key, True, plan.flat, plan.precision)
+    products = products if after is None else products * after
+    products = products if mark is None else products + jnp.subtract(products, products) + mark
+    return _of_heads(products, query.shape)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The scores (..., N, queries, keys) that softmax takes, -inf where forbidden."""
-    return query_major_scores(leaves_in(tile, operands), tile, operands, plan)
+    return scores_from(leaves_in(tile, operands), tile, operands, plan)
 
 
 def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
@@ -158,71 +159,15 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
 
 
-def query_major_scores(
-    leaves: Sequence[Array], tile: Tile, operands: Operands, plan: Plan, marks: Marks | None = None
-) -> Array:
-    """Scores (..., N, queries, keys), -inf where forbidden; before that, ``marks`` are added: see ``not_finite``."""
-    products = _query_major_products(leaves[QUERY], leaves[KEY], operands, plan, marks)
-    scores, allowed = finished(products, leaves[REST:], tile, operands)
+def scores_from(leaves: Sequence[Array], tile: Tile, operands: Operands, plan: Plan) -> Array:
+    """The same from the leaves of the tile, or others in their place."""
+    query, key = (x.astype(operands.compute_dtype()) for x in leaves[:VALUE])
+    scores, allowed = finished(_scaled_products(query, key, plan), leaves[REST:], tile, operands)
     return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
-def _query_major_products(
-    query: Array, key: Array, operands: Operands, plan: Plan, marks: Marks | None = None
-) -> Array:
-    """``scale · Q Kᵀ``, (..., N, queries, keys), with ``marks`` of queries and of keys.
-
-    Query heads that share a key are rows of one product.
-    """
-    query, key = (x.astype(operands.compute_dtype()) for x in (query, key))
-    of_queries, of_keys = (None, None) if marks is None else marks
-    before, after = plan.factors
-    query = query * before if of_queries is None else query * before + of_queries.astype(query.dtype)
-    grouped = query.reshape(*query.shape[:-3], key.shape[-3], -1, query.shape[-1])
-    products = product(grouped, key, True, plan.flat, plan.precision)
-    products = products if after is None else products * after
-    if marks is not None and of_queries is None:
-        products = products + jnp.subtract(products, products)
-    products = products if of_keys is None else products + of_keys.astype(key.dtype).swapaxes(-1, -2)
-    return products.reshape(*products.shape[:-3], *query.shape[-3:-1], key.shape[-2])
-
-
-def key_major_products(query: Array, key: Array, operands: Operands, plan: Plan) -> Array:
-    """``scale · K Qᵀ``, (..., N, keys, queries), rounded as ``Q Kᵀ`` is in the forward.
-
-    The order in which XLA adds up depends on how many columns the result has. In another order a weight near 1 would be
-    off by as much as its score: up to a hundred times the error of the dense formula (L8). Numbers of columns that are
-    equal, or multiples of 64, are rounded alike. For others the product of the forward is turned, which takes longer;
-    without the barrier XLA would turn it back.
-    """
-    keys, queries = key.shape[-2], query.shape[-2] * (query.shape[-3] // key.shape[-3])
-    if keys != queries and (keys % 64 or queries % 64):
-        return lax.optimization_barrier(_query_major_products(query, key, operands, plan)).swapaxes(-1, -2)
-    query, key = (x.astype(operands.compute_dtype()) for x in (query, key))
-    before, after = plan.factors
-    products = key_major_product(key, query * before, plan)
-    return products if after is None else products * after
-
-
-def key_major_product(keys: Array, queries: Array, plan: Plan) -> Array:
-    """``K Qᵀ``: of (..., G, S, .) and (..., N, T, .), (..., N, S, T). Queries of a group are columns of one product."""
-    (N, T), (G, S) = queries.shape[-3:-1], keys.shape[-3:-1]
-    queries = queries.reshape(*queries.shape[:-3], G, -1, queries.shape[-1])
-    products = times(keys, queries, transpose_right=True, flat=plan.flat, precision=plan.precision)
-    if N == G:
-        return products
-    lead = products.shape[:-3]
-    return jnp.moveaxis(products.reshape(*lead, G, S, N // G, T), -2, -3).reshape(*lead, N, S, T)
-
-
 def finished(
-    products: Array,
-    rest: Sequence[Array],
-    tile: Tile,
-    operands: Operands,
-    *,
-    key_major: bool = False,
-    live: Array | bool = True,
+    products: Array, rest: Sequence[Array], tile: Tile, operands: Operands, *, live: Array | bool = True
 ) -> tuple[Array, Array | None]:
     """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
 
@@ -230,44 +175,27 @@ def finished(
     derivative would be NaN, too. The same holds for the products of a row that is not ``live``.
 
     Args:
-        products: (..., N, queries, keys), or key-major.
-        rest: the differentiable leaves after the value, of a key-major tile a key-major bias (``key_major_leaves``).
+        products: (..., N, queries, keys).
+        rest: the differentiable leaves after the value.
         tile, operands: of the scores.
-        key_major: whether queries are columns.
         live: (..., N, queries, 1), the rows that count; read only if there is a modifier or a bias.
     """
-    turned = (lambda x: x.swapaxes(-1, -2)) if key_major else (lambda x: x)
     filled = operands.replaced([*operands.differentiable()[:REST], *rest])
     bias, score_mod = filled.bias, filled.score_mod
-    shape = tile.grid.shape
-    scores = jnp.broadcast_to(products, (*shape[:-2], shape[-1], shape[-2]) if key_major else shape)
-    allowed = allowed_pairs(tile, operands.mask)
-    allowed = None if allowed is None else turned(allowed)
+    allowed: Any = allowed_pairs(tile, operands.mask)
+    scores = jnp.broadcast_to(products, tile.grid.shape)
     if live is not True and (bias is not None or score_mod is not None):
-        allowed = turned(live) if allowed is None else allowed & turned(live)
+        allowed = live if allowed is None else allowed & live
     if bias is not None:
         allowed = (bias != -jnp.inf) if allowed is None else allowed & (bias != -jnp.inf)
     if score_mod is not None:
         scores = scores if allowed is None else jnp.where(allowed, scores, 0)
-        scores = turned(_modified(turned(scores), score_mod, tile))
-    if score_mod is not None or operands.query.shape[-1] == 1:
+        scores = _modified(scores, score_mod, tile)
+    elif operands.query.shape[-1] == 1:
         scores = _rounded(scores)
     if bias is not None:
         scores, _ = add_bias(scores, bias.astype(scores.dtype), jnp.bool_(True))
     return scores, allowed
-
-
-def key_major_leaves(rest: Sequence[Array], operands: Operands) -> list[Any]:
-    """The differentiable leaves after the value for a key-major tile: the bias is transposed.
-
-    Where its rows are multiples of 2 KiB, a column falls into few lines of the cache, and reading it column by column
-    takes 5 times as long. Such a bias is transposed in memory once; gradients are then 1.2 times as fast. For any other
-    bias the copy costs more than it saves.
-    """
-    if operands.bias is None:
-        return list(rest)
-    bias, *others = rest
-    return [turned_in_memory(bias) if bias.shape[-1] % 512 == 0 else bias.swapaxes(-1, -2), *others]
 
 
 def _rounded(scores: Array) -> Array:
@@ -322,7 +250,10 @@ def mask_in_tile(part: Mask, tile: Tile) -> Mask:
 
 
 def _modified(scores: Array, score_mod: ScoreModifier, tile: Tile) -> Array:
-    """The modifier on query-major scores, for each entry of the axes from vmap, as its arrays have them; NaN stays."""
+    """The modifier on scores, for each entry of the axes from vmap, as its arrays have them; NaN stays.
+
+    The last ``where`` also rounds them: see ``_rounded``.
+    """
     positions = tile.positions(scores.ndim - tile.grid.batch)
 
     def apply(score_mod, scores):

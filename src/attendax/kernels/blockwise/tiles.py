@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..numerics import sliced
 from ..operands import Index, Positions
 
 
@@ -133,7 +132,7 @@ class Tile:
     def cut(self, role: str, x: Array) -> Array:
         """The part of an array that lies in the tile; see ``where``."""
         starts, sizes = self.where(role, x.shape)
-        return x if sizes == x.shape else sliced(x, starts, sizes)
+        return x if sizes == x.shape else lax.dynamic_slice(x, starts, sizes, allow_negative_indices=False)
 
     def put(self, role: str, buffer: Array, x: Array) -> Array:
         """Write x into that part."""

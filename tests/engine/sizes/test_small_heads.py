@@ -1,4 +1,4 @@
-"""Heads that are small enough to be whole: the numbers of the specification in every direction, and L6 to the bit."""
+"""Small heads, all in one tile or a few: the numbers of the specification in every direction, and L6 to the bit."""
 
 import jax
 import numpy as np
@@ -12,10 +12,9 @@ from cases import B, D, G, N, S, T, V
 from compilation import quickly
 from judges import assert_same_bits, assert_tree_close
 
-HEADS = Limits(512, 512, 2**21, whole_head_scores=2**10, whole_heads_bytes=2**20)
-ONE_BY_ONE = HEADS._replace(bytes=1, whole_heads_bytes=1)
-# of a group of heads that share a key head
-PAIRS = HEADS._replace(bytes=8 * T * S * 2, whole_heads_bytes=8 * T * S * 2)
+HEADS = Limits(512, 512, 2**21)
+ONE_BY_ONE = HEADS._replace(bytes=1)
+PAIRS = HEADS._replace(bytes=8 * T * S * 2)  # of a group of heads that share a key head
 MASKS = {
     "none": None,
     "causal": masks.causal(-1),
@@ -147,7 +146,7 @@ def test_l6_a_query_that_nothing_depends_on_changes_no_gradient(wild, mask, arra
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("limits", [HEADS, Limits(5, 4, 1), Limits(512, 512, 2**21)])
+@pytest.mark.parametrize("limits", [HEADS, Limits(5, 4, 1)])
 def test_l7_no_sum_of_large_values_overflows(limits):
     """An average is between the least and the largest value, for values up to half of max / S."""
     large = np.finfo(np.float32).max / (2 * 11)
@@ -191,7 +190,7 @@ def test_l8_float16_overflows_nowhere(mask):
     assert_same_bits(jax.grad(loss)(query)[:, :4], jax.grad(loss)(finite)[:, :4], "the rows that are read")
 
 
-FEW = (2, 5, 97, 8), (2, 5, 70, 8), (2, 5, 70, 8)  # whole heads, fewer queries than one kernel takes, worth two cores
+FEW = (2, 5, 97, 8), (2, 5, 70, 8), (2, 5, 70, 8)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
