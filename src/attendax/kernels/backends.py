@@ -1,7 +1,4 @@
-"""The backends, by the names that ``implementation`` takes: a new one is a row of ``BACKENDS``.
-
-A backend is a module with the functions of ``Directions``, and how large the tiles are that they work in. ``tangent``
-is linear in ``tangents`` and ``cotangent`` in ``grads``, and each is the transpose of the other.
+"""The backends, by the names that ``implementation`` takes: a new one is a row of ``BACKENDS`` (docs/add-a-backend.md).
 
 The platform of a program, and its number of devices, are known only when it is lowered. There the plan is fitted to
 them, before anything is compiled.
@@ -10,7 +7,7 @@ them, before anything is compiled.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 from jax import Array
@@ -19,34 +16,60 @@ from jax.interpreters.mlir import LoweringRuleContext
 
 from . import cudnn, native
 from .blockwise import algorithm, partition
-from .operands import Cotangents, Limits, Operands, Plan, Results, Wanted
+from .operands import Cotangents, Limits, Operands, Plan, Results, Tangents, Wanted
 
 
 class Directions(Protocol):
-    """The functions of a backend. One that names others for tangents (``Backend.others``) has no ``tangent``."""
+    """Two directions, as a module or a class has them: what a backend must compute."""
 
-    @property
-    def forward(self) -> Callable[[Operands, Plan], Results]: ...  # noqa: D102
+    def forward(self, operands: Operands, plan: Plan, /) -> Results:
+        """The average, the row maximum and the row sum; lse, too, or None."""
 
-    @property
-    def cotangent(self) -> Callable[[Cotangents, Operands, Results, Plan, Wanted], tuple[Array, ...]]: ...  # noqa: D102
+    def cotangent(
+        self, grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted, /
+    ) -> tuple[Array, ...]:
+        """Gradients of the leaves for which ``wanted`` has a shape; linear in ``grads``."""
+
+
+class EveryDirection(Directions, Protocol):
+    """The third, too, with which JAX derives all others."""
+
+    def tangent(self, tangents: Tangents, operands: Operands, results: Results, plan: Plan, /) -> tuple[Array, ...]:
+        """The tangents of out and lse; linear in ``tangents``, and the transpose of ``cotangent``."""
+
+
+def _takes_every_call(*_: object) -> str:
+    return ""
 
 
 class Backend(NamedTuple):
-    """One way to compute attention."""
+    """One way to compute attention.
+
+    Attributes:
+        functions: its directions.
+        limits: of its tiles, or of those that compute what it does not; None where all scores are one tile.
+        others: the backend that has the directions which it lacks: tangents and second derivatives, from that
+            backend's own forward, and calls that it cannot take where a program runs. Without it, it has all.
+        why_not: why it cannot take a call of a program for some place; nothing where it can.
+        refuse: raises for a call that asks for it by name and cannot have it.
+        opaque: whether XLA does not see its products; else those are behind a fusion barrier on a CPU.
+    """
 
     functions: Directions
     limits: Callable[[], Limits | None]
-    others: str = ""  # the backend of the directions that it lacks, from its own forward: tangents, second derivatives
+    others: str = ""
+    why_not: Callable[[Operands, Plan], str] = _takes_every_call
+    refuse: Callable[[str, Operands, Plan], object] = _takes_every_call
+    opaque: bool = False
 
 
 BACKENDS = {
     "dense": Backend(algorithm, lambda: None),
     "blockwise": Backend(algorithm, lambda: partition.LIMITS),
-    "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise"),
-    "native": Backend(native, lambda: partition.LIMITS, "blockwise"),
+    "cudnn": Backend(cudnn, lambda: partition.LIMITS, "blockwise", refuse=cudnn.refuse),
+    "native": Backend(native, lambda: partition.LIMITS, "blockwise", native.why_not, native.refuse, opaque=True),
 }
-ACROSS_DEVICES: dict[str, Any] = {}  # modules with the three, for sequences that lie on several devices (``sharding``)
+ACROSS_DEVICES: dict[str, EveryDirection] = {}  # for sequences that lie on several devices (``sharding``)
 ACCELERATORS = ("cuda", "rocm", "tpu")  # platforms with a lowering rule of their own; all others are a CPU's
 
 
@@ -56,17 +79,22 @@ def default() -> str:
 
 
 def settled(operands: Operands, plan: Plan) -> Plan:
-    """The plan of a program for its place: in tiles where the kernel of a CPU is the default and cannot take the call.
+    """The plan of a program for its place: that of another backend where the chosen one cannot take the call there.
 
     Raises:
         NotImplementedError: it was asked for.
     """
-    plan = dataclasses.replace(plan, narrow=operands.query.dtype.itemsize == 2)
-    if _own(plan) != "native" or not native.why_not(operands, plan):
+    plan, backend = dataclasses.replace(plan, narrow=operands.query.dtype.itemsize == 2), BACKENDS[_own(plan)]
+    if not backend.why_not(operands, plan):
         return plan
     if plan.asked and not plan.reversible:
-        native.refuse("attention", operands, plan)
-    return _by(plan, "blockwise")
+        backend.refuse("attention", operands, plan)
+    return _by(plan, backend.others)
+
+
+def directions(plan: Plan) -> EveryDirection:
+    """The functions of the backend of a plan. Where it has no tangent, the plan of ``by_others`` is asked for it."""
+    return ACROSS_DEVICES[plan.backend] if plan.axis else cast(EveryDirection, BACKENDS[plan.backend].functions)
 
 
 def by_others(plan: Plan) -> Plan | None:

@@ -9,7 +9,7 @@ from attendax.checks import fail
 from attendax.masks import ArrayLike, Mask
 from attendax.scores import ScoreModifier
 
-from . import cudnn, dropout, native
+from . import dropout
 from .backends import BACKENDS, default
 from .derivatives import attend
 from .functions import trace_mask, trace_modifier
@@ -71,10 +71,8 @@ def checked_call(
         query, checked = query * factor.astype(query.dtype), checked._replace(scale=1.0)
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation)
     plan = plan.with_lse() if return_lse else plan
-    if plan.backend == "cudnn":
-        cudnn.refuse(function, operands, plan)
-    if implementation == "native":
-        native.refuse(function, operands, plan)
+    if implementation:
+        BACKENDS[implementation].refuse(function, operands, plan)
     return Call(with_traced(operands) if traced else operands, plan)
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from jax.core import ShapedArray
 from jax.tree_util import PyTreeDef
 
-from .backends import ACROSS_DEVICES, BACKENDS, by_others, settled
+from .backends import BACKENDS, by_others, directions, settled
 from .not_finite import replace_nonfinite, spoiled_by
 from .numerics import broadcast_in_memory, fusion_barrier
 from .online_softmax import log_sum_exp
@@ -23,16 +23,12 @@ from .operands import Operands, Plan, Results, Wanted
 Tree = TypeVar("Tree")
 
 
-def _functions(plan: Plan) -> Any:
-    return ACROSS_DEVICES[plan.backend] if plan.axis else BACKENDS[plan.backend].functions
-
-
 def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
     """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
 
     What crosses devices has its barriers inside, where it multiplies.
     """
-    shielded = plan.platform == "cpu" and not plan.axis and plan.backend != "native"
+    shielded = plan.platform == "cpu" and not plan.axis and not BACKENDS[plan.backend].opaque
     return fusion_barrier(function, *arrays) if shielded else function(*arrays)
 
 
@@ -42,16 +38,13 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     if not _has_scores(operands, plan):
         shapes = forward_shapes(*leaves, tree=tree, plan=plan)
         return tuple(jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, (0, -jnp.inf, 0, -jnp.inf), strict=True))
-
     plan = settled(operands, plan)
-    if plan.backend == "native" and not plan.axis:
-        return tuple(BACKENDS["native"].functions.forward(operands, plan))
 
     def run(*leaves):
-        return tuple(_functions(plan).forward(jax.tree.unflatten(tree, leaves), plan)[:3])
+        return directions(plan).forward(jax.tree.unflatten(tree, leaves), plan)
 
-    out, row_max, row_sum = _shielded(plan, run, *leaves)
-    return out, row_max, row_sum, log_sum_exp(row_max, row_sum)
+    out, row_max, row_sum, lse = _shielded(plan, run, *leaves)
+    return out, row_max, row_sum, log_sum_exp(row_max, row_sum) if lse is None else lse
 
 
 def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...]) -> tuple[Any, ...]:
@@ -65,8 +58,8 @@ def tangent(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
         if others:
-            results = _functions(own_plan).forward(operands, own_plan)
-        return tuple(_functions(own_plan).tangent(_spaced(given, active), operands, results, own_plan))
+            results = directions(own_plan).forward(operands, own_plan)
+        return tuple(directions(own_plan).tangent(_spaced(given, active), operands, results, own_plan))
 
     return _shielded(own_plan, run, *arrays)
 
@@ -86,9 +79,9 @@ def jvp_of_jvp(
         given, tangents = given[: sum(moving)], _spaced(given[sum(moving) :], active)
 
         def of_operands(operands, results):
-            return _functions(plan).tangent(tangents, operands, results, plan)
+            return directions(plan).tangent(tangents, operands, results, plan)
 
-        result_tangents = _functions(plan).tangent(_spaced(given, moving), operands, results, plan)
+        result_tangents = directions(plan).tangent(_spaced(given, moving), operands, results, plan)
         fine, results, result_tangents = spoiled_by(result_tangents, results)
         found = _moved(of_operands, operands, results, moving, given, result_tangents)
         return tuple(jnp.where(fine, x, jnp.nan) for x in found)
@@ -109,7 +102,7 @@ def cotangent(*arrays: Array, tree: PyTreeDef, plan: Plan, wanted: Wanted) -> tu
 
     def run(*arrays):
         operands, results, given = _unpack(arrays, tree)
-        return tuple(_functions(plan).cotangent(given, operands, results, plan, wanted))
+        return tuple(directions(plan).cotangent(given, operands, results, plan, wanted))
 
     return _shielded(plan, run, *arrays)
 
@@ -126,11 +119,11 @@ def hvp(*arrays: Array, tree: PyTreeDef, plan: Plan, active: tuple[bool, ...], w
 
     def run(*arrays):
         operands, results, (*given, dout, dlse) = _unpack(arrays, tree)
-        result_tangents = _functions(plan).tangent(_spaced(given, active), operands, results, plan)
+        result_tangents = directions(plan).tangent(_spaced(given, active), operands, results, plan)
         _, results, result_tangents = spoiled_by(result_tangents, results)
 
         def of_operands(operands, results):
-            return _functions(plan).cotangent((dout, dlse), operands, results, plan, wanted)
+            return directions(plan).cotangent((dout, dlse), operands, results, plan, wanted)
 
         return tuple(_moved(of_operands, operands, results, active, given, result_tangents))
 
