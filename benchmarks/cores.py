@@ -21,7 +21,8 @@ COUNTS = (1, 2, 4, 8, 16)
 CONTESTANTS = (OURS, "torch-sdpa")
 HEAD = """## Cores
 
-Medians of the rounds in which the first two cores were near each other; factors and ratios are medians within rounds.
+Medians of the rounds in which the first two cores were near each other, of all where they never were; factors and
+ratios are medians within rounds.
 Means are geometric. Near: a number went from one core to the other and back in less than {:.0f} ns of Python. "far" are
 the other rounds: a host can move the cores of a virtual machine to different caches.
 """
@@ -130,6 +131,11 @@ def split(record: dict[str, Any], *, apart: bool) -> dict[str, Any] | None:
     return record | {"seconds": seconds} if any(chosen) else None
 
 
+def nearest(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the rounds in which the first two cores were near each other, or all where they never were."""
+    return split(record, apart=False) or record
+
+
 def factor(record: dict[str, Any] | None, count: int) -> float | None:
     """How many times as fast on so many cores as on one: the median of the ratios within rounds."""
     if record is None:
@@ -164,15 +170,14 @@ def header(counts: Sequence[int]) -> tuple[str, ...]:
 def rows(records: list[dict[str, Any]], counts: Sequence[int]) -> list[list[str]]:
     """Of one case and measure: where the cores were near each other, and the factors where they were far apart."""
     timed = [record for record in records if record["status"] == "timed"]
-    near = {record["contestant"]: split(record, apart=False) for record in timed}
+    near = {record["contestant"]: nearest(record) for record in timed}
     found = []
     for record in timed:
         own, apart, ours = near[record["contestant"]], split(record, apart=True), near.get(OURS)
-        seconds = own["seconds"] if own else {}
-        medians = [f"{1e3 * spread(seconds[str(count)]).median:.3g}" if own else "" for count in counts]
+        medians = [f"{1e3 * spread(own['seconds'][str(count)]).median:.3g}" for count in counts]
         leads = [lead(own, ours, count) if record["contestant"] != OURS else None for count in counts]
         factors = [[factor(one, count) for count in counts if count > 1] for one in (own, apart)]
-        rounds = f"{len(seconds.get('1', ()))} of {len(record['round_trips_ns'])}"
+        rounds = f"{far(record['round_trips_ns']).count(False)} of {len(record['round_trips_ns'])}"
         numbers = [*factors[0], *leads, *factors[1]]
         found.append([record["case"], record["measure"], record["contestant"], *medians, *map(number, numbers), rounds])
     return found
@@ -190,10 +195,10 @@ def means(records: list[dict[str, Any]], counts: Sequence[int]) -> list[list[str
         for direction in dict.fromkeys(record["measure"] for record in records):
             ours = {r["case"]: r for r in timed if (r["measure"], r["contestant"]) == (direction, OURS)}
             own = [r for r in timed if (r["measure"], r["contestant"]) == (direction, contestant) and r["case"] in ours]
-            near, apart = ([split(r, apart=which) for r in own] for which in (False, True))
+            near, apart = [nearest(r) for r in own], [split(r, apart=True) for r in own]
             if own:
                 cases = "1 case" if len(own) == 1 else f"{len(own)} cases"
-                pairs = [(r, split(ours[r["case"]], apart=False)) for r in near if r]
+                pairs = [(r, nearest(ours[r["case"]])) for r in near]
                 numbers = [mean(factor(r, n) for r in near) for n in more]
                 numbers += [mean(lead(*pair, n) for pair in pairs) for n in counts]
                 numbers += [mean(factor(r, n) for r in apart) for n in more]

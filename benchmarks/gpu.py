@@ -1,4 +1,4 @@
-"""The run on a GPU: the kit, then speed, then the CPU's cores; in one process, in under eight minutes.
+"""The run on a GPU: kit, speed, tiles of other sizes, the CPU's cores; in one process, in under eight minutes.
 
 ``attendax bench --device gpu``, or this file; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever
 fails is a line in the result, and the rest goes on. What is found is written after every step. When the time is up,
@@ -28,9 +28,10 @@ FAILED, HARD_STOP, OUTPUT = 1, 3, "gpu-results"
 class Settings(NamedTuple):
     """How much is run: shares of the time in seconds, sizes, rounds."""
 
-    kit_s: float = 160.0
-    speed_s: float = 200.0
-    cores_s: float = 85.0
+    kit_s: float = 130.0
+    speed_s: float = 180.0
+    tiles_s: float = 60.0
+    cores_s: float = 75.0
     limit_s: float = LIMIT_S
     rounds: int = 7
     budget_s: float = 2.0  # of the rounds of a case
@@ -40,7 +41,7 @@ class Settings(NamedTuple):
 
 
 FULL = Settings()
-TINY = Settings(60.0, 240.0, 150.0, rounds=2, budget_s=0.5, peak_size=256, tiny=True, only=("L5",))
+TINY = Settings(60.0, 240.0, 60.0, 150.0, rounds=2, budget_s=0.5, peak_size=256, tiny=True, only=("L5",))
 
 
 class Run:
@@ -49,7 +50,15 @@ class Run:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder, self.start, self.where = settings, folder, time.monotonic(), "the start"
         self.lock = threading.Lock()
-        self.found: dict[str, Any] = {"about": {}, "kit": [], "speed": [], "cores": {}, "left_out": [], "took_s": 0.0}
+        self.found: dict[str, Any] = {
+            "about": {},
+            "kit": [],
+            "speed": [],
+            "tiles": [],
+            "cores": {},
+            "left_out": [],
+            "took_s": 0.0,
+        }
 
     def left(self, until: float) -> float:
         return until - (time.monotonic() - self.start)
@@ -106,7 +115,9 @@ def main(output: str | None = None, settings: Settings = FULL) -> int:
         run.attempt("the device", lambda: gpu_steps.about(run))
         kit_end = settings.kit_s
         run.attempt("the kit", lambda: gpu_steps.kit(run, kit_end))
-        run.attempt("speed", lambda: gpu_steps.speed(run, kit_end + settings.speed_s))
+        speed_end = kit_end + settings.speed_s
+        run.attempt("speed", lambda: gpu_steps.speed(run, speed_end))
+        run.attempt("tiles", lambda: gpu_steps.tiles(run, speed_end + settings.tiles_s))
         run.attempt("the cores of the CPU", lambda: gpu_steps.cores(run))
     finally:
         watch.cancel()

@@ -1,5 +1,6 @@
 """The run on a GPU as a table and a picture."""
 
+from statistics import median
 from typing import Any
 
 import cores
@@ -28,9 +29,21 @@ def markdown(found: dict[str, Any]) -> str:
         parts.append(table(HEADER, [row(r, found["speed"]) for r in timed]))
         others = [r for r in found["speed"] if r["measure"] == measure and r["status"] != "timed"]
         parts.append("".join(f"- {r['case']}, {r['contestant']}: {r['status']}: {r['reason']}\n" for r in others))
+    if found.get("tiles"):
+        parts.append("## Tiles of other sizes\n\nMilliseconds. Products of narrow arrays take operands of 11 bits.\n")
+        parts.append(table(("case", "rows and columns", "MiB", "products", *TITLES.values()), tiles(found["tiles"])))
     if found["cores"].get("records"):
         parts.append(cores.markdown(found["cores"]))
     return "\n".join(parts)
+
+
+def tiles(records: list[dict[str, Any]]) -> list[list[str]]:
+    """A row for each size, with the median of each measure."""
+    return [
+        [r["case"], str(r["rows"]), str(r["mebibytes"]), r["products"] + (" (default)" if r["default"] else "")]
+        + [f"{1e3 * median(r[measure]['seconds']):.3g}" for measure in TITLES]
+        for r in records
+    ]
 
 
 def about_rows(found: dict[str, Any]) -> list[list[str]]:

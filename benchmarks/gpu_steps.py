@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 
@@ -24,6 +26,8 @@ from attendax.conformance.cases import at_sizes, choose
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
 from attendax.conformance.report.outcomes import Outcomes
+from attendax.kernels.blockwise import partition
+from attendax.kernels.operands import Limits, Plan
 from contestants import PEERS
 from harness import Contestant, threads
 from judge import TOLERANCE
@@ -37,6 +41,8 @@ BACKENDS = {  # and the sizes at which the kit judges them: most of its own are 
     "cudnn": {"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64, "V": 64},
     "dense": OWN_SIZES,
 }
+KIT_THREADS = 4
+TILES = ((1024, 256), (2048, 256), (2048, 1024), (4096, 1024), (1024, 64), (512, 256))  # rows, MiB; the default first
 MEASURES = ("forward", "backward")  # the second is forward and backward
 
 
@@ -60,6 +66,7 @@ def kit(run: Any, until: float) -> None:
     """Every case on every backend in bfloat16, laws in turn, so that what time leaves out is a few cases of each.
 
     float32 cases and the judge's own formula run with products of full precision: no TF32 makes a tolerance wide.
+    With 16 threads jaxlib 0.11.2 has once ended in a segmentation fault here.
     """
     ours, chosen = ADAPTERS["attendax"], choose(run.settings.only)
     given = {name: ours._replace(options={"implementation": name}).implementation(name) for name in BACKENDS}
@@ -80,7 +87,7 @@ def kit(run: Any, until: float) -> None:
     precision = jax.config.jax_default_matmul_precision
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
-        with ThreadPoolExecutor(threads()) as pool:
+        with ThreadPoolExecutor(min(threads(), KIT_THREADS)) as pool:
             list(pool.map(one, tasks))
     finally:
         jax.config.update("jax_default_matmul_precision", precision)
@@ -103,15 +110,19 @@ def in_turn(cases: list[Any]) -> list[Any]:
 
 def speed(run: Any, until: float) -> None:
     """Every case: all contestants compile side by side, are judged, and then take turns."""
-    shapes = gpu_cases.TINY if run.settings.tiny else gpu_cases.SHAPES
-    first = [name for name in gpu_cases.FIRST if name in shapes]
-    for name in [*first, *(name for name in shapes if name not in first)]:
+    for name, shape in in_order(run).items():
         if run.left(until) <= 0:
             run.leave_out(f"speed, {name}: no time")
             continue
-        run.attempt(
-            f"speed, {name}", lambda name=name: one_case(run, gpu_cases.DeviceCase(name, shapes[name], "bfloat16"))
-        )
+        case = gpu_cases.DeviceCase(name, shape, "bfloat16")
+        run.attempt(f"speed, {name}", lambda case=case: one_case(run, case))
+
+
+def in_order(run: Any) -> dict[str, Any]:
+    """The shapes of a run; first those that matter most."""
+    shapes = gpu_cases.TINY if run.settings.tiny else gpu_cases.SHAPES
+    first = [name for name in gpu_cases.FIRST if name in shapes]
+    return {name: shapes[name] for name in dict.fromkeys([*first, *shapes])}
 
 
 def one_case(run: Any, case: Any) -> None:
@@ -136,6 +147,31 @@ def one_case(run: Any, case: Any) -> None:
             found = {"seconds": timing.seconds, "median_s": timing.median, "tflops": tflops}
             records[name, measure] |= found | {"share_of_peak": tflops / peak if peak else None}
     run.found["speed"] += records.values()
+
+
+def tiles(run: Any, until: float) -> None:
+    """Our tiles of other sizes, and with products of full precision, on the first case: the default is one of them."""
+    case = gpu_cases.DeviceCase(*next(iter(in_order(run).items())), "bfloat16")
+    chosen = partition.LIMITS_ON["cuda"]
+    for (rows, mebibytes), precision in [*((size, "narrow") for size in TILES), (TILES[0], "full")]:
+        if run.left(until) <= 0:
+            run.leave_out(f"tiles of {rows} rows in {mebibytes} MiB, {precision} products: no time")
+            continue
+        run.at(f"tiles of {rows} rows in {mebibytes} MiB, {precision} products")
+        limits = Limits(rows, rows, mebibytes * 2**20)
+        full = mock.patch.object(Plan, "precision", jax.lax.Precision.HIGHEST) if precision == "full" else nullcontext()
+        with mock.patch.dict(partition.LIMITS_ON, cuda=limits), full:
+            timed = {measure: one_timed(run, PEERS["attendax-tiles"].build(case, measure)) for measure in MEASURES}
+        found = {"rows": rows, "mebibytes": mebibytes, "products": precision, "default": limits == chosen}
+        run.found["tiles"].append(found | {"case": case.name, **timed})
+        run.write()
+
+
+def one_timed(run: Any, built: Any) -> dict[str, Any]:
+    """The seconds of a program, and its temporaries."""
+    one = Contestant("attendax-tiles", functools.partial(built.run, built.arrays))
+    timings = harness.measure([one], rounds=run.settings.rounds, budget_s=run.settings.budget_s, clock=QuietClock())
+    return {"seconds": timings[one.name].seconds, "temporary_bytes": built.temporary_bytes}
 
 
 def reason_of(error: BaseException) -> str:

@@ -23,7 +23,8 @@ from attendax.sharding.layout import Layout, choice_for, layout_of
 from attendax.sharding.strategy import Choice
 
 BY_DEFAULT = "the default where 'native' is not possible; memory O(T + S)"
-UNMEASURED = "the default on this platform, in tiles of sizes not yet measured on this device; memory O(T + S)"
+ON_A_GPU = "the default on this platform; memory O(T + S)"
+UNMEASURED = "the default on this platform, in tiles of sizes not yet measured on such a device; memory O(T + S)"
 SYMBOLIC = "T or S is symbolic (jax.export), so all T x S scores are one tile"
 NAMES = ("head", "heads"), ("query", "queries"), ("key", "keys")
 DENSE = "asked for; it builds all T x S scores"
@@ -178,7 +179,8 @@ def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, ca
     if runs == "cudnn" or runs == "dense" or pairs == 0:
         reason = "there are no scores" if pairs == 0 else cudnn.ASKED_FOR if runs == "cudnn" else DENSE
         return Explanation(runs, reason, None, None, wide * pairs, 0, 0, {})
-    default = native.BY_DEFAULT if runs == "native" else BY_DEFAULT if plan.platform == "cpu" else UNMEASURED
+    in_tiles = {"cpu": BY_DEFAULT, "cuda": ON_A_GPU}.get(plan.platform, UNMEASURED)
+    default = native.BY_DEFAULT if runs == "native" else in_tiles
     tile, tiles, done = (_native_work if runs == "native" else _work)(mask, operands, plan)
     scratch = counting.scratch_bytes(operands) if runs == "native" else None
     skipped = wide * max(0, pairs - done)

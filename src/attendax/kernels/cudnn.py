@@ -33,7 +33,8 @@ OF_WIDTH, OF_LENGTHS = 8, 2  # D, and T and S, are multiples; jax.nn refuses the
 WIDEST, WIDEST_FROM_9_0 = 128, 256  # D, by compute capability
 LARGEST_SCORE = 2.0**30  # below it no rounding of a score can overflow an exponential
 LARGEST = 2.0**50  # value, and gradient of out: no sum of products of two overflows float32
-ASKED_FOR = "asked for; forward and gradient by cuDNN, every other direction in tiles; not yet measured"
+ASKED_FOR = "asked for; forward and gradient by cuDNN, every other direction in tiles"
+BY_NAME = "eligible, by name only: bits of its gradient of query differ from run to run (L15)"
 
 
 class Visible(NamedTuple):
@@ -141,7 +142,7 @@ def verdict(operands: Operands, plan: Plan) -> str:
     found = capability()
     if reason := why_not(operands, plan, found):
         return f"not eligible: {reason}"
-    return "eligible, not yet measured: by name only" + ("" if found else "; JAX finds no NVIDIA GPU here")
+    return BY_NAME + ("" if found else "; JAX finds no NVIDIA GPU here")
 
 
 def on_one_device(context: LoweringRuleContext) -> Any:

@@ -116,11 +116,11 @@ class TestWithoutAGpu:
             attention(*arrays(jnp.float32)[:3], implementation="cudnn")
 
     def test_it_is_never_the_default(self, monkeypatch):
-        """Until it was measured. ``explain`` says so."""
+        """Its gradient has other bits run after run. ``explain`` says so."""
         monkeypatch.setattr(cudnn, "capability", lambda: HOPPER)
         explained = explain(*arrays()[:3])
         assert (explained.implementation, explained.impossible["cudnn"]) == (
-            default(), "eligible, not yet measured: by name only",
+            default(), cudnn.BY_NAME,
         )  # fmt: skip
         monkeypatch.undo()
         assert explain(*arrays()[:3]).impossible["cudnn"].endswith("; JAX finds no NVIDIA GPU here")
@@ -202,7 +202,7 @@ class TestPlumbing:
         explained = explain(*arrays()[:3], mask=RIGHT, implementation="cudnn")
         assert (explained.implementation, explained.tile) == ("cudnn", None)
         assert set(explained.impossible) == {"native"}
-        assert "not yet measured" in str(explained)
+        assert cudnn.ASKED_FOR in str(explained)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["no mask", "causal, more queries than keys", "left window", "lengths"])
