@@ -149,6 +149,6 @@ def test_what_few_tests_need_is_an_extra_that_ci_installs():
     bare = {extra: {re.match(r"[\w-]+", one)[0] for one in extras[extra]} for extra in ("test", "models")}
     assert bare["models"] == {"flax", "equinox", "keras", "optax", "onnx", "onnxruntime"}
     assert not bare["models"] & bare["test"]
-    assert ".[test,models]" in (root / ".ci" / "test").read_text("utf-8")
+    assert ".[test,models" in (root / ".ci" / "environment").read_text("utf-8")
     said, _, _ = (root / "README.md").read_text("utf-8").partition("<!-- tests -->")
     assert re.search(r"installs in about .* minute\s.*\btests for about", said, re.DOTALL)
