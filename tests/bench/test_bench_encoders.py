@@ -68,5 +68,5 @@ def test_torch_agrees(encoders, workload):
     pytest.importorskip("torch")
     for training in (False, True):
         for make in (encoders._block, encoders._multi_head):
-            records = encoders._case(make(*workload.layers[0], training), 1, lambda what: None)
+            records = encoders._case(make(*workload.layers[0], training), 1, lambda what: None, None)
             assert [record["status"] for record in records] == ["timed"] * 2, records
