@@ -14,14 +14,12 @@ from pathlib import Path
 from places import TESTS
 
 LIST = TESTS / "default.json"
-ALWAYS = (  # beginnings of names: the public names, the pages, other devices, judges that share no code with us
+ALWAYS = (  # beginnings of names: the public names, the pages, judges that share no code with us
     "tests/seeds/test_seeds.py",
     "tests/pages/test_readme.py",
     "tests/pages/test_pages.py::test_the_first_block",
-    "tests/engine/devices/test_on_eight.py",
     "tests/engine/test_outside_judges.py",
     "tests/kit/test_conformance_without_jax.py",
-    "tests/kit/test_conformance_mistakes.py",
 )
 PRICE = 0.5  # seconds that a line may cost, which no cheaper test runs
 
@@ -39,6 +37,8 @@ def noticing():
         "kernels": {f"{kernels}[{mistake.judge}-{mistake.setting}]" for mistake in KERNELS},
         "native": {f"tests/engine/native/{test}" for mistake in MISTAKES for test in mistake.catchers},
         "layers": {f"{layers}[{name}]" for name in ("spec", "ops")},
+        "devices": {"tests/engine/devices/test_on_eight.py::test_on_eight_devices"},
+        "kit": {"tests/kit/test_conformance_mistakes.py::test_each_mistake_is_caught_by_its_case"},
     }
 
 

@@ -168,7 +168,6 @@ def test_it_is_caught(mistake, attend_of):
     assert differs(strategy, attend_of(file, right, wrong))
 
 
-@pytest.mark.slow
 @compiled_quickly
 @pytest.mark.parametrize("strategy", ["ring", "all_gather", "ulysses"])
 def test_without_a_mistake_nothing_is_caught(strategy, attend_of):
