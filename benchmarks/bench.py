@@ -69,7 +69,7 @@ def on_gpu(options: argparse.Namespace) -> int:
 
 
 def on_devices(options: argparse.Namespace) -> int:
-    """What a sequence on several devices costs (``devices.py``)."""
+    """The cost of a sequence on several devices (``devices.py``)."""
     import devices
 
     alone("--devices", "measures a sequence on several devices", options, goes_with=("output",))

@@ -60,7 +60,7 @@ def build(name: str, case: Case, measure: str) -> tuple[Program, float, float, l
 def staged(
     prepare: Callable[[Case], tuple[Callable, Any]], case: Case, measure: str, *, swapped: bool
 ) -> tuple[Callable, tuple, Callable]:
-    """What JAX compiles: a function, its arguments; and the layout of the arrays among them."""
+    """The function that JAX compiles: a function, its arguments; and the layout of the arrays among them."""
     attend, extras = prepare(case)
 
     def own_layout(arrays: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:

@@ -63,7 +63,7 @@ def measured(length: int) -> dict[str, Any]:
 
 
 def record(strategy: str, count: int, direction: str, length: int) -> dict[str, Any]:
-    """What the compiled program of one device needs and receives."""
+    """The bytes that the compiled program of one device needs and receives."""
     import jax
     from jax.sharding import AxisType
     from jax.sharding import PartitionSpec as P
@@ -172,7 +172,7 @@ def of_jax_nn(query: Any, key: Any, value: Any, **options: Any) -> Any:
 
 
 def calls(functions: dict[str, Any], direction: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> dict[str, Any]:
-    """What runs each function, or its gradient, on arrays that lie on the mesh, and waits for it."""
+    """Calls of each function, or of its gradient, on arrays that lie on the mesh; each waits for its result."""
     import jax
     import numpy as np
     from jax.sharding import NamedSharding

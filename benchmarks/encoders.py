@@ -31,7 +31,7 @@ WORDS = ["a", "the", "music", "river", "food", "history", "attention", "philosop
 
 
 class Workload(NamedTuple):
-    """What is measured: (B, T) of the encoder, (B, T, M, N, F) of the layers, and how many texts end to end."""
+    """A thing that is measured: (B, T) of the encoder, (B, T, M, N, F) of the layers, and how many texts end to end."""
 
     weights: Path | None = None  # None: all-MiniLM-L6-v2 from its package
     encoders: tuple[tuple[int, int], ...] = ((1, 16), (32, 16), (32, 128), (8, 256))

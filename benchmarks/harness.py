@@ -54,7 +54,7 @@ class Spread(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What was measured of one contestant; the rounds of all contestants of one ``measure`` belong together."""
+    """The measurements of one contestant; the rounds of all contestants of one ``measure`` belong together."""
 
     seconds: list[float]  # of one call, round by round
     page_faults: float  # minor ones, of one call, median

@@ -1,4 +1,4 @@
-"""Who is right: the specification in float64, chunk by chunk of queries, on as many heads as there is time for.
+"""The judge: the specification in float64, chunk by chunk of queries, on as many heads as there is time for.
 
 A chunk is ``attendax.spec`` on some of the queries and all the keys; the gradients of keys and values are the sums over
 the chunks. Tangents and Hessian products are central differences of the specification in float64.
@@ -18,7 +18,7 @@ SIGMAS = 6.0
 
 
 class Judge:
-    """What is right for a case, computed when first asked for; ``heads`` says which key heads it looked at."""
+    """The right numbers of a case, computed when first asked for; ``heads`` says which key heads it looked at."""
 
     def __init__(self, case: Case) -> None:
         self.case = case

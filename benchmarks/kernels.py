@@ -1,4 +1,4 @@
-"""Which kernels a program of XLA's CPU compiler consists of, and how long each runs on one core and on several.
+"""The kernels of a program of XLA's CPU compiler, and how long each runs on one core and on several.
 
 A kernel that takes as long on several cores as on one runs on one core: it is what keeps a program from scaling.
 """

@@ -30,7 +30,7 @@ FATAL = ("deaths", "judges")  # groups of candidates that end processes, or look
 
 
 class Taken(NamedTuple):
-    """What a run took, and what it found."""
+    """The cost of a run, and its findings."""
 
     cores: float
     clock: float
@@ -64,7 +64,7 @@ def checked(arguments: list[str], folder: Path, source: Path, limit: float) -> T
 
 
 def functions(folder: Path) -> dict[str, list[str]]:
-    """What is timed: a name, and the arguments of the command."""
+    """The functions that are timed: a name, and the arguments of the command."""
     sys.path[:0] = [str(TESTS), str(SOURCE)]
     from cheats import CHEATS
     from honest import HONEST

@@ -1,4 +1,4 @@
-"""What stands beside the figures: the machine, what it can do at best, the versions, the commit."""
+"""Facts that stand beside the figures: the machine, what it can do at best, the versions, the commit."""
 
 import os
 import platform
@@ -145,7 +145,7 @@ def in_clone() -> bool:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says in the folder of this file; None where it fails."""
+    """The answer of git in the folder of this file; None where it fails."""
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What README.md and docs/ say of measurements follows from the committed results.
+"""Numbers in README.md and docs/ follow from the committed results.
 
     python benchmarks/measured.py
 

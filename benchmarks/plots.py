@@ -100,7 +100,7 @@ def speed(results: dict[str, Any]) -> Any:
 
 
 def roofline(results: dict[str, Any], records: list[dict[str, Any]]) -> Any:
-    """What is reached of what the machine can do, against the FLOPs for each byte that must be moved."""
+    """The share of what the machine can do, against the FLOPs for each byte that must be moved."""
     measures = ("forward", "backward")
     about = results["about"]
     title = "Roofline: the products of attention against the machine's best"

@@ -1,4 +1,4 @@
-"""What was measured, as tables: in the terminal and in Markdown, from the same rows."""
+"""Measurements as tables: in the terminal and in Markdown, from the same rows."""
 
 from collections import Counter
 from statistics import geometric_mean

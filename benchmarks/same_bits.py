@@ -99,7 +99,7 @@ def ratio(one, other, arrays, rounds):
 
 
 def layers():
-    """What is timed, by name."""
+    """The layers that are timed, by name."""
     for depth, columns in WEIGHTS:
         for number in (1, 8, 128, MOST):
             yield (

@@ -1,4 +1,4 @@
-"""What is shown while it runs: progress on standard error, tables on standard output."""
+"""The screen while it runs: progress on standard error, tables on standard output."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the pages say of speed: each function makes a statement from the committed results (``measured.py``)."""
+"""Sentences of the pages about speed: each function makes a statement from the committed results (``measured.py``)."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the pages say of compiling, memory, several devices, and faults that the kit found (``measured.py``)."""
+"""Sentences of the pages about compiling, memory, several devices, and faults that the kit found (``measured.py``)."""
 
 import compiling
 import tables
@@ -118,7 +118,7 @@ def matrix(results: Results) -> str:
 
 
 def rows_of_matrix(results: Results) -> str:
-    """Which libraries keep the bits of a row, and in which calls."""
+    """The libraries that keep the bits of a row, and in which calls."""
     lines = ["|  | the bits of a row stay | and change |", "| --- | --- | --- |"]
     for name, told in results.rows["libraries"].items():
         kept, changed = (

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def remarks(records: list[dict[str, Any]]) -> list[str]:
-    """Who was not timed and why, what a note says, who judged, which rounds were disturbed."""
+    """Remarks: who was not timed and why, what a note says, who judged, which rounds were disturbed."""
     said = not_timed(records)
     said += [f"{r['contestant']}: {r['note']}" for r in records if r.get("note")]
     for judge in dict.fromkeys(r["judged_by"] for r in records if "judged_by" in r):
@@ -28,12 +28,12 @@ def groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def not_timed(records: list[dict[str, Any]]) -> list[str]:
-    """Who was not timed, and why."""
+    """Those that were not timed, and why."""
     return [f"{r['contestant']}: {r['status']}: {r['reason']}" for r in records if r["status"] != "timed"]
 
 
 def listed(records: list[dict[str, Any]]) -> str:
-    """Who was not timed in which case, as a list in Markdown."""
+    """Those that were not timed, by case, as a list in Markdown."""
     return "".join(f"- {r['case']}, {r['measure']}: {line}\n" for r in records for line in not_timed([r]))
 
 

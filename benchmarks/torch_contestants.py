@@ -20,7 +20,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def tensor(array: Any) -> torch.Tensor:
-    """A copy; NumPy's bfloat16 goes by way of float32, which torch can read. What lies on the device stays there."""
+    """A copy; NumPy's bfloat16 goes by way of float32, which torch can read. An array on the device stays there."""
     if not isinstance(array, np.ndarray):
         return torch.from_dlpack(array).clone()
     wide = np.float32 if str(array.dtype) == "bfloat16" else array.dtype

@@ -105,11 +105,11 @@ class Case:
     def flops(self, measure: str) -> float:
         """Of the products: 4 D for every pair forward, 2.5 times that backward, a tangent for each doubles it.
 
-        What a path computes anew, or beyond the mask, does not count: it is the same number for everyone.
+        Work that a path does again, or beyond the mask, does not count: it is the same number for everyone.
         """
         return 4 * self.shape.D * self.pairs * WORK[measure]
 
     @property
     def compulsory_bytes(self) -> int:
-        """What the forward must at least read and write: its inputs and the result."""
+        """The bytes that the forward must at least read and write: its inputs and the result."""
         return sum(x.nbytes for x in self.arrays) + self.arrays[0].nbytes

@@ -27,7 +27,7 @@ KEPT, CHANGED = "kept", "changed"
 
 
 def of_report(report: Report) -> dict[str, Any]:
-    """What is told of a library: for each kind of call that it offers, whether the bits of a row stay."""
+    """The facts that are told of a library: for each kind of call that it offers, whether the bits of a row stay."""
     found: dict[str, str] = {}
     for outcome in report.cases:
         if "row invariance: " not in outcome.case.name:

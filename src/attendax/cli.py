@@ -238,7 +238,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _show_attention(Q: np.ndarray, K: np.ndarray, V: np.ndarray) -> bool:
-    """The same numbers in ``attention``, as one head, with a mask as a value; whether the specification agrees."""
+    """These numbers in ``attention``, as one head, with a mask as a value; whether the specification agrees."""
     import jax.numpy as jnp
 
     from attendax import attention, masks, spec
@@ -285,7 +285,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _in_new_process(argv: Sequence[str]) -> int:
-    """The same command with ``BLAS_REST`` in its environment; a signal is for the process to end on."""
+    """Run the command again with ``BLAS_REST`` in its environment; a signal is for the process to end on."""
     path = os.pathsep.join([str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": path} | dict([BLAS_REST])
     with subprocess.Popen([sys.executable, "-m", "attendax", *argv], env=environment) as process:

@@ -22,7 +22,7 @@ unfinished: set[str] = set()  # files that are being written: they go when the p
 
 
 class Refusal(Exception):
-    """What the user has to change: printed on one line, no traceback."""
+    """A thing that the user has to change: printed on one line, no traceback."""
 
 
 class Terminated(KeyboardInterrupt):

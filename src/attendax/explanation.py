@@ -198,7 +198,7 @@ def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 def _share(
     operands: Operands, found: tuple[Layout, jax.sharding.AbstractMesh] | None
 ) -> tuple[dict[str, int] | None, Choice | None]:
-    """What is divided over how many devices, and by which strategy."""
+    """The division of a call: over how many devices, and by which strategy."""
     if found is None:
         return None, None
     layout, mesh = found

@@ -305,10 +305,10 @@ def dense(array: ArrayLike) -> Mask:
 
 
 def blocks(array: ArrayLike, block_q: int, block_kv: int) -> Mask:
-    """Which blocks of queries may look at which blocks of keys, as block-sparse and top-k attention choose them.
+    """Let blocks of queries look at blocks of keys, as block-sparse and top-k attention choose them.
 
     Query i may look at key j when ``array[..., i // block_q, j // block_kv]``. Tiles in blocks that are False are
-    skipped. What else a rule of pairs forbids is joined by ``&``: ``blocks(array, 128, 128) & causal()``.
+    skipped. Join a rule of pairs by ``&``: ``blocks(array, 128, 128) & causal()``.
 
     Args:
         array: boolean (⌈T / block_q⌉, ⌈S / block_kv⌉), or with the leading axes and heads of the scores in front,

@@ -38,7 +38,7 @@ class ScoreModifier:
         return written.call(self.kind, *self.arrays, *settings)
 
     def replace(self, arrays: tuple[Any, ...]) -> "ScoreModifier":
-        """The same modifier with other arrays."""
+        """The modifier with other arrays."""
         return dataclasses.replace(self, arrays=arrays)
 
     def of_rank(self, rank: int) -> "ScoreModifier":

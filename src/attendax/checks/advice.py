@@ -110,7 +110,7 @@ def on_functions(mask: Any) -> str:
 
 
 def on_mask(value: Any, scores: tuple[int, ...], *, heads: bool = True) -> str:
-    """What to write in place of something that is no mask."""
+    """The line to write in place of something that is no mask."""
     if getattr(value, "__module__", "") == "attendax.masks" and callable(value):
         return f"Call it: mask=masks.{value.__name__}(...)."
     if callable(value):

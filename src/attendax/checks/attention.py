@@ -211,7 +211,7 @@ def _score_mod(function: str, value: Any, scores: tuple[int, ...], dtype: Any, w
 
 
 def _advice_on_score_mod(value: Any) -> str:
-    """What to write in place of something that is no modifier."""
+    """The line to write in place of something that is no modifier."""
     if getattr(value, "__module__", "") == "attendax.scores" and callable(value):
         return f"Call it: score_mod=scores.{value.__name__}(...)."
     if callable(value):
@@ -321,7 +321,7 @@ def gated(function: str, arrays: dict[str, Any], activation: Any) -> None:
 
 
 class Turns(NamedTuple):
-    """What a call of ``rotary_encoding`` turns: a frequency for each pair of columns, and the axis of its positions."""
+    """A call of ``rotary_encoding``: a frequency for each pair of columns, and the axis of its positions."""
 
     frequencies: tuple[float, ...] | None  # None: theta^(-2i/D)
     factor: float

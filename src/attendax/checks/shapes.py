@@ -3,7 +3,7 @@
 ``SHAPES`` says, once for NumPy and JAX alike, what every public function takes. In ``"x (... M) | gamma (M)"`` the
 arrays before the bar share one floating dtype, which is also that of the result; those after it (weights) may be
 wider. Equal letters are equal sizes and ``...`` stands for any leading axes, equal in all arrays. An optional array
-may be None. What follows ``->`` is the result, and so the ``grad_output`` of the backward. Only shapes and dtypes are
+may be None. After ``->`` stands the result, and so the ``grad_output`` of the backward. Only shapes and dtypes are
 read, so a traced array passes like any other.
 """
 

@@ -97,7 +97,7 @@ def _embedded(encoder: "SentenceEncoder", embed: Embed, file: str) -> Iterator[t
 
 
 def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[int, str, np.ndarray]]:
-    """The same for stored vectors of all lines, which are memory-mapped and read block by block."""
+    """Search stored vectors of all lines, which are memory-mapped and read block by block."""
     try:
         found = np.load(vectors, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

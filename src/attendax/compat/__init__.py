@@ -1,6 +1,6 @@
-"""The same attention under the signatures of other libraries: jax.nn, flax (nnx and linen), equinox.
+"""Attention under the signatures of other libraries: jax.nn, flax (nnx and linen), equinox.
 
-What each call means, and where it differs from the library that it stands for, is in ``docs/adopt.md``. Nothing here
+``docs/adopt.md`` says what each call means, and where it differs from the library that it stands for. Nothing here
 imports those libraries.
 """
 

@@ -1,4 +1,4 @@
-"""What the three signatures share: arrays with heads after tokens, joined masks, biases of any dtype."""
+"""The parts that the three signatures share: arrays with heads after tokens, joined masks, biases of any dtype."""
 
 from typing import Any
 

@@ -11,7 +11,7 @@ TOKEN_BUDGET = 1024
 
 
 class Batch(NamedTuple):
-    """Which texts run together, and the shape they are padded to."""
+    """Texts that run together, and the shape they are padded to."""
 
     indices: tuple[int, ...]
     rows: int

@@ -17,7 +17,7 @@ _one_at_a_time = threading.Lock()  # the descriptor is the process's
 def raised() -> Iterator[None]:
     """Run the block; a panic in it is a ValueError with the words of the panic.
 
-    What is written to standard error meanwhile appears afterwards, but for what a panic says.
+    Lines that are written to standard error meanwhile appear afterwards, but for those of a panic.
 
     Raises:
         ValueError: the block panicked.

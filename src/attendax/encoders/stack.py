@@ -26,7 +26,7 @@ class LayerStack(NamedTuple):
 
 
 def stack_layers(params: EncoderParams, config: EncoderConfig) -> EncoderParams:
-    """The same weights for a scan: layers that are alike become one tree with a leading axis, compiled once.
+    """The weights for a scan: layers that are alike become one tree with a leading axis, compiled once.
 
     For deep encoders, whose compile time a loop multiplies by the number of layers. The layers that do not repeat (the
     first, where it has no norm; what is left over) stay as they are. ``docs/train.md`` has the times.

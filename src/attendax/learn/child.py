@@ -1,7 +1,7 @@
 """``python -m attendax.learn.child FOLDER ARRAYS SECONDS``: grades functions of a folder, each asked for by a line.
 
-It is a process of its own, so that a loop that never ends, or a crash, ends nothing but itself. What the learner's
-files print goes to standard error; they have no standard input.
+It is a process of its own, so that a loop that never ends, or a crash, ends nothing but itself. Prints of the learner's
+files go to standard error; they have no standard input.
 """
 
 import dataclasses

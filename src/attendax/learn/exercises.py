@@ -182,7 +182,7 @@ def _dropout(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
 
 
 def _kept(inputs: Inputs, answer: Any) -> dict[str, Any]:
-    """What was dropped, as the formula needs it; whether it was about the right share joins the answer."""
+    """The dropped weights, as the formula needs them; whether it was about the right share joins the answer."""
     kept = answer["attention_weights"] != 0
     possible = np.broadcast_to(True if inputs["mask"] is None else inputs["mask"], kept.shape)
     answer[formulas.KEPT] = np.array(0.6 < kept.sum() / possible.sum() < 0.9)

@@ -57,7 +57,7 @@ def has_exercises(folder: Path) -> bool:
 
 
 def library(folder: Path) -> str:
-    """What the files of the folder import: JAX or PyTorch, else NumPy."""
+    """The library that the files of the folder import: JAX or PyTorch, else NumPy."""
     files = [folder / f"{module}.py" for module in MODULES]
     read = "\n".join(file.read_text("utf-8", "replace") for file in files if file.is_file())
     return next(
@@ -114,6 +114,6 @@ class _Child:
         return Grade(name, "wrong", ended or f"It did not end within {limit:g} seconds and was stopped.")
 
     def _line(self, seconds: float) -> str | None:
-        """What it writes next; empty where it has ended, None where nothing came in time."""
+        """Its next line; empty where it has ended, None where nothing came in time."""
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         return self._process.stdout.readline() if ready else None

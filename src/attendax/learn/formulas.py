@@ -21,7 +21,7 @@ KEPT = "about three quarters of the weights are kept"
 
 
 def one_of(off: Off, others: dict[str, Any], correct: Any) -> Any:
-    """What the mistake gives that is made; what is correct, where none of these is."""
+    """The value of the mistake that is made; what is correct, where none of these is."""
     return next((value for name, value in others.items() if name in off), correct)
 
 
@@ -184,7 +184,7 @@ def multi_head_backward(
 
 
 def multi_head_layer(grad_output: Array, off: Off = (), **inputs: Any) -> Answer:
-    """What the layer gives: results, gradients, and the weights that it was given."""
+    """The results of the layer: results, gradients, and the weights that it was given."""
     found = heads(**inputs, off=off) | multi_head_backward(grad_output, **inputs, off=off)
     for name in PROJECTIONS:
         found |= {f"shape of {name}": np.array(inputs[name].shape), f"get_params()[{name!r}]": inputs[name]}

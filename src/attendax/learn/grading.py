@@ -29,7 +29,7 @@ RAISING = {"odd width fails", "three axes only", "whole table added"}  # their s
 
 @dataclass(frozen=True)
 class Grade:
-    """What was found of one exercise; a notebook shows it, ``print`` prints it.
+    """The findings of one exercise; a notebook shows it, ``print`` prints it.
 
     Attributes:
         name: the function, the class, or ``Class.method``.
@@ -206,14 +206,14 @@ def judged(exercise: Exercise, answers: list[Answer], hint: int = 1) -> Grade:
 
 
 def right(exercise: Exercise, question: Question, answer: Answer) -> Answer:
-    """What the specification gives; where numbers are drawn, what it gives for those."""
+    """The results of the specification; where numbers are drawn, what it gives for those."""
     if exercise.random:
         return mistaken(exercise, question, answer, ())
     return exercise.ask(getattr(spec, exercise.symbol), question.inputs)
 
 
 def mistaken(exercise: Exercise, question: Question, answer: Answer, off: tuple[str, ...]) -> Answer:
-    """What a learner gets who makes these mistakes."""
+    """The results of a learner who makes these mistakes."""
     if isinstance(answer, Failed) and exercise.random:
         return {}
     try:
@@ -267,7 +267,7 @@ def explained(exercise: Exercise, answers: list[Answer], rights: list[Answer]) -
 
 
 def facts(exercise: Exercise, answers: list[Answer], rights: list[Answer], wrong: list[int]) -> str:
-    """What is known of a fault that no mistake of the table gives."""
+    """All that is known of a fault that no mistake of the table gives."""
     first, correct = answers[wrong[0]], rights[wrong[0]]
     labels = [question.about for question in exercise.questions]
     well = [label for number, label in enumerate(labels) if number not in wrong]

@@ -133,7 +133,7 @@ def _at_once(
     activation: str,
     eps: float,
 ) -> Array:
-    """The same, in the compute dtype inside."""
+    """The block at once, in the compute dtype inside."""
     wide, *leaves = widen(x, *params.attention, *params[1:])
     params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
 

@@ -1,4 +1,4 @@
-"""The same attention over many devices, and what a compiled program sends between them."""
+"""Attention over many devices, and what a compiled program sends between them."""
 
 from .calls import attention as attention
 from .calls import attention_on_mesh as attention_on_mesh

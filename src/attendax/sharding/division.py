@@ -1,4 +1,4 @@
-"""Which mesh axes divide a call: from the types of its arrays (Explicit axes), or from ``sharding.on_mesh``.
+"""The mesh axes that divide a call: from the types of its arrays (Explicit axes), or from ``sharding.on_mesh``.
 
 ``attendax.attention`` calls ``attend_by_types``, and ``sharding.attention_on_mesh`` calls ``attend_by_division``. Both
 end in ``layout.attend_by_layout``, a ``shard_map`` over whole arrays. If keys are divided, that calls

@@ -91,7 +91,7 @@ def once_round(
 ) -> Carry:
     """``carry = step(carry, received, source)`` for what each device holds, its own first.
 
-    What comes next is sent while a step computes; after the last step nothing is sent. ``pass_carry`` is applied to the
+    The next keys are sent while a step computes; after the last step nothing is sent. ``pass_carry`` is applied to the
     carry after every step but the last.
     """
     count, here = lax.axis_size(plan.axis), lax.axis_index(plan.axis)

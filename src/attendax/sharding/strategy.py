@@ -96,7 +96,7 @@ def bytes_received(operands: Operands, count: int) -> dict[str, int]:
 
 
 def _of_gradient(name: str, forward: int, operands: Operands, count: int) -> int:
-    """What the gradient receives: all keys again, and gradients of keys and values, sent in the compute dtype."""
+    """Bytes that the gradient receives: all keys again, and gradients of keys and values, sent in the compute dtype."""
     if name == "ulysses":
         return forward
     wide = (operands.key.size + operands.value.size) * operands.compute_dtype().itemsize

@@ -41,7 +41,7 @@ def threefry(key: Any, counter: Any) -> tuple[Array, Array]:
 
 
 def keep(key_data: Any, shape: tuple[int, ...], rate: float) -> Array:
-    """Which weights dropout keeps.
+    """The weights that dropout keeps.
 
     Head n of the call, counted over all leading axes in row-major order, has its own key ``threefry(key, (0, n))``,
     which is ``jax.random.fold_in(key, n)``; the pair (i, j) draws the first word of ``threefry(key_n, (i, j))`` and is

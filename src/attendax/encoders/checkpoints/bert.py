@@ -141,7 +141,7 @@ def _config(settings: Settings) -> EncoderConfig:
 
 
 def _settings(config: EncoderConfig) -> dict[str, Any]:
-    """What ``_config`` reads, back; what it does not read as ``config`` is not BERT's."""
+    """The settings that ``_config`` reads, back; what it does not read as ``config`` is not BERT's."""
     sizes = {theirs: int(getattr(config, ours)) for ours, theirs in CONFIG_KEYS.items()}
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     activation = activations.get(config.activation, config.activation)

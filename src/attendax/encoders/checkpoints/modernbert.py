@@ -142,7 +142,7 @@ def _config(settings: Settings) -> EncoderConfig:
 
 
 def _settings(config: EncoderConfig) -> dict[str, Any]:
-    """What ``_config`` reads, back; what it does not read as ``config`` is not ModernBERT's. Older files say less."""
+    """Settings that ``_config`` reads back as ``config``; without any it is not ModernBERT's. Older files say less."""
     kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
     pairs = zip(kinds, config.thetas, strict=True)  # frequencies are not said, and so refused
     thetas = {kind: 10000.0 if isinstance(theta, rotary.Frequencies) else float(theta) for kind, theta in pairs}
@@ -172,7 +172,7 @@ def _in_turn(every: int, num_layers: int) -> list[str]:
 
 
 def _layer_kinds(settings: Settings, num_layers: int) -> list[str]:
-    """Which layers are global: said one by one, or, in older files, every so many from the first."""
+    """Layers that are global: said one by one, or, in older files, every so many from the first."""
     kinds = settings.content.get("layer_types")
     if kinds is None:
         key = "global_attn_every_n_layers"

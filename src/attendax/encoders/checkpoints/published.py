@@ -22,7 +22,7 @@ from .files import SETTINGS, WEIGHTS, Settings, Source, check_names, opened, rea
 
 
 class Kind(NamedTuple):
-    """What a kind of published model is made of: all that reading and writing one needs."""
+    """A kind of published model: all that reading and writing one needs."""
 
     name: str  # as in errors
     prefix: str  # with which all names may begin
