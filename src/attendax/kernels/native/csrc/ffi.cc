@@ -481,7 +481,7 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Tokens times a weight
 
-constexpr int64_t kTaskRows = 240, kTaskColumns = 256;  // of a task at the most; no bit depends on them
+constexpr int64_t kTaskRows = 240, kTaskColumns = 512;  // of a task at the most; no bit depends on them
 
 void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
   Reader reader(frame);

@@ -10,7 +10,8 @@ namespace ATTENDAX_UNIT {
 namespace {
 
 constexpr int kDepth = 256;  // products that are added up by themselves; a panel of a weight then fits the first cache
-constexpr int kFewTokens = 4;      // fewer go through a weight row by row, as it lies
+constexpr int kFewTokens = 4;      // fewer go through a weight as it lies
+constexpr int kAhead = 12 * W;     // numbers of each row are asked for before they are read
 constexpr int kPackedTokens = 25;  // fewer do not pay for packing a weight
 
 INLINE F load_some(const Real* from, int64_t count) {
@@ -48,6 +49,52 @@ void pack_panel(const Linear& l, int64_t depth, int64_t deep, int64_t column, in
   }
 }
 
+// to[p * M + i] = row i of the tokens at p: without strides, which would fall into few lines of the cache
+template <int M>
+void pack_tokens(const Real* x, int64_t ld, int64_t deep, Real* to) {
+  for (int64_t p = 0; p < deep; p += W) {
+    // From the last rows to the first, and upwards in p: what a whole vector writes too much is written again.
+    for (int64_t row = (M - 1) / W * W; row >= 0; row -= W) {
+      F block[W];
+      for (int64_t i = 0; i < W; ++i) block[i] = row + i < M ? load_some(x + (row + i) * ld + p, deep - p) : F{};
+      transpose(block);
+      for (int64_t i = 0; i < least(W, deep - p); ++i) store(to + (p + i) * M + row, block[i]);
+    }
+  }
+}
+
+// Few tokens times rows of w: blocks of w are turned in registers, and each number of y adds up as in a tile.
+template <int M>
+void project_few_turned(const Linear& l, int64_t row, int64_t column, int64_t columns) {
+  const Real* x = static_cast<const Real*>(l.x) + row * l.depth;
+  for (int64_t j = 0; j < columns; j += W) {
+    const Real* w = static_cast<const Real*>(l.w) + (column + j) * l.depth;
+    int64_t count = least(W, columns - j);
+    for (int64_t depth = 0; depth < l.depth; depth += kDepth) {
+      int64_t end = least(depth + kDepth, l.depth);
+      F sums[M];
+      for (int r = 0; r < M; ++r) sums[r] = F{};
+      for (int64_t p = depth; p < end; p += W) {
+        F block[W];
+        for (int64_t i = 0; i < W; ++i) {
+          block[i] = i < count ? load_some(w + i * l.depth + p, end - p) : F{};
+          __builtin_prefetch(w + i * l.depth + p + kAhead, 0, 2);
+        }
+        transpose(block);
+        auto add = [&](int64_t i) __attribute__((always_inline)) {
+          for (int r = 0; r < M; ++r) sums[r] = fma(all(x[r * l.depth + p + i]), block[i], sums[r]);
+        };
+        if (p + W <= end)
+          for (int64_t i = 0; i < W; ++i) add(i);
+        else
+          for (int64_t i = 0; i < end - p; ++i) add(i);
+      }
+      for (int r = 0; r < M; ++r)
+        add_sum(static_cast<Real*>(l.y) + (row + r) * l.columns + column + j, sums[r], count, depth == 0);
+    }
+  }
+}
+
 // Rows of w one after the other, as they lie: each number of y waits in `sums` for the next.
 void project_few(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t columns, Real* sums) {
   const Real *x = static_cast<const Real*>(l.x) + row * l.depth, *w = static_cast<const Real*>(l.w) + column;
@@ -81,10 +128,15 @@ void project_few(const Linear& l, int64_t row, int64_t rows, int64_t column, int
 // Some rows and columns of y.
 void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   NoDenormals guard;
-  bool few = rows < kFewTokens && !l.turned;
-  int64_t room = few ? rows * rounded_up(columns, W) : int64_t(kDepth) * kPanel;
-  arena.start(room * sizeof(Real) + 64);
-  Real* scratch = arena.take<Real>(room);
+  if (rows < kFewTokens && l.turned) {
+    for (int64_t r = row; r < row + rows; ++r) project_few_turned<1>(l, r, column, columns);
+    return;
+  }
+  bool few = rows < kFewTokens;
+  int64_t of_panel = few ? rows * rounded_up(columns, W) : int64_t(kDepth) * kPanel;
+  int64_t of_tokens = few ? 0 : rows * least(kDepth, l.depth) + W;
+  arena.start((of_panel + of_tokens) * sizeof(Real) + 128);
+  Real *scratch = arena.take<Real>(of_panel), *tokens = arena.take<Real>(of_tokens);
   if (few) {
     project_few(l, row, rows, column, columns, scratch);
     return;
@@ -92,6 +144,8 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
   for (int64_t depth = 0; depth < l.depth; depth += kDepth) {
     int64_t deep = least(kDepth, l.depth - depth);
     const Real* x = static_cast<const Real*>(l.x) + row * l.depth + depth;
+    in_tiles(rows,
+             [&]<int M>(Rows<M>, int64_t r) { pack_tokens<M>(x + r * l.depth, l.depth, deep, tokens + r * deep); });
     for (int64_t c = 0; c < columns; c += kPanel) {
       int64_t count = least(kPanel, columns - c), ld = l.columns;
       Real* y = static_cast<Real*>(l.y) + row * l.columns + column + c;
@@ -102,8 +156,8 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
         ld = kPanel;
       }
       in_tiles(rows, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-        register_tile<M, 2, true>(
-            x + r * l.depth, l.depth, panel, ld, deep, [](F(&acc)[M][2]) { zero(acc); },
+        register_tile<M, 2, false>(
+            tokens + r * deep, M, panel, ld, deep, [](F(&acc)[M][2]) { zero(acc); },
             [&](F(&acc)[M][2]) {
               for (int i = 0; i < M; ++i)
                 for (int j = 0; j < 2; ++j)
