@@ -16,7 +16,7 @@ import numpy as np
 
 from attendax import ops
 from attendax.kernels.native import linear
-from attendax.kernels.projections import project
+from attendax.ops.projections import project
 
 MOST = 1024
 NUMBERS = (1, 2, 3, 4, 5, 8, 13, 16, 32, 64, 100, 128, 256, 512)

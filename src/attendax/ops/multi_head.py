@@ -14,7 +14,6 @@ from attendax.door import attention
 from attendax.kernels.not_finite import mark_of_rows
 from attendax.kernels.numerics import finite_straight_through, fusion_barrier
 from attendax.kernels.operands import takes_arrays, widen
-from attendax.kernels.projections import project
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams, QKNorm
 from attendax.sharding.explicit import over_auto_axes
@@ -22,6 +21,7 @@ from attendax.sharding.explicit import over_auto_axes
 from .full_attention import out_and_weights
 from .in_pieces import layer_in_pieces
 from .init import glorot
+from .projections import project
 from .token_wise import affine, plus
 from .weighted_sum import as_allowed, pull_back
 

@@ -13,9 +13,9 @@ from attendax import checks
 from attendax.checks import check
 from attendax.kernels.numerics import in_memory, repeated, repeated_in_pieces, row_sums
 from attendax.kernels.operands import takes_arrays, widen
-from attendax.kernels.projections import project
 from attendax.masks import ArrayLike
 
+from .projections import project
 from .weighted_sum import pull_back
 
 

@@ -24,10 +24,10 @@ MOST = {  # mask, T, direction: at most so many loops, branches, products, slice
     ("full", 1024, "gradient"): (0, 0, 8, 0),
     ("full", 2048, "forward"): (1, 0, 2, 14),
     ("full", 2048, "gradient"): (2, 0, 8, 32),
-    ("causal", 2048, "forward"): (1, 0, 2, 16),
-    ("causal", 2048, "gradient"): (2, 0, 8, 34),
-    ("window", 2048, "gradient"): (2, 0, 8, 34),
-    ("causal", 16384, "gradient"): (2, 0, 8, 34),
+    ("causal", 2048, "forward"): (1, 0, 2, 14),
+    ("causal", 2048, "gradient"): (2, 0, 8, 32),
+    ("window", 2048, "gradient"): (2, 0, 8, 32),
+    ("causal", 16384, "gradient"): (2, 0, 8, 32),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from attendax import ops
 from attendax.kernels.numerics import product
-from attendax.kernels.projections import project
+from attendax.ops.projections import project
 
 HIGHEST = jax.lax.Precision.HIGHEST
 

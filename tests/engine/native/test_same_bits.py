@@ -10,7 +10,7 @@ import pytest
 from attendax import encoders, masks, ops
 from attendax.kernels.native import linear
 from attendax.kernels.numerics import repeated, row_sums
-from attendax.kernels.projections import project
+from attendax.ops.projections import project
 from native_calls import needs_library, same_bits
 from test_native_rows import in_a_process
 

@@ -28,11 +28,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
-from .backends import ACCELERATORS, devices_of
-from .native import linear
-from .numerics import finite_straight_through, fusion_barrier, is_compiled, product, vary_alike
-from .primitives import OrUnknown, OrZero
-from .watching import checked_by, without_jet
+from attendax.kernels.backends import ACCELERATORS, devices_of
+from attendax.kernels.native import linear
+from attendax.kernels.numerics import finite_straight_through, fusion_barrier, is_compiled, product, vary_alike
+from attendax.kernels.primitives import OrUnknown, OrZero
+from attendax.kernels.watching import checked_by, without_jet
 
 
 class Sum(enum.Enum):
