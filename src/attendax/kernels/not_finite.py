@@ -1,11 +1,10 @@
 """NaN and infinity in query, key and value (L6): how they reach the rows that see them, and no others.
 
-A mark is an array of 0 or NaN that is added.
-
-A key whose numbers, or whose value's numbers, are not all finite gets NaN for each of its scores. A query that may look
-at it then has a NaN in its row of scores, and so in its row sum, its weights, its out and its lse. A mask is applied by
-*selecting* between the score and -inf, so a query that may not look at the key has -inf there, as for any other key.
-The kernels need no list of who sees which NaN, and compute nothing twice.
+A product of a query and a key that is not finite becomes NaN, and so does every score of a key whose value holds such a
+number. A query that may look at it then has a NaN in its row of scores, and so in its row sum, its weights, its out and
+its lse. A mask is applied by *selecting* between the score and -inf, so a query that may not look at the key has -inf
+there, as for any other key. The kernels need no list of who sees which NaN, and compute nothing twice. The tangents of
+scores are marked likewise, by the tangents of values, and selected between themselves and 0.
 
 The backward selects between a weight and 0. A row of scores with a NaN has the weight NaN at each allowed pair. All
 other factors are made finite first: 0 times a factor is 0, and NaN times it is NaN.
@@ -13,39 +12,24 @@ other factors are made finite first: 0 times a factor is 0, and NaN times it is 
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from .numerics import rows_finite, rows_not_zero, sums_of_products
-from .operands import Results, Tangents
+from .operands import Results
 
 
-def replace_nonfinite(x: Array, other: float = 0) -> Array:
-    """The array with 0, or ``other``, for each number that is not finite."""
-    return jnp.where(jnp.isfinite(x), x, other)
+def replace_nonfinite(x: Array) -> Array:
+    """The array with 0 for each number that is not finite."""
+    return jnp.where(jnp.isfinite(x), x, 0)
 
 
 def mark_of_rows(*arrays: Array) -> Array:
     """NaN for each row that is not finite in one of the arrays (..., S, .), 0 for the others: (..., S, 1)."""
     arrays = tuple(map(lax.stop_gradient, arrays))
     return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in arrays))
-
-
-def with_marks(leaves: Sequence[Array], tangents: Tangents = (None, None, None)) -> tuple[list[Any], list[Any]]:
-    """Query, key and value, and their tangents (None: not at all), where NaN stands for what is not finite.
-
-    A query, and a position, which is a key with its value, are NaN as a whole where a number of them or of their
-    tangents is not finite: the query or the key is, and the value and the tangents are 0.
-    """
-    (query, key, value), (dquery, dkey, dvalue) = leaves, tangents
-    queries = mark_of_rows(*(x for x in (query, dquery) if x is not None))
-    keys = mark_of_rows(*(x for x in (key, value, dkey, dvalue) if x is not None))
-    value = jnp.where(jnp.isnan(keys), 0, value)
-    dkey, dvalue = (None if x is None else jnp.where(jnp.isnan(keys), 0, x) for x in (dkey, dvalue))
-    dquery = None if dquery is None else jnp.where(jnp.isnan(queries), 0, dquery)
-    return [query + queries.astype(query.dtype), key + keys.astype(key.dtype), value], [dquery, dkey, dvalue]
 
 
 def is_read(dout: Array, dlse: Array) -> Array:

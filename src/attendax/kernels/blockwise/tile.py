@@ -17,7 +17,7 @@ from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import RowsOfBackward, mark_of_rows, replace_nonfinite, with_marks
+from ..not_finite import RowsOfBackward, mark_of_rows, replace_nonfinite
 from ..numerics import broadcast_in_memory, product, sums_of_products, times
 from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
 from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
@@ -29,8 +29,8 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, 
     """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials."""
     leaves = leaves_in(tile, operands)
     query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
-    mark = mark_of_rows(value).swapaxes(-1, -2)
-    scores, allowed = finished(_scaled_products(query, key, plan, mark), leaves[REST:], tile, operands)
+    products = _marked(_scaled_products(query, key, plan), value)
+    scores, allowed = finished(products, leaves[REST:], tile, operands)
     if allowed is not None:
         scores, value = jnp.where(allowed, scores, -jnp.inf), replace_nonfinite(value)
     exps, row_max, row_sum = exp_scores(scores)
@@ -49,9 +49,6 @@ def part_of_tangent(
     """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
     leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
-    leaves[:REST], dots[:REST] = with_marks(leaves[:REST], dots[:REST])
-    if operands.bias is not None and dots[REST] is not None:
-        dots[REST] = replace_nonfinite(dots[REST], jnp.nan)
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
     shapes = [jnp.broadcast_shapes(leaves[k].shape, dots[k].shape) for k in moving]
     pairs = [
@@ -61,14 +58,20 @@ def part_of_tangent(
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
-        return scores_from([filled.get(k, x) for k, x in enumerate(leaves)], tile, operands, plan)
+        query, key, _, *rest = (filled.get(k, x) for k, x in enumerate(leaves))
+        products = _scaled_products(query.astype(compute_dtype), key.astype(compute_dtype), plan)
+        return finished(products, rest, tile, operands)
 
-    s, ds = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],))
+    s, ds, allowed = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],), has_aux=True)
+    value, dvalue = leaves[VALUE].astype(compute_dtype), dots[VALUE]
+    ds = _marked(ds, value if dvalue is None else dvalue)
+    if allowed is not None:
+        s, ds = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0)
     p = weights_of(s, tile.cut("queries", results.row_max), tile.cut("queries", results.row_sum))
     w = dropped(p, tile, operands, plan)
-    summed = _average(w * ds, leaves[VALUE].astype(compute_dtype), plan)
-    if dots[VALUE] is not None:
-        summed += _average(w, dots[VALUE].astype(compute_dtype), plan)
+    summed = _average(w * ds, replace_nonfinite(value), plan)
+    if dvalue is not None:
+        summed += _average(w, replace_nonfinite(dvalue.astype(compute_dtype)), plan)
     return summed, sums_of_products(p, ds)
 
 
@@ -140,30 +143,30 @@ def _average(weights: Array, values: Array, plan: Plan) -> Array:
     )
 
 
-def _scaled_products(query: Array, key: Array, plan: Plan, mark: Array | None = None) -> Array:
-    """``scale · Q Kᵀ``, (..., N, queries, keys); with a mark of keys (..., G, 1, keys) NaN where it is not finite."""
+def _scaled_products(query: Array, key: Array, plan: Plan) -> Array:
+    """``scale · Q Kᵀ``, (..., N, queries, keys)."""
     before, after = plan.factors
     products = product(_in_groups(query * before, key.shape[-3]), key, True, plan.flat, plan.precision)
-    products = products if after is None else products * after
-    products = products if mark is None else products + jnp.subtract(products, products) + mark
-    return _of_heads(products, query.shape)
+    return _of_heads(products if after is None else products * after, query.shape)
+
+
+def _marked(x: Array, values: Array) -> Array:
+    """What is (..., N, queries, keys), with NaN where it, or a number of these values of the key, is not finite."""
+    grouped = _in_groups(x, values.shape[-3])
+    return _of_heads(grouped + jnp.subtract(grouped, grouped) + mark_of_rows(values).swapaxes(-1, -2), x.shape)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The scores (..., N, queries, keys) that softmax takes, -inf where forbidden."""
-    return scores_from(leaves_in(tile, operands), tile, operands, plan)
+    leaves = leaves_in(tile, operands)
+    query, key = (x.astype(operands.compute_dtype()) for x in leaves[:VALUE])
+    scores, allowed = finished(_scaled_products(query, key, plan), leaves[REST:], tile, operands)
+    return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
 def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
     """The differentiable leaves of a call, cut to a tile."""
     return [tile.cut(*pair) for pair in zip(operands.roles(), operands.differentiable(), strict=True)]
-
-
-def scores_from(leaves: Sequence[Array], tile: Tile, operands: Operands, plan: Plan) -> Array:
-    """The same from the leaves of the tile, or others in their place."""
-    query, key = (x.astype(operands.compute_dtype()) for x in leaves[:VALUE])
-    scores, allowed = finished(_scaled_products(query, key, plan), leaves[REST:], tile, operands)
-    return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
 
 def finished(
