@@ -167,7 +167,8 @@ def liar(query, key, value):
 
 
 if "attendax.conformance.worker.serve" in sys.modules:
-    serve = sys.modules["attendax.conformance.worker.serve"]
-    told_by_the_kit = serve.described
+    from attendax.conformance.worker.candidate import Candidate
+
+    told_by_the_kit = Candidate.told
     lies = {"causal": "end", "empty_rows": "nan", "documented": [[["*"], "all is by design", "here"]]}
-    serve.described = lambda made: told_by_the_kit(made) | (lies if made.name == "dying:liar" else {})
+    Candidate.told = lambda self: told_by_the_kit(self) | (lies if self.made.name == "dying:liar" else {})

@@ -19,9 +19,7 @@ from ..frameworks import NAMES, framework
 from ..worker import foreign
 from ..worker.errors import Died, Failed, NoNumbers
 from ..worker.place import path_in_other_process
-from ..worker.process import Worker, answered
-from ..worker.serve import answer_in
-from ..worker.serve import main as serve
+from ..worker.process import Worker
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))
@@ -100,14 +98,25 @@ class Here:
     def close(self) -> None:
         """Nothing is left."""
 
+    def told(self) -> dict[str, Any]:
+        """What a process tells of it."""
+        return {"names": self.names, "required": self.required, "defaults": self.defaults}
+
+    def answer(self, request: protocol.Request, device: str) -> dict[str, np.ndarray]:
+        """A call that another process asks for."""
+        if request.direction == "kind":
+            return {"out": np.array(NAMES.index(self.kind()))}
+        given = {**request.arrays, **request.options}
+        first = [given.pop(f"array{k}") for k in range(request.given["count"])]
+        call = self.adapted(request.given["code"]) if request.given["code"] else self
+        return dict(zip(LEAVES, call(*first, **given), strict=False))
+
 
 class There(Worker):
     """The same for a function of another process."""
 
-    serves = __name__
-
     def __init__(self, path: str) -> None:
-        super().__init__({"path": path})
+        super().__init__("either", {"path": path})
         self.path, self.spent = path, 0.0
         try:
             told = self.start()
@@ -122,9 +131,9 @@ class There(Worker):
 
     def __call__(self, *arrays: Any, **options: Any) -> tuple[np.ndarray, ...]:
         """As ``Here``."""
-        return self.ask("", arrays, options)
+        return self.run("", arrays, options)
 
-    def ask(self, code: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+    def run(self, code: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
         """A call of the function, or of that of a code around it."""
         self.allow(TIMEOUT)
         given = {f"array{k}": x for k, x in enumerate(arrays)}
@@ -132,7 +141,7 @@ class There(Worker):
         others = {k: x for k, x in given.items() if k not in whole} | dict(options)
         request = protocol.Request("call", whole, others, {"count": len(arrays), "code": code}, {}, {}, "")
         try:
-            found = answered(self.call(request, ""))
+            found = self.ask(request)
         except NoNumbers as error:
             raise Failed(str(error.args[-1])) from error
         except Died as died:
@@ -147,12 +156,12 @@ class There(Worker):
 
     def kind(self) -> str:
         """As ``Here``."""
-        found = answered(self.call(protocol.Request("kind", {}, {}, {}, {}, {}, ""), ""))
+        found = self.ask(protocol.Request("kind", {}, {}, {}, {}, {}, ""))
         return NAMES[int(found["out"])]
 
     def adapted(self, code: str) -> Callable[..., tuple[np.ndarray, ...]]:
         """As ``Here``."""
-        return lambda *arrays, **options: self.ask(code, arrays, options)
+        return lambda *arrays, **options: self.run(code, arrays, options)
 
 
 Function = Here | There
@@ -232,23 +241,6 @@ def _numpy(x: Any) -> np.ndarray:
     return framework("torch").to_numpy(x) if type(x).__module__.partition(".")[0] == "torch" else np.array(x)
 
 
-def _start(message: dict[str, Any], trying: Any) -> tuple[Here, dict[str, Any]]:
-    here = Here(message["path"], message["path"])
-    return here, {"names": here.names, "required": here.required, "defaults": here.defaults}
-
-
-def _answer(here: Here, message: dict[str, Any]) -> None:
-    def run(request: protocol.Request) -> dict[str, np.ndarray]:
-        if request.direction == "kind":
-            return {"out": np.array(NAMES.index(here.kind()))}
-        given = {**request.arrays, **request.options}
-        first = [given.pop(f"array{k}") for k in range(request.given["count"])]
-        call = here.adapted(request.given["code"]) if request.given["code"] else here
-        return dict(zip(LEAVES, call(*first, **given), strict=False))
-
-    answer_in(message["folder"], run)
-
-
-def main() -> None:
-    """The process: it has the function, and answers."""
-    serve(_start, _answer)
+def subject(message: dict[str, Any], trying: Any) -> Here:
+    """One of the two, as the process answers with it."""
+    return Here(message["path"], message["path"])

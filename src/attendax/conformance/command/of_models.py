@@ -46,8 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--width", type=int, metavar="M", help="of vectors")
     what.add_argument("--arrays", choices=("jax", "torch", "numpy"), help="found by trying unless given")
     what.add_argument("--mask", choices=("mask", "lengths"), help="how it is told of padding; by its signature")
-    what.add_argument("--cache", metavar="m:init,m:step", help="functions of its cache, and a third that reorders it")
-    what.add_argument("--window", type=int, metavar="W", help="how many tokens a position sees in a layer")
+    about = "functions of its cache, and a third that reorders it; or m:pair of them"
+    what.add_argument("--cache", metavar="m:init,m:step", help=about)
+    about = "which tokens a position sees in a layer: causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
+    what.add_argument("--sees", metavar="WORDS", help=about)
+    what.add_argument("--window", type=int, metavar="W", help="the same as --sees window:W")
     what.add_argument("--layers", type=int, metavar="L", help="of attention")
     what.add_argument("--positions", choices=POSITIONS, help="how it encodes them")
     what.add_argument("--longest", type=int, metavar="T", help="the most tokens that it takes")
@@ -72,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 SETTINGS = (
-    "inputs", "vocabulary", "width", "arrays", "mask", "window", "layers", "positions", "longest", "pad", "lacks",
-    "claims", "heads",
+    "inputs", "vocabulary", "width", "arrays", "mask", "sees", "window", "layers", "positions", "longest", "pad",
+    "lacks", "claims", "heads",
 )  # fmt: skip
 
 
@@ -86,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
     only = args.only or ([args.reproduce] if args.reproduce else ())
     with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the model may print
         if args.cache:
-            said["cache"] = args.cache.split(",")
+            said["cache"] = [x.strip() for x in args.cache.split(",")]
         model = described(args.model or args.layer, causal=args.causal, in_process=args.in_process, **said)
         laws = choose(laws_of(model), only, args.level, args.profile)
         if not args.list_cases:

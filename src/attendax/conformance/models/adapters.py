@@ -35,11 +35,11 @@ WIDE = {"float64": Way(in_float64, forward="in_float64", gradient=None)}
 
 
 def _of_flax(model: Any, causal: bool | None) -> Offer:
-    return Offer(from_flax(model), "jax", from_flax, ways=WIDE)
+    return Offer(from_module(model), "jax", from_module, ways=WIDE)
 
 
-def from_flax(model):
-    """A module of nnx, or one of linen that is bound to its variables."""
+def from_module(model):
+    """A module of nnx, one of linen that is bound to its variables, or one of equinox that takes a batch."""
 
     def apply(inputs, **options):
         return model(inputs, **options)
@@ -49,7 +49,8 @@ def from_flax(model):
 
 
 def _of_equinox(model: Any, causal: bool | None) -> Offer:
-    return Offer(from_equinox(model), "jax", from_equinox, ways=WIDE)
+    batch = Offer(from_module(model), "jax", from_module, ways=WIDE)
+    return Offer(from_equinox(model), "jax", from_equinox, ways=WIDE, otherwise=batch)
 
 
 def from_equinox(model):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from .request import Request, vectors
+from .sees import Sees
 
 KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
 POSITIONS = ("absolute", "rotary", "relative", "none")
@@ -21,10 +22,11 @@ class Model:
         inputs: "tokens" or "vectors".
         known_tokens: those that texts are made of.
         nan: the token that stands for a vector of NaN.
-        causal: whether a position sees only what is before it and itself.
+        sees: which tokens a position sees in a layer, "causal", "window:5" (``sees.py``).
+        causal: whether a position sees only what is before it and itself, but for a prefix.
         padding: "mask", "lengths" or None: how the model is told of padding.
         accepts: those of ``KEYWORDS`` that its call takes.
-        window, layers: of attention; a position sees ``window`` tokens in each layer, itself among them.
+        layers: of attention.
         positions: one of ``POSITIONS``, or None where not declared.
         longest: the most tokens that it takes.
         pad: the token that stands for padding, where the model knows it by that.
@@ -47,10 +49,10 @@ class Model:
     inputs: str
     known_tokens: np.ndarray
     nan: int
+    sees: str
     causal: bool
     padding: str | None
     accepts: frozenset[str]
-    window: int | None
     layers: int
     positions: str | None
     longest: int | None
@@ -75,9 +77,18 @@ class Model:
         return "bits" in self.claims
 
     @property
-    def reach(self) -> int | None:
-        """How far back a position sees through all layers; None where there is no window."""
-        return None if self.window is None else self.layers * (self.window - 1)
+    def visible(self) -> Sees:
+        """Which tokens a position sees in a layer."""
+        return Sees(self.sees, self.causal)
+
+    def may(self, sources: np.ndarray, length: int) -> np.ndarray:
+        """Which source each position may see, directly or by way of others: (S, T)."""
+        return self.visible.pairs(length, self.layers)[sources]
+
+    def must(self, sources: np.ndarray, length: int) -> np.ndarray:
+        """Which it sees for sure: of less than all, itself and its neighbours; the law of windows asks for the rest."""
+        near = np.abs(sources[:, None] - np.arange(length)[None]) <= 1
+        return self.visible.pairs(length)[sources] & (near if self.visible.limited else True)
 
     def lengths(self, wanted: Iterable[int]) -> list[int]:
         """Those that the model takes; its longest where it takes none."""
@@ -101,16 +112,19 @@ class Model:
             "right padding": (self.padding is not None, "no argument mask or lengths"),
             "left padding": (self.padding == "mask", "no argument mask, which padding on the left needs"),
             "places of tokens": (
-                given or self.positions not in (None, "absolute") or "own positions" in self.claims,
-                "positions are absolute, or nobody said what they are, and there is no argument positions",
+                (given or self.positions not in (None, "absolute") or "own positions" in self.claims)
+                and not self.visible.moves,
+                "what a position sees is counted from the first place"
+                if self.visible.moves
+                else "positions are absolute, or nobody said what they are, and there is no argument positions",
             ),
             "vectors": (self.inputs == "vectors", "inputs are tokens"),
             "segment_ids": ("segment_ids" in self.accepts, "no argument segment_ids"),
             "given positions": (given, "no argument positions"),
             "relative": (relative, "positions are not said to be rotary or relative"),
             "order": (self.positions not in (None, "none"), "positions are not said to be encoded"),
-            "no order": (self.positions == "none" and not self.causal, "positions are not said to be none"),
-            "window": (self.window is not None, "no window is given"),
+            "no order": (self.positions == "none" and self.sees == "all", "positions are not said to be none"),
+            "window": (self.visible.limited, "nothing but causal is declared of what it sees"),
             "gradient": (not self.gradient, self.gradient),
             "heads": (not self.heads, self.heads),
             "dropout": ("seed" in self.accepts, "no argument seed"),

@@ -4,11 +4,15 @@ from functools import partial
 
 import numpy as np
 
+from ..judge.verdicts import Verdict
+from ..worker.errors import Failed
 from .blackbox import Model
 from .equality import same
 from .law import Law
 from .request import Request
+from .sees import fitting, told
 from .trial import Found, Trial
+from .window import measured
 
 LENGTH = 9
 WAYS = {  # chunks of the text
@@ -20,6 +24,10 @@ WAYS = {  # chunks of the text
 USUAL = (
     "the step is given the wrong position, its causal mask is aligned to the first key, the cache is written one off, "
     "or empty places of it are seen"
+)
+ELSEWHERE = (
+    "through the cache it sees the same tokens, at other places: positions, or a bias by them, begin anew in a step or "
+    "are one off"
 )
 
 
@@ -52,7 +60,36 @@ def _chunks(trial: Trial, chunks: tuple[int, ...], room: int = LENGTH) -> Found:
     tokens = trial.texts(2, LENGTH)
     stepped = Request(tokens, chunks=chunks, room=room)
     said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
-    return same(trial, Request(tokens), stepped, _places(), said, USUAL)
+    found = same(trial, Request(tokens), stepped, _places(), said, USUAL)
+    if found.finding.verdict is not Verdict.WRONG:
+        return found
+    return found._replace(usual=_reason(trial, stepped) or USUAL)
+
+
+def _reason(trial: Trial, stepped: Request) -> str:
+    """What of a step is wrong: which tokens it sees, or where they are."""
+    if "positions of steps" in trial.model.steps:
+        counted = {"positions": np.broadcast_to(np.arange(LENGTH, dtype=np.int32), stepped.tokens.shape).copy()}
+        told_where = same(trial, Request(stepped.tokens), stepped._replace(options=counted), _places(), "", "")
+        if not told_where.finding.verdict.fails:
+            return "the step's own positions: given 0, 1, 2, ... it is right"
+    try:
+        through, whole = (measured(trial, chunks, LENGTH) for chunks in (stepped.chunks, ()))
+    except (Failed, NotImplementedError):
+        return ""
+    if np.array_equal(through, whole):
+        return ELSEWHERE
+    words = fitting(through, trial.model.layers, trial.model.causal)
+    ahead = (through & ~whole & (np.arange(LENGTH)[:, None] > np.arange(LENGTH)[None])).any()
+    more, less = (through & ~whole).any(), (whole & ~through).any()
+    seen = f"through the cache a position sees {told(words)}" if words else "through the cache it sees other tokens"
+    why = [
+        "its causal mask lets it see what comes after"
+        if ahead
+        else "a window, or a mask, is not passed on to the step",
+        "tokens of earlier steps are overwritten, or hidden by a mask that is aligned to the step",
+    ]
+    return f"{seen}: " + ", and ".join(text for text, holds in zip(why, (more, less), strict=True) if holds)
 
 
 def _longer(trial: Trial) -> Found:

@@ -21,6 +21,7 @@ from .describing import describe
 from .law import Law
 from .remote import allow, described_there, end, place
 from .script import script
+from .sees import Sees, told
 from .trial import Found, Trial
 
 FAMILIES = (batch, future, window, positions, padding, packing, cache, ways, dropout, heads, gradient)
@@ -51,7 +52,7 @@ def check_model(
         apply: the function; or a module of torch, transformers, flax nnx, flax linen (bound), equinox or keras; or the
             path "module:name" of one.
         causal: True where a position sees only what is before it; False where it sees all. Models of transformers
-            whose name says it need not.
+            whose name says it need not, nor does one of which ``sees`` is said.
         only: laws ("future") and parts of the names of cases; all unless given.
         level: "forward", "gradient" (and forward) or "everything".
         profile: "numbers"; "robust" adds NaN in the padding.
@@ -64,10 +65,12 @@ def check_model(
             vectors; ``arrays``, "jax", "torch" or "numpy", found by trying unless given; ``mask``, "mask", "lengths"
             or None, how the model is told of padding, by its signature unless given; ``cache``, functions ``(init,
             step)`` or ``(init, step, reorder)``: ``init(batch, room)`` gives a cache, ``step(inputs, cache)`` gives
-            (results, cache) and may take ``positions``, ``reorder(cache, rows)`` gives one; ``window``, how many
-            tokens a position sees in a layer, itself among them; ``layers``, of them; ``positions``, "absolute",
-            "rotary", "relative" or "none"; ``longest``, the most tokens that it takes; ``pad``, the token of padding,
-            where the model knows it by that; ``ways``, keywords that change no number, by name: ``{"flash":
+            (results, cache) and may take ``positions``, ``reorder(cache, rows)`` gives one; ``sees``, which
+            tokens a position sees in a layer, in the words of masks: "causal", "all", "window:5" (five, its own among
+            them), "window:4,2" (so many before and after), "first:1", "prefix:3" (that all see), "blocks:8", or
+            several, "first:1+window:5"; ``window=5`` is ``sees="window:5"``; ``layers``, of attention; ``positions``,
+            "absolute", "rotary", "relative" or "none"; ``longest``, the most tokens that it takes; ``pad``, the token
+            of padding, where the model knows it by that; ``ways``, keywords that change no number, by name: ``{"flash":
             {"backend": "flash"}}``; ``lacks``, laws and traits; ``claims``, "bits" (what does not matter changes no
             bit), "own positions" (each text is counted by itself, from the mask or the ids) and "mean of dropout" (it
             is on the weights of one layer of attention alone); ``heads``, a function that reads the weights of a layer
@@ -107,6 +110,7 @@ def check_model(
             allow(model, timeout)
             outcome, usual[law.name] = _outcome(trial, law)
             outcomes.append(outcome)
+        _refuse_undeclared(trial, outcomes)
     finally:
         end(model)
     found = causes([o for o in outcomes if o.verdict.fails], usual)
@@ -114,6 +118,25 @@ def check_model(
         model.name, model.version, model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
         profile, found, process=model.process,
     )  # fmt: skip
+
+
+def _refuse_undeclared(trial: Trial, outcomes: Iterable[Outcome]) -> None:
+    """A model of which nothing was declared but causal, and that sees what can be declared, is not accused.
+
+    Raises:
+        ValueError: it is one.
+    """
+    model, failed = trial.model, {o.case.law for o in outcomes if o.verdict.fails}
+    if model.visible.limited or "batch" in failed or not failed & {"future", "past"}:
+        return
+    words = window.fit(trial)
+    if words in ("", "window:1") or not Sees(words, model.causal).limited:
+        return
+    layers = f" (through layers: {model.layers})" * (model.layers > 1)
+    raise ValueError(
+        f"check_model: {model.name} sees exactly {told(words, model.causal)}{layers}, and {model.sees} is declared: "
+        f'give --sees {words} (in Python sees="{words}"); if that is not meant, it is what is wrong'
+    )
 
 
 def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:

@@ -2,8 +2,9 @@
 
 import importlib.util
 import inspect
+import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from .layers import offer
 from .offers import Offer
 from .request import COUNT, Request
 from .runner import Runner
+from .sees import Sees, sees
 
 SAID = (
-    "name", "inputs", "vocabulary", "width", "arrays", "mask", "cache", "window", "layers", "positions", "longest",
-    "pad", "ways", "lacks", "claims", "heads",
+    "name", "inputs", "vocabulary", "width", "arrays", "mask", "cache", "sees", "window", "layers", "positions",
+    "longest", "pad", "ways", "lacks", "claims", "heads",
 )  # fmt: skip
 CLAIMS = ("bits", "own positions", "mean of dropout")
 KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
@@ -40,21 +42,10 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     path = apply if isinstance(apply, str) else None
     target = resolve(apply) if path else apply
     if said.get("cache"):
-        said = {**said, "cache": tuple(resolve(x) if isinstance(x, str) else x for x in said["cache"])}
+        said = {**said, "cache": _cache(said["cache"])}
     if isinstance(said.get("heads"), str):
         said = {**said, "heads": resolve(said["heads"])}
-    made = offer(target, causal)
-    lacks = _lacks(made.facts.get("lacks", ())) | _lacks(said.get("lacks", ()))
-    claims = (*made.facts.get("claims", ()), *_words(said.get("claims", ())))
-    said = {**made.facts, **said, "lacks": lacks, "claims": claims}
-    causal = said.pop("causal", None) if causal is None else causal
-    if causal is None:
-        sees = "whether a position sees only what is before it"
-        raise ValueError(f"check_model: give --causal or --no-causal (in Python causal=True or False): {sees}")
-    if not isinstance(causal, bool):
-        raise ValueError(
-            f"check_model: causal got {causal!r}, expected True (sees only what is before) or False (sees all)"
-        )
+    made, said, visible = _offered(target, causal, said)
     inputs, size = _inputs(said)
     accepts = _accepted(made)
     padding = said.get("mask", UNSAID)
@@ -70,10 +61,10 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         inputs=inputs,
         known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")),
         nan=COUNT,
-        causal=causal,
+        sees=visible.words,
+        causal=visible.causal,
         padding=padding,
         accepts=accepts,
-        window=said.get("window"),
         layers=said.get("layers") or 1,
         positions=said.get("positions"),
         longest=said.get("longest"),
@@ -87,6 +78,38 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         dtype=dtype,
         lines=_lines(runner, path, size, width),
     )
+
+
+def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple[Offer, dict[str, Any], Sees]:
+    """What an adapter makes of a model, all that is said of it, and which tokens it sees."""
+    if not isinstance(causal, bool | None):
+        raise ValueError(
+            f"check_model: causal got {causal!r}, expected True (sees only what is before) or False (sees all)"
+        )
+    declared = said.get("sees"), said.get("window")
+    visible = None if declared == (None, None) else sees(declared[0], causal, declared[1])
+    made = offer(target, visible.causal if visible else causal)
+    lacks = _lacks(made.facts.get("lacks", ())) | _lacks(said.get("lacks", ()))
+    claims = (*made.facts.get("claims", ()), *_words(said.get("claims", ())))
+    said = {**made.facts, **said, "lacks": lacks, "claims": claims}
+    of_itself = said.pop("causal", None)
+    return made, said, visible or sees(None, of_itself if causal is None else causal)
+
+
+def _cache(given: Any) -> tuple[Callable[..., Any], ...]:
+    """The functions of a cache: each given, or by its path; or both by the path of a pair.
+
+    Raises:
+        ValueError: they are not two or three functions.
+    """
+    found = resolve(given) if isinstance(given, str) else given
+    parts = [resolve(x) if isinstance(x, str) else x for x in (found if isinstance(found, (tuple, list)) else [found])]
+    if len(parts) == 1 and isinstance(parts[0], (tuple, list)):
+        parts = list(parts[0])
+    if len(parts) not in (2, 3) or not all(map(callable, parts)):
+        names = ", ".join(getattr(x, "__name__", type(x).__name__) for x in parts)
+        raise ValueError(f"check_model: cache got {names}, expected functions (init, step) or (init, step, reorder)")
+    return tuple(parts)
 
 
 def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
@@ -176,10 +199,11 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     kinds = [kind for kind in KINDS if arrays in (None, kind[0])]
     request = Request(_tokens(6, said.get("pad"))[None, :4].repeat(2, axis=0))
     failed = []
-    for kind, eager in sorted(kinds, key=lambda kind: kind[0] not in sys.modules):
-        if not importlib.util.find_spec(kind):
-            continue
-        runner = Runner(made, target, kind, eager, width, said.get("cache"), said.get("ways") or {},
+    kinds = [kind for kind in sorted(kinds, key=lambda kind: kind[0] not in sys.modules)
+             if importlib.util.find_spec(kind[0])]  # fmt: skip
+    offers = [x for x in (made, made.otherwise) if x]
+    for offered, (kind, eager) in itertools.product(offers, kinds):
+        runner = Runner(offered, target, kind, eager, width, said.get("cache"), said.get("ways") or {},
                         said.get("heads"))  # fmt: skip
         try:
             found = runner.run(request)

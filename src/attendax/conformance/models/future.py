@@ -5,9 +5,10 @@ from functools import partial
 import numpy as np
 
 from .blackbox import Model
-from .influence import Influence, influence, nothing, seen, something
+from .influence import Influence, influence, nothing, something
 from .law import Law
 from .trial import Found, Trial
+from .window import hint
 
 PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
 
@@ -43,8 +44,9 @@ def _table(trial: Trial, length: int, mask: bool) -> Influence:
 
 def _future(trial: Trial, length: int, mask: bool = False) -> Found:
     table = _table(trial, length, mask)
-    forbidden = ~seen(True, None, table.sources, length)
-    return nothing(trial, table, forbidden, *_words(table, forbidden, mask))
+    forbidden = ~trial.model.may(table.sources, length) & (table.sources[:, None] > np.arange(length)[None])
+    found = nothing(trial, table, forbidden, *_words(table, forbidden, mask))
+    return found._replace(usual=found.usual + hint(trial)) if found.finding.verdict.fails and not mask else found
 
 
 def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, str]:
@@ -81,8 +83,8 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
 def _past(trial: Trial, length: int) -> Found:
     model = trial.model
     table = _table(trial, length, mask=False)
-    near = None if model.window is None else 1  # the rest is asked by the law of windows
-    expected = seen(model.causal, near, table.sources, length)
+    expected = model.must(table.sources, length)
     usual = "a mask that is inverted, cut off, or aligned to the wrong end; an argument that is not passed on"
     said = "what comes before does not matter" if model.causal else "not every token matters"
-    return something(trial, table, expected, said, usual)
+    found = something(trial, table, expected, said, usual)
+    return found._replace(usual=usual + hint(trial)) if found.finding.verdict.fails else found

@@ -8,7 +8,6 @@ from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from .blackbox import Model
 from .equality import beside_rounding, not_a_number
-from .influence import seen
 from .law import Law
 from .padding import padded_request
 from .request import Request
@@ -39,8 +38,7 @@ def _positions(trial: Trial) -> Found:
     """Row t of a batch asks for the gradient of a loss at position t."""
     model = trial.model
     weights, sources = np.eye(LENGTH, dtype=np.float32), np.arange(LENGTH)
-    may = seen(model.causal, model.reach, sources, LENGTH).T  # (position, source)
-    must = seen(model.causal, None if model.window is None else 1, sources, LENGTH).T
+    may, must = model.may(sources, LENGTH).T, model.must(sources, LENGTH).T  # (position, source)
     requests = [
         Request(np.repeat(trial.texts(1, LENGTH, salt=salt), LENGTH, axis=0), weights=weights) for salt in range(TRIES)
     ]
@@ -104,5 +102,5 @@ def _rows(trial: Trial) -> Found:
 
 def _padding(trial: Trial, side: str) -> Found:
     request, mask = padded_request(trial, side, (5, 7, 3))
-    near = mask if trial.model.window is None else np.zeros_like(mask)
+    near = np.zeros_like(mask) if trial.model.visible.limited else mask
     return _judged(trial, [request._replace(weights=mask.astype(np.float32))], mask, near)

@@ -70,7 +70,7 @@ def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndar
     visible = np.broadcast_to(real[:, None, None, :], (len(real), 1, real.shape[1], real.shape[1]))
     from attendax import masks  # it loads JAX
 
-    mask = masks.dense(visible) & masks.causal() if trial.model.causal else masks.dense(visible)
+    mask = masks.dense(visible & trial.model.visible.pairs(real.shape[1]).T)
     found = np.asarray(spec.attention(queries, keys, values, mask=mask))
     merged = found.swapaxes(1, 2).reshape(*tokens.shape, -1)
     return merged @ known["W_O"] + known.get("b_O", 0.0)

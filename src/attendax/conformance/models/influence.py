@@ -55,6 +55,7 @@ def influence(
     base: np.ndarray | None = None,
     way: str = "",
     salt: int = 0,
+    chunks: tuple[int, ...] = (),
 ) -> Influence:
     """Change one token at a time.
 
@@ -67,8 +68,9 @@ def influence(
         base: the text (T,); random ones unless given.
         way: of running.
         salt: of the texts; those after the first are of vectors of one length alone, where attention is less sharp.
+        chunks: so many tokens at a time, through the cache.
     """
-    again = partial(influence, trial, length, options=options, alone=alone, base=base, way=way)
+    again = partial(influence, trial, length, options=options, alone=alone, base=base, way=way, chunks=chunks)
     sources = np.arange(length) if sources is None else sources
     count = 1 if alone else TEXTS if length < LONG else 1
     texts = trial.texts(count, length, salt=salt) if base is None else np.broadcast_to(base, (count, length))
@@ -78,7 +80,7 @@ def influence(
         rows[:, k + 1, source] = others[:, source]
     flat = rows.reshape(-1, length)
     given = {name: np.repeat(x, len(flat), axis=0) for name, x in (options or {}).items()}
-    whole = Request(flat, given, way)
+    whole = Request(flat, given, way, chunks=chunks, room=length if chunks else 0)
     asked = [whole.row(k) for k in range(len(flat))] if alone else [whole]
     found = np.concatenate([trial.ask(request) for request in asked])
     found = found.reshape(count, 1 + len(sources), length, -1)
@@ -143,10 +145,3 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
     place, allowed = (0, int(position)), float(table.allowed[index, position])
     evidence = Evidence(table.base[0], table.changed[0][index], place, place, allowed, "other")
     return Found(Finding(Verdict.SILENT, told, "out", place), evidence, usual)
-
-
-def seen(model_causal: bool, reach: int | None, sources: np.ndarray, length: int) -> np.ndarray:
-    """Which source each position may look at, directly or by way of others: (S, T)."""
-    ahead = sources[:, None] - np.arange(length)[None, :]
-    found = ahead <= 0 if model_causal else np.ones_like(ahead, bool)
-    return found if reach is None else found & (np.abs(ahead) <= reach)

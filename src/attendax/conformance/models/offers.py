@@ -32,6 +32,7 @@ class Offer(NamedTuple):
         ways: others of running it, which have to give the same.
         embedding: of a torch module, gives what turns tokens into vectors.
         heads: of a layer of attention, gives its weights (``weights.py``).
+        otherwise: what is offered where the plainest call of this one fails.
     """
 
     apply: Callable[..., Any]
@@ -42,6 +43,7 @@ class Offer(NamedTuple):
     embedding: Any = None
     given: tuple[Any, ...] = ()
     heads: Any = None
+    otherwise: "Offer | None" = None
 
 
 def with_seed(signature):

@@ -7,7 +7,7 @@ import numpy as np
 from ..cases.case import ROBUST
 from .blackbox import Model
 from .equality import same
-from .influence import influence, nothing, seen, something
+from .influence import influence, nothing, something
 from .law import Law
 from .request import Request
 from .trial import FINE, Found, Trial
@@ -67,8 +67,9 @@ def _real(trial: Trial, side: str) -> Found:
     base = _padded(trial, mask)[0]
     sources = np.flatnonzero(mask[0])
     table = influence(trial, 9, sources=sources, options=_options(trial, side, mask), base=base)
-    near = None if trial.model.window is None else 1
-    expected = seen(trial.model.causal, near, sources, 9) & mask
+    expected = trial.model.must(sources, 9) & mask
+    if trial.model.visible.moves and side == "left":
+        expected = expected & (sources[:, None] == np.arange(9)[None])
     said = f"beside padding on the {side} a real token does not matter"
     return something(trial, table, expected, said, USUAL[side])
 

@@ -42,18 +42,33 @@ def laws(model: Model) -> list[Law]:
     ]
 
 
-def _swapped(tokens: np.ndarray) -> np.ndarray:
+def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:
     found = tokens.copy()
-    found[:, [1, 4]] = tokens[:, [4, 1]]
+    found[:, [one, other]] = tokens[:, [other, one]]
     return found
 
 
 def _order(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
-    tokens[:, 4] = np.where(tokens[:, 4] == tokens[:, 1], trial.others(tokens)[:, 4], tokens[:, 4])
+    one, other, third = _three(trial)
+    tokens[:, other] = np.where(tokens[:, other] == tokens[:, one], trial.others(tokens)[:, other], tokens[:, other])
     said = "swapping two tokens changes nothing at a third: the order does not matter"
     usual = "the positional encoding is not added, is a constant, or is applied along the wrong axis"
-    return _differs(trial, Request(tokens), Request(_swapped(tokens)), 7, said, usual)
+    return _differs(trial, Request(tokens), Request(_swapped(tokens, one, other)), third, said, usual)
+
+
+def _three(trial: Trial) -> tuple[int, int, int]:
+    """Two tokens, and a position that sees both of them.
+
+    Raises:
+        NotImplementedError: none does.
+    """
+    seen = trial.model.visible.pairs(LENGTH)
+    tries = [(1, 4, 7), *((k, k + 1, t) for t in range(2, LENGTH) for k in range(t - 2, -1, -1))]
+    found = next((x for x in tries if seen[x[0], x[2]] and seen[x[1], x[2]]), None)
+    if found is None:
+        raise NotImplementedError(f"no position sees two others within {trial.model.sees}")
+    return found
 
 
 def _differs(trial: Trial, one: Request, other: Request, position: int, said: str, usual: str) -> Found:
@@ -104,9 +119,8 @@ def _shifted(trial: Trial) -> Found:
 
 def _used(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
-    mixed = _counted(TRIES)
-    mixed["positions"][:, [1, 4]] = mixed["positions"][:, [4, 1]]
-    said = "positions in another order change nothing: they are ignored"
-    return _differs(
-        trial, Request(tokens, _counted(TRIES)), Request(tokens, mixed), 7, said, "the argument is not used"
-    )
+    one, other, third = _three(trial)
+    plain = _counted(TRIES)
+    mixed = {"positions": _swapped(plain["positions"], one, other)}
+    said, usual = "positions in another order change nothing: they are ignored", "the argument is not used"
+    return _differs(trial, Request(tokens, plain), Request(tokens, mixed), third, said, usual)

@@ -3,16 +3,15 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import protocol
+from ..cases.case import Leaves
 from ..worker.errors import Died
 from ..worker.place import error_of, path_in_other_process
-from ..worker.process import Worker, answered
-from ..worker.serve import answer_in
-from ..worker.serve import main as serve
+from ..worker.process import Worker
 from .blackbox import Model
 from .describing import describe
 from .request import Request
@@ -24,8 +23,6 @@ SETS = ("accepts", "steps", "claims")
 class Remote(Worker):
     """The process that has a model."""
 
-    serves = __name__
-
     def run(self, request: Request) -> np.ndarray:
         """What the model computes.
 
@@ -36,7 +33,7 @@ class Remote(Worker):
         arrays = {"tokens": request.tokens} | ({} if request.weights is None else {"weights": request.weights})
         given = {name: getattr(request, name) for name in ("way", "chunks", "room", "order", "read")}
         asked = protocol.Request("model", arrays, dict(request.options), given, {}, {}, "")
-        found = answered(self.call(asked, "", ROOM))
+        found = self.ask(asked, room=ROOM)
         if set(found) != {"out"}:
             raise Died("answered what cannot be read: no out.npy")
         return found["out"]
@@ -48,7 +45,7 @@ def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> 
     Raises:
         TypeError, ValueError, ...: what describing raises there, or the process ends.
     """
-    worker = Remote({"path": path, "causal": causal, "said": dict(said)})
+    worker = Remote("model", {"path": path, "causal": causal, "said": dict(said)})
     try:
         told = worker.start()
         if "raised" in told:
@@ -101,24 +98,25 @@ def allow(model: Model, seconds: float) -> None:
         worker.allow(seconds)
 
 
-def _made(message: dict[str, Any], trying: Any) -> tuple[Model, dict[str, Any]]:
-    model = describe(message["path"], message["causal"], message["said"])
-    told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name != "run"}
-    told |= {name: sorted(told[name]) for name in SETS}
-    return model, told | {"known_tokens": model.known_tokens.tolist(), "lines": dict(model.lines)}
+class Made(NamedTuple):
+    """A model, as the process answers with it."""
+
+    model: Model
+
+    def told(self) -> dict[str, Any]:
+        """What is told of it, in the types of JSON."""
+        told = {f.name: getattr(self.model, f.name) for f in dataclasses.fields(self.model) if f.name != "run"}
+        told |= {name: sorted(told[name]) for name in SETS}
+        return told | {"known_tokens": self.model.known_tokens.tolist(), "lines": dict(self.model.lines)}
+
+    def answer(self, request: protocol.Request, device: str) -> Leaves:
+        """What it computes."""
+        given: Any = {name: tuple(x) if isinstance(x, list) else x for name, x in request.given.items()}
+        options = {name: np.asarray(x) for name, x in request.options.items()}
+        asked = Request(request.arrays["tokens"], options, weights=request.arrays.get("weights"), **given)
+        return {"out": self.model.run(asked)}
 
 
-def _answer(model: Model, message: dict[str, Any]) -> None:
-    def run(asked: protocol.Request) -> dict[str, np.ndarray]:
-        given: Any = {name: tuple(x) if isinstance(x, list) else x for name, x in asked.given.items()}
-        options = {name: np.asarray(x) for name, x in asked.options.items()}
-        return {
-            "out": model.run(Request(asked.arrays["tokens"], options, weights=asked.arrays.get("weights"), **given))
-        }
-
-    answer_in(message["folder"], run)
-
-
-def main() -> None:
-    """The process: it makes the model, and answers."""
-    serve(_made, _answer)
+def subject(message: dict[str, Any], trying: Any) -> Made:
+    """The model of a message."""
+    return Made(describe(message["path"], message["causal"], message["said"]))

@@ -45,6 +45,7 @@ class Trial:
     def __init__(self, model: Model, seed: int) -> None:
         self.model, self.seed = model, seed
         self.noise = 0.0
+        self.fit: str | None = None  # what the model sees, once that was measured
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
 
     def ask(self, request: Request) -> np.ndarray:

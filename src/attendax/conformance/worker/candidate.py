@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,16 +14,18 @@ from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
-from ..adapters.implementation import Implementation
+from ..adapters.implementation import Implementation, keywords, never_given
 from ..adapters.layout import laid_out, plain
 from ..adapters.source import resolve
 from ..cases import CASES, Inputs
+from ..cases.case import Leaves
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework
+from ..protocol import Request
 from . import foreign
-from .calling import call
-from .errors import Failed, NoNumbers, Unusable, first_line
+from .calling import answer, call
+from .errors import LONGEST, Failed, NoNumbers, Unusable, first_line
 
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
@@ -206,3 +208,30 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
 
 def _gives_numpy(found: Any) -> bool:
     return isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray)
+
+
+class Candidate(NamedTuple):
+    """A function, as the process answers with it."""
+
+    made: Implementation
+
+    def told(self) -> dict[str, Any]:
+        """What is told of it, in the types of JSON."""
+        made = self.made
+        told = {k: getattr(made, k) for k in ("name", "arrays", "eager", "version", "causal", "empty_rows", "layout")}
+        told["source"], accepted = made.source[:LONGEST], keywords(made.attend)
+        told |= {"accepted": accepted if accepted is None else sorted(accepted), "others": never_given(made.attend)}
+        told |= {"backward": made.backward is not None, "lacks": dict(made.lacks)}
+        return told | {"documented": made.documented, "known": made.known}
+
+    def answer(self, request: Request, device: str) -> Leaves:
+        """The leaves of a direction; those of "unwritten" have the names of the arrays given."""
+        found = answer(dataclasses.replace(self.made, device=device), request)
+        after = "after " if request.direction == "unwritten" else ""
+        return {f"{after}{leaf}": x for leaf, x in found.items()}
+
+
+def subject(message: dict[str, Any], trying: Callable[[str], None]) -> Candidate:
+    """What ``check`` judges, of a message."""
+    how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
+    return Candidate(implement(**message, how=how, trying=trying))

@@ -17,8 +17,8 @@ LONGEST = 2**20  # bytes of a line that is answered
 KEPT = 4096  # bytes of what it printed last
 START = """import json, sys
 sys.path[:] = json.loads(sys.argv.pop())
-import importlib
-importlib.import_module(sys.argv.pop()).main()"""
+from attendax.conformance.worker import serve
+serve.main()"""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # of a terminal
 CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
 NAMES_ERROR = re.compile(r"(Uncaught )?\w*(Error|Exception)\b|error: |thread .* panicked", re.IGNORECASE)
@@ -31,10 +31,10 @@ POSIX = os.name == "posix"
 class Child:
     """One process. What it answers, and how it ends, comes as events: a line, None (its output is closed), a status."""
 
-    def __init__(self, serves: str) -> None:
+    def __init__(self) -> None:
         own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, serves, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0,
+            [sys.executable, "-c", START, json.dumps([*FOUND_THERE, *sys.path])], bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 import dis
 import re
 
+LONGEST = 10**5  # characters of what is said of an error
 SAYS_WHY = re.compile(
     r"expect|support|require|should|at least|multiple of|divisible|\b(must|only|needs?|no|not|cannot|can't|too)\b", re.I
 )

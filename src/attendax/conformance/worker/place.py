@@ -115,7 +115,7 @@ def _remote(asked: dict[str, Any], how: How) -> Implementation:
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
     message = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
     is_foreign = foreign.is_path(asked["fn"])
-    worker = Worker(message, how.patience if is_foreign else None)
+    worker = Worker("function", message, how.patience if is_foreign else None)
     worker.until = how.until
     try:
         made = _trusted(_described(_started(worker, asked), worker), asked)

@@ -34,13 +34,11 @@ class Worker:
         trying: with which arrays it tried the plainest call last.
         first: seconds that each of the plainest calls may take, apart from the start; as that unless given.
         until: when the run ends, of ``time.monotonic``: what has no answer then is not judged.
-        serves: the module whose ``main`` the process runs.
     """
 
-    serves = "attendax.conformance.worker.serve"
-
-    def __init__(self, candidate: dict[str, Any], first: float | None = None) -> None:
-        self.candidate, self.first, self.taken, self.trying = candidate, first, 0.0, ""
+    def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None) -> None:
+        """``kind`` of subject, and what makes it there."""
+        self.subject, self.candidate, self.first, self.taken, self.trying = kind, candidate, first, 0.0, ""
         self.allow(IMPORT)
         self.until = math.inf
         self._cores = 0.0  # of processes that have ended
@@ -62,9 +60,13 @@ class Worker:
         Raises:
             Died: it does not.
         """
-        self.child = Child(self.serves)
+        self.child = Child()
         self._children[:] = [self.child]
-        return self._ask(self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
+        return self._ask(self.candidate | {"subject": self.subject, "folders": self.folders}, max(self.left, IMPORT))
+
+    def ask(self, request: Request, device: str = "", room: int = 0) -> Leaves:
+        """The answer to a request, as ``call``; what it ends with is raised here as it was there."""
+        return answered(self.call(request, device, room))
 
     def call(self, request: Request, device: str, room: int = 0) -> Leaves | tuple[str, list[Any]]:
         """The answer to a request: leaves, or the kind of an error and what was said.
@@ -178,7 +180,7 @@ class Remote:
 
     def ask(self, request: Request, device: str) -> Leaves:
         """One call; what it ends with is raised here as it would be there."""
-        found = answered(self.worker.call(request, device))
+        found = self.worker.ask(request, device)
         return {leaf.removeprefix("after "): x for leaf, x in found.items()}
 
 

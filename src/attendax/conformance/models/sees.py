@@ -1,0 +1,146 @@
+"""Which tokens a position sees in a layer, in the words of masks: "causal", "window:5", "prefix:3", "first:1+window:5".
+
+A part is a line of Python on i, the position that sees, and j, the one that is seen; parts are joined by "or".
+"""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+LINES = {  # a word and how many numbers it has
+    ("all", 0): "j >= 0",
+    ("causal", 0): "j <= i",
+    ("window", 1): "abs(i - j) < {0}",
+    ("window", 2): "(j >= i - {0}) & (j <= i + {1})",
+    ("first", 1): "j < {0}",
+    ("prefix", 1): "j < {0}",
+    ("blocks", 1): "i // {0} == j // {0}",
+}
+WORDS = "causal, all, window:W (W tokens, its own among them), window:LEFT,RIGHT, first:K, prefix:K, blocks:K"
+Pairs = np.ndarray  # boolean (S, T): which source each position sees
+
+
+class Sees(NamedTuple):
+    """What a position sees in each layer.
+
+    Attributes:
+        words: as they are declared, "first:1+window:5".
+        causal: whether a position sees nothing after it, but for a prefix.
+    """
+
+    words: str
+    causal: bool
+
+    @property
+    def limited(self) -> bool:
+        """Whether it sees less than all, or than all before it."""
+        return self.words not in ("causal", "all")
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is counted from the first place of a row, so that padding on the left moves it."""
+        return any(word in self.words for word in ("first", "prefix", "blocks"))
+
+    def extent(self) -> int:
+        """The largest of its numbers."""
+        return max((max(numbers) for _, numbers in _parts(self.words) if numbers), default=0)
+
+    def pairs(self, length: int, layers: int = 1) -> Pairs:
+        """Which token each position sees, directly or by way of others in several layers: (S, T)."""
+        once = _once(self.words, self.causal, length)
+        found = np.eye(length, dtype=bool)  # by the residual
+        for _ in range(min(layers, length)):
+            found = found | (found.astype(np.int32) @ once > 0)
+        return found
+
+
+@functools.lru_cache
+def _once(words: str, causal: bool, length: int) -> Pairs:
+    i, j = np.arange(length)[None, :], np.arange(length)[:, None]
+    found = np.zeros((length, length), bool)
+    parts = _parts(words)
+    for word, numbers in parts:
+        pairs = eval(LINES[word, len(numbers)].format(*numbers), {"i": i, "j": j, "abs": abs})
+        found = found | (pairs if word == "prefix" or not causal else pairs & (j <= i))
+    return found | (j <= i) if all(word == "prefix" for word, _ in parts) else found
+
+
+def _parts(words: str) -> list[tuple[str, tuple[int, ...]]]:
+    split = (part.partition(":") for part in words.split("+"))
+    return [(word, tuple(int(x) for x in numbers.split(",") if numbers)) for word, _, numbers in split]
+
+
+def sees(words: str | None, causal: bool | None, window: int | None = None) -> Sees:
+    """What is declared, in its words, as ``causal``, and as ``window``, how many tokens are seen.
+
+    Raises:
+        ValueError: the words are none, or do not agree.
+    """
+    if window is not None and words not in (None, f"window:{window}"):
+        raise ValueError(f"check_model: sees got {words!r} beside window {window}: give one of them")
+    words = f"window:{window}" if window is not None else words
+    if words is None:
+        if causal is None:
+            told = "whether a position sees only what is before it"
+            raise ValueError(f"check_model: give --causal or --no-causal (in Python causal=True or False): {told}")
+        return Sees("causal" if causal else "all", causal)
+    parts = _checked(words)
+    ahead = any(word == "all" or (len(numbers) == 2 and numbers[1]) for word, numbers in parts)
+    behind = any(word in ("causal", "prefix") for word, _ in parts)
+    if causal is not None and (ahead if causal else behind):
+        raise ValueError(f"check_model: sees got {words!r}, and causal {causal}: leave one of them out")
+    return Sees(words, not ahead if causal is None else causal)
+
+
+def _checked(words: str) -> list[tuple[str, tuple[int, ...]]]:
+    """The parts, with their numbers."""
+    try:
+        parts = _parts(words)
+    except (ValueError, AttributeError):
+        parts = []
+    least = {"window": 0, "causal": 0, "all": 0}
+    for word, numbers in parts:
+        lowest = 1 if len(numbers) == 1 else least.get(word, 1)
+        if (word, len(numbers)) not in LINES or any(x < lowest for x in numbers):
+            parts = []
+            break
+    if not parts:
+        raise ValueError(f"check_model: sees got {words!r}, expected {WORDS}, or several joined by +")
+    return parts
+
+
+def fitting(seen: Pairs, layers: int, causal: bool) -> str:
+    """The words under which exactly these tokens are seen, the simplest; empty where there are none.
+
+    Args:
+        seen: (S, T), measured.
+        layers: of attention.
+        causal: whether the words may be of no position that sees what is after it, but for a prefix.
+    """
+    length = len(seen)
+    numbers = range(1, length - 2)
+    tries: list[tuple[str, ...]] = [("causal" if causal else "all",)]
+    tries += [(f"window:{w}",) for w in numbers] + [(f"prefix:{k}",) for k in numbers if k > 1 and causal]
+    tries += [(f"blocks:{k}",) for k in numbers if k > 1]
+    tries += [] if causal else [(f"window:{a},{b}",) for a, b in itertools.product(range(9), repeat=2) if a != b]
+    for word, most in (("first", 9), ("prefix", 9)):
+        both = itertools.product(range(1, most), numbers)
+        tries += [(f"{word}:{k}", f"window:{w}") for k, w in both if word == "first" or (causal and k > 1)]
+    for words in map("+".join, tries):
+        if np.array_equal(Sees(words, causal).pairs(length, layers), seen):
+            return words
+    return ""
+
+
+def told(words: str, causal: bool = True) -> str:
+    """What a position sees, as one says it."""
+    said = {
+        ("window", 1): "the last {0} tokens" if causal else "what is less than {0} away",
+        ("window", 2): "{0} before and {1} after it", ("first", 1): "the first {0}", ("causal", 0): "all before it",
+        ("prefix", 1): "the first {0}, also those after it", ("blocks", 1): "its own block of {0}", ("all", 0): "all",
+    }  # fmt: skip
+    parts = _parts(words)
+    rest = [] if any(word != "prefix" for word, _ in parts) else ["all before it"]
+    return " and ".join([*rest, *(said[word, len(numbers)].format(*numbers) for word, numbers in parts)])

@@ -1,0 +1,200 @@
+"""`check_model` of models that see less than all before them: what is declared of them, and what they are told."""
+
+import importlib.util
+import inspect
+
+import numpy as np
+import pytest
+
+from attendax import masks
+from attendax.conformance import check_model
+from attendax.conformance.models.sees import Sees, fitting, told
+
+EMBEDDING, *KERNELS = (
+    (np.random.default_rng(k).standard_normal(shape) * 0.5).astype(np.float32)
+    for k, shape in enumerate([(50, 16), (16, 16), (16, 16), (16, 16)])
+)
+SAID = {"vocabulary": 50, "positions": "none", "seed": 1, "in_process": True}
+CAUSAL = {
+    "window:5": "(j <= i) & (j > i - 5)",
+    "first:1+window:5": "(j <= i) & ((j > i - 5) | (j < 1))",
+    "prefix:3": "(j <= i) | (j < 3)",
+    "prefix:3+window:4": "(j < 3) | ((j <= i) & (j > i - 4))",
+    "blocks:8": "(j <= i) & (i // 8 == j // 8)",
+}
+ENCODERS = {"window:4": "abs(i - j) < 4", "window:2,1": "(j >= i - 2) & (j <= i + 1)", "blocks:8": "i // 8 == j // 8"}
+
+
+def attention(x, rule, past=None):
+    """One layer by a rule on i and j; `past` is what is before x."""
+    whole = x if past is None else np.concatenate([past, x], 1)
+    i, j = np.arange(whole.shape[1])[whole.shape[1] - x.shape[1] :, None], np.arange(whole.shape[1])
+    query, key, value = (given @ kernel for given, kernel in zip((x, whole, whole), KERNELS, strict=True))
+    scores = np.where(eval(rule, {"i": i, "j": j, "abs": abs}), query @ key.swapaxes(1, 2) / 4, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return x + weights / weights.sum(-1, keepdims=True) @ value
+
+
+def model_by(rule, layers=1):
+    def model(tokens):
+        x = EMBEDDING[tokens]
+        for _ in range(layers):
+            x = attention(x, rule)
+        return x
+
+    return model
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("words", CAUSAL)
+def test_a_model_that_was_not_declared_so_is_told_the_declaration_and_keeps_it(words, layers):
+    model = model_by(CAUSAL[words], layers)
+    with pytest.raises(ValueError, match=r"sees exactly .* if that is not meant, it is what is wrong") as raised:
+        check_model(model, causal=True, layers=layers, **SAID)
+    assert f"give --sees {words} " in str(raised.value)
+    report = check_model(model, sees=words, layers=layers, **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+    assert report.laws()["window"].judged
+
+
+@pytest.mark.parametrize("words", ENCODERS)
+def test_the_same_of_encoders(words):
+    with pytest.raises(ValueError, match=f"give --sees {words} "):
+        check_model(model_by(ENCODERS[words]), causal=False, **SAID)
+    report = check_model(model_by(ENCODERS[words]), sees=words, causal=False, **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
+
+
+@pytest.mark.parametrize("declared", ["window:4", "window:6", "first:1+window:5", "prefix:5", "blocks:5"])
+def test_a_wrong_declaration_is_a_fault_that_names_the_right_one(declared):
+    report = check_model(model_by(CAUSAL["window:5"]), sees=declared, **SAID)
+    assert not report.ok
+    assert "it sees the last 5 tokens: --sees window:5" in report.causes[0].remedy
+
+
+@pytest.mark.parametrize(("rule", "causal", "law"), [("j <= i + 1", True, "future"), ("j <= i", False, "past")])
+def test_what_cannot_be_meant_is_a_fault(rule, causal, law):
+    """Beside a declared causal nothing ahead is excused; and an encoder that sees the past alone is none."""
+    assert check_model(model_by(rule), causal=causal, **SAID).causes[0].name.startswith(law)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"sees": "windows:5"}, "sees got 'windows:5', expected causal, all, window:W"),
+        ({"sees": "window:0"}, "sees got 'window:0'"),
+        ({"sees": "window"}, "sees got 'window'"),
+        ({"sees": "all", "causal": True}, "leave one of them out"),
+        ({"sees": "causal", "causal": False}, "leave one of them out"),
+        ({"sees": "window:5", "window": 4}, "give one of them"),
+        ({"cache": [len], "causal": True}, r"cache got len, expected functions \(init, step\)"),
+    ],
+)
+def test_declarations_that_are_none_are_refused(said, words):
+    with pytest.raises(ValueError, match=words):
+        check_model(model_by("j <= i"), **SAID, **said)
+
+
+@pytest.mark.parametrize(
+    ("words", "mask"),
+    [
+        ("causal", masks.causal()),
+        ("window:4", masks.window(3, 0)),
+        ("window:3,0", masks.window(3, 0)),
+        ("window:2,1", masks.window(2, 1)),
+        ("prefix:3", masks.prefix(3)),
+    ],
+)
+def test_words_are_those_of_masks(words, mask):
+    seen = Sees(words, causal="2,1" not in words).pairs(9).T
+    assert np.array_equal(seen, np.asarray(mask.to_dense(9, 9)))
+
+
+def test_the_simplest_words_are_found_for_what_is_seen():
+    for words in CAUSAL:
+        assert fitting(Sees(words, True).pairs(40, 2), 2, True) == words
+    assert fitting(np.tri(40, k=1, dtype=bool).T, 1, True) == ""
+    assert told("prefix:3") == "all before it and the first 3, also those after it"
+
+
+def cache_by(rule, keeps=lambda past: past):
+    """Functions of a cache: all vectors so far, of which a step is given those that are kept."""
+
+    def init(batch, room):
+        return np.zeros((batch, 0, 16), np.float32)
+
+    def step(tokens, cache):
+        x = EMBEDDING[tokens]
+        return attention(x, rule, keeps(cache)), np.concatenate([cache, x], 1)
+
+    return init, step
+
+
+pair = cache_by("j <= i")
+
+
+@pytest.mark.parametrize(
+    ("sees", "rule", "keeps", "words"),
+    [
+        ("window:4", "j <= i", lambda past: past, "a window, or a mask, is not passed on to the step"),
+        ("causal", "j <= i", lambda past: past[:, :0], "tokens of earlier steps are overwritten, or hidden"),
+        ("causal", "(j <= i) & (j > i - 3)", lambda past: past, "a position sees the last 3 tokens"),
+        ("causal", "j >= 0", lambda past: past, "lets it see what comes after"),
+    ],
+)
+def test_a_cache_that_sees_other_tokens_is_told_which(sees, rule, keeps, words):
+    whole = model_by(CAUSAL["window:5"].replace("5", "4") if sees == "window:4" else "j <= i")
+    report = check_model(whole, sees=sees, cache=cache_by(rule, keeps), **SAID)
+    assert report.causes[0].name.startswith("cache")
+    assert any(words in cause.remedy for cause in report.causes), [cause.remedy for cause in report.causes]
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_cache_that_counts_from_another_place_is_told_of_positions(takes):
+    places = np.random.default_rng(9).standard_normal((64, 16)).astype(np.float32)
+
+    def whole(tokens):
+        return attention(EMBEDDING[tokens] + places[: tokens.shape[1]], "j <= i")
+
+    def init(batch, room):
+        return np.zeros((batch, 0, 16), np.float32)
+
+    def with_positions(tokens, cache, positions=None):
+        positions = np.arange(tokens.shape[1])[None] if positions is None else positions  # begins anew
+        x = EMBEDDING[tokens] + places[positions]
+        return attention(x, "j <= i", cache), np.concatenate([cache, x], 1)
+
+    def without(tokens, cache):
+        return with_positions(tokens, cache)
+
+    step = with_positions if takes else without
+    report = check_model(whole, causal=True, cache=(init, step), only=["cache"], **SAID | {"positions": "absolute"})
+    words = "given 0, 1, 2, ... it is right" if takes else "positions, or a bias by them, begin anew"
+    assert any(words in cause.remedy for cause in report.causes), [cause.remedy for cause in report.causes]
+
+
+def test_a_cache_is_given_as_a_pair(tmp_path, monkeypatch):
+    (tmp_path / "paired.py").write_text(inspect.getsource(inspect.getmodule(cache_by)))
+    monkeypatch.syspath_prepend(tmp_path)
+    for given in ("paired:pair", ["paired:pair"], (pair,), pair):
+        report = check_model(model_by("j <= i"), causal=True, cache=given, only=["cache"], **SAID)
+        assert report.ok, [outcome.told() for outcome in report.failures]
+        assert report.counts()["ok"] == 5
+
+
+@pytest.mark.skipif(importlib.util.find_spec("equinox") is None, reason="equinox is not installed")
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_module_of_equinox_takes_a_text_or_a_batch(batch):
+    import equinox
+    import jax.numpy as jnp
+
+    class Module(equinox.Module):
+        table: object
+
+        def __call__(self, tokens):
+            rows, length = tokens.shape if batch else (1, *tokens.shape)
+            found = jnp.cumsum(self.table[tokens].reshape(rows, length, -1), 1)
+            return found if batch else found[0]
+
+    report = check_model(Module(jnp.asarray(EMBEDDING)), causal=True, longest=13, only=["batch", "future"], **SAID)
+    assert report.ok, [outcome.told() for outcome in report.failures]
