@@ -12,10 +12,9 @@ from .report import HEADS, diff
 
 ABOUT = "by which conventions two attention functions differ, and the adapter that makes them equal"
 SAID = """\
-A and B are module:function, the names of adapters that ship, "exec:./prog {case}", lib:FILE or onnx:FILE; or both are
-folder:DIR, with results of the same cases, as `attendax inputs` writes them. A function is called as
-f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as f(params, x), where
-params has the names of attendax.conformance.against.layers.shapes().
+A and B are module:function, the names of adapters that ship, "exec:./prog {case}", lib:FILE or onnx:FILE.
+A function is called as f(query, key, value, ...), in a layout and with keywords that are found out; with --layers as
+f(params, x), where params has the names of attendax.conformance.against.layers.shapes().
 Exit status: 0 the two are equal, 1 they differ, 2 refused."""
 
 

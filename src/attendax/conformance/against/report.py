@@ -12,7 +12,6 @@ from . import (
     describing_layers,
     direct,
     examples,
-    folders,
     forms,
     trying,
     writing,
@@ -23,12 +22,11 @@ from .comparing import Difference
 from .describing import Description
 from .describing_layers import Layer
 from .examples import Equality
-from .folders import Folders
 from .forms import Form
 from .layers import SIZES
 from .remote import Function, function
 
-HEADS, FOLDER = 2, "folder:"
+HEADS = 2
 
 
 class Report(NamedTuple):
@@ -79,14 +77,13 @@ class Report(NamedTuple):
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
 
 
-def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report | Folders:
+def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
     """By which conventions do two functions differ, and under which adapter are they equal?
 
     Args:
         a, b: functions of (query, key, value, ...), in any layout and with keywords of any name that is known; or
             the paths of such, "module:function", "exec:COMMAND", "lib:FILE", "onnx:FILE", or the names of adapters that
-            ship; or two folders of results, "folder:DIR".
-            A path, and a function that a module has, runs in a process of its own.
+            ship. A path, and a function that a module has, runs in a process of its own.
         layers: whether they are functions of (params, x) instead; ``layers.shapes`` has the names of the weights.
         heads: of the layers.
 
@@ -107,11 +104,8 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report 
         >>> print(diff(one, other).differences[0])
         scale where none is given: A multiplies by 1/√D; B multiplies by 1
     """
-    homes = [x.removeprefix(FOLDER) for x in (a, b) if isinstance(x, str) and x.startswith(FOLDER)]
-    if len(homes) == 2:
-        return folders.compare(*homes)
-    if homes:
-        raise Refusal(f"results are compared with results: give two folders; `attendax judge {homes[0]}` judges one")
+    if home := next((x for x in (a, b) if isinstance(x, str) and x.startswith("folder:")), ""):
+        raise Refusal(f"{home} holds results, and can be asked nothing: `attendax judge {home[7:]}` judges them")
     made: list[Function] = []
     try:
         for fn in (a, b):

@@ -34,11 +34,6 @@ const reveal = () => {
 };
 addEventListener("hashchange", reveal);
 reveal();
-document.addEventListener("click", event => {
-  const button = event.target.closest(".copy");
-  if (!button) return;
-  navigator.clipboard?.writeText(button.nextElementSibling.textContent).then(() => { button.textContent = "copied"; });
-});
 """
 
 
@@ -201,8 +196,7 @@ def _law(k: int, law: str, tally: Tally) -> str:
 def _case(kind: str, name: str, asked: str, message: str, facts: Mapping[str, str], script: str) -> str:
     """A cause or a fault: its facts, and a script that shows it."""
     rows = "".join(f"<div><dt>{text(fact)}</dt><dd>{text(what)}</dd></div>" for fact, what in facts.items())
-    copy = '<button class="copy" type="button">copy</button>'
-    shown = f'<div class="script">{copy}<pre>{text(script)}</pre></div>' if script else ""
+    shown = f"<pre>{text(script)}</pre>" if script else ""
     return (
         f'<details class="case"><summary>{kind} <span class="name">{text(name)}</span> '
         f'<span class="soft small">{text(asked)}</span></summary>'
