@@ -50,7 +50,7 @@ def window(q, k, v, window=None):
 
 
 def wider(q, k, v, window=None):
-    return globals()["window"](q, k, v, None if window is None else window + 2)
+    return globals()["window"](q, k, v, None if window is None else 2 * window)
 
 
 def sides(q, k, v, window_size=(-1, -1)):
@@ -122,7 +122,7 @@ def here(a, b):
 
 
 SLIPS = [
-    (causal, causal_ignored, "is_causal True"), (window, wider, "window 0"),
+    (window, wider, "window 0"),
     (sides, left_twice, "window (3, 0)"), (sides, one_less, "window 1"),
     (repeated, values_tiled, "N=4, G=2"), (masked, first_value, "mask [[False"),
     (logged, log_of_more, "return_lse True"),
@@ -148,6 +148,7 @@ def test_an_option_of_both_sets_them_apart(a, b, shown):
     [
         (masked, first_head, "has first head: mask[:, :1]"),
         (masked, first_batch, "has first batch: mask[:1]"),
+        (causal, causal_ignored, "ignores it"),
         (biased, bias_taken_away, "-bias"),
     ],
 )

@@ -24,11 +24,8 @@ def as_users_have_it():
         yield
 
 
-NOT_EXPLAINED = "mask of -1e4"  # its one case is far below every finite number that further calls can tell apart
-
-
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("mistake", [name for name in PLANTED if name != NOT_EXPLAINED])
+@pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_named(mistake):
     fn, cases, words, remedy = PLANTED[mistake]
     report = check(fn, arrays="numpy", only=cases, level="forward", profile="law")
@@ -39,12 +36,6 @@ def test_a_planted_mistake_is_named(mistake):
     name = found[0]
     assert told[name].remedy == (remedy if name == words else "")
     assert told[name].tried >= 1 or "is right" in words or words.startswith(("right below", "some results"))
-
-
-def test_what_further_calls_do_not_tell_apart_is_called_wrong_and_no_more():
-    fn, cases, _, _ = PLANTED[NOT_EXPLAINED]
-    report = check(fn, arrays="numpy", only=cases, level="forward", profile="law")
-    assert [cause.name for cause in report.causes] == ["the result is wrong with mask, scale"]
 
 
 def test_every_fault_is_in_one_cause_and_the_worst_is_first():

@@ -100,25 +100,19 @@ def words(form):
     return {form.line(axis).words for axis, _, _ in form - LAW}
 
 
-VAGUE = (LEAK, "the result is ", "lse is wrong", "a legal call ")  # no reasons
+VAGUE = (LEAK, "the result is ", "lse is wrong", "a legal call ", "wrong only where ")  # true, and no reasons
 SAYABLE = {line.words for values in TABLE.values() for line in values.values() if line.words}
 
 
 def named(form):
     report = check(of_form(form), arrays="numpy", level="forward", profile="robust")
     names = {name for cause in report.causes for name in cause.name.split("; ")}
-    vague = {
-        name
-        for name in names
-        if name.startswith(("the result is ", "lse is wrong", "a legal call with empty arrays")) or name == LEAK
-    }
+    vague = {name for name in names if name.startswith(VAGUE)}
     return names - vague, report
 
 
-SHOWN = {  # values that no small case shows, and why
-    "width": "widths beyond 32",
-}
-SINGLE = [(axis, value) for axis, value in FORWARD if axis not in SHOWN]
+SINGLE = [(axis, value) for axis, value in FORWARD if axis != "width"]  # whose cases are wider than small ones
+UNNAMED = {("causal", "skips the block of 512")}  # whose cases are longer than those that causes are sought for
 QUICK = [
     ("causal", "aligned to the end, without its own key"), ("causal", "aligned to the start, and one key ahead"),
     ("causal", "j <= i + 3"), ("scale", "1/√N"), ("scale", "1/√S"), ("scale", "1/D"), ("scale", "1/√64"),
@@ -224,10 +218,9 @@ def test_both_commands_name_the_line(line):
 def test_every_value_is_named(axis, value):
     form = LAW.but(**{axis: value})
     said, report = named(form)
-    if not report.failures:
-        pytest.skip("no case shows it")
+    assert report.failures  # each value is wrong in some case
     own = {name for name in said if "ZeroDivisionError" in name and (axis, value) == ("given_scale", "divides")}
-    assert said - own == words(form)  # where a given scale divides, 0 raises
+    assert said - own == (set() if (axis, value) in UNNAMED else words(form))  # where a given scale divides, 0 raises
 
 
 APART = [(a, b) for a, b in itertools.combinations(SINGLE, 2) if a[0] != b[0] and IGNORED not in (a[1], b[1])]

@@ -121,9 +121,10 @@ class TestDraw:
                 assert set(values) - shown <= ({way} ^ set(AXES["direction"])), (way, axis)
             assert {row["keys"] for row in mine} == set(AXES["keys"])
             for use in USES:
-                rest = {axis: x for axis, x in use.items() if axis not in ("option", "asked")}
+                rest = {axis: x for axis, x in use.items() if axis not in ("option", "asked", "together")}
                 having = [row for row in mine if rest.items() <= row.items()]
                 having = [row for row in having if "asked" not in use or use["asked"] in row["asked"].split(AND)]
+                having = [row for row in having if {*use.get("together", ())} <= {*row["options"]}]
                 assert any(use.get("option", row["options"][0]) in row["options"] for row in having), use
             for pair in pool.TOGETHER:
                 having = [row for row in mine if {*pair} <= {*row["options"]} and row["numbers"] == "normal"]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..conventions.table import IGNORED
 from . import forms
 from .asking import Probe
 from .describing import Description
@@ -38,6 +39,7 @@ WORDS = {
 
 
 CAUSAL_OR_NOT = {True: "is causal", False: "is not causal"}
+SAID = {"end": "aligned to the end"}
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
@@ -99,7 +101,7 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
     if differ("always"):
         yield "always", lambda x: x.how["always"] or "no", list(small({}))
     if "is_causal" in both and differ("causal"):
-        yield "causal", lambda x: f"is {x.how['causal']}: {text_of('causal', x.how['causal'])}", asking("is_causal")
+        yield "causal", _causal, asking("is_causal")
     if "window" in both and differ("window"):
         yield "window", lambda x: _window(x.how["window"]), asking("window")
     for axis, key in READ.items():
@@ -133,7 +135,14 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
 
 def _read(form: Form, axis: str) -> str:
     value = form.how[axis]
+    if value == IGNORED:
+        return "ignores it"
     return f"has {value}: {text_of(axis, value)}"
+
+
+def _causal(form: Form) -> str:
+    value = form.how["causal"]
+    return "ignores it" if value == IGNORED else f"is {value}: {text_of('causal', value)}"
 
 
 def _of_many(key: str) -> list[Probe]:
@@ -151,8 +160,11 @@ def _of_many(key: str) -> list[Probe]:
 
 
 def _window(window: str) -> str:
-    reach, side, aligned = window.split("/")
-    return f"sees {reach}, {side}, aligned to {aligned}: {window_rule(window)}"
+    reach, side, value = window.split("/")
+    if value == IGNORED:
+        return "ignores it"
+    said = ", ".join(x for x in (reach, side, "" if value == forms.WINDOWS[0] else SAID.get(value, value)) if x)
+    return f"sees {said}: {window_rule(window)}"
 
 
 def _form_of(key: str) -> Callable[[Form], str]:

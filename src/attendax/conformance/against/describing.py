@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..conventions.table import TABLE
 from ..worker.errors import Failed
 from . import forms, ways
 from .asking import Probe, arrays, ask, distance
@@ -112,7 +113,22 @@ class _Describing(Trying):
         for ours, run in tries.items():
             if name in NAMES[ours] and ours not in form.options and (found := run(form, name)):
                 return found
-        return None
+        return next(filter(None, (self._ignored(form, name, ours) for ours in tries if name in NAMES[ours])), None)
+
+    def _ignored(self, form: Form, name: str, ours: str) -> Form | None:
+        """The form of a function that takes a keyword, and gives what it gives without."""
+        axis = {"is_causal": "causal", "scale": "given_scale"}.get(ours, ours)
+        if ours in form.options or forms.IGNORED not in TABLE.get(axis, ()):
+            return None
+        B, _, T, S, _, _ = self.sizes
+        rng = np.random.default_rng(8)
+        shape = (B, 1, T, S)
+        values = {"mask": rng.random(shape) < 0.6, "bias": rng.standard_normal(shape).astype(np.float32), "scale": 0.3}
+        values |= {"is_causal": True, "softcap": 0.5, "window": 1}
+        ignored = forms.IGNORED if ours != "window" else f"{form.how['window'].rpartition('/')[0]}/{forms.IGNORED}"
+        kinds = tuple(ways.WINDOWS) if ours == "window" else (ways.STRAIGHT.get(ours, ""),)
+        offered = [form.offering(ours, Option(name, kind)).but(**{axis: ignored}) for kind in kinds]
+        return self.settle(offered, [self.probe(**{ours: values[ours]})])
 
     def _causal(self, form: Form, name: str) -> Form | None:
         form = form.offering("is_causal", Option(name))
@@ -172,8 +188,8 @@ class _Describing(Trying):
         B, N, T, S, D, V = self.sizes
         tall = [(T, S), (S + 4, S + 4)] if T != S else [(S + 4, S + 4)]
         probes = [Probe(arrays((B, N, t, s, D, V)), {"window": w}) for t, s in tall for w in (2, 3)]
-        rules = ["/".join(x) for x in itertools.product(forms.REACH, forms.SIDES, forms.ALIGNED)]
-        rules.sort(key=lambda x: x.endswith("the end"))
+        rules = ["/".join(x) for x in itertools.product(forms.REACH, forms.SIDES, forms.WINDOWS)]
+        rules.sort(key=lambda x: forms.WINDOWS.index(x.split("/")[2]) if not x.endswith("end") else 1)
         variants = [
             form.offering("window", Option(name, x)).but(window=way)
             for x, way in itertools.product(ways.WINDOWS, rules)
@@ -182,12 +198,14 @@ class _Describing(Trying):
         return found if found is None or found.options["window"].form == "a number" else self._two_sides(found)
 
     def _two_sides(self, form: Form) -> Form | None:
-        """The same, if the two numbers are what is seen to the left and to the right."""
+        """The same, if the two numbers are what is seen to the left and to the right, or one more or less."""
         given = form.offering("window", form.options["window"]._replace(form="a number"))
+        ways = [given.but(window=f"{forms.LAW['window'].rpartition('/')[0]}/{value}") for value in forms.WINDOWS]
         pairs = [(3, 0), (0, 2)] + [(-1, -1), (-1, 0)] * (
             -1 in (self.fn.defaults.get(given.options["window"].name) or ())
         )
-        return form if self.settle([given], [self.probe(window=pair) for pair in pairs]) else None
+        found = self.settle(ways, [self.probe(window=pair) for pair in pairs])
+        return form.but(window=found.how["window"]) if found else None
 
     def _lse(self, form: Form, name: str) -> Form | None:
         variants = [

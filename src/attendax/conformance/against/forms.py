@@ -5,6 +5,7 @@ cannot differ. In the lines ``i`` are queries (a column), ``j`` keys (a row), an
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,12 +23,12 @@ READ, BIASES = ("True attends", "first batch", "first head"), ("added", "subtrac
 SOFTCAPS, GIVEN_SCALES = (tuple(x for x in TABLE[axis] if x != IGNORED) for axis in ("softcap", "given_scale"))
 REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
 SIDES = {
-    "before": "(j <= {i}) & (j >= {i} - ({r}))",
-    "on both sides": "abs(j - {i}) <= {r}",
-    "before, and all that comes after": "j >= {i} - ({r})",
-}
-PAIR = "((j >= {i} - {w}[0]) | ({w}[0] < 0)) & ((j <= {i} + {w}[1]) | ({w}[1] < 0))"  # left, right; -1 is no limit
-ALIGNED = {"the start": "i", "the end": "(i + S - T)"}
+    "before": "0",
+    "on both sides": "{r}",
+    "before, and all that comes after": "float('inf')",
+}  # what is seen ahead
+SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is two numbers; -1 is no limit
+WINDOWS = tuple(x for x in TABLE["window"] if x not in (IGNORED, "before"))
 MASKING = ("minus infinity", "weights set to 0 after the softmax", "scores set to 0")
 OF_MASKING: dict[str, dict[str, str]] = dict(
     zip(MASKING, ({}, {"weights": "masked after"}, {"fill": "0"}), strict=True)
@@ -37,7 +38,7 @@ SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 REFUSED, UNCLEAR = "refused", "unclear"  # of bfloat16 arrays
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in AXES} | {
-    "always": "", "window": "w keys beside its own/on both sides/the start", "masking": MASKING[0],
+    "always": "", "window": "w keys beside its own/on both sides/its own key between", "masking": MASKING[0],
     "softmax": "float32", "out": "of the query", "dropout": "",
 }  # fmt: skip
 
@@ -95,6 +96,12 @@ class Form:
         """The axes of the result."""
         return self.returned or self.layout
 
+    def heard(self) -> "Form":
+        """The same without the options that it ignores."""
+        axes = {"is_causal": "causal", "scale": "given_scale"}
+        deaf = [x for x in self.options if self.how.get(axes.get(x, x), "").split("/")[-1] == IGNORED]
+        return dataclasses.replace(self, options={k: x for k, x in self.options.items() if k not in deaf})
+
     def offered(self) -> set[str]:
         """Which of the steps to scores it can be asked for beside the scale."""
         masks = {"mask", "is_causal", "window"} & set(self.options)
@@ -106,15 +113,17 @@ class Form:
         return dataclasses.replace(self, options=options)
 
 
-def window_rule(window: str) -> str:
-    """The line of Python for which keys a window has."""
-    reach, side, aligned = window.split("/")
-    return SIDES[side].format(i=ALIGNED[aligned], r=REACH[reach])
+def window_rule(window: str, name: str = "w", *, pair: bool = False) -> str:
+    """The line of Python for which keys a window has, that is a number or two: to the left and to the right."""
+    reach, side, value = window.split("/")
+    given = re.sub(r"\bw\b", name, REACH[reach])
+    left, right = (SIDE.format(w=name, k=k) for k in (0, 1)) if pair else (given, SIDES[side].format(r=given))
+    line = text_of("window", value)
+    return re.sub(r"\bright\b", _bracketed(right), re.sub(r"\bleft\b", _bracketed(left), line)).replace(" + 0)", ")")
 
 
-def pair_rule(window: str, name: str = "w") -> str:
-    """The same where a window is two numbers, to the left and to the right."""
-    return PAIR.format(i=ALIGNED[window.split("/")[2]], w=name)
+def _bracketed(text: str) -> str:
+    return f"({text})" if " " in text and text[0] != "(" else text
 
 
 def attention(
@@ -133,7 +142,7 @@ def attention(
     arrays = dict(zip(("query", "key", "value", "bias"), (*inputs, bias), strict=False))
     T, S = inputs[0].shape[2], inputs[1].shape[2]
     if window is not None:
-        rule = (pair_rule if isinstance(window, tuple) else window_rule)(how["window"])
+        rule = window_rule(how["window"], pair=isinstance(window, tuple))
         known = {"i": np.arange(T)[:, None], "j": np.arange(S)[None], "T": T, "S": S, "w": window}
         seen = eval(rule, known)
         mask = seen[None, None] if mask is None else mask & seen

@@ -2,7 +2,7 @@
 
 import re
 
-from .forms import EMPTY, GIVEN, LAW, MASKING, REACH, Form, Option, pair_rule, text_of, window_rule
+from .forms import EMPTY, GIVEN, LAW, MASKING, REACH, Form, Option, text_of, window_rule
 from .results import NO_MAXIMUM
 from .ways import RANKS, SCALINGS, WINDOWS, mask_from, mask_to
 
@@ -29,7 +29,8 @@ class Keywords:
     """
 
     def __init__(self, a: Form, b: Form) -> None:
-        self.a, self.b = a, b
+        self.whole, self.a, self.b = a, a.heard(), b.heard()
+        a, b = self.a, self.b
         self.words = {name: repr(x) for name, x in b.given.items()}
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
@@ -127,8 +128,7 @@ class Keywords:
                 continue
             rule = text_of("causal", a.how["causal"])
             if name == "window":
-                rule = re.sub(r"\bw\b", option.name, window_rule(a.how["window"]))
-                rule = pair_rule(a.how["window"], option.name) if option.form == "both sides" else rule
+                rule = window_rule(a.how["window"], option.name, pair=option.form == "both sides")
             asked = option.name if name == "is_causal" else f"{option.name} is not None"
             lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")
         return lines

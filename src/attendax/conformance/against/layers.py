@@ -22,14 +22,20 @@ class Sizes(NamedTuple):
     more: int = 1
 
 
-SEARCH = Sizes(2, 5, 8, 12)  # at which conventions are found
+SEARCH = Sizes(2, 5, 32, 12)  # at which conventions are found
 SIZES = SEARCH, Sizes(1, 9, 16, 20, 2), Sizes(3, 4, 24, 40)  # at which two layers are compared
 PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and where query, key and value are
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
 SPLITS = {"head after head": ("N, D", 0), "the heads in turn": ("D, N", 1)}
 KERNELS = "(in, out)", "(out, in)"
-ROTARY = "", "halves", "neighbours"
+ROTARY = "", "halves", "neighbours", "halves of the whole"  # which two numbers of a head are turned together
+PARTS, FREQUENCIES = (1.0, 0.5, 0.25), ("of the part", "of the whole")  # of a head: turned, and counted by
+BASES = 1e4, 5e5, 1e6
+SCALINGS = "", "linear", "NTK", "YaRN"  # each but the first with a factor, YaRN with the length that was trained
+TRAINED, FACTORS = (2048, 4096, 8192, 32768), (2.0, 4.0, 8.0, 16.0, 32.0, 40.0)
+BETAS = 32, 1  # of YaRN: turns within the trained length, from which on all is kept, and down to which all is stretched
+QK_ORDER = "before rotary", "after rotary"
 POSITIONS = {"": None, "the table from row 0": 0, "the table from row 1": 1, "the table from row 2": 2,
              "sines from 0": "sines 0", "sines from 1": "sines 1"}  # fmt: skip
 PLACE = "before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"
@@ -45,14 +51,17 @@ GATES = "the gate", "up"
 SCALES = {"1/sqrt(D)": "D**-0.5", "1": "1.0", "1/D": "1 / D", "1/sqrt(M)": "M**-0.5"}
 LAW: dict[str, Any] = {
     "place": PLACE[0], "norm": "layer norm", "eps": 1e-5, "activation": ACTIVATIONS[0], "gated": GATES[0],
-    "packing": "[q | k | v]", "split": "head after head", "kernels": KERNELS[0], "rotary": "", "positions": "",
+    "packing": "[q | k | v]", "split": "head after head", "kernels": KERNELS[0], "rotary": "", "part": 1.0,
+    "frequencies": FREQUENCIES[0], "base": 1e4, "scaling": "", "factor": 1.0, "trained": 0, "positions": "",
+    "qk_norm": "RMS norm", "qk_order": QK_ORDER[0],
     "causal": "no", "scale": "1/sqrt(D)", "residual": "yes",
 }  # fmt: skip
 
 
-def shapes(sizes: Sizes = SEARCH) -> dict[str, tuple[int, ...]]:
+def shapes(sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
     """The names and shapes of all that a layer may read."""
     M, F = sizes.M, sizes.F
+    D = M // heads
     found: dict[str, tuple[int, ...]] = {}
     for name in ("query", "key", "value", "out"):
         found |= {f"{name}_kernel": (M, M), f"{name}_bias": (M,)}
@@ -60,13 +69,15 @@ def shapes(sizes: Sizes = SEARCH) -> dict[str, tuple[int, ...]]:
     for name in ("norm1", "norm2"):
         found |= {f"{name}_scale": (M,), f"{name}_bias": (M,)}
     found |= {"up_kernel": (M, F), "up_bias": (F,), "gate_kernel": (M, F), "gate_bias": (F,)}
-    return found | {"down_kernel": (F, M), "down_bias": (M,), "positions": (PLACES, M)}
+    found |= {"down_kernel": (F, M), "down_bias": (M,), "positions": (PLACES, M)}
+    found |= {"query_norm_scale": (D,), "key_norm_scale": (D,)}  # of each head; of all heads together:
+    return found | {"queries_norm_scale": (M,), "keys_norm_scale": (M,)}
 
 
-def drawn(seed: int, sizes: Sizes = SEARCH) -> dict[str, np.ndarray]:
+def drawn(seed: int, sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, np.ndarray]:
     """Weights; those of ``qkv_kernel`` are query, key and value beside each other."""
     rng = np.random.default_rng(seed)
-    found = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes(sizes).items()}
+    found = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes(sizes, heads).items()}
     for kind in ("kernel", "bias"):
         found[f"qkv_{kind}"] = np.concatenate([found[f"{x}_{kind}"] for x in ("query", "key", "value")], -1)
     return found
@@ -118,9 +129,13 @@ def _positions(p: Mapping[str, np.ndarray], positions: str, length: int, width: 
 def _norm(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None, how: Mapping[str, Any]) -> np.ndarray:
     if scale is None:
         return x
-    known = {"xp": np, "x": x, "eps": how["eps"], "M": x.shape[-1]}
-    y = eval(NORMS[how["norm"]].format(d="(x - x.mean(-1)[..., None])"), known)
-    return y * (scale + (1 if "1 + scale" in how["norm"] else 0)) + (0 if bias is None else bias)
+    return _normed(x, scale, how["norm"], how["eps"]) + (0 if bias is None else bias)
+
+
+def _normed(x: np.ndarray, scale: np.ndarray, kind: str, eps: float) -> np.ndarray:
+    known = {"xp": np, "x": x, "eps": eps, "M": x.shape[-1]}
+    y: np.ndarray = eval(NORMS[kind].format(d="(x - x.mean(-1)[..., None])"), known)
+    return y * (scale + (1 if "1 + scale" in kind else 0))
 
 
 def _linear(p: Mapping[str, np.ndarray], name: str, x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
@@ -143,7 +158,11 @@ def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
             for n in ("query", "key", "value")
         ]
         query, key, value = (np.moveaxis(y, 2 + head, 1) for y in rows)
-    query, key = (_rotated(y, how["rotary"]) for y in (query, key))
+    for step in ("normed", "rotated") if how["qk_order"] == QK_ORDER[0] else ("rotated", "normed"):
+        if step == "rotated":
+            query, key = (_rotated(y, how) for y in (query, key))
+        else:
+            query, key = (_norm_of_heads(p, y, name, how) for y, name in ((query, "query"), (key, "key")))
     scores = query @ key.swapaxes(-1, -2) * eval(SCALES[how["scale"]], {"D": D, "M": M})
     if how["causal"] == "yes":
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
@@ -154,15 +173,49 @@ def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
     return _linear(p, "out", out, how) if "out_kernel" in p else out
 
 
-def _rotated(x: np.ndarray, rotary: str) -> np.ndarray:
+def _norm_of_heads(p: Mapping[str, np.ndarray], x: np.ndarray, name: str, how: Mapping[str, Any]) -> np.ndarray:
+    """Queries or keys (B, N, T, D) after their own norm: of each head, or of all heads together."""
+    whole = f"{name}s" if name == "key" else "queries"
+    if (scale := p.get(f"{name}_norm_scale")) is not None:
+        x = _normed(x, scale, how["qk_norm"], how["eps"])
+    if (scale := p.get(f"{whole}_norm_scale")) is not None:
+        B, N, T, D = x.shape
+        flat = _normed(x.swapaxes(1, 2).reshape(B, T, N * D), scale, how["qk_norm"], how["eps"])
+        x = flat.reshape(B, T, N, D).swapaxes(1, 2)
+    return x
+
+
+def _rotated(x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     """x (..., T, D), turned by its position."""
-    if not rotary:
+    if not how["rotary"]:
         return x
     D = x.shape[-1]
-    angles = np.arange(x.shape[-2])[:, None] / 10000 ** (np.arange(0, D, 2) / D)
-    one, other = (x[..., : D // 2], x[..., D // 2 :]) if rotary == "halves" else (x[..., 0::2], x[..., 1::2])
-    turned = one * np.cos(angles) - other * np.sin(angles), one * np.sin(angles) + other * np.cos(angles)
-    return np.concatenate(turned, -1) if rotary == "halves" else np.stack(turned, -1).reshape(x.shape)
+    R = int(how["part"] * D) // 2 * 2
+    speeds, larger = frequencies(R, R if how["frequencies"] == FREQUENCIES[0] else D, how)
+    angles = np.arange(x.shape[-2])[:, None] * speeds
+    start = {"halves": R // 2, "halves of the whole": D // 2}.get(how["rotary"])
+    places = (slice(0, R, 2), slice(1, R, 2)) if start is None else (slice(0, R // 2), slice(start, start + R // 2))
+    one, other = (x[..., place] for place in places)
+    turned = x.copy()
+    turned[..., places[0]] = larger * (one * np.cos(angles) - other * np.sin(angles))
+    turned[..., places[1]] = larger * (one * np.sin(angles) + other * np.cos(angles))
+    return turned
+
+
+def frequencies(R: int, width: int, how: Mapping[str, Any]) -> tuple[np.ndarray, float]:
+    """By how much a position turns each of R / 2 pairs, counted by a width; and what the turned numbers are times."""
+    base, factor, exponents = how["base"], how["factor"], np.arange(0, R, 2) / max(width, 1)
+    if how["scaling"] == "NTK" and width > 2:
+        base = base * factor ** (width / (width - 2))
+    speeds = np.asarray(base, np.float64) ** -exponents
+    if how["scaling"] == "linear":
+        return speeds / factor, 1.0
+    if how["scaling"] != "YaRN":
+        return speeds, 1.0
+    low, high = (width * math.log(how["trained"] / (2 * math.pi * beta)) / (2 * math.log(base)) for beta in BETAS)
+    low, high = max(math.floor(low), 0), min(math.ceil(high), width - 1)
+    stretched = np.clip((np.arange(R // 2) - low) / max(high - low, 1e-3), 0, 1)
+    return speeds / factor * stretched + speeds * (1 - stretched), 0.1 * math.log(factor) + 1
 
 
 def _mlp(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:

@@ -41,7 +41,7 @@ class _Adapter(Keywords):
         return "\n".join([*self._head(), *("    " + line for line in lines), ""])
 
     def _head(self) -> list[str]:
-        a = self.a
+        a = self.whole
         words = [f"{x.name}={a.defaults.get(x.name)!r}" for x in a.options.values() if x.name]
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
         return [

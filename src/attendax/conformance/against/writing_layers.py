@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .describing_layers import Layer, equality
-from .layers import EPS, KERNELS, LAW, PACKINGS, POSITIONS, SCALES, SPLITS
+from .layers import EPS, KERNELS, LAW, PACKINGS, POSITIONS, ROTARY, SCALES, SPLITS
 from .remote import IMPORTS, import_line
 
 TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
@@ -21,15 +21,20 @@ def adapter(a: Layer, b: Layer) -> tuple[str, str]:
     options = {k: x for k, x in b.fn.defaults.items() if k != b.keyword}
     for k in (1, 2):
         for names in itertools.combinations(options, k):
-            pools = [
-                next((p for p in SWITCHES if type(options[n]) is type(p[0])), sum(SWITCHES[:1] + SWITCHES[3:], ()))
-                for n in names
-            ]
+            pools = [_values(options[n], a.how) for n in names]
             for values in itertools.product(*pools):
                 code = _code(a, b, lines, dict(zip(names, values, strict=True)))
                 if equality(a, b.fn.adapted(code), 2).worst is None:
                     return code, "B"
     return _formula(a), ""
+
+
+def _values(default: Any, how: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a keyword may be given: of the kind of its default, and the numbers of a layer."""
+    numbers = tuple(how[name] for name in ("base", "factor", "part"))
+    more = {float: numbers, int: (*map(int, numbers), how["trained"])}.get(type(default), ())
+    known = next((p for p in SWITCHES if type(default) is type(p[0])), sum(SWITCHES[:1] + SWITCHES[3:], ()))
+    return tuple(dict.fromkeys((*known, *more)))
 
 
 def _code(a: Layer, b: Layer, lines: list[str], options: Mapping[str, Any] = {}) -> str:
@@ -53,7 +58,7 @@ def _around(a: Layer, b: Layer) -> list[str]:
         lines.append(TURN)
     packed = [one["packing"] if "qkv_kernel" in a.reads else one["split"] + "*"]
     packed.append(other["packing"] if "qkv_kernel" in b.reads else other["split"] + "*")
-    rotary = one["rotary"] != other["rotary"] and one["rotary"] and other["rotary"]
+    rotary = {one["rotary"], other["rotary"]} == set(ROTARY[1:3]) and one["part"] == other["part"] == 1
     plain = packed[0] == packed[1] and not rotary and one["scale"] == other["scale"]
     if not plain and _has_attention(a) and _has_attention(b):
         lines += _columns(a, b, bool(rotary))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .given import Given, case, gradient, words
+from .given import LSE, Given, case, gradient, mask, random_bias, segments, words
 
 
 def offset(made: str) -> Given:
@@ -17,6 +17,18 @@ FILLED = NOT_FULL & offset("key_lengths - np.int32(T)") & words("key_lengths=key
 AHEAD = NOT_FULL & offset("key_lengths - np.int32(T + 2)") & words("key_lengths=key_lengths")
 BLOCK: dict[str, Any] = {"T": 3, "S": 9}
 LONG: dict[str, Any] = BLOCK | {"S": 300}
+ONE: dict[str, Any] = {"T": 1, "S": 9, "N": 4, "G": 4}
+BESIDE_ONE = {  # options beside one query that begins at an offset: what they are, and what is given
+    "window": ("two keys back from where it stands", words("window=(2, 0)")),
+    "window beyond it": ("causal hides what is ahead", words("window=(3, 2)")),
+    "mask": ("a row of it", mask("rng.random((B, N, 1, S)) < 0.5; mask[..., 1] = True")),
+    "bias": ("a row of it", random_bias("(B, N, 1, S)")),
+    "softcap": ("of its scores", Given("query = 3 * query", "softcap=2.0")),
+    "scale": ("of its scores", words("scale=0.9")),
+    "segments": ("its own", segments("[[1], [0]]", "[[0, 1, 1, 1, 1, 0, 2, 2, 2], [1, 0, 0, 1, 1, 1, 0, 0, 2]]")),
+    "sinks": ("one for each head", Given("sinks = rng.standard_normal(N).astype(dtype)", "sinks=sinks")),
+    "lse": ("of what it sees", LSE),
+}
 LATER = "keys of later blocks are seen, whose indices are beyond those of the queries"
 EACH = "each batch has its own length, and its queries are the last of it"
 CASES = [
@@ -30,6 +42,12 @@ CASES = [
     case("cache: filled beyond the block", "L4", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
     case("cache: grouped heads", "L4", "N = 6, G = 3", FILLED, T=1, S=9, N=6),
     case("cache: longer than a block", "L4", LATER, AT_THE_END, slack=4.0, **LONG),
+    *(case(f"cache: {x}, one query", "L4", about, IN_THE_MIDDLE & given, **ONE)
+      for x, (about, given) in BESIDE_ONE.items()),
+    case("cache: window that looks ahead, one query", "L4", "from where it stands, without causal",
+         Given('offset = np.full(B, 4, "int32")', "window=(1, 2), offset=offset"), **ONE),
+    case("cache: window and sinks, one query", "L4", "both count",
+         IN_THE_MIDDLE & BESIDE_ONE["window"][1] & BESIDE_ONE["sinks"][1], **ONE),
     gradient("cache: a block of queries at the end", "through what is seen", AT_THE_END, "L4", **BLOCK),
     gradient("cache: longer than a block", "through keys of later blocks", AT_THE_END, "L4", slack=4.0, **LONG),
 ]  # fmt: skip

@@ -195,6 +195,8 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
     *({"option": option, "shape": MODEL} for option in OPTIONS),
     *({"dtype": dtype, "shape": MODEL, "asked": asked} for dtype in AXES["dtype"] for asked in ("plain", "causal")),
     *({"groups": groups, "shape": MODEL} for groups in AXES["groups"]),
+    *({"option": option, "queries": 1} for option in OPTIONS if option not in ("causal", "window")),
+    *({"together": pair, "queries": 1} for pair in TOGETHER if "cache" in pair),  # a window, too, which sees some keys
 )
 
 

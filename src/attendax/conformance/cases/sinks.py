@@ -33,6 +33,7 @@ VALUES = [
         Given("sinks = 2 * sinks") & words("softcap=1.0") & BIAS,
     ),
     sinks("sinks, grouped heads", "L2", "one for each query head", N=6),
+    sinks("sinks, window", "L4", "that looks ahead: it takes none of them", words("window=(1, 2)"), T=7, N=4, G=4),
     sinks("sinks, masked", "L2", "no mask forbids them", FULL_MASK),
     sinks("sinks, long", "L2", "counted once, T = 131, S = 257", T=131, S=257),
     sinks("sinks, lse", "L9", "lse counts them", LSE),

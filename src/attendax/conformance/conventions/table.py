@@ -85,7 +85,7 @@ TABLE: dict[str, Axis] = {
     },
     "offset": {
         "as given": Line("offset"),
-        "not added": Line("0 * offset", "the offset of a cache is not added"),
+        IGNORED: Line("0 * offset", "offset is ignored"),
         "twice": Line("2 * offset", "the offset of a cache is added twice"),
         "first batch": Line("offset[:1]", "every batch gets the offset of the first"),
     },
@@ -277,6 +277,9 @@ TABLE: dict[str, Axis] = {
     "of_bias": {
         "all": Line("ds"),
         "first batch": Line("ds[:1]", "the gradient of the bias is of the first batch only"),
+        "first batch, of rank 4": Line(
+            "ds[:1] if rank == 4 and len(bias) == 1 else ds", "the gradient of the bias is of the first batch only"
+        ),
     },
     "gradients": {
         "their own": Line("keys, values"),

@@ -20,7 +20,8 @@ OTHERS = [*of_code.HYPOTHESES, *of_packs.HYPOTHESES]
 LEVELS = 3  # reasons that come on top of each other
 MOST_PAIRS = 2**20  # of a green case that may refute
 FEW = 2**10  # of a call that is tried with two values at once
-LOW = "query, key = (-200 * abs(query)).astype(dtype), abs(key)"  # what is written where masked is above these scores
+LOW = """query = (-200 * np.clip(abs(query), 0, 3)).astype(dtype)
+key = np.clip(abs(key), 0, 3)"""  # what is written where masked is above these scores
 MOST_NAMES = 3  # of reasons that nothing tells apart
 CALLS = 6  # that tell reasons apart
 VARIED: tuple[dict[str, int], ...] = (

@@ -146,7 +146,7 @@ def _check(said: Mapping[str, Any], padding: Any, accepts: frozenset[str]) -> No
             if word not in known:
                 near = did_you_mean(word, known)
                 raise ValueError(f"check_model: {name} got {word!r}, expected one of {', '.join(known)}{near}")
-    for name in ("window", "layers", "longest", "vocabulary", "width"):
+    for name in ("layers", "longest", "vocabulary", "width"):
         x = said.get(name)
         if x is not None and (not isinstance(x, int) or x < 1):
             raise ValueError(f"check_model: {name} got {x!r}, expected a whole number, 1 or more")

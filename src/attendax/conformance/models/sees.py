@@ -78,6 +78,8 @@ def sees(words: str | None, causal: bool | None, window: int | None = None) -> S
     Raises:
         ValueError: the words are none, or do not agree.
     """
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise ValueError(f"check_model: window got {window!r}, expected a whole number, 1 or more")
     if window is not None and words not in (None, f"window:{window}"):
         raise ValueError(f"check_model: sees got {words!r} beside window {window}: give one of them")
     words = f"window:{window}" if window is not None else words

@@ -1,7 +1,10 @@
 """What a window leaves out does not matter, and all that is in it does; also of first tokens, prefixes and blocks."""
 
+import contextlib
+
 import numpy as np
 
+from ..worker.errors import Failed
 from .blackbox import Model
 from .influence import influence, nothing, something
 from .law import Law
@@ -85,8 +88,10 @@ def measured(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURED)
 def fit(trial: Trial) -> str:
     """The declaration under which a model sees what it does see; empty where none that is known fits."""
     if trial.fit is None:
-        layers, causal, seen = trial.model.layers, trial.model.causal, measured(trial)
-        trial.fit = fitting(seen, layers, causal) or ("" if causal else fitting(seen, layers, True))
+        layers, causal, trial.fit = trial.model.layers, trial.model.causal, ""
+        with contextlib.suppress(Failed, NotImplementedError):  # at that length
+            seen = measured(trial)
+            trial.fit = fitting(seen, layers, causal) or ("" if causal else fitting(seen, layers, True))
     return trial.fit
 
 

@@ -1,0 +1,92 @@
+"""`attendax diff` of windows, which a number or two numbers give, and of options that a function takes and ignores."""
+
+import numpy as np
+import pytest
+
+from attendax.conformance.against import diff
+
+
+def softmax(scores):
+    largest = scores.max(-1, keepdims=True)
+    powers = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    total = powers.sum(-1, keepdims=True)
+    return powers / np.where(total == 0, 1, total)
+
+
+def scored(query, key):
+    T, S = query.shape[-2], key.shape[-2]
+    known = {"i": np.arange(T)[:, None], "j": np.arange(S), "T": T, "S": S, "abs": abs}
+    return query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5, known
+
+
+def by_number(rule):
+    def attention(query, key, value, window=None, is_causal=False, mask=None):
+        scores, known = scored(query, key)
+        for given, line in ((window is not None, rule), (is_causal, "j <= i")):
+            scores = np.where(eval(line, known | {"w": window}), scores, -np.inf) if given else scores
+        return softmax(scores if mask is None else np.where(mask, scores, -np.inf)) @ value
+
+    return attention
+
+
+def by_pair(rule):
+    def attention(query, key, value, window_size=(-1, -1)):
+        scores, known = scored(query, key)
+        left, right = (x if x >= 0 else 999 for x in window_size)
+        return softmax(np.where(eval(rule, known | {"l": left, "r": right}), scores, -np.inf)) @ value
+
+    return attention
+
+
+NUMBERS = {
+    "abs(i - j) < w": "w keys, its own among them, on both sides: (j >= i - (w - 1)) & (j <= i + (w - 1))",
+    "(j <= i) & (j > i - w)": "w keys, its own among them, before: (j >= i - (w - 1)) & (j <= i)",
+    "(j <= i + S - T) & (j > i + S - T - w)": "w keys, its own among them, before, aligned to the end",
+    "(j <= i) & (j >= i - w // 2)": "half of w keys beside its own, before: (j >= i - (w // 2)) & (j <= i)",
+    "(j >= i - w + 1) & (j <= i + w)": "one less to the left: (j >= i - w + 1) & (j <= i + w)",
+    "j >= i - w": "w keys beside its own, before, and all that comes after",
+    "j >= 0": "B ignores it",
+}
+PAIRS = {
+    "(j >= i - l + 1) & (j <= i + r)": "one less to the left",
+    "(j >= i - l) & (j <= i + r - 1)": "one less to the right",
+    "(j >= i - l - 1) & (j <= i + r + 1)": "one more",
+    "(j >= i + S - T - l) & (j <= i + S - T + r)": "aligned to the end",
+    "j >= 0": "B ignores it",
+}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("make", "right", "rule", "words"),
+    [(by_number, "abs(i - j) <= w", rule, words) for rule, words in NUMBERS.items()]
+    + [(by_pair, "(j >= i - l) & (j <= i + r)", rule, words) for rule, words in PAIRS.items()],
+)
+def test_a_window_is_told_and_made_equal(make, right, rule, words):
+    found = diff(make(right), make(rule))
+    assert [difference.name for difference in found.differences] == ["window"]
+    assert words in str(found.differences[0])
+    assert found.explained, found.text()
+
+
+def full(query, key, value, mask=None, is_causal=False, scale=None, softcap=None, bias=None):
+    scores, known = scored(query, key)
+    scores = scores if scale is None else scores * np.float32(scale * query.shape[-1] ** 0.5)
+    scores = scores if softcap is None else softcap * np.tanh(scores / softcap)
+    scores = scores if bias is None else scores + bias
+    scores = np.where(known["j"] <= known["i"], scores, -np.inf) if is_causal else scores
+    return softmax(scores if mask is None else np.where(mask, scores, -np.inf)) @ value
+
+
+def deaf(query, key, value, mask=None, is_causal=False, scale=None, softcap=None, bias=None):
+    return softmax(scored(query, key)[0]) @ value
+
+
+@pytest.mark.parametrize(("a", "b"), [(full, deaf), (deaf, full)])
+def test_options_that_one_ignores_are_named_and_not_given(a, b):
+    found = diff(a, b)
+    assert len(found.differences) == 5
+    assert all("ignores it" in str(difference) for difference in found.differences)
+    assert found.explained, found.text()
+    if a is deaf:
+        assert "out = fn(query, key, value)\n" in found.adapter
