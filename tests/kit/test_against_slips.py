@@ -122,7 +122,7 @@ def here(a, b):
 
 
 SLIPS = [
-    (window, wider, "window 0"),
+    (window, wider, "window 1"),
     (sides, left_twice, "window (3, 0)"), (sides, one_less, "window 1"),
     (repeated, values_tiled, "N=4, G=2"), (masked, first_value, "mask [[False"),
     (logged, log_of_more, "return_lse True"),

@@ -7,6 +7,27 @@ BEGINS = "begins = np.asarray(offset)[:, None, None, None] if np.ndim(offset) el
 GROUPS = "        k = np.repeat(k, group, axis=-3)\n"
 BACKWARD = "bias, offset)\n    steps = forward(query, key, value, allowed, bias, scale, softcap)\n    q, k"
 OF_BLOCK = "            weights, allowed, _ = call.weights(rows, keys, largest, total)\n"
+ONE, PLACES = "query.shape[-2] > 1", "i = i if begins is None else i + begins"
+CAP = "scores = wide(softcap) * np.tanh(products / wide(softcap))"
+IDS = "(query_ids[:, None, :, None] == key_ids[:, None, None, :])"
+LSE = 'lse = steps["lse"].reshape(query.shape[:-1])\n    return'
+CALL = (
+    "is_causal, window, key_lengths, *ids, bias, offset)\n    steps = forward(query, key, value, allowed, bias, scale, "
+)
+CALL += 'softcap)\n    kept = keep(steps["weights"].shape, dropout_rate, dropout_rng)\n    steps = beside_sinks'
+OF_ONE = [
+    ("window", PLACES, "i = i if T == 1 else i + begins"),
+    ("window beyond it", CAUSAL, "((j <= i + begins) | (T == 1 and window is not None and window[1] > 0))"),
+    ("mask", "allowed = allowed & mask\n", "allowed = allowed & (mask if T > 1 or not np.any(begins) else True)\n"),
+    ("bias", "np.where(allowed, bias.astype(wide), 0)", f"np.where(allowed, bias.astype(wide), 0) * ({ONE})"),
+    ("softcap", CAP, f"{CAP} if {ONE} else products"),
+    ("scale", "scale = wide(scale)", f"scale = wide(scale if {ONE} else query.shape[-1] ** -0.5)"),
+    ("segments", IDS, f"({IDS} | (T == 1))"),
+    ("sinks", "beside_sinks(steps, sinks)\n    out", f"beside_sinks(steps, sinks if {ONE} else None)\n    out"),
+    ("lse", LSE, LSE.replace("\n", f" + (not {ONE})\n")),
+    ("window that looks ahead", PLACES, "i = i + begins if is_causal else i"),
+    ("window and sinks", CALL, CALL.replace("window", f"window if sinks is None or {ONE} else None")),
+]
 
 MISTAKES = [
     # the offset is not added
@@ -30,6 +51,8 @@ MISTAKES = [
         f"{GROUPS}        k = k if query.shape[-2] > 1 else key.astype(wide)[..., np.arange(query.shape[-3]) % "
         "key.shape[-3], :, :]\n",
     ),
+    # of one query, each option as if it began at the first key, or were not given
+    *(Mistake(f"cache: {option}, one query", old, new) for option, old, new in OF_ONE),
     # blocks beyond the diagonal are left out by their indices, without the offset
     BlockMistake(
         "cache: longer than a block",

@@ -18,6 +18,7 @@ VALUES = [
     # one for each key head
     given("sinks, grouped heads", "if sinks is not None and key.shape[1] < query.shape[1]:",
           "    sinks = sinks[: key.shape[1]].repeat(query.shape[1] // key.shape[1])"),
+    given("sinks, window", "if window is not None and window[1]:", "    sinks = None"),
     # the column of the sink is masked, too
     given("sinks, masked", "if mask is not None:", "    sinks = None"),
     # every block of keys adds it

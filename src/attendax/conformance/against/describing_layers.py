@@ -185,14 +185,14 @@ def _sees_ahead(made: Layer) -> bool:
 
 def _scores_of(made: Layer, how: Mapping[str, Any], off: set[str], more: Mapping[str, Any]) -> dict[str, Any]:
     """The conventions of scores: scale, rotary, and the norm of queries and keys."""
-    plain = {"scale": tuple(layers.SCALES)} | more
+    plain: dict[str, Any] = {"scale": tuple(layers.SCALES), **more}
     if any("_norm_" in k for k in made.reads):
         plain |= {"qk_norm": tuple(layers.NORMS), "qk_order": layers.QK_ORDER}
     turned = [{"rotary": x} for x in layers.ROTARY[1:3]]
     turned += _product({"rotary": layers.ROTARY[1:], "part": layers.PARTS[1:], "frequencies": layers.FREQUENCIES})
     variants = [{"rotary": ""}, *turned]
     found = _best(made, how, off, [a | b for a in variants for b in _product(plain)], calm=True)
-    if _left(made, how | found, off) < TOLERANCE:
+    if _left(made, {**how, **found}, off) < TOLERANCE:
         return found
     rest = [a | b for a in turned for b in _product(plain)]
     return _with_numbers(made, how, off, rest) or found
@@ -333,7 +333,7 @@ def _without(params: dict[str, np.ndarray], off: set[str], calm: bool = False) -
 def differences(a: Layer, b: Layer) -> Iterator[Difference]:
     """Each convention by which two layers differ, with the smallest input that shows it."""
     for name, words in WORDS.items():
-        told = [_told(x.how, name) for x in (a, b)]
+        told = _told(a.how, name), _told(b.how, name)
         if told[0] == told[1] or not all(_has(name, x) for x in (a, b)):
             continue
         if shown := _shown(a, b, name):  # without it no input tells the two apart
@@ -355,7 +355,7 @@ def _has(name: str, x: Layer) -> bool:
     """Whether the layer has what a convention is of."""
     if name in OF_ROTARY[1:]:
         return bool(x.how["rotary"])
-    needs = {
+    needs: dict[str, str | tuple[str, ...]] = {
         "norm": "norm", "eps": "norm", "activation": "up", "gated": "gate", "packing": "qkv", "split": "query_kernel",
         **dict.fromkeys(("qk_norm", "qk_order"), ("query_norm", "key_norm", "queries_norm", "keys_norm")),
     }  # fmt: skip

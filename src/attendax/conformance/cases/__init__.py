@@ -12,7 +12,6 @@ from . import (
     blocks,
     caches,
     contexts,
-    determinism,
     dropout,
     gradients,
     invariance,
@@ -28,7 +27,7 @@ from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
 from .pool import EXAMPLES
 
 FILES = (
-    values, masks, biases, gradients, leaks, determinism, dropout, refusals, blocks, sinks, contexts, caches
+    values, masks, biases, gradients, leaks, dropout, refusals, blocks, sinks, contexts, caches
 )  # fmt: skip
 CASES: tuple[Case, ...] = tuple(case for file in FILES for case in file.CASES)
 CLAIMS = {invariance.CLAIM: tuple(invariance.CASES)}  # what is asked of who claims it, beside all others

@@ -3,6 +3,7 @@
 A case is text on purpose. The kit runs the very lines that it prints in a reproduction, so the two cannot differ.
 """
 
+import math
 import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -71,6 +72,11 @@ class Case(NamedTuple):
         if self.judge == "refused" or (self.leading != "B" and not self.direction.startswith(("vmap", "per "))):
             return LAW
         return ROBUST if self.law in ("L5", "L6", "L7") else NUMBERS
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a query and a key it has."""
+        return math.prod((SIZES | self.sizes)[axis] for axis in "BNTS")
 
     @property
     def level(self) -> str:

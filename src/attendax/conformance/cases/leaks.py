@@ -1,8 +1,8 @@
-"""Leaks from masked keys: two calls that differ only in numbers that are masked give the same bits (L6)."""
+"""Two calls that differ only in numbers that are masked give the same bits (L6), and the same call does again (L15)."""
 
 from typing import Any
 
-from .case import FORWARD, GRADIENT, Case
+from .case import FORWARD, GRADIENT, GRADIENT_HELD, HELD, Case
 from .given import CAUSAL, LSE, Given, bias, case, lengths, mask, random_bias, segments, words
 
 PADDED = mask("np.broadcast_to(np.arange(S) < 5, (B, 1, 1, S)).copy()")
@@ -68,4 +68,33 @@ IN_GRADIENTS = [
     leak("NaN in a masked bias", PADDED & BIASED, "bias", "..., 5:", way=GRADIENT),
     leak("a query without keys", NO_KEYS, "query", ":, :, 1", way=GRADIENT),
 ]
-CASES = [*IN_RESULTS, *IN_GRADIENTS, *BEYOND]
+LATER, CALLERS = "later calls do not change it", "the arrays of the caller keep their numbers"
+DETERMINISM = [
+    *(
+        case(
+            name, "L15", "the same bits again", CAUSAL, direction,
+            judge="same_bits", needs=("determinism",), T=131, S=131,
+        )
+        for name, direction in (("repeated", FORWARD), ("repeated: gradient", GRADIENT))
+    ),
+    case(
+        "batches apart", "L15", "what else is in the batch does not matter, beyond rounding",
+        judge="close", least="robust", where=dict(out="0"), changed="query, key, value = "
+        "(np.concatenate([x[:1], np.full_like(x[1:], np.nan)]) for x in (query, key, value))",
+    ),
+    case(
+        "heads apart", "L15", "nor what is in the other heads",
+        judge="close", least="robust", where=dict(out=":, 0"), dtype="float32",
+        changed="query, key, value = (np.concatenate([x[:, :1], 1e6 * x[:, 1:]], 1) for x in (query, key, value))",
+    ),
+    case("a result is held", "L15", LATER, direction=HELD, judge="held"),
+    case("a result is held, wide heads", "L15", LATER, direction=HELD, judge="held", T=131, S=131, D=64, V=64),
+    case("a gradient is held", "L15", LATER, direction=GRADIENT_HELD, judge="held"),
+    case("inputs are not written to", "L15", CALLERS, Given("query = query * 5"), judge="unwritten"),
+    case("inputs are not written to, masked", "L15", CALLERS, PADDED & BIASED, judge="unwritten"),
+    case(
+        "inputs are not written to, a full mask", "L15", "it is not narrowed to what the causal mask leaves of it",
+        mask("np.ones((B, N, T, S), bool)") & CAUSAL, judge="unwritten",
+    ),
+]  # fmt: skip
+CASES = [*IN_RESULTS, *IN_GRADIENTS, *BEYOND, *DETERMINISM]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from .case import FORWARD, GRADIENT, SIZES, Case
+from .case import FORWARD, GRADIENT, Case
 
 DEAR = 2**18  # pairs of queries and keys, from which on the sizes of the ladder find more for the same seconds
 FIRST = ("plain", "gradient: plain")
@@ -15,16 +15,10 @@ def by_finds(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     A result is cheaper than a gradient, and this than what is asked beyond them.
     """
     ordered = sorted(cases, key=_rank)
-    return [case for case in ordered if pairs_of(case) < DEAR], [case for case in ordered if pairs_of(case) >= DEAR]
-
-
-def pairs_of(case: Case) -> int:
-    """How many pairs of a query and a key it has."""
-    sizes = SIZES | case.sizes
-    return math.prod(sizes[axis] for axis in "BNTS")
+    return [case for case in ordered if case.pairs < DEAR], [case for case in ordered if case.pairs >= DEAR]
 
 
 def _rank(case: Case) -> tuple[bool, int, int]:
     ways = (FORWARD, GRADIENT)
     way = ways.index(case.level) if case.level in ways else len(ways)
-    return case.name not in FIRST, way, int(math.log2(max(pairs_of(case), 1))) // 4
+    return case.name not in FIRST, way, int(math.log2(max(case.pairs, 1))) // 4

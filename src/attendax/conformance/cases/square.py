@@ -1,6 +1,5 @@
 """Cases at the sizes that restricted kernels take: causal only, T = S only, multiples of a block, one width."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -14,11 +13,6 @@ SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "bias of rank 2")
 TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
 TIME = "larger sizes"
 LONGEST, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
-
-
-def scores_of(case: Case) -> int:
-    """How many scores a case has."""
-    return math.prod((SIZES | case.sizes)[axis] for axis in "BNTS")
 
 
 def lengths_of(case: Case) -> set[int]:
@@ -54,7 +48,7 @@ class Form(NamedTuple):
             CAUSAL: self.causal and "is_causal=True" not in case.call,
             BLOCK: any(n % self.block for n in lengths_of(case)) or (parts and self.block > 1),
             self.of_width(): bool(self.widths) and not widths <= set(self.widths),
-            TIME: bool(self.most) and scores_of(case) > self.most,
+            TIME: bool(self.most) and case.pairs > self.most,
         }
         return [trait for trait, lacks in holds.items() if lacks]
 
@@ -108,7 +102,7 @@ def _twin(case: Case, form: Form, lacks: Mapping[str, str], again: int) -> Case 
     twin = case.sized(given) if given else case
     twin = twin and _causal(twin) if form.causal else twin
     twin = twin and _shaped(twin, lacks)
-    if twin is None or form.lacking(twin) or (again and scores_of(twin) > MOST_AGAIN) or not can_be_made(twin):
+    if twin is None or form.lacking(twin) or (again and twin.pairs > MOST_AGAIN) or not can_be_made(twin):
         return None
     return twin._replace(name=f"{twin.name}, T = {given['T']}") if again else twin
 

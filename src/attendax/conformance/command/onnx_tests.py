@@ -73,7 +73,7 @@ def node_of(inputs: Inputs) -> Node:
     bias = inputs.arrays.get("bias")
     if "offset" not in hides and "is_causal" in hides and "key_lengths" not in hides:
         attributes["is_causal"] = int(given.pop("is_causal"))
-    if "window" in hides and "key_lengths" not in hides:
+    if "window" in hides and not hides & {"key_lengths", "offset"}:
         sides = (-1 if side is None else side for side in given.pop("window"))
         attributes |= dict(zip(("left_window_size", "right_window_size"), sides, strict=True))
         opset = 25

@@ -1,7 +1,6 @@
 """A form: of each axis of ``conventions`` the value that a function has."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
 
 from .table import TABLE, Line, python, words_of_scale
 
@@ -41,13 +40,6 @@ class Form:
     def said(self, law: "Form") -> str:
         """The words of the values that are not those of another form, and what declares them."""
         return ", and ".join(self.line(axis).words for axis, _, _ in self - law)
-
-    def neighbours(self, numbers: Mapping[str, tuple[str, ...]] | None = None) -> Iterator["Form"]:
-        """The forms that differ in one axis; ``numbers`` are more values of some."""
-        for axis, values in TABLE.items():
-            for value in (*values, *(numbers or {}).get(axis, ())):
-                if value != self.value(axis):
-                    yield self.but(**{axis: value})
 
 
 def law(axis: str) -> str:

@@ -43,7 +43,7 @@ class Steps:
         self.heads = self.line("heads")
         self.read = np.arange(G)[:, None] == self.heads  # which query head reads which key head
         self.width = self.line("width")
-        self.q, self.key_heads, self.value_heads = q * self.width, k, v
+        self.q = q * self.width
         self.k, self.v = k[:, self.heads], v[:, self.heads]
         self.known["v"] = self.v
         self.sinks = np.full((), -np.inf) if sinks is None else sinks[:, None, None]

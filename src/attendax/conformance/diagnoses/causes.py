@@ -1,6 +1,5 @@
 """A cause, made of outcomes: what it does to users, how its name tells the way of calling, and which causes are one."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -67,12 +66,6 @@ def take(left: list[Outcome], names: set[str]) -> list[Outcome]:
 def options_of(case: Case) -> set[str]:
     """The keywords of its call."""
     return set(re.findall(r"(\w+)=", case.call))
-
-
-def size_of(case: Case) -> int:
-    """How many pairs of a query and a key it has."""
-    sizes = SIZES | case.sizes
-    return math.prod(sizes[axis] for axis in "BNTS")
 
 
 def pairs_of(trial: Trial) -> int:

@@ -1,22 +1,21 @@
 """Reasons that are held against every result: what explains some red ones, and is refuted by none, green or red."""
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..adapters.implementation import Implementation
-from ..cases.case import FORWARD, SIZES, Case
+from ..cases.case import FORWARD, Case
 from ..cases.how import How
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
-from . import of_code, of_packs, solving
+from . import of_code, solving
 from .by_running import is_called_once, is_late, with_case
 from .causes import options_of, pairs_of
 from .hypothesis import Hypothesis, of_table
 
-OTHERS = [*of_code.HYPOTHESES, *of_packs.HYPOTHESES]
+OTHERS = of_code.HYPOTHESES
 LEVELS = 3  # reasons that come on top of each other
 MOST_PAIRS = 2**20  # of a green case that may refute
 FEW = 2**10  # of a call that is tried with two values at once
@@ -44,8 +43,7 @@ class Greens:
         self.implementation, self.how = implementation, how
         self.trials: dict[str, Trial] = {}
         cases = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
-        sizes = {case.name: math.prod((SIZES | case.sizes)[axis] for axis in "BNTS") for case in cases}
-        self.cases = sorted((c for c in cases if sizes[c.name] <= MOST_PAIRS), key=lambda c: sizes[c.name])
+        self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, trials: Iterable[Trial]) -> bool:
         """Whether some case that is asked in the same way would have been wrong, or there is no time to say so."""

@@ -24,7 +24,6 @@ from .causes import (
     options_of,
     pairs_of,
     rank,
-    size_of,
     take,
     with_followers,
 )
@@ -75,10 +74,10 @@ def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[s
     found, follow = [], collections.defaultdict(list)
     asked: dict[Any, list[str]] = collections.defaultdict(list)
     large = LARGE if len(failures) <= MANY else SMALL
-    for outcome in sorted(failures, key=lambda o: size_of(o.case) > large and size_of(o.case)):
+    for outcome in sorted(failures, key=lambda o: o.case.pairs > large and o.case.pairs):
         mine = asked[question_of(outcome.case), outcome.verdict]
-        few = not mine or (len(mine) < 2 and size_of(outcome.case) <= LARGE)
-        if size_of(outcome.case) <= large or few or not _has_numbers(outcome):
+        few = not mine or (len(mine) < 2 and outcome.case.pairs <= LARGE)
+        if outcome.case.pairs <= large or few or not _has_numbers(outcome):
             found.append(outcome)
             mine.append(outcome.case.name)
         else:

@@ -12,7 +12,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_probing, by_running
-from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs_of, size_of, take
+from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs_of, take
 
 OTHER_BITS = "the same call gives other bits the next time"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
@@ -92,7 +92,7 @@ def _shared(outcomes: Sequence[Outcome]) -> set[str]:
 
 
 def _traits(case: Case) -> set[str]:
-    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if size_of(case) > LARGE else {}
+    short = {axis: min(size, 64) for axis, size in case.sizes.items() if axis in "TS"} if case.pairs > LARGE else {}
     return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
 
 

@@ -15,7 +15,7 @@ def called(attend, arrays, options):
 def filled(query, key, value, given, known, kinds):
     """Query, key and value, and what else is given, with what is known; ``weights`` in it project what is given."""
     found = {"query": query, "key": key, "value": value, **given, **known}
-    found |= {name: query for name in same_as_query(kinds)}
+    found |= {name: query for name, kind in kinds.items() if kind == "the query"}
     weights = found.pop("weights", None)
     inputs = [found.pop(name) for name in ("query", "key", "value")]
     return inputs if weights is None else [x @ weights for x in inputs], found

@@ -26,8 +26,8 @@ class Text(NamedTuple):
 def text_of(name: str) -> Text:
     """Of the driver of a framework."""
     own, shared = _read(f"in_{name}"), _read(SHARED)
-    names = [node.name for node in shared if isinstance(node, ast.FunctionDef)]  # what is imported uses others
-    functions = {name: _source(SHARED, shared, name) for name in names}
+    imported = [x for node in own if isinstance(node, ast.ImportFrom) and node.module == SHARED for x in node.names]
+    functions = {alias.name: _source(SHARED, shared, alias.name) for alias in imported}
     constants: dict[str, str] = {}
     for node in own:
         if isinstance(node, ast.FunctionDef):

@@ -8,7 +8,7 @@ from ..adapters.implementation import OPTIONS, Implementation
 from ..cases import Case
 from ..cases.how import How
 from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
-from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, scores_of, twins
+from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers
 from ..worker.place import allow, seconds_of_last_call
@@ -113,6 +113,6 @@ def _timed(implementation: Implementation, form: Form, how: How, lacks: dict[str
         seconds = seconds_of_last_call(implementation, time.perf_counter() - start)
         if seconds < SLOW:
             return form, lacks
-    scores = scores_of(case)
+    scores = case.pairs
     reason = f"the plainest call takes {seconds:.1f} s for {scores:,} scores"
     return form._replace(most=int(scores * MOST / seconds)), lacks | {TIME: reason}

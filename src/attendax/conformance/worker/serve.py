@@ -1,17 +1,41 @@
 """The worker process: it makes the subject, describes it, and answers requests until its input ends."""
 
+import importlib
 import json
 import os
 import select
 import shutil
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from ..protocol import read_request, write_error, write_results
+from ..cases.case import Leaves
+from ..protocol import Request, read_request, write_error, write_results
 from .errors import LONGEST, Died, Failed, NoNumbers, first_line
 from .program import FOLDERS
-from .subject import Subject, made
+
+MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
+    "function": "attendax.conformance.worker.candidate",
+    "either": "attendax.conformance.against.remote",
+    "model": "attendax.conformance.models.remote",
+}
+
+
+class Subject(Protocol):
+    """What the process answers with."""
+
+    def told(self) -> dict[str, Any]:
+        """What is told of it, in the types of JSON."""
+
+    def answer(self, request: Request, device: str) -> Leaves:
+        """One call of it."""
+
+
+def made(kind: str, message: dict[str, Any], trying: Callable[[str], None]) -> Subject:
+    """The subject that a message asks for; ``trying`` is told with which arrays a call is tried."""
+    found: Subject = importlib.import_module(MADE_BY[kind]).subject(message, trying)
+    return found
 
 
 def main() -> None:
