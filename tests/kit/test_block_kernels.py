@@ -15,7 +15,7 @@ CAUGHT, NAMED = 36, 28  # of 40
 FEW = {  # a mistake and the cases that are enough for it
     "tail of zeros counted": ["one query", "gradient: plain"],
     "mask forgotten in the backward": ["mask (B, N, T, S)"],
-    "bias forgotten in the backward": ["gradient: bias", "bias of -inf", "bias known"],
+    "bias forgotten in the backward": ["gradient: bias", "bias of -inf"],
     "gradient of a bias of the first batch": ["gradient: bias"],
     "tiles of a mask skipped by their first row": ["mask of a prefix"],
     "values without strides": ["views"],

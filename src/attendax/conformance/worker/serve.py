@@ -90,7 +90,8 @@ def _answer(subject: Subject, message: dict[str, Any]) -> None:
     """Answer the request of a folder: with what the subject gives, or with what it raises."""
     folder = message["folder"]
     try:
-        write_results(folder, subject.answer(read_request(folder), message["device"]))
+        found = subject.answer(read_request(folder), message["device"])
+        write_results(folder, found)
     except NotImplementedError as error:
         write_error(folder, "not offered", *map(str, error.args))
     except NoNumbers as error:
