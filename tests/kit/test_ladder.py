@@ -15,7 +15,7 @@ from attendax.conformance.cases import LEVELS, ladder, named, pool
 from attendax.conformance.cases.how import How
 from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
 from attendax.conformance.cases.pool import AND, AXES, USES
-from attendax.conformance.cases.square import Form, scores_of
+from attendax.conformance.cases.square import Form
 from attendax.conformance.checking import judge
 from attendax.conformance.frameworks import in_numpy
 from attendax.conformance.judge import parts, right
@@ -258,7 +258,7 @@ class TestRight:
     def test_no_row_is_empty(self, seed):
         """Of options that hide keys: together they might hide all."""
         for case in drawn(seed).cases:
-            if pool.asked_of(pool.NAME.fullmatch(case.name)[2]).hides and scores_of(case) < 2**18:
+            if pool.asked_of(pool.NAME.fullmatch(case.name)[2]).hides and case.pairs < 2**18:
                 assert not right.empty_rows(case.inputs(seed, "float32")).any(), case.name
 
 

@@ -78,6 +78,8 @@ def drawn(seed: int, sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, np.ndar
     """Weights; those of ``qkv_kernel`` are query, key and value beside each other."""
     rng = np.random.default_rng(seed)
     found = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in shapes(sizes, heads).items()}
+    less = np.float32((8 / sizes.M) ** 0.5)  # scores are as large at any width, and exp of them is finite
+    found = {k: x * less if k.endswith("_kernel") else x for k, x in found.items()}
     for kind in ("kernel", "bias"):
         found[f"qkv_{kind}"] = np.concatenate([found[f"{x}_{kind}"] for x in ("query", "key", "value")], -1)
     return found
