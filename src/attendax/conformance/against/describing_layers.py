@@ -324,10 +324,9 @@ def _case(seed: int, size: float, heads: int, sizes: Sizes = SEARCH) -> tuple[di
 
 def _without(params: dict[str, np.ndarray], off: set[str], calm: bool = False) -> dict[str, np.ndarray]:
     """Weights of which some are 0; calm ones have kernels that keep the size of what they multiply."""
-    less = {
-        k: np.float32(len(x) ** -0.5) if calm and k.endswith("_kernel") else np.float32(1) for k, x in params.items()
-    }
-    return {k: np.zeros_like(x) if k in off else x * less[k] for k, x in params.items()}
+    less = np.float32(8**-0.5)  # of kernels as they are drawn
+    calmed = {k: x * less if calm and k.endswith("_kernel") else x for k, x in params.items()}
+    return {k: np.zeros_like(x) if k in off else x for k, x in calmed.items()}
 
 
 def differences(a: Layer, b: Layer) -> Iterator[Difference]:
