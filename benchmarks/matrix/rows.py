@@ -33,9 +33,9 @@ def of_report(report: Report) -> dict[str, Any]:
         if "row invariance: " not in outcome.case.name:
             continue
         key = next(key for key in BROKEN if f"row invariance: {key}," in outcome.case.name)
-        if outcome.verdict.fails:
+        if outcome.verdict is Verdict.LEAK:
             found[key] = CHANGED
-        elif outcome.verdict is not Verdict.NOT_OFFERED:
+        elif outcome.verdict is Verdict.OK:
             found.setdefault(key, KEPT)
     calls = {key: found[key] for key in BROKEN if key in found}
     return {"version": re.sub(r"\+.*", "", report.version), "calls": calls}
