@@ -190,7 +190,8 @@ def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, ca
 
 def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """With where it lies, if its type says so."""
-    lies = x.sharding if isinstance(x, jax.ShapeDtypeStruct) else getattr(jax.typeof(x), "sharding", None)
+    known = isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
+    lies = x.sharding if known else getattr(jax.typeof(x), "sharding", None)
     explicit = getattr(getattr(lies, "mesh", None), "explicit_axes", None)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies if explicit else None)
 

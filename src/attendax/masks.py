@@ -443,8 +443,10 @@ def _padded(part: Mask, rank: int) -> Mask:
 
 
 def _is_by_head(part: Mask) -> bool:
-    """Whether a part in the axes of scores has an array for each head."""
-    return part.kind in BY_HEAD and any(x is not None and x.ndim > 2 and x.shape[-3] != 1 for x in part.arrays)
+    """Whether a part in the axes of scores has an array for each head, of which there may be one: (1, 1, 1)."""
+    return part.kind in BY_HEAD and any(
+        x is not None and (x.ndim == 3 or (x.ndim > 3 and x.shape[-3] != 1)) for x in part.arrays
+    )
 
 
 def _without_function(part: Mask) -> Mask:

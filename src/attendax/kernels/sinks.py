@@ -55,6 +55,7 @@ def _merge_with_sink(lse: Array, logits: Array, row_max: Array, row_sum: Array) 
     """
     common_max = jnp.maximum(row_max, logits)
     of_keys, of_sink = row_sum * jnp.exp(row_max - max_or_zero(common_max)), jnp.exp(logits - max_or_zero(common_max))
+    of_keys = jnp.where(of_keys == of_keys, of_keys, jnp.nan)  # no multiply-add: some programs would have one (L15)
     both = of_keys + of_sink
     return of_keys / sum_or_one(both), of_sink / sum_or_one(both), log_sum_exp(common_max, both), both
 

@@ -189,14 +189,18 @@ def _of_traced(positions: ArrayLike, frequency: np.ndarray, dtype: DTypeLike) ->
 
     ``e^{i(a+b)} = e^{ia} e^{ib}``: an angle is never a product of float32.
     """
-    positive = jnp.abs(positions)
+    xp: Any = np if isinstance(positions, np.ndarray) else jnp  # NumPy's are of 64 bits where JAX has none
+    bits = max(32, np.iinfo(positions.dtype).bits)
+    unsigned = np.dtype(f"uint{bits}")
+    positive = xp.where(positions < 0, (~positions).astype(unsigned) + 1, positions.astype(unsigned))
     cos, sin = jnp.ones((), dtype), jnp.zeros((), dtype)
-    for shift in (0, 10, 20):
-        angle = (np.arange(1024) << shift)[:, None] * frequency
-        digit = (positive >> shift) & 1023
+    for shift in range(0, bits, 10):
+        digits = np.arange(min(1024, 2 ** (bits - shift)), dtype=np.float64)
+        angle = digits[:, None] * 2.0**shift * frequency
+        digit = ((positive >> shift) & 1023).astype(np.int32)
         c, s = (jnp.asarray(f(angle), dtype)[digit] for f in (np.cos, np.sin))
         cos, sin = cos * c - sin * s, sin * c + cos * s
-    return cos, jnp.where(positions < 0, -1, 1)[..., None].astype(dtype) * sin
+    return cos, jnp.asarray(xp.where(positions < 0, -1, 1)[..., None], dtype) * sin
 
 
 def rotary_encoding_backward(

@@ -53,6 +53,9 @@ def attend_by_types(call: Call, query: ArrayLike, key: ArrayLike) -> Results:
     if found is None:
         return attend(with_traced(call.operands), call.plan)
     layout, mesh = found
+    if jax.sharding.get_abstract_mesh().empty:  # no jax.set_mesh around the call: that of the types
+        with jax.sharding.use_abstract_mesh(mesh):
+            return attend_by_types(call, query, key)
     apart = has_function(call.operands.score_mod) and layout.divides_heads(mesh.shape)
     if apart and not (layout.queries or layout.keys):
         return _attend_over_auto_axes(call, layout)  # a function may read arrays of all batches and heads

@@ -210,3 +210,21 @@ def test_numbers_of_heads_that_look_like_those_of_texts_are_refused(twin, mask, 
     (array,) = (x for x in mask.arrays if x is not None)
     right = eval(code, {name: array})
     twin.attention(*given, mask=masks.causal(right) if name == "offset" else masks.window(right, 0))
+
+
+@pytest.mark.parametrize("N", [1, 3])
+@pytest.mark.parametrize("B", [1, 2])
+def test_numbers_of_each_head_where_there_is_one_head(B, N, rng):
+    """(N, 1, 1) is (1, 1, 1) then; alone, and beside masks that differ from text to text."""
+    query = rng.standard_normal((B, N, 6, 4))
+    each = np.arange(N).reshape(N, 1, 1)
+    lengths = np.array([3, 5])[:B]
+    for mask in (
+        masks.causal(each),
+        masks.window(each + 1, 0),
+        masks.padding(each + 2),
+        masks.causal(each) & masks.padding(lengths),
+        masks.padding(each + 2) | masks.dense(np.ones((B, 1, 1, 6), bool)),
+    ):
+        got = attention(query, query, query, mask=mask)
+        np.testing.assert_allclose(got, spec.attention(query, query, query, mask=mask), atol=1e-12)

@@ -328,3 +328,25 @@ print("ok")
 
 def test_eight_devices_are_the_same_bits():
     assert in_a_process(DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=8") == ["ok"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7])
+def test_a_sink_is_merged_in_every_program_alike(length, rng):
+    """The sum of the keys and of the sink is no multiply-add in some programs and two roundings in others."""
+    query, key, value = (rng.standard_normal((2, 8, 60, 8)).astype(np.float32) for _ in range(3))
+    logits, dout, dlse = (rng.standard_normal(shape).astype(np.float32) for shape in ((8,), query.shape, (2, 8, 60)))
+
+    def run(query, dout, dlse, offset):
+        def attend(query):
+            return native(query, key, value, mask=masks.causal(offset), score_mod=scores.sink(logits))
+
+        results, pull = jax.vjp(attend, query)
+        return *results, *pull((dout, dlse))
+
+    whole = [np.asarray(x) for x in jax.jit(run)(query, dout, dlse, 0)]
+    same_bits(run(query, dout, dlse, 0), whole, "eager")
+    compiled = jax.jit(run)
+    for at in range(0, 60 - length, length):
+        rows = slice(at, at + length)
+        found = compiled(query[:, :, rows], dout[:, :, rows], dlse[:, :, rows], at)
+        same_bits(found, [x[:, :, rows] for x in whole], f"{length} rows from {at}")

@@ -219,3 +219,21 @@ def test_m_rope_is_that_of_transformers(name, rng):
     wanted = apply_rotary_pos_emb(torch.tensor(x), torch.tensor(x), cos, sin)[0]
     found = ops.rotary_encoding(x, axes=axes, positions=positions)
     np.testing.assert_allclose(found, wanted.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
+def test_positions_of_any_width(dtype):
+    """The least and the largest number of a dtype, and those beside 2^30; NumPy's int64 also without 64 bits (L4)."""
+    info = np.iinfo(dtype)
+    numbers = {0, 1, info.min, info.max} if info.bits < 64 else {2**40, -(2**33) - 5}
+    numbers |= {x for x in (2**30 - 1, 2**30, -(2**30)) if info.min <= x <= info.max}
+    positions = np.array(sorted(numbers), dtype)
+    x = np.random.default_rng(1).standard_normal((positions.size, 16))
+    frequencies = [0.5**k for k in range(8)]  # powers of two: products with them are exact
+    wanted = spec.rotary_encoding(x, positions=positions, frequencies=frequencies)
+    for known in (jnp.asarray(x), jnp.asarray(x, jnp.float32)):
+        got = ops.rotary_encoding(known, positions=positions, frequencies=frequencies)
+        np.testing.assert_allclose(got, wanted, atol=1e-12 if known.dtype == np.float64 else 1e-6)
+    with jax.enable_x64(False):
+        got = ops.rotary_encoding(x.astype(np.float32), positions=positions, frequencies=frequencies)
+        np.testing.assert_allclose(got, wanted, atol=1e-6)

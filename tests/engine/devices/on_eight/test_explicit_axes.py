@@ -215,3 +215,23 @@ def test_what_does_not_fit_a_mesh_is_refused(options, error, message):
         sharding.attention_on_mesh(x, x, x, **given)
     with pytest.raises(ValueError, match="'seq' is no axis of a shard_map around this call"):
         sharding.attention(x, x, x, axis_name="seq")
+
+
+@pytest.mark.parametrize("where", [P("data"), P(None, None, "seq")])
+def test_without_a_mesh_around_the_call(where, rng):
+    """The types of the arrays say the mesh."""
+    x = rng.normal(size=(B, N, T, 5))
+    placed = jax.device_put(x, NamedSharding(MESH, where))
+
+    def gradient(x):
+        return jax.grad(lambda x: (attention(x, x, x, mask=masks.causal()) ** 2).sum())(x)
+
+    for function in (lambda x: attention(x, x, x, mask=masks.causal()), gradient):
+        for run in (function, jax.jit(function)):
+            np.testing.assert_allclose(np.asarray(run(placed)), np.asarray(run(x)), rtol=1e-12, atol=1e-12)
+    assert explain(placed, placed, placed).devices == explain_under_the_mesh(placed)
+
+
+def explain_under_the_mesh(x):
+    with jax.set_mesh(MESH):
+        return explain(x, x, x).devices
