@@ -61,16 +61,18 @@ def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bo
 
 
 def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
-    """Where an option is ignored, if others are right with it: beside another one, or at some sizes."""
+    """Where an option is ignored, if others are right with it: beside another one, at some sizes, or in some calls."""
     cases = [o.case for o in taken]
-    if beside := _beside(option, cases):
+    ways = {case.direction for case in cases}
+    right = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.direction in ways]
+    right = [case for case in right if option in options_of(case)] if option else []
+    if beside := _beside(option, cases, right):
         return f" where {beside} is given"
-    others = [o for o in outcomes if o.verdict is Verdict.OK and option in options_of(o.case)]
     mine = [trials[case.name] for case in cases if case.name in trials]
-    if not option or len(others) < len(taken) or not mine:
+    if not right:
         return ""
-    where = by_running.where_wrong(min(mine, key=pairs_of))
-    return f" where {where}" if where else ""
+    where = by_running.where_wrong(min(mine, key=pairs_of)) if mine and len(right) >= len(taken) else ""
+    return f" where {where}" if where else f" in {len(taken)} of {len(taken) + len(right)} calls with it"
 
 
 def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:
@@ -96,12 +98,13 @@ def _traits(case: Case) -> set[str]:
     return set(case.traits(case._replace(sizes=case.sizes | short).inputs(0, "float32")))
 
 
-def _beside(option: str, cases: Sequence[Case]) -> str:
-    """The option that all of the cases have besides the one, where others have the one without it."""
+def _beside(option: str, cases: Sequence[Case], right: Sequence[Case]) -> str:
+    """The option that all of the cases have besides the one; of a single case, one that none which is right has."""
+    shared = set.intersection(*map(options_of, cases))
     if len(cases) == 1:
-        return ""
+        shared = shared - {o for case in right for o in options_of(case)} if right else set()
     alone = {o for case in CASES if option in options_of(case) for o in OPTIONS if o not in options_of(case)}
-    return min(set.intersection(*map(options_of, cases)) & alone, default="")
+    return min(shared & alone, default="")
 
 
 def crashes(left: list[Outcome]) -> list[Cause]:

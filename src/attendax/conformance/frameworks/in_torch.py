@@ -158,7 +158,13 @@ def unused_is_zero(found, leaves):
 
 
 def pulled_back(results, leaves, cotangents):
-    """Gradients by name: by ``torch.autograd.grad``, or where that finds none, by ``.backward()``."""
+    """Gradients by name: by ``torch.autograd.grad``, or where that finds none, by ``.backward()``.
+
+    Nothing goes through a result that is detached, beside one that is not.
+    """
+    if any(x.requires_grad for x in results):
+        pairs = [(x, c) for x, c in zip(results, cotangents, strict=True) if x.requires_grad]
+        results, cotangents = map(list, zip(*pairs, strict=True))
     arrays, found = list(leaves.values()), []
     with contextlib.suppress(RuntimeError):  # a checkpoint that is entered again, for one, knows the other way alone
         found = list(torch.autograd.grad(results, arrays, cotangents, allow_unused=True, retain_graph=True))
