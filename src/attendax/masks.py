@@ -331,7 +331,7 @@ def blocks(array: ArrayLike, block_q: int, block_kv: int) -> Mask:
     if len(array.shape) < 2:
         fail(ValueError, "blocks", f"array has rank {len(array.shape)} but needs at least 2.")
     sizes = (checks.integer("blocks", *size) for size in (("block_q", block_q), ("block_kv", block_kv)))
-    return Mask("blocks", (array,), tuple(sizes))
+    return Mask("blocks", (array,), tuple(min(size, integers.LENGTH) for size in sizes))  # beyond, one block is all
 
 
 def from_function(f: Callable[..., Any], *arrays: Any, per: str | None = None) -> Mask:

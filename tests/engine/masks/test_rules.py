@@ -200,3 +200,10 @@ def test_blocks_that_are_refused(arrays):
     wrong = masks.blocks(np.ones((2, 2), bool), 4, 3)
     refused(ValueError, lambda: attention(*arrays, mask=wrong), "(2, 2)", "(2, 3)", "4 by 3 of T=5 and S=7")
     assert repr(masks.blocks(np.eye(2, dtype=bool), 4, 3)) == "blocks([[True, False], [False, True]], 4, 3)"
+
+
+def test_a_block_larger_than_any_length():
+    x = np.ones((2, 3, 20, 4))
+    for allowed in (True, False):
+        mask = masks.blocks(np.full((1, 1), allowed), 2**40, 2**33)
+        assert (np.asarray(attention(x, x, x, mask=mask)) == allowed).all()
