@@ -113,6 +113,9 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser = _parser(argv)
     args, unknown = parser.parse_known_args(argv)
     before = args.command is None or argv[0] != args.command
+    if args.command == "grade":  # argparse takes names at one place only; these stand behind an option
+        args.names += [word for word in unknown if not word.startswith("-")]
+        unknown = [word for word in unknown if word.startswith("-")]
     if unknown:
         (parser if before else parser.commands[args.command]).refuse(unknown)
     if args.command is None:

@@ -57,7 +57,7 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
         >>> did_you_mean("torch", ["jax.nn", "flax"])
         ''
     """
-    words = {name.lower().lstrip("-"): name for name in known}
+    words = {str(name).lower().lstrip("-"): name for name in known}
     near = difflib.get_close_matches(str(word).lower().lstrip("-"), words, n=1, cutoff=0.5)
     return f"; did you mean {words[near[0]]}?" if near else ""
 

@@ -137,8 +137,8 @@ class TestWrong:
     @pytest.mark.parametrize(
         ("new", "words"),
         [
-            ("pass", "softmax_out is None: is a return missing?"),
-            ("return 'a'", "one str, expected an array"),
+            ("pass", "It returns None: is a `return` missing?"),
+            ("return 'a'", "one str; expected an array"),
             ("return x @ x.T @ x", "raises ValueError"),
             ("return np.asarray(x, 'f4') - x.max()", "Other numbers"),
             ("x -= x.max(axis=axis, keepdims=True); return np.exp(x)", "writes into its input x"),
@@ -149,7 +149,60 @@ class TestWrong:
         exec(f"def softmax(x, axis=-1):\n    {new}", names)
         found = grade(names["softmax"])
         assert found.state == "wrong"
-        assert words.replace("softmax_out", "weights") in found.reason or words == "Other numbers", found.reason
+        assert words in found.reason or words == "Other numbers", found.reason
+
+    def test_where_it_raises_is_no_wrong_result(self):
+        def scaled_dot_product_attention_backward(grad_output, Q, K, V, mask=None):
+            if Q.shape[-2] != K.shape[-2]:
+                raise ValueError("square")
+            dQ, dK, dV = RIGHT["scaled_dot_product_attention_backward"](grad_output, Q, K, V, mask)
+            return dQ, dK, np.array(dV + np.arange(dV.size).reshape(dV.shape)) if dV.shape == (3, 3, 3) else dV
+
+        found = grade(scaled_dot_product_attention_backward)
+        assert "It raises ValueError: square (test_learn.py, line" in found.reason
+        assert ") with 1 query, 2 keys; T = 2, S = 3; a query" in found.reason
+        assert "Right: grad_Q, grad_K. Wrong: grad_V." in found.reason
+        assert "times what is right" not in found.reason
+        assert "swapped" not in found.reason
+
+    def test_a_factor_is_one_for_all_questions(self):
+        def softmax(x, axis=-1):
+            return RIGHT["softmax"](x, axis) * (1 + x.ndim)
+
+        assert "times" not in grade(softmax).reason
+
+        def merge_heads(x):
+            return RIGHT["merge_heads"](x) * (1 + 1e-5)
+
+        assert "times" not in grade(merge_heads).reason
+
+    def test_of_large_arrays_the_first_entry_that_differs_is_shown(self):
+        def softmax(x, axis=-1):
+            p = RIGHT["softmax"](x, axis)
+            if p.ndim == 3:
+                p[0, 1, 2] = 0.25
+            return p
+
+        example = grade(softmax).example
+        assert re.search(r"weights at \[0, 1, 2\]: expected 0\.\d+, got 0\.25$", example), example
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            (
+                "return output\n\n    def backward",
+                "return output, 1\n\n    def backward",
+                "a tuple of 2 as output; exp",
+            ),
+            (
+                'return {name: getattr(self, name) for name in ("W_Q", "W_K", "W_V", "W_O")}',
+                "return [self.W_Q]",
+                "a list of 1 as get_params(); expected a dict by name.",
+            ),
+        ],
+    )
+    def test_a_class_that_returns_too_much(self, old, new, words):
+        assert f"It returns {words}" in grade(learner.names("numpy", old, new)["MultiHeadAttention"]).reason
 
     def test_narrow_numbers(self):
         def merge_heads(x):
@@ -161,7 +214,7 @@ class TestWrong:
         def additive_attention(*arrays):
             return RIGHT["additive_attention"](*arrays)[0]
 
-        assert "it returns one ndarray, expected output, weights" in grade(additive_attention).reason
+        assert "It returns one array; expected output, weights." in grade(additive_attention).reason
 
     @pytest.mark.parametrize("library", LIBRARIES[1:])
     def test_in_another_library(self, library):
@@ -418,6 +471,8 @@ class TestCommands:
             (["grade", "."], "has no file of the exercises; to begin: attendax learn ."),
             (["grade", "FOLDER", "sofmax"], "there is no exercise sofmax; did you mean softmax?"),
             (["grade", "FOLDER", "--seconds", "0"], "more than 0"),
+            (["grade", "FOLDER", "--hint", "4"], "--hint got 4, expected 1, 2 or 3"),
+            (["learn", "FOLDER", "--jax"], "holds exercises in numpy; for --jax name another folder"),
             (["learn", "FOLDER/attention_core.py"], "cannot write to"),
         ],
     )
@@ -426,6 +481,18 @@ class TestCommands:
         status, _, err = self.run(capsys, *(word.replace("FOLDER", str(folder)) for word in argv))
         assert status == 2
         assert words in err
+
+    def test_names_may_stand_behind_options(self, capsys, folder):
+        status, out, _ = self.run(
+            capsys, "grade", str(folder), "--hint", "2", "softmax", "--seconds", "5", "layer_norm"
+        )
+        assert (status, out.splitlines()[:2]) == (0, ["right    softmax", "right    layer_norm"])
+
+    def test_where_to_begin(self, capsys, tmp_path):
+        assert "Write the first, softmax" in self.run(capsys, "learn", str(tmp_path))[1]
+        assert "Write the first" not in self.run(capsys, "learn", str(tmp_path))[1]
+        out = self.run(capsys, "grade", str(tmp_path), "softmax", "split_heads")[1]
+        assert out.endswith(f"Begin with softmax in {tmp_path / 'attention_core.py'}; --hint 2 helps.\n")
 
     def test_solutions_are_the_specification(self, capsys):
         status, out, _ = self.run(capsys, "learn", "--solutions")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         return
     parser.add_argument("folder", metavar="DIR", help="the folder with your functions")
     parser.add_argument("names", nargs="*", metavar="NAME", help="these functions only")
-    parser.add_argument("--hint", type=int, choices=(1, 2, 3), default=1, help="2: more help; 3: the derivation, too")
+    parser.add_argument("--hint", type=int, default=1, metavar="N", help="2: more help; 3: the derivation, too")
     about = f"stop a function after so long; {SECONDS:g} unless given; JAX, which compiles, has three times as long"
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=about)
     parser.set_defaults(run=_grade)
@@ -43,12 +43,18 @@ def _learn(args: argparse.Namespace) -> int:
     if args.folder is None:
         return _list(Path())
     folder = Path(args.folder)
-    written, there = folders.write(folder, args.arrays or folders.library(folder))
+    library = folders.library(folder)
+    if args.arrays not in (None, library) and folders.has_exercises(folder):
+        raise Refusal(f"{args.folder} holds exercises in {library}; for --{args.arrays} name another folder")
+    written, there = folders.write(folder, args.arrays or library)
     for name in written:
         print(f"wrote {folder / name}")
     for name in there:
         print(f"kept {folder / name}, which was there")
-    print(f"\nWrite the first, softmax in {folder / 'attention_core.py'}, then: attendax grade {args.folder}")
+    begin = (
+        f"Write the first, softmax in {folder / 'attention_core.py'}, then:" if written else "What is right and wrong:"
+    )
+    print(f"\n{begin} attendax grade {args.folder}")
     return 0
 
 
@@ -93,6 +99,8 @@ def _grade(args: argparse.Namespace) -> int:
     known = {name for exercise in path() for name in (exercise.name, exercise.symbol)}
     if unknown := next((name for name in args.names if name not in known), None):
         raise Refusal(f"there is no exercise {unknown}{did_you_mean(unknown, known)}")
+    if args.hint not in (1, 2, 3):
+        raise Refusal(f"--hint got {args.hint}, expected 1, 2 or 3")
     if not args.seconds > 0:
         raise Refusal(f"--seconds {args.seconds:g}: more than 0")
     modules = {exercise.name: exercise.text["file"] for exercise in path()}
@@ -108,6 +116,9 @@ def _grade(args: argparse.Namespace) -> int:
         _print(grade, states)
         sys.stdout.flush()
     print(f"\n{_counted(states.values())}")
+    if set(states.values()) == {"not yet"}:
+        first = next(iter(states))
+        print(f"Begin with {first} in {folder / modules[first]}.py; --hint 2 helps.")
     if any(state == "wrong" for state in states.values()) and args.hint < 3:
         print(f"More help: --hint {args.hint + 1}")
     return 0 if all(state == "right" for state in states.values()) else FAILED

@@ -11,6 +11,19 @@ from attendax import spec
 KINDS = ("numpy", "jax", "torch")
 
 
+class Unusable(TypeError):
+    """A learner's function returned what is no result; the message goes on after "It returns"."""
+
+
+def described(value: Any) -> str:
+    """A value in a learner's words: "one array", "a tuple of 2"."""
+    if value is None:
+        return "None"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "one array" if hasattr(value, "shape") else f"one {type(value).__name__}"
+
+
 class Arrays:
     """The arrays of one library, in float64.
 
@@ -39,19 +52,21 @@ class Arrays:
             return self._library.from_numpy(value.copy())
         return self._library.numpy.asarray(value) if self.kind == "jax" else value.copy()
 
-    def returned(self, name: str, value: Any) -> np.ndarray:
-        """A result as an array of NumPy.
+    def returned(self, value: Any, role: str = "") -> np.ndarray:
+        """A result as an array of NumPy; its role, such as " as output", joins the errors.
 
         Raises:
-            TypeError: it is none.
+            Unusable: it is no array of numbers.
         """
         if value is None:
-            raise TypeError(f"{name} is None: is a return missing?")
+            raise Unusable(f"None{role}: is a `return` missing?")
+        if isinstance(value, tuple | list | dict):
+            raise Unusable(f"{described(value)}{role}; expected one array")
         if self.kind == "torch" and isinstance(value, self._library.Tensor):
             value = value.detach().numpy()
         found = np.asarray(value)
         if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
-            raise TypeError(f"{name} is one {type(value).__name__}, expected an array of numbers")
+            raise Unusable(f"{described(value)}{role}; expected an array of numbers")
         return found
 
 
@@ -63,5 +78,5 @@ class _Block:
 
     def forward(self, x: Any, mask: Any = None) -> Any:
         """The tokens, encoded."""
-        inputs: Any = [None if each is None else self._arrays.returned("x", each) for each in (x, mask)]
+        inputs: Any = [None if each is None else self._arrays.returned(each) for each in (x, mask)]
         return self._arrays.given(self._block.forward(*inputs))

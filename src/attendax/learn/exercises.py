@@ -16,6 +16,7 @@ import numpy as np
 from attendax import spec
 
 from . import formulas
+from .arrays import Unusable, described
 from .formulas import NETWORK, NORMS, PROJECTIONS
 
 TEXTS = Path(__file__).with_name("texts")
@@ -111,11 +112,11 @@ def named(names: list[str] | tuple[str, ...], found: Any) -> dict[str, Any]:
     """Results by name; a dict among them by its own names, and what a backward needs left out.
 
     Raises:
-        TypeError: there are more or fewer.
+        Unusable: there are more or fewer.
     """
     if len(names) > 1 and not (isinstance(found, tuple) and len(found) == len(names)):
-        got = f"a tuple of {len(found)}" if isinstance(found, tuple) else f"one {type(found).__name__}"
-        raise TypeError(f"it returns {got}, expected {', '.join(names)}")
+        wanted = ": is a `return` missing?" if found is None else f"; expected {', '.join(names)}"
+        raise Unusable(described(found) + wanted)
     results = dict(zip(names, found if len(names) > 1 else (found,), strict=True))
     results.pop("cache", None)
     return results | (_weights(results.pop("grad_params")) if "grad_params" in results else {})
@@ -125,7 +126,7 @@ def _weights(grads: Any) -> dict[str, Any]:
     """A dict or NamedTuple of gradients, and that of the attention in it; those of biases that are None left out."""
     grads = grads._asdict() if hasattr(grads, "_asdict") else grads
     if not isinstance(grads, Mapping):
-        raise TypeError(f"the gradients of the weights are one {type(grads).__name__}, expected a dict by name")
+        raise Unusable(f"{described(grads)} as the gradients of the weights; expected a dict by name")
     inner = _weights(grads["attention"]) if "attention" in grads else {}
     return inner | {name: value for name, value in grads.items() if value is not None and name != "attention"}
 
@@ -148,7 +149,10 @@ def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     layer.set_params(given)
     found["output"] = layer.forward(Q, K, V, mask)
     found |= named(("grad_Q", "grad_K", "grad_V", "grad_params"), layer.backward(grad_output))
-    return found | {f"get_params()[{name!r}]": layer.get_params().get(name) for name in given}
+    params = layer.get_params()
+    if not isinstance(params, Mapping):
+        raise Unusable(f"{described(params)} as get_params(); expected a dict by name")
+    return found | {f"get_params()[{name!r}]": params.get(name) for name in given}
 
 
 def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
@@ -190,7 +194,8 @@ def _kept(inputs: Inputs, answer: Any) -> dict[str, Any]:
 
 
 def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:
-    table = function(*inputs.values())
+    if (table := function(*inputs.values())) is None:
+        raise Unusable("None: is a `return` missing?")
     facts = {"deviation, about": _leading(table.std()), "mean, about": np.round(float(table.mean()), 1) + 0.0}
     return {"shape": np.array(table.shape)} | facts
 

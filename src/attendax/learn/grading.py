@@ -17,7 +17,7 @@ import numpy as np
 from attendax import spec
 from attendax.legible import did_you_mean, one_line
 
-from .arrays import Arrays
+from .arrays import Arrays, Unusable
 from .exercises import Exercise, Question, path, texts
 
 SECONDS = 10.0  # for one function
@@ -134,12 +134,12 @@ def examined(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 1, se
 def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, Any]) -> Answer:
     try:
         found = exercise.ask(candidate, given)
-        return {name: kind.returned(name, value) for name, value in found.items()}
+        return {name: kind.returned(value, f" as {name}" if len(found) > 1 else "") for name, value in found.items()}
     except Exception as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line or "NotImplementedError"
         if isinstance(error, NotImplementedError) and "NotImplementedError" in line:  # else it is a library's
             raise
-        return failure(error)
+        return Failed(f"It returns {error}" if isinstance(error, Unusable) else f"It raises {failure(error)}")
 
 
 def foreign(file: str) -> bool:
@@ -147,16 +147,16 @@ def foreign(file: str) -> bool:
     return file.startswith(HERE) or "site-packages" in file
 
 
-def failure(error: BaseException) -> Failed:
+def failure(error: BaseException) -> str:
     """One line: the error, and the last line of the learner's that led to it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return Failed(f"{type(error).__name__}: {one_line(str(error), 160)}{place}")
+    return f"{type(error).__name__}: {one_line(str(error), 160)}{place}"
 
 
 def _changed(question: Question, given: dict[str, Any], kind: Arrays) -> str:
     arrays = ((name, value) for name, value in question.inputs.items() if isinstance(value, np.ndarray))
-    return next((name for name, value in arrays if not np.array_equal(value, kind.returned(name, given[name]))), "")
+    return next((name for name, value in arrays if not np.array_equal(value, kind.returned(given[name]))), "")
 
 
 def _waits(exercise: Exercise, error: BaseException) -> str:
@@ -268,46 +268,65 @@ def explained(exercise: Exercise, answers: list[Answer], rights: list[Answer]) -
 
 def facts(exercise: Exercise, answers: list[Answer], rights: list[Answer], wrong: list[int]) -> str:
     """All that is known of a fault that no mistake of the table gives."""
-    first, correct = answers[wrong[0]], rights[wrong[0]]
     labels = [question.about for question in exercise.questions]
     well = [label for number, label in enumerate(labels) if number not in wrong]
+    failed = [number for number in wrong if isinstance(answers[number], Failed)]
     lines = []
-    if isinstance(first, Failed):
-        lines.append(f"It raises {first}.")
-    elif first.keys() != correct.keys():
-        lines.append(f"The results are {', '.join(first)}; expected {', '.join(correct)}.")
-    else:
-        bad = [name for name in first if not all(_part(answers[n], rights[n], name) for n in wrong)]
-        good = [name for name in first if name not in bad]
-        lines += [f"Right: {', '.join(good)}. Wrong: {', '.join(bad)}."] if len(first) > 1 else []
-        lines += [line for name in bad if (line := _kind_of(name, first[name], correct[name]))]
+    if failed:
+        first = answers[failed[0]]
+        at = "; ".join(labels[number] for number in failed if answers[number] == first)
+        with_these = f" with {at}" if len(failed) < len(labels) else ""
+        lines.append(f"{first.removesuffix('?')}{with_these}{'?' if first.endswith('?') else '.'}")
+    lines += _differences([pair for pair in zip(answers, rights, strict=True) if not isinstance(pair[0], Failed)])
     if well:
         lines.append(f"It is right with {'; '.join(well)}; wrong with {'; '.join(labels[n] for n in wrong)}.")
-    if "T = S = 3" in well and "T = 2, S = 3" not in well:
+    sizes = [{each.inputs[name].shape[-2] for name in "QK" if name in each.inputs} for each in exercise.questions]
+    if well and wrong == [number for number, size in enumerate(sizes) if len(size) == 2]:
         lines.append("Where T and S are alike it is right: look for a swapped axis.")
     return "\n".join(lines) or "Other numbers come out."
+
+
+def _differences(pairs: list[tuple[Answer, Answer]]) -> list[str]:
+    """Of the answers that came: which results are right, and how the others differ."""
+    if odd := next((pair for pair in pairs if pair[0].keys() != pair[1].keys()), None):
+        return [f"The results are {', '.join(odd[0])}; expected {', '.join(odd[1])}."]
+    names = list(pairs[0][1]) if pairs else []
+    off = {name: [(a[name], r[name]) for a, r in pairs if not close(a[name], r[name])] for name in names}
+    good, bad = ([name for name in names if bool(off[name]) == wrong] for wrong in (False, True))
+    parts = [f"{word}: {', '.join(each)}." for word, each in (("Right", good), ("Wrong", bad)) if each]
+    lines = [" ".join(parts)] if bad and len(names) > 1 else []
+    return lines + [line for name in bad if (line := _kind_of(name, off[name]))]
 
 
 def _part(answer: Answer, correct: Answer, name: str) -> bool:
     return not isinstance(answer, Failed) and name in answer and close(answer[name], correct[name])
 
 
-def _kind_of(name: str, got: Any, expected: Any) -> str:
-    """How an array differs in kind, if it does."""
-    if got.shape != expected.shape:
-        return f"{name} has shape {got.shape}, expected {expected.shape}."
-    if (got.dtype == bool) != (expected.dtype == bool):
-        return f"{name} holds {got.dtype}, expected {expected.dtype}."
-    if np.isnan(got).any() and not np.isnan(expected).any():
-        return f"{name} has NaN."
-    if got.dtype.itemsize < 8 and np.allclose(got, expected, rtol=1e-3, atol=1e-3):
-        return f"{name} is {got.dtype} of float64 inputs: digits are lost where it is made."
-    if not np.any(got) and np.any(expected):
+def _kind_of(name: str, pairs: list[tuple[Any, Any]]) -> str:
+    """How an array differs in kind, if it does, from what is expected; wherever it is wrong."""
+    for got, expected in pairs:
+        if got.shape != expected.shape:
+            return f"{name} has shape {got.shape}, expected {expected.shape}."
+        if (got.dtype == bool) != (expected.dtype == bool):
+            return f"{name} holds {got.dtype}, expected {expected.dtype}."
+        if np.isnan(got).any() and not np.isnan(expected).any():
+            return f"{name} has NaN."
+    dtype = pairs[0][0].dtype
+    got, expected = (np.concatenate([np.ravel(pair[which]) for pair in pairs]) for which in (0, 1))
+    if dtype.kind not in "biu" and dtype.itemsize < 8 and np.allclose(got, expected, rtol=1e-3, atol=1e-3):
+        return f"{name} is {dtype} of float64 inputs: digits are lost where it is made."
+    if dtype.kind == "b" or not np.any(expected):
+        return ""
+    if not np.any(got):
         return f"{name} is 0 everywhere."
-    ratio = got[expected != 0] / expected[expected != 0] if got.size else np.ones(0)
-    if ratio.size > 1 and np.allclose(ratio, ratio[0], rtol=1e-6) and np.allclose(got, ratio[0] * expected):
-        return f"{name} is {ratio[0]:.6g} times what is right, here."
-    return ""
+    some = expected != 0
+    factor = float(np.median(got[some] / expected[some]))
+    fits = some.sum() > 1 and np.allclose(got, factor * expected, rtol=1e-6, atol=1e-12)
+    return (
+        f"{name} is {factor:.6g} times what is right, here."
+        if fits and min(abs(factor), abs(factor - 1)) > 1e-3
+        else ""
+    )
 
 
 def shown(question: Question, answer: Answer, correct: Answer) -> str:
@@ -317,8 +336,13 @@ def shown(question: Question, answer: Answer, correct: Answer) -> str:
         if value is not None and not isinstance(value, list):
             lines += _named(name, value)
     if isinstance(answer, Failed):
-        return "\n".join([*lines, f"  it raises {answer}"])
+        return "\n".join([*lines, f"  {answer[0].lower()}{answer[1:]}"])
     name = next((name for name in correct if not _part(answer, correct, name)), next(iter(correct)))
+    got, expected = np.asarray(answer.get(name)), np.asarray(correct[name])
+    if expected.size > SHOWN and got.shape == expected.shape:
+        far = ~np.isclose(got, expected, CLOSE, CLOSE * np.abs(expected[np.isfinite(expected)]).max(initial=1.0), True)
+        place = next(iter(np.argwhere(far).tolist()), [0] * got.ndim)
+        return "\n".join([*lines, f"  {name} at {place}: expected {expected[*place]:.4g}, got {got[*place]:.4g}"])
     lines += _named(f"expected {name}", correct[name])
     return "\n".join(lines + (_named(f"     got {name}", answer[name]) if name in answer else []))
 
