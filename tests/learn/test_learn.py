@@ -23,7 +23,7 @@ from mistakes_in_learning import PLANTED, TWO
 
 from attendax import learn, spec
 from attendax.cli import main
-from attendax.learn import folders
+from attendax.learn import calls, folders
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import MODULES, path, texts
 from attendax.learn.grading import RAISING, Failed, Grade, examined, grade, mistaken, mistakes, right, same
@@ -216,6 +216,52 @@ class TestWrong:
 
         assert "It returns one array; expected output, weights." in grade(additive_attention).reason
 
+    @pytest.mark.parametrize(
+        ("exercise", "new"),
+        [
+            ("MultiHeadAttention", "zeros((d_model, d_model))"),
+            ("MultiHeadAttention", "ones((d_model, d_model))"),
+            ("MultiHeadAttention", "normal(d_model, d_model)"),
+            ("MultiHeadAttention", "self.one"),
+        ],
+    )
+    def test_initial_weights(self, exercise, new):
+        edited = f"self.one = 0.1 * normal(d_model, d_model); self.W_Q, self.W_K, self.W_V, self.W_O = ({new} for"
+        old = "self.W_Q, self.W_K, self.W_V, self.W_O = (normal(d_model, d_model) * 0.1 for"
+        found = grade(learner.names("numpy", old, edited)[exercise])
+        assert "Wrong: initial weights drawn, small, each its own." in found.reason, found
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("0.1 * normal(d_model, d_ff), ", "zeros((d_model, d_ff)), ", "Wrong: initial weights drawn"),
+            ("d_ff = d_ff or 4 * d_model", "d_ff = d_ff or 2 * d_model", "Wrong: shape of W1 where M = 64"),
+        ],
+    )
+    def test_initial_weights_of_a_block(self, old, new, words):
+        assert words in grade(learner.names("numpy", old, new)["TransformerEncoderBlock"]).reason
+
+    @pytest.mark.parametrize(
+        ("exercise", "old", "new"),
+        [
+            ("softmax", "def softmax(x, axis=-1)", "def softmax(x, axis=0)"),
+            ("softmax", "def softmax(x, axis=-1)", "def softmax(x, axis)"),
+            ("compute_attention_scores", "scale=True", "scale=False"),
+            ("layer_norm", "beta, eps=1e-6", "beta, eps=1e-5"),
+            ("layer_norm_backward", "gamma, eps=1e-6", "gamma, eps=1e-5"),
+        ],
+    )
+    def test_defaults(self, exercise, old, new):
+        assert re.search(
+            "wrong with no (axis|scale|eps) given.$", grade(learner.names("numpy", old, new)[exercise]).reason
+        )
+
+    @pytest.mark.parametrize("library", LIBRARIES)
+    def test_the_library_is_that_of_the_code(self, library):
+        names = learner.names(library)
+        assert {calls.library(names[exercise.symbol]) for exercise in PATH.values()} == {library}
+        assert grade(names["softmax"]).right
+
     @pytest.mark.parametrize("library", LIBRARIES[1:])
     def test_in_another_library(self, library):
         old, new = "return p * (dp - inner)", "return p * dp"
@@ -353,7 +399,7 @@ class TestTexts:
     def test_the_code_stays_small(self):
         """Lines that are no text: of the folder and of the commands."""
         files = [*(ROOT / "src/attendax/learn").glob("*.py"), ROOT / "src/attendax/commands/learn.py"]
-        assert sum(map(lines_of_code, files)) <= 900
+        assert sum(map(lines_of_code, files)) <= 1000
 
 
 def by_hand(exercise):
@@ -424,6 +470,18 @@ class TestCommands:
         assert "dW_Q = Qᵀ dq" not in out
         assert "dW_Q = Qᵀ dq" in self.run(capsys, *given, "--hint", "2")[1]
         assert "the columns of dC that the head owns" in self.run(capsys, *given, "--hint", "3")[1]
+
+    def test_a_fault_upstream_is_told_once(self, capsys, folder):
+        file = folder / "attention_core.py"
+        file.write_text(
+            file.read_text().replace("total = e.sum(axis=axis, keepdims=True)", "total = 2 * e.max() + 1.0")
+        )
+        names = ["softmax", "attention_weights", "split_heads", "multi_head_attention_forward", "Attention"]
+        _, out, _ = self.run(capsys, "grade", str(folder), *names)
+        for name in ("attention_weights", "multi_head_attention_forward", "Attention"):
+            assert f"\nwrong    {name}: wrong, as softmax is: mend that first\n" in out, out
+        assert out.count("smallest input") == 1
+        assert "right    split_heads" in out
 
     def test_a_file_that_does_not_parse_is_one_line(self, capsys, folder):
         (folder / "positional.py").write_text("def create_causal_mask(:\n")

@@ -113,7 +113,7 @@ def _grade(args: argparse.Namespace) -> int:
                 print(wrapped(line, "         "))
             unread.add(line)
             continue
-        _print(grade, states)
+        _print(grade)
         sys.stdout.flush()
     print(f"\n{_counted(states.values())}")
     if set(states.values()) == {"not yet"}:
@@ -124,13 +124,11 @@ def _grade(args: argparse.Namespace) -> int:
     return 0 if all(state == "right" for state in states.values()) else FAILED
 
 
-def _print(grade: Grade, states: dict[str, str]) -> None:
-    print(f"{grade.state:<8} {grade.name}")
-    for line in grade.reason.splitlines():
+def _print(grade: Grade) -> None:
+    upstream = grade.reason.startswith("as ")
+    print(f"{grade.state:<8} {grade.name}" + (f": wrong, {grade.reason}" if upstream else ""))
+    for line in grade.reason.splitlines()[upstream:]:
         print(wrapped(f"         {line}", "         "))
-    earlier = next((name for name, state in states.items() if state == "wrong" and name != grade.name), None)
-    if grade.state == "wrong" and earlier and not grade.mistakes:
-        print(wrapped(f"         {earlier} is wrong, too; if this calls it, mend that first.", "         "))
     for line in f"{grade.example}\n{grade.hint}".strip().splitlines():
         print(f"         {line}".rstrip() if line.startswith(" ") else wrapped(f"         {line}", "         "))
 

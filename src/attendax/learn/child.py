@@ -11,6 +11,7 @@ import os
 import sys
 
 from .arrays import Arrays
+from .calls import own
 from .exercises import Exercise, path
 from .grading import Grade, Stopped, examined, failure, limited
 
@@ -23,14 +24,15 @@ def main(folder: str, arrays: str, seconds: str) -> None:
     sys.path.insert(0, folder)
     kind, exercises = Arrays(arrays), {exercise.name: exercise for exercise in path()}
     print("ready", file=replies, flush=True)
+    wrong: list[Grade] = []
     for line in asked:
         wanted = json.loads(line)
-        found = graded(exercises[wanted["name"]], kind, wanted["hint"], float(seconds))
+        found = graded(exercises[wanted["name"]], kind, wanted["hint"], float(seconds), wrong)
         print(json.dumps(dataclasses.asdict(found)), file=replies, flush=True)
 
 
-def graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float) -> Grade:
-    """The grade of an exercise whose file is imported, once."""
+def graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: list[Grade]) -> Grade:
+    """The grade of an exercise whose file is imported, once; a wrong one joins those that are."""
     try:
         with limited(seconds), kind.wide():
             candidate = getattr(importlib.import_module(exercise.text["file"]), exercise.symbol)
@@ -38,7 +40,16 @@ def graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float) -> Grade
         return Grade(exercise.name, "unread", f"It did not end within {seconds:g} seconds{stopped}.")
     except Exception as error:
         return Grade(exercise.name, "unread", failure(error))
-    return examined(exercise, candidate, kind, hint, seconds)
+    found = examined(exercise, candidate, kind, hint, seconds)
+    if found.state != "wrong":
+        return found
+    wrong.append(found)
+    called = own(candidate)
+    for earlier in wrong[:-1]:
+        calls = earlier.name.partition(".")[0] in called and set(found.mistakes) <= set(earlier.mistakes)
+        if calls or (found.mistakes and found.reason == earlier.reason):
+            return Grade(found.name, "wrong", f"as {earlier.name} is: mend that first")
+    return found
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from attendax import spec
 
 from . import formulas
 from .arrays import Unusable, described
-from .formulas import NETWORK, NORMS, PROJECTIONS
+from .formulas import DRAWN, NETWORK, NORMS, PROJECTIONS, WIDE
 
 TEXTS = Path(__file__).with_name("texts")
 MODULES = ("attention_core", "multi_head", "positional", "transformer_block", "single_head")
@@ -145,7 +145,9 @@ def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     grad_output, Q, K, V, *weights, num_heads, mask = inputs.values()
     given = dict(zip(PROJECTIONS, weights, strict=True))
     layer = layer_class(Q.shape[-1], num_heads)
+    new = layer_class(64, 4)
     found = {f"shape of {name}": np.array(getattr(layer, name).shape) for name in given}
+    found[DRAWN] = _drawn(*(getattr(new, name) for name in PROJECTIONS))
     layer.set_params(given)
     found["output"] = layer.forward(Q, K, V, mask)
     found |= named(("grad_Q", "grad_K", "grad_V", "grad_params"), layer.backward(grad_output))
@@ -155,6 +157,12 @@ def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     return found | {f"get_params()[{name!r}]": params.get(name) for name in given}
 
 
+def _drawn(*weights: Any) -> np.ndarray:
+    """Whether they are drawn, small, each its own."""
+    small = all(0 < float(each.std()) < 0.5 for each in weights)
+    return np.array(small and len({float(each.sum()) for each in weights}) == len(weights))
+
+
 def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
     block = block_class(inputs["x"].shape[-1], inputs["num_heads"], inputs["W1"].shape[1])
     block.attention.set_params({name: inputs[name] for name in PROJECTIONS})
@@ -162,7 +170,9 @@ def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
         setattr(block, name, inputs[name])
     output = block.forward(inputs["x"], inputs["mask"])
     if "grad_output" not in inputs:
-        return {"output": output}
+        new = block_class(64, 4)
+        facts = {DRAWN: _drawn(new.W1, new.W2), WIDE: np.array(tuple(new.W1.shape))}
+        return {"output": output} | facts
     return named(("grad_x", "grad_params"), block.backward(inputs["grad_output"]))
 
 

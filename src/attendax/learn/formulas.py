@@ -17,6 +17,7 @@ Answer = dict[str, Any]
 PROJECTIONS = ("W_Q", "W_K", "W_V", "W_O")
 NETWORK = ("W1", "b1", "W2", "b2")
 NORMS = ("gamma1", "beta1", "gamma2", "beta2")
+DRAWN, WIDE = "initial weights drawn, small, each its own", "shape of W1 where M = 64 and no d_ff is given"
 KEPT = "about three quarters of the weights are kept"
 
 
@@ -188,7 +189,7 @@ def multi_head_layer(grad_output: Array, off: Off = (), **inputs: Any) -> Answer
     found = heads(**inputs, off=off) | multi_head_backward(grad_output, **inputs, off=off)
     for name in PROJECTIONS:
         found |= {f"shape of {name}": np.array(inputs[name].shape), f"get_params()[{name!r}]": inputs[name]}
-    return found
+    return found | {DRAWN: np.array(True)}
 
 
 def sinusoidal(max_length: int, d_model: int, off: Off = ()) -> Array:
@@ -261,7 +262,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6, off: Off 
     return (1 if "gamma forgotten" in off else gamma) * hat + (0 if "beta forgotten" in off else beta)
 
 
-def layer_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float, off: Off = ()) -> Answer:
+def layer_norm_backward(grad_output: Array, x: Array, gamma: Array, eps: float = 1e-6, off: Off = ()) -> Answer:
     """``dx = (dx̂ - mean(dx̂) - x̂ mean(dx̂ x̂)) / σ``."""
     hat, deviation = normalise(x, eps, off)
     inner = grad_output if "gamma forgotten in dx" in off else grad_output * gamma
@@ -313,14 +314,15 @@ def block(x: Array, num_heads: int, mask: Any, off: Off = (), **w: Array) -> Ans
             return heads(Q=tokens, K=tokens, V=tokens, num_heads=num_heads, mask=mask, off=off, **w)["output"]
         return feed_forward(tokens, **{name: w[name] for name in NETWORK}, off=off)
 
+    facts = {DRAWN: np.array(True), WIDE: np.array([64, 256])}
     if "norms last" in off:
         h = norm(x + half(x, 1), 1)
-        return {"output": norm(h + half(h, 2), 2)}
+        return {"output": norm(h + half(h, 2), 2)} | facts
     n1 = x if "first norm forgotten" in off else norm(x, 1)
     h = one_of(off, {"residuals forgotten": 0, "residual from the norm": n1}, x) + half(n1, 1)
     n2 = h if "second norm forgotten" in off else norm(x if "second norm reads x" in off else h, 2)
     others = {"residuals forgotten": 0, "residual from the norm": n2, "second residual from x": x}
-    return {"output": one_of(off, others, h) + half(n2, 2), "_n1": n1, "_h": h, "_n2": n2}
+    return {"output": one_of(off, others, h) + half(n2, 2), "_n1": n1, "_h": h, "_n2": n2} | facts
 
 
 def block_backward(grad_output: Array, x: Array, num_heads: int, mask: Any, off: Off = (), **w: Array) -> Answer:

@@ -4,7 +4,6 @@ import contextlib
 import html
 import itertools
 import signal
-import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
@@ -18,12 +17,12 @@ from attendax import spec
 from attendax.legible import did_you_mean, one_line
 
 from .arrays import Arrays, Unusable
+from .calls import HERE, foreign, library
 from .exercises import Exercise, Question, path, texts
 
 SECONDS = 10.0  # for one function
 CLOSE = 1e-6  # a factor that PyTorch makes of booleans is float32
 SHOWN = 12  # numbers of an array that is shown whole
-HERE = (str(Path(__file__).parent), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 RAISING = {"odd width fails", "three axes only", "whole table added"}  # their sentences say no more than where it fails
 
 
@@ -79,7 +78,7 @@ Answer = Any  # arrays by name, or Failed
 
 
 def grade(
-    function: Any, *, arrays: str = "numpy", hint: int = 1, name: str | None = None, seconds: float = SECONDS
+    function: Any, *, arrays: str | None = None, hint: int = 1, name: str | None = None, seconds: float = SECONDS
 ) -> Grade:
     """Grade a function or class of the path, such as your own ``softmax``.
 
@@ -88,7 +87,8 @@ def grade(
 
     Args:
         function: the function or the class; it is known by its name.
-        arrays: what it takes and gives: "numpy", "jax" or "torch".
+        arrays: what it takes and gives: "numpy", "jax" or "torch"; unless given, the library that its code uses, or
+            else its module.
         hint: 1 for a hint where something is wrong, 2 for more, 3 for the derivation, too.
         name: the exercise, where the function has another name.
         seconds: after so long it is stopped (on POSIX, in the main thread).
@@ -107,7 +107,7 @@ def grade(
         raise ValueError(f"grade: there is no exercise {symbol!r}{near}; name= says which it is")
     if hint not in (1, 2, 3):
         raise ValueError(f"grade: hint got {hint!r}, expected 1, 2 or 3")
-    kind = Arrays(arrays)
+    kind = Arrays(library(function) if arrays is None else arrays)
     grades = (examined(exercise, function, kind, hint, seconds) for exercise in found)
     return min(grades, key=lambda each: each.right)
 
@@ -140,11 +140,6 @@ def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, An
         if isinstance(error, NotImplementedError) and "NotImplementedError" in line:  # else it is a library's
             raise
         return Failed(f"It returns {error}" if isinstance(error, Unusable) else f"It raises {failure(error)}")
-
-
-def foreign(file: str) -> bool:
-    """Whether a file is of a library, not of the learner."""
-    return file.startswith(HERE) or "site-packages" in file
 
 
 def failure(error: BaseException) -> str:

@@ -1,0 +1,61 @@
+"""What a learner's function calls, and by that the library that it is written in."""
+
+import dis
+import inspect
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from .arrays import KINDS
+
+HERE = (str(Path(__file__).parent), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+
+
+def foreign(file: str) -> bool:
+    """Whether a file is of a library, not of the learner."""
+    return file.startswith(HERE) or "site-packages" in file
+
+
+def reached(candidate: Any) -> list[Any]:
+    """The values that the code of a function or class names, and so on through the learner's functions among them."""
+    found, waiting = {}, [candidate]
+    while waiting:
+        each = inspect.unwrap(waiting.pop())
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        if inspect.isclass(each) and _root(each) not in (*KINDS, "attendax"):
+            waiting += vars(each).values()
+        if inspect.isfunction(each) and _root(each) != "attendax" and not foreign(each.__code__.co_filename):
+            waiting += [each.__globals__[name] for name in _globals(each.__code__) if name in each.__globals__]
+            waiting += inspect.getclosurevars(each).nonlocals.values()
+    return list(found.values())
+
+
+def library(candidate: Any) -> str:
+    """The library whose names the code of a function reaches; where it reaches none, that of its module."""
+    roots = {_root(each) for each in reached(candidate)}
+    if not roots & set(KINDS):
+        around = getattr(candidate, "__globals__", None) or vars(sys.modules.get(candidate.__module__, dis))
+        roots = {_root(each) for each in around.values() if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
+    return next((kind for kind in ("torch", "jax") if kind in roots), "numpy")
+
+
+def own(candidate: Any) -> set[str]:
+    """The names of the learner's functions and classes that a function or class calls."""
+    return {getattr(each, "__name__", "") for each in reached(candidate) if _root(each) not in KINDS}
+
+
+def _root(value: Any) -> str:
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or type(value).__module__
+    return str(module).partition(".")[0]
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals(inner)
