@@ -296,6 +296,14 @@ class TestGrade:
         assert found.reason.startswith("It waits for ")
         assert "softmax" in found.reason
 
+    def test_a_closure_may_be_unset_and_a_function_not_of_python(self):
+        def softmax(x, axis=-1):
+            return RIGHT["softmax"](x, axis) if x.ndim else later
+
+        assert grade(softmax).right
+        assert grade(np.exp, name="softmax").state == "wrong"
+        later = None
+
     def test_a_backward_needs_its_forward(self):
         def multi_head_attention_backward(grad_output, cache):
             return None

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
+from types import CellType, CodeType
 from typing import Any
 
 from .arrays import KINDS
@@ -31,7 +31,7 @@ def reached(candidate: Any) -> list[Any]:
             waiting += vars(each).values()
         if inspect.isfunction(each) and _root(each) != "attendax" and not foreign(each.__code__.co_filename):
             waiting += [each.__globals__[name] for name in _globals(each.__code__) if name in each.__globals__]
-            waiting += inspect.getclosurevars(each).nonlocals.values()
+            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
     return list(found.values())
 
 
@@ -39,7 +39,9 @@ def library(candidate: Any) -> str:
     """The library whose names the code of a function reaches; where it reaches none, that of its module."""
     roots = {_root(each) for each in reached(candidate)}
     if not roots & set(KINDS):
-        around = getattr(candidate, "__globals__", None) or vars(sys.modules.get(candidate.__module__, dis))
+        around = getattr(candidate, "__globals__", None) or vars(
+            sys.modules.get(getattr(candidate, "__module__", ""), dis)
+        )
         roots = {_root(each) for each in around.values() if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
     return next((kind for kind in ("torch", "jax") if kind in roots), "numpy")
 
