@@ -191,7 +191,7 @@ def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, ca
 def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """With where it lies, if its type says so."""
     known = isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
-    lies = x.sharding if known else getattr(jax.typeof(x), "sharding", None)
+    lies = getattr(x if known else jax.typeof(x), "sharding", None)
     explicit = getattr(getattr(lies, "mesh", None), "explicit_axes", None)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies if explicit else None)
 

@@ -162,7 +162,7 @@ def pulled_back(results, leaves, cotangents):
 
     Nothing goes through a result that is detached, beside one that is not.
     """
-    if any(x.requires_grad for x in results):
+    if cotangents is not None and any(x.requires_grad for x in results):
         pairs = [(x, c) for x, c in zip(results, cotangents, strict=True) if x.requires_grad]
         results, cotangents = map(list, zip(*pairs, strict=True))
     arrays, found = list(leaves.values()), []
