@@ -49,6 +49,7 @@ def tiles(records: list[dict[str, Any]]) -> list[list[str]]:
 def about_rows(found: dict[str, Any]) -> list[list[str]]:
     about = found["about"]
     keys = ("date", "commit", "uncommitted_changes", "device", "platform", "compute_capability", "processor", "threads")
+    keys += ("put_together",)
     rows = [[key.replace("_", " "), str(about[key])] for key in keys if key in about]
     if "peak_tflops" in about:
         rows.append(["bfloat16 product at best", f"{about['peak_tflops']:.3g} TFLOP/s, measured in this run"])
