@@ -113,8 +113,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         again = score(params, text[::-1][:3], heads, run)  # in another order, and one text is not there
         apart = np.abs(np.asarray(again) - np.asarray(drawn)[::-1][:3])
         found[library] = float(apart.max())
-        told = f"at most by {apart.max():.1e}" if apart.any() else "equal to the bit"
-        print(f"{library + ':':10}{(apart > 0).sum()} of {apart.size} log probabilities are others, {told}")
+        told = f", by at most {apart.max():.1e}" if apart.any() else ": every bit is equal"
+        print(f"{library + ':':10}{(apart > 0).sum()} of {apart.size} log probabilities differ{told}")
     return found
 
 
