@@ -24,12 +24,14 @@ def speed(results: Results) -> str:
     all_seen = [mean(ratio for case, ratio in found.items() if sees_all(full, case)) for found in (forward, gradient)]
     compiled = [mean(compile_ratios(results, measure).values(), 1) for measure in SINGLE]
     nn = mean(report.ratios(full, "jax.nn", "forward").values())
+    version = full["about"]["versions"]["torch"].partition("+")[0]
     return (
-        f"On a CPU `attention` is {mean(forward.values())} times as fast as torch's SDPA and {nn} times as jax.nn; with the "
-        f"gradient {mean(gradient.values())} times as torch. In plain calls, with nothing to skip, it is "
-        f"{all_seen[0]} and {all_seen[1]} times as fast as torch. These are geometric means of [{len(rows)} rows](docs/benchmarks.md), "
-        f"and torch is faster in {sum(map(behind, rows)) or 'none'} of them (float32, torch {full['about']['versions']['torch'].split('+')[0]}, "
-        f"{machine(full)}; {when(full)}). Compiling is {compiled[0]} times as fast as jax.nn's forward, {compiled[1]} times as its gradient."
+        f"On a CPU `attention` is {mean(forward.values())} times as fast as torch's SDPA and {nn} times as jax.nn; "
+        f"with the gradient {mean(gradient.values())} times as torch. In plain calls, with nothing to skip, it is "
+        f"{all_seen[0]} and {all_seen[1]} times as fast as torch. These are geometric means of [{len(rows)} "
+        f"rows](docs/benchmarks.md), and torch is faster in {sum(map(behind, rows)) or 'none'} of them (float32, torch "
+        f"{version}, {machine(full)}; {when(full)}). Compiling is {compiled[0]} times as fast as jax.nn's forward, "
+        f"{compiled[1]} times as its gradient."
     )
 
 
