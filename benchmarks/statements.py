@@ -17,22 +17,24 @@ TRAINED = "encoder block 32 x 128 x 384, training step"
 
 
 def speed(results: Results) -> str:
-    """The front page."""
+    """The front page: one number for speed, of calls in which there is nothing to skip, and one for compiling."""
     full = results.full
     forward, gradient = (report.ratios(full, TORCH, measure) for measure in SINGLE)
+    plain_calls = [ratio for case, ratio in forward.items() if sees_all(full, case)]
     rows = [*forward.values(), *gradient.values()]
-    all_seen = [mean(ratio for case, ratio in found.items() if sees_all(full, case)) for found in (forward, gradient)]
-    compiled = [mean(compile_ratios(results, measure).values(), 1) for measure in SINGLE]
-    nn = mean(report.ratios(full, "jax.nn", "forward").values())
-    version = full["about"]["versions"]["torch"].partition("+")[0]
+    compiled = mean(compile_ratios(results, "forward").values(), 1)
     return (
-        f"On a CPU `attention` is {mean(forward.values())} times as fast as torch's SDPA and {nn} times as jax.nn; "
-        f"with the gradient {mean(gradient.values())} times as torch. In plain calls, with nothing to skip, it is "
-        f"{all_seen[0]} and {all_seen[1]} times as fast as torch. These are geometric means of [{len(rows)} "
-        f"rows](docs/benchmarks.md), and torch is faster in {sum(map(behind, rows)) or 'none'} of them (float32, torch "
-        f"{version}, {machine(full)}; {when(full)}). Compiling is {compiled[0]} times as fast as jax.nn's forward, "
-        f"{compiled[1]} times as its gradient."
+        f"On a CPU `attention` is {mean(plain_calls)} times as fast as torch's SDPA where there is nothing to skip: a "
+        f"geometric mean of {len(plain_calls)} shapes. With masks, windows and gradients there are "
+        f"[{len(rows)} rows](docs/benchmarks.md), and torch is faster in {sum(map(behind, rows)) or 'none'} of them. "
+        f"It compiles {compiled} times as fast as jax.nn's attention (float32, torch {version(full, 'torch')}, "
+        f"{machine(full)}; {when(full)})."
     )
+
+
+def version(run: dict[str, Any], package: str) -> str:
+    """Of a package in a run, without what is local to its build."""
+    return run["about"]["versions"][package].partition("+")[0]
 
 
 def sees_all(run: dict[str, Any], case: str) -> bool:
