@@ -17,11 +17,12 @@ KNOWN: dict[str, tuple[Known, ...]] = {}
 def _read(text: str) -> None:
     """Add the entries of a file; those of an adapter keep their order."""
     told: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
-    for kind, facts, where in (("by_design", DOCUMENTED, Documented), ("fault", KNOWN, Known)):
+    kinds: Any = (("by_design", DOCUMENTED, Documented), ("fault", KNOWN, Known))
+    for kind, facts, made in kinds:
         for entry in told.get(kind, ()):
             adapters, given = entry.pop("of"), entry | {"cases": tuple(entry["cases"])}
             for name in adapters:
-                facts[name] = (*facts.get(name, ()), where(**given))  # type: ignore[operator]
+                facts[name] = (*facts.get(name, ()), made(**given))
 
 
 for _file in sorted(Path(__file__).parent.glob("*.toml")):
