@@ -14,11 +14,10 @@ from attendax import conformance
 from attendax.conformance import assert_model, check_model
 from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
+from attendax.conformance.models.blackbox import Request
 from attendax.conformance.models.checking import described
-from attendax.conformance.models.law import Law
-from attendax.conformance.models.request import Request
 from attendax.conformance.models.script import script
-from attendax.conformance.models.trial import Evidence, Found
+from attendax.conformance.models.trial import Evidence, Found, Law
 from broken_models import Entry
 from places import KIT, TESTS
 

@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from .blackbox import Model
-from .equality import same
-from .law import Law
-from .request import Request
-from .trial import Found, Trial
+from .blackbox import Model, Request
+from .trial import Found, Law, Trial, same
 
 USUAL = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
 
@@ -20,35 +17,30 @@ def laws(model: Model) -> list[Law]:
     ]
 
 
-def _length(trial: Trial) -> int:
-    return trial.model.lengths((9,))[0]
+def _texts(trial: Trial) -> np.ndarray:
+    return trial.texts(4, trial.model.lengths((9,))[0])
 
 
 def _alone(trial: Trial) -> Found:
-    length = _length(trial)
-    tokens = trial.texts(4, length)
-    together = Request(tokens)
+    together = Request(_texts(trial))
     for row in (0, 3):
-        places = [((0, t), (row, t)) for t in range(length)]
-        found = same(trial, together.row(row), together, places, "a row depends on the size of its batch", USUAL)
+        places = [((0, t), (row, t)) for t in range(together.tokens.shape[1])]
+        found = same(trial, together.row(row), together, "a row depends on the size of its batch", USUAL, places)
         if found.finding.verdict.fails:
             break
     return found
 
 
 def _neighbours(trial: Trial) -> Found:
-    length = _length(trial)
-    tokens = trial.texts(4, length)
+    tokens = _texts(trial)
     changed = trial.others(tokens)
     changed[1] = tokens[1]
-    places = [((1, t), (1, t)) for t in range(length)]
-    return same(trial, Request(tokens), Request(changed), places, "a row depends on its neighbours", USUAL)
+    row = np.broadcast_to(np.arange(4)[:, None] == 1, tokens.shape)
+    return same(trial, Request(tokens), Request(changed), "a row depends on its neighbours", USUAL, row)
 
 
 def _permuted(trial: Trial) -> Found:
-    length = _length(trial)
-    tokens = trial.texts(4, length)
-    order = np.array([2, 0, 3, 1])
-    places = [((int(order[b]), t), (b, t)) for b in range(4) for t in range(length)]
+    tokens, order = _texts(trial), [2, 0, 3, 1]
+    places = [((order[b], t), (b, t)) for b, t in np.ndindex(*tokens.shape)]
     said = "rows in another order give other results"
-    return same(trial, Request(tokens), Request(tokens[order]), places, said, USUAL)
+    return same(trial, Request(tokens), Request(tokens[order]), said, USUAL, places)

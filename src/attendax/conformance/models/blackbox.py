@@ -1,20 +1,77 @@
-"""A model, as its laws see it: what it takes and claims, and one function that runs it."""
+"""A model as its laws see it: what it takes and claims, what it is asked to compute, and one function that runs it."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from .request import Request, vectors
 from .sees import Sees
 
 KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
 POSITIONS = ("absolute", "rotary", "relative", "none")
 
 
+class Request(NamedTuple):
+    """One computation of a model.
+
+    A model of vectors is asked about tokens, too: each stands for a vector of one fixed table (``vectors``).
+
+    Attributes:
+        tokens: integers (B, T).
+        options: keywords: ``mask`` (B, T), True = a real token; ``lengths`` (B,); ``segment_ids``, ``positions`` (B,
+            T); ``seed`` (), of dropout, without which there is none
+        way: of running, one of those that the model has; the plain one unless given.
+        weights: (B, T); asks for the gradient of Σ weights · (results · ``direction``) with respect to the vectors.
+        chunks: so many tokens at a time, through the cache; the whole at once, without it, unless given.
+        room: of the cache, in tokens.
+        order: after the first chunk, which row of the cache each row goes on from.
+        read: the name of a weight of a layer, which is asked for in place of results; none of it is an array without
+            numbers.
+    """
+
+    tokens: np.ndarray
+    options: Mapping[str, np.ndarray] = {}
+    way: str = ""
+    weights: np.ndarray | None = None
+    chunks: tuple[int, ...] = ()
+    room: int = 0
+    order: tuple[int, ...] = ()
+    read: str = ""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal requests."""
+        arrays = {"tokens": self.tokens, "weights": self.weights, **self.options}
+        told = tuple((k, x.shape, str(x.dtype), x.tobytes()) for k, x in sorted(arrays.items()) if x is not None)
+        return told, self.way, self.chunks, self.room, self.order, self.read
+
+    def row(self, index: int) -> "Request":
+        """The request of one row."""
+        options = {name: x[index : index + 1] if x.ndim else x for name, x in self.options.items()}
+        weights = None if self.weights is None else self.weights[index : index + 1]
+        return self._replace(tokens=self.tokens[index : index + 1], options=options, weights=weights)
+
+
+COUNT, LONGER = 64, 48  # vectors in the table, and the first of those that are longer
+
+
+def vectors(width: int) -> np.ndarray:
+    """The table: a vector for each token, a quarter of them four times as long, and one more that is NaN."""
+    table = np.random.default_rng(0).standard_normal((COUNT + 1, width))
+    table[LONGER:] *= 4
+    table[COUNT] = np.nan
+    return table.astype(np.float32)
+
+
+def direction(width: int) -> np.ndarray:
+    """Of the results at a position, what a loss adds up."""
+    return np.random.default_rng(1).standard_normal(width).astype(np.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What is known of a model, and how it is run.
+    """Facts about a model, and a function that runs it.
 
     Attributes:
         name, version, arrays: for the report.
@@ -68,30 +125,30 @@ class Model:
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def vectors(self, tokens: np.ndarray) -> np.ndarray:
-        """What tokens stand for, where inputs are vectors: (B, T, M)."""
+        """The vectors (B, T, M) that tokens stand for."""
         return vectors(int(self.lines["width"]))[tokens]
 
     @property
     def bits(self) -> bool:
-        """Whether what does not matter may change no bit."""
+        """Whether nothing that does not matter may change a bit."""
         return "bits" in self.claims
 
     @property
     def visible(self) -> Sees:
-        """Which tokens a position sees in a layer."""
+        """The tokens that a position sees in a layer."""
         return Sees(self.sees, self.causal)
 
     def may(self, sources: np.ndarray, length: int) -> np.ndarray:
-        """Which source each position may see, directly or by way of others: (S, T)."""
+        """Pairs of a source and a position that may see it, directly or by way of others: (S, T)."""
         return self.visible.pairs(length, self.layers)[sources]
 
     def must(self, sources: np.ndarray, length: int) -> np.ndarray:
-        """Which it sees for sure: of less than all, itself and its neighbours; the law of windows asks for the rest."""
+        """Pairs that are sure: of less than all, itself and its neighbours; the law of windows asks for the rest."""
         near = np.abs(sources[:, None] - np.arange(length)[None]) <= 1
         return self.visible.pairs(length)[sources] & (near if self.visible.limited else True)
 
     def lengths(self, wanted: Iterable[int]) -> list[int]:
-        """Those that the model takes; its longest where it takes none."""
+        """Lengths that the model takes; its longest where it takes none."""
         longest = self.longest
         return [n for n in wanted if longest is None or n <= longest] or [longest or 1]
 
@@ -102,7 +159,7 @@ class Model:
         return {"mask": mask} if self.padding else {}
 
     def lacking(self, trait: str) -> str:
-        """Why the model does not offer a trait; empty where it does."""
+        """A reason why the model does not offer a trait; empty where it does."""
         if trait in self.lacks:
             return self.lacks[trait]
         given = "positions" in self.accepts

@@ -6,13 +6,11 @@ import numpy as np
 
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
-from .blackbox import Model
-from .equality import same
-from .law import Law
-from .request import Request
+from .blackbox import Model, Request
+from .positions import counted
 from .sees import fitting, told
-from .trial import Found, Trial
-from .window import measured
+from .trial import Found, Law, Places, Trial, same
+from .visible import measured
 
 LENGTH = 9
 WAYS = {  # chunks of the text
@@ -52,7 +50,7 @@ def laws(model: Model) -> list[Law]:
     ]  # fmt: skip
 
 
-def _places(rows: int = 2, first: int = 0) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _places(rows: int = 2, first: int = 0) -> Places:
     return [((b, t), (b, t)) for t in range(first, LENGTH) for b in range(rows)]
 
 
@@ -60,17 +58,16 @@ def _chunks(trial: Trial, chunks: tuple[int, ...], room: int = LENGTH) -> Found:
     tokens = trial.texts(2, LENGTH)
     stepped = Request(tokens, chunks=chunks, room=room)
     said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
-    found = same(trial, Request(tokens), stepped, _places(), said, USUAL)
+    found = same(trial, Request(tokens), stepped, said, USUAL, _places())
     if found.finding.verdict is not Verdict.WRONG:
         return found
     return found._replace(usual=_reason(trial, stepped) or USUAL)
 
 
 def _reason(trial: Trial, stepped: Request) -> str:
-    """What of a step is wrong: which tokens it sees, or where they are."""
+    """The cause of a wrong step: the tokens that it sees, or their places."""
     if "positions of steps" in trial.model.steps:
-        counted = {"positions": np.broadcast_to(np.arange(LENGTH, dtype=np.int32), stepped.tokens.shape).copy()}
-        told_where = same(trial, Request(stepped.tokens), stepped._replace(options=counted), _places(), "", "")
+        told_where = same(trial, Request(stepped.tokens), stepped._replace(options=counted(2, LENGTH)), "", "")
         if not told_where.finding.verdict.fails:
             return "the step's own positions: given 0, 1, 2, ... it is right"
     try:
@@ -104,7 +101,7 @@ def _beams(trial: Trial) -> Found:
     stepped = Request(tokens, chunks=(5, 1, 1, 1, 1), room=LENGTH, order=order)
     said = "rows that go on from other rows of the cache differ from their own whole texts"
     usual = "the cache is reordered in some layers only, or along the wrong axis"
-    return same(trial, Request(whole), stepped, _places(3, 5), said, usual)
+    return same(trial, Request(whole), stepped, said, usual, _places(3, 5))
 
 
 def _rewound(trial: Trial) -> Found:
@@ -112,11 +109,10 @@ def _rewound(trial: Trial) -> Found:
     back = tokens.copy()
     back[0, 5:] = tokens[0, 3:7]  # the first row writes the places 3 to 6 once more
     back[0, 3:5] = trial.others(tokens)[0, 3:5]
-    places = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), (2, LENGTH)).copy()
-    places[0, 5:] -= 2
-    stepped = Request(back, {"positions": places}, chunks=(5, 1, 1, 1, 1), room=LENGTH)
+    at = counted(2, LENGTH)
+    at["positions"][0, 5:] -= 2
+    stepped = Request(back, at, chunks=(5, 1, 1, 1, 1), room=LENGTH)
     pairs = [((0, 3 + t), (0, 5 + t)) for t in range(4)] + [((1, t), (1, t)) for t in range(5, LENGTH)]
     usual = "one offset for all rows, or places that were written before are still seen"
-    return same(
-        trial, Request(tokens), stepped, pairs, "rows at different places of the cache differ from the whole", usual
-    )
+    said = "rows at different places of the cache differ from the whole"
+    return same(trial, Request(tokens), stepped, said, usual, pairs)

@@ -12,19 +12,27 @@ from attendax.legible import did_you_mean
 from ..cases.case import LEVELS, PROFILES, Case
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
-from ..report.outcomes import Outcome, versions
+from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
-from . import batch, cache, dropout, future, gradient, heads, packing, padding, positions, ways, window
+from . import batch, cache, gradient, heads, padding, positions, visible, ways
 from .blackbox import Model
-from .causes import causes
 from .describing import describe
-from .law import Law
 from .remote import allow, described_there, end, place
 from .script import script
 from .sees import Sees, told
-from .trial import Found, Trial
+from .trial import Found, Law, Trial
 
-FAMILIES = (batch, future, window, positions, padding, packing, cache, ways, dropout, heads, gradient)
+FAMILIES = (batch, visible, positions, padding, cache, ways, heads, gradient)
+FOLLOW = {  # a law -> those that may fail for no other reason than that it does
+    "batch": set(MODEL_LAWS),
+    "future": {"window", "positions", "padding", "packing", "cache", "ways", "gradient"},
+    "past": {"window", "positions", "padding", "packing", "gradient"},
+    "window": {"padding", "packing", "cache", "ways", "gradient"},
+    "positions": {"padding", "packing", "cache"},
+    "padding": {"ways", "gradient"},
+    "packing": {"gradient"},
+    "heads": {"gradient"},
+}
 
 
 def check_model(
@@ -113,7 +121,7 @@ def check_model(
         _refuse_undeclared(trial, outcomes)
     finally:
         end(model)
-    found = causes([o for o in outcomes if o.verdict.fails], usual)
+    found = _causes([o for o in outcomes if o.verdict.fails], usual)
     return Report(
         model.name, model.version, model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
         profile, found, process=model.process,
@@ -129,7 +137,7 @@ def _refuse_undeclared(trial: Trial, outcomes: Iterable[Outcome]) -> None:
     model, failed = trial.model, {o.case.law for o in outcomes if o.verdict.fails}
     if model.visible.limited or "batch" in failed or not failed & {"future", "past"}:
         return
-    words = window.fit(trial)
+    words = visible.fit(trial)
     if words in ("", "window:1") or not Sees(words, model.causal).limited:
         return
     layers = f" (through layers: {model.layers})" * (model.layers > 1)
@@ -140,7 +148,7 @@ def _refuse_undeclared(trial: Trial, outcomes: Iterable[Outcome]) -> None:
 
 
 def described(apply: Any, *, causal: bool | None = None, in_process: bool = False, **said: Any) -> Model:
-    """What ``check_model`` judges: it takes this, too, in place of the model and what is said of it."""
+    """Describe a model: ``check_model`` takes this, too, in place of the model and what is said of it."""
     if isinstance(apply, Model):
         return apply
     path, there, why = ("", {}, "as asked for") if in_process else place(apply, said)
@@ -173,7 +181,7 @@ def assert_model(apply: Any, **said: Any) -> None:
 
 
 def laws_of(model: Model) -> list[Law]:
-    """Every question, in the order of ``TITLES``."""
+    """Every question, in the order of ``MODEL_LAWS``."""
     return [law for family in FAMILIES for law in family.laws(model)]
 
 
@@ -202,7 +210,7 @@ def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> li
 
 
 def _outcome(trial: Trial, law: Law) -> tuple[Outcome, str]:
-    """One question: how it ended, and what usually causes that."""
+    """Ask one question; gives its end, and the usual cause of that."""
     start = time.perf_counter()
     found = _judged(trial, law)
     text = script(trial.model, law, found) if found.finding.verdict.fails else ""
@@ -222,3 +230,29 @@ def _judged(trial: Trial, law: Law) -> Found:
         return Found(Finding(Verdict.TIMEOUT if died.how == "timeout" else Verdict.CRASH, str(died)))
     except Failed as error:
         return Found(Finding(Verdict.OBSCURE, f"fails: {error}"))
+
+
+def _causes(outcomes: list[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]:
+    """One cause for each law whose faults follow from no other, in the order of ``MODEL_LAWS``.
+
+    Args:
+        outcomes: with a fault.
+        usual: by the name of a case, its usual cause.
+    """
+    left, found = outcomes, []
+    at_random = any(o.case.name == ways.AGAIN for o in outcomes)  # then nothing that was compared is sure
+    for law in ("ways", *MODEL_LAWS) if at_random else MODEL_LAWS:
+        own = [o for o in left if o.case.law == law]
+        if not own:
+            continue
+        first = own[0]
+        follow = set(MODEL_LAWS) if law == "ways" and at_random else FOLLOW.get(law, set()) - {law}
+        mine = own + [o for o in left if o not in own and (o.case.law in follow or o.finding == first.finding)]
+        left = [o for o in left if o not in mine]
+        broken = all(o.verdict in (Verdict.OBSCURE, Verdict.CRASH, Verdict.TIMEOUT) for o in own)
+        harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
+        remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else ""
+        name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"
+        names = tuple(o.case.name for o in mine)
+        found.append(Cause(name, harm, names, remedy=remedy, script=first.reproduction))
+    return tuple(found)

@@ -12,12 +12,11 @@ import numpy as np
 from attendax.legible import did_you_mean
 
 from ..adapters.source import resolve
+from ..report.outcomes import MODEL_LAWS
 from ..worker.errors import Failed
-from .blackbox import KEYWORDS, POSITIONS, TRAITS, Model
-from .law import TITLES
+from .blackbox import COUNT, KEYWORDS, POSITIONS, TRAITS, Model, Request
 from .layers import offer
 from .offers import Offer
-from .request import COUNT, Request
 from .runner import Runner
 from .sees import Sees, sees
 
@@ -141,7 +140,7 @@ def _accepted(made: Offer) -> frozenset[str]:
 def _check(said: Mapping[str, Any], padding: Any, accepts: frozenset[str]) -> None:
     if padding not in ("mask", "lengths", None):
         raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
-    for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *TITLES))):
+    for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *MODEL_LAWS))):
         for word in _words(said.get(name) or ()):
             if word not in known:
                 near = did_you_mean(word, known)

@@ -6,12 +6,9 @@ import numpy as np
 
 from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
-from .blackbox import Model
-from .equality import beside_rounding, not_a_number
-from .law import Law
+from .blackbox import Model, Request
 from .padding import padded_request
-from .request import Request
-from .trial import FINE, Evidence, Found, Trial
+from .trial import FINE, Evidence, Found, Law, Place, Trial, beside_rounding, not_a_number, true
 
 LENGTH = 7
 TRIES = 4  # texts, until what has to matter does
@@ -51,34 +48,32 @@ def _judged(trial: Trial, requests: list[Request], may: np.ndarray, must: np.nda
     for request in requests:
         gradient = trial.ask(request)
         if (bad := ~np.isfinite(gradient).all(-1)).any():
-            row, source = (int(k) for k in np.argwhere(bad)[0])
-            found = not_a_number(request, (row, source))
-            return found._replace(usual="an empty softmax, or 0 * NaN, in the backward pass")
+            return not_a_number(request, true(bad)[0])._replace(
+                usual="an empty softmax, or 0 * NaN, in the backward pass"
+            )
         size = np.abs(gradient).max(-1)
         allowed = size.max(1, keepdims=True) * max(trial.relative(gradient), 8 * trial.noise)
         if (leaks := ~may & (size > allowed)).any():
-            row, source = (int(k) for k in np.argwhere(leaks)[0])
-            large = beside_rounding(float(size[row, source]), float(allowed[row, 0]))
-            said = f"a gradient of {size[row, source]:.2g} for position {source} of row {row}, {large}"
-            return _found(Verdict.LEAK, said, request, (row, source), float(allowed[row, 0]))
+            row, source = place = true(leaks)[0]
+            large = beside_rounding(float(size[place]), float(allowed[row, 0]))
+            said = f"has a gradient of {size[place]:.2g} for position {source} of row {row}, {large}"
+            said = f"a loss at {_named(request, place)} {said}"
+            return _found(Verdict.LEAK, said, request, place, float(allowed[row, 0]))
         blind = blind & (size <= allowed * 1e-3)
         if not blind.any():
             return FINE
-    row, source = (int(k) for k in np.argwhere(blind)[0])
-    return _found(
-        Verdict.SILENT, f"a gradient of 0 for position {source}, which matters to it", requests[0], (row, source), 0
-    )
+    place = true(blind)[0]
+    said = f"has a gradient of 0 for position {place[1]}, which matters to it"
+    return _found(Verdict.SILENT, f"a loss at {_named(requests[0], place)} {said}", requests[0], place, 0)
 
 
-def _found(verdict: Verdict, said: str, request: Request, place: tuple[int, int], allowed: float) -> Found:
-    of = f"a loss at {_named(np.asarray(request.weights)[place[0]])} has {said}"
-    kind = "zero" if verdict is Verdict.LEAK else "some"
-    evidence = Evidence(request, request, place, place, allowed, kind)
-    return Found(Finding(verdict, of, "gradient", place), evidence, USUAL)
+def _found(verdict: Verdict, said: str, request: Request, place: Place, allowed: float) -> Found:
+    evidence = Evidence(request, request, place, place, allowed, "zero" if verdict is Verdict.LEAK else "some")
+    return Found(Finding(verdict, said, "gradient", place), evidence, USUAL)
 
 
-def _named(weights: np.ndarray) -> str:
-    places = np.flatnonzero(weights)
+def _named(request: Request, place: Place) -> str:
+    places = np.flatnonzero(np.asarray(request.weights)[place[0]])
     return f"position {places[0]}" if len(places) == 1 else "the real positions"
 
 
@@ -93,11 +88,9 @@ def _rows(trial: Trial) -> Found:
     leaks = (weights == 0) & ~(size <= allowed)
     if not leaks.any():
         return FINE
-    row, source = (int(k) for k in np.argwhere(leaks)[0])
-    said = f"a loss of row 1 has a gradient of {size[row, source]:.2g} for row {row}"
-    place = (row, source)
-    evidence = Evidence(request, request, place, place, allowed, "zero")
-    return Found(Finding(Verdict.LEAK, said, "gradient", place), evidence, USUAL)
+    place = true(leaks)[0]
+    said = f"a loss of row 1 has a gradient of {size[place]:.2g} for row {place[0]}"
+    return _found(Verdict.LEAK, said, request, place, allowed)
 
 
 def _padding(trial: Trial, side: str) -> Found:

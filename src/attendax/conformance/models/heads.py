@@ -6,12 +6,9 @@ import numpy as np
 
 from attendax import spec
 
-from .blackbox import Model
-from .equality import equal
-from .law import Law
+from .blackbox import Model, Request
 from .padding import padded_request
-from .request import Request
-from .trial import Found, Trial
+from .trial import Found, Law, Trial, equal, true
 from .weights import NAMES
 
 SLACK = 4.0  # times what two orders of the same sums may be apart: these are sums in float64
@@ -43,16 +40,14 @@ def _whole(trial: Trial, size: tuple[int, int]) -> Found:
 
 
 def _padded(trial: Trial, side: str) -> Found:
-    request, mask = padded_request(trial, side, (9, 5, 1, 7))
-    return _judged(trial, request, mask)
+    return _judged(trial, *padded_request(trial, side, (9, 5, 1, 7)))
 
 
 def _judged(trial: Trial, request: Request, real: np.ndarray) -> Found:
-    """Where a token is real, its result is that of the definition."""
+    """Hold the results of real tokens against the definition."""
     expected = by_definition(trial, request.tokens, real)
-    places = [(int(row), int(position)) for row, position in np.argwhere(real)]
     said = "is not attention of the layer's weights"
-    return equal(trial, expected[real], request, places, said, USUAL, SLACK)
+    return equal(trial, expected[real], request, true(real), said, USUAL, SLACK)
 
 
 def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:

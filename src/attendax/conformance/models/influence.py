@@ -1,4 +1,4 @@
-"""Who matters to whom: change one token, and see which positions move.
+"""A table of influence: change one token, and see which positions move.
 
 Most laws of models are statements about this one table: no position moves when a later token changes; each moves when
 an earlier one does; none when padding does.
@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..judge.verdicts import Finding, Verdict
-from .equality import beside_rounding, measure_of, measured, not_a_number
-from .request import Request
-from .trial import Evidence, Found, Trial, distance
+from .blackbox import Request
+from .trial import FINE, Evidence, Found, Trial, beside_rounding, distance, measure_of, measured, not_a_number, silent
 
 TEXTS = 3  # a token that matters may matter little in one text
 LONG = 100  # tokens of a text so long that one is asked at a time
@@ -27,11 +26,11 @@ class Influence(NamedTuple):
         sources: the positions whose token was changed (S,).
         moved: the largest movement of each position (S, T).
         allowed: of it by rounding (S, T).
-        whole: all that was asked, in one batch: each text, then the same with each change.
+        whole: all that was asked, in one batch: each text, then it with each change.
         base, changed: its rows, by text, and by text and source.
         by_text: how far each position moves, (texts, S, T).
         results: before the change, (texts, T, C).
-        again: the same of other texts, of ``sources`` and ``salt``.
+        again: gives the table of other texts, of ``sources`` and ``salt``.
     """
 
     sources: np.ndarray
@@ -111,9 +110,8 @@ def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, us
     one, other = table.base[text], table.changed[text][index]
     moved, allowed = float(table.moved[index, position]), float(table.allowed[index, position])
     verdict = Verdict.LEAK if np.isfinite(moved) else Verdict.NAN
-    told = (
-        f"{said}: another token at {source} moves position {position} by {moved:.2g}, {beside_rounding(moved, allowed)}"
-    )
+    told = f"{said}: another token at {source} moves position {position} by {moved:.2g}"
+    told += f", {beside_rounding(moved, allowed)}"
     place = (0, int(position))
     evidence = Evidence(one, other, place, place, allowed)
     if not distance(trial.ask(one)[0, position], trial.ask(other)[0, position]) > allowed:  # it takes the whole batch
@@ -128,13 +126,12 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
     """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least."""
     blind = expected & ~(table.moved > table.allowed)
     for salt in range(1, TRIES + 1):
-        if not blind.any():
-            return Found(Finding(Verdict.OK))
         left = np.flatnonzero(blind.any(1))
-        other = table.again(sources=table.sources[left], salt=salt)
-        blind[left] &= ~(other.moved > other.allowed)
+        if left.size:
+            other = table.again(sources=table.sources[left], salt=salt)
+            blind[left] &= ~(other.moved > other.allowed)
     if not blind.any():
-        return Found(Finding(Verdict.OK))
+        return FINE
     pairs = np.argwhere(blind)
     steps = np.abs(table.sources[pairs[:, 0]] - pairs[:, 1])
     index, position = pairs[steps.argmin()]
@@ -143,5 +140,4 @@ def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, u
     count = "no position sees any" if share == 1 else f"{blind.sum()} of {expected.sum()} pairs are blind"
     told = f"{said}: another token at {source} does not move position {position} ({count})"
     place, allowed = (0, int(position)), float(table.allowed[index, position])
-    evidence = Evidence(table.base[0], table.changed[0][index], place, place, allowed, "other")
-    return Found(Finding(Verdict.SILENT, told, "out", place), evidence, usual)
+    return silent(told, table.base[0], table.changed[0][index], place, allowed, usual)

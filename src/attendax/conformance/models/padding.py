@@ -1,22 +1,21 @@
-"""Padding does not matter: what stands in it, or whether it is there."""
+"""Padding does not matter, whatever stands in it; texts that are packed into one row do not know of each other."""
 
 from functools import partial
 
 import numpy as np
 
 from ..cases.case import ROBUST
-from .blackbox import Model
-from .equality import same
+from .blackbox import Model, Request
 from .influence import influence, nothing, something
-from .law import Law
-from .request import Request
-from .trial import FINE, Found, Trial
+from .trial import FINE, Found, Law, Trial, same
 
 REAL = (9, 5, 1, 7)  # tokens of each text, of 9
+COUNTS, STARTS = (5, 3, 4), (0, 5, 8)  # of the texts that are packed into one row
 USUAL = {
     "right": "the mask is not passed on, is inverted (True means drop elsewhere), or stands on the axis of queries",
     "left": "the mask is not passed on, is taken to be on the right, or leaves rows that see no key at all",
 }
+PACKED = "segment ids are not passed on to every layer, or only compared with padding"
 
 
 def laws(model: Model) -> list[Law]:
@@ -36,8 +35,13 @@ def laws(model: Model) -> list[Law]:
         nan = partial(_nan, side=side)
         found.append(Law("padding", f"padding, {side}: NaN", about, nan, needs, profile=ROBUST))
     about = "a mask that says all tokens are real changes nothing"
-    found.append(Law("padding", "padding: none", about, _none, ("mask",)))
-    return found
+    alone, needs = "each text in a row equals itself alone", ("segment_ids", "places of tokens")
+    return [
+        *found,
+        Law("padding", "padding: none", about, _none, ("mask",)),
+        Law("packing", "packing: other texts", "a change in one text changes nothing in another", _others, needs[:1]),
+        Law("packing", "packing: alone", alone, _packed, needs),
+    ]
 
 
 def _mask(side: str, real: np.ndarray, length: int) -> np.ndarray:
@@ -88,13 +92,12 @@ def padded_request(trial: Trial, side: str, real: tuple[int, ...]) -> tuple[Requ
 
 def _alone(trial: Trial, side: str) -> Found:
     padded, mask = padded_request(trial, side, REAL)
-    tokens = padded.tokens
-    found = FINE
+    tokens, found = padded.tokens, FINE
     for row, count in enumerate(REAL):
         one = Request(tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
         places = [((0, t), (row, int(at))) for t, at in enumerate(np.flatnonzero(mask[row]))]
         said = f"a text of {count} differs from itself with {9 - count} of padding on the {side}"
-        found = same(trial, one, padded, places, said, USUAL[side])
+        found = same(trial, one, padded, said, USUAL[side], places)
         if found.finding.verdict.fails:
             break
     return found
@@ -105,14 +108,41 @@ def _nan(trial: Trial, side: str) -> Found:
     tokens = _padded(trial, mask)
     options = _options(trial, side, mask)
     spoiled = Request(np.where(mask, tokens, trial.model.nan).astype(np.int32), options)
-    places = [((int(b), int(t)), (int(b), int(t))) for b, t in np.argwhere(mask)]
     usual = "0 * NaN is NaN: a weight of 0 does not keep what is not a number out; put zeros there first"
-    return same(trial, Request(tokens, options), spoiled, places, f"NaN in padding on the {side} is seen", usual)
+    return same(trial, Request(tokens, options), spoiled, f"NaN in padding on the {side} is seen", usual, mask)
 
 
 def _none(trial: Trial) -> Found:
     tokens = trial.texts(2, 9)
     given = Request(tokens, trial.model.marked(np.ones((2, 9), bool)))
-    places = [((b, t), (b, t)) for b in range(2) for t in range(9)]
     usual = "a mask that is inverted, or takes the place of another"
-    return same(trial, Request(tokens), given, places, "a mask without padding changes results", usual)
+    return same(trial, Request(tokens), given, "a mask without padding changes results", usual)
+
+
+def _of_rows(trial: Trial) -> dict[str, np.ndarray]:
+    ids = np.repeat(np.arange(1, 4), COUNTS)[None].astype(np.int32)
+    found = {"segment_ids": ids}
+    if "positions" in trial.model.accepts:
+        found["positions"] = np.concatenate([np.arange(n) for n in COUNTS])[None].astype(np.int32)
+    return found
+
+
+def _others(trial: Trial) -> Found:
+    options = _of_rows(trial)
+    ids = options["segment_ids"][0]
+    table = influence(trial, sum(COUNTS), options=options)
+    return nothing(trial, table, ids[:, None] != ids, "a text sees its neighbour in the row", PACKED)
+
+
+def _packed(trial: Trial) -> Found:
+    tokens = trial.texts(2, sum(COUNTS))
+    packed = Request(tokens, {name: np.repeat(x, 2, axis=0) for name, x in _of_rows(trial).items()})
+    found = FINE
+    for start, count in zip(STARTS, COUNTS, strict=True):
+        one = Request(tokens[:, start : start + count])
+        places = [((b, t), (b, start + t)) for b in range(2) for t in range(count)]
+        said = f"a text that begins at {start} of its row differs from itself alone"
+        found = same(trial, one, packed, said, "positions go on from the text before; they have to begin anew", places)
+        if found.finding.verdict.fails:
+            break
+    return found

@@ -2,12 +2,8 @@
 
 import numpy as np
 
-from ..judge.verdicts import Finding, Verdict
-from .blackbox import Model
-from .equality import same
-from .law import Law
-from .request import Request
-from .trial import Evidence, Found, Trial, distance
+from .blackbox import Model, Request
+from .trial import FINE, Found, Law, Trial, distance, same, silent
 
 TRIES = 4
 LENGTH = 9
@@ -15,30 +11,13 @@ LENGTH = 9
 
 def laws(model: Model) -> list[Law]:
     """The questions for a model."""
+    given, order = "given positions", "order"
     return [
-        Law("positions", "positions: order", "swapping two tokens changes what is at others", _order, ("order",)),
+        Law("positions", "positions: order", "swapping two tokens changes what is at others", _order, (order,)),
         Law("positions", "positions: no order", "swapping two tokens swaps their results", _no_order, ("no order",)),
-        Law(
-            "positions",
-            "positions: given",
-            "the positions 0, 1, 2, ... are those without any",
-            _given,
-            ("given positions",),
-        ),
-        Law(
-            "positions",
-            "positions: shifted",
-            "positions from k on give the same",
-            _shifted,
-            ("given positions", "relative"),
-        ),
-        Law(
-            "positions",
-            "positions: not ignored",
-            "positions in another order matter",
-            _used,
-            ("given positions", "order"),
-        ),
+        Law("positions", "positions: given", "the positions 0, 1, 2, ... are those without any", _given, (given,)),
+        Law("positions", "positions: shifted", "positions from k on give the same", _shifted, (given, "relative")),
+        Law("positions", "positions: not ignored", "positions in another order matter", _used, (given, order)),
     ]
 
 
@@ -75,13 +54,8 @@ def _differs(trial: Trial, one: Request, other: Request, position: int, said: st
     """In one of the rows at least."""
     before, after = trial.ask(one)[:, position], trial.ask(other)[:, position]
     if (distance(before, after) > trial.allowed(before)).any():
-        return Found(Finding(Verdict.OK))
-    place, allowed = (0, position), float(trial.allowed(before)[0])
-    return Found(
-        Finding(Verdict.SILENT, said, "out", place),
-        Evidence(one.row(0), other.row(0), place, place, allowed, "other"),
-        usual,
-    )
+        return FINE
+    return silent(said, one.row(0), other.row(0), (0, position), float(trial.allowed(before)[0]), usual)
 
 
 def _no_order(trial: Trial) -> Found:
@@ -90,37 +64,33 @@ def _no_order(trial: Trial) -> Found:
     places = [((b, order[t]), (b, t)) for b in range(TRIES) for t in range(LENGTH)]
     said = "swapping two tokens does more than swap their results"
     usual = "a positional encoding, or a mask that depends on the place"
-    return same(trial, Request(tokens), Request(_swapped(tokens)), places, said, usual)
+    return same(trial, Request(tokens), Request(_swapped(tokens)), said, usual, places)
 
 
-def _counted(rows: int, start: int = 0) -> dict[str, np.ndarray]:
-    return {"positions": np.broadcast_to(np.arange(start, start + LENGTH, dtype=np.int32), (rows, LENGTH)).copy()}
-
-
-ALL = [((b, t), (b, t)) for b in range(2) for t in range(LENGTH)]
+def counted(rows: int, length: int, start: int = 0) -> dict[str, np.ndarray]:
+    """The keyword of positions that count from a start on, (rows, length)."""
+    return {"positions": np.tile(np.arange(start, start + length, dtype=np.int32), (rows, 1))}
 
 
 def _given(trial: Trial) -> Found:
     tokens = trial.texts(2, LENGTH)
-    said, usual = (
-        "positions 0, 1, 2, ... differ from the model's own",
-        "positions that begin at 1, or at the padding token",
-    )
-    return same(trial, Request(tokens), Request(tokens, _counted(2)), ALL, said, usual)
+    said = "positions 0, 1, 2, ... differ from the model's own"
+    usual = "positions that begin at 1, or at the padding token"
+    return same(trial, Request(tokens), Request(tokens, counted(2, LENGTH)), said, usual)
 
 
 def _shifted(trial: Trial) -> Found:
     tokens = trial.texts(2, LENGTH)
-    one, other = Request(tokens, _counted(2)), Request(tokens, _counted(2, 11))
+    one, other = Request(tokens, counted(2, LENGTH)), Request(tokens, counted(2, LENGTH, 11))
     said = "positions that begin at 11 give other results"
     usual = "the rotation of queries and keys differs, values are rotated, or it is added where it should turn"
-    return same(trial, one, other, ALL, said, usual, slack=8)
+    return same(trial, one, other, said, usual, slack=8)
 
 
 def _used(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     one, other, third = _three(trial)
-    plain = _counted(TRIES)
+    plain = counted(TRIES, LENGTH)
     mixed = {"positions": _swapped(plain["positions"], one, other)}
     said, usual = "positions in another order change nothing: they are ignored", "the argument is not used"
     return _differs(trial, Request(tokens, plain), Request(tokens, mixed), third, said, usual)

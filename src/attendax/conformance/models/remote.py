@@ -12,9 +12,8 @@ from ..cases.case import Leaves
 from ..worker.errors import Died
 from ..worker.place import error_of, path_in_other_process
 from ..worker.process import Worker
-from .blackbox import Model
+from .blackbox import Model, Request
 from .describing import describe
-from .request import Request
 
 ROOM = 2**31  # bytes that a result may have: logits of a large vocabulary are large
 SETS = ("accepts", "steps", "claims")

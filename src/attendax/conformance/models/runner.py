@@ -13,8 +13,8 @@ import numpy as np
 
 from ..adapters.source import import_line, text_of
 from ..worker.errors import Failed
+from .blackbox import Request, direction, vectors
 from .offers import Offer, Way
-from .request import Request, direction, vectors
 from .weights import checked
 
 MADE_BY = ("in_jax", "in_torch", "in_numpy")

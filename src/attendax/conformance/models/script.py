@@ -5,10 +5,8 @@ import re
 
 import numpy as np
 
-from .blackbox import Model
-from .law import Law
-from .request import Request, direction, vectors
-from .trial import Found
+from .blackbox import Model, Request, direction, vectors
+from .trial import Found, Law
 
 ENDINGS = {
     "equal": "assert np.abs(one - other).max() <= {allowed:.3g}",

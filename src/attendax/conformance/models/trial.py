@@ -1,35 +1,40 @@
-"""A model on trial: what it computes, asked once each; texts to ask about; and how far apart two results may be."""
+"""A model on trial: its laws, texts to ask about, answers asked once each, and two results held against each other."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from ..cases.case import FORWARD, NUMBERS, Case
 from ..judge.verdicts import Finding, Verdict
-from .blackbox import Model
-from .request import LONGER, Request
+from .blackbox import LONGER, Model, Request
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
 NARROW = 8.0
+SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
 MOST_NOISE = 1e-4  # more than that is not rounding
+SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
+Place = tuple[int, int]  # row and position
+Places = Sequence[tuple[Place, Place]]  # of the one, and of the other
 
 
 class Evidence(NamedTuple):
-    """Two requests, a place of each, and what has to be of the two.
+    """Two requests, a place of each, and a relation that has to hold between the two.
 
     ``one`` may be the numbers (C,) that are right. ``kind`` is "equal", "other", "finite", "zero", "some", or "mean":
-    the mean of ``other`` over seeds is in the direction of ``one`` what that is.
+    the mean of ``other`` over seeds has ``one`` itself as its part in the direction of ``one``.
     """
 
     one: Request | np.ndarray
     other: Request
-    at: tuple[int, int]  # row and position
-    beside: tuple[int, int]
+    at: Place
+    beside: Place
     allowed: float
     kind: str = "equal"
 
 
 class Found(NamedTuple):
-    """What a law found: a verdict, what shows it, and what is usually the cause."""
+    """The answer of a law: a verdict, evidence of it, and its usual cause."""
 
     finding: Finding
     evidence: Evidence | None = None
@@ -37,6 +42,32 @@ class Found(NamedTuple):
 
 
 FINE = Found(Finding(Verdict.OK))
+
+
+class Law(NamedTuple):
+    """One question about a model.
+
+    Attributes:
+        law: one of ``MODEL_LAWS``, of which those come first from whose faults others follow.
+        name: of the question.
+        about: the question in a sentence.
+        judge: answers it of a model.
+        needs: traits without which it cannot be asked.
+        level, profile: the least that include it, as of cases.
+    """
+
+    law: str
+    name: str
+    about: str
+    judge: "Callable[[Trial], Found]"
+    needs: tuple[str, ...] = ()
+    level: str = FORWARD
+    profile: str = NUMBERS
+
+    @property
+    def case(self) -> Case:
+        """The question as reports have it."""
+        return Case(self.name, self.law, self.about, direction=self.level, least=self.profile)
 
 
 class Trial:
@@ -78,22 +109,19 @@ class Trial:
         return known[moved % len(known)].astype(np.int32)
 
     def allowed(self, results: np.ndarray) -> np.ndarray:
-        """How far each position's result may be off by rounding: (..., C) -> (...)."""
+        """Bounds of the rounding of each position's result: (..., C) -> (...)."""
         size = np.abs(np.where(np.isfinite(results), results, 0)).max(-1, initial=0.0)
         size = np.maximum(size, 1e-3 * size.max(initial=0.0))
         return size * max(self.relative(results), 8 * self.noise)
 
     def relative(self, results: np.ndarray) -> float:
-        """The same, as a share of the result."""
+        """The share of a result that rounding may take."""
         if self.model.bits:
             return 0.0
-        dtype = self.model.dtype
-        return ROUNDING.get(dtype, NARROW) * {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}.get(
-            dtype, 2.0**-7
-        )
+        return ROUNDING.get(self.model.dtype, NARROW) * SPACING.get(self.model.dtype, 2.0**-7)
 
     def measure(self) -> None:
-        """How much a result moves when the same row is computed with others: rounding, where it is small."""
+        """Note how far a row moves when it is computed with others: rounding, where that is small."""
         tokens = self.texts(3, 9)
         together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
         size = np.abs(alone).max(initial=0.0)
@@ -107,3 +135,93 @@ def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
     apart = np.where(np.isnan(one) & np.isnan(other), 0.0, np.where(np.isnan(apart), np.inf, apart))
     return apart.max(-1, initial=0.0)
+
+
+def same(
+    trial: Trial,
+    one: Request,
+    other: Request,
+    said: str,
+    usual: str,
+    where: Places | np.ndarray | None = None,
+    slack: float = 1,
+) -> Found:
+    """Hold two requests against each other, and name the first place where they give other results.
+
+    Args:
+        trial: of the model.
+        one: the right one.
+        other: has to equal it.
+        said: the fault in words.
+        usual: its usual cause.
+        where: pairs of places, of each one; or True in an array (B, T); everywhere unless given.
+        slack: times the rounding that is allowed.
+    """
+    where = np.ones(one.tokens.shape, bool) if where is None else where
+    places = [(at, at) for at in true(where)] if isinstance(where, np.ndarray) else where
+    expected = trial.ask(one)[tuple(np.array([at for at, _ in places]).T)]
+    if np.isnan(expected).any():
+        return not_a_number(one, places[int(np.isnan(expected).any(-1).argmax())][0])
+    found = equal(trial, expected, other, [beside for _, beside in places], said, usual, slack)
+    if found.evidence is None:
+        return found
+    at = next(at for at, beside in places if beside == found.evidence.beside)
+    return found._replace(evidence=found.evidence._replace(one=one, at=at))
+
+
+def true(where: np.ndarray) -> list[Place]:
+    """The places of an array (B, T) that are True."""
+    return [(int(row), int(position)) for row, position in np.argwhere(where)]
+
+
+def equal(
+    trial: Trial, expected: np.ndarray, request: Request, at: Sequence[Place], said: str, usual: str, slack: float = 1
+) -> Found:
+    """Hold the results of a request at places against ``expected`` (places, C); see ``same``."""
+    got = trial.ask(request)[tuple(np.array(at).T)]
+    apart, allowed = distance(expected, got), slack * trial.allowed(expected)
+    wrong = apart > allowed
+    if not wrong.any():
+        return measured(apart, allowed)
+    first = int(wrong.argmax())
+    row, position = at[first]
+    verdict = Verdict.NAN if np.isnan(got[first]).any() else Verdict.WRONG
+    how = "is NaN"
+    if verdict is Verdict.WRONG:
+        how = f"is off by {apart[first]:.2g}, {beside_rounding(apart[first], allowed[first])}"
+    said = f"{said}: row {row}, position {position} {how}"
+    finding = measure_of(Finding(verdict, said), expected[first], apart[first], allowed[first], (row, position))
+    evidence = Evidence(expected[first], request, at[first], at[first], float(allowed[first]))
+    return Found(finding, evidence, usual)
+
+
+def silent(said: str, one: Request, other: Request, at: Place, allowed: float, usual: str) -> Found:
+    """A fault: two requests that have to differ at a place, and do not."""
+    return Found(Finding(Verdict.SILENT, said, "out", at), Evidence(one, other, at, at, allowed, "other"), usual)
+
+
+def not_a_number(request: Request, at: Place) -> Found:
+    """A result that is NaN without a reason."""
+    finding = Finding(Verdict.NAN, f"row {at[0]}, position {at[1]} is NaN", "out", at)
+    return Found(finding, Evidence(request, request, at, at, 0.0, "finite"), "an empty softmax")
+
+
+def measure_of(finding: Finding, expected: np.ndarray, apart: float, allowed: float, index: tuple[int, ...]) -> Finding:
+    """Measure a finding, relative to the size of the result."""
+    size = float(np.abs(np.nan_to_num(expected)).max(initial=0.0)) or 1.0
+    return finding._replace(leaf="out", index=index, error=float(apart / size), allowed=float(allowed / size))
+
+
+def measured(apart: np.ndarray, allowed: np.ndarray) -> Found:
+    """No fault; the nearest to one."""
+    if not apart.size:
+        return FINE
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(allowed > 0, apart / allowed, np.where(apart > 0, np.inf, 0.0))
+    worst = int(share.argmax())
+    return Found(Finding(Verdict.OK, error=float(apart.flat[worst]), allowed=float(allowed.flat[worst])))
+
+
+def beside_rounding(apart: float, allowed: float) -> str:
+    """The size of a difference beside that of rounding."""
+    return f"{apart / allowed:.2g} times what rounding may do" if allowed else "where not a bit may differ"
