@@ -141,8 +141,7 @@ def until_first(argv: list[str]) -> None:
     from attendax.conformance.command.arguments import add_arguments, asked_of, implementation
     from attendax.conformance.report.known_failures import KnownFailures
     from attendax.conformance.run.clock import Clock
-    from attendax.conformance.run.run import ASKING, Run
-    from attendax.conformance.run.telling import Telling
+    from attendax.conformance.run.run import ASKING, Run, Telling
     from attendax.conformance.worker.place import end
 
     class UntilFirst(Run):

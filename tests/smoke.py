@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import attendax
-from attendax.conformance.command.of_matrix import matrix
+from attendax.conformance.command.running import matrix
 from attendax.kernels import native
 
 

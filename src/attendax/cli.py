@@ -166,10 +166,10 @@ def _parser(argv: Sequence[str]) -> _Parser:
     about = "write the cases of the kit as tests of backends of ONNX"
     export = commands.add_parser("export-onnx", help=about, description=about)
     if "export-onnx" in argv[:1]:
-        from attendax.conformance.command import of_onnx
+        from attendax.conformance.command import onnx_tests
 
-        of_onnx.add_arguments(export)
-        export.set_defaults(run=of_onnx.run)
+        onnx_tests.add_arguments(export)
+        export.set_defaults(run=onnx_tests.run)
 
     embed.add_commands(commands)
 

@@ -12,7 +12,7 @@ from attendax import extras
 from attendax.cli import main
 from attendax.conformance import check
 from attendax.conformance.adapters.known import SCRIPTS
-from attendax.conformance.command.of_matrix import matrix
+from attendax.conformance.command.running import matrix
 from attendax.conformance.report import Report
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")

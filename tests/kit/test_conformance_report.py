@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attendax.conformance import CASES, Finding, Outcome, Report, Verdict, check
-from attendax.conformance.command.of_matrix import matrix
+from attendax.conformance.command.running import matrix
 from attendax.conformance.report.markdown import markdown
 from attendax.conformance.report.outcome import times
 from attendax.conformance.report.page import page

@@ -9,7 +9,7 @@ import pytest
 from attendax.conformance import CASES, assert_conforms, check
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
-from attendax.conformance.run.repeating import repeated
+from attendax.conformance.run.run import repeated
 from attendax.conformance.worker import place
 from dying import right
 

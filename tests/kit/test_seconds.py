@@ -14,7 +14,7 @@ import dying
 from attendax.conformance import CASES, Verdict, check
 from attendax.conformance.cases import order
 from attendax.conformance.cases.how import How
-from attendax.conformance.command.live import Line
+from attendax.conformance.command.output import Line
 from attendax.conformance.frameworks.text import text_of
 from attendax.conformance.judge.verdicts import LEFT_OUT, Finding
 from attendax.conformance.report.coverage import coverage

@@ -15,9 +15,8 @@ from .judge.verdicts import Finding, Verdict
 from .report import Report
 from .report.known_failures import KnownFailures
 from .run.clock import Clock
-from .run.run import Run
+from .run.run import Run, Telling
 from .run.run import judge as judge
-from .run.telling import Telling
 from .worker.place import end, implement
 
 

@@ -30,7 +30,7 @@ from ..worker.candidate import implement, lacking
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from .arguments import NUMBERS, WRITTEN, add, asked_of, refuse_unwritable, refusing
-from .live import live
+from .output import live
 from .running import judged, show, show_script
 
 ASKED = (*NUMBERS, "lacks")  # what an index says of a run

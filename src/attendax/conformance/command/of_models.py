@@ -16,7 +16,7 @@ from ..models.checking import check_model, choose, described, laws_of
 from ..models.remote import end
 from . import running
 from .arguments import WRITTEN, add, refuse_unwritable
-from .output import progress
+from .output import live
 
 OPTIONS = ("--model", "--layer")
 SAID = """\
@@ -87,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.layer is not None:
         said = {"inputs": "vectors"} | said
     only = args.only or ([args.reproduce] if args.reproduce else ())
-    with contextlib.redirect_stdout(sys.stderr), progress(quiet=args.quiet) as tell:  # the model may print
+    with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the model may print
         if args.cache:
             said["cache"] = [x.strip() for x in args.cache.split(",")]
         model = described(args.model or args.layer, causal=args.causal, in_process=args.in_process, **said)
@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
         if not args.list_cases:
             asked = {name: getattr(args, name) for name in ("level", "profile", "seed")}
             asked |= {"timeout": TIMEOUT if args.timeout is None else args.timeout}
-            report = check_model(model, only=only, progress=tell, **asked)
+            report = check_model(model, only=only, progress=tell.asks, **asked)
     if args.list_cases:
         end(model)
         for law in laws:

@@ -1,17 +1,20 @@
-"""Cases of the kit as tests of backends of ONNX: a model of one ``Attention``, its inputs, and what is right.
+"""``attendax export-onnx``: cases as tests of backends of ONNX, each a model of one ``Attention`` and the right result.
 
 A test is a folder as the tests of ONNX itself: ``model.onnx``, ``test_data_set_0/input_0.pb`` ..., ``output_0.pb``.
 How far off a result may be, by the kit's own measure, is a property of the model: ``attendax.atol``.
 """
 
+import argparse
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attendax.exits import FAILED
 from attendax.extras import require
 
 from ..cases import CASES
@@ -20,6 +23,7 @@ from ..cases.case import FORWARD, Case, Inputs
 from ..cases.how import How
 from ..judge import right
 from ..judge.tolerances import tolerances
+from .arguments import add, refusing
 
 SAID = {  # what the operator can say
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
@@ -224,3 +228,33 @@ def _apart(got: np.ndarray, expected: np.ndarray, room: float) -> str:
         return "gives numbers that are not finite"
     worst = float(np.abs(got - expected).max(initial=0.0))
     return f"off by {worst:.2g}, where {room:.2g} is allowed" if worst > room else ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("folder", metavar="DIR", help="where a folder for each test goes; new, or empty")
+    add(parser, "what is written", ("only", "seed"), seed="of the numbers; 0 unless given")
+    parser.set_defaults(seed=0)
+    about = "run them, too, by onnx's reference evaluator and by onnxruntime"
+    parser.add_argument("--run", dest="runs", action="store_true", help=about)
+
+
+@refusing
+def run(args: argparse.Namespace) -> int:
+    """Write, and run where asked for.
+
+    Returns:
+        The exit status: 0 well, 1 a test fails.
+    """
+    names = export(args.folder, seed=args.seed, only=args.only or ())
+    print(f"{len(names)} tests in {args.folder}")
+    if not args.runs:
+        return 0
+    found = {"onnx.reference": run_reference(args.folder)}
+    found["onnxruntime"] = run_onnxruntime(args.folder)
+    for name, results in found.items():
+        print(f"{name}: {Counter(results.values())['']} of {len(results)} pass")
+        for test, why in results.items():
+            if why:
+                print(f"  {test}: {why}")
+    return FAILED if any(why for results in found.values() for why in results.values()) else 0

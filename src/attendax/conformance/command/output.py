@@ -1,46 +1,104 @@
-"""Where the command writes: progress, files, and the console for tables."""
+"""Where the command writes: a line in a terminal that lives while a run goes on, files, and the console for tables."""
 
+import collections
 import io
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attendax import writing
 from attendax.exits import Refusal
+from attendax.legible import one_line
 
-LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of ``--all-installed``: a line for each case
+from ..cases import Case
+from ..judge.verdicts import Verdict
+from ..report.outcome import Outcome
+from ..report.summary import clean
+from ..run.run import Telling
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..cases import Case
+LINES = "ATTENDAX_CHECK_LINES"  # in the environment of a process of ``--all-installed``: a line for each case
+SHOWN = 6  # faults, each of another kind
+RIGHT = (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN)
 
 
 @contextmanager
-def progress(*, quiet: bool = False) -> "Iterator[Callable[[int, int, Case], None] | None]":
-    """What is told before each case: a bar in a terminal; nothing elsewhere, but to a process that asks for lines."""
+def live(*, quiet: bool = False) -> Iterator[Telling]:
+    """Tell a run's course to a terminal as a line, to a process that asks for lines, and else to nobody."""
     if os.environ.get(LINES):
-        yield lambda k, n, case: print(
-            f"attendax check: {k + 1}/{n} {case.law} {case.name}", file=sys.stderr, flush=True
-        )
+        yield Telling(_print)
     elif quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield None
+        yield Telling()
     else:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+        from rich.text import Text
 
-        columns = (
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-        )
-        with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-            task = bar.add_task("", total=None)
-            yield lambda k, n, case: bar.update(task, completed=k, total=n, description=f"{case.law} {case.name}")
+        line = Line()
+
+        class Told(ProgressColumn):
+            """Drawn again several times a second, whatever the run is at."""
+
+            def render(self, task: Any) -> Text:
+                return Text(str(line))
+
+        columns = SpinnerColumn(), BarColumn(bar_width=16), MofNCompleteColumn(), Told()
+        now = TextColumn("{task.description}", markup=False)
+        with Progress(*columns, now, console=Console(file=sys.stderr), transient=True) as bar:
+            line.bar, line.task = bar, bar.add_task("", total=None)
+            yield line
+
+
+def _print(index: int, number: int, case: Case) -> None:
+    print(f"attendax check: {index + 1}/{number} {case.law} {case.name}", file=sys.stderr, flush=True)
+
+
+class Line(Telling):
+    """The line: numbers of cases by their end, the time that is left, and what is tried now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bar: Any = None
+        self.task: Any = None
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.kinds: set[tuple[str, ...]] = set()
+        self.left: Callable[[], float] | None = None
+        self.begun = time.monotonic()
+
+    def __str__(self) -> str:
+        """Numbers of cases by their end, and the time that is left, or was taken where there is no limit."""
+        shown = [kind for kind in ("ok", "wrong") if self.counts[kind] or (kind == "ok" and self.counts)]
+        left = self.left() if self.left else float("inf")
+        seconds = f"{max(left, 0):.0f} s left" if left < float("inf") else f"{time.monotonic() - self.begun:.0f} s"
+        return ", ".join([*(f"{self.counts[kind]} {kind}" for kind in shown), seconds])
+
+    def begins(self, what: str, left: Callable[[], float] | None = None) -> None:
+        """Show what."""
+        self.left = left or self.left
+        self.bar.update(self.task, description=what)
+
+    def asks(self, index: int, number: int, case: Case) -> None:
+        """Show the case."""
+        self.bar.update(self.task, completed=index, total=number, description=f"{case.law} {case.name}")
+
+    def found(self, outcome: Outcome) -> None:
+        """Count it; of a fault of a kind that was not seen yet, a line above."""
+        self.counts["ok"] += outcome.verdict in RIGHT
+        if not outcome.verdict.fails or outcome.known:
+            return
+        self.counts["wrong"] += 1
+        case, finding = outcome.case, outcome.finding
+        kind = (outcome.verdict.value, case.level, finding.leaf or finding.message)
+        if kind not in self.kinds and len(self.kinds) < SHOWN:
+            self.kinds.add(kind)
+            from rich.text import Text
+
+            self.bar.console.print(Text(clean(one_line(f"{case.name} ({case.law}): {outcome.told()}"))))
 
 
 def write(file: str, content: str) -> None:

@@ -22,7 +22,7 @@ from ..judge.judging import rule_of
 from ..judge.verdicts import Verdict
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, Outcomes
-from ..run.repeating import repeated
+from ..run.run import repeated
 from ..worker.place import allow, end, implement
 from .arguments import GROUPS, add, asked_of, settings
 

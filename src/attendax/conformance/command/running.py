@@ -7,9 +7,10 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from types import ModuleType
 
+from attendax import extras
 from attendax.exits import FAILED, Refusal
-from attendax.extras import require
 from attendax.legible import wrapped
 
 from ..adapters import ADAPTERS
@@ -26,8 +27,7 @@ from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome
 from ..report.screen import terminal
 from ..run.clock import Clock
-from ..run.run import Run, judge
-from ..run.telling import Telling
+from ..run.run import Run, Telling, judge
 from ..worker.child import FOUND_THERE
 from ..worker.errors import Unusable
 from ..worker.place import end
@@ -43,9 +43,7 @@ from .arguments import (
     target,
 )
 from .bulk import judge_all
-from .live import live
-from .of_matrix import matrix
-from .output import console, write
+from .output import console, live, write
 
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
@@ -88,7 +86,7 @@ def _run(args: argparse.Namespace) -> int:
             raise Refusal(f"--candidates judges each file of a folder: leave the function {args.target} out")
         return judge_all(args)
     args.seed = drawn(args.seed)
-    require("rich", "check", extra="check")
+    extras.require("rich", "check", extra="check")
     if args.all_installed:
         refuse_with_all(args)
         return int(matrix().all_installed(args))
@@ -133,6 +131,23 @@ def judged(made: Implementation, args: argparse.Namespace, clock: Clock, tell: T
 def listed(line: str) -> None:
     """A line of a list: wrapped in a terminal; whole for other programs."""
     print(wrapped(line, indent=" " * 5) if sys.stdout.isatty() else line)
+
+
+def matrix() -> ModuleType:
+    """``benchmarks/matrix``, under a name of its own: a module of the user may be called as one in that folder is.
+
+    Raises:
+        ModuleNotFoundError: this installation lacks the folder benchmarks.
+    """
+    name = "attendax_matrix"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, extras.benchmarks() / "matrix" / "__init__.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
 
 
 def _list_adapters() -> int:

@@ -1,8 +1,12 @@
-"""How long a run may take: on the clock, and of the cores by both of its processes; and which part of it has what."""
+"""Time of a run: on the clock, and of the cores by both of its processes; its parts; and one core for the judge."""
 
+import contextlib
+import ctypes
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np  # noqa: F401  one_core is for its library
 
 from ..adapters.implementation import Implementation
 from ..cases.how import How
@@ -13,6 +17,8 @@ LONGER = 2.0  # times as long on the clock as of the cores, which others may hav
 ASKING, AGAIN, ENDING = 0.85, 0.95, 1.0  # of the time: until when cases are asked, asked again, and all is done
 CAUSES = 0.88  # until when another cause is looked for: a look may take seconds
 WITH_FAULTS = 0.8  # times as much of it, where there are faults to find the causes of
+MAPPED = "/proc/self/maps"
+NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"
 
 
 class Clock:
@@ -62,3 +68,32 @@ class Clock:
         by_clock = share * self.length - (time.monotonic() - self.begun)
         by_cores = share * self._cores - self.cores() if self._cores < math.inf else math.inf
         return min(by_clock, by_cores, self.total - time.monotonic())
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Have NumPy's products of matrices use one core, where OpenBLAS makes them on Linux.
+
+    The judge's blocks are small, and threads that wait take time from the function.
+    """
+    library = _openblas()
+    name = next((name for name in NAMES if library and hasattr(library, name.format("set"))), None)
+    if library is None or name is None:
+        yield
+        return
+    before = int(getattr(library, name.format("get"))())
+    getattr(library, name.format("set"))(1)
+    try:
+        yield
+    finally:
+        getattr(library, name.format("set"))(before)
+
+
+def _openblas() -> ctypes.CDLL | None:
+    """The library that this process has loaded."""
+    try:
+        with open(MAPPED) as lines:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line}
+        return ctypes.CDLL(min(paths)) if paths else None
+    except OSError:
+        return None

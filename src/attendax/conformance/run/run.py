@@ -1,10 +1,13 @@
-"""A run: the cases of a function in the order of what they find, until they are all judged or its time is over."""
+"""A run: cases in the order of what they find, until all are judged or its time is over; cheap ones again among others.
+
+Between two runs of a case with the same numbers lies one with others, so that a race or a stale cache shows.
+"""
 
 import contextlib
 import functools
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..adapters.implementation import Implementation
 from ..cases import Case
@@ -20,13 +23,37 @@ from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.place import allow, anew, seconds_of_cores
-from .clock import AGAIN, ASKING, CAUSES, WITH_FAULTS, Clock
-from .cores import one_core
-from .repeating import repeated
-from .telling import Telling
+from .clock import AGAIN, ASKING, CAUSES, WITH_FAULTS, Clock, one_core
 
 SOON = 1.0  # CPU seconds in which a process is there
 LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
+TIMES = 3  # where it is cheap
+CHEAP, DEAR = 0.1, 0.5  # seconds of a case that is right, and of a fault
+SHARE, SECOND = 0.5, 1.0  # of the time that all cases took once, and seconds: so much more is taken unasked
+ONCE_MORE = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
+STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
+
+
+class Telling:
+    """Listener to a run, to whom it tells its course; nothing comes of it here.
+
+    Args:
+        before: is told index, number and case before each.
+    """
+
+    def __init__(self, before: Callable[[int, int, Case], None] | None = None) -> None:
+        self.before = before
+
+    def begins(self, what: str, left: Callable[[], float] | None = None) -> None:
+        """Another part of the run begins; ``left`` gives the seconds that it has."""
+
+    def asks(self, index: int, number: int, case: Case) -> None:
+        """A case is asked, one of so many."""
+        if self.before:
+            self.before(index, number, case)
+
+    def found(self, outcome: Outcome) -> None:
+        """A case was judged."""
 
 
 class Run:
@@ -145,3 +172,42 @@ def judge(implementation: Implementation, case: Case, how: How | None = None) ->
     if not finding.verdict.fails:
         return Outcome(case, finding, seconds, "")
     return Outcome(case, finding, seconds, reproduction(implementation, case, finding, how), got=got)
+
+
+def repeated(
+    outcomes: Iterable[Outcome], how: How, judge: Callable[[Case, How], Outcome], end_of_time: float
+) -> list[Outcome]:
+    """The outcomes after more runs: the second, the fourth, ... of other numbers, the others of the same.
+
+    Args:
+        outcomes: of the first run.
+        how: how they were judged; ``repeat`` says how often, three times where that is cheap unless given.
+        judge: judges a case.
+        end_of_time: when to stop, of ``time.monotonic``.
+    """
+    found = [outcome._replace(runs=(outcome.verdict.fails,)) for outcome in outcomes]
+    if how.repeat is None:
+        spent = sum(outcome.seconds for outcome in found)
+        end_of_time = min(end_of_time, time.monotonic() + max(SECOND, SHARE * spent))
+    for run in range(1, how.repeat or TIMES):
+        order = range(len(found)) if run % 2 == 0 else range(len(found) - 1, -1, -1)
+        seed = how.seed + STEP * ((run + 1) // 2) * (run % 2)
+        for k in order:
+            if _is_asked_again(found[k], how) and time.monotonic() < end_of_time:
+                again = judge(found[k].case, how._replace(seed=seed))
+                found[k] = _joined(found[k], again, seed) if again.verdict is not Verdict.NOT_JUDGED else found[k]
+    return found
+
+
+def _is_asked_again(outcome: Outcome, how: How) -> bool:
+    cheap = outcome.seconds < CHEAP and "ladder: " not in outcome.case.name  # whose numbers are others each time
+    asked = how.repeat is not None or (outcome.verdict.fails and outcome.seconds < DEAR) or cheap
+    return asked and not outcome.known and outcome.verdict in ONCE_MORE
+
+
+def _joined(first: Outcome, again: Outcome, seed: int) -> Outcome:
+    """The first fault of both, with all runs."""
+    runs = (*first.runs, again.verdict.fails)
+    if first.verdict.fails or not again.verdict.fails:
+        return first._replace(runs=runs)
+    return again._replace(runs=runs, seed=seed, seconds=first.seconds, known=first.known)
