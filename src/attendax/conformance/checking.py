@@ -1,4 +1,4 @@
-"""What is asked of the kit in Python: every case of an implementation, one case, or whether a mistake is refused."""
+"""The kit in Python: judge every case of an implementation, one case, or the refusal of a mistake."""
 
 import unittest
 from collections.abc import Callable, Iterable, Mapping

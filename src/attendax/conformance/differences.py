@@ -18,7 +18,7 @@ ORDER = max(WEIGHTS)
 def directional_difference(
     fn: Callable[..., Any], arrays: Sequence[Any], directions: Sequence[Any], *, step: float = STEP, order: int = ORDER
 ) -> Any:
-    """How ``fn(*arrays)`` moves along a direction, by a central difference in float64.
+    """Differentiate ``fn(*arrays)`` along a direction, by a central difference in float64.
 
     ``Σₖ wₖ (f(x + k h d) - f(x - k h d)) / h`` with the weights of Fornberg (1988). Its error is about ``h`` to the
     power of the order, times a derivative one order higher, plus two roundings of ``f`` over ``h``.
@@ -82,7 +82,7 @@ def weighed(weights: Sequence[float], parts: Sequence[np.ndarray], step: float) 
 
 
 def _wide(x: Any) -> Any:
-    """In float64; an array of JAX stays one."""
+    """Widen to float64; an array of JAX stays one."""
     import jax
 
     return x.astype(np.float64) if isinstance(x, jax.Array) else np.asarray(x, np.float64)

@@ -190,7 +190,7 @@ def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> _Sl
 
 
 def _gradients(problem: _Problem, backward: Callable[..., Any] | None) -> dict[str, list[np.ndarray]]:
-    """By hand and by JAX, as far as there are: a gradient for each leaf that moves."""
+    """Compute gradients by hand and by JAX, as far as there are: one for each leaf that moves."""
     import jax
 
     found = {}
@@ -265,7 +265,7 @@ def _is_none(x: Any) -> bool:
 
 
 def _is_floating(x: Any) -> bool:
-    """Whether it moves; random keys and NumPy's objects are not."""
+    """Tell whether it moves; random keys and NumPy's objects do not."""
     import jax.numpy as jnp
 
     dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
@@ -282,7 +282,7 @@ def _own(x: Any, in_jax: bool) -> Any:
 
 
 def _size(x: Any) -> float:
-    """Of the numbers of an array, where it is above 1."""
+    """The size of the numbers of an array, at least 1."""
     sizes = np.abs(np.asarray(x))
     return max(1.0, float(np.median(sizes[np.isfinite(sizes)]))) if np.isfinite(sizes).any() else 1.0
 

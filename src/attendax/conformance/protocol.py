@@ -78,7 +78,7 @@ def write_case(folder: str, told: Mapping[str, Any]) -> int:
 
 
 def read_request(folder: str) -> Request:
-    """What ``write_request`` wrote.
+    """Read a request that ``write_request`` wrote.
 
     Raises:
         ValueError: it is of a schema that is not known.
@@ -141,7 +141,7 @@ def _read_error(path: str) -> tuple[str, list[Any]]:
 
 
 def read_json(file: str, what: str = "", again: str = "") -> Any:
-    """What a file of the user says.
+    """Read a file of the user.
 
     Raises:
         ValueError: it cannot be read, or is no JSON; ``what`` it is, and how to write it ``again``.
@@ -204,7 +204,7 @@ def _regular(path: str, most: int) -> Any:
 
 
 def plain(x: np.ndarray) -> np.ndarray:
-    """The same bits in a dtype that ``.npy`` knows."""
+    """View the bits in a dtype that ``.npy`` knows."""
     return x if x.dtype.isbuiltin != 2 else x.view(f"u{x.dtype.itemsize}")
 
 

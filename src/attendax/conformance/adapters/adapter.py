@@ -1,4 +1,4 @@
-"""What stands between the protocol and a library: a function of ten lines, and what the library does otherwise."""
+"""An adapter stands between the protocol and a library: a function of ten lines, and the library's conventions."""
 
 import functools
 import importlib.metadata
@@ -15,7 +15,7 @@ RANK_4 = {f"rank {rank}": "arrays of rank 4" for rank in (2, 3, 5)}
 
 
 class Adapter(NamedTuple):
-    """How to call a library's function by the protocol.
+    """A library's function, called by the protocol.
 
     Attributes:
         call: ``call(fn, query, key, value, *, mask=None, ...)`` with the keywords that ``fn`` offers. A reproduction

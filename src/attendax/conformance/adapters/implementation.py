@@ -1,4 +1,4 @@
-"""What is judged: a function of the protocol, its conventions, the text that makes it, and what is known of it."""
+"""The subject of a judgement: a function of the protocol, its conventions, the text that makes it, and known facts."""
 
 import dataclasses
 import functools
@@ -66,18 +66,18 @@ class Known(NamedTuple):
 
 
 def explains(entry: Documented | Known, case: str, said: str) -> bool:
-    """Whether an entry explains what was found in a case: "verdict: message"."""
+    """Tell whether an entry explains the finding of a case: "verdict: message"."""
     return matches(entry.cases, case) and bool(re.search(entry.found, said))
 
 
 def matches(patterns: tuple[str, ...], name: str) -> bool:
-    """Whether a name fits one of the patterns; brackets are themselves."""
+    """Tell whether a name fits one of the patterns; brackets are themselves."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
-    """What is judged.
+    """A function that is judged, and all that is declared of it.
 
     Attributes:
         attend: ``fn(query, key, value, *, mask=None, ...)`` on arrays (..., N, T, D) of its framework.
@@ -139,7 +139,7 @@ class Implementation:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the function is in another process, where it is asked."""
+        """True where the function is in another process, or its answers lie in a folder."""
         return hasattr(self.attend, "ask") or self.recorded
 
     def lack(self, traits: list[str]) -> tuple[str, str] | None:
@@ -168,7 +168,7 @@ def never_given(function: Callable[..., Any]) -> list[str]:
 
 
 def signature(accepted: Iterable[str] | None, others: Iterable[str] = ()) -> inspect.Signature:
-    """Of a function that takes some keywords of the protocol, all unless given, and others beside them."""
+    """The signature of a function of some keywords of the protocol, all unless given, and others beside them."""
     named = [name for name in OPTIONS if name in set(accepted or ())]
     found = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
     found += [inspect.Parameter(x, inspect.Parameter.KEYWORD_ONLY) for x in (*named, *others)]

@@ -104,7 +104,7 @@ def laid_out(
     mask_true: str = "attend",
     lse_base: float | None = None,
 ) -> Implementation:
-    """The same for a function of another layout, of other names, or that means another thing by True.
+    """Fit the protocol to a function of another layout, of other names, or of another meaning of True.
 
     Raises:
         ValueError: a setting is none of those there are.
@@ -136,7 +136,7 @@ def laid_out(
 
 
 def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dict[str, str]:
-    """What the layout rules out, and which keywords the function does not take under their own names."""
+    """Traits that the layout rules out, and keywords that the function does not take under their own names."""
     accepted = keywords(fn)
     theirs = {k: names.get(k, k) for k in OPTIONS}
     lacks = {k: f"no argument {name}" for k, name in theirs.items() if accepted is not None and name not in accepted}

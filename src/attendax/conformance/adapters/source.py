@@ -1,4 +1,4 @@
-"""What a path names, and the text that makes a function in a script of its own."""
+"""Objects by their paths, and the text that makes a function in a script of its own."""
 
 import ast
 import functools
@@ -16,7 +16,7 @@ from attendax.legible import did_you_mean
 
 
 def resolve(path: str) -> Any:
-    """What ``"module:name"`` names; the current directory is searched, too.
+    """Import the object of a path ``"module:name"``; the current directory is searched, too.
 
     Raises:
         ValueError: it is no such path, or the module has no such name.

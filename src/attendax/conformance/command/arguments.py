@@ -1,4 +1,4 @@
-"""What is asked for at the command line: its arguments, and what they say in the terms of ``check``."""
+"""Arguments of the command line, and their meaning in the terms of ``check``."""
 
 import argparse
 import math
@@ -130,7 +130,7 @@ def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **oth
 
 
 def target(args: argparse.Namespace) -> str | None:
-    """What is judged, as a path.
+    """The path of the function that is judged.
 
     Raises:
         Refusal: several are named.
@@ -147,7 +147,7 @@ def target(args: argparse.Namespace) -> str | None:
 
 
 def asked_of(args: argparse.Namespace) -> dict[str, Any]:
-    """How it is judged, as ``check`` takes it."""
+    """Settings of a run, as ``check`` takes them."""
     sizes = {}
     for pair in filter(None, (args.sizes or "").split(",")):
         axis, _, size = pair.partition("=")
@@ -161,7 +161,7 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def profile(args: argparse.Namespace) -> str:
-    """How much is asked of one function."""
+    """The profile of a run for one function."""
     return args.profile or "numbers"
 
 
@@ -179,7 +179,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _import(load: Callable[[], Any], path: str) -> Any:
-    """What ``load`` gives; an error in the user's module becomes a refusal, as it is before any case."""
+    """Load; an error in the user's module becomes a refusal, as it is before any case."""
     try:
         return load()
     except ImportError as error:
@@ -192,7 +192,7 @@ def _import(load: Callable[[], Any], path: str) -> Any:
 
 
 def implementation(args: argparse.Namespace, until: float = math.inf) -> Implementation:
-    """What the arguments name; all that can be refused is refused here, and what is not there ``until`` then."""
+    """Make the function that the arguments name, or refuse them; it has to be there by ``until``."""
     if ":" not in args.target and args.target not in ADAPTERS:
         near = did_you_mean(args.target, [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())])
         said = f"{args.target!r} is neither module:function nor an adapter that ships"
@@ -218,7 +218,7 @@ def refuse_with_all(args: argparse.Namespace) -> None:
 
 
 def files(args: argparse.Namespace) -> dict[str, str]:
-    """Where each kind of report goes, of those that are asked for."""
+    """Files of the reports that are asked for, by kind."""
     return {kind: getattr(args, kind) for kind in REPORTS if getattr(args, kind) is not None}
 
 
@@ -233,7 +233,7 @@ def refuse_unwritable(args: argparse.Namespace) -> None:
 
 
 def refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    """The same, where what the user has to change is refused: an error of the kit, or an import that failed."""
+    """Turn errors that the user can mend into refusals: those of the kit, and imports that failed."""
 
     def refused(args: argparse.Namespace) -> int:
         try:
@@ -247,7 +247,7 @@ def refusing(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without the name of the function that raised it."""
+    """The text of an error on one line, without the name of the function that raised it."""
     words = " ".join(str(error).split())
     for name in OURS:
         words = words.removeprefix(name)

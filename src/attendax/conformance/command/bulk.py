@@ -131,7 +131,7 @@ def _passed_on(args: argparse.Namespace) -> list[str]:
 
 
 def _told(report: dict[str, Any]) -> dict[str, Any]:
-    """What a line has of a report: all but the scripts and what is right."""
+    """The part of a report that a line has: all but scripts and cases that are right."""
     right = ("ok", "differs by convention", "by design", "not offered")
     faults = [case for case in report["cases"] if case["verdict"] not in right]
     told = {name: report[name] for name in ("ok", "arrays", "seed", "profile", "counts", "process")}

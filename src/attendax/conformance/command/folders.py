@@ -101,7 +101,7 @@ def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int 
 
 
 def _write_right(case: Case, how: How, folder: str) -> bool:
-    """What is right in a case of one call, and how far off each result may be; whether there is such a thing."""
+    """Write the right results of a case of one call, and bounds of their errors; False where there are none."""
     if case.judge != "value":
         return False
     trial = Trial(of_answers(_nobody, "nobody"), case, how)

@@ -26,7 +26,7 @@ rest. Exit status: 0 nothing is wrong, 1 something is, 2 refused."""
 
 
 def command_for(argv: Sequence[str]) -> ModuleType:
-    """Whose arguments these are: those of models, or those of functions."""
+    """Choose the command of these arguments: that of models, or that of functions."""
     words = {word.partition("=")[0] for word in argv}
     return sys.modules[__name__] if words.intersection(OPTIONS) else sys.modules[__package__]
 

@@ -35,7 +35,7 @@ ROOM = "attendax.atol"  # among the properties of a model: how far off its resul
 
 
 class Node(NamedTuple):
-    """What a node is made of: its inputs by name, its attributes, and the first operator set that has them."""
+    """A node: its inputs by name, its attributes, and the first operator set that has them."""
 
     arrays: dict[str, np.ndarray]
     attributes: dict[str, Any]
@@ -43,7 +43,7 @@ class Node(NamedTuple):
 
 
 def cases(seed: int = 0, only: Iterable[str] = ()) -> list[tuple[Case, Inputs]]:
-    """Those that the operator can say, and their inputs: results without an lse, of arrays (B, N, T, D)."""
+    """Cases that the operator can say, with their inputs: results without an lse, of arrays (B, N, T, D)."""
     only, found = [only] if isinstance(only, str) else list(only), []
     for case in CASES:
         asked = case.judge == "value" and case.direction == FORWARD and case.profile != ""
@@ -56,7 +56,7 @@ def cases(seed: int = 0, only: Iterable[str] = ()) -> list[tuple[Case, Inputs]]:
 
 
 def can_be_said(inputs: Inputs) -> bool:
-    """Whether the operator has a word for everything that a case asks for."""
+    """Tell whether the operator has a word for everything that a case asks for."""
     scale = inputs.options.get("scale")
     return (
         inputs.arrays["query"].ndim == 4
@@ -88,7 +88,7 @@ def node_of(inputs: Inputs) -> Node:
 
 
 def _attn_mask(inputs: Inputs, bias: np.ndarray | None) -> np.ndarray | None:
-    """What is left to hide and to add, as one array: boolean where nothing is added."""
+    """Join all that is left to hide and to add to one array: boolean where nothing is added."""
     keys = inputs.arrays["key"].shape[-2]
     allowed = allowed_pairs(inputs) if any(x is not None for x in inputs.options.values()) else None
     if bias is None:
@@ -184,7 +184,7 @@ def run_reference(folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def run_onnxruntime(folder: str | os.PathLike[str]) -> dict[str, str]:
-    """The same by onnxruntime."""
+    """Run them by onnxruntime, as ``run_reference``."""
     onnxruntime = require("onnxruntime", "export_onnx", extra="onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -220,7 +220,7 @@ def _run(folder: str | os.PathLike[str], session: Any) -> dict[str, str]:
 
 
 def _apart(got: np.ndarray, expected: np.ndarray, room: float) -> str:
-    """What is wrong, in words; empty where nothing is."""
+    """Name the difference of two results; empty where there is none."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"gives {got.dtype} of shape {got.shape}, expected {expected.dtype} of {expected.shape}"
     got, expected = got.astype(np.float64), expected.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Where the command writes: a line in a terminal that lives while a run goes on, files, and the console for tables."""
+"""Output of the command: a line in a terminal that lives while a run goes on, files, and the console for tables."""
 
 import collections
 import io

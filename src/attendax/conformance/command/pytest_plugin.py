@@ -33,10 +33,10 @@ FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-x
 
 
 class Words(argparse.ArgumentParser):
-    """Of ``--attention-options``."""
+    """A parser of ``--attention-options``."""
 
     def error(self, message: str) -> NoReturn:
-        """What is wrong with them.
+        """Refuse them.
 
         Raises:
             pytest.UsageError: always.
@@ -82,7 +82,7 @@ class Run(NamedTuple):
     outcomes: list[Outcome]
 
     def judged(self, case: Case) -> Outcome:
-        """What is found of a case, which is judged again where that is cheap, or as often as it is asked."""
+        """Judge a case, again where that is cheap, or as often as it is asked."""
 
         def once(case: Case, how: How) -> Outcome:
             left = how._replace(until=self.end_of_time)
@@ -92,7 +92,7 @@ class Run(NamedTuple):
         return self.outcomes[-1]
 
     def found(self) -> Outcomes:
-        """Of all cases, without what only the script of a fault needs."""
+        """The outcomes of all cases, without what only the script of a fault needs."""
         made, how = self.made, self.how
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
         allow(made, how.patience, self.end_of_time)
@@ -199,7 +199,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What was judged of each function, and what was not."""
+    """Print the coverage of each function."""
     for found in whole(config):
         terminalreporter.section(f"attention: {found.name}")
         nothing = "" if found.judged else "Nothing was judged as right. "
@@ -207,7 +207,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def whole(config: pytest.Config) -> list[Outcomes]:
-    """What was found of each function, in all processes."""
+    """Join the outcomes of each function, of all processes."""
     joined: dict[str, Outcomes] = {}
     for part in config.stash[FOUND]:
         before = joined.get(part.name)

@@ -1,4 +1,4 @@
-"""How a function is run, and differentiated, in each framework; imported when a function of it is judged.
+"""Drivers run and differentiate a function, one for each framework; imported when a function of it is judged.
 
 The functions of each module take the protocol function ``attend``, the floating arrays and the other options as NumPy
 arrays, and give NumPy arrays by name. A reproduction prints their source, so each one uses nothing of this package but
@@ -24,7 +24,7 @@ def framework(name: str) -> ModuleType:
 
 
 def needs(direction: str) -> list[str]:
-    """What the function of a direction takes beyond a function, its arrays and options."""
+    """Name the arguments of a direction's driver beyond a function, its arrays and options."""
     name = direction.partition(", ")[0]
     found = ["cotangents"] * ("gradient" in name or name == "second")
     found += ["tangents"] * (name in ("jvp", "second"))

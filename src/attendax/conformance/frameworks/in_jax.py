@@ -15,7 +15,7 @@ WIDE = 'jax.config.update("jax_enable_x64", True)'
 
 
 def wide() -> contextlib.AbstractContextManager:
-    """Where float64 stays float64."""
+    """Keep float64."""
     return jax.enable_x64(True)
 
 
@@ -26,7 +26,7 @@ def on(device):
 
 
 def placed(device):
-    """Where arrays are made on a device, or on the one that JAX chooses."""
+    """Make arrays on a device, or on the one that JAX chooses."""
     if not device:
         return contextlib.nullcontext()
     kind, _, index = device.partition(":")
@@ -34,7 +34,7 @@ def placed(device):
 
 
 def is_lack(error: Exception) -> bool:
-    """Whether the error says that there is no such derivative: JAX says so in a TypeError."""
+    """Tell whether the error says that there is no such derivative: JAX says so in a TypeError."""
     return isinstance(error, TypeError) and "apply forward-mode" in str(error)
 
 

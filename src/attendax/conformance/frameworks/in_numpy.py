@@ -12,7 +12,7 @@ WIDE = ""
 
 
 def wide() -> contextlib.AbstractContextManager:
-    """Where float64 stays float64: everywhere."""
+    """Keep float64, as NumPy does."""
     return contextlib.nullcontext()
 
 
@@ -22,7 +22,7 @@ def on(device):
 
 
 def placed(device):
-    """The same."""
+    """Leave arrays where they are."""
     return contextlib.nullcontext()
 
 

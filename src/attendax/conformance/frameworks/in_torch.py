@@ -25,7 +25,7 @@ LACKS = (
 
 
 def wide() -> contextlib.AbstractContextManager:
-    """Where float64 stays float64: everywhere."""
+    """Keep float64, as torch does."""
     return contextlib.nullcontext()
 
 
@@ -35,12 +35,12 @@ def on(device):
 
 
 def placed(device):
-    """Where tensors are made on a device."""
+    """Make tensors on a device."""
     return torch.device(device) if device else contextlib.nullcontext()
 
 
 def is_lack(error: Exception) -> bool:
-    """Whether the error says that there is no such kernel or derivative: torch says so in a RuntimeError."""
+    """Tell whether the error says that there is no such kernel or derivative: torch says so in a RuntimeError."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in LACKS)
 
 

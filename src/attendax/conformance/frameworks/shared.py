@@ -1,4 +1,4 @@
-"""What every driver does alike, whatever its arrays; a reproduction prints these functions, too."""
+"""Functions that all drivers share, whatever their arrays; a reproduction prints them, too."""
 
 import numpy as np
 

@@ -9,7 +9,7 @@ SHARED = "shared"
 
 
 class Text(NamedTuple):
-    """What a reproduction has of a driver.
+    """The part of a driver that a reproduction has.
 
     Attributes:
         header: its imports.
@@ -24,7 +24,7 @@ class Text(NamedTuple):
 
 @functools.cache
 def text_of(name: str) -> Text:
-    """Of the driver of a framework."""
+    """Read the driver of a framework."""
     own, shared = _read(f"in_{name}"), _read(SHARED)
     imported = [x for node in own if isinstance(node, ast.ImportFrom) and node.module == SHARED for x in node.names]
     functions = {alias.name: _source(SHARED, shared, alias.name) for alias in imported}

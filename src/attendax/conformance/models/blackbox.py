@@ -130,7 +130,7 @@ class Model:
 
     @property
     def bits(self) -> bool:
-        """Whether nothing that does not matter may change a bit."""
+        """True where nothing that does not matter may change a bit."""
         return "bits" in self.claims
 
     @property

@@ -30,7 +30,7 @@ UNSAID = object()
 
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
-    """What ``check_model`` judges.
+    """Describe a model for ``check_model``.
 
     Raises:
         TypeError, ValueError: a setting is none, or the plainest call fails.
@@ -80,7 +80,7 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
 
 
 def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple[Offer, dict[str, Any], Sees]:
-    """What an adapter makes of a model, all that is said of it, and which tokens it sees."""
+    """Adapt a model, join all that is said of it, and settle which tokens it sees."""
     if not isinstance(causal, bool | None):
         raise ValueError(
             f"check_model: causal got {causal!r}, expected True (sees only what is before) or False (sees all)"
@@ -129,7 +129,7 @@ def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _accepted(made: Offer) -> frozenset[str]:
-    """Those of the keywords that the call names."""
+    """The keywords that the call names."""
     try:
         named = inspect.signature(made.apply).parameters
     except (TypeError, ValueError):
@@ -160,7 +160,7 @@ def _lacks(lacks: Any) -> dict[str, str]:
 
 
 def _heads(runner: Runner) -> str:
-    """Why the weights of the heads are not known; empty where they are.
+    """Say why the weights of the heads are not known; empty where they are.
 
     Raises:
         ValueError: what reads them gives something else.
@@ -189,7 +189,7 @@ def _steps(cache: Any) -> frozenset[str]:
 
 
 def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str, int]:
-    """With the arrays that the plainest call works with; the dtype of its results, and how wide they are.
+    """Find arrays with which the plainest call works; give the dtype and the width of its results, too.
 
     Raises:
         ValueError: with none.

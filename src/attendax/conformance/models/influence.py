@@ -20,7 +20,7 @@ TRIES = 5  # times as many texts, until a token that has to matter does
 
 
 class Influence(NamedTuple):
-    """How far each position moves when one token changes.
+    """Movements of each position when one token changes.
 
     Attributes:
         sources: the positions whose token was changed (S,).

@@ -99,7 +99,7 @@ def from_torch_encoder_layer(layer, causal, training=False):
 def _offer(
     make: Callable[..., Any], arrays: str, width: str, rate: str = "", heads: Callable[[Any], Any] | None = None
 ) -> Any:
-    """What makes an offer of a layer.
+    """Make a function that offers a layer.
 
     Args:
         make: its adapter.
@@ -154,7 +154,7 @@ KNOWN = LAYERS | FAMILIES  # the first that is among the classes of a model
 
 
 def offer(model: Any, causal: bool | None) -> Offer:
-    """Of a function, itself; of a layer or a module, the adapter of its library.
+    """Offer a function as it is, and a layer or a module by the adapter of its library.
 
     Raises:
         TypeError: it cannot be called.

@@ -11,13 +11,13 @@ NO_RATE = "no rate of dropout above 0 is found in it"
 
 
 def of_torch(model: Any, causal: bool | None) -> Offer:
-    """Of a module of torch."""
+    """Offer a module of torch."""
     found = embedding_of_torch if embedding_of_torch(model) is not None else None
     return Offer(from_torch(model), "torch", from_torch, rates(model), torch_ways(), found)
 
 
 def torch_ways() -> dict[str, Way]:
-    """Of any module of torch."""
+    """Ways of running any module of torch."""
     return {
         "training mode": Way(without_dropout, more=(True,)),
         "float64": Way(doubled, forward="in_float64", gradient=None),
@@ -25,7 +25,7 @@ def torch_ways() -> dict[str, Way]:
 
 
 def rates(model: Any) -> dict[str, Any]:
-    """That a module of torch lacks dropout, where none of its modules has a rate."""
+    """Note that a module of torch lacks dropout, where none of its modules has a rate."""
     dropped = any(isinstance(x, float) and x > 0 for m in model.modules() for k, x in vars(m).items() if _is_rate(k))
     return {} if dropped else {"lacks": {"dropout": NO_RATE}}
 
@@ -91,7 +91,7 @@ def doubled(model):
 
 
 def of_transformers(model: Any, causal: bool | None) -> Offer:
-    """Of a model of transformers, which says most of this itself."""
+    """Offer a model of transformers, which says most of this itself."""
     config, name = model.config, type(model).__name__
     facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
     known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
@@ -111,7 +111,7 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
 
 
 def _asks_whether_decoder(model: Any) -> bool:
-    """Whether the code of a model hides the future only where its configuration says so, as encoders with a head do."""
+    """Tell whether the future is hidden only where the configuration says so, as encoders with a head do."""
     code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
     return re.search(r"config\.is_decoder\b(?! =)", code) is not None
 

@@ -1,4 +1,4 @@
-"""What an adapter makes of a model: a function, others that have to equal it, and what the model says of itself."""
+"""Offers of adapters: a model as a function, others that have to equal it, and facts that it says of itself."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ class Way(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What an adapter makes of a model.
+    """A model as its adapter offers it.
 
     Attributes:
         apply: from inputs and keywords to results.

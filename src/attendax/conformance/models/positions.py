@@ -51,7 +51,7 @@ def _three(trial: Trial) -> tuple[int, int, int]:
 
 
 def _differs(trial: Trial, one: Request, other: Request, position: int, said: str, usual: str) -> Found:
-    """In one of the rows at least."""
+    """Find a difference at a position, in one of the rows at least."""
     before, after = trial.ask(one)[:, position], trial.ask(other)[:, position]
     if (distance(before, after) > trial.allowed(before)).any():
         return FINE

@@ -23,7 +23,7 @@ class Remote(Worker):
     """The process that has a model."""
 
     def run(self, request: Request) -> np.ndarray:
-        """What the model computes.
+        """Compute a request there.
 
         Raises:
             NotImplementedError, Failed: as ``Runner.run``.
@@ -39,7 +39,7 @@ class Remote(Worker):
 
 
 def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> Model:
-    """What ``describe`` gives, of a process of its own.
+    """Describe a model in a process of its own.
 
     Raises:
         TypeError, ValueError, ...: what describing raises there, or the process ends.
@@ -91,7 +91,7 @@ def end(model: Model) -> None:
 
 
 def allow(model: Model, seconds: float) -> None:
-    """How long the next question may take, where the model has a process of its own."""
+    """Limit the next question, where the model has a process of its own."""
     worker = getattr(model.run, "__self__", None)
     if isinstance(worker, Remote):
         worker.allow(seconds)
@@ -103,13 +103,13 @@ class Made(NamedTuple):
     model: Model
 
     def told(self) -> dict[str, Any]:
-        """What is told of it, in the types of JSON."""
+        """Tell of it, in the types of JSON."""
         told = {f.name: getattr(self.model, f.name) for f in dataclasses.fields(self.model) if f.name != "run"}
         told |= {name: sorted(told[name]) for name in SETS}
         return told | {"known_tokens": self.model.known_tokens.tolist(), "lines": dict(self.model.lines)}
 
     def answer(self, request: protocol.Request, device: str) -> Leaves:
-        """What it computes."""
+        """Compute a request."""
         given: Any = {name: tuple(x) if isinstance(x, list) else x for name, x in request.given.items()}
         options = {name: np.asarray(x) for name, x in request.options.items()}
         asked = Request(request.arrays["tokens"], options, weights=request.arrays.get("weights"), **given)

@@ -72,7 +72,7 @@ class Runner:
 
     @functools.cached_property
     def weights(self) -> dict[str, np.ndarray]:
-        """Of a layer of attention.
+        """The weights of a layer of attention.
 
         Raises:
             NotImplementedError: it is not attention of its weights alone.
@@ -82,7 +82,7 @@ class Runner:
 
     @property
     def gradient(self) -> str:
-        """Why there is no gradient; empty where there is one."""
+        """A reason why there is no gradient; empty where there is one."""
         if not hasattr(self.library, "gradient"):
             return "no gradient of NumPy"
         if self.table is None and self.offer.embedding is None:
@@ -176,7 +176,7 @@ class Runner:
         return found | {"header": self.library.HEADER}
 
     def _lines_of_ways(self) -> dict[str, str]:
-        """Of each way, the functions that run it, the name of the model, and Python that makes another model."""
+        """Lines of each way: the functions that run it, the name of the model, and Python that makes another model."""
         plain = f"{self.function('', 'results')} apply"
         found = {"way ": plain, "gradient of ": "gradient apply"}
         for name in self.ways:

@@ -1,4 +1,4 @@
-"""Which tokens a position sees in a layer, in the words of masks: "causal", "window:5", "prefix:3", "first:1+window:5".
+"""Tokens that a position sees in a layer, in the words of masks: "causal", "window:5", "prefix:3", "first:1+window:5".
 
 A part is a line of Python on i, the position that sees, and j, the one that is seen; parts are joined by "or".
 """
@@ -23,7 +23,7 @@ Pairs = np.ndarray  # boolean (S, T): which source each position sees
 
 
 class Sees(NamedTuple):
-    """What a position sees in each layer.
+    """Tokens that a position sees in each layer.
 
     Attributes:
         words: as they are declared, "first:1+window:5".
@@ -35,12 +35,12 @@ class Sees(NamedTuple):
 
     @property
     def limited(self) -> bool:
-        """Whether it sees less than all, or than all before it."""
+        """True where it sees less than all, or than all before it."""
         return self.words not in ("causal", "all")
 
     @property
     def moves(self) -> bool:
-        """Whether it is counted from the first place of a row, so that padding on the left moves it."""
+        """True where it is counted from the first place of a row, so that padding on the left moves it."""
         return any(word in self.words for word in ("first", "prefix", "blocks"))
 
     def extent(self) -> int:
@@ -48,7 +48,7 @@ class Sees(NamedTuple):
         return max((max(numbers) for _, numbers in _parts(self.words) if numbers), default=0)
 
     def pairs(self, length: int, layers: int = 1) -> Pairs:
-        """Which token each position sees, directly or by way of others in several layers: (S, T)."""
+        """Pairs of a token and a position that sees it, directly or by way of others in several layers: (S, T)."""
         once = _once(self.words, self.causal, length)
         found = np.eye(length, dtype=bool)  # by the residual
         for _ in range(min(layers, length)):
@@ -73,7 +73,7 @@ def _parts(words: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def sees(words: str | None, causal: bool | None, window: int | None = None) -> Sees:
-    """What is declared, in its words, as ``causal``, and as ``window``, how many tokens are seen.
+    """Read a declaration: words, ``causal``, and ``window``, the number of tokens that are seen.
 
     Raises:
         ValueError: the words are none, or do not agree.
@@ -137,7 +137,7 @@ def fitting(seen: Pairs, layers: int, causal: bool) -> str:
 
 
 def told(words: str, causal: bool = True) -> str:
-    """What a position sees, as one says it."""
+    """Say in English what a position sees."""
     said = {
         ("window", 1): "the last {0} tokens" if causal else "what is less than {0} away",
         ("window", 2): "{0} before and {1} after it", ("first", 1): "the first {0}", ("causal", 0): "all before it",

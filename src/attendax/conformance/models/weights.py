@@ -8,7 +8,7 @@ NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")
 
 
 def checked(found: Any) -> dict[str, np.ndarray]:
-    """What a function ``heads`` gave, as arrays in float64.
+    """Check the weights that a function ``heads`` gave; as arrays in float64.
 
     Raises:
         ValueError: names are missing or unknown, or sizes disagree.

@@ -15,15 +15,15 @@ class Report(Outcomes):
     __slots__ = ()
 
     def __str__(self) -> str:
-        """What was found, on one line."""
+        """The summary on one line."""
         return one_line(f"{f'{self.name} {self.version}'.strip()}: {summary(self)} {self.coverage}")
 
     def __repr__(self) -> str:
-        """The same; all of it is in ``to_dict``."""
+        """The summary in brackets; all of the report is in ``to_dict``."""
         return f"<Report {self}>"
 
     def __format__(self, spec: str) -> str:
-        """As a string is."""
+        """Format it as a string."""
         return format(str(self), spec)
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""What was judged and what was not, by kind: a part of the verdict."""
+"""Coverage: numbers of cases that were judged and that were not, by kind; a part of the verdict."""
 
 import collections
 import re
@@ -33,7 +33,7 @@ MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
 
 
 class Coverage(NamedTuple):
-    """What a run has judged.
+    """The coverage of a run.
 
     Attributes:
         judged: for each kind, how many cases were judged, and how many of them are right.
@@ -64,7 +64,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", require: Iterable[str] = ()) -> Coverage:
-    """What was judged.
+    """Count the cases that were judged.
 
     Args:
         outcomes: of all cases.
@@ -102,14 +102,14 @@ def _gaps(
 
 
 def _is_much(outcomes: Sequence[Outcome]) -> bool:
-    """Whether much was left out for want of time: most of the ladder, or a third of the other cases."""
+    """Tell whether much was left out for want of time: most of the ladder, or a third of the other cases."""
     left = [o for o in outcomes if o.finding.message == LEFT_OUT]
     asked = [o for o in outcomes if o.verdict is not Verdict.NOT_OFFERED and "ladder: " not in o.case.name]
     return any("ladder: " in o.case.name for o in left) or len(left) > SHARE * len(asked)
 
 
 def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
-    """Whether it refused most of the sizes of the cases whose keywords it offers, and whose traits are not lacking."""
+    """Say that it refused most of the sizes of the cases whose keywords it offers and whose traits are not lacking."""
     sizes: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
     for outcome in outcomes:
         offered = outcome.verdict not in LEFT
@@ -122,7 +122,7 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
 
 
 def _kind_left(outcome: Outcome) -> str:
-    """What a case that is not judged is counted as: what is lacking, or the rarest of its keywords."""
+    """The kind of a case that is not judged: the trait that is lacking, or the rarest of its keywords."""
     lack = outcome.finding.lack
     own = directed(outcome.case)
     if lack or own == REFUSALS:
@@ -131,7 +131,7 @@ def _kind_left(outcome: Outcome) -> str:
 
 
 def _reason(outcome: Outcome) -> str:
-    """Why it is not judged, in few words."""
+    """The reason why it is not judged, in few words."""
     finding = outcome.finding
     message = finding.message.removeprefix(f"{finding.lack}: ")
     if message.startswith("no argument"):
@@ -144,13 +144,13 @@ def _reason(outcome: Outcome) -> str:
 
 
 def number_of(count: int, kind: str) -> str:
-    """How many, as one says it: 1 mask, 2 masks."""
+    """A number of a kind in words: 1 mask, 2 masks."""
     one = kind if kind in (GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters of a text."""
+    """Shorten a text to so many characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -36,7 +36,7 @@ def junit(report: Outcomes) -> str:
 
 
 def _skip(outcome: Outcome) -> str:
-    """Why a case is neither passed nor failed."""
+    """The reason why a case is neither passed nor failed."""
     if outcome.known and outcome.verdict.fails:
         return f"known failure: {outcome.known}"
     apart = outcome.verdict in (Verdict.NOT_OFFERED, Verdict.BY_DESIGN, Verdict.NOT_JUDGED)

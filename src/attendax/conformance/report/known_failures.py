@@ -19,7 +19,7 @@ class KnownFailures(NamedTuple):
 
     @classmethod
     def read(cls, file: str | None) -> Self:
-        """Of a file; without one, nothing is known.
+        """Read a file; without one, nothing is known.
 
         Raises:
             ValueError: it cannot be read, or a line of it is neither, or picks no case.
@@ -51,7 +51,7 @@ class KnownFailures(NamedTuple):
         return Outcome(case, Finding(Verdict.NOT_OFFERED, f"skipped: {why}"), 0.0, "") if why else None
 
     def marked(self, outcome: Outcome) -> Outcome:
-        """The same; where it is expected to fail, with the reason."""
+        """Mark an outcome that is expected to fail with the reason."""
         return outcome._replace(known=self._why("xfail", outcome.case))
 
     def _why(self, how: str, case: Case) -> str:

@@ -66,7 +66,7 @@ def cause_markdown(cause: Cause, report: Outcomes, level: str = "###") -> str:
 
 
 def upstream(cause: Cause, report: Outcomes) -> str:
-    """What to send to the maintainers: what happens, what was expected, and a script."""
+    """A report for the maintainers: the fault, the right result, and a script."""
     first = next((o for o in report.cases if o.case.name in cause.cases and o.verdict.fails), None)
     versions = ", ".join(f"{k} {x}" for k, x in report.versions.items() if k != "attendax")
     head = f"**{cause.name}** ({report.name} {report.version}; {versions})\n"

@@ -1,4 +1,4 @@
-"""What was found in one case, and a cause of faults, as data."""
+"""The outcome of a case, and a cause of faults, as data."""
 
 import enum
 import math
@@ -10,7 +10,7 @@ from ..judge.verdicts import Finding, Verdict
 
 
 def number_of(count: int, of: str) -> str:
-    """How many, as one says it: 1 case, 2 cases."""
+    """A number of things in words: 1 case, 2 cases."""
     return f"{count} {of}{'' if count == 1 else 's'}"
 
 
@@ -20,7 +20,7 @@ def times(multiple: float) -> str:
 
 
 class Harm(enum.StrEnum):
-    """What a cause does to its users, the worst first."""
+    """Harm of a cause to users, the worst first."""
 
     NUMBERS = "wrong numbers"
     GRADIENTS = "wrong gradients"
@@ -31,7 +31,7 @@ class Harm(enum.StrEnum):
 
     @property
     def kind(self) -> str:
-        """As it is counted: wrong numbers (gradients, too), crash, or robustness gap."""
+        """The kind under which it is counted: wrong numbers (gradients, too), crash, or robustness gap."""
         less = dict.fromkeys((Harm.CLAIM, Harm.ACCEPTED), "robustness gap")
         return {Harm.GRADIENTS: "wrong numbers", **less}.get(self, self.value)
 
@@ -84,17 +84,17 @@ class Outcome(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """How it ended."""
+        """The verdict of its finding."""
         return self.finding.verdict
 
     @property
     def red(self) -> str:
-        """In how many of its runs it was red: "1 of 3"; empty where it ran once."""
+        """The number of its red runs: "1 of 3"; empty where it ran once."""
         return f"{sum(self.runs)} of {len(self.runs)}" if len(self.runs) > 1 else ""
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether the same numbers were red and green: a race, or something is kept between calls."""
+        """True where equal numbers were red and green: a race, or something is kept between calls."""
         return len(set(self.runs[::2])) > 1
 
     @property
@@ -106,7 +106,7 @@ class Outcome(NamedTuple):
         return error / allowed if allowed else math.inf if error else 0.0
 
     def facts(self) -> dict[str, str]:
-        """Where it is worst, what is expected there and what came; the error beside the allowed one."""
+        """The worst place, the number expected there and the one that came; the error beside the allowed one."""
         found, texts = self.finding, {}
         if found.leaf and found.index is not None:
             texts["where"] = f"{found.leaf}{list(found.index)}"
@@ -138,7 +138,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "Outcome":
-        """What ``to_dict`` gave, after JSON."""
+        """Read what ``to_dict`` gave, after JSON."""
         case = named(found["name"]) or Case(found["name"], found["law"], found["about"])
         given = {k: found[k] for k in Finding._fields if k in found} | {"verdict": Verdict(found["verdict"])}
         numbers = {k: float(x) for k, x in given.items() if k in ("expected", "got", "error", "allowed", "dense_error")}

@@ -1,4 +1,4 @@
-"""What was found, as data: the outcomes of a law, and of all cases of an implementation."""
+"""Outcomes as data: those of a law, and of all cases of an implementation."""
 
 import collections
 import importlib.metadata
@@ -56,17 +56,17 @@ class Tally(NamedTuple):
     outcomes: tuple[Outcome, ...]
 
     def number(self, verdict: Verdict) -> int:
-        """How many ended so."""
+        """Count those that ended so."""
         return sum(outcome.verdict is verdict for outcome in self.outcomes)
 
     @property
     def failed(self) -> int:
-        """How many are wrong in some way."""
+        """The number of faults."""
         return sum(outcome.verdict.fails for outcome in self.outcomes)
 
     @property
     def judged(self) -> int:
-        """How many were offered."""
+        """The number of cases that were offered."""
         return len(self.outcomes) - self.number(Verdict.NOT_OFFERED)
 
     @property
@@ -108,17 +108,17 @@ class Outcomes(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, something was judged, and all that had to be."""
+        """True where nothing is wrong, something was judged, and all that had to be."""
         return self.judged and not self.failures and not self.coverage.gaps
 
     @property
     def judged(self) -> bool:
-        """Whether anything was judged."""
+        """True where anything was judged."""
         return any(outcome.verdict in (Verdict.OK, Verdict.CONVENTION) for outcome in self.cases)
 
     @property
     def coverage(self) -> Coverage:
-        """What was judged and what was not."""
+        """Numbers of cases that were judged and that were not."""
         return coverage(self.cases, self.dtype, self.gradients, self.require)
 
     @property
@@ -132,15 +132,15 @@ class Outcomes(NamedTuple):
         return tuple(outcome for outcome in self.cases if outcome.verdict is Verdict.BY_DESIGN)
 
     def number(self, verdict: Verdict) -> int:
-        """How many cases ended so."""
+        """Count the cases that ended so."""
         return sum(outcome.verdict is verdict for outcome in self.cases)
 
     def kinds(self) -> dict[str, int]:
-        """How many causes there are of each kind."""
+        """Count the causes of each kind."""
         return {kind: sum(cause.harm.kind == kind for cause in self.causes) for kind in KINDS}
 
     def counts(self) -> dict[str, int]:
-        """How many cases ended how, in the order of ``Verdict``."""
+        """Count the cases by verdict, in the order of ``Verdict``."""
         found = collections.Counter(outcome.verdict for outcome in self.cases)
         return {verdict.value: found[verdict] for verdict in Verdict if found[verdict]}
 
@@ -161,7 +161,7 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Self:
-        """What ``to_dict`` gave, after JSON."""
+        """Read what ``to_dict`` gave, after JSON."""
         about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
         causes = tuple(_cause(cause) for cause in found.get("causes", ()))
         about |= {name: tuple(found.get(name, ())) for name in ("require", "left_out")}
@@ -174,7 +174,7 @@ def _cause(found: Mapping[str, Any]) -> Cause:
 
 
 def versions(arrays: str) -> dict[str, str]:
-    """Of Python, attendax, NumPy and the framework, as far as they are installed."""
+    """Versions of Python, attendax, NumPy and the framework, as far as they are installed."""
     found = {"python": platform.python_version()}
     for name in dict.fromkeys(("attendax", "numpy", arrays)):
         try:
@@ -185,7 +185,7 @@ def versions(arrays: str) -> dict[str, str]:
 
 
 def to_json(x: Any) -> str:
-    """As ``json.dumps``; a number that is not finite is the string "nan", "inf" or "-inf"."""
+    """Write JSON; a number that is not finite is the string "nan", "inf" or "-inf"."""
     return json.dumps(_finite(x), indent=1, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""What a terminal shows: one screen, the same through a pipe."""
+"""A report on one screen of a terminal, or through a pipe."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ def _lines(report: Outcomes) -> Iterator[Line]:
 
 
 def _told(cause: Cause, report: Outcomes) -> str:
-    """How many cases show it, the plainest of them, and what was tried, or else what that case gave."""
+    """The number of cases that show it, the plainest of them, and what was tried, or else what that case gave."""
     first = next((o for o in report.cases if o.case.name == cause.cases[0]), None)
     shown = f"{cause.cases[0]!r}" + (f" ({first.case.law})" if first else "")
     told = f"{number_of(len(cause.cases), 'case')}, such as {shown}" if len(cause.cases) > 1 else shown

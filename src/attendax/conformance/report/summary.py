@@ -1,4 +1,4 @@
-"""What a report says, in words and rows, for every way to show it."""
+"""Words and rows of a report, for every way to show it."""
 
 import collections
 import re
@@ -15,7 +15,7 @@ MEASURED = ("error", "allowed", "of allowed")
 
 
 def clean(text: str) -> str:
-    """Without characters that a terminal obeys; lines stay."""
+    """Replace characters that a terminal obeys; lines stay."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
 
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def tables(report: Outcomes) -> list[Table]:
-    """What is no fault: contracts, known failures, conventions, and what is not offered."""
+    """Tables of cases without a fault: contracts, known failures, conventions, and not offered."""
     designed, known = report.by_design, [o for o in report.cases if o.known]
     conventions = [o for o in report.cases if o.verdict is Verdict.CONVENTION]
     passed = [o.case.name for o in known if not o.verdict.fails]
@@ -65,12 +65,12 @@ def _by_reason(report: Outcomes) -> dict[str, str]:
 
 
 def how(report: Outcomes) -> str:
-    """How it was judged, in a line."""
+    """Settings of the run, in a line."""
     return f"{report.arrays}, {report.dtype}, {profile_told(report)}, level {report.level}, seed {report.seed}"
 
 
 def about(report: Outcomes) -> list[tuple[str, str]]:
-    """What was judged, and how."""
+    """Facts about the subject and the run."""
     rows = [("judged", f"{report.name} {report.version}".strip()), ("arrays", report.arrays)]
     rows += [("dtype", report.dtype), ("seed", str(report.seed))]
     rows += [("profile", profile_told(report)), ("level", report.level)]
@@ -102,7 +102,7 @@ def summary(report: Outcomes) -> str:
 
 
 def profile_told(report: Outcomes) -> str:
-    """Which profile was asked, and what those after it would add."""
+    """The profile that was asked, and numbers of cases that those after it would add."""
     if any(outcome.case.law in MODEL_LAWS for outcome in report.cases):
         return f"profile {report.profile}"
     adds = profiles(report.level)

@@ -43,7 +43,7 @@ class Clock:
 
     @property
     def until(self) -> float:
-        """When the run ends, of ``time.monotonic``; before it has begun, when the function is to be there."""
+        """The end of the run, of ``time.monotonic``; before it has begun, the function has to be there by then."""
         return min(self.begun + self.length, self.total)
 
     def watch(self, implementation: Implementation, how: How) -> None:

@@ -57,7 +57,7 @@ class Telling:
 
 
 class Run:
-    """What is judged, how, until when, and who is told."""
+    """A function that is judged, settings, a clock, and a listener."""
 
     def __init__(
         self, implementation: Implementation, how: How, clock: Clock, known: KnownFailures, tell: Telling
@@ -131,7 +131,7 @@ class Run:
         return Outcome(case, Finding(Verdict.NOT_JUDGED, why), seconds, "")
 
     def _until(self, how: How) -> float:
-        """When what is asked now has to be answered: no case takes more than a third of the time."""
+        """The time by which a question has to be answered: no case takes more than a third of the run."""
         third = math.inf if how.timeout is not None else self.clock.length * THIRD
         return min(self.clock.until, time.monotonic() + third)
 
@@ -139,7 +139,7 @@ class Run:
         return time.monotonic() + self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
 
     def _reached(self, found: list[Outcome]) -> tuple[list[Outcome], list[str]]:
-        """Those of the ladder that there was time for, and words for the others; all of them where that is few."""
+        """Cases of the ladder that there was time for, and words for the others; all of them where that is few."""
         missed = [outcome for outcome in found if outcome.finding.message == LEFT_OUT]
         if not missed or len(found) - len(missed) < LEAST * len(found):
             return found, []
@@ -147,7 +147,7 @@ class Run:
         return [outcome for outcome in found if outcome not in missed], [said]
 
     def _causes(self, found: list[Outcome]) -> tuple[str, tuple, list[str]]:
-        """Why gradients are asked for; the causes of the faults; and whether looking for them was cut short."""
+        """Find why gradients are asked for, and the causes of the faults; say where looking for them was cut short."""
         faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
         self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
         allow(self.implementation, patience * max(1, faults), self.clock.until)

@@ -46,7 +46,7 @@ def asked(direction: str, arrays: Leaves, options: Mapping[str, Any], cotangent:
 
 
 def _allowed(arrays: Leaves, options: Mapping[str, Any]) -> np.ndarray | None:
-    """Which query may look at which key, (B or 1, N or 1, T, S); nothing where each may look at all."""
+    """Pairs of a query and a key that it may look at, (B or 1, N or 1, T, S); None where each may look at all."""
     allowed = allowed_pairs(Inputs(arrays, dict(options), {}))
     if allowed.all():
         return None

@@ -19,7 +19,7 @@ WROTE = "wrote "  # the beginning of a leaf that names an array which the call w
 
 
 def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: list[str] | None = None) -> Leaves:
-    """What the implementation gives in a direction: NumPy arrays by name. The only place where it is run.
+    """Call the implementation in a direction: NumPy arrays by name. Nothing else runs it.
 
     The names of the caller's arrays that it wrote to are added to ``wrote``.
 
@@ -39,7 +39,7 @@ def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: 
 
 
 def answer(implementation: Implementation, request: Request) -> Leaves:
-    """The same in this process, through the driver of its framework."""
+    """Answer in this process, through the driver of its framework."""
     module = framework(implementation.arrays)
     name, _, how = request.direction.partition(", ")
     function = getattr(module, name.replace(" ", "_"), None)

@@ -46,7 +46,7 @@ def implement(
     trying: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Implementation:
-    """What ``check`` judges, from what it is given; ``trying`` is told with which arrays a call is tried."""
+    """Make an ``Implementation`` of anything that ``check`` takes; ``trying`` is told of the arrays of each try."""
     refuse_unknown(settings)
     if "lacks" in settings:
         settings["lacks"] = lacking(settings["lacks"])
@@ -95,7 +95,7 @@ def refuse_unknown(settings: Iterable[str]) -> None:
 
 
 def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
-    """What an adapter made, with the conventions that the user declares in its place.
+    """Put the conventions that the user declares in the place of an adapter's.
 
     Raises:
         ValueError: a setting that an adapter sees to.
@@ -147,7 +147,7 @@ def _own(adapter: Any, kind: Callable[[], str]) -> Adapter:
 def _kind_of_arrays(
     fn: Any, name: str, settings: dict[str, Any], how: How, trying: Callable[[str], None] | None
 ) -> tuple[str, bool]:
-    """With which arrays the plainest call works, and whether JAX may not compile it.
+    """Find arrays with which the plainest call works, and whether JAX may not compile it.
 
     A framework that is not imported yet is tried last: a function of NumPy does not load JAX.
 
@@ -189,7 +189,7 @@ def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[st
 
 
 def _tried(made: Implementation, inputs: Inputs) -> str:
-    """What the call raises; nothing where it runs."""
+    """Try a call; give the error that it raises, empty where it runs."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -216,7 +216,7 @@ class Candidate(NamedTuple):
     made: Implementation
 
     def told(self) -> dict[str, Any]:
-        """What is told of it, in the types of JSON."""
+        """Tell of it, in the types of JSON."""
         made = self.made
         told = {k: getattr(made, k) for k in ("name", "arrays", "eager", "version", "causal", "empty_rows", "layout")}
         told["source"], accepted = made.source[:LONGEST], keywords(made.attend)
@@ -232,6 +232,6 @@ class Candidate(NamedTuple):
 
 
 def subject(message: dict[str, Any], trying: Callable[[str], None]) -> Candidate:
-    """What ``check`` judges, of a message."""
+    """Make the candidate of a message."""
     how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
     return Candidate(implement(**message, how=how, trying=trying))

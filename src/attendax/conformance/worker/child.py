@@ -29,7 +29,7 @@ POSIX = os.name == "posix"
 
 
 class Child:
-    """One process. What it answers, and how it ends, comes as events: a line, None (its output is closed), a status."""
+    """One process. Its answers and its end come as events: a line, None (its output is closed), a status."""
 
     def __init__(self) -> None:
         own: dict[str, Any] = {"start_new_session": True} if POSIX else {}
@@ -122,7 +122,7 @@ def end_group(process: "subprocess.Popen[Any]") -> None:
 
 
 def ended(status: int) -> str:
-    """How a process ended, in words."""
+    """The end of a process in words."""
     if status >= 0:
         return f"ended with exit status {status}"
     try:

@@ -1,4 +1,4 @@
-"""How a call ends that gives no numbers: errors that go from process to process, and what an error says."""
+"""Ends of a call that gives no numbers: errors that go from process to process, and the text of an error."""
 
 import dis
 import re
@@ -37,7 +37,7 @@ class Failed(Exception):
 
     @classmethod
     def by(cls, error: BaseException) -> "Failed":
-        """What an error says."""
+        """Describe an error."""
         said = first_line(error)
         nothing = isinstance(error, SAYS_NOTHING) or said == type(error).__name__
         return cls(said, text_of(error), is_refusal(error), nothing)
@@ -62,7 +62,7 @@ def first_line(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says; nothing where it cannot."""
+    """The text of an error; empty where it cannot say it."""
     try:
         return str(error)
     except Exception:  # an error that cannot even say what it is
@@ -70,7 +70,7 @@ def text_of(error: BaseException) -> str:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether somebody wrote this error for this call: an assertion, or words that say what is expected.
+    """Tell whether somebody wrote this error for this call: an assertion, or words that say what is expected.
 
     What JAX, NumPy or torch say from within, such as of shapes that do not fit, is none.
     """
@@ -86,7 +86,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def _is_raised(error: BaseException) -> bool:
-    """Whether a statement ``raise`` outside of JAX and NumPy made the error: their compiled functions have none."""
+    """Tell whether a statement ``raise`` outside of JAX and NumPy made the error: compiled functions have none."""
     last, whole = error.__traceback__, error.__cause__
     if whole is not None and type(whole).__name__ == "UnfilteredStackTrace":  # JAX took its own frames out
         last = whole.__traceback__

@@ -125,7 +125,7 @@ class Replay:
 
 
 def read_index(home: str) -> dict[str, Any]:
-    """What ``attendax inputs`` wrote of all folders.
+    """Read the index that ``attendax inputs`` wrote of all folders.
 
     Raises:
         ValueError: there is none, or it cannot be read, or is of a newer schema.

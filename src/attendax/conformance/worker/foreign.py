@@ -58,7 +58,7 @@ def path_of(
 
 
 def is_path(fn: Any) -> bool:
-    """Whether it is one of those."""
+    """Tell whether it is such a path."""
     return isinstance(fn, str) and fn.startswith(tuple(f"{kind}:" for kind in ANSWERS))
 
 
@@ -69,7 +69,7 @@ def name_of(path: str) -> str:
 
 
 def implementation(path: str, name: str | None = None) -> Implementation:
-    """What is judged, from a path as ``path_of`` gives it.
+    """Make an ``Implementation`` of a path as ``path_of`` gives it.
 
     Its ``attend`` runs the program, or calls the library, in the process that calls it; ``place.implement`` of the same
     path is the one in a process of its own.

@@ -103,7 +103,7 @@ class Library:
         return {k.replace("_", " "): _summed(x, told["results"][k]["shape"]) for k, x in found.items()}
 
     def _refuse_sizes(self, sizes: Mapping[str, int], way: str) -> None:
-        """Without an argument for it, an axis is as long as the one that it goes with, or 1."""
+        """Refuse a call with an axis that has no argument, unless it is as long as the one that it goes with, or 1."""
         for axis in SIZES:
             other = AS_LONG_AS.get(axis, axis)
             if axis not in self.orders[way] and sizes[axis] != (1 if other == axis else sizes[other]):
@@ -142,7 +142,7 @@ class Library:
 
 
 def read_signature(file: str) -> dict[str, dict[str, Any]]:
-    """What a file of ``--signature`` says of each function: ``symbol``, ``order``, ``sizes``.
+    """Read a file of ``--signature``: ``symbol``, ``order`` and ``sizes`` of each function.
 
     Raises:
         ValueError: it cannot be read, is of a newer schema, or names what there is not.

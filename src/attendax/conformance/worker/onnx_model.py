@@ -84,7 +84,7 @@ class OnnxModel:
         return {"out": out} | dict(zip(names, found[1:], strict=True))
 
     def _refuse_other_numbers(self, told: Told) -> None:
-        """What the model has as constants, and a case asks for otherwise."""
+        """Refuse a case that asks for other numbers than the model's constants."""
         given = self.attributes
         scale = given.get("scale", told["sizes"]["D"] ** -0.5)
         if not np.isclose(told["scale"], scale, rtol=1e-6):
@@ -133,7 +133,7 @@ class OnnxModel:
         return np.ascontiguousarray(whole)
 
     def _inside(self, T: int, S: int) -> np.ndarray:
-        """What the attributes let a query see, (T, S)."""
+        """Pairs that the attributes allow, (T, S)."""
         i, j = np.arange(T)[:, None], np.arange(S)
         left, right = self.attributes["left_window_size"], self.attributes["right_window_size"]
         inside = (j >= i - left if left >= 0 else True) & (j <= i + right if right >= 0 else np.ones((T, S), bool))
@@ -178,7 +178,7 @@ def _attributes(onnx: Any, node: Any) -> dict[str, Any]:
 
 
 def _roles(node: Any, names: list[str], file: str) -> dict[str, str]:
-    """Which input is what: the node's own inputs, else names, else the order of the first three.
+    """Assign inputs to roles: by the node's own inputs, else by names, else by the order of the first three.
 
     Raises:
         ValueError: one is missing, or none of the kit's.

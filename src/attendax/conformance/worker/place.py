@@ -1,4 +1,4 @@
-"""Where the candidate is run: in another process, or in this one and why."""
+"""The place where the candidate is run: another process, or this one, with the reason."""
 
 import builtins
 import dataclasses
@@ -26,7 +26,7 @@ DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process h
 
 
 def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
-    """What ``check`` judges, from what it is given: in a process of its own where that can import it.
+    """Make an ``Implementation`` of anything that ``check`` takes: in a process of its own where that can import it.
 
     Raises:
         TypeError, ValueError, ...: as ``candidate.implement``, or what importing the function raised.
@@ -53,7 +53,7 @@ def end(implementation: Implementation) -> None:
 
 
 def seconds_of_last_call(implementation: Implementation, measured: float) -> float:
-    """Of its own process, without those in which others had the cores; as measured here where it has none."""
+    """Seconds of its own process, without those in which others had the cores; as measured here where it has none."""
     return implementation.attend.worker.taken if isinstance(implementation.attend, Remote) else measured
 
 
@@ -100,7 +100,7 @@ def _path_of_adapter(x: Adapter) -> str:
 
 
 def _is_found(module: str) -> bool:
-    """Whether a fresh process finds the file that this module is of."""
+    """Tell whether a fresh process finds the file that this module is of."""
     file = getattr(sys.modules.get(module), "__file__", None)
     origin, where = None, None
     for k in range(1, module.count(".") + 2):
@@ -127,7 +127,7 @@ def _remote(asked: dict[str, Any], how: How) -> Implementation:
 
 
 def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the candidate is; where trying it ends its process, that is for the cases to tell."""
+    """Start the process; where trying the candidate ends it, that is for the cases to tell."""
     try:
         told = worker.start()
     except Died as died:
@@ -148,7 +148,7 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
-    """What importing the candidate raised, as far as its type is of Python itself."""
+    """Remake the error of importing the candidate, as far as its type is of Python itself."""
     kind = getattr(builtins, str(told["raised"]), None)
     said = str(told.get("said", ""))
     line = str(told.get("line", said))
@@ -184,7 +184,7 @@ def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
 
 
 def _trusted(made: Implementation, asked: Mapping[str, Any]) -> Implementation:
-    """What is declared counts where the user, or an adapter, declares it: not what the function's process says."""
+    """Declarations count where the user, or an adapter, makes them: not what the function's process says."""
     adapter = asked.get("adapter", "") or (asked["fn"] if asked["fn"] in ADAPTERS else adapter_for(asked["fn"]) or "")
     if ":" in adapter:
         return made

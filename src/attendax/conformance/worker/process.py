@@ -133,7 +133,7 @@ class Worker:
             raise
 
     def _death(self, event: int | None) -> dict[str, Any]:
-        """How it ended, in words.
+        """Say how it ended.
 
         Raises:
             Died: always.
@@ -224,7 +224,7 @@ _workers = [0, 1]  # how many there are, and whether this process was readable b
 
 @contextlib.contextmanager
 def _unreadable() -> Any:
-    """As long as there is a worker, no other process of the user can read the memory of this one, where Linux runs."""
+    """Hide the memory of this process from others of the user, as long as there is a worker, where Linux runs."""
     if not sys.platform.startswith("linux"):
         yield
         return

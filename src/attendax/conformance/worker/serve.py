@@ -23,10 +23,10 @@ MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
 
 
 class Subject(Protocol):
-    """What the process answers with."""
+    """A subject, with which the process answers."""
 
     def told(self) -> dict[str, Any]:
-        """What is told of it, in the types of JSON."""
+        """Tell of it, in the types of JSON."""
 
     def answer(self, request: Request, device: str) -> Leaves:
         """One call of it."""
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _end_with_the_asking(requests: int, folders: list[str]) -> None:
-    """Where the judge's process dies, this one removes its folders and ends."""
+    """End with the judge's process, and remove the folders."""
     if not hasattr(select, "poll"):
         return
     asked = select.poll()
