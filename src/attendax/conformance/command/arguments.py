@@ -113,8 +113,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **otherwise: str) -> None:
-    """A group of options by their names; ``otherwise`` has the help of those that mean less to a command."""
+    """Add a group of options, by names or as a table; ``otherwise``: the help of those that mean less to a command."""
     group, every = parser.add_argument_group(title), {k: x for options in GROUPS.values() for k, x in options.items()}
+    every |= names if isinstance(names, dict) else {}
     for name in names:
         kind, metavar, about = every[name]
         given: dict[str, Any] = {"help": otherwise.get(name, about), "default": DEFAULTS.get(name)}
@@ -122,6 +123,8 @@ def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **oth
             given |= {"nargs": "?", "const": "", "metavar": metavar}
         elif kind is bool:
             given |= {"action": "store_true", "default": False}
+        elif kind is argparse.BooleanOptionalAction:
+            given |= {"action": kind}
         elif kind is list:
             given |= {"nargs": "+", "action": "extend", "metavar": metavar}
         else:

@@ -15,10 +15,29 @@ from ..models.blackbox import POSITIONS
 from ..models.checking import check_model, choose, described, laws_of
 from ..models.remote import end
 from . import running
-from .arguments import WRITTEN, add, refuse_unwritable
+from .arguments import ARRAYS, WRITTEN, add, refuse_unwritable
 from .output import live
 
 OPTIONS = ("--model", "--layer")
+SEES = "which tokens a position sees in a layer: causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
+WHAT: dict[str, tuple[Any, str, str]] = {  # as the groups of ``arguments``
+    "causal": (argparse.BooleanOptionalAction, "", "a position sees only what is before it, or all"),
+    "inputs": (("tokens", "vectors"), "", "tokens unless a width is given"),
+    "vocabulary": (int, "N", "how many tokens there are"),
+    "width": (int, "M", "of vectors"),
+    "arrays": (ARRAYS, "", "found by trying unless given"),
+    "mask": (("mask", "lengths"), "", "how it is told of padding; by its signature"),
+    "cache": (str, "m:init,m:step", "functions of its cache, and a third that reorders it; or m:pair of them"),
+    "sees": (str, "WORDS", SEES),
+    "window": (int, "W", "the same as --sees window:W"),
+    "layers": (int, "L", "of attention"),
+    "positions": (POSITIONS, "", "how it encodes them"),
+    "longest": (int, "T", "the most tokens that it takes"),
+    "pad": (int, "TOKEN", "the token by which it knows padding"),
+    "lacks": (list, "TRAIT", "laws and traits that it has not"),
+    "heads": (str, "m:read", "a function of a layer that gives its weights of attention"),
+    "claims": (list, "CLAIM", '"bits", "own positions", "mean of dropout"'),
+}
 SAID = """\
 The model takes tokens (B, T) or vectors (B, T, M) and gives a result for each position; keywords mask, lengths,
 segment_ids and positions are passed only where its signature has them. help(attendax.conformance.check_model) has the
@@ -38,28 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", metavar="module:name", help="a function, or a module of a known library")
     which.add_argument("--layer", metavar="module:name", help="the same, of vectors")
-    what = parser.add_argument_group("what it is")
-    about = "a position sees only what is before it, or all"
-    what.add_argument("--causal", action=argparse.BooleanOptionalAction, help=about)
-    what.add_argument("--inputs", choices=("tokens", "vectors"), help="tokens unless a width is given")
-    what.add_argument("--vocabulary", type=int, metavar="N", help="how many tokens there are")
-    what.add_argument("--width", type=int, metavar="M", help="of vectors")
-    what.add_argument("--arrays", choices=("jax", "torch", "numpy"), help="found by trying unless given")
-    what.add_argument("--mask", choices=("mask", "lengths"), help="how it is told of padding; by its signature")
-    about = "functions of its cache, and a third that reorders it; or m:pair of them"
-    what.add_argument("--cache", metavar="m:init,m:step", help=about)
-    about = "which tokens a position sees in a layer: causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
-    what.add_argument("--sees", metavar="WORDS", help=about)
-    what.add_argument("--window", type=int, metavar="W", help="the same as --sees window:W")
-    what.add_argument("--layers", type=int, metavar="L", help="of attention")
-    what.add_argument("--positions", choices=POSITIONS, help="how it encodes them")
-    what.add_argument("--longest", type=int, metavar="T", help="the most tokens that it takes")
-    what.add_argument("--pad", type=int, metavar="TOKEN", help="the token by which it knows padding")
-    what.add_argument("--lacks", nargs="+", action="extend", metavar="TRAIT", help="laws and traits that it has not")
-    what.add_argument("--heads", metavar="m:read", help="a function of a layer that gives its weights of attention")
-    what.add_argument(
-        "--claims", nargs="+", action="extend", metavar="CLAIM", help='"bits", "own positions", "mean of dropout"'
-    )
+    add(parser, "what it is", WHAT)
     only, level = "laws, and parts of the names of cases", "forward, gradient or everything; the last unless given"
     add(
         parser, "what is judged", ("only", "level", "profile", "seed", "timeout", "in_process"), only=only, level=level,
@@ -74,23 +72,18 @@ def run(args: argparse.Namespace) -> int:
     return running.run(args, _run)
 
 
-SETTINGS = (
-    "inputs", "vocabulary", "width", "arrays", "mask", "sees", "window", "layers", "positions", "longest", "pad",
-    "lacks", "claims", "heads",
-)  # fmt: skip
-
-
 def _run(args: argparse.Namespace) -> int:
     require("rich", "check", extra="check")
     refuse_unwritable(args)
-    said: dict[str, Any] = {name: x for name in SETTINGS if (x := getattr(args, name)) is not None}
+    said: dict[str, Any] = {name: x for name in WHAT if (x := getattr(args, name)) is not None}
     if args.layer is not None:
         said = {"inputs": "vectors"} | said
+    causal = said.pop("causal", None)
     only = args.only or ([args.reproduce] if args.reproduce else ())
     with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the model may print
         if args.cache:
             said["cache"] = [x.strip() for x in args.cache.split(",")]
-        model = described(args.model or args.layer, causal=args.causal, in_process=args.in_process, **said)
+        model = described(args.model or args.layer, causal=causal, in_process=args.in_process, **said)
         laws = choose(laws_of(model), only, args.level, args.profile)
         if not args.list_cases:
             asked = {name: getattr(args, name) for name in ("level", "profile", "seed")}

@@ -6,9 +6,21 @@ its neighbours in the file and ``shared``.
 """
 
 import importlib
+import importlib.util
+import sys
 from types import ModuleType
 
 NAMES = ("jax", "torch", "numpy")
+KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
+
+
+def kinds() -> list[tuple[str, bool]]:
+    """List the kinds of arrays that a call is tried with, frameworks that are not imported yet last.
+
+    So a function of NumPy does not load JAX.
+    """
+    known = [kind for kind in KINDS if importlib.util.find_spec(kind[0])]
+    return sorted(known, key=lambda kind: kind[0] not in sys.modules)
 
 
 def framework(name: str) -> ModuleType:

@@ -74,7 +74,7 @@ class Model:
     """Facts about a model, and a function that runs it.
 
     Attributes:
-        name, version, arrays: for the report.
+        name, arrays: for the report.
         run: a ``Request`` to results (B, T, C), or to the gradient (B, T, M). Nothing else calls the model.
         inputs: "tokens" or "vectors".
         known_tokens: those that texts are made of.
@@ -100,7 +100,6 @@ class Model:
     """
 
     name: str
-    version: str
     arrays: str
     run: Callable[[Request], np.ndarray]
     inputs: str

@@ -123,7 +123,7 @@ def check_model(
         end(model)
     found = _causes([o for o in outcomes if o.verdict.fails], usual)
     return Report(
-        model.name, model.version, model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
+        model.name, "", model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
         profile, found, process=model.process,
     )  # fmt: skip
 

@@ -1,9 +1,7 @@
 """A model from what a user gives: a path, a function, a module, and what is said of it."""
 
-import importlib.util
 import inspect
 import itertools
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 from attendax.legible import did_you_mean
 
 from ..adapters.source import resolve
+from ..frameworks import kinds
 from ..report.outcomes import MODEL_LAWS
 from ..worker.errors import Failed
 from .blackbox import COUNT, KEYWORDS, POSITIONS, TRAITS, Model, Request
@@ -25,8 +24,6 @@ SAID = (
     "longest", "pad", "ways", "lacks", "claims", "heads",
 )  # fmt: skip
 CLAIMS = ("bits", "own positions", "mean of dropout")
-KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
-UNSAID = object()
 
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
@@ -47,14 +44,11 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     made, said, visible = _offered(target, causal, said)
     inputs, size = _inputs(said)
     accepts = _accepted(made)
-    padding = said.get("mask", UNSAID)
-    if padding is UNSAID:
-        padding = next((name for name in ("mask", "lengths") if name in accepts), None)
-    _check(said, padding, accepts)
+    padding = said["mask"] if "mask" in said else next((k for k in ("mask", "lengths") if k in accepts), None)
+    _check(said, padding)
     runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
     return Model(
         name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
-        version="",
         arrays=runner.library.__name__.rpartition("in_")[2],
         run=runner.run,
         inputs=inputs,
@@ -75,7 +69,7 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         lacks=said["lacks"],
         claims=frozenset(said["claims"]),
         dtype=dtype,
-        lines=_lines(runner, path, size, width),
+        lines=runner.lines(path) | {"width": str(size), "results": str(width)},
     )
 
 
@@ -137,7 +131,7 @@ def _accepted(made: Offer) -> frozenset[str]:
     return frozenset(name for name in KEYWORDS if name in named)
 
 
-def _check(said: Mapping[str, Any], padding: Any, accepts: frozenset[str]) -> None:
+def _check(said: Mapping[str, Any], padding: Any) -> None:
     if padding not in ("mask", "lengths", None):
         raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
     for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *MODEL_LAWS))):
@@ -180,12 +174,9 @@ def _tokens(count: int, pad: int | None) -> np.ndarray:
 
 
 def _steps(cache: Any) -> frozenset[str]:
-    if not cache:
-        return frozenset()
-    found = {"cache"} | ({"reordering"} if len(cache) > 2 else set())
-    return frozenset(
-        found | ({"positions of steps"} if "positions" in inspect.signature(cache[1]).parameters else set())
-    )
+    there = {"cache": True, "reordering": len(cache) > 2} if cache else {}
+    there |= {"positions of steps": "positions" in inspect.signature(cache[1]).parameters} if cache else {}
+    return frozenset(name for name, offered in there.items() if offered)
 
 
 def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str, int]:
@@ -194,16 +185,11 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
     Raises:
         ValueError: with none.
     """
-    arrays = said.get("arrays") or made.arrays
-    kinds = [kind for kind in KINDS if arrays in (None, kind[0])]
+    arrays, failed = said.get("arrays") or made.arrays, []
     request = Request(_tokens(6, said.get("pad"))[None, :4].repeat(2, axis=0))
-    failed = []
-    kinds = [kind for kind in sorted(kinds, key=lambda kind: kind[0] not in sys.modules)
-             if importlib.util.find_spec(kind[0])]  # fmt: skip
-    offers = [x for x in (made, made.otherwise) if x]
-    for offered, (kind, eager) in itertools.product(offers, kinds):
-        runner = Runner(offered, target, kind, eager, width, said.get("cache"), said.get("ways") or {},
-                        said.get("heads"))  # fmt: skip
+    tried = [kind for kind in kinds() if arrays in (None, kind[0])]
+    for offered, (kind, eager) in itertools.product([x for x in (made, made.otherwise) if x], tried):
+        runner = Runner(offered, target, kind, eager, width, said)
         try:
             found = runner.run(request)
             return runner, str(found.dtype), found.shape[-1]
@@ -211,7 +197,3 @@ def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None
             failed.append(f"  {kind:<6} {error}")
     rows = ";\n".join(dict.fromkeys(failed)) or "  expected arrays of jax, torch or numpy"
     raise ValueError(f"check_model: fails on the plainest call, inputs {request.tokens.shape}:\n{rows}")
-
-
-def _lines(runner: Runner, path: str | None, size: int, width: int) -> dict[str, str]:
-    return runner.lines(path) | {"width": str(size), "results": str(width)}

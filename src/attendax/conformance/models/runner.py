@@ -1,11 +1,10 @@
 """A model in this process: the one place where it is run."""
 
-import contextlib
 import functools
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -41,28 +40,19 @@ class Runner:
         arrays: "jax", "torch" or "numpy".
         eager: whether JAX may not compile it.
         width: of vectors; None for tokens.
-        cache: functions ``(init, step)`` or ``(init, step, reorder)``.
-        ways: keywords that change nothing, by name.
-        heads: of a layer of attention, gives its weights; that of the offer unless given.
+        said: ``cache``, ``ways`` and ``heads`` of ``check_model``; ``heads`` is that of the offer unless given.
     """
 
     def __init__(
-        self,
-        offer: Offer,
-        target: Any,
-        arrays: str,
-        eager: bool,
-        width: int | None,
-        cache: Any,
-        ways: Mapping[str, Any],
-        heads: Any = None,
+        self, offer: Offer, target: Any, arrays: str, eager: bool, width: int | None, said: Mapping[str, Any]
     ) -> None:
-        self.offer, self.target, self.eager, self.cache = offer, target, eager, cache
+        self.offer, self.target, self.eager = offer, target, eager
         self.library = library(arrays)
         self.table = None if width is None else vectors(width)
-        self.keywords, self.heads = ways, heads or offer.heads
+        self.cache, self.keywords = said.get("cache"), said.get("ways") or {}
+        self.heads = said.get("heads") or offer.heads
         of_library = {name: Way(_itself, (), (), *of) for name, of in self.library.WAYS.items() if not eager}
-        self._ways = of_library | dict(offer.ways) | {name: Way(_itself) for name in ways}
+        self._ways = of_library | dict(offer.ways) | {name: Way(_itself) for name in self.keywords}
 
     @property
     def ways(self) -> dict[str, tuple[str, ...]]:
@@ -97,7 +87,8 @@ class Runner:
             Failed: it raised.
         """
         try:
-            with self._quiet():
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
                 if request.read:
                     return self.weights.get(request.read, np.zeros(0))
                 return self._checked(request, self.library.to_numpy(self._run(request)))
@@ -105,12 +96,6 @@ class Runner:
             raise
         except (Exception, SystemExit) as error:
             raise Failed.by(error) from error
-
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield
 
     def _run(self, request: Request) -> Any:
         inputs = request.tokens if self.table is None else self.table[request.tokens]
@@ -163,8 +148,8 @@ class Runner:
         if self.offer.embedding is not None and self.table is None:
             name = self.offer.embedding.__name__
             found["embedding"] = f"{inspect.getsource(self.offer.embedding)}\nembedding = {name}"
-        names = ("init", "step", "reorder")
         if self.cache:
+            names = ("init", "step", "reorder")
             of_ours = getattr(self.cache[1], "__module__", "") == f"{__package__}.of_torch"
             if not of_ours and not any(getattr(f, "__closure__", None) for f in self.cache):
                 parts = [import_line(f, None, name) for f, name in zip(self.cache, names, strict=False)]

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ from ..cases import CASES, Inputs
 from ..cases.case import Leaves
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
-from ..frameworks import framework
+from ..frameworks import framework, kinds
 from ..protocol import Request
 from . import foreign
 from .calling import answer, call
@@ -31,7 +29,6 @@ LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of o
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
 SETTINGS = (*LAYOUT, *OVERRIDES)
 NOT_NUMPY = "gives no arrays of NumPy"
-KINDS = (("jax", False), ("numpy", False), ("jax", True), ("torch", False))  # of arrays, and whether not compiled
 
 
 def implement(
@@ -149,15 +146,11 @@ def _kind_of_arrays(
 ) -> tuple[str, bool]:
     """Find arrays with which the plainest call works, and whether JAX may not compile it.
 
-    A framework that is not imported yet is tried last: a function of NumPy does not load JAX.
-
     Raises:
         ValueError: with none.
     """
     plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
-    kinds = sorted(KINDS, key=lambda kind: kind[0] not in sys.modules)
-    kinds = [kind for kind in kinds if kind[0] != "torch" or importlib.util.find_spec("torch")]
-    made = _first_that_runs([plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds], how, trying)
+    made = _first_that_runs([plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying)
     return made.arrays, made.eager
 
 
