@@ -67,7 +67,7 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "diagnoses": {"conventions", "report", "judge", "worker", "adapters", "cases"},
     "run": {"diagnoses"} | OF_A_RUN,
     "checking": {"run"} | OF_A_RUN,
-    "models": {"protocol", "report", "judge", "worker", "adapters", "cases"},
+    "models": {"protocol", "report", "judge", "worker", "adapters", "frameworks", "cases"},
     "against": {"command", "conventions", "protocol", "worker", "adapters", "frameworks", "cases"},
     "command": {"protocol", "checking", "run", "models"} | OF_A_RUN,
     "": {"checking", "models", "report", "judge", "adapters", "cases", "gradients", "differences"},
