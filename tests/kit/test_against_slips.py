@@ -1,11 +1,16 @@
 """`attendax diff` of functions that differ by a slip that is no convention: nothing false, and never "Equal"."""
 
+import ast
+import re
 import time
 
 import numpy as np
 import pytest
 
 from attendax.conformance.against import diff, remote, report
+from attendax.conformance.cases.case import Inputs
+from attendax.conformance.conventions import formula
+from attendax.conformance.conventions.form import LAW
 from attendax.exits import Refusal
 
 
@@ -123,8 +128,8 @@ def here(a, b):
 
 SLIPS = [
     (window, wider, "window 1"),
-    (sides, left_twice, "window (3, 0)"), (sides, one_less, "window 1"),
-    (repeated, values_tiled, "N=4, G=2"), (masked, first_value, "mask [[False"),
+    (sides, left_twice, "window_size (3, 0)"), (sides, one_less, "window_size (1, 1)"),
+    (masked, first_value, "mask [[False"),
     (logged, log_of_more, "return_lse True"),
     (sharpened, sharpened_twice, "sharpness 0.25"),
 ]  # fmt: skip
@@ -298,3 +303,106 @@ def test_a_call_has_a_time_limit(monkeypatch):
     monkeypatch.setattr(remote, "TIMEOUT", 0.5)
     with pytest.raises(Refusal, match=r"sleeps: a call with 3 small arrays: no answer in 0\.5 seconds"):
         diff(masked, sleeps)
+
+
+def of_form(**values):
+    """A function of NumPy by the law, but for some values."""
+    form = LAW.but(**values)
+
+    def attend(query, key, value, mask=None, is_causal=False, bias=None, softcap=None, scale=None):
+        arrays = {"query": query, "key": key, "value": value} | ({} if bias is None else {"bias": bias})
+        options = {"mask": mask, "is_causal": is_causal, "softcap": softcap, "scale": scale}
+        given = Inputs(arrays, {k: x for k, x in options.items() if x is not None}, {})
+        with np.errstate(all="ignore"):
+            return formula.forward(given, form)["out"].astype(np.float32)
+
+    return attend
+
+
+def read_back(example):
+    """The call that an example tells, and the two numbers."""
+    call, _, gives = example.partition(": A gives ")
+    words = (word.partition(" ") for word in re.split(r", (?=[a-z_]+ )", call.partition(": ")[2]))
+    given = {name: ast.literal_eval(x) for name, _, x in words}
+    arrays = {k: np.array(x, bool if k == "mask" else np.float32) for k, x in given.items() if isinstance(x, list)}
+    arrays |= {k: x.reshape((1,) * (4 - x.ndim) + x.shape) for k, x in arrays.items()}
+    return given | arrays, [float(x) for x in gives.split(", B ")]
+
+
+SEVERAL = [
+    {"scale": "1/D", "causal": "aligned to the end"},
+    {"order": "scale, bias, softcap, mask", "mask": "first batch"},
+    {"scale": "1", "softcap": "tanh(s / cap)", "bias": "subtracted"},
+    {"given_scale": "squared", "causal": "aligned to the start, and one key ahead", "empty": "the mean of the values"},
+    {"mask": "first head", "bias": "first head"},
+    {"order": "bias, scale, softcap, mask", "causal": "without its own key"},
+]
+
+
+@pytest.mark.parametrize("values", SEVERAL, ids=lambda x: ", ".join(x))
+def test_each_example_shows_its_line_alone(values):
+    """Given what is printed, the two differ as a function does that has this one value of B."""
+    a, b = of_form(), of_form(**values)
+    found = here(a, b)
+    assert found.explained, found.text()
+    told = {report.comparing.OF_NUMBERS[x.name][0]: x for x in found.differences}
+    assert set(told) == set(values)
+    for axis, difference in told.items():
+        given, (mine, theirs) = read_back(difference.shown)
+        one, other, alone = (fn(**given) for fn in (a, b, of_form(**{axis: values[axis]})))
+        assert np.isclose(one, mine, rtol=1e-5).any(), difference
+        assert np.isclose(other, theirs, rtol=1e-5).any(), difference
+        np.testing.assert_allclose(alone, other, rtol=1e-4, err_msg=str(difference))
+        assert not np.allclose(alone, one, rtol=1e-4), difference
+
+
+def dropped_for_drop(q, k, v, attn_mask=None):
+    return masked(q, k, v, None if attn_mask is None else ~attn_mask)
+
+
+def test_options_are_printed_as_a_is_given_them():
+    """A takes True for what is dropped: so the example has it."""
+    shown = here(dropped_for_drop, masked).differences[0].shown
+    assert "attn_mask [[False, True]]: A gives 1, B 2" in shown
+
+
+def mask_or_causal(q, k, v, mask=None, causal=False):
+    return globals()["causal"](q, k, v, causal) if mask is None else masked(q, k, v, mask)
+
+
+def mask_and_causal(q, k, v, mask=None, causal=False, scale=None):
+    rule = np.tri(q.shape[-2], k.shape[-2], dtype=bool) if causal else np.True_
+    q = q if scale is None else q * (scale * q.shape[-1] ** 0.5)
+    return masked(q, k, v, rule if mask is None else mask & rule)
+
+
+def test_an_option_that_another_one_hides():
+    found = here(mask_and_causal, mask_or_causal)
+    assert found.notes[0] == "B's order: causal is ignored where mask is given"
+    assert not found.explained
+
+
+def test_heads_of_keys_and_of_values_read_otherwise():
+    found = here(repeated, values_tiled)
+    assert found.explained
+    assert str(found.differences[0]).endswith("B reads head n // (N // G) of keys, and n % G of values")
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, n, 5, 4)).astype(np.float32) for n in (4, 2, 2)]
+    names = {}
+    exec(here(values_tiled, repeated).adapter, names)
+    np.testing.assert_allclose(names["adapted"](*arrays), values_tiled(*arrays), atol=1e-5)
+
+
+def needs_more(x, heads, rate):
+    return x
+
+
+def raises_always(query, key, value, num_heads):
+    raise RuntimeError("no device")
+
+
+@pytest.mark.parametrize("fn", [needs_more, raises_always])
+def test_what_cannot_be_compared_is_refused(fn):
+    """The exit status is then 2, not 1."""
+    with pytest.raises(Refusal, match=r"B, .*(has to be given|raises on every call)"):
+        here(over_heads, fn)

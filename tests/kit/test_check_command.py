@@ -125,7 +125,7 @@ class TestRefusals:
             ([], "name a function as module:function"),
             (["nosuch:fn"], "nosuch:fn: No module named 'nosuch'"),
             (["mine:nope"], "mine has no nope"),
-            (["mine"], "neither module:function nor an adapter that ships: attendax,"),
+            (["other"], "neither module:function nor an adapter that ships: attendax,"),
             (["mine:not_a_function"], "fn got int"),
             (["broken:fn"], "broken:fn: ZeroDivisionError: division by zero"),
             (["leaving:fn"], "leaving:fn: SystemExit: 3"),
@@ -147,10 +147,16 @@ class TestRefusals:
             (["mine:right", "--reproduce", "caus"], "is part of"),
             (["mine:right", "--all-installed"], "leave the function mine:right out"),
             (["--all-installed", "--html", "x.html"], "leave --html out"),
+            (["nosuch:attention"], "No module named 'nosuch'; nosuch.py is not in this folder"),
+            (["mine.py:right"], "'mine' is not a package; a module is named without .py: mine:right"),
+            (["mine.py"], "neither module:function nor an adapter that ships; name a function of it: mine:"),
+            (["mine"], "neither module:function nor an adapter that ships; name a function of it: mine:"),
+            (["lacking:fn"], "lacking:fn: No module named 'no_such_package'\n"),
         ],
     )
     def test_is_2_and_one_line(self, run, here, argv, words):
         (here / "broken.py").write_text("1 / 0\n")
+        (here / "lacking.py").write_text("import no_such_package\n")
         (here / "leaving.py").write_text("raise SystemExit(3)\n")
         status, out, err = run(*argv, "--quiet")
         assert status == 2

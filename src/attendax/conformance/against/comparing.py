@@ -11,7 +11,7 @@ from . import forms
 from .asking import Probe
 from .describing import Description
 from .examples import VALUES, asking, narrow, no_key, small
-from .forms import Form, text_of, window_rule
+from .forms import Form, heads_of, text_of, window_rule
 from .keywords import steps
 
 READ = {"given_scale": "scale", "softcap": "softcap", "bias": "bias", "mask": "mask"}  # axes, and their options
@@ -43,10 +43,10 @@ SAID = {"end": "aligned to the end"}
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
-OF_NUMBERS = (  # told if seen
-    *(f"{axis} read" for axis in READ), "scale", "always", "causal", "window", "order", "masking", "heads", "empty",
-    "lse",
-)  # fmt: skip
+OF_NUMBERS = {  # told if seen; and of which conventions each is
+    **{x: (x,) for x in ("scale", "always", "causal", "window", "order", "masking", "heads", "empty", "lse")},
+    **{f"{axis} read": (axis,) for axis in READ},
+}
 
 
 class Difference(NamedTuple):
@@ -119,8 +119,7 @@ def _numbers(one: Form, other: Form, both: set[str]) -> Iterator[tuple[str, Call
     if ("mask" in both or "is_causal" in both) and differ("masking"):
         yield "masking", lambda x: x.how["masking"], asking("mask" if "mask" in both else "is_causal")
     if one.grouped and other.grouped and differ("heads"):
-        said = {"repeat": "repeats each head of keys", "tile": "takes the heads of keys in turn"}
-        yield "heads", lambda x: said[x.how["heads"]], list(small({}, heads=4, groups=2))
+        yield "heads", _heads, list(small({}, heads=4, groups=2))
     if ("mask" in both or rules) and differ("empty"):
         asked: dict[str, Any] = {"mask": no_key} if "mask" in both else {x: VALUES[x] for x in rules}
         yield "empty", lambda x: f"gives {x.how['empty']}", list(small(asked, tall=True))
@@ -138,6 +137,12 @@ def _read(form: Form, axis: str) -> str:
     if value == IGNORED:
         return "ignores it"
     return f"has {value}: {text_of(axis, value)}"
+
+
+def _heads(form: Form) -> str:
+    value = form.how["heads"]
+    said = {"repeat": "repeats each head of keys", "tile": "takes the heads of keys in turn"}
+    return said.get(value) or "reads head {} of keys, and {} of values".format(*heads_of(value))
 
 
 def _causal(form: Form) -> str:

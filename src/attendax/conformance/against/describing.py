@@ -10,7 +10,7 @@ import numpy as np
 from ..conventions.table import TABLE
 from ..worker.errors import Failed
 from . import forms, ways
-from .asking import Probe, arrays, ask, distance
+from .asking import Probe, alike, arrays, ask, distance
 from .forms import Form, Option
 from .remote import Function
 from .trying import GENERAL, Trying
@@ -216,7 +216,7 @@ class _Describing(Trying):
 
     def _order(self, form: Form) -> Form:
         """In which order scale, softcap, bias and mask come."""
-        if len(form.offered()) + ("scale" in form.options) < 2:
+        if len({"scale", "softcap", "bias", "mask", "is_causal", "window"} & set(form.options)) < 2:
             return form
         T, S = self.sizes[2:4]
         rng = np.random.default_rng(7)
@@ -238,11 +238,28 @@ class _Describing(Trying):
         probes = [Probe(arrays(self.sizes), {**asked, **rule}) for rule in rules]
         probes = [probe for probe in probes if self._answers(form, probe)]
         found = self.settle(ways, probes) if probes else form
-        if not found:
-            self.unknown["order"] = (
-                f"{' and '.join(form.options[k].name for k in asked)} together give what no order gives"
-            )
-        return found or form
+        return found or self._fewer(form, ways, {k: x for probe in probes for k, x in probe.options.items()})
+
+    def _fewer(self, form: Form, ways: list[Form], asked: dict[str, Any]) -> Form:
+        """Of options that no order explains together, the fewest that none explains; the order of all others."""
+        names = [k for k in asked if k not in ("scale",)] + ["scale"] * ("scale" in asked)
+        for some in (x for count in range(2, len(names) + 1) for x in itertools.combinations(names, count)):
+            probe = self.probe(**{k: asked[k] for k in some})
+            if not self._answers(form, probe) or self.settle(ways, [probe]):
+                continue
+            self.unknown["order"] = f"{self._names(form, some)} together give what no order gives"
+            for left in some:  # as if one of them were not given
+                rest = tuple(k for k in some if k != left)
+                without = self.probe(**{k: asked[k] for k in rest})
+                if self._answers(form, without) and alike(self._answer(form, without), self._answer(form, probe)):
+                    said = f"{self._names(form, (left,))} is ignored where {self._names(form, rest)} is given"
+                    self.unknown["order"] = said
+            others = self.probe(**{k: x for k, x in asked.items() if k not in some})
+            return self.settle(ways, [others]) or form
+        return form
+
+    def _names(self, form: Form, options: tuple[str, ...]) -> str:
+        return " and ".join(form.options[k].name for k in options)
 
     def _full(self, form: Form, name: str) -> bool:
         return name != "mask" or not form.options[name].form.startswith("BS")

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..worker.errors import Failed
-from . import forms
+from . import forms, ways
 from .asking import NARROW, TOLERANCE, Call, Probe, arrays, ask, distance
-from .forms import Form
+from .forms import Form, Option
 
 SMALL = (
     (1, 1, 1),
@@ -93,58 +93,107 @@ def narrow() -> list[Probe]:
     return found
 
 
-def as_said(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe], name: str) -> Iterator[Probe]:
-    """Those on which each of the two does what its form says, and that show which convention of that name it has."""
-    for probe in probes:
+def shown(a: Call, b: Call, one: Form, other: Form, axes: Iterable[str], probes: Iterable[Probe]) -> str:
+    """The first input that shows what the values of some axes are: each function does there what its form says.
+
+    The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
+    """
+    theirs_in_place = one.but(**{axis: other.how[axis] for axis in axes})
+    beside = ""
+    for probe in itertools.chain.from_iterable((x, _without_scores(x)) for x in probes):
+        mine, theirs, wanted = (_right(probe, form) for form in (one, other, theirs_in_place))
+        empty = [x for x in forms.EMPTY if x != one.how["empty"]] if axes == ("empty",) else []
+        if not _apart(mine, wanted) or not all(_apart(_right(probe, one.but(empty=x)), mine) for x in empty):
+            continue
         try:
-            if all(_shows(fn, form, probe, name) for fn, form in ((a, one), (b, other))):
-                yield probe
+            found = ask(a, _plain(one), probe), ask(b, _plain(other), probe)
         except Failed:
             continue
+        if _apart(found[0], mine) or _apart(found[1], theirs):
+            continue
+        if not _apart(theirs, wanted):
+            return f"{told(probe, one)}: A gives {_number(*found)}, B {_number(*found[::-1])}"
+        beside = beside or (
+            f"{told(probe, one)}: A gives {_number(mine, wanted)}, with what B has in its place {_number(wanted, mine)}"
+        )
+    return beside
 
 
-def _shows(fn: Call, form: Form, probe: Probe, name: str) -> bool:
-    """Whether the function gives what its form says, and would give something else without a key, if that is asked."""
-    right = forms.attention(probe.arrays, form.how, **probe.options)
-    if distance(ask(fn, dataclasses.replace(form, how=forms.LAW), probe), right) > 10 * TOLERANCE:
-        return False
-    others = [x for x in forms.EMPTY if x != form.how["empty"]] if name == "empty" else []
-    return all(distance(forms.attention(probe.arrays, form.but(empty=x).how, **probe.options), right) for x in others)
+def called(a: Call, b: Call, one: Form, other: Form, as_it_is: Form, probes: Iterable[Probe]) -> str:
+    """The first input on which B, given what A is given, gives something else than where it is called as it should."""
+    beside = ""
+    for probe in probes:
+        try:
+            mine, right = ask(a, _plain(one), probe), ask(b, _plain(other), probe)
+        except Failed:
+            continue
+        try:
+            found = ask(b, _plain(as_it_is), probe)
+        except Failed as failed:
+            return f"{told(probe, one)}: A gives {_number(mine, mine)}; B raises {failed.said}"
+        if not _apart(found, right):
+            continue
+        if not _apart(mine, right):
+            return f"{told(probe, one)}: A gives {_number(mine, found)}, B {_number(found, mine)}"
+        gives = _number(found, right), _number(right, found)
+        beside = beside or f"{told(probe, one)}: B, called so, gives {gives[0]}, and {gives[1]} as it is meant"
+    return beside
+
+
+def _plain(form: Form) -> Form:
+    """How it is called, whatever it computes."""
+    return dataclasses.replace(form, how=forms.LAW)
+
+
+def _right(probe: Probe, form: Form) -> tuple[np.ndarray, ...]:
+    return forms.attention(probe.arrays, form.how, **probe.options)
+
+
+def _apart(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
+    return distance(one, other) > 10 * TOLERANCE
+
+
+def _without_scores(probe: Probe) -> Probe:
+    """Queries of zeros, so that no scale counts."""
+    return probe._replace(arrays=(0 * probe.arrays[0], *probe.arrays[1:]))
 
 
 def smallest(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]) -> str:
     """The first input on which the two give other numbers, and what they give; empty where none does."""
     for probe in probes:
         try:
-            mine = ask(a, dataclasses.replace(one, how=forms.LAW), probe)
+            mine = ask(a, _plain(one), probe)
         except Failed:
             continue
         try:
-            theirs = ask(b, dataclasses.replace(other, how=forms.LAW), probe)
+            theirs = ask(b, _plain(other), probe)
         except Failed as failed:
-            return f"{_told(probe, one.grouped)}: A gives {_number(mine, mine)}; B raises {failed.said}"
+            return f"{told(probe, one)}: A gives {_number(mine, mine)}; B raises {failed.said}"
         narrow = probe.arrays[0].dtype != np.float32
         same_kind = not narrow or mine[0].dtype == theirs[0].dtype
         if distance(theirs, mine) > (NARROW / 3 if narrow else 10 * TOLERANCE) or not same_kind:
             kind = "" if same_kind else f" ({mine[0].dtype}), ({theirs[0].dtype})"
-            return f"{_told(probe, one.grouped)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}{kind}"
+            return f"{told(probe, one)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}{kind}"
     return ""
 
 
-def _told(probe: Probe, grouped: bool) -> str:
-    words = []
-    (_, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
-    sizes = f"T={T}, S={S}, D={D}" if N == 1 else f"N={N}, G={G}, T={T}, S={S}, D={D}"
-    for name, x in zip(("query", "key", "value"), probe.arrays, strict=True):
-        words.append(f"{name} {_array(x)}")
-    options = {name.removeprefix(forms.GIVEN): x for name, x in probe.options.items()}
-    words += [f"{name} {_array(x) if isinstance(x, np.ndarray) else x}" for name, x in options.items()]
+def told(probe: Probe, form: Form) -> str:
+    """Sizes, arrays and options, these as a function of that form is given them."""
+    (B, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
+    sizes = f"B={B}, " * (B > 1) + f"N={N}, G={G}, " * (N > 1) + f"T={T}, S={S}, D={D}"
+    words = [f"{name} {_array(x)}" for name, x in zip(("query", "key", "value"), probe.arrays, strict=True)]
+    for ours, x in probe.options.items():
+        option = form.options.get(ours, Option(ours, ways.STRAIGHT.get(ours, "")))
+        given = ways.given(ours, option.form, x)
+        if option.name:
+            words.append(f"{option.name} {_array(given) if isinstance(given, np.ndarray) else given}")
     return f"{sizes}: {', '.join(words)}"
 
 
 def _array(x: np.ndarray) -> str:
-    x = x[0, 0] if x.shape[:2] == (1, 1) else x[0]
-    whole = x.dtype != bool and x.size <= 24 and (x == np.round(x.astype(np.float64))).all()
+    while x.ndim > 2 and len(x) == 1:
+        x = x[0]
+    whole = x.dtype != bool and x.size <= 24 and (x == np.round(x.astype(np.float64))).all() and np.isfinite(x).all()
     text = np.array2string(
         x.astype(int) if whole else x.astype(x.dtype if x.dtype == bool else np.float32), separator=", ", precision=4
     )
@@ -211,12 +260,12 @@ def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -
     asked: list[Probe] = []
     for probe in cases(one, sizes):
         try:
-            mine = ask(a, dataclasses.replace(one, how=forms.LAW), probe)
+            mine = ask(a, _plain(one), probe)
         except Failed:
             continue
         is_narrow = probe.arrays[0].dtype != np.float32
         try:
-            far = distance(ask(b, dataclasses.replace(other, how=forms.LAW), probe), mine)
+            far = distance(ask(b, _plain(other), probe), mine)
         except Failed:
             if is_narrow:
                 continue

@@ -48,6 +48,13 @@ def text_of(axis: str, value: str) -> str:
     return BY_LAW.but(**{axis: value}).line(axis).text
 
 
+def heads_of(value: str) -> tuple[str, str]:
+    """The lines for which head of keys a query head reads, and which of values."""
+    text = text_of("heads", value)
+    of_keys, _, of_values = text.partition(", ") if ", of " in value else (text, "", text)
+    return of_keys, of_values
+
+
 class Option(NamedTuple):
     """A keyword: its name there, and the form of its value, of those that ``writing`` has."""
 

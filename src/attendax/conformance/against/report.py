@@ -138,10 +138,14 @@ def compare(one: Function, other: Function, a: Description, b: Description) -> R
         return _unknown(one, other, a, b)
     found, unseen = [], False
     for difference, form, probes in comparing.differences(a, b):
-        named = difference.name in comparing.OF_NUMBERS
-        asked = examples.as_said(one, other, a.form, form, probes, difference.name) if named else probes
-        shown = examples.smallest(one, other, a.form, form, asked)
-        if shown or not named:
+        axes = comparing.OF_NUMBERS.get(difference.name, ())
+        if axes:
+            shown = examples.shown(one, other, a.form, form, axes, probes)
+        elif form is b.form:
+            shown = examples.smallest(one, other, a.form, form, probes)
+        else:
+            shown = examples.called(one, other, a.form, b.form, form, probes)
+        if shown or not axes:
             found.append(difference._replace(shown=shown or difference.shown))
         unseen |= difference.name == "empty" and not shown
     if unseen:  # what nobody has seen is said of neither
@@ -247,11 +251,12 @@ def _unknown(one: Function, other: Function, a: Description, b: Description) -> 
     """At least one is of no formula that is known: the two are asked alone, without options."""
     letters = " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known)
     notes = (f"any keyword, for the formula of {letters} is not known",)
-    pair = trying.pair(one, other)
+    answers = [trying.answered(fn, letter) for fn, letter in ((one, "A"), (other, "B"))]
+    pair = trying.pair(*answers)
     if pair is None:
         said = f"the formula of {letters} is not known, and in no layout do the two give the same numbers"
         probes = [*examples.asking(), *examples.small({}, heads=2), Probe(arrays(trying.GENERAL), {})]
-        shown = examples.smallest(one, other, a.form, b.form, probes)
+        shown = examples.smallest(one, other, answers[0][0][0], answers[1][0][0], probes)
         return Report((), "", "", "; ".join(filter(None, (said, shown))), None, notes)
     plain = [Description(form, True, {}, trying.GENERAL) for form in pair]
     return compare(one, other, *plain)._replace(notes=notes)

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from .forms import EMPTY, LSE, REFUSED, UNCLEAR, Form, Option, text_of
+from .forms import EMPTY, LSE, REFUSED, UNCLEAR, Form, Option, heads_of
 from .ways import BACK, FIRST, GIVEN, INTO, LSE_LAYOUTS, OUT_OF
 
 NO_MAXIMUM = "without the maximum"
@@ -53,7 +53,7 @@ class Results(NamedTuple):
         value = "value"
         if INTO[self.b.layout] != "{x}" and not self.b.pack and not self.looped:  # it was given to B
             value = f"({OUT_OF[self.b.layout].format(x='value')})"
-        value += "" if self.whole else f"[:, {key_heads(self.a)}]"
+        value += "" if self.whole else f"[:, {key_heads(self.a)[1]}]"
         return f"out = xp.where({some}, out, {value}.mean(-2)[..., None, :])"
 
     def _narrowed(self) -> list[str]:
@@ -79,9 +79,12 @@ class Results(NamedTuple):
         return [*lines, f"lse = {one.format(x=x if one == '{x}' else f'({x})')}"]
 
 
-def key_heads(form: Form) -> str:
-    """The key head of each query head."""
-    return re.sub(r"\bn\b", "xp.arange(N)", text_of("heads", form.how["heads"])).replace("np.", "xp.")
+def key_heads(form: Form) -> tuple[str, str]:
+    """The head of keys, and that of values, of each query head."""
+    of_keys, of_values = (
+        re.sub(r"\bn\b", "xp.arange(N)", x).replace("np.", "xp.") for x in heads_of(form.how["heads"])
+    )
+    return of_keys, of_values
 
 
 def cast(form: Form, x: str, dtype: str) -> str:

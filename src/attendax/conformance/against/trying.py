@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attendax.exits import Refusal
+
 from ..conventions import solving
 from ..conventions.table import TABLE
 from ..worker.errors import Failed
@@ -62,10 +64,14 @@ class Trying:
         right = forms.attention(probe.arrays, form.how, **probe.options)
         return alike(found, right)
 
+    def _answer(self, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
+        """What it gives; nothing where it refuses that."""
+        self._agrees(form, probe)
+        return self.answers[repr(dataclasses.replace(form, how=forms.LAW)), id(probe)][1] or ()
+
     def _answers(self, form: Form, probe: Probe) -> bool:
         """Whether it does not refuse that."""
-        self._agrees(form, probe)
-        return self.answers[repr(dataclasses.replace(form, how=forms.LAW)), id(probe)][1] is not None
+        return bool(self._answer(form, probe))
 
     def probe(self, **options: Any) -> Probe:
         """Arrays of the sizes of its plain call, and options."""
@@ -137,19 +143,29 @@ class Trying:
                 yield dataclasses.replace(form, layout=layout, order=", ".join(order))
 
 
-def pair(one: Function, other: Function) -> tuple[Form, Form] | None:
-    """Layouts in which two functions give the same numbers, whatever they compute; None where there are none."""
-    probe = Probe(arrays(GENERAL), {})
-    found: list[list[tuple[Form, tuple[np.ndarray, ...]]]] = []
-    for fn in (one, other):
-        found.append([])
-        asked = Trying(fn)
-        for form in asked.layouts(3, "", GENERAL):
-            if not asked.takes(form, probe):
-                continue
-            try:
-                found[-1].append((dataclasses.replace(form, arrays=fn.kind()), ask(fn, form, probe)))
-            except Failed:
-                continue
-    both = itertools.product(*found)
+Answer = tuple[Form, tuple[np.ndarray, ...]]
+
+
+def answered(fn: Function, letter: str) -> list[Answer]:
+    """The layouts in which a function answers, whatever it computes, and what it gives.
+
+    Raises:
+        Refusal: there are none.
+    """
+    probe, found, asked, said = Probe(arrays(GENERAL), {}), [], Trying(fn), ""
+    for form in asked.layouts(3, next((name for name in fn.required if name in HEADS), ""), GENERAL):
+        if not asked.takes(form, probe):
+            continue
+        try:
+            found.append((dataclasses.replace(form, arrays=fn.kind()), ask(fn, form, probe)))
+        except Failed as failed:
+            said = said or failed.said
+    if not found:
+        raise Refusal(f"{letter}, {fn.path}, raises on every call that was tried; the first said: {said}")
+    return found
+
+
+def pair(one: list[Answer], other: list[Answer]) -> tuple[Form, Form] | None:
+    """Layouts in which two functions give the same numbers; None where there are none."""
+    both = itertools.product(one, other)
     return next(((x, y) for (x, p), (y, q) in both if p[0].shape == (2, 4, 3, 6) and alike(q, p)), None)

@@ -4,6 +4,10 @@ On this side arrays are (B, N, T, D), masks (B or 1, N or 1, T, S) with True = a
 a number.
 """
 
+from typing import Any
+
+import numpy as np
+
 INTO = {  # a layout
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",
     "BT(ND)": "{x}.swapaxes(1, 2).reshape(B, {x}.shape[2], -1)", "NTD": "{x}", "TND": "{x}.swapaxes(0, 1)",
@@ -54,6 +58,15 @@ def mask_from(form: str, x: str) -> str:
     """The mask that is given in a form."""
     rank, meaning = form.split("/")
     return MEANINGS[meaning][1].format(x=RANKS[rank][1].format(x=x))
+
+
+def given(ours: str, form: str, x: Any) -> Any:
+    """The value of an option as it is given in a form."""
+    if ours in ("mask", "bias"):
+        text = mask_to(form, "x") if ours == "mask" else RANKS[form][0].format(x="x")
+    else:
+        text = {"scale": SCALINGS, "window": WINDOWS}.get(ours, {}).get(form, ("{x}",))[0].format(x="x")
+    return x if text == "x" or isinstance(x, tuple) else eval(text, {"xp": np, "x": x})
 
 
 NAMES = {  # of keywords, in attendax and elsewhere

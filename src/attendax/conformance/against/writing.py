@@ -25,7 +25,10 @@ class _Adapter(Keywords):
     def text(self) -> str:
         """The whole of it."""
         arrays = self._arrays()
-        repeated = [f"heads = {key_heads(self.a)}", "key, value = key[:, heads], value[:, heads]"]
+        of_keys, of_values = key_heads(self.a)
+        repeated = [f"heads = {of_keys}", "key, value = key[:, heads], value[:, heads]"]
+        if of_keys != of_values:
+            repeated = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
         options = repeated if self.repeats or (self.own_scores and self.a.grouped) else []
         options = options + (self._scores() if self.own_scores else self._options())
         maybe = any("options[" in line for line in options)

@@ -1,9 +1,12 @@
 """Arguments of the command line, and their meaning in the terms of ``check``."""
 
 import argparse
+import ast
+import difflib
 import math
 import textwrap
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from attendax import writing
@@ -186,20 +189,45 @@ def _import(load: Callable[[], Any], path: str) -> Any:
     try:
         return load()
     except ImportError as error:
-        near = did_you_mean(path, {adapter.function for adapter in ADAPTERS.values()} - {path})
-        raise Refusal(f"{path}: {one_line(error)}{near}") from error
+        raise Refusal(f"{path}: {one_line(error)}{_where(path, error)}") from error
     except (Exception, SystemExit) as error:
         if str(error).startswith("check: "):
             raise
         raise Refusal(f"{path}: {type(error).__name__}: {one_line(error)}") from error
 
 
+def _where(path: str, error: ImportError) -> str:
+    """What may be meant by a path whose own module is not there; nothing where that module lacks another one."""
+    module, _, name = path.partition(":")
+    if module.endswith(".py") or "/" in module:
+        return f"; a module is named without .py: {module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+    missing = getattr(error, "name", None) or str(error).partition("'")[2].partition("'")[0]
+    if missing != module and not module.startswith(f"{missing}."):
+        return ""
+    paths = [adapter.function for adapter in ADAPTERS.values() if adapter.function != path]
+    near = difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
+    return f"; did you mean {near[0]}?" if near else f"; {module.replace('.', '/')}.py is not in this folder"
+
+
+def _functions(target: str) -> str:
+    """A function of the file of the current folder that is named in its place, and how it is named."""
+    module = target.removesuffix(".py").strip("./")
+    try:
+        tree = ast.parse(Path(f"{module}.py").read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    names = [x.name for x in tree.body if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]
+    found = [*difflib.get_close_matches("attention", names, n=1, cutoff=0), *names]
+    return f"; name a function of it: {module.replace('/', '.')}:{found[0]}" if found else ""
+
+
 def implementation(args: argparse.Namespace, until: float = math.inf) -> Implementation:
     """Make the function that the arguments name, or refuse them; it has to be there by ``until``."""
     if ":" not in args.target and args.target not in ADAPTERS:
-        near = did_you_mean(args.target, [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())])
+        paths = [*ADAPTERS, *(adapter.function for adapter in ADAPTERS.values())]
+        hint = _functions(args.target) or did_you_mean(args.target, paths)
         said = f"{args.target!r} is neither module:function nor an adapter that ships"
-        raise Refusal(said + (near or f": {', '.join(ADAPTERS)}"))
+        raise Refusal(said + (hint or f": {', '.join(ADAPTERS)}"))
     if args.dtype not in DTYPES:
         known = ", ".join(DTYPES) + did_you_mean(args.dtype, DTYPES)
         raise Refusal(f"--dtype got {args.dtype!r}, expected one of {known}")

@@ -40,11 +40,11 @@ class Steps:
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
         self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
         self.known |= dict(by_first_query=by_first_query, without=self._without, top=top)
-        self.heads = self.line("heads")
-        self.read = np.arange(G)[:, None] == self.heads  # which query head reads which key head
+        heads = self.line("heads")
+        self.heads = heads if isinstance(heads, tuple) else (heads, heads)  # of keys and of values, of each query head
         self.width = self.line("width")
         self.q = q * self.width
-        self.k, self.v = k[:, self.heads], v[:, self.heads]
+        self.k, self.v = k[:, self.heads[0]], v[:, self.heads[1]]
         self.known["v"] = self.v
         self.sinks = np.full((), -np.inf) if sinks is None else sinks[:, None, None]
         self.scale = self._scale()
@@ -165,7 +165,7 @@ class Steps:
         empty = self.empty(s)
         if empty.any() and self.form.value("empty") == DECLARED["mean"]:
             p = np.where(empty, 1 / max(self.known["S"], 1), p)
-        found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent)
+        found["value"] = self._of_key_heads(p.swapaxes(-1, -2) @ cotangent, self.heads[1])
         found["key"], found["value"] = self.line("gradients", keys=found["key"], values=found["value"])
         found["sinks"] = of_sinks.sum((0, 2, 3)) if self.sinks.ndim else of_sinks
         return {f"grad {name}": found[name].reshape(x.shape) for name, x in self.inputs.arrays.items()}
@@ -184,15 +184,15 @@ class Steps:
             scaled = scaled or step == "scale"
         of_queries, of_keys = self.line("gradient_scale")
         found["query"] = of_queries * (ds @ self.k) * self.width
-        found["key"] = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q))
+        found["key"] = self._of_key_heads(of_keys * (ds.swapaxes(-1, -2) @ self.q), self.heads[0])
         return found
 
-    def _of_key_heads(self, x: np.ndarray) -> np.ndarray:
+    def _of_key_heads(self, x: np.ndarray, heads: np.ndarray) -> np.ndarray:
         """Of each key head, from those of the query heads that read it."""
         N, G = (self.known[axis] for axis in "NG")
         if self.form.value("group") != "sum":
             return self.line("group", x=x.reshape(x.shape[0], G, N // G, *x.shape[2:]))
-        return np.einsum("gn,bnsd->bgsd", self.read.astype(np.float64), x)
+        return np.einsum("gn,bnsd->bgsd", (np.arange(G)[:, None] == heads).astype(np.float64), x)
 
     def _of_bias(self, ds: np.ndarray) -> np.ndarray:
         """The gradient of a bias that the form reads otherwise: each number gets those of all places that read it."""

@@ -101,6 +101,7 @@ TABLE: dict[str, Axis] = {
             "(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys"
         ),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
+        "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
         IGNORED: Line("j >= 0", "window is ignored"),
     },
     "key_lengths": {
@@ -156,6 +157,8 @@ TABLE: dict[str, Axis] = {
         "tile": Line("n % G", "key heads are tiled (n % G) instead of blocked (n // (N // G))"),
         "n // G": Line("np.minimum(n // G, G - 1)", "key heads are read at n // G, where n // (N // G) is meant"),
         "first": Line("0 * n", "every query head reads the first key head"),
+        "tile, of keys": Line("n % G, n // (N // G)", "heads of keys are tiled (n % G), those of values are blocked"),
+        "tile, of values": Line("n // (N // G), n % G", "heads of values are tiled (n % G), those of keys are blocked"),
     },
     "scale": _scales("1/√D", "1", "1/D", "1/√(N·D)", "√D", "1/√V", "1/√N", "1/√T", "1/√S"),
     "given_scale": {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..cases import named
 from ..cases.case import FORWARD, SIZES, Case
 from ..judge.trial import Trial
-from ..judge.verdicts import Verdict
+from ..judge.verdicts import WITHOUT, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
 from .hypothesis import GRADIENT
 
@@ -108,6 +108,8 @@ def _is_plainest(cause: Cause) -> bool:
 
 
 def _may_follow(cause: Cause, first: Cause) -> bool:
+    if cause.name == WITHOUT:
+        return first.harm is Harm.NUMBERS and all(_shares_an_option(name, first.cases) for name in cause.cases)
     if first.harm not in WRONG or cause.harm not in WRONG or first.name in COMPLETE:
         return False
     if first.harm is Harm.NUMBERS and all(any(_is_of_call(name, one) for one in first.cases) for name in cause.cases):
@@ -120,6 +122,11 @@ def _may_follow(cause: Cause, first: Cause) -> bool:
     alone = [options for options in map(_subject, first.cases) if len(options) == 1]
     explained = set().union(*alone)
     return _is_plainest(first) or all(explained & _all_options_of(name) for name in cause.cases)
+
+
+def _shares_an_option(name: str, others: Iterable[str]) -> bool:
+    """Whether a case has an option of one of some others, or one of these has none."""
+    return any(not _all_options_of(x) or _all_options_of(x) & _all_options_of(name) for x in others)
 
 
 def _subject(name: str) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ..adapters.implementation import Implementation
 from ..cases.case import FORWARD, Case
 from ..cases.how import How
+from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
@@ -64,31 +65,62 @@ def way_of(case: Case) -> tuple[Any, ...]:
     return case.direction, case.dtype, case.leading, tuple(sorted(case.constants))
 
 
-def reasons(trials: Mapping[str, Trial], greens: Greens) -> Iterator[Reason]:
+def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
     """Reasons for red results, each with the cases that it explains.
 
     First each value of each axis; then what comes on top of the first that was found; then two values at once.
     """
-    left = dict(trials)
-    if not left:
-        return
-    table = of_table(_numbers(left.values()))
+    left, every = dict(trials), list[Reason]()
+    table = of_table(_numbers(left.values())) if left else []
     hypotheses: list[Hypothesis] = [*table, *OTHERS]
     for _ in range(LEVELS):
         first = None
         found = list(_of_level(left, hypotheses, greens))
-        if not found and hypotheses[-1] is OTHERS[-1]:
+        if not found and left and hypotheses[-1] is OTHERS[-1]:
             found = list(_of_level(left, _two_of(table, left), greens))
         for reason in found:
             hypothesis, names = reason
             told = {name for name in names if not hypothesis.is_ignored(left[name])}
-            if told:
-                yield Reason(hypothesis, told)
+            every += [Reason(hypothesis, told)] * bool(told)
             left = {name: trial for name, trial in left.items() if name not in reason.names}
             first = first or (hypothesis if hypothesis.values and told else None)
         if not left or first is None:
             break
         hypotheses = [h.after(first) for h in table if h.axes.isdisjoint(first.axes)]
+    return _on_what_is_right(_one_value_each(every, trials), trials)
+
+
+def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
+    """Where two values of one axis are said, and one explains what the other does, beside the rest, that one alone."""
+    by_size = sorted(found, key=lambda reason: -len(reason.names))
+    for one, other in itertools.permutations(by_size, 2):
+        mine, others = dict(one.hypothesis.values), dict(other.hypothesis.values)
+        if all(mine[axis] == others[axis] for axis in mine.keys() & others.keys()):
+            continue
+        rest = [r.hypothesis for r in found if r.hypothesis.values and r.hypothesis.axes.isdisjoint(mine)]
+        ways = [one.hypothesis, *(one.hypothesis.beside(beside) for beside in rest)]
+        if all(any(way.says(trials[name]) for way in ways) for name in other.names):
+            joined = one._replace(names=one.names | other.names)
+            kept = [joined if reason is one else reason for reason in found if reason is not other]
+            return _one_value_each(kept, trials)
+    return found
+
+
+def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
+    """Without reasons of an option where the plain call, in the same way and no larger, is wrong and not explained."""
+    explained = set().union(*(reason.names for reason in found))
+    plain: dict[Any, int] = {}
+    for name, trial in trials.items():
+        if name not in explained and trial.case.judge == "value" and not options_of(trial.case):
+            plain[way_of(trial.case)] = min(pairs_of(trial), plain.get(way_of(trial.case), MOST_PAIRS))
+
+    def stands(reason: Reason) -> bool:
+        if not reason.hypothesis.axes or not all(ASKS.get(axis) for axis in reason.hypothesis.axes):
+            return True
+        mine = [trials[name] for name in reason.names]
+        return any(pairs_of(trial) < plain.get(way_of(trial.case), MOST_PAIRS) for trial in mine)
+
+    return [reason for reason in found if stands(reason)]
 
 
 def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hypothesis]:

@@ -28,7 +28,7 @@ from .causes import (
     with_followers,
 )
 from .explaining import Greens, question_of, reasons
-from .unexplained import alike, crashes, described, seen
+from .unexplained import alike, crashes, described, of_a_trait, seen
 
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:2]
@@ -53,6 +53,7 @@ def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how:
         causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
     causes += seen(left, trials, outcomes)
     causes += crashes(left)
+    causes += of_a_trait(left, outcomes)
     causes += alike(left)
     few = folded(joined(cause for cause in causes if cause is not None))
     merged = [_with_remedy(cause, implementation) for cause in joined(described(cause, trials) for cause in few)]
@@ -158,7 +159,10 @@ def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: 
     """Whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
     if outcome.case.judge not in ("merged", "dropped"):
         return outcome.is_unsteady and outcome.case.judge == "value"
-    again = find(implementation, outcome.case, how)[0]
+    seeded = how if outcome.seed is None else how._replace(seed=outcome.seed)
+    again = find(implementation, outcome.case, seeded)[0]
+    if again.verdict in (Verdict.TIMEOUT, Verdict.CRASH):
+        return False
     return not again.verdict.fails or again.message != outcome.finding.message
 
 

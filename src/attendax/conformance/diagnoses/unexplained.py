@@ -15,6 +15,8 @@ from . import by_numbers, by_probing, by_running
 from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs_of, take
 
 OTHER_BITS = "the same call gives other bits the next time"
+OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
+ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 
 
@@ -125,6 +127,23 @@ def crashes(left: list[Outcome]) -> list[Cause]:
     return causes
 
 
+def of_a_trait(left: list[Outcome], outcomes: Sequence[Outcome]) -> list[Cause]:
+    """Wrong numbers that nearly all have one trait, which few right ones have: one fault, whatever else is asked."""
+    wrong = [(o, _traits(o.case)) for o in left if harm_of(o) in WRONG]
+    right = [_traits(o.case) for o in outcomes if o.verdict is Verdict.OK and o.case.judge == "value"]
+    found = []
+    for trait in OF_ARRAYS:
+        mine = {o.case.name for o, traits in wrong if trait in traits}
+        others = sum(trait in traits for traits in right)
+        if len(mine) >= max(FEW, MOST * len(wrong)) and others <= len(mine) / 4:
+            found.append((len(mine), -others, trait, mine))
+    if not found:
+        return []
+    number, others, trait, names = max(found)
+    limits = f", in {number} of {number - others} calls with it" * bool(others)
+    return [cause_of(f"{ONLY} {trait}{limits}", take(left, names))]
+
+
 def alike(left: list[Outcome]) -> list[Cause]:
     """Faults without a cause, grouped by harm, options and finding."""
     groups = collections.defaultdict(list)
@@ -156,7 +175,7 @@ def _signature(outcome: Outcome) -> str:
 def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
     """A cause without a reason: what its weights show, or at which sizes it is wrong."""
     mine = [trials[name] for name in cause.cases if name in trials]
-    if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late():
+    if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late() or ONLY in cause.name:
         return cause
     trial = min(mine, key=pairs_of)
     if by_running.is_right_anew(trial):

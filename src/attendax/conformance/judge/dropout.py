@@ -8,7 +8,7 @@ from . import dense, right
 from .comparing import Tolerance, compare, judge_leaf, largest, unchanged
 from .tolerances import EASY
 from .trial import Trial
-from .verdicts import ZEROS, Finding, Verdict
+from .verdicts import WITHOUT, ZEROS, Finding, Verdict
 
 SIGMAS = 6  # of what chance gives, for dropout: once in 5e8
 LEAST = 2e-6  # is allowed of a gradient
@@ -27,6 +27,10 @@ def dropped(trial: Trial) -> Finding:
     kept = got > weights / 2
     off = np.abs(got - np.where(kept, weights / (1 - rate), 0)).max()
     if off > (allowed := OFF[trial.dtype]):
+        without = trial.inputs._replace(options=plain)
+        alone = weights if trial.implementation.recorded else trial.run(without, "forward")["out"]
+        if not np.abs(np.asarray(alone, np.float64) - weights).max() <= allowed:
+            return Finding(Verdict.WRONG, WITHOUT, "out", error=off)
         return Finding(
             Verdict.WRONG, f"{_kept_wrongly(got, weights, kept, allowed)}: off by {off:.2g}", "out", error=off
         )

@@ -8,6 +8,7 @@ CHANGES = "a result changes when the function is called again"
 AGAIN = "a second backward through the same graph gives other gradients"
 WROTE = "the call wrote to"
 ZEROS = "the result is all zeros"
+WITHOUT = "wrong without dropout, too"
 # Why a case is not judged.
 NO_TIME, LEFT_OUT = "no time left", "left out for want of time"
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
 from .coverage import LEFT
-from .outcome import Outcome, number_of
+from .outcome import Harm, Outcome, number_of
 from .outcomes import LAWS, MODEL_LAWS, Outcomes
 
 MEASURED = ("error", "allowed", "of allowed")
@@ -113,7 +113,8 @@ def profile_told(report: Outcomes) -> str:
 def _of_causes(report: Outcomes) -> str:
     if not report.causes:
         return ""
-    kinds = ", ".join(f"{kind} {number}" for kind, number in report.kinds().items() if number)
+    found = collections.Counter(cause.harm for cause in report.causes)
+    kinds = ", ".join(f"{harm} {found[harm]}" for harm in Harm if found[harm])
     return f", of {number_of(len(report.causes), 'cause')} ({kinds})"
 
 
