@@ -2,12 +2,11 @@
 
 from .adapter import Adapter
 from .jax_libraries import ADAPTERS as IN_JAX
-from .mlx_library import ADAPTERS as MLX
-from .onnx_reference import ADAPTERS as ONNX
+from .numpy_libraries import ADAPTERS as IN_NUMPY
 from .ours import ADAPTERS as OURS
 from .torch_libraries import ADAPTERS as IN_TORCH
 
-ADAPTERS: dict[str, Adapter] = OURS | IN_JAX | IN_TORCH | MLX | ONNX
+ADAPTERS: dict[str, Adapter] = OURS | IN_JAX | IN_TORCH | IN_NUMPY
 
 
 def adapter_for(path: str) -> str | None:

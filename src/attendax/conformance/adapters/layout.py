@@ -1,4 +1,9 @@
-"""Functions that follow the protocol but for their layout, their names, or the meaning of True in a mask."""
+"""Functions that follow the protocol but for their layout, their names, or the meaning of True in a mask.
+
+Some take packed sequences: the tokens of all on one axis, and where each begins, as kernels for training have it.
+``fn(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, ...)`` takes (tokens, N, D) and gives
+(tokens, N, V), the lse as (N, tokens): the signature of ``flash_attn_varlen_func``, by name.
+"""
 
 import dataclasses
 import functools
@@ -7,11 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..frameworks import framework
-from . import packed
 from .implementation import OPTIONS, Implementation, keywords
 from .source import import_line, source_of
 
-LAYOUTS = ("BNTD", "BTND", "NTD", "TND", "TD", packed.PACKED)
+PACKED = "packed"
+NO_AXIS = ("mask", "bias", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
+LACKS_OF_PACKS = {name: "packed sequences have no axis for it" for name in NO_AXIS}
+LACKS_OF_PACKS |= {f"rank {rank}": "sequences are packed from (B, N, T, D)" for rank in (2, 3, 5)}
+LACKS_OF_PACKS |= {"empty arrays": "a packed sequence has tokens"}
+LAYOUTS = ("BNTD", "BTND", "NTD", "TND", "TD", PACKED)
 TOOLS = {  # of a framework, as its name and as text
     "stack": {"jax": "jnp.stack", "torch": "torch.stack", "numpy": "np.stack"},
     "concat": {"jax": "jnp.concatenate", "torch": "torch.cat", "numpy": "np.concatenate"},
@@ -54,6 +63,34 @@ def in_layout(fn, query, key, value, *, layout, names, mask_drops, lse_base, sta
             for x in zip(*(list(zip(*row, strict=True)) for row in rows), strict=True)
         ]
     return tuple(results) if "return_lse" in options else results[0]
+
+
+def in_packs(fn, query, key, value, *, names, lse_base, stack, concat, ints, **options):
+    """Arrays (B, N, T, D) as packed sequences and back; a short filler sequence lies between two of them."""
+    import math
+
+    batch, lengths, begins = query.shape[0], (query.shape[2], key.shape[2]), []
+    short = [min(length, k) for k, length in enumerate(lengths, start=1)]
+    for length, more in zip(lengths, short, strict=True):
+        ends = [0]
+        for _ in range(batch):
+            ends += [ends[-1] + length, ends[-1] + length + more]
+        begins.append(ends)
+
+    def packed(x, more):
+        rows = [x[b].swapaxes(0, 1) for b in range(batch)]
+        return concat([part for row in rows for part in (row, row[:more])])
+
+    arrays = [packed(query, short[0]), packed(key, short[1]), packed(value, short[1])]
+    where = {f"cu_seqlens_{of}": ints(ends) for of, ends in zip("qk", begins, strict=True)}
+    where |= {f"max_seqlen_{of}": length for of, length in zip("qk", lengths, strict=True)}
+    found = fn(*arrays, **where, **{names.get(k, k): x for k, x in options.items()})
+    out, *rest = found if isinstance(found, (tuple, list)) else (found,)
+    parts = [slice(start, start + lengths[0]) for start in begins[0][:-1:2]]
+    out = stack([out[part].swapaxes(0, 1) for part in parts])
+    if "return_lse" not in options:
+        return out
+    return out, stack([rest[0][:, part] * math.log(lse_base) for part in parts])
 
 
 def plain(
@@ -122,8 +159,8 @@ def laid_out(
     run: Callable[..., Any] = in_layout
     given: dict[str, Any] = {"names": names, "lse_base": lse_base or math.e}
     tools = ["stack"]
-    if layout == packed.PACKED:
-        run, tools = packed.in_packs, list(TOOLS)
+    if layout == PACKED:
+        run, tools = in_packs, list(TOOLS)
     else:
         given |= {"layout": layout, "mask_drops": mask_true == "drop"}
     module = framework(made.arrays)
@@ -140,8 +177,8 @@ def _lacks(fn: Callable[..., Any], layout: str, names: Mapping[str, str]) -> dic
     accepted = keywords(fn)
     theirs = {k: names.get(k, k) for k in OPTIONS}
     lacks = {k: f"no argument {name}" for k, name in theirs.items() if accepted is not None and name not in accepted}
-    if layout == packed.PACKED:
-        return lacks | packed.LACKS
+    if layout == PACKED:
+        return lacks | LACKS_OF_PACKS
     if layout != "BNTD":
         lacks |= {f"rank {rank}": f"its layout is {layout}" for rank in (2, 3, 5)}
     if "B" not in layout:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..adapters.packed import PACKED
+from ..adapters.layout import PACKED
 from ..cases.case import Inputs, Leaves
 from ..conventions import formula
 from ..conventions.table import KEY_BLOCKS

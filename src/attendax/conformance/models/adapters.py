@@ -1,4 +1,4 @@
-"""A model of each library as a function of inputs and keywords, in a few lines each.
+"""Models and layers of each library as functions of inputs and keywords, in a few lines each.
 
 A script prints the source of the one that is used and of what that uses, so each uses nothing else of this package.
 """
@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .of_torch import of_torch, of_transformers
-from .offers import Offer, Way, with_seed
+from . import weights as readers
+from .of_torch import NO_RATE, drawing, of_torch, of_transformers, torch_ways
+from .runner import Offer, Way, with_seed
 
 
 def in_float64(model):
@@ -111,3 +112,162 @@ FAMILIES: dict[str, Callable[[Any, bool | None], Offer]] = {  # the first that i
     "flax.linen.module.Module": _of_flax,
     "equinox._module._module.Module": _of_equinox,
 }
+
+
+def from_flax_attention(layer, causal):
+    """``MultiHeadAttention`` of nnx, or of linen bound to its variables: a mask (B, 1, T, S), True = may look."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    def apply(inputs, mask=None, seed=None):
+        batch, length = inputs.shape[:2]
+        visible = jnp.ones((batch, 1, length, length), bool)
+        visible = visible & jnp.tri(length, dtype=bool)[None, None] if causal else visible
+        visible = visible if mask is None else visible & mask[:, None, None, :]
+        if seed is None:
+            return layer(inputs, mask=visible, deterministic=True)
+        key = jax.random.key(seed)
+        drawn = {"rngs": nnx.Rngs(dropout=key)} if isinstance(layer, nnx.Module) else {"dropout_rng": key}
+        return layer(inputs, mask=visible, deterministic=False, **drawn)
+
+    return apply
+
+
+def from_keras_attention(layer, causal):
+    """``MultiHeadAttention`` of keras."""
+    from keras import ops
+
+    def apply(inputs, mask=None, seed=None):
+        batch, length = inputs.shape[:2]
+        given = {} if mask is None else {"attention_mask": ops.broadcast_to(mask[:, None, :], (batch, length, length))}
+        with seeded(layer, seed):
+            return layer(inputs, inputs, use_causal_mask=causal, training=seed is not None, **given)
+
+    return apply
+
+
+def from_equinox_attention(layer, causal):
+    """``MultiheadAttention`` of equinox, which takes one text: a mask (T, S), True = may look."""
+    import jax
+    import jax.numpy as jnp
+
+    def apply(inputs, mask=None, seed=None):
+        batch, length = inputs.shape[:2]
+        visible = jnp.ones((batch, length, length), bool)
+        visible = visible & jnp.tri(length, dtype=bool)[None] if causal else visible
+        visible = visible if mask is None else visible & mask[:, None, :]
+        if seed is None:
+            return jax.vmap(lambda x, seen: layer(x, x, x, mask=seen, inference=True))(inputs, visible)
+        keys = jax.random.split(jax.random.key(seed), batch)
+        return jax.vmap(lambda x, seen, key: layer(x, x, x, mask=seen, key=key, inference=False))(inputs, visible, keys)
+
+    return apply
+
+
+def from_torch_attention(layer, causal, training=False):
+    """``nn.MultiheadAttention``: masks in which True = may not look."""
+    import torch
+
+    layer.train(training)
+
+    def apply(inputs, mask=None, seed=None):
+        inputs = inputs if layer.batch_first else inputs.transpose(0, 1)
+        length = inputs.shape[1 if layer.batch_first else 0]
+        order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+        dropped = None if mask is None else ~mask
+        with drawing(layer, seed):
+            found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
+        return found if layer.batch_first else found.transpose(0, 1)
+
+    return apply
+
+
+def from_torch_encoder_layer(layer, causal, training=False):
+    """``nn.TransformerEncoderLayer``: masks in which True = may not look."""
+    import torch
+
+    layer.train(training)
+
+    def apply(inputs, mask=None, seed=None):
+        first = layer.self_attn.batch_first
+        inputs = inputs if first else inputs.transpose(0, 1)
+        length = inputs.shape[1 if first else 0]
+        order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+        with drawing(layer, seed):
+            found = layer(inputs, src_mask=order, src_key_padding_mask=None if mask is None else ~mask)
+        return found if first else found.transpose(0, 1)
+
+    return apply
+
+
+def _offer(
+    make: Callable[..., Any], arrays: str, width: str, rate: str = "", heads: Callable[[Any], Any] | None = None
+) -> Any:
+    """Make a function that offers a layer.
+
+    Args:
+        make: its adapter.
+        arrays: of which framework; "keras": of the one that keras has.
+        width, rate: of vectors, and of dropout: the attribute that has it; "" where a user says it.
+        heads: reads its weights; its dropout is then on the weights of attention alone.
+    """
+
+    def offer(layer: Any, causal: bool | None) -> Offer:
+        facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
+        facts |= {"width": _attribute(layer, width)} if width else {}
+        facts["claims"] = ["mean of dropout"] if heads else []
+        if not _attribute(layer, rate):
+            facts["lacks"] = {"dropout": NO_RATE}
+        kind, ways = arrays, torch_ways() if arrays == "torch" else WIDE
+        if kind == "keras":
+            import keras
+
+            kind, ways = keras.backend.backend(), {}
+        return Offer(make(layer, bool(causal)), kind, make, facts, ways, given=(bool(causal),), heads=heads)
+
+    return offer
+
+
+def _attribute(layer: Any, path: str) -> Any:
+    for name in path.split("."):
+        layer = getattr(layer, name)
+    return layer
+
+
+LAYERS = {
+    "flax.nnx.nn.attention.MultiHeadAttention": _offer(
+        from_flax_attention, "jax", "in_features", "dropout_rate", readers.of_flax
+    ),
+    "flax.linen.attention.MultiHeadDotProductAttention": _offer(
+        from_flax_attention, "jax", "", "dropout_rate", readers.of_flax
+    ),
+    "keras.src.layers.attention.multi_head_attention.MultiHeadAttention": _offer(
+        from_keras_attention, "keras", "", "_dropout", readers.of_keras
+    ),
+    "equinox.nn._attention.MultiheadAttention": _offer(
+        from_equinox_attention, "jax", "query_size", "dropout.p", readers.of_equinox
+    ),
+    "torch.nn.modules.activation.MultiheadAttention": _offer(
+        from_torch_attention, "torch", "embed_dim", "dropout", readers.of_torch
+    ),
+    "torch.nn.modules.transformer.TransformerEncoderLayer": _offer(
+        from_torch_encoder_layer, "torch", "self_attn.embed_dim", "dropout1.p"
+    ),
+}
+KNOWN = LAYERS | FAMILIES  # the first that is among the classes of a model
+
+
+def offer(model: Any, causal: bool | None) -> Offer:
+    """Offer a function as it is, and a layer or a module by the adapter of its library.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    families = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
+    for needle, make in KNOWN.items():
+        if needle in families:
+            return make(model, causal)
+    if not callable(model):
+        raise TypeError(f"check_model: got {type(model).__name__}, expected a function or a module of a known library")
+    return Offer(model)

@@ -13,10 +13,9 @@ from ..adapters.source import resolve
 from ..frameworks import kinds
 from ..report.outcomes import MODEL_LAWS
 from ..worker.errors import Failed
+from .adapters import offer
 from .blackbox import COUNT, KEYWORDS, POSITIONS, TRAITS, Model, Request
-from .layers import offer
-from .offers import Offer
-from .runner import Runner
+from .runner import Offer, Runner
 from .sees import Sees, sees
 
 SAID = (

@@ -5,7 +5,7 @@ import inspect
 import re
 from typing import Any
 
-from .offers import Offer, Way, with_seed
+from .runner import Offer, Way, with_seed
 
 NO_RATE = "no rate of dropout above 0 is found in it"
 
