@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
+from jax.experimental.xla_metadata import set_xla_metadata
 
 Tree = TypeVar("Tree")
 
@@ -25,36 +26,26 @@ Tree = TypeVar("Tree")
 def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:  # pytrees of arrays
     """``function(*arrays)``, its inputs and results in memory, and none of its operations fused with one outside.
 
-    The function is the branch of a condition that always holds. The compiler must not know that, and must not move into
-    the branch what it knows of the arrays: both pass an optimization barrier. Tangents and cotangents pass the same
-    barriers. Outside jit no two operations are fused, and the function is simply called.
+    It is a function of the compiled program, too, marked as one that may not be inlined: so the compiler fuses nothing
+    across its border, and takes in no constant. Its derivatives are such functions in turn. Outside jit no two
+    operations are fused, and the function is simply called.
 
     For jaxlib 0.10.2 and 0.12.0.1, which both misread a constant that is broadcast on the right of a product.
     """
-    true = _unknown_true()
-    if not isinstance(true, jax.core.Tracer):
+    if not is_compiled():
         return function(*arrays)
 
-    arrays = vary_alike(arrays)
-    function = jax.jit(function, inline=True)  # traced once, here and in the branch
+    def inside(*arrays: Any) -> Any:  # pytrees of arrays
+        with set_xla_metadata(inlineable="true"):  # what the function calls in turn
+            return function(*arrays)
 
-    def never(*arrays: Any) -> Any:  # pytrees of arrays
-        shapes = jax.eval_shape(function, *arrays)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding), shapes)
-        return vary_alike((zeros, arrays))[0]
-
-    # One barrier each: behind a common one, none would have the tangent 0.
-    return lax.cond(true, function, never, *jax.tree.map(lax.optimization_barrier, arrays))
+    with set_xla_metadata(inlineable="false"):
+        return jax.jit(inside)(*vary_alike(arrays))
 
 
 def is_compiled() -> bool:
     """Whether what is computed here becomes part of a program: inside jit, or a loop."""
-    return isinstance(_unknown_true(), jax.core.Tracer)
-
-
-def _unknown_true() -> Array:
-    """A condition that always holds, which the compiler must not know; outside jit it is no more than True."""
-    return lax.optimization_barrier(jnp.bool_(True))
+    return isinstance(lax.optimization_barrier(jnp.bool_(True)), jax.core.Tracer)
 
 
 def vary_alike(arrays: Tree) -> Tree:

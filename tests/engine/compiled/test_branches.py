@@ -6,7 +6,6 @@ from pathlib import Path
 import attendax
 
 BRANCHES = {
-    "kernels/numerics.py fusion_barrier": "a fusion barrier: always the first way, so that nothing is fused across",
     "kernels/blockwise/partition.py _answers": "tiles that other masks leave open: of them alone a function is asked",
     "kernels/cudnn.py forward": "rows that see what is not finite; entered by test_cudnn.py",
     "kernels/cudnn.py cotangent": "the same, or gradients that may overflow; entered by test_cudnn.py",

@@ -65,6 +65,21 @@ def test_l17_a_product_with_an_operand_that_is_known(operand, total):
     np.testing.assert_allclose(jax.jit(jax.grad(squares))(np.ones((2, 64), np.float32)), 2 * 64 * 64.0, rtol=1e-5)
 
 
+def test_a_fusion_barrier_is_a_call_in_the_compiled_program():
+    """What it calls in turn is inlined. Each derivative has a call of its own, too."""
+    x = jnp.ones((4, 4))
+
+    def total(x):
+        return fusion_barrier(lambda x: jnp.where(x > 0, jnp.tanh(x) @ x, 0), x).sum()
+
+    one = jax.jit(total).lower(x).compile().as_text()
+    assert one.count(" call(") == 1
+    move = jax.jit(lambda x: jax.jvp(total, (x,), (x,))[1]).lower(x).compile().as_text()
+    assert move.count(" call(") == 1
+    grad = jax.jit(jax.grad(total)).lower(x).compile().as_text()
+    assert grad.count(" call(") == 2
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_what_is_in_memory_keeps_its_bits(dtype, rng):
     x = jnp.asarray(rng.normal(size=200) * 10.0 ** rng.integers(-4, 4, 200), dtype)
