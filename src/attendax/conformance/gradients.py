@@ -68,11 +68,12 @@ def assert_gradients(
         for _ in range(directions):
             for k, (name, x) in enumerate(zip(problem.names, problem.moving, strict=True)):
                 direction = _size(x) * np.asarray(rng.standard_normal(x.shape))
-                slope = _slope(problem, k, direction, step)
-                moved |= abs(slope.value) > slope.allowed
+                value, allowed = _slope(problem, k, direction, step)
+                moved |= abs(value) > allowed
                 numbers = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
                 numbers |= {"by jvp": _pushed(problem, push, k, direction)} if push else {}
-                wrong += [slope.told(f"{name} {how}", got) for how, got in numbers.items() if slope.is_off(got)]
+                off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
+                wrong += [_told(f"{name} {how}", got, value, allowed) for how, got in off.items()]
     if wrong:
         head = f"{problem.said} disagrees with its finite differences (seed {seed}, step {step:g})"
         raise AssertionError("\n  ".join([head, *wrong]))
@@ -141,23 +142,14 @@ class _Problem(NamedTuple):
         return self.fn(*self.tree.unflatten(leaves))
 
 
-class _Slope(NamedTuple):
-    """The slope of Σ cotangent · result along a direction, and how far off it may be."""
-
-    value: float
-    allowed: float
-
-    def is_off(self, got: float) -> bool:
-        return not abs(got - self.value) <= self.allowed  # NaN is off
-
-    def told(self, what: str, got: float) -> str:
-        ratio = f", {got / self.value:.4g} times as large" if abs(self.value) > self.allowed else ""
-        numbers = f"{got:.12g}, by differences {self.value:.12g}, allowed ± {self.allowed:.1e}"
-        return f"{what}: {numbers}: off by {abs(got - self.value):.3g}{ratio}"
+def _told(what: str, got: float, value: float, allowed: float) -> str:
+    ratio = f", {got / value:.4g} times as large" if abs(value) > allowed else ""
+    numbers = f"{got:.12g}, by differences {value:.12g}, allowed ± {allowed:.1e}"
+    return f"{what}: {numbers}: off by {abs(got - value):.3g}{ratio}"
 
 
-def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> _Slope:
-    """Along a direction of the k-th leaf that moves.
+def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> tuple[float, float]:
+    """The slope of Σ cotangent · result along a direction of the k-th leaf that moves, and a bound of its error.
 
     Raises:
         AssertionError: orders 6 and 8 differ by more than rounding and a share of the movement explain.
@@ -167,9 +159,8 @@ def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> _Sl
     def along(x: Any) -> Any:
         return problem.at(*problem.moving[:k], x, *problem.moving[k + 1 :])
 
-    parts = [
-        jax.tree.leaves(x) for x in differences(along, [problem.moving[k]], [direction], step, len(WEIGHTS[ORDER]))
-    ]
+    found = differences(along, [problem.moving[k]], [direction], step, len(WEIGHTS[ORDER]))
+    parts = list(map(jax.tree.leaves, found))
     weights = [np.asarray(c) for c in jax.tree.leaves(problem.cotangent)]
     values = [np.asarray(y, np.float64) for y in jax.tree.leaves(problem.result)]
     high, low = (
@@ -186,7 +177,7 @@ def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> _Sl
             f"{problem.said}: along {problem.names[k]} the differences of order 8 and 6 are {bend:.1e} apart, of a "
             f"movement of {movement:.1e}: a kink, a jump or too little precision within steps of {step:g}"
         )
-    return _Slope(value, bend + rounding)
+    return value, bend + rounding
 
 
 def _gradients(problem: _Problem, backward: Callable[..., Any] | None) -> dict[str, list[np.ndarray]]:

@@ -137,11 +137,15 @@ class Runner:
                 warnings.simplefilter("ignore")
                 if request.read:
                     return self.weights.get(request.read, np.zeros(0))
-                return self._checked(request, self.library.to_numpy(self._run(request)))
+                found = self.library.to_numpy(self._run(request))
         except (NotImplementedError, Failed):
             raise
         except (Exception, SystemExit) as error:
             raise Failed.by(error) from error
+        if found.shape[:2] != request.tokens.shape or found.dtype.kind not in "fVi":
+            said = f"gives {found.dtype} of shape {found.shape} for inputs {request.tokens.shape}"
+            raise Failed(f"{said}, expected numbers of shape (B, T, ...)")
+        return found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)
 
     def _run(self, request: Request) -> Any:
         inputs = request.tokens if self.table is None else self.table[request.tokens]
@@ -175,12 +179,6 @@ class Runner:
             return self.target, self.offer.apply
         model = way.of(self.target, *way.args)
         return model, self.offer.made(model, *self.offer.given, *way.more)
-
-    def _checked(self, request: Request, found: np.ndarray) -> np.ndarray:
-        if found.shape[:2] != request.tokens.shape or found.dtype.kind not in "fVi":
-            said = f"gives {found.dtype} of shape {found.shape} for inputs {request.tokens.shape}"
-            raise Failed(f"{said}, expected numbers of shape (B, T, ...)")
-        return found if found.dtype in (np.float64, np.float16) else found.astype(np.float32)
 
     def lines(self, path: str | None) -> dict[str, str]:
         """Python that makes the model, its cache and its ways, and the functions that run it; by name."""

@@ -47,7 +47,8 @@ class Coverage(NamedTuple):
 
     def __str__(self) -> str:
         """A sentence of what was judged, one of what was not, and the gaps."""
-        first = _listed([words for words in map(self._of, BY_DIRECTION) if words])
+        words = [words for words in map(self._of, BY_DIRECTION) if words]
+        first = " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
         parts = [f"Right in {first}."] if first else []
         parts += [f"Not judged: {_left(self.left)}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
@@ -167,7 +168,3 @@ def _left(left: dict[tuple[str, str], int]) -> str:
         told.append(f"{', '.join([*named, *([f'{rest} others'] if rest else [])])} ({reason})")
     rest = sum(n for _, kinds in ordered[MOST_REASONS:] for _, n in kinds)
     return ", ".join([*told, *([f"{rest} for other reasons"] if rest else [])])
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

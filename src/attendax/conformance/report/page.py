@@ -87,9 +87,9 @@ def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     head = "".join(f'<th scope="col" title="{text(LAWS.get(law, ""))}">{law}</th>' for law in laws)
     rows = []
     for k, report in enumerate(reports):
-        tallies = report.laws()
-        cells = "".join(f"<td>{_cell(k, law, tallies.get(law), report)}</td>" for law in laws)
-        cells = "".join(f"<td>{number or '–'}</td>" for number in _counted(report)) + cells
+        tallies, counted = report.laws(), [*report.kinds().values(), len(report.by_design)]
+        cells = "".join(f"<td>{number or '–'}</td>" for number in counted)
+        cells += "".join(f"<td>{_cell(k, law, tallies.get(law), report)}</td>" for law in laws)
         name = f'<a href="#i{k}">{text(report.name)}</a> <span>{text(report.version)}</span>'
         rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     kinds = "".join(f'<th scope="col">{kind}</th>' for kind in (*KINDS, Verdict.BY_DESIGN.value))
@@ -116,11 +116,6 @@ def result(tally: Tally) -> str:
     if tally.failed:
         return f"✕ {fine}/{fine + tally.failed}"
     return f"✓ {fine}" if fine else "~"
-
-
-def _counted(report: Outcomes) -> list[int]:
-    """Causes of each kind, and cases by design."""
-    return [*report.kinds().values(), len(report.by_design)]
 
 
 def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:

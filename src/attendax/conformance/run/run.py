@@ -152,13 +152,10 @@ class Run:
         self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
         allow(self.implementation, patience * max(1, faults), self.clock.until)
         rule = rule_of(self.implementation, self.how)
-        until = self._end_of_causes()
+        until = time.monotonic() + self.clock.left(CAUSES)
         causes = diagnosed(self.implementation, found, self.how._replace(until=until))
         cut = faults and time.monotonic() >= until
         return rule, causes, ["looking for causes was cut short"] if cut else []
-
-    def _end_of_causes(self) -> float:
-        return time.monotonic() + self.clock.left(CAUSES)
 
 
 def judge(implementation: Implementation, case: Case, how: How | None = None) -> Outcome:

@@ -189,7 +189,8 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
             if made.arrays == "numpy" and not made.foreign:
                 if not (made.device or "cpu").startswith("cpu"):
                     return f"has no device {made.device}"
-                if not _gives_numpy(made.attend(*inputs.arrays.values(), **inputs.options)):
+                found = made.attend(*inputs.arrays.values(), **inputs.options)
+                if not isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray):
                     return NOT_NUMPY
             call(made, inputs, "forward")
     except (Failed, NoNumbers, NotImplementedError, ValueError) as error:
@@ -197,10 +198,6 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
     except (Exception, SystemExit) as error:  # of the call with NumPy's arrays
         return first_line(error)
     return ""
-
-
-def _gives_numpy(found: Any) -> bool:
-    return isinstance(found[0] if isinstance(found, (tuple, list)) and found else found, np.ndarray)
 
 
 class Candidate(NamedTuple):

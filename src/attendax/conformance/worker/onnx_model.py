@@ -48,7 +48,8 @@ class OnnxModel:
         self.inputs = {x.name: x for x in self.session.get_inputs()}
         self.outputs = [x.name for x in self.session.get_outputs()]
         node = _node(onnx, model, file)
-        self.attributes = PLAIN | ({} if node is None else _attributes(onnx, node))
+        given = [] if node is None else node.attribute
+        self.attributes = PLAIN | {x.name: onnx.helper.get_attribute_value(x) for x in given}
         self.roles = _roles(node, list(self.inputs), file)
         self.accepted = self._accepted()
 
@@ -80,7 +81,8 @@ class OnnxModel:
             self._refuse_other_sizes(name, x)
         names = [x for x in self.outputs if x == "lse" and "lse" in told["results"]]
         found = self.session.run([self.outputs[0], *names], given)
-        out = self._unpacked(found[0], told["results"]["out"]["shape"])
+        out, heads = found[0], told["results"]["out"]["shape"][1]
+        out = out.reshape(*out.shape[:2], heads, -1).swapaxes(1, 2) if out.ndim == 3 else out
         return {"out": out} | dict(zip(names, found[1:], strict=True))
 
     def _refuse_other_numbers(self, told: Told) -> None:
@@ -148,11 +150,6 @@ class OnnxModel:
             raise NotImplementedError(f"the model's {attribute} is {self.attributes.get(attribute)}")
         return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
 
-    def _unpacked(self, out: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        if out.ndim != 3:
-            return out
-        return out.reshape(*out.shape[:2], shape[1], -1).swapaxes(1, 2)
-
     def _refuse_other_sizes(self, name: str, x: np.ndarray) -> None:
         known = self.inputs[name].shape
         fixed = [(size, n) for size, n in zip(known, x.shape, strict=False) if isinstance(size, int) and size != n]
@@ -171,10 +168,6 @@ def _node(onnx: Any, model: Any, file: str) -> Any:
         known = ", ".join(map(str, OPSETS))
         raise ValueError(f"check: the model {file} has Attention of operator set {since}, this version knows {known}")
     return found[0]
-
-
-def _attributes(onnx: Any, node: Any) -> dict[str, Any]:
-    return {x.name: onnx.helper.get_attribute_value(x) for x in node.attribute}
 
 
 def _roles(node: Any, names: list[str], file: str) -> dict[str, str]:
