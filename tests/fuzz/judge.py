@@ -30,6 +30,7 @@ from .program import Program
 from .rounding import EXACT, Rounding
 
 ALLOWED = 16.0
+ALIKE = ("ones", "equal", "columns", "shifted", "iota")  # values of which rows are nearly equal, and rounded alike
 ROOM = 2.0
 MODERATE, LARGE, HUGE = 64.0, 1e3, 1e6  # scores, in float32
 
@@ -141,8 +142,13 @@ def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding
     own = np.finfo(np.float64 if case.dtype == "float64" else np.float32)
     stored = ml_dtypes.finfo(data.storage(case, "query"))
     least = float(stored.smallest_subnormal if case.dtype == "float16" else own.tiny)
-    for sample in range(int(np.clip(2**17 // max(1, case.work), 2, 12))):
-        rounding = Rounding(np.random.default_rng(sample), float(own.eps), float(stored.eps), least)
+    terms = max(case.T, case.S) if case.values == "ones" else 0
+    equal = float(own.eps) * terms / 2 / ALLOWED  # of equal terms, added one by one, each sum is rounded the same way
+    count = int(np.clip(2**17 // max(1, case.work), 2, 12))
+    for sample in range(count + 6 * (case.values in ALIKE)):
+        alike = sample >= count
+        unit = float(own.eps) + alike * equal  # out is such a sum, and delta is taken from it
+        rounding = Rounding(np.random.default_rng(sample), unit, float(stored.eps), least, alike=alike)
         near = answer(case, {name: _nudged(rounding, x) for name, x in arrays.items()}, moves, rounding)
         for name, x in near.items():
             units[name] = max(units.get(name, 0.0), _largest(x - wanted[name]))
@@ -151,12 +157,10 @@ def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding
         by_plain = reference.plain(case, arrays, moves, lambda *low: answer(case, *low))
     got = contracted(case, got, arrays, moves)
     largest = {name: _largest(x) for name, x in wanted.items()}
-    terms = max(case.T, case.S) if case.values == "ones" else 0
-    alike = float(own.eps) * terms / 2 / ALLOWED  # of equal terms, added one by one, each sum is rounded the same way
     for name, x in got.items():
         eps = float(own.eps if name == "lse" else stored.eps)
         size = largest[name] or max(largest.values())  # what is 0 in truth is measured against all the rest
-        unit = units[name] + (eps + alike) * size + least
+        unit = units[name] + (eps + equal) * size + least
         finding, error = compare_array(name, x, wanted[name], unit)
         if name in by_plain and not finding:
             finding = compare_with_plain(name, error * unit, by_plain[name], wanted[name], unit, factor)

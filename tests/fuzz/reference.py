@@ -222,7 +222,7 @@ def modified_backward(
         return ds, grads
     z = between.pop()
     if kind == "softcap":
-        return ds * (1 - rounding.of(np.tanh(z / settings[0])) ** 2), []
+        return ds * (1 - _tanh(z / settings[0], rounding) ** 2), []
     array = arrays.pop()
     if kind == "alibi":
         return ds, [-sum_to(ds * abs(_distance(z, settings[0])).astype(z.real.dtype), (*array.shape, 1, 1))[:, 0, 0]]
@@ -230,7 +230,12 @@ def modified_backward(
         per_head, column = sum_to(ds, ds.shape[-3:]), _column(z, *settings)
         return ds, [np.stack([per_head[:, column == c].sum(-1) for c in range(array.shape[1])], -1)]
     per_head = sum_to(ds * np.tanh(z), (*array.shape, 1, 1))[:, 0, 0]
-    return ds * (1 + array[:, None, None] * (1 - rounding.of(np.tanh(z)) ** 2)), [per_head]
+    return ds * (1 + array[:, None, None] * (1 - _tanh(z, rounding) ** 2)), [per_head]
+
+
+def _tanh(x: Any, rounding: Rounding) -> Any:
+    """tanh, whose derivative is ``1 - tanh²`` of a rounded tanh."""
+    return rounding.of(np.tanh(x), lambda: 2j * abs(x.imag))
 
 
 def sum_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

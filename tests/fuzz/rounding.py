@@ -15,10 +15,14 @@ import numpy as np
 
 
 class Rounding:
-    """Moves numbers by about one unit in the last place; ``Rounding(None)`` leaves them alone."""
+    """Moves numbers by about one unit in the last place; ``Rounding(None)`` leaves them alone.
 
-    def __init__(self, rng: Any, unit: float = 0.0, stored: float = 0.0, least: float = 0.0):
-        self.rng, self.unit, self.stored_unit, self.least = rng, unit, stored, least
+    Where ``alike``, all numbers of an array are moved in the same way, as those of equal rows are: no sum of them
+    evens it out.
+    """
+
+    def __init__(self, rng: Any, unit: float = 0.0, stored: float = 0.0, least: float = 0.0, *, alike: bool = False):
+        self.rng, self.unit, self.stored_unit, self.least, self.alike = rng, unit, stored, least, alike
 
     def moved(self, x: Any, unit: float, size: Any = None) -> Any:
         if self.rng is None or unit == 0:
@@ -31,7 +35,7 @@ class Rounding:
         return x + 1j * unit * self.noise(x.shape) * size.imag if np.iscomplexobj(x) else x
 
     def noise(self, shape: tuple[int, ...]) -> np.ndarray:
-        return self.rng.uniform(-1, 1, shape)
+        return self.rng.choice((-1.0, 1.0), (1,) * len(shape)) if self.alike else self.rng.uniform(-1, 1, shape)
 
     def of(self, x: Any, size: Any = None) -> Any:
         """A number that is computed, from terms of the size that ``size()`` gives."""

@@ -85,6 +85,20 @@ def test_l8_errors_are_at_most_twice_those_of_the_plain_formula(sizes, dtype):
         assert np.abs(x - y).max() <= 2 * error + room, f"leaf {index}"
 
 
+@pytest.mark.parametrize("is_one", [True, False], ids=["ones", "one number a head"])
+def test_l8_equal_values_leave_no_gradient_of_scores(is_one, rng):
+    """Scores cannot matter there: what is left is rounding, of V equal products in dp and in delta."""
+    N, T, S, D, V = 32, 5, 40, 4, 128
+    value = np.ones((N, S, V)) * (1 if is_one else rng.random((N, 1, 1)))
+    arrays = [x.astype(np.float32) for x in (3 * rng.normal(size=(N, T, D)), rng.normal(size=(N, S, D)), value)]
+    dout = np.ones((N, T, V), np.float32)
+    grads = jax.vjp(jax.jit(native), *arrays)[1](dout)
+    unit = np.finfo(np.float32).eps * np.linalg.norm(dout[0, 0]) * np.linalg.norm(value[:, :1], axis=-1).max()
+    for grad, other in zip(grads, (arrays[1], arrays[0]), strict=False):
+        most = np.linalg.norm(other, axis=-1).max() / np.sqrt(D) * unit
+        assert abs(np.asarray(grad)).max() <= 2.5 * most
+
+
 def test_l8_a_wide_bias_keeps_its_digits():
     zeros = np.zeros((2, 1), jnp.bfloat16)
     value = np.array([[1.0], [-1.0]], np.float32).astype(jnp.bfloat16)

@@ -17,7 +17,7 @@ namespace {
 
 // The rows of a block, prepared: what is the same for all keys.
 struct BackwardRows {
-  Real *queries, *douts;         // packed, transposed: (D, rows) scaled, (V, rows) divided by the row sum
+  Real *queries, *douts, *outs;  // packed, transposed: (D, rows) scaled, (V, rows) divided by the row sum, (V, rows)
   Real *query_rows, *dout_rows;  // the same as rows, filled up with zeros to whole vectors
   Real* dqueries;                // (D, rows)
   Real *shift, *delta;           // of each row: the maximum, or NaN, or inf where nothing depends on it
@@ -26,7 +26,7 @@ struct BackwardRows {
 
   static int64_t bytes(int64_t D, int64_t V) {
     int64_t rows = kBlockRows * (rounded_up(D, W) + rounded_up(V, W)) + 2 * kBlockRows;
-    return ((2 * D + V) * kLd + rows) * int64_t(sizeof(Real)) + 512;
+    return ((2 * D + 2 * V) * kLd + rows) * int64_t(sizeof(Real)) + 512;
   }
   static BackwardRows take(int64_t D, int64_t V) {
     BackwardRows b;
@@ -35,6 +35,7 @@ struct BackwardRows {
     b.queries = arena.take<Real>(D * kLd);
     b.dqueries = arena.take<Real>(D * kLd);
     b.douts = arena.take<Real>(V * kLd);
+    b.outs = arena.take<Real>(V * kLd);
     b.query_rows = arena.take<Real>(kBlockRows * b.query_step);
     b.dout_rows = arena.take<Real>(kBlockRows * b.dout_step);
     b.shift = arena.take<Real>(kBlockRows);
@@ -43,16 +44,6 @@ struct BackwardRows {
     return b;
   }
 };
-
-INLINE Real dot(const Real* a, const Real* b, int64_t n) {
-  F sums{};
-  int64_t i = 0;
-  for (; i + W <= n; i += W) sums = fma(load(a + i), load(b + i), sums);
-  Real sum = 0;
-  for (int j = 0; j < W; ++j) sum += sums[j];
-  for (; i < n; ++i) sum = Real(__builtin_fma(double(a[i]), double(b[i]), double(sum)));
-  return sum;
-}
 
 INLINE bool any_not_zero(const Real* x, int64_t n) {
   bool any = false;
@@ -64,7 +55,27 @@ INLINE void scale_row(Real* x, int64_t n, Real factor) {
   for (int64_t i = 0; i < n; ++i) x[i] = x[i] * factor;
 }
 
-void prepare(const Problem& p, const Block& block, int64_t r, BackwardRows& b) {
+// So many products of dp and of delta are added one after the other: equal ones are all rounded alike, and short sums
+// lose less (L8).
+constexpr int64_t kPiece = 32;
+
+// delta += out . dout, a row in each lane. The products are added in the order of dp: where out is a value, both are
+// rounded alike, and their difference is 0 (L8).
+void add_products(const Real* outs, const Real* douts, int64_t rows, int64_t columns, Real* delta) {
+  for (int64_t row = 0; row < rows; row += W) {
+    F sum{};
+    for (int64_t from = 0; from < columns; from += kPiece) {
+      F piece{};
+      for (int64_t c = from; c < least(columns, from + kPiece); ++c)
+        piece = fma(load(outs + c * kLd + row), load(douts + c * kLd + row), piece);
+      sum = from ? sum + piece : piece;
+    }
+    store(delta + row, sum + load(delta + row));
+  }
+}
+
+// One row. Of delta there is only the share of dlse. Returns out, or zeros where the gradients are 0 or NaN.
+const Real* prepare(const Problem& p, const Block& block, int64_t r, BackwardRows& b) {
   int64_t D = p.width, V = p.value_width, batch = block.batch, n = block.head[r], t = block.query[r];
   Real *query = b.query_rows + r * b.query_step, *dout = b.dout_rows + r * b.dout_step;
   memset(query, 0, b.query_step * sizeof(Real));
@@ -73,7 +84,7 @@ void prepare(const Problem& p, const Block& block, int64_t r, BackwardRows& b) {
   b.delta[r] = 0;
   if (r >= block.rows) {
     b.unread = true;
-    return;
+    return dout;
   }
   widen_row(p.dout.data, p.dout.type, offset_of(p, p.dout, batch, n, t), 1, dout, V);
   Real dlse = real_at(p, p.dlse, batch, n, t), sum = real_at(p, p.saved_sum, batch, n, t);
@@ -81,37 +92,39 @@ void prepare(const Problem& p, const Block& block, int64_t r, BackwardRows& b) {
   if (!read) {
     memset(dout, 0, b.dout_step * sizeof(Real));
     b.unread = true;
-    return;
+    return dout;
   }
   Real top = real_at(p, p.saved_max, batch, n, t);
   const Real* out = static_cast<const Real*>(p.saved_out.data) + offset_of(p, p.saved_out, batch, n, t);
-  Real delta = dot(out, dout, V) - dlse;
   widen_row(p.query.data, p.query.type, offset_of(p, p.query, batch, n, t), 1, query, D);
   // Of finite rows delta may be too large: then ds is, and dq and dk with it, but dv does not depend on it (L7).
-  bool finite = is_finite(sum) && is_finite(top) && finite_row(query, D) && finite_row(dout, V);
-  if (!finite || !is_finite(dlse) || (!is_finite(delta) && !finite_row(out, V))) {
+  bool finite = is_finite(sum) && is_finite(top) && is_finite(dlse);
+  if (!finite || !finite_row(query, D) || !finite_row(dout, V) || !finite_row(out, V)) {
     memset(query, 0, b.query_step * sizeof(Real));
     memset(dout, 0, b.dout_step * sizeof(Real));
     b.shift[r] = kNaN;
     b.spoiled = true;
-    return;
+    return dout;
   }
   scale_row(query, D, Real(p.scale));
   scale_row(dout, V, Real(1) / sum);
   b.shift[r] = top;
-  b.delta[r] = delta / sum;
+  b.delta[r] = -dlse / sum;
+  return out;
 }
 
 void prepare(const Problem& p, const Block& block, BackwardRows& b) {
   b.spoiled = b.unread = false;
-  const Real *queries[kBlockRows], *douts[kBlockRows];
+  const Real *queries[kBlockRows], *douts[kBlockRows], *outs[kBlockRows];
   for (int64_t r = 0; r < block.padded; ++r) {
-    prepare(p, block, r, b);
+    outs[r] = prepare(p, block, r, b);
     queries[r] = b.query_rows + r * b.query_step;
     douts[r] = b.dout_rows + r * b.dout_step;
   }
   pack_transposed(queries, block.padded, p.width, Real(1), b.queries);
   pack_transposed(douts, block.padded, p.value_width, Real(1), b.douts);
+  pack_transposed(outs, block.padded, p.value_width, Real(1), b.outs);
+  add_products(b.outs, b.douts, block.padded, p.value_width, b.delta);
   for (int64_t d = 0; d < p.width; ++d) memset(b.dqueries + d * kLd, 0, block.padded * sizeof(Real));
 }
 
@@ -152,27 +165,36 @@ struct Backward {
       }
     if (p.drops) rows.dropout(key, keys, keep, kLd);
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      register_tile<M, N, true>(
-          from.value + r * from.value_step, from.value_step, b.douts + row, kLd, p.value_width,
-          [](F(&acc)[M][N]) { zero(acc); },
-          [&](F(&acc)[M][N]) {
-            for (int i = 0; i < M; ++i)
-              for (int j = 0; j < N; ++j) {
-                int64_t at = (r + i) * kLd + j * W;
-                F x = load(w + at), dp = acc[i][j];
-                if (p.drops) {
-                  F factor = load(keep + at);
-                  dp = dp * factor;
-                  store(w + at, x * factor);
+      for (int64_t c = 0; c < p.value_width; c += kPiece) {
+        bool is_first = c == 0, is_last = c + kPiece >= p.value_width;
+        register_tile<M, N, true>(
+            from.value + r * from.value_step + c, from.value_step, b.douts + c * kLd + row, kLd,
+            least(kPiece, p.value_width - c), [](F(&acc)[M][N]) { zero(acc); },
+            [&](F(&acc)[M][N]) {
+              for (int i = 0; i < M; ++i)
+                for (int j = 0; j < N; ++j) {
+                  int64_t at = (r + i) * kLd + j * W;
+                  F dp = is_first ? acc[i][j] : load(ds + at) + acc[i][j];
+                  if (is_last) dp = score_gradient(dp, delta[j], w + at, keep + at);
+                  store(ds + at, dp);
                 }
-                // A product may overflow where the weight is 0.
-                store(ds + at, select(x == F{}, F{}, x * (dp - delta[j])));
-              }
-          });
+            });
+      }
     });
     if (p.dbias) add_bias_gradient<N>(rows, key, keys, ds);
     if (p.modifiers) pull_modifiers<N>(rows, key, keys, ds, slope);
     add_product<N, false, false>(p.width, keys, from.key, from.key_step, ds, kLd, b.dqueries + row, kLd, nullptr);
+  }
+
+  // p (dp - delta), and on the way the weight after dropout.
+  INLINE F score_gradient(F dp, F delta, Real* weight, const Real* kept) const {
+    F x = load(weight);
+    if (p.drops) {
+      F factor = load(kept);
+      dp = dp * factor;
+      store(weight, x * factor);
+    }
+    return select(x == F{}, F{}, x * (dp - delta));  // a product may overflow where the weight is 0
   }
 
   template <int N>
