@@ -239,7 +239,8 @@ def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: 
     counts the query's own, as Mistral has it, is ``window(W - 1, 0)``.
 
     Sides that are arrays are data: local and global layers, or texts with windows of their own, are one compiled
-    program. There "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``).
+    program. There "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``). What is beyond
+    2³⁰ counts as 2³⁰: beside an offset of more than 2²⁹ either way, only None is without a bound.
 
     Args:
         left, right: how many keys back and ahead. Integers, part of the structure of the mask; or arrays of integers,

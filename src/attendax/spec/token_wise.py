@@ -17,7 +17,8 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Array:
 
     ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4), with the
     variance taken about the mean, ``mean((x - mean)²)``: as ``mean(x²) - mean²`` it would lose its digits where the
-    mean is large against the spread (L8).
+    mean is large against the spread (L8). The squares are added in float32, or in float64 for such x: where their sum
+    is infinite, as of numbers beyond 1e19, the result is ``beta``.
 
     Args:
         x: (..., M).
