@@ -197,7 +197,7 @@ def _import(load: Callable[[], Any], path: str) -> Any:
 
 
 def _where(path: str, error: ImportError) -> str:
-    """What may be meant by a path whose own module is not there; nothing where that module lacks another one."""
+    """Guess the path that was meant where its own module is not there; nothing where that module lacks another one."""
     module, _, name = path.partition(":")
     if module.endswith(".py") or "/" in module:
         return f"; a module is named without .py: {module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
