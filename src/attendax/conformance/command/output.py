@@ -5,7 +5,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -96,9 +96,17 @@ class Line(Telling):
         kind = (outcome.verdict.value, case.level, finding.leaf or finding.message)
         if kind not in self.kinds and len(self.kinds) < SHOWN:
             self.kinds.add(kind)
-            from rich.text import Text
+            self._print(f"{case.name} ({case.law}): {outcome.told()}")
 
-            self.bar.console.print(Text(clean(one_line(f"{case.name} ({case.law}): {outcome.told()}"))))
+    def stands(self, reason: str, cases: Sequence[str]) -> None:
+        """Show it in a line above."""
+        more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+        self._print(f"a reason for {cases[0]}{more}: {reason}")
+
+    def _print(self, text: str) -> None:
+        from rich.text import Text
+
+        self.bar.console.print(Text(clean(one_line(text))))
 
 
 def write(file: str, content: str) -> None:

@@ -42,6 +42,18 @@ def patience(seconds: float, until: float = math.inf) -> Iterator[None]:
         _until.reset(tokens[1])
 
 
+@contextlib.contextmanager
+def share(part: float) -> Iterator[None]:
+    """What is looked for here may take a part of the time that is left: what comes after it has the rest."""
+    until = _until.get()
+    now = time.monotonic()
+    token = _until.set(now + part * max(until - now, 0.0))
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
 def is_late() -> bool:
     """Whether there is no time to look for anything else."""
     return time.monotonic() >= _until.get()

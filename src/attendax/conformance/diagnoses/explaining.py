@@ -12,7 +12,7 @@ from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
 from . import of_code, solving
-from .by_running import is_called_once, is_late, with_case
+from .by_running import is_called_once, is_late, share, with_case
 from .causes import options_of, pairs_of
 from .hypothesis import Hypothesis, of_table
 
@@ -24,6 +24,7 @@ LOW = """query = (-200 * np.clip(abs(query), 0, 3)).astype(dtype)
 key = np.clip(abs(key), 0, 3)"""  # what is written where masked is above these scores
 MOST_NAMES = 3  # of reasons that nothing tells apart
 CALLS = 6  # that tell reasons apart
+SEARCH = 0.7  # of the time that is left, until when reasons are looked for; the rest is for telling them apart
 VARIED: tuple[dict[str, int], ...] = (
     {"T": 7, "S": 7}, {"T": 5, "S": 12}, {"T": 9, "S": 4}, {"N": 5, "G": 5, "D": 9, "V": 9}, {"T": 1},
     {"B": 3, "N": 6, "G": 2}, {"T": 40, "S": 40},
@@ -65,6 +66,11 @@ def way_of(case: Case) -> tuple[Any, ...]:
     return case.direction, case.dtype, case.leading, tuple(sorted(case.constants))
 
 
+def plainness(trial: Trial) -> tuple[int, int]:
+    """The plainer call comes first: that of fewer options, then the smaller one."""
+    return len(options_of(trial.case)), pairs_of(trial)
+
+
 def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
     """Reasons for red results, each with the cases that it explains.
 
@@ -73,10 +79,10 @@ def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
     left, every = dict(trials), list[Reason]()
     table = of_table(_numbers(left.values())) if left else []
     hypotheses: list[Hypothesis] = [*table, *OTHERS]
-    for _ in range(LEVELS):
+    for level in range(LEVELS):
         first = None
         found = list(_of_level(left, hypotheses, greens))
-        if not found and left and hypotheses[-1] is OTHERS[-1]:
+        if not found and left and not level:
             found = list(_of_level(left, _two_of(table, left), greens))
         for reason in found:
             hypothesis, names = reason
@@ -123,13 +129,20 @@ def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[
     return [reason for reason in found if stands(reason)]
 
 
+def confirmed(hypothesis: Hypothesis, names: set[str], trials: Mapping[str, Trial], greens: Greens) -> set[str]:
+    """What a reason explains that explained some; these alone where there is no time to ask the others."""
+    late = is_late()
+    found = None if late else _explained(hypothesis, trials, greens)
+    return found.names if found else names if late or is_late() else set()
+
+
 def _two_of(table: Sequence[Hypothesis], trials: Mapping[str, Trial]) -> list[Hypothesis]:
     """Two values at once that give what the plainest call gave, which one alone does not."""
     once = [trial for trial in trials.values() if is_called_once(trial) and trial.case.direction == FORWARD]
     mine = [trial for trial in once if pairs_of(trial) <= FEW]
     if not mine:
         return []
-    trial = min(mine, key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
+    trial = min(mine, key=plainness)
     near = [hypothesis for hypothesis in table if not is_late() and hypothesis.says(trial) is False]
     both = (one.beside(other) for one, other in itertools.combinations(near, 2) if one.axes.isdisjoint(other.axes))
     return [hypothesis for hypothesis in both if not is_late() and hypothesis.says(trial)]
@@ -147,7 +160,8 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
 
 def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
     """What explains the most comes first; of several that explain the same, what further calls leave."""
-    found = [reason for h in hypotheses if not is_late() and (reason := _explained(h, left, greens))]
+    with share(SEARCH):
+        found = [reason for h in hypotheses if not is_late() and (reason := _explained(h, left, greens))]
     while found := [reason for reason in found if reason.names]:
         names = max((reason.names for reason in found), key=len)
         rivals = [reason for reason in found if reason.names == names]
@@ -164,7 +178,7 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
 
     It is tried on one of each question first, the plainest before all others: what is refuted there is not asked more.
     """
-    order = sorted(trials, key=lambda name: (len(options_of(trials[name].case)), pairs_of(trials[name])))
+    order = sorted(trials, key=lambda name: plainness(trials[name]))
     first = set({question_of(trials[name].case): name for name in reversed(order)}.values())
     said: dict[str, bool | None] = {}
     against: list[Case] = []
@@ -203,7 +217,7 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     Where nothing that the function offers tells some of them apart, each is said.
     """
     once = [trial for trial in trials if is_called_once(trial) and not trial.implementation.recorded]
-    once.sort(key=lambda trial: (len(options_of(trial.case)), pairs_of(trial)))
+    once.sort(key=plainness)
     made = (_made(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
     for other in itertools.islice(filter(None, made), CALLS):
         rivals = _left_by(other, rivals)

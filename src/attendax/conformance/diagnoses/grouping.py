@@ -2,7 +2,7 @@
 
 import collections
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..adapters.implementation import Implementation, Known, explains
@@ -27,30 +27,67 @@ from .causes import (
     take,
     with_followers,
 )
-from .explaining import Greens, question_of, reasons
+from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons
 from .unexplained import alike, crashes, described, of_a_trait, seen
 
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
 FOR_FOLDERS = FOR_FOREIGN[:2]
 MANY = 24  # faults
+PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
+CALLS, REASONS = 0.4, 0.8  # of the time that is left, for what calling again shows, and then for reasons
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
-def diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
-    """The causes of the faults among all outcomes, the worst first; each fault is in one of them."""
+def first_look(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Reason, ...]:
+    """Reasons for the plainest faults among some outcomes, while a run goes on: its end may have no time for more."""
+    left = _plainest(outcomes)
     with by_running.patience(how.patience, how.until):
-        return _diagnosed(implementation, outcomes, how)
+        trials = {o.case.name: _trial(implementation, o, how) for o in left}
+        again = left[:CALLED]
+        with by_running.share(CALLS):
+            _of_calls(again, trials, implementation, how)
+        stand = {o.case.name: trials[o.case.name] for o in (*again, *left[CALLED:])}
+        return tuple(reasons(stand, Greens(implementation, outcomes, how)))
 
 
-def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how: How) -> tuple[Cause, ...]:
+def _plainest(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """A few faults of small calls, each of another question, the plainest first."""
+    mine = [o for o in outcomes if o.verdict.fails and not o.known and _has_numbers(o) and o.case.pairs <= PLAIN]
+    mine = [o for o in mine if o.case.judge == "value"]
+    mine.sort(key=lambda o: (len(options_of(o.case)), o.case.level != FORWARD, bool(o.case.sizes), o.case.pairs))
+    return list({question_of(o.case): o for o in reversed(mine)}.values())[::-1][:FEW]
+
+
+def diagnosed(
+    implementation: Implementation, outcomes: Sequence[Outcome], how: How, known: Sequence[Reason] = ()
+) -> tuple[Cause, ...]:
+    """The causes of the faults among all outcomes, the worst first; each fault is in one of them.
+
+    Args:
+        implementation: what was judged.
+        outcomes: of all cases.
+        how: how, and until when causes are looked for.
+        known: what a first look found.
+    """
+    with by_running.patience(how.patience, how.until):
+        return _diagnosed(implementation, outcomes, how, known)
+
+
+def _diagnosed(
+    implementation: Implementation, outcomes: Sequence[Outcome], how: How, known: Sequence[Reason]
+) -> tuple[Cause, ...]:
     left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
     causes = [_known(entry, left) for entry in implementation.known]
     trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
-    causes += _of_calls(left, trials, implementation, how)
-    stand, beside = _small(left, trials)
-    for hypothesis, names in reasons(stand, Greens(implementation, outcomes, how)):
-        taken = take(left, names.union(*(beside[one] for one in names if one in beside)))
-        causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
+    with by_running.share(CALLS):
+        causes += _of_calls(left, trials, implementation, how)
+    greens = Greens(implementation, outcomes, how)
+    with by_running.share(REASONS):
+        causes += _of_first_look(left, trials, greens, known)
+        stand, beside = _small(left, trials)
+        for hypothesis, names in reasons(stand, greens):
+            taken = take(left, names.union(*(beside[one] for one in names if one in beside)))
+            causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
     causes += seen(left, trials, outcomes)
     causes += crashes(left)
     causes += of_a_trait(left, outcomes)
@@ -58,6 +95,19 @@ def _diagnosed(implementation: Implementation, outcomes: Sequence[Outcome], how:
     few = folded(joined(cause for cause in causes if cause is not None))
     merged = [_with_remedy(cause, implementation) for cause in joined(described(cause, trials) for cause in few)]
     return tuple(sorted((with_followers(cause, follow) for cause in merged), key=rank))
+
+
+def _of_first_look(
+    left: list[Outcome], trials: Mapping[str, Trial], greens: Greens, known: Sequence[Reason]
+) -> Iterator[Cause]:
+    """What a first look found, with all that it explains: small calls, and larger ones that ask the same."""
+    for hypothesis, names in known:
+        small = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials and o.case.pairs <= SMALL}
+        explained = confirmed(hypothesis, names & small.keys(), small, greens)
+        asked = {question_of(small[name].case) for name in explained}
+        more = {o.case.name for o in left if o.case.pairs > SMALL and question_of(o.case) in asked}
+        if taken := take(left, explained | more):
+            yield cause_of(hypothesis.name, taken, len(explained), hypothesis.remedy)
 
 
 def _with_remedy(cause: Cause, implementation: Implementation) -> Cause:
@@ -134,6 +184,7 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
         (by_running.COMPILED, by_running.is_wrong_when_compiled, by_running.ONCE),
     ):
         mine = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials}
+        mine = dict(sorted(mine.items(), key=lambda item: plainness(item[1])))
         compiled = name == by_running.COMPILED
         names = _seen_from_the_plainest(mine, look) if compiled else {n for n, trial in mine.items() if look(trial)}
         names |= {o.case.name for o in left if name == by_running.RACE and _is_judged_otherwise(o, implementation, how)}
@@ -143,9 +194,9 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
 
 
 def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial], bool]) -> set[str]:
-    """Where a look that takes long sees something; not tried where it sees nothing in a plainer call."""
+    """Where a look that takes long sees something, the plainest first; not where it sees nothing in a plainer call."""
     names, without = set[str](), list[Case]()
-    for name, trial in sorted(trials.items(), key=lambda item: (len(options_of(item[1].case)), pairs_of(item[1]))):
+    for name, trial in trials.items():
         if any(_is_plainer(case, trial.case) for case in without):
             continue
         if look(trial):
@@ -157,7 +208,7 @@ def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial],
 
 def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: How) -> bool:
     """Whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
-    if outcome.case.judge not in ("merged", "dropped"):
+    if outcome.case.judge not in ("merged", "dropped") or by_running.is_late():
         return outcome.is_unsteady and outcome.case.judge == "value"
     seeded = how if outcome.seed is None else how._replace(seed=outcome.seed)
     again = find(implementation, outcome.case, seeded)[0]

@@ -16,7 +16,8 @@ NEARLY = 0.9  # of what is promised: what was begun is ended
 LONGER = 2.0  # times as long on the clock as of the cores, which others may have, too
 ASKING, AGAIN, ENDING = 0.85, 0.95, 1.0  # of the time: until when cases are asked, asked again, and all is done
 CAUSES = 0.88  # until when another cause is looked for: a look may take seconds
-WITH_FAULTS = 0.8  # times as much of it, where there are faults to find the causes of
+WITH_FAULTS = 0.75  # times as much of it, where there are faults to find the causes of
+LOOK, LOOKING = 0.15, 0.2  # when reasons of the plainest faults are looked for at the latest, and how long at most
 MAPPED = "/proc/self/maps"
 NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"
 

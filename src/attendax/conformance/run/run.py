@@ -14,7 +14,7 @@ from ..cases import Case
 from ..cases.how import THIRD, How
 from ..cases.order import by_finds
 from ..cases.pool import EXAMPLES
-from ..diagnoses import diagnosed
+from ..diagnoses import Reason, diagnosed, first_look
 from ..judge.asking import asked_of_ladder, asked_of_list, chosen
 from ..judge.judging import find, rule_of
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Finding, Verdict
@@ -22,8 +22,9 @@ from ..report import Report
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
-from ..worker.place import allow, anew, seconds_of_cores
-from .clock import AGAIN, ASKING, CAUSES, WITH_FAULTS, Clock, one_core
+from ..worker.place import allow, anew, seconds_of_cores, seconds_so_far
+from .clock import AGAIN, ASKING, CAUSES, LOOK, LOOKING, WITH_FAULTS, Clock, one_core
+from .patience import FIRST, SAID, Patience
 
 SOON = 1.0  # CPU seconds in which a process is there
 LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
@@ -55,6 +56,9 @@ class Telling:
     def found(self, outcome: Outcome) -> None:
         """A case was judged."""
 
+    def stands(self, reason: str, cases: Sequence[str]) -> None:
+        """A reason for some faults, by the names of their cases, is known before the run is over."""
+
 
 class Run:
     """A function that is judged, settings, a clock, and a listener."""
@@ -64,6 +68,8 @@ class Run:
     ) -> None:
         self.implementation, self.how, self.clock, self.known, self.tell = implementation, how, clock, known, tell
         self.faults = 0
+        self.patience = Patience()
+        self.reasons: tuple[Reason, ...] | None = None  # of the plainest faults, once they were looked for
         self.of_start = seconds_of_cores(implementation)
         clock.watch(implementation, how)
 
@@ -80,6 +86,7 @@ class Run:
         cheap, dear = by_finds(listed)
         self.tell.begins("cases", self.clock.left)
         found = self._judged(cheap, len(listed))
+        self._look(found)
         self.tell.begins("drawing sizes as people run them", self.clock.left)
         drawn, left_out = self._drawn(only, level, refuses=any(o.finding.refused for o in found))
         number = len(listed) + len(drawn)
@@ -102,7 +109,8 @@ class Run:
         until = self._end(ASKING)
         if until <= time.monotonic():  # two stand for what would be drawn
             return [case for case in chosen(only, level, self.how) if case in EXAMPLES and self.how.budget != 0], ()
-        allow(self.implementation, self.how.patience, until)
+        few = self.patience.late and self.how.timeout is None  # it may hang here, too
+        allow(self.implementation, FIRST if few else self.how.patience, until)
         how = self.how._replace(until=until)
         return asked_of_ladder(self.implementation, only, level, how, refuses=refuses)
 
@@ -113,18 +121,44 @@ class Run:
             found.append(self._judge(case, self.how))
             self.faults += found[-1].verdict.fails and not found[-1].known
             self.tell.found(found[-1])
+            if self.clock.left(LOOK) <= 0:
+                self._look(found)
         return found
+
+    def _look(self, found: Sequence[Outcome]) -> None:
+        """Look for reasons of the plainest faults, once, in a run that may end before all causes are found."""
+        if self.reasons is not None or not self.faults or not self.clock.limited:
+            return
+        until = time.monotonic() + LOOKING * self.clock.left()
+        allow(self.implementation, self.how.patience, until)
+        self.reasons = first_look(self.implementation, found, self.how._replace(until=until))
+        for reason in self.reasons:
+            self.tell.stands(reason.hypothesis.name, sorted(reason.names, key=[o.case.name for o in found].index))
 
     def _judge(self, case: Case, how: How, share: float = ASKING) -> Outcome:
         """A case, unless there is no time for it; what is cut off at the end of the time is not judged."""
         left = self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
         if left <= 0:
             return self._not_judged(case)
-        left_alone = self.known.skipped(case)
-        outcome = left_alone or judge(self.implementation, case, how._replace(until=self._until(how)))
+        outcome = self.known.skipped(case) or self._judge_in_time(case, how._replace(until=self._until(how)))
         if outcome.finding.message == NO_TIME:
             return self._not_judged(case, outcome.seconds)
         return self.known.marked(outcome)
+
+    def _judge_in_time(self, case: Case, how: How) -> Outcome:
+        """A case that has the time that others suggest, where nobody gave a limit."""
+        seconds = math.inf
+        if self.clock.limited and how.timeout is None:
+            most = min(self.clock.length * THIRD, self.clock.until - time.monotonic())
+            seconds = self.patience.of(case, *seconds_so_far(self.implementation), most)
+        outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
+        if outcome.verdict is Verdict.TIMEOUT:
+            self.patience.late += 1
+            finding = outcome.finding
+            return outcome._replace(finding=finding._replace(message=finding.message + SAID * (seconds < math.inf)))
+        if outcome.verdict not in (Verdict.NOT_JUDGED, Verdict.NOT_OFFERED):
+            self.patience.answered(case)
+        return outcome
 
     def _not_judged(self, case: Case, seconds: float = 0.0) -> Outcome:
         why = LEFT_OUT if self.clock.limited and time.monotonic() < self.clock.total else NO_TIME
@@ -153,7 +187,7 @@ class Run:
         allow(self.implementation, patience * max(1, faults), self.clock.until)
         rule = rule_of(self.implementation, self.how)
         until = time.monotonic() + self.clock.left(CAUSES)
-        causes = diagnosed(self.implementation, found, self.how._replace(until=until))
+        causes = diagnosed(self.implementation, found, self.how._replace(until=until), self.reasons or ())
         cut = faults and time.monotonic() >= until
         return rule, causes, ["looking for causes was cut short"] if cut else []
 

@@ -57,6 +57,12 @@ def seconds_of_last_call(implementation: Implementation, measured: float) -> flo
     return implementation.attend.worker.taken if isinstance(implementation.attend, Remote) else measured
 
 
+def seconds_so_far(implementation: Implementation) -> tuple[float, float]:
+    """Of the longest call of its own process that was answered, and of the longest start; 0 where it has none."""
+    worker = implementation.attend.worker if isinstance(implementation.attend, Remote) else None
+    return (worker.slowest, worker.starting) if worker else (0.0, 0.0)
+
+
 def seconds_of_cores(implementation: Implementation) -> float:
     """CPU seconds of its own process so far; 0 where it has none."""
     return implementation.attend.worker.cores() if isinstance(implementation.attend, Remote) else 0.0

@@ -31,6 +31,7 @@ class Worker:
     Attributes:
         limit, left: seconds that it may take for what is judged now, and what is left of them.
         taken: seconds that its last call took, without those in which others had the cores.
+        slowest: seconds of the longest call that was answered; ``starting``, of the longest start.
         trying: with which arrays it tried the plainest call last.
         first: seconds that each of the plainest calls may take, apart from the start; as that unless given.
         until: when the run ends, of ``time.monotonic``: what has no answer then is not judged.
@@ -39,6 +40,7 @@ class Worker:
     def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None) -> None:
         """``kind`` of subject, and what makes it there."""
         self.subject, self.candidate, self.first, self.taken, self.trying = kind, candidate, first, 0.0, ""
+        self.slowest = self.starting = 0.0
         self.allow(IMPORT)
         self.until = math.inf
         self._cores = 0.0  # of processes that have ended
@@ -60,9 +62,12 @@ class Worker:
         Raises:
             Died: it does not.
         """
-        self.child = Child()
+        self.child, start = Child(), time.monotonic()
         self._children[:] = [self.child]
-        return self._ask(self.candidate | {"subject": self.subject, "folders": self.folders}, max(self.left, IMPORT))
+        message = self.candidate | {"subject": self.subject, "folders": self.folders}
+        told = self._ask(message, max(self.left, IMPORT))
+        self.starting = max(self.starting, time.monotonic() - start - self.child.waited())
+        return told
 
     def ask(self, request: Request, device: str = "", room: int = 0) -> Leaves:
         """The answer to a request, as ``call``; what it ends with is raised here as it was there."""
@@ -91,6 +96,7 @@ class Worker:
             finally:
                 self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
                 self.left -= self.taken
+            self.slowest = max(self.slowest, self.taken)
             return read_results(folder, max(most, room))
         except ValueError as error:
             self.stop()
