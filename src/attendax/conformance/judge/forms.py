@@ -8,9 +8,9 @@ from ..adapters.implementation import OPTIONS, Implementation
 from ..cases import Case
 from ..cases.how import How
 from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
-from ..cases.square import BLOCK, FORMS, LIFTED, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
+from ..cases.square import BLOCK, FORMS, LIFTED, SQUARE, SYMMETRIC, TIME, TRAITS, WIDTHS, Form, plain_of, twins
 from ..worker.calling import call
-from ..worker.errors import Died, Failed, NoNumbers
+from ..worker.errors import OF_SIZES, Died, Failed, NoNumbers, says_why
 from ..worker.place import allow, seconds_of_last_call
 from .trial import Trial
 
@@ -81,6 +81,11 @@ def _said(implementation: Implementation, case: Case, how: How) -> str:
     return ""
 
 
+def _is_unclear(error: str) -> bool:
+    """Whether an error says neither what is expected nor anything of sizes: a crash, which the cases tell."""
+    return not (says_why(error) or OF_SIZES.search(error))
+
+
 def _form(implementation: Implementation, how: How) -> Found:
     """The widest form that runs and lacks what is declared; and the errors of the calls that it does not take."""
     declared, lacks = {trait for trait in TRAITS if trait in implementation.lacks}, {}
@@ -90,7 +95,7 @@ def _form(implementation: Implementation, how: How) -> Found:
     form = next((form for form in forms if not _said(implementation, plain_of(form, how.sizes), how)), Form())
     for trait, wider in form.without().items():
         error = "" if trait in declared else _said(implementation, plain_of(wider, how.sizes), how)
-        if error:
+        if error and not (trait == SQUARE and _is_unclear(error)):
             lacks[trait] = f"{trait}: raises {error}"
         elif trait not in declared:
             form = wider

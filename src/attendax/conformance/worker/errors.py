@@ -7,6 +7,8 @@ LONGEST = 10**5  # characters of what is said of an error
 SAYS_WHY = re.compile(
     r"expect|support|require|should|at least|multiple of|divisible|\b(must|only|needs?|no|not|cannot|can't|too)\b", re.I
 )
+OF_SIZES = re.compile(r"\d|shape|size|length|dim|broadcast|align|match|square|equal|same", re.I)
+OF_PYTHON = re.compile(r"unsupported operand|not supported between")  # its own words for a mistake inside
 SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
 OF_A_FRAMEWORK = re.compile(r"[/\\](jax|numpy|jaxlib)[/\\](?!_src[/\\]nn)")
 
@@ -76,13 +78,18 @@ def is_refusal(error: BaseException) -> bool:
     """
     if not isinstance(error, AssertionError):  # whose condition says enough
         text = text_of(error)
-        if not isinstance(error, (ValueError, TypeError, RuntimeError)) or not SAYS_WHY.search(text):
+        if not isinstance(error, (ValueError, TypeError, RuntimeError)) or not says_why(text):
             return False
         if isinstance(error, RuntimeError) and any(
             words in text for words in ("dtype", "support", "should not be set")
         ):
             return True  # as torch's compiled functions say it
     return _is_raised(error)
+
+
+def says_why(text: str) -> bool:
+    """Whether the text of an error says what is expected."""
+    return bool(SAYS_WHY.search(OF_PYTHON.sub("", text)))
 
 
 def _is_raised(error: BaseException) -> bool:
