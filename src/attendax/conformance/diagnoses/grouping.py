@@ -1,6 +1,7 @@
 """From faults to causes: known ones first, then hypotheses that explain the most, then what looks the same."""
 
 import collections
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -100,8 +101,13 @@ def _diagnosed(
 def _of_first_look(
     left: list[Outcome], trials: Mapping[str, Trial], greens: Greens, known: Sequence[Reason]
 ) -> Iterator[Cause]:
-    """What a first look found, with all that it explains: small calls, and larger ones that ask the same."""
-    for hypothesis, names in known:
+    """What a first look found, with all that it explains: small calls, and larger ones that ask the same.
+
+    After each reason alone, two of them at once, which have the name of the second.
+    """
+    pairs = [(one.hypothesis, other.hypothesis) for one, other in itertools.combinations(known, 2)]
+    both = [Reason(other.after(one), set()) for one, other in pairs if one.axes and other.axes]
+    for hypothesis, names in (*known, *both):
         small = {o.case.name: trials[o.case.name] for o in left if o.case.name in trials and o.case.pairs <= SMALL}
         explained = confirmed(hypothesis, names & small.keys(), small, greens)
         asked = {question_of(small[name].case) for name in explained}
