@@ -90,7 +90,7 @@ PLANTED = [
     ("gradient scaled twice", BACK, "c = 1 / sqrt(Q.shape[-1])", "c = 1 / Q.shape[-1]"),
     ("only dQ scaled", BACK, DK, DK.replace("c * ", "")),
     ("only dK scaled", BACK, DQ, DQ.replace("c * ", "")),
-    ("dQ and dK swapped", BACK, "return dQ, dK, dV\n\ndef additive", "return dK, dQ, dV\n\ndef additive"),
+    ("results in another order", BACK, "return dQ, dK, dV\n\ndef additive", "return dK, dQ, dV\n\ndef additive"),
     (
         "mask ignored",
         BACK,

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("folder", metavar="DIR", help="the folder with your functions")
     parser.add_argument("names", nargs="*", metavar="NAME", help="these functions only")
     parser.add_argument("--hint", type=int, default=1, metavar="N", help="2: more help; 3: the derivation, too")
-    about = f"stop a function after so long; {SECONDS:g} unless given; JAX, which compiles, has three times as long"
+    about = f"stop a function after so long; {SECONDS:g} unless given"
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=about)
     parser.set_defaults(run=_grade)
 
@@ -51,10 +51,8 @@ def _learn(args: argparse.Namespace) -> int:
         print(f"wrote {folder / name}")
     for name in there:
         print(f"kept {folder / name}, which was there")
-    begin = (
-        f"Write the first, softmax in {folder / 'attention_core.py'}, then:" if written else "What is right and wrong:"
-    )
-    print(f"\n{begin} attendax grade {args.folder}")
+    begin = f"Write the first, softmax in {folder / 'attention_core.py'}, then:"
+    print(f"\n{begin if written else 'What is right and wrong:'} attendax grade {args.folder}")
     return 0
 
 
@@ -62,11 +60,9 @@ def _list(folder: Path) -> int:
     """The exercises in order, and how far the folder at hand has come."""
     begun = folders.has_exercises(folder)
     states = {grade.name: grade.state for grade in _graded(folder)} if begun else {}
-    file = ""
-    for exercise in path():
-        if exercise.text["file"] != file:
-            file = exercise.text["file"]
-            print(f"{file}.py")
+    for before, exercise in zip((None, *path()), path(), strict=False):
+        if before is None or before.text["file"] != exercise.text["file"]:
+            print(f"{exercise.text['file']}.py")
         state = f"{states[exercise.name]:<8}" if begun else ""
         print(wrapped(f"  {state}{exercise.name}: {exercise.text['teaches']}", "      "))
     to_begin = wrapped("To begin: attendax learn DIR writes a folder, attendax grade DIR says what is wrong in it.")
@@ -103,33 +99,31 @@ def _grade(args: argparse.Namespace) -> int:
         raise Refusal(f"--hint got {args.hint}, expected 1, 2 or 3")
     if not args.seconds > 0:
         raise Refusal(f"--seconds {args.seconds:g}: more than 0")
-    modules = {exercise.name: exercise.text["file"] for exercise in path()}
-    states, unread = {}, set()
+    files = {exercise.name: f"{exercise.text['file']}.py" for exercise in path()}
+    grades, unread = [], set()
     for grade in _graded(folder, args.arrays, names=args.names, hint=args.hint, seconds=args.seconds):
-        states[grade.name] = grade.state
-        if grade.state == "unread":
-            line = f"unread   {modules[grade.name]}.py: {grade.reason}"
-            if line not in unread:  # one line for a file, not one for each of its functions
-                print(wrapped(line, "         "))
+        grades.append(grade)
+        line = f"unread   {files[grade.name]}: {grade.reason}"
+        if grade.state != "unread":
+            _print(grade)
+        elif line not in unread:  # one line for a file, not one for each of its functions
+            print(wrapped(line, "         "))
             unread.add(line)
-            continue
-        _print(grade)
         sys.stdout.flush()
-    print(f"\n{_counted(states.values())}")
-    if set(states.values()) == {"not yet"}:
-        first = next(iter(states))
-        print(f"Begin with {first} in {folder / modules[first]}.py; --hint 2 helps.")
-    if any(state == "wrong" for state in states.values()) and args.hint < 3:
+    states = [grade.state for grade in grades]
+    print(f"\n{_counted(states)}")
+    if set(states) == {"not yet"}:
+        print(f"Begin with {grades[0].name} in {folder / files[grades[0].name]}; --hint 2 helps.")
+    if "wrong" in states and args.hint < 3:
         print(f"More help: --hint {args.hint + 1}")
-    return 0 if all(state == "right" for state in states.values()) else FAILED
+    return 0 if set(states) == {"right"} else FAILED
 
 
 def _print(grade: Grade) -> None:
     upstream = grade.reason.startswith("as ")
     print(f"{grade.state:<8} {grade.name}" + (f": wrong, {grade.reason}" if upstream else ""))
-    for line in grade.reason.splitlines()[upstream:]:
-        print(wrapped(f"         {line}", "         "))
-    for line in f"{grade.example}\n{grade.hint}".strip().splitlines():
+    lines = [*grade.reason.splitlines()[upstream:], *f"{grade.example}\n{grade.hint}".strip().splitlines()]
+    for line in lines:
         print(f"         {line}".rstrip() if line.startswith(" ") else wrapped(f"         {line}", "         "))
 
 

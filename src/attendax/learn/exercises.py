@@ -15,13 +15,16 @@ import numpy as np
 
 from attendax import spec
 
-from . import formulas
 from .arrays import Unusable, described
-from .formulas import DRAWN, NETWORK, NORMS, PROJECTIONS, WIDE
+from .formulas import PROJECTIONS
 
 TEXTS = Path(__file__).with_name("texts")
+GRADS = ("grad_Q", "grad_K", "grad_V", "grad_params")
+DRAWN, WIDE = "the initial weights are drawn, small, each its own", "shape of W1 where M = 64 and no d_ff is given"
+BEGIN = "gamma1 and gamma2 are 1 at the beginning, biases and betas 0"
+SHARE = "share of the weights that is kept where p = 0.4, about"
+OWN, ANEW = "each weight is dropped by a draw of its own", "each forward draws anew"
 MODULES = ("attention_core", "multi_head", "positional", "transformer_block", "single_head")
-RATE = 0.25
 NOTHING = np.array([[True, True, False], [False, False, False]])
 Inputs = dict[str, Any]
 
@@ -52,15 +55,7 @@ class Exercise(NamedTuple):
     @property
     def random(self) -> bool:
         """Whether it drops weights, so that what is right depends on which."""
-        return self.text["formula"] == "dropped"
-
-    def formula(self, inputs: Inputs, off: formulas.Off, answer: Any) -> dict[str, Any]:
-        """The results that the mistakes ``off`` give, for the weights that an answer has kept."""
-        found = getattr(formulas, self.text["formula"])(
-            **inputs, **(_kept(inputs, answer) if self.random else {}), off=off
-        )
-        named = found if isinstance(found, dict) else {self.text["results"]: found}
-        return {name: value for name, value in named.items() if name[0] != "_"}
+        return "dropped" in self.text
 
     @property
     def derivation(self) -> str:
@@ -83,8 +78,9 @@ def path() -> tuple[Exercise, ...]:
 
 def _exercise(name: str, text: dict[str, Any]) -> Exercise:
     rng = np.random.default_rng(15)
-    questions = [Question(each["about"], _inputs(each, rng)) for each in text["questions"]]
-    return Exercise(name, text, tuple(questions), ASKED.get(name, functools.partial(_plain, text["results"].split())))
+    questions = tuple(Question(each["about"], _inputs(each, rng)) for each in text["questions"])
+    results = text["results"].split()
+    return Exercise(name, text, questions, ASKED.get(name, lambda f, inputs: named(results, f(*inputs.values()))))
 
 
 def _inputs(question: dict[str, Any], rng: np.random.Generator) -> Inputs:
@@ -95,17 +91,12 @@ def _inputs(question: dict[str, Any], rng: np.random.Generator) -> Inputs:
             tokens = next(iter(inputs.values())).shape[-2] if inputs else 0
             value = {"none": None, "nothing": NOTHING, "causal": np.tri(tokens, dtype=bool)}[value]
         elif name == "blocks":
-            value = [spec.TransformerEncoderBlock(2, 1, 3, rng=seed) for seed in range(int(value[0]))]
+            value = [spec.TransformerEncoderBlock(4, 2, 3, rng=seed) for seed in range(int(value[0]))]
         elif isinstance(value, str):
             factor, _, shape = value.rpartition("* ")
             value = (float(factor or 1)) * rng.normal(size=tuple(map(int, shape.split()))).round(2)
         inputs[name] = np.array(value) if isinstance(value, list) and name != "blocks" else value
     return inputs
-
-
-def _plain(names: list[str], function: Any, inputs: Inputs) -> dict[str, Any]:
-    """The function of the inputs, and its results by name."""
-    return named(names, function(*inputs.values()))
 
 
 def named(names: list[str] | tuple[str, ...], found: Any) -> dict[str, Any]:
@@ -133,28 +124,25 @@ def _weights(grads: Any) -> dict[str, Any]:
 
 def _backward(function: Any, inputs: Inputs) -> dict[str, Any]:
     """The backward of a forward that stands beside it."""
-    beside = vars(sys.modules.get(function.__module__, formulas)) | getattr(function, "__globals__", {})
+    beside = vars(sys.modules.get(function.__module__, sys)) | getattr(function, "__globals__", {})
     if "multi_head_attention_forward" not in beside:
         raise NotImplementedError("multi_head_attention_forward")
     grad_output, *rest = inputs.values()
     _, cache = beside["multi_head_attention_forward"](*rest)
-    return named(("grad_Q", "grad_K", "grad_V", "grad_params"), function(grad_output, cache))
+    return named(GRADS, function(grad_output, cache))
 
 
 def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     grad_output, Q, K, V, *weights, num_heads, mask = inputs.values()
-    given = dict(zip(PROJECTIONS, weights, strict=True))
-    layer = layer_class(Q.shape[-1], num_heads)
-    new = layer_class(64, 4)
-    found = {f"shape of {name}": np.array(getattr(layer, name).shape) for name in given}
+    layer, new = layer_class(Q.shape[-1], num_heads), layer_class(64, 4)
+    found: dict[str, Any] = {f"shape of {name}": np.array(getattr(layer, name).shape) for name in PROJECTIONS}
     found[DRAWN] = _drawn(*(getattr(new, name) for name in PROJECTIONS))
-    layer.set_params(given)
+    layer.set_params(dict(zip(PROJECTIONS, weights, strict=True)))
     found["output"] = layer.forward(Q, K, V, mask)
-    found |= named(("grad_Q", "grad_K", "grad_V", "grad_params"), layer.backward(grad_output))
-    params = layer.get_params()
-    if not isinstance(params, Mapping):
+    found |= named(GRADS, layer.backward(grad_output))
+    if not isinstance(params := layer.get_params(), Mapping):
         raise Unusable(f"{described(params)} as get_params(); expected a dict by name")
-    return found | {f"get_params()[{name!r}]": params.get(name) for name in given}
+    return found | {f"get_params()[{name!r}]": params.get(name) for name in PROJECTIONS}
 
 
 def _drawn(*weights: Any) -> np.ndarray:
@@ -164,50 +152,47 @@ def _drawn(*weights: Any) -> np.ndarray:
 
 
 def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
+    new = block_class(64, 4)
     block = block_class(inputs["x"].shape[-1], inputs["num_heads"], inputs["W1"].shape[1])
     block.attention.set_params({name: inputs[name] for name in PROJECTIONS})
-    for name in (*NETWORK, *NORMS):
+    rest = [name for name in inputs if name[-1] in "12"]
+    for name in rest:
         setattr(block, name, inputs[name])
     output = block.forward(inputs["x"], inputs["mask"])
-    if "grad_output" not in inputs:
-        new = block_class(64, 4)
-        facts = {DRAWN: _drawn(new.W1, new.W2), WIDE: np.array(tuple(new.W1.shape))}
-        return {"output": output} | facts
-    return named(("grad_x", "grad_params"), block.backward(inputs["grad_output"]))
+    if "grad_output" in inputs:
+        return named(("grad_x", "grad_params"), block.backward(inputs["grad_output"]))
+    begin = [abs(getattr(new, name) - float("gamma" in name)).max() == 0 for name in rest if name[0] != "W"]
+    facts = {DRAWN: _drawn(new.W1, new.W2), WIDE: np.array(tuple(new.W1.shape)), BEGIN: np.array(all(begin))}
+    return {"output": output} | facts
 
 
 def _single_head(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     x, causal, *_ = inputs.values()
-    layer = layer_class(x.shape[-1], causal=causal)
+    layer, new = layer_class(x.shape[-1], causal=causal), layer_class(64)
     for name in list(inputs)[2:]:
         setattr(layer, name, inputs[name])
-    deviation = _leading(layer_class(64).query_weights.std())
-    return {"output": layer.forward(x), "deviation of query_weights, about": deviation}
+    return {"output": layer.forward(x), "deviation of query_weights, about": _leading(new.query_weights.std())}
 
 
 def _dropout(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
-    *arrays, grad_output = inputs.values()
-    layer = layer_class(RATE)
-    output = layer.forward(*arrays)
-    found = {"attention_weights": layer.attention_weights, "output": output}
-    found |= named(("grad_query", "grad_key", "grad_value"), layer.backward(grad_output))
+    *arrays, rate, many = list(inputs.values())[:6]
+    layer, other = layer_class(rate), layer_class(0.4)
+    found = {"output": layer.forward(*arrays), "attention_weights": layer.attention_weights}
+    if "grad_output" in inputs:
+        found |= named(("grad_query", "grad_key", "grad_value"), layer.backward(inputs["grad_output"]))
     layer.eval()
-    return found | {"output after eval()": layer.forward(*arrays)}
-
-
-def _kept(inputs: Inputs, answer: Any) -> dict[str, Any]:
-    """The dropped weights, as the formula needs them; whether it was about the right share joins the answer."""
-    kept = answer["attention_weights"] != 0
-    possible = np.broadcast_to(True if inputs["mask"] is None else inputs["mask"], kept.shape)
-    answer[formulas.KEPT] = np.array(0.6 < kept.sum() / possible.sum() < 0.9)
-    return {"kept": kept, "rate": RATE}
+    found |= {"output after eval()": layer.forward(*arrays), "attention_weights after eval()": layer.attention_weights}
+    first, second = ((other.forward(many, many, many), other.attention_weights != 0)[1] for _ in range(2))
+    shared = [(first == first[:1]).all(), (first == first[:, :1]).all(), (first == first[..., :1]).all()]
+    found[SHARE] = np.array(round(float(first.sum()) / many.shape[0] / many.shape[1] ** 2, 1))
+    return found | {OWN: np.array(not any(map(bool, shared))), ANEW: np.array(bool((first != second).any()))}
 
 
 def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:
     if (table := function(*inputs.values())) is None:
         raise Unusable("None: is a `return` missing?")
-    facts = {"deviation, about": _leading(table.std()), "mean, about": np.round(float(table.mean()), 1) + 0.0}
-    return {"shape": np.array(table.shape)} | facts
+    mean = np.round(float(table.mean()), 1) + 0.0
+    return {"shape": np.array(table.shape), "deviation, about": _leading(table.std()), "mean, about": mean}
 
 
 def _leading(number: Any) -> np.ndarray:
@@ -215,12 +200,6 @@ def _leading(number: Any) -> np.ndarray:
     return np.array(float(f"{float(number):.1g}"))
 
 
-ASKED = {
-    "multi_head_attention_backward": _backward,
-    "MultiHeadAttention": _multi_head_layer,
-    "learned_positional_encoding": _learned,
-    "TransformerEncoderBlock": _block,
-    "TransformerEncoderBlock.backward": _block,
-    "Attention": _single_head,
-    "ScaledDotProductAttention": _dropout,
-}
+ASKED = {"multi_head_attention_backward": _backward, "MultiHeadAttention": _multi_head_layer, "Attention": _single_head}
+ASKED |= {"TransformerEncoderBlock": _block, "TransformerEncoderBlock.backward": _block}
+ASKED |= {"learned_positional_encoding": _learned, "ScaledDotProductAttention": _dropout}

@@ -1,10 +1,9 @@
 """A learner's folder: its skeletons are written here, and its functions graded in a process of its own."""
 
-import json
+import importlib
+import multiprocessing
 import os
 import re
-import select
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,21 +12,16 @@ from typing import Any
 from attendax import writing
 from attendax.exits import Refusal
 
-from .exercises import MODULES, TEXTS, path
-from .grading import SECONDS, Grade
-
-HEADS = {
-    "numpy": ("NumPy", "import numpy as np", "np.ndarray"),
-    "jax": ("JAX", "import jax\nimport jax.numpy as jnp", "jax.Array"),
-    "torch": ("PyTorch", "import torch", "torch.Tensor"),
-}
+from .arrays import Arrays
+from .calls import own
+from .exercises import MODULES, TEXTS, Exercise, path, texts
+from .grading import SECONDS, Grade, Stopped, examined, failure, limited
 
 
 def skeleton(module: str, arrays: str = "numpy") -> str:
     """The text of one file: signatures, formulas, shapes, examples by hand; nothing of the solution."""
-    name, imports, array = HEADS[arrays]
-    text = (TEXTS / f"{module}.txt").read_text("utf-8").replace("{{library}}", name)
-    return text.replace("{{imports}}", imports).replace("{{array}}", array)
+    said = texts("libraries")[arrays]
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: said[found[1]], (TEXTS / f"{module}.txt").read_text("utf-8"))
 
 
 def write(folder: Path, arrays: str = "numpy") -> tuple[list[str], list[str]]:
@@ -39,16 +33,15 @@ def write(folder: Path, arrays: str = "numpy") -> tuple[list[str], list[str]]:
     Raises:
         Refusal: the folder cannot be written to.
     """
-    names = [f"{module}.py" for module in MODULES]
-    there = [name for name in names if (folder / name).exists()]
+    there = [module for module in MODULES if (folder / f"{module}.py").exists()]
+    new = [module for module in MODULES if module not in there]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for module in MODULES:
-            if f"{module}.py" not in there:
-                writing.write(folder / f"{module}.py", skeleton(module, arrays))
+        for module in new:
+            writing.write(folder / f"{module}.py", skeleton(module, arrays))
     except OSError as error:
         raise Refusal(f"cannot write to {folder}: {error.strerror}") from None
-    return [name for name in names if name not in there], there
+    return [f"{module}.py" for module in new], [f"{module}.py" for module in there]
 
 
 def has_exercises(folder: Path) -> bool:
@@ -60,60 +53,77 @@ def library(folder: Path) -> str:
     """The library that the files of the folder import: JAX or PyTorch, else NumPy."""
     files = [folder / f"{module}.py" for module in MODULES]
     read = "\n".join(file.read_text("utf-8", "replace") for file in files if file.is_file())
-    return next(
-        (name for name in ("torch", "jax") if re.search(rf"^(import|from) {name}\b", read, re.MULTILINE)), "numpy"
-    )
+    found = re.findall(r"^(?:import|from) (jax|torch)\b", read, re.MULTILINE)
+    return max(found, default="numpy")
 
 
 def graded(
     folder: Path, arrays: str, *, names: Sequence[str] = (), hint: int = 1, seconds: float = SECONDS
 ) -> Iterator[Grade]:
-    """The grades of a folder, one after the other: of all exercises, or of those named."""
-    with _Child(folder, arrays, seconds) as child:
-        for exercise in path():
-            if not names or exercise.name in names or exercise.symbol in names:
-                yield child.grade(exercise.name, hint)
+    """The grades of a folder, one after the other: of all exercises, or of those named.
+
+    They are made in a process of its own, so that a loop that never ends, or a crash, ends nothing but itself; it is
+    started again for the exercises that are left.
+    """
+    left = [each.name for each in path() if not names or {each.name, each.symbol} & set(names)]
+    while left:
+        here, there = multiprocessing.get_context("spawn").Pipe()
+        given = there, str(folder.resolve()), arrays, left, hint, seconds
+        process = multiprocessing.get_context("spawn").Process(target=_grade, args=given, daemon=True)
+        process.start()
+        there.close()
+        try:
+            yield from _received(here, process, left, 4 * seconds + 2)  # it stops itself, while it imports and runs
+        finally:
+            process.kill()
+            process.join()
 
 
-class _Child:
-    """The process, started when it is needed, and again after it was killed."""
+def _received(pipe: Any, process: Any, left: list[str], limit: float) -> Iterator[Grade]:
+    """The grades that a process sends, until it fails to; the list keeps the names of those that are left."""
+    wait = limit + 120  # it has to start
+    while left:
+        grade, reason = None, f"It did not end within {limit:g} seconds and was stopped."
+        if pipe.poll(wait):
+            try:
+                grade = pipe.recv()
+            except EOFError:
+                process.join()
+                reason = f"It ended the process (status {process.exitcode})."
+        yield grade or Grade(left[0], "wrong", reason)
+        del left[0]
+        if grade is None:
+            return
+        wait = limit
 
-    def __init__(self, folder: Path, arrays: str, seconds: float) -> None:
-        run = [sys.executable, "-B", "-m", "attendax.learn.child"]
-        self._command = [*run, str(folder.resolve()), arrays, str(seconds)]
-        self._seconds = seconds
-        self._process: Any = None
 
-    def __enter__(self) -> "_Child":
-        return self
+def _grade(pipe: Any, folder: str, arrays: str, names: list[str], hint: int, seconds: float) -> None:
+    """In the other process: send a grade for each name. What the files print goes to standard error."""
+    os.dup2(2, 1)
+    sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True
+    kind, wrong = Arrays(arrays), list[Grade]()
+    for exercise in path():
+        if exercise.name in names:
+            pipe.send(_graded(exercise, kind, hint, seconds, wrong))
 
-    def __exit__(self, *_: Any) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
 
-    def grade(self, name: str, hint: int) -> Grade:
-        """Ask for one grade."""
-        if self._process is None:
-            package = str(Path(__file__).resolve().parents[2])
-            search = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-            given = {"PYTHONPATH": search, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # each step runs once
-            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-            self._process = subprocess.Popen(self._command, env=os.environ | given, **pipes)
-            if self._line(120.0) != "ready\n":
-                raise Refusal("the process that runs the exercises did not start")
-        print(json.dumps({"name": name, "hint": hint}), file=self._process.stdin, flush=True)
-        limit = 4 * self._seconds + 2  # it stops itself: while it imports, and, later in JAX, while it runs
-        line = self._line(limit)
-        if line:
-            fields = json.loads(line)
-            return Grade(**fields | {"mistakes": tuple(fields["mistakes"])})
-        ended = f"It ended the process (status {self._process.wait()})." if line == "" else ""
-        self.__exit__()
-        return Grade(name, "wrong", ended or f"It did not end within {limit:g} seconds and was stopped.")
-
-    def _line(self, seconds: float) -> str | None:
-        """Its next line; empty where it has ended, None where nothing came in time."""
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        return self._process.stdout.readline() if ready else None
+def _graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: list[Grade]) -> Grade:
+    """The grade of an exercise whose file is imported, once; a wrong one joins those that are."""
+    try:
+        with limited(seconds), kind.wide():
+            candidate = getattr(importlib.import_module(exercise.text["file"]), exercise.symbol)
+    except Stopped as stopped:
+        return Grade(exercise.name, "unread", f"It did not end within {seconds:g} seconds{stopped}.")
+    except Exception as error:
+        return Grade(exercise.name, "unread", failure(error))
+    found = examined(exercise, candidate, kind, hint, seconds)
+    if found.state != "wrong":
+        return found
+    wrong.append(found)
+    called = own(candidate)
+    for earlier in wrong[:-1]:
+        calls = earlier.name.partition(".")[0] in called and set(found.mistakes) <= set(earlier.mistakes)
+        if calls or (found.mistakes and found.reason == earlier.reason):
+            return Grade(found.name, "wrong", f"as {earlier.name} is: mend that first")
+    return found

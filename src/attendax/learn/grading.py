@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import itertools
 import signal
 import threading
 import traceback
@@ -13,17 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from attendax import spec
 from attendax.legible import did_you_mean, one_line
 
 from .arrays import Arrays, Unusable
 from .calls import HERE, foreign, library
-from .exercises import Exercise, Question, path, texts
+from .exercises import Exercise, Question, path
+from .reasons import Answer, Case, Failed, hints
 
 SECONDS = 10.0  # for one function
-CLOSE = 1e-6  # a factor that PyTorch makes of booleans is float32
-SHOWN = 12  # numbers of an array that is shown whole
-RAISING = {"odd width fails", "three axes only", "whole table added"}  # their sentences say no more than where it fails
 
 
 @dataclass(frozen=True)
@@ -66,15 +62,8 @@ class Grade:
         return f"<div>{mark} <code>{html.escape(self.name)}</code>{said}{shown}</div>"
 
 
-class Failed(str):
-    """How a call ended that gave no answer."""
-
-
 class Stopped(BaseException):
     """The time was over; no Exception, so that ``except Exception`` in a loop does not hide it."""
-
-
-Answer = Any  # arrays by name, or Failed
 
 
 def grade(
@@ -114,21 +103,20 @@ def grade(
 
 def examined(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 1, seconds: float = SECONDS) -> Grade:
     """The grade of one exercise."""
-    answers: list[Answer] = []
+    answers, said = list[Answer](), ""
     try:
-        with limited(seconds * kind.patience), kind.wide(), np.errstate(all="ignore"):
+        with limited(seconds), kind.wide(), np.errstate(all="ignore"):
             for question in exercise.questions:
                 given = {name: kind.given(value) for name, value in question.inputs.items()}
                 answers.append(_asked(exercise, candidate, kind, given))
                 if changed := _changed(question, given, kind):
-                    reason = f"It writes into its input {changed}: whoever gave it still needs it. Work on a new array."
-                    return Grade(exercise.name, "wrong", reason, hint=helped(exercise, hint))
+                    said = f"It writes into its input {changed}: whoever gave it still needs it. Work on a new array."
+                    break
     except Stopped as stopped:
-        reason = f"It did not end within {seconds * kind.patience:g} seconds and was stopped{stopped}."
-        return Grade(exercise.name, "wrong", reason, hint=helped(exercise, hint))
+        said = f"It did not end within {seconds:g} seconds and was stopped{stopped}."
     except NotImplementedError as error:
-        return Grade(exercise.name, "not yet", _waits(exercise, error), hint=helped(exercise, hint) if hint > 1 else "")
-    return judged(exercise, answers, hint)
+        return Grade(exercise.name, "not yet", _waits(exercise, error), hint=hints(exercise, hint) if hint > 1 else "")
+    return Grade(exercise.name, "wrong", said, hint=hints(exercise, hint)) if said else judged(exercise, answers, hint)
 
 
 def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, Any]) -> Answer:
@@ -187,171 +175,11 @@ def limited(seconds: float) -> Iterator[None]:
 
 def judged(exercise: Exercise, answers: list[Answer], hint: int = 1) -> Grade:
     """Compare the answers with what is right, and explain them."""
-    rights = [right(exercise, *each) for each in zip(exercise.questions, answers, strict=True)]
-    wrong = [number for number, each in enumerate(zip(answers, rights, strict=True)) if not same(*each)]
-    if not wrong:
+    case = Case(exercise, answers)
+    if not case.wrong.any():
         return Grade(exercise.name, "right")
-    case = exercise.questions[wrong[0]], answers[wrong[0]]
-    example = shown(*case, rights[wrong[0]])
-    if off := explained(exercise, answers, rights):
-        off = tuple(sorted(off, key=lambda name: same(mistaken(exercise, *case, (name,)), rights[wrong[0]])))
-        reason = "\n".join(mistakes()[name]["says"] for name in off)
-        return Grade(exercise.name, "wrong", reason, example, helped(exercise, hint) if hint > 1 else "", off)
-    return Grade(exercise.name, "wrong", facts(exercise, answers, rights, wrong), example, helped(exercise, hint))
-
-
-def right(exercise: Exercise, question: Question, answer: Answer) -> Answer:
-    """The results of the specification; where numbers are drawn, what it gives for those."""
-    if exercise.random:
-        return mistaken(exercise, question, answer, ())
-    return exercise.ask(getattr(spec, exercise.symbol), question.inputs)
-
-
-def mistaken(exercise: Exercise, question: Question, answer: Answer, off: tuple[str, ...]) -> Answer:
-    """The results of a learner who makes these mistakes."""
-    if isinstance(answer, Failed) and exercise.random:
-        return {}
-    try:
-        with np.errstate(all="ignore"):
-            found = exercise.formula(question.inputs, off, answer)
-    except (ValueError, IndexError) as error:  # shapes that do not fit
-        return Failed(str(error))
-    return {name: -value for name, value in found.items()} if "sign turned" in off else found
-
-
-def same(one: Answer, other: Answer) -> bool:
-    """Whether two answers are the same, name by name; two failures are."""
-    if isinstance(one, Failed) or isinstance(other, Failed):
-        return isinstance(one, Failed) and isinstance(other, Failed)
-    return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
-
-
-def close(one: Any, other: Any) -> bool:
-    """Whether two arrays have one shape and the same numbers; booleans are not numbers."""
-    one, other = np.asarray(one), np.asarray(other)
-    if one.shape != other.shape or (one.dtype == bool) != (other.dtype == bool):
-        return False
-    size = np.abs(other[np.isfinite(other)]).max(initial=1.0)
-    return bool(np.allclose(one, other, rtol=CLOSE, atol=CLOSE * float(size), equal_nan=True))
-
-
-def mistakes(exercise: Exercise | None = None) -> dict[str, dict[str, Any]]:
-    """The table of mistakes, or those that can be made in one exercise."""
-    table = texts("mistakes")
-    return {name: row for name, row in table.items() if exercise is None or exercise.name in row["on"].split()}
-
-
-def explained(exercise: Exercise, answers: list[Answer], rights: list[Answer]) -> tuple[str, ...]:
-    """The one mistake, or else the one pair, that gives all of the answers; nothing where there are several or none."""
-    asked = list(zip(exercise.questions, answers, rights, strict=True))
-
-    def gives(off: tuple[str, ...]) -> bool:
-        evidence = False
-        for question, answer, correct in asked:
-            found = mistaken(exercise, question, answer, off)
-            if not same(answer, found):
-                return False
-            failed = isinstance(found, Failed) and not RAISING & set(off)
-            evidence = evidence or (not failed and not same(found, correct))
-        return evidence
-
-    for number in (1, 2):
-        if found := [off for off in itertools.combinations(mistakes(exercise), number) if gives(off)]:
-            return found[0] if len(found) == 1 else ()
-    return ()
-
-
-def facts(exercise: Exercise, answers: list[Answer], rights: list[Answer], wrong: list[int]) -> str:
-    """All that is known of a fault that no mistake of the table gives."""
-    labels = [question.about for question in exercise.questions]
-    well = [label for number, label in enumerate(labels) if number not in wrong]
-    failed = [number for number in wrong if isinstance(answers[number], Failed)]
-    lines = []
-    if failed:
-        first = answers[failed[0]]
-        at = "; ".join(labels[number] for number in failed if answers[number] == first)
-        with_these = f" with {at}" if len(failed) < len(labels) else ""
-        lines.append(f"{first.removesuffix('?')}{with_these}{'?' if first.endswith('?') else '.'}")
-    lines += _differences([pair for pair in zip(answers, rights, strict=True) if not isinstance(pair[0], Failed)])
-    if well:
-        lines.append(f"It is right with {'; '.join(well)}; wrong with {'; '.join(labels[n] for n in wrong)}.")
-    sizes = [{each.inputs[name].shape[-2] for name in "QK" if name in each.inputs} for each in exercise.questions]
-    if well and wrong == [number for number, size in enumerate(sizes) if len(size) == 2]:
-        lines.append("Where T and S are alike it is right: look for a swapped axis.")
-    return "\n".join(lines) or "Other numbers come out."
-
-
-def _differences(pairs: list[tuple[Answer, Answer]]) -> list[str]:
-    """Of the answers that came: which results are right, and how the others differ."""
-    if odd := next((pair for pair in pairs if pair[0].keys() != pair[1].keys()), None):
-        return [f"The results are {', '.join(odd[0])}; expected {', '.join(odd[1])}."]
-    names = list(pairs[0][1]) if pairs else []
-    off = {name: [(a[name], r[name]) for a, r in pairs if not close(a[name], r[name])] for name in names}
-    good, bad = ([name for name in names if bool(off[name]) == wrong] for wrong in (False, True))
-    parts = [f"{word}: {', '.join(each)}." for word, each in (("Right", good), ("Wrong", bad)) if each]
-    lines = [" ".join(parts)] if bad and len(names) > 1 else []
-    return lines + [line for name in bad if (line := _kind_of(name, off[name]))]
-
-
-def _part(answer: Answer, correct: Answer, name: str) -> bool:
-    return not isinstance(answer, Failed) and name in answer and close(answer[name], correct[name])
-
-
-def _kind_of(name: str, pairs: list[tuple[Any, Any]]) -> str:
-    """How an array differs in kind, if it does, from what is expected; wherever it is wrong."""
-    for got, expected in pairs:
-        if got.shape != expected.shape:
-            return f"{name} has shape {got.shape}, expected {expected.shape}."
-        if (got.dtype == bool) != (expected.dtype == bool):
-            return f"{name} holds {got.dtype}, expected {expected.dtype}."
-        if np.isnan(got).any() and not np.isnan(expected).any():
-            return f"{name} has NaN."
-    dtype = pairs[0][0].dtype
-    got, expected = (np.concatenate([np.ravel(pair[which]) for pair in pairs]) for which in (0, 1))
-    if dtype.kind not in "biu" and dtype.itemsize < 8 and np.allclose(got, expected, rtol=1e-3, atol=1e-3):
-        return f"{name} is {dtype} of float64 inputs: digits are lost where it is made."
-    if dtype.kind == "b" or not np.any(expected):
-        return ""
-    if not np.any(got):
-        return f"{name} is 0 everywhere."
-    some = expected != 0
-    factor = float(np.median(got[some] / expected[some]))
-    fits = some.sum() > 1 and np.allclose(got, factor * expected, rtol=1e-6, atol=1e-12)
-    return (
-        f"{name} is {factor:.6g} times what is right, here."
-        if fits and min(abs(factor), abs(factor - 1)) > 1e-3
-        else ""
-    )
-
-
-def shown(question: Question, answer: Answer, correct: Answer) -> str:
-    """The input, what was expected and what came."""
-    lines = [f"The smallest input that shows it ({question.about}):"]
-    for name, value in question.inputs.items():
-        if value is not None and not isinstance(value, list):
-            lines += _named(name, value)
-    if isinstance(answer, Failed):
-        return "\n".join([*lines, f"  {answer[0].lower()}{answer[1:]}"])
-    name = next((name for name in correct if not _part(answer, correct, name)), next(iter(correct)))
-    got, expected = np.asarray(answer.get(name)), np.asarray(correct[name])
-    if expected.size > SHOWN and got.shape == expected.shape:
-        far = ~np.isclose(got, expected, CLOSE, CLOSE * np.abs(expected[np.isfinite(expected)]).max(initial=1.0), True)
-        place = next(iter(np.argwhere(far).tolist()), [0] * got.ndim)
-        return "\n".join([*lines, f"  {name} at {place}: expected {expected[*place]:.4g}, got {got[*place]:.4g}"])
-    lines += _named(f"expected {name}", correct[name])
-    return "\n".join(lines + (_named(f"     got {name}", answer[name]) if name in answer else []))
-
-
-def _named(name: str, value: Any) -> list[str]:
-    array = np.asarray(value)
-    if array.size > SHOWN:
-        return [f"  {name}: shape {array.shape}"]
-    head = f"  {name} = "
-    text = np.array2string(array, precision=4, suppress_small=True, separator=", ", prefix=head)
-    return [head + line if number == 0 else line for number, line in enumerate(text.splitlines())]
-
-
-def helped(exercise: Exercise, hint: int) -> str:
-    """The hints up to that level."""
-    more = f"Derivation, that of attendax.spec:\n{exercise.derivation}"
-    return "\n".join([f"Hint: {exercise.text['hint']}", f"More: {exercise.text['more']}", more][:hint])
+    said, covered = case.explained()
+    facts = case.facts(covered)
+    reason = "\n".join(filter(None, [*said.values(), case.results(), *facts])) or "Other numbers come out."
+    more = case.helped(hint) if hint > 1 or facts or not said else ""
+    return Grade(exercise.name, "wrong", reason, case.shown(), more, tuple(said))
