@@ -9,6 +9,7 @@ import right_attention
 from attendax import conformance
 from attendax.conformance.diagnoses.by_running import RACE
 from attendax.conformance.judge.verdicts import WITHOUT
+from attendax.conformance.report.outcomes import Harm
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward")
 
@@ -88,3 +89,50 @@ def half_a_window(query, key, value, *, window=None, **options):
 
 def test_half_a_window():
     assert causes(half_a_window, only=["window"]) == ["a window counts half of the keys on each side"]
+
+
+def test_a_bias_that_is_multiplied_by_a_number():
+    """1/√D is 1/2 where D is 4: a call of another width tells it from a half."""
+    for factor, words in ((2, "the bias counts as 2·bias"), (0.5, "the bias counts as 0.5·bias")):
+        assert causes(multiplied(factor), only=["bias"]) == [words]
+
+
+def multiplied(factor):
+    def attend(query, key, value, *, bias=None, **options):
+        bias = None if bias is None else bias * np.float32(factor)
+        return right_attention.attend(query, key, value, bias=bias, **options)
+
+    return attend
+
+
+def causal_for_all_but_the_first(query, key, value, *, is_causal=False, mask=None, **options):
+    """No convention that is known: the first query sees all."""
+    if is_causal:
+        T, S = query.shape[-2], key.shape[-2]
+        rule = (np.arange(S) <= np.arange(T)[:, None]) | (np.arange(T)[:, None] == 0)
+        mask = rule if mask is None else mask & rule
+    return right_attention.attend(query, key, value, mask=mask, **options)
+
+
+def test_what_has_no_reason_is_one_cause_for_all_that_is_asked_beside_it():
+    found = check(causal_for_all_but_the_first, only=["causal"])
+    reasons = {cause.name: cause.cases for cause in found.causes if cause.tried}
+    assert list(reasons) == ["a single query (T = 1) sees all keys: causal is left out there"]  # and so it is
+    assert "causal, one query" in next(iter(reasons.values()))
+    assert len([cause for cause in found.causes if cause.harm is Harm.NUMBERS]) == 2
+
+
+def values_lose_their_gradient(query, key, value, **options):
+    import jax
+
+    return jax.nn.dot_product_attention(
+        *(x.swapaxes(-2, -3) for x in (query, key, jax.lax.stop_gradient(value))), **options
+    ).swapaxes(-2, -3)
+
+
+def test_a_gradient_of_zeros_is_called_so():
+    report = conformance.check(
+        values_lose_their_gradient, arrays="jax", level="gradient", only=["gradient: plain"], seed=0, budget=0,
+        in_process=True,
+    )  # fmt: skip
+    assert [cause.name for cause in report.causes] == ["grad value is all zeros"]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..conventions import solving
 from ..conventions.table import TABLE
 from ..worker.errors import Failed
 from . import forms, ways
@@ -171,7 +172,21 @@ class _Describing(Trying):
             both = itertools.product(forms.BIASES, forms.ORDERS)
             if found := self.settle([offered.but(order=x, bias=read) for read, x in both], [probe]):
                 return found
+            if factor := self._factor(offered):
+                return self.settle([offered.but(order=x, bias=factor) for x in forms.ORDERS], [probe])
         return None
+
+    def _factor(self, form: Form) -> str:
+        """By which number a bias is multiplied."""
+        query, key, value = (0 * x for x in arrays(self.sizes))
+        value[..., 0, :] = 1
+        bias = np.zeros((1, 1, *self.sizes[2:4]), np.float32)
+        bias[..., 0] = 1
+        shape = {"BNTS": self.sizes[:2], "NTS": (1, self.sizes[1])}.get(form.options["bias"].form, (1, 1))
+        probe = Probe((query, key, value), {"bias": np.broadcast_to(bias, (*shape, *bias.shape[2:])).copy()})
+        found = self._answer(form, probe)
+        one = solving.scale_of_first(found[0], self.sizes[3]) if found else None
+        return solving.factor_of(one, one, "bias")
 
     def _scale(self, form: Form, name: str) -> Form | None:
         both = itertools.product(forms.GIVEN_SCALES, ways.SCALINGS)

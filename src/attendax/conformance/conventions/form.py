@@ -50,6 +50,7 @@ def law(axis: str) -> str:
 def words_of(axis: str, value: str) -> str:
     """What is said of a number that was solved for."""
     said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
+    said |= {"bias": "the bias counts as {}"}
     return words_of_scale(value) if axis == "scale" else said[axis].format(value)
 
 

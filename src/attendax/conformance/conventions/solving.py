@@ -40,6 +40,13 @@ def solved(measure: Measure, sizes: Mapping[str, int], given: float | None = Non
     return written(first / math.prod(known[axis] ** power for axis, power in rounded.items()), rounded)
 
 
+def factor_of(one: float | None, other: float | None, name: str) -> str:
+    """The factor of what two calls add for 1, by ``scale_of_first``; empty where it is 0, 1 or -1, or not the same."""
+    if one is None or other is None or abs(one - other) > NEAR * abs(one) or min(abs(one), abs(abs(one) - 0.5)) < NEAR:
+        return ""
+    return f"{2 * one:.4g}·{name}"
+
+
 def written(number: float, powers: Mapping[str, float]) -> str:
     """A product as one writes it."""
     up, roots_up = _parts({axis: power for axis, power in powers.items() if power > 0})

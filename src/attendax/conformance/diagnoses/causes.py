@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..cases import named
 from ..cases.case import FORWARD, SIZES, Case
@@ -77,9 +78,16 @@ def pairs_of(trial: Trial) -> int:
 def folded(causes: Iterable[Cause]) -> list[Cause]:
     """Faults without a reason of their own go with one that may be theirs, too; the worst first.
 
-    Every call is made of the plainest one; and where an option is read wrongly, its gradients are wrong as well.
+    Every call is made of the plainest one; and where an option is read wrongly, its gradients are wrong as well. What
+    has no reason is first joined among itself.
     """
-    found, left = [], sorted(causes, key=rank)
+    every = list(causes)
+    vague = [cause for cause in every if re.match(VAGUE, cause.name)]
+    return _folded([*(cause for cause in every if cause not in vague), *_folded(vague)])
+
+
+def _folded(causes: Iterable[Cause]) -> list[Cause]:
+    found, left = [], sorted(causes, key=lambda cause: (*rank(cause)[:-1], _fewest_options(cause), rank(cause)[-1]))
     while left:
         first, *left = left
         follow = [cause for cause in left if not (cause.tried or cause.where) and _may_follow(cause, first)]
@@ -114,19 +122,38 @@ def _may_follow(cause: Cause, first: Cause) -> bool:
         return False
     if first.harm is Harm.NUMBERS and all(any(_is_of_call(name, one) for one in first.cases) for name in cause.cases):
         return True  # the gradients of a call whose result is wrong
-    if not (first.tried or _is_plainest(first)):
+    vague = bool(re.match(VAGUE, first.name))
+    if first.tried and cause.harm is first.harm and _asked(first) & _asked(cause):
+        return False  # the reason was tried on it, and does not give that
+    if not (first.tried or vague or _is_plainest(first)):
         return False
     plain = [_length(name) for name in first.cases if not _all_options_of(name)]
     if first.harm is Harm.NUMBERS and plain and min(map(_length, cause.cases)) >= min(plain) / 2:
         return True  # a call of that length is made of the plain one
     alone = [options for options in map(_subject, first.cases) if len(options) == 1]
     explained = set().union(*alone)
+    if vague and not _is_plainest(first):
+        longer = min(map(_length, cause.cases)) >= min(map(_length, first.cases)) / 2
+        return longer and all(
+            any(_all_options_of(x) <= _all_options_of(name) for x in first.cases) for name in cause.cases
+        )
     return _is_plainest(first) or all(explained & _all_options_of(name) for name in cause.cases)
 
 
 def _shares_an_option(name: str, others: Iterable[str]) -> bool:
     """Whether a case has an option of one of some others, or one of these has none."""
     return any(not _all_options_of(x) or _all_options_of(x) & _all_options_of(name) for x in others)
+
+
+def _asked(cause: Cause) -> set[Any]:
+    """What its cases ask for: the judge, the direction, the dtype and the options."""
+    cases = filter(None, map(named, cause.cases))
+    return {(x.judge, x.direction, x.dtype, frozenset(options_of(x))) for x in cases if x.judge == "value"}
+
+
+def _fewest_options(cause: Cause) -> int:
+    """Of what has no reason, the plainest comes first."""
+    return min(len(_all_options_of(name)) for name in cause.cases) if re.match(VAGUE, cause.name) else 0
 
 
 def _subject(name: str) -> set[str]:
@@ -140,9 +167,9 @@ def _all_options_of(name: str) -> set[str]:
     return options_of(case) - {"scale"} if case else set()
 
 
-def rank(cause: Cause) -> tuple[int, bool, bool, bool, int]:
+def rank(cause: Cause) -> tuple[int, bool, bool, int, int]:
     """By harm; of the same harm what has the plainest call, then what is explained."""
-    vague = bool(re.match(VAGUE, cause.name))
+    vague = 2 if cause.name == WITHOUT else bool(re.match(VAGUE, cause.name))
     return ORDER.index(cause.harm), not _is_plainest(cause), not cause.tried, vague, -len(cause.cases)
 
 

@@ -154,6 +154,8 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
     plain = [trial for trial in mine if options_of(trial.case) <= {"scale"}]
     masked = [trial for trial in mine if trial.case.call == "is_causal=True"]
     found = solving.scales(min(plain, key=pairs_of)) if plain else {}
+    biased = [trial for trial in mine if trial.case.call == "bias=bias"]
+    found |= {"bias": solving.bias(min(biased, key=pairs_of))} if biased else {}
     found |= {"causal": solving.causal(min(masked, key=pairs_of))} if masked else {}
     return {axis: (value,) for axis, value in found.items() if value}
 
@@ -221,6 +223,8 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
     made = (_made(once[0], once[0].case._replace(sizes=once[0].case.sizes | sizes)) for sizes in VARIED if once)
     for other in itertools.islice(filter(None, made), CALLS):
         rivals = _left_by(other, rivals)
+    if is_late():
+        return None
     for trial in once[:MOST_NAMES]:
         low = _made(trial, trial.case._replace(lines=f"{trial.case.lines}\n{LOW}")) if len(rivals) > 1 else None
         rivals = (_left_by(low, rivals) if low else []) or rivals

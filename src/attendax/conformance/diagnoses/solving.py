@@ -7,13 +7,15 @@ import numpy as np
 from ..cases import CASES
 from ..cases.case import SIZES
 from ..cases.square import plain_of
-from ..conventions.solving import Measure, scale_of_first, solved
+from ..conventions.solving import Measure, factor_of, scale_of_first, solved
 from ..judge.trial import Trial
 from .by_running import with_case
 
 ONE_KEY = """query = np.full_like(query, 2 / D); key = 0 * key; key[..., 0, :] = 1
 value = 0 * value; value[..., 0, :] = 1"""  # the first score is twice the scale, all others are 0
 EQUAL = """query = 0 * query; value = np.broadcast_to(np.arange(S)[:, None], value.shape).astype(dtype)"""
+BIASED = """query = 0 * query; value = 0 * value; value[..., 0, :] = 1
+bias = np.zeros((1, 1, T, S), dtype); bias[..., 0] = 1"""  # the first score is what a bias of 1 adds
 MANY, MORE_KEYS = 9, (0, 5)
 GIVEN = 0.3
 
@@ -41,6 +43,16 @@ def scales(trial: Trial) -> dict[str, str]:
     if trial.implementation.lack(["scale"]) is None:
         found["given_scale"] = solved(measure, sizes, GIVEN)
     return found
+
+
+def bias(trial: Trial) -> str:
+    """By which number a bias is multiplied, 2·bias, where that is one at every width."""
+    found = []
+    for width in (4, 9):
+        sizes = trial.case.sizes | {"D": width, "V": width}
+        other = with_case(trial, trial.case._replace(lines=BIASED, call="bias=bias", sizes=sizes))
+        found.append(None if other is None else scale_of_first(other.got["out"], other.inputs.arrays["key"].shape[-2]))
+    return factor_of(found[0], found[1], "bias")
 
 
 def causal(trial: Trial) -> str:
