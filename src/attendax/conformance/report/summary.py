@@ -66,7 +66,8 @@ def _by_reason(report: Outcomes) -> dict[str, str]:
 
 def how(report: Outcomes) -> str:
     """Settings of the run, in a line."""
-    return f"{report.arrays}, {report.dtype}, {profile_told(report)}, level {report.level}, seed {report.seed}"
+    level = "" if report.level == "everything" else f"level {report.level}, "
+    return f"{report.arrays}, {report.dtype}, {profile_told(report)}, {level}seed {report.seed}"
 
 
 def about(report: Outcomes) -> list[tuple[str, str]]:
@@ -106,7 +107,7 @@ def profile_told(report: Outcomes) -> str:
     if any(outcome.case.law in MODEL_LAWS for outcome in report.cases):
         return f"profile {report.profile}"
     adds = profiles(report.level)
-    beyond = [f"{name} adds {adds[name]}" for name in PROFILES[PROFILES.index(report.profile) + 1 :]]
+    beyond = [f"{name} adds {number_of(adds[name], 'case')}" for name in PROFILES[PROFILES.index(report.profile) + 1 :]]
     return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")
 
 
