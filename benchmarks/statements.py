@@ -25,10 +25,10 @@ def speed(results: Results) -> str:
     compiled = mean(compile_ratios(results, "forward").values(), 1)
     return (
         f"On a CPU `attention` is {mean(plain_calls)} times as fast as torch's SDPA where there is nothing to skip: a "
-        f"geometric mean of {len(plain_calls)} shapes. With masks, windows and gradients there are "
-        f"[{len(rows)} rows](docs/benchmarks.md), and torch is faster in {sum(map(behind, rows)) or 'none'} of them. "
-        f"It compiles {compiled} times as fast as jax.nn's attention (float32, torch {version(full, 'torch')}, "
-        f"{machine(full)}; {when(full)})."
+        f"geometric mean of {len(plain_calls)} shapes. torch is faster in {sum(map(behind, rows)) or 'none'} of these "
+        f"[{len(rows)} rows](docs/benchmarks.md), which have masks, windows and gradients, too. It compiles "
+        f"{compiled} times as fast as jax.nn's "
+        f"(float32, torch {version(full, 'torch')}, {machine(full)}; {when(full)})."
     )
 
 
