@@ -27,7 +27,7 @@ from attendax.learn import calls, folders
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import MODULES, path, texts
 from attendax.learn.grading import Grade, examined, grade
-from attendax.learn.reasons import Case, Failed, edited, mistaken, mistakes, right, same
+from attendax.learn.reasons import Case, Failed, close, edited, mistaken, mistakes, right
 from places import ROOT, SOURCE
 
 PATH = {exercise.name: exercise for exercise in path()}
@@ -61,7 +61,7 @@ class TestRight:
             grades = [examined(exercise, names[exercise.symbol], kind) for exercise in PATH.values()]
         assert [str(each) for each in grades if not each.right] == []
 
-    @pytest.mark.parametrize("name", [name for name in PATH if not PATH[name].random])
+    @pytest.mark.parametrize("name", [name for name in PATH if "dropped" not in PATH[name].text])
     def test_a_formula_without_mistakes_is_the_specification(self, name):
         for question in PATH[name].questions:
             correct = right(PATH[name], question, {})
@@ -106,7 +106,7 @@ class TestWrong:
         cases = {off: Case(exercise, answers) for off, answers in given.items()}
         shown = [off for off in ways if cases[off].wrong.any()]
         for one, other in itertools.permutations(shown, 2):
-            if one[0] != other[0] and not exercise.random:
+            if one[0] != other[0] and "dropped" not in exercise.text:
                 assert not all(map(same, given[one], given[other])), (one, other)
         for mistake, row in mistakes(exercise).items():
             some = [cases[off] for off in shown if off[0] == mistake]
@@ -353,7 +353,7 @@ class TestGrade:
         found = grade(softmax, seconds=0.2)
         assert time.monotonic() - begin < 5
         assert "did not end within 0.2 seconds" in found.reason
-        assert re.search(r"line \d+ of test_learn.py ran then", found.reason)
+        assert re.search(r"\(test_learn.py, line \d+\)", found.reason)
 
     def test_it_is_known_by_its_name(self):
         assert grade(RIGHT["softmax"], name="attention_weights").right
@@ -430,7 +430,7 @@ class TestTexts:
     def test_the_code_stays_small(self):
         """Lines that are no text: of the folder and of the commands."""
         files = [*(ROOT / "src/attendax/learn").glob("*.py"), ROOT / "src/attendax/commands/learn.py"]
-        assert sum(map(lines_of_code, files)) <= 1000
+        assert sum(map(lines_of_code, files)) <= 957
 
 
 def answer_of(exercise, names, question):
@@ -441,6 +441,12 @@ def answer_of(exercise, names, question):
             }
     except Exception:
         return Failed("It raises.")
+
+
+def same(one, other):
+    if isinstance(one, Failed) or isinstance(other, Failed):
+        return isinstance(one, Failed) and isinstance(other, Failed)
+    return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
 
 
 def by_hand(exercise):
@@ -520,7 +526,7 @@ class TestCommands:
         names = ["softmax", "attention_weights", "split_heads", "multi_head_attention_forward", "Attention"]
         _, out, _ = self.run(capsys, "grade", str(folder), *names)
         for name in ("attention_weights", "multi_head_attention_forward", "Attention"):
-            assert f"\nwrong    {name}: wrong, as softmax is: mend that first\n" in out, out
+            assert f"\nwrong    {name}: as softmax is; mend that first\n" in out, out
         assert out.count("smallest input") == 1
         assert "right    split_heads" in out
 
@@ -541,9 +547,7 @@ class TestCommands:
         assert status == 1
         assert "It ended the process (status 7)" in out
         said = " ".join(out.split())
-        assert re.search(r"did not end within 0.5 seconds and was stopped: line \d+ of positional.py ran then", said), (
-            said
-        )
+        assert re.search(r"did not end within 0.5 seconds \(positional.py, line \d+\)", said), said
         assert "right    create_causal_mask" in out
 
     def test_what_a_file_prints_or_asks_disturbs_nothing(self, capfd, folder):

@@ -3,7 +3,6 @@
 import argparse
 import importlib.util
 import inspect
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,8 @@ from attendax.learn.exercises import path
 from attendax.learn.grading import SECONDS
 from attendax.legible import did_you_mean, wrapped
 
+INDENT = " " * 9
+
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     """The arguments of ``attendax learn`` or ``attendax grade``."""
@@ -25,15 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         library.add_argument(f"--{name}", dest="arrays", action="store_const", const=name, help=f"in {title}")
     if command == "learn":
         parser.add_argument("folder", nargs="?", metavar="DIR", help="write the skeletons there; none: list the path")
-        about = "where attendax.spec has each function, and its derivation"
-        parser.add_argument("--solutions", action="store_true", help=about)
+        parser.add_argument(
+            "--solutions", action="store_true", help="where attendax.spec has each, and how it is derived"
+        )
         parser.set_defaults(run=_learn)
         return
     parser.add_argument("folder", metavar="DIR", help="the folder with your functions")
     parser.add_argument("names", nargs="*", metavar="NAME", help="these functions only")
     parser.add_argument("--hint", type=int, default=1, metavar="N", help="2: more help; 3: the derivation, too")
-    about = f"stop a function after so long; {SECONDS:g} unless given"
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=about)
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="stop a function after so long")
     parser.set_defaults(run=_grade)
 
 
@@ -46,11 +47,9 @@ def _learn(args: argparse.Namespace) -> int:
     library = folders.library(folder)
     if args.arrays not in (None, library) and folders.has_exercises(folder):
         raise Refusal(f"{args.folder} holds exercises in {library}; for --{args.arrays} name another folder")
-    written, there = folders.write(folder, args.arrays or library)
-    for name in written:
-        print(f"wrote {folder / name}")
-    for name in there:
-        print(f"kept {folder / name}, which was there")
+    written = folders.write(folder, args.arrays or library)
+    for file in folders.files(folder):
+        print(f"wrote {file}" if file in written else f"kept {file}, which was there")
     begin = f"Write the first, softmax in {folder / 'attention_core.py'}, then:"
     print(f"\n{begin if written else 'What is right and wrong:'} attendax grade {args.folder}")
     return 0
@@ -90,7 +89,7 @@ def _graded(folder: Path, arrays: str | None = None, **options: Any) -> Iterable
 
 def _grade(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
-    if not folder.is_dir() or not folders.has_exercises(folder):
+    if not folders.has_exercises(folder):
         raise Refusal(f"{args.folder} has no file of the exercises; to begin: attendax learn {args.folder}")
     known = {name for exercise in path() for name in (exercise.name, exercise.symbol)}
     if unknown := next((name for name in args.names if name not in known), None):
@@ -100,16 +99,12 @@ def _grade(args: argparse.Namespace) -> int:
     if not args.seconds > 0:
         raise Refusal(f"--seconds {args.seconds:g}: more than 0")
     files = {exercise.name: f"{exercise.text['file']}.py" for exercise in path()}
-    grades, unread = [], set()
+    grades = list[Grade]()
     for grade in _graded(folder, args.arrays, names=args.names, hint=args.hint, seconds=args.seconds):
+        told = [(files[each.name], each.reason) for each in grades if each.state == "unread"]
+        if (files[grade.name], grade.reason) not in told:  # one line for a file, not one for each of its functions
+            _print(grade, files[grade.name] if grade.state == "unread" else grade.name)
         grades.append(grade)
-        line = f"unread   {files[grade.name]}: {grade.reason}"
-        if grade.state != "unread":
-            _print(grade)
-        elif line not in unread:  # one line for a file, not one for each of its functions
-            print(wrapped(line, "         "))
-            unread.add(line)
-        sys.stdout.flush()
     states = [grade.state for grade in grades]
     print(f"\n{_counted(states)}")
     if set(states) == {"not yet"}:
@@ -119,12 +114,13 @@ def _grade(args: argparse.Namespace) -> int:
     return 0 if set(states) == {"right"} else FAILED
 
 
-def _print(grade: Grade) -> None:
-    upstream = grade.reason.startswith("as ")
-    print(f"{grade.state:<8} {grade.name}" + (f": wrong, {grade.reason}" if upstream else ""))
-    lines = [*grade.reason.splitlines()[upstream:], *f"{grade.example}\n{grade.hint}".strip().splitlines()]
+def _print(grade: Grade, name: str) -> None:
+    """A grade; its reason stands behind the name where no example follows."""
+    _, *lines = str(grade).splitlines()
+    beside = f": {lines.pop(0)}" if grade.reason and not grade.example else ""
+    print(wrapped(f"{grade.state:<8} {name}{beside}", INDENT), flush=True)
     for line in lines:
-        print(f"         {line}".rstrip() if line.startswith(" ") else wrapped(f"         {line}", "         "))
+        print(INDENT + line if line.startswith(" ") else wrapped(INDENT + line, INDENT), flush=True)
 
 
 def _counted(states: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,12 @@ KINDS = ("numpy", "jax", "torch")
 class Unusable(TypeError):
     """A learner's function returned what is no result; the message goes on after "It returns"."""
 
-
-def described(value: Any) -> str:
-    """A value in a learner's words: "one array", "a tuple of 2"."""
-    if value is None:
-        return "None"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "one array" if hasattr(value, "shape") else f"one {type(value).__name__}"
+    def __init__(self, value: Any, expected: str, role: str = "") -> None:
+        found = "one array" if hasattr(value, "shape") else f"one {type(value).__name__}"
+        if isinstance(value, tuple | list):
+            found = f"a {type(value).__name__} of {len(value)}"
+        missing = f"None{role}: is a `return` missing?"
+        super().__init__(missing if value is None else f"{found}{role}; expected {expected}")
 
 
 class Arrays:
@@ -46,12 +45,20 @@ class Arrays:
     def given(self, value: Any) -> Any:
         """An input, as a learner's function gets it; never the array itself, which it may write to."""
         if isinstance(value, list):
-            return [_Block(each, self) for each in value] if self.kind != "numpy" else value
+            return [self._block(each) for each in value] if self.kind != "numpy" else value
         if not isinstance(value, np.ndarray):
             return value
         if self.kind == "torch":
             return self._library.from_numpy(value.copy())
         return self._library.numpy.asarray(value) if self.kind == "jax" else value.copy()
+
+    def _block(self, block: spec.TransformerEncoderBlock) -> Any:
+        """A block of the specification, for tokens of this library."""
+
+        def forward(x: Any, mask: Any = None) -> Any:
+            return self.given(block.forward(self.returned(x), None if mask is None else self.returned(mask)))
+
+        return SimpleNamespace(forward=forward)
 
     def returned(self, value: Any, role: str = "") -> np.ndarray:
         """A result as an array of NumPy; its role, such as " as output", joins the errors.
@@ -59,25 +66,11 @@ class Arrays:
         Raises:
             Unusable: it is no array of numbers.
         """
-        if value is None:
-            raise Unusable(f"None{role}: is a `return` missing?")
-        if isinstance(value, tuple | list | dict):
-            raise Unusable(f"{described(value)}{role}; expected one array")
+        if value is None or isinstance(value, tuple | list | dict):
+            raise Unusable(value, "one array", role)
         if self.kind == "torch" and isinstance(value, self._library.Tensor):
             value = value.detach().numpy()
         found = np.asarray(value)
         if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
-            raise Unusable(f"{described(value)}{role}; expected an array of numbers")
+            raise Unusable(value, "an array of numbers", role)
         return found
-
-
-class _Block:
-    """A block of the specification for tokens of another library."""
-
-    def __init__(self, block: spec.TransformerEncoderBlock, arrays: Arrays) -> None:
-        self._block, self._arrays = block, arrays
-
-    def forward(self, x: Any, mask: Any = None) -> Any:
-        """The tokens, encoded."""
-        inputs: Any = [None if each is None else self._arrays.returned(each) for each in (x, mask)]
-        return self._arrays.given(self._block.forward(*inputs))

@@ -2,7 +2,7 @@
 
 import dis
 import inspect
-import sys
+import itertools
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,12 +37,11 @@ def reached(candidate: Any) -> list[Any]:
 
 def library(candidate: Any) -> str:
     """The library whose names the code of a function reaches; where it reaches none, that of its module."""
-    roots = {_root(each) for each in reached(candidate)}
+    found = reached(candidate)
+    roots = {_root(each) for each in found}
     if not roots & set(KINDS):
-        around = getattr(candidate, "__globals__", None) or vars(
-            sys.modules.get(getattr(candidate, "__module__", ""), dis)
-        )
-        roots = {_root(each) for each in around.values() if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
+        around = itertools.chain(*(each.__globals__.values() for each in found if inspect.isfunction(each)))
+        roots = {_root(each) for each in around if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
     return next((kind for kind in ("torch", "jax") if kind in roots), "numpy")
 
 

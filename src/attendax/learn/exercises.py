@@ -15,7 +15,7 @@ import numpy as np
 
 from attendax import spec
 
-from .arrays import Unusable, described
+from .arrays import Unusable
 from .formulas import PROJECTIONS
 
 TEXTS = Path(__file__).with_name("texts")
@@ -53,11 +53,6 @@ class Exercise(NamedTuple):
         return self.name.partition(".")[0]
 
     @property
-    def random(self) -> bool:
-        """Whether it drops weights, so that what is right depends on which."""
-        return "dropped" in self.text
-
-    @property
     def derivation(self) -> str:
         """The paragraphs of ``attendax.spec`` before its arguments."""
         function = getattr(spec, self.text.get("derived", self.name))
@@ -88,7 +83,7 @@ def _inputs(question: dict[str, Any], rng: np.random.Generator) -> Inputs:
     inputs: Inputs = {}
     for name, value in list(question.items())[1:]:
         if name == "mask" and isinstance(value, str):
-            tokens = next(iter(inputs.values())).shape[-2] if inputs else 0
+            tokens = next(iter(inputs.values())).shape[-2]
             value = {"none": None, "nothing": NOTHING, "causal": np.tri(tokens, dtype=bool)}[value]
         elif name == "blocks":
             value = [spec.TransformerEncoderBlock(4, 2, 3, rng=seed) for seed in range(int(value[0]))]
@@ -105,21 +100,21 @@ def named(names: list[str] | tuple[str, ...], found: Any) -> dict[str, Any]:
     Raises:
         Unusable: there are more or fewer.
     """
-    if len(names) > 1 and not (isinstance(found, tuple) and len(found) == len(names)):
-        wanted = ": is a `return` missing?" if found is None else f"; expected {', '.join(names)}"
-        raise Unusable(described(found) + wanted)
-    results = dict(zip(names, found if len(names) > 1 else (found,), strict=True))
+    given = found if len(names) > 1 else (found,)
+    if not isinstance(given, tuple) or len(given) != len(names):
+        raise Unusable(found, ", ".join(names))
+    results = dict(zip(names, given, strict=True))
     results.pop("cache", None)
-    return results | (_weights(results.pop("grad_params")) if "grad_params" in results else {})
+    return results | _weights(results.pop("grad_params", {}), "the gradients of the weights")
 
 
-def _weights(grads: Any) -> dict[str, Any]:
-    """A dict or NamedTuple of gradients, and that of the attention in it; those of biases that are None left out."""
-    grads = grads._asdict() if hasattr(grads, "_asdict") else grads
-    if not isinstance(grads, Mapping):
-        raise Unusable(f"{described(grads)} as the gradients of the weights; expected a dict by name")
-    inner = _weights(grads["attention"]) if "attention" in grads else {}
-    return inner | {name: value for name, value in grads.items() if value is not None and name != "attention"}
+def _weights(given: Any, role: str) -> dict[str, Any]:
+    """A dict or NamedTuple of weights, and that of the attention in it; biases that are None left out."""
+    given = given._asdict() if hasattr(given, "_asdict") else given
+    if not isinstance(given, Mapping):
+        raise Unusable(given, "a dict by name", f" as {role}")
+    inner = _weights(given["attention"], role) if "attention" in given else {}
+    return inner | {name: value for name, value in given.items() if value is not None and name != "attention"}
 
 
 def _backward(function: Any, inputs: Inputs) -> dict[str, Any]:
@@ -140,15 +135,14 @@ def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     layer.set_params(dict(zip(PROJECTIONS, weights, strict=True)))
     found["output"] = layer.forward(Q, K, V, mask)
     found |= named(GRADS, layer.backward(grad_output))
-    if not isinstance(params := layer.get_params(), Mapping):
-        raise Unusable(f"{described(params)} as get_params(); expected a dict by name")
+    params = _weights(layer.get_params(), "get_params()")
     return found | {f"get_params()[{name!r}]": params.get(name) for name in PROJECTIONS}
 
 
-def _drawn(*weights: Any) -> np.ndarray:
+def _drawn(*weights: Any) -> bool:
     """Whether they are drawn, small, each its own."""
     small = all(0 < float(each.std()) < 0.5 for each in weights)
-    return np.array(small and len({float(each.sum()) for each in weights}) == len(weights))
+    return small and len({float(each.sum()) for each in weights}) == len(weights)
 
 
 def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
@@ -162,7 +156,7 @@ def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
     if "grad_output" in inputs:
         return named(("grad_x", "grad_params"), block.backward(inputs["grad_output"]))
     begin = [abs(getattr(new, name) - float("gamma" in name)).max() == 0 for name in rest if name[0] != "W"]
-    facts = {DRAWN: _drawn(new.W1, new.W2), WIDE: np.array(tuple(new.W1.shape)), BEGIN: np.array(all(begin))}
+    facts = {DRAWN: _drawn(new.W1, new.W2), WIDE: np.array(tuple(new.W1.shape)), BEGIN: all(begin)}
     return {"output": output} | facts
 
 
@@ -184,20 +178,20 @@ def _dropout(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     found |= {"output after eval()": layer.forward(*arrays), "attention_weights after eval()": layer.attention_weights}
     first, second = ((other.forward(many, many, many), other.attention_weights != 0)[1] for _ in range(2))
     shared = [(first == first[:1]).all(), (first == first[:, :1]).all(), (first == first[..., :1]).all()]
-    found[SHARE] = np.array(round(float(first.sum()) / many.shape[0] / many.shape[1] ** 2, 1))
-    return found | {OWN: np.array(not any(map(bool, shared))), ANEW: np.array(bool((first != second).any()))}
+    found |= {SHARE: _leading((first * 1.0).mean()), OWN: not any(map(bool, shared))}
+    return found | {ANEW: bool((first != second).any())}
 
 
 def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:
     if (table := function(*inputs.values())) is None:
-        raise Unusable("None: is a `return` missing?")
+        raise Unusable(table, "an array")
     mean = np.round(float(table.mean()), 1) + 0.0
     return {"shape": np.array(table.shape), "deviation, about": _leading(table.std()), "mean, about": mean}
 
 
-def _leading(number: Any) -> np.ndarray:
+def _leading(number: Any) -> float:
     """To one digit."""
-    return np.array(float(f"{float(number):.1g}"))
+    return float(f"{float(number):.1g}")
 
 
 ASKED = {"multi_head_attention_backward": _backward, "MultiHeadAttention": _multi_head_layer, "Attention": _single_head}

@@ -24,35 +24,38 @@ def skeleton(module: str, arrays: str = "numpy") -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: said[found[1]], (TEXTS / f"{module}.txt").read_text("utf-8"))
 
 
-def write(folder: Path, arrays: str = "numpy") -> tuple[list[str], list[str]]:
+def files(folder: Path) -> list[Path]:
+    """The files of the path in a folder, whether they are there or not."""
+    return [folder / f"{module}.py" for module in MODULES]
+
+
+def write(folder: Path, arrays: str = "numpy") -> list[Path]:
     """Write the files that are not there; those that are stay as they are.
 
     Returns:
-        The names of those written, and of those that were there.
+        Those written.
 
     Raises:
         Refusal: the folder cannot be written to.
     """
-    there = [module for module in MODULES if (folder / f"{module}.py").exists()]
-    new = [module for module in MODULES if module not in there]
+    new = [file for file in files(folder) if not file.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for module in new:
-            writing.write(folder / f"{module}.py", skeleton(module, arrays))
+        for file in new:
+            writing.write(file, skeleton(file.stem, arrays))
     except OSError as error:
         raise Refusal(f"cannot write to {folder}: {error.strerror}") from None
-    return [f"{module}.py" for module in new], [f"{module}.py" for module in there]
+    return new
 
 
 def has_exercises(folder: Path) -> bool:
     """Whether a file of the path lies there."""
-    return any((folder / f"{module}.py").is_file() for module in MODULES)
+    return any(map(Path.is_file, files(folder)))
 
 
 def library(folder: Path) -> str:
     """The library that the files of the folder import: JAX or PyTorch, else NumPy."""
-    files = [folder / f"{module}.py" for module in MODULES]
-    read = "\n".join(file.read_text("utf-8", "replace") for file in files if file.is_file())
+    read = "\n".join(file.read_text("utf-8", "replace") for file in files(folder) if file.is_file())
     found = re.findall(r"^(?:import|from) (jax|torch)\b", read, re.MULTILINE)
     return max(found, default="numpy")
 
@@ -82,18 +85,16 @@ def graded(
 def _received(pipe: Any, process: Any, left: list[str], limit: float) -> Iterator[Grade]:
     """The grades that a process sends, until it fails to; the list keeps the names of those that are left."""
     wait = limit + 120  # it has to start
-    while left:
-        grade, reason = None, f"It did not end within {limit:g} seconds and was stopped."
-        if pipe.poll(wait):
-            try:
-                grade = pipe.recv()
-            except EOFError:
-                process.join()
-                reason = f"It ended the process (status {process.exitcode})."
-        yield grade or Grade(left[0], "wrong", reason)
-        del left[0]
-        if grade is None:
-            return
+    ended = ""
+    while left and not ended:
+        try:
+            grade: Any = pipe.recv() if pipe.poll(wait) else None
+            ended = "" if grade else f"Stopped: it did not end within {limit:g} seconds"
+        except EOFError:
+            process.join()
+            ended = f"It ended the process (status {process.exitcode})."
+        name = left.pop(0)
+        yield Grade(name, "wrong", ended) if ended else grade
         wait = limit
 
 
@@ -113,9 +114,7 @@ def _graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: 
     try:
         with limited(seconds), kind.wide():
             candidate = getattr(importlib.import_module(exercise.text["file"]), exercise.symbol)
-    except Stopped as stopped:
-        return Grade(exercise.name, "unread", f"It did not end within {seconds:g} seconds{stopped}.")
-    except Exception as error:
+    except (Exception, Stopped) as error:
         return Grade(exercise.name, "unread", failure(error))
     found = examined(exercise, candidate, kind, hint, seconds)
     if found.state != "wrong":
@@ -125,5 +124,5 @@ def _graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: 
     for earlier in wrong[:-1]:
         calls = earlier.name.partition(".")[0] in called and set(found.mistakes) <= set(earlier.mistakes)
         if calls or (found.mistakes and found.reason == earlier.reason):
-            return Grade(found.name, "wrong", f"as {earlier.name} is: mend that first")
+            return Grade(found.name, "wrong", f"as {earlier.name} is; mend that first")
     return found

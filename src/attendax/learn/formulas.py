@@ -7,8 +7,6 @@ learners write them, raise where theirs raise, and check nothing.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
-import math
-
 import numpy as np
 
 PROJECTIONS = ("W_Q", "W_K", "W_V", "W_O")
@@ -47,7 +45,7 @@ def softmax_backward(grad_output, x, axis=-1):
 def compute_attention_scores(Q, K, scale=True):
     """``Q Kᵀ / √d``."""
     s = Q @ turned(K)
-    return s / math.sqrt(Q.shape[-1]) if scale else s
+    return s / np.sqrt(Q.shape[-1]) if scale else s
 
 
 def apply_attention_mask(scores, mask, mask_value=-1e9):
@@ -72,7 +70,7 @@ def through_attention(dO, Q, K, V, p, factor=1.0):
     """``dV = Pᵀ dO, dP = dO Vᵀ, dS = P (dP - Σ dP P), dQ = c dS K, dK = c dSᵀ Q``; the factor is that of dropout."""
     dV = turned(p * factor) @ dO
     ds = through_softmax(dO @ turned(V) * factor, p)
-    c = 1 / math.sqrt(Q.shape[-1])
+    c = 1 / np.sqrt(Q.shape[-1])
     dQ = c * (ds @ K)
     dK = c * (turned(ds) @ Q)
     return dQ, dK, dV
@@ -136,7 +134,7 @@ class MultiHeadAttention:
     """The layer."""
 
     def __init__(self, d_model, num_heads):
-        self.d_model, self.num_heads, small = d_model, num_heads, math.sqrt(3 / d_model)
+        self.d_model, self.num_heads, small = d_model, num_heads, np.sqrt(3 / d_model)
         self.W_Q, self.W_K, self.W_V, self.W_O = DRAWS.uniform(-small, small, (4, d_model, d_model))
 
     def forward(self, Q, K, V, mask=None):
@@ -234,13 +232,8 @@ class TransformerEncoderBlock:
         d_ff = d_ff or 4 * d_model
         self.attention = MultiHeadAttention(d_model, num_heads)
         self.W1, self.W2 = 0.1 * DRAWS.normal(size=(d_model, d_ff)), 0.1 * DRAWS.normal(size=(d_ff, d_model))
-        self.b1, self.b2, self.gamma1, self.gamma2 = (
-            np.zeros(d_ff),
-            np.zeros(d_model),
-            np.ones(d_model),
-            np.ones(d_model),
-        )
-        self.beta1, self.beta2 = np.zeros((2, d_model))
+        self.b1, (self.gamma1, self.gamma2) = np.zeros(d_ff), np.ones((2, d_model))
+        self.b2, self.beta1, self.beta2 = np.zeros((3, d_model))
 
     def forward(self, x, mask=None):
         """``h = x + A(N1(x)), y = h + F(N2(h))``."""

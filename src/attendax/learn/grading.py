@@ -15,7 +15,7 @@ import numpy as np
 from attendax.legible import did_you_mean, one_line
 
 from .arrays import Arrays, Unusable
-from .calls import HERE, foreign, library
+from .calls import foreign, library
 from .exercises import Exercise, Question, path
 from .reasons import Answer, Case, Failed, hints
 
@@ -55,11 +55,11 @@ class Grade:
 
     def _repr_html_(self) -> str:
         colour = {"right": "#15803d", "not yet": "#666666"}.get(self.state, "#c2410c")
-        badge = f"background: {colour}; color: #ffffff; padding: 0 0.5em"  # read on a light and on a dark page
-        mark = f'<b style="{badge}">{self.state}</b>'
-        said = "".join(f"<p>{html.escape(part)}</p>" for part in (self.reason,) if part)
-        shown = "".join(f"<pre>{html.escape(part)}</pre>" for part in (self.example, self.hint) if part)
-        return f"<div>{mark} <code>{html.escape(self.name)}</code>{said}{shown}</div>"
+        # The colours are read on a light and on a dark page.
+        mark = f'<b style="background: {colour}; color: #ffffff; padding: 0 0.5em">{self.state}</b>'
+        parts = ("code", self.name), ("p", self.reason), ("pre", self.example), ("pre", self.hint)
+        said = "".join(f"<{tag}>{html.escape(part)}</{tag}>" for tag, part in parts if part)
+        return f"<div>{mark} {said}</div>"
 
 
 class Stopped(BaseException):
@@ -103,7 +103,7 @@ def grade(
 
 def examined(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 1, seconds: float = SECONDS) -> Grade:
     """The grade of one exercise."""
-    answers, said = list[Answer](), ""
+    answers = list[Answer]()
     try:
         with limited(seconds), kind.wide(), np.errstate(all="ignore"):
             for question in exercise.questions:
@@ -111,12 +111,12 @@ def examined(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 1, se
                 answers.append(_asked(exercise, candidate, kind, given))
                 if changed := _changed(question, given, kind):
                     said = f"It writes into its input {changed}: whoever gave it still needs it. Work on a new array."
-                    break
+                    return Grade(exercise.name, "wrong", said, hint=hints(exercise, hint))
     except Stopped as stopped:
-        said = f"It did not end within {seconds:g} seconds and was stopped{stopped}."
+        return Grade(exercise.name, "wrong", failure(stopped), hint=hints(exercise, hint))
     except NotImplementedError as error:
         return Grade(exercise.name, "not yet", _waits(exercise, error), hint=hints(exercise, hint) if hint > 1 else "")
-    return Grade(exercise.name, "wrong", said, hint=hints(exercise, hint)) if said else judged(exercise, answers, hint)
+    return judged(exercise, answers, hint)
 
 
 def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, Any]) -> Answer:
@@ -143,12 +143,9 @@ def _changed(question: Question, given: dict[str, Any], kind: Arrays) -> str:
 
 
 def _waits(exercise: Exercise, error: BaseException) -> str:
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inner = frames[-1].f_code
-    if inner.co_filename.startswith(HERE[0]):
-        return f"It waits for {error}."
-    mine = inner.co_qualname.split(".")[0] in (exercise.symbol, "<lambda>") or len(frames) < 4
-    return "" if mine else f"It waits for {inner.co_qualname}."
+    code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    name = str(error) if foreign(code.co_filename) else code.co_qualname
+    return "" if exercise.symbol in name.split(".") else f"It waits for {name}."
 
 
 @contextlib.contextmanager
@@ -159,10 +156,7 @@ def limited(seconds: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: Any) -> None:
-        while frame is not None and foreign(frame.f_code.co_filename):
-            frame = frame.f_back
-        place = f": line {frame.f_lineno} of {Path(frame.f_code.co_filename).name} ran then" if frame else ""
-        raise Stopped(place)
+        raise Stopped(f"it did not end within {seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -181,5 +175,5 @@ def judged(exercise: Exercise, answers: list[Answer], hint: int = 1) -> Grade:
     said, covered = case.explained()
     facts = case.facts(covered)
     reason = "\n".join(filter(None, [*said.values(), case.results(), *facts])) or "Other numbers come out."
-    more = case.helped(hint) if hint > 1 or facts or not said else ""
+    more = hints(exercise, hint, case.first_wrong()) if hint > 1 or facts or not said else ""
     return Grade(exercise.name, "wrong", reason, case.shown(), more, tuple(said))

@@ -57,9 +57,10 @@ def mistakes(exercise: Exercise | None = None) -> dict[str, dict[str, Any]]:
 
 def right(exercise: Exercise, question: Question, answer: Answer) -> Answer:
     """The results of the specification; where numbers are dropped, what it gives for those."""
-    if exercise.random:
+    if "dropped" in exercise.text:
         return mistaken(exercise, question, answer, ())
-    return exercise.ask(getattr(spec, exercise.symbol), question.inputs)
+    found = exercise.ask(getattr(spec, exercise.symbol), question.inputs)
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def mistaken(exercise: Exercise, question: Question, answer: Answer, off: Off) -> Answer:
@@ -67,10 +68,8 @@ def mistaken(exercise: Exercise, question: Question, answer: Answer, off: Off) -
     names = edited(off)
     if names is None:
         return Failed("no such learner")
-    if isinstance(answer, dict) and question.inputs.get("rate", 0) > 0.1:
-        names["KEPT"] += [
-            np.nan_to_num(answer[name]) != 0 for name in exercise.text.get("dropped", "").split(", ") if name in answer
-        ]
+    if question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, Failed):
+        names["KEPT"] += [np.nan_to_num(answer[name]) != 0 for name in exercise.text["dropped"] if name in answer]
     try:
         with np.errstate(all="ignore"):
             found = exercise.ask(names[exercise.symbol], question.inputs)
@@ -79,20 +78,17 @@ def mistaken(exercise: Exercise, question: Question, answer: Answer, off: Off) -
     return {name: -value if (TURNED, 0) in off else np.asarray(value) for name, value in found.items()}
 
 
-def same(one: Answer, other: Answer) -> bool:
-    """Whether two answers are the same, name by name; two failures are."""
-    if isinstance(one, Failed) or isinstance(other, Failed):
-        return isinstance(one, Failed) and isinstance(other, Failed)
-    return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
-
-
 def close(one: Any, other: Any) -> bool:
     """Whether two arrays have one shape and the same numbers; booleans are not numbers."""
     one, other = np.asarray(one), np.asarray(other)
-    if one.shape != other.shape or (one.dtype == bool) != (other.dtype == bool):
-        return False
+    alike = one.shape == other.shape and (one.dtype == bool) == (other.dtype == bool)
+    return alike and bool(_near(one, other).all())
+
+
+def _near(one: Any, other: Any) -> Any:
+    """Where numbers are those of the other array, beside its largest."""
     size = np.abs(other[np.isfinite(other)]).max(initial=1.0)
-    return bool(np.allclose(one, other, rtol=CLOSE, atol=CLOSE * float(size), equal_nan=True))
+    return np.isclose(one, other, CLOSE, CLOSE * float(size), equal_nan=True)
 
 
 class Case:
@@ -106,20 +102,27 @@ class Case:
         self.asked = list(zip(exercise.questions, answers, strict=True))
         self.rights: list[Any] = [right(exercise, *each) for each in self.asked]
         self.names = list(dict.fromkeys(itertools.chain(*self.rights)))
-        self.pairs: Any = list(zip(answers, self.rights, strict=True))
-        self.wrong: Any = np.array(list(map(self._differ, answers, self.rights)))
+        self.wrong = self._differ(answers, self.rights)
         self.first = int(self.wrong.any(axis=1).argmax())
 
-    def _differ(self, one: Any, other: Any) -> list[bool]:
-        if Failed in (type(one), type(other)) or one.keys() != other.keys():
-            return [not same(one, other)] + [False] * len(self.names)
-        return [False] + [name in one and not close(one[name], other[name]) for name in self.names]
+    def _differ(self, ones: list[Any], others: list[Any]) -> Any:
+        """Where answers differ: a row for each question. Two failures are alike."""
+        rows = []
+        for one, other in zip(ones, others, strict=True):
+            fails = isinstance(one, Failed) + isinstance(other, Failed)
+            ended = fails == 1 or (not fails and one.keys() != other.keys())
+            names = () if fails or ended else one
+            rows.append([ended] + [name in names and not close(one[name], other[name]) for name in self.names])
+        return np.array(rows)
+
+    def _made(self, off: Off) -> list[Answer]:
+        """The answers of a learner who makes these mistakes."""
+        return [mistaken(self.exercise, *each, off) for each in self.asked]
 
     def marks(self, off: Off) -> Any:
         """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither."""
-        given = [mistaken(self.exercise, *each, off) for each in self.asked]
-        found = np.array(list(map(self._differ, given, self.rights)))
-        found = found * (1 + np.array(list(map(self._differ, given, self.answers))))
+        made = self._made(off)
+        found = self._differ(made, self.rights) * (1 + self._differ(made, self.answers))
         found[self.wrong[:, 0], 1:] = 0
         return found
 
@@ -134,7 +137,8 @@ class Case:
         table = mistakes(self.exercise)
         ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", [()]))))
         marked = {off: self.marks((off,)) for off in ways if off[0] != ORDER}
-        fits = [off for off, marks in marked.items() if self._fits(marks, "only_fails" in table[off[0]])]
+        seen = {off: marks if "only_fails" in table[off[0]] else marks[:, 1:] for off, marks in marked.items()}
+        fits = [off for off in marked if not (marked[off] == 2).any() and (seen[off] == 1).any()]
         chosen, covered = dict[str, Any](), np.zeros_like(self.wrong)
         for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
             if ((marked[off] == 1) & ~covered).any():
@@ -144,9 +148,6 @@ class Case:
         late = {name: not (marks[self.first] > 0).any() for name, marks in chosen.items()}
         return {name: table[name]["says"] for name in sorted(chosen, key=late.__getitem__)}, covered
 
-    def _fits(self, marks: Any, failing: bool) -> bool:
-        return not (marks == 2).any() and bool((marks[:, not failing :] == 1).any())
-
     def _pair(self, marked: dict[tuple[str, int], Any]) -> tuple[str, ...]:
         """The two mistakes that together give all answers; where several pairs do, what all of these have."""
         flat = np.array([marks.ravel() for marks in marked.values()])
@@ -155,17 +156,16 @@ class Case:
         found = list[set[str]]()
         for i, j in np.argwhere(np.triu(~odd.any(axis=2), 1)):
             off = list(marked)[i], list(marked)[j]
-            if off[0][0] != off[1][0] and all(
-                same(each[1], mistaken(self.exercise, *each, off)) for each in self.asked
-            ):
-                found.append({off[0][0], off[1][0]})
+            both = {name for name, _ in off}
+            if len(both) == 2 and not self._differ(self.answers, self._made(off)).any():
+                found.append(both)
         return tuple(set.intersection(*found)) if found else ()
 
     def _moved(self) -> str:
         """Which results stand in each other's place, if that is all."""
         place = {}
         for name in self.names if not self.wrong[:, 0].any() else ():
-            here = [(answer[name], fine) for answer, fine in self.pairs if name in fine]
+            here = [(got[name], fine) for got, fine in zip(self.answers, self.rights, strict=True) if name in fine]
             like = [each for each in self.names if all(each in fine and close(got, fine[each]) for got, fine in here)]
             place[name] = name if name in like else next(iter(like), "")
         moved = (f"{name} holds {other}" for name, other in place.items() if name != other)
@@ -173,19 +173,20 @@ class Case:
 
     def facts(self, covered: Any) -> list[str]:
         """All that is known of what no mistake of the table explains."""
-        left, labels, wrong = self.wrong & ~covered, [q.about for q, _ in self.asked], self.wrong.any(axis=1)
+        left, wrong = self.wrong & ~covered, self.wrong.any(axis=1)
         lines = []
         if left[:, 0].any():
             first = self.asked[int(left[:, 0].argmax())][1]
             if not isinstance(first, Failed):
                 return [f"The results are {', '.join(first)}; expected {', '.join(self.rights[0])}."]
-            alike = [label for label, (_, answer) in zip(labels, self.asked, strict=True) if answer == first]
-            at = f" with {'; '.join(alike)}" if not left[:, 0].all() else ""
-            lines.append(f"{first.removesuffix('?')}{at}{'?' if first.endswith('?') else '.'}")
+            alike = [question.about for question, answer in self.asked if answer == first]
+            at = "" if left[:, 0].all() else f" with {'; '.join(alike)}"
+            lines.append(f"{first.rstrip('?')}{at}{'?' if first.endswith('?') else '.'}")
         for name, column in zip(self.names, left[:, 1:].T, strict=True):
             pairs = [(self.asked[n][1][name], self.rights[n][name]) for n in np.flatnonzero(column)]
             lines += [_kind_of(name, pairs)] if pairs else []
         if left.any() and not wrong.all():
+            labels = [question.about for question, _ in self.asked]
             well, ill = ("; ".join(itertools.compress(labels, which)) for which in (~wrong, wrong))
             lines.append(f"It is right with {well}; wrong with {ill}.")
             sizes = ({each.inputs[name].shape[-2] for name in "QK" if name in each.inputs} for each, _ in self.asked)
@@ -203,25 +204,20 @@ class Case:
     def shown(self) -> str:
         """The input, what was expected and what came."""
         (question, answer), correct = self.asked[self.first], self.rights[self.first]
-        lines = [f"The smallest input that shows it ({question.about}):"]
-        for name, value in question.inputs.items():
-            lines += [] if value is None or isinstance(value, list) else _named(name, value)
+        given = {name: each for name, each in question.inputs.items() if each is not None and name != "blocks"}
+        lines = [f"The smallest input that shows it ({question.about}):", *map(_named, given, given.values())]
         if isinstance(answer, Failed):
             return "\n".join([*lines, f"  {answer[0].lower()}{answer[1:]}"])
         name = next(itertools.compress(self.names, self.wrong[self.first, 1:]), self.names[0])
-        got, expected = np.asarray(answer.get(name)), np.asarray(correct[name])
+        got, expected = np.asarray(answer.get(name)), correct[name]
         if expected.size > SHOWN and got.shape == expected.shape:
-            size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
-            place: Any = np.unravel_index(
-                np.isclose(got, expected, CLOSE, CLOSE * size, equal_nan=True).argmin(), got.shape
-            )
-            place = list(map(int, place))
+            place = [int(i) for i in np.unravel_index(_near(got, expected).argmin(), got.shape)]
             return "\n".join([*lines, f"  {name} at {place}: expected {expected[*place]:.4g}, got {got[*place]:.4g}"])
-        return "\n".join(lines + _named(f"expected {name}", expected) + _named(f"     got {name}", got))
+        return "\n".join([*lines, _named(f"expected {name}", expected), _named(f"     got {name}", got)])
 
-    def helped(self, level: int) -> str:
-        """The hints up to that level, the first for the first result that is wrong."""
-        return hints(self.exercise, level, next(itertools.compress(self.names, self.wrong[:, 1:].any(axis=0)), ""))
+    def first_wrong(self) -> str:
+        """The first result that is wrong, if one is."""
+        return next(itertools.compress(self.names, self.wrong[:, 1:].any(axis=0)), "")
 
 
 def hints(exercise: Exercise, level: int, result: str = "") -> str:
@@ -255,10 +251,8 @@ def _kind_of(name: str, pairs: list[tuple[Any, Any]]) -> str:
     return f"{name} is {said}." if fits and (not factor or min(abs(factor), abs(factor - 1)) > 1e-3) else ""
 
 
-def _named(name: str, value: Any) -> list[str]:
-    array = np.asarray(value)
+def _named(name: str, value: Any) -> str:
+    array, head = np.asarray(value), f"  {name} = "
     if array.size > SHOWN:
-        return [f"  {name}: shape {array.shape}"]
-    head = f"  {name} = "
-    text = np.array2string(array, precision=4, suppress_small=True, separator=", ", prefix=head)
-    return [head + line if number == 0 else line for number, line in enumerate(text.splitlines())]
+        return f"  {name}: shape {array.shape}"
+    return head + np.array2string(array, precision=4, suppress_small=True, separator=", ", prefix=head)

@@ -16,10 +16,9 @@ from scipy.special import erfinv
 
 # Names of JAX, with those of NumPy where they are others.
 ELEMENTWISE = """
-    add sub:subtract mul:multiply div:divide neg:negative pow square sqrt exp log log1p expm1 tanh sin cos abs
-    sign floor ceil max:maximum min:minimum eq:equal ne:not_equal lt:less le:less_equal gt:greater
-    ge:greater_equal copy is_finite:isfinite and:bitwise_and or:bitwise_or xor:bitwise_xor not:bitwise_not
-    shift_left:left_shift shift_right_logical:right_shift
+    add sub:subtract mul:multiply div:divide neg:negative pow square sqrt exp log tanh sin cos abs copy
+    max:maximum min:minimum eq:equal ne:not_equal lt:less le:less_equal gt:greater ge:greater_equal
+    is_finite:isfinite and:bitwise_and or:bitwise_or not:bitwise_not shift_right_logical:right_shift
 """
 REDUCTIONS = "reduce_sum:sum reduce_max:max reduce_min:min reduce_prod:prod reduce_and:all reduce_or:any"
 
@@ -61,7 +60,6 @@ STEPS: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, permutation: x.transpose(permutation),
     "squeeze": lambda x, dimensions: np.squeeze(x, dimensions),
     "concatenate": lambda *arrays, dimension: np.concatenate(arrays, dimension),
-    "rev": lambda x, dimensions: np.flip(x, dimensions),
     "select_n": lambda which, no, yes: np.where(which, yes, no),
     "convert_element_type": lambda x, **_: x,
     "bitcast_convert_type": lambda x, new_dtype: x.view(new_dtype),
