@@ -285,6 +285,14 @@ class TestWrong:
         assert {calls.library(names[exercise.symbol]) for exercise in PATH.values()} == {library}
         assert grade(names["softmax"]).right
 
+    def test_what_another_library_imports_is_not_the_learners(self):
+        def merge_heads(x):
+            return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) if x.ndim else other(x)
+
+        other = type(learner.names)((lambda x: x).__code__, {"torch": type(np)("torch")})
+        other.__module__ = "attendax.elsewhere"
+        assert calls.library(merge_heads) == "numpy"
+
     @pytest.mark.parametrize("library", LIBRARIES[1:])
     def test_in_another_library(self, library):
         old, new = "return p * (dp - inner)", "return p * dp"

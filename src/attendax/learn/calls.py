@@ -29,7 +29,7 @@ def reached(candidate: Any) -> list[Any]:
         found[id(each)] = each
         if inspect.isclass(each) and _root(each) not in (*KINDS, "attendax"):
             waiting += vars(each).values()
-        if inspect.isfunction(each) and _root(each) != "attendax" and not foreign(each.__code__.co_filename):
+        if _by_learner(each):
             waiting += [each.__globals__[name] for name in _globals(each.__code__) if name in each.__globals__]
             waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
     return list(found.values())
@@ -40,7 +40,7 @@ def library(candidate: Any) -> str:
     found = reached(candidate)
     roots = {_root(each) for each in found}
     if not roots & set(KINDS):
-        around = itertools.chain(*(each.__globals__.values() for each in found if inspect.isfunction(each)))
+        around = itertools.chain(*(each.__globals__.values() for each in found if _by_learner(each)))
         roots = {_root(each) for each in around if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
     return next((kind for kind in ("torch", "jax") if kind in roots), "numpy")
 
@@ -48,6 +48,10 @@ def library(candidate: Any) -> str:
 def own(candidate: Any) -> set[str]:
     """The names of the learner's functions and classes that a function or class calls."""
     return {getattr(each, "__name__", "") for each in reached(candidate) if _root(each) not in KINDS}
+
+
+def _by_learner(value: Any) -> bool:
+    return inspect.isfunction(value) and _root(value) != "attendax" and not foreign(value.__code__.co_filename)
 
 
 def _root(value: Any) -> str:

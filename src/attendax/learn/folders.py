@@ -84,8 +84,7 @@ def graded(
 
 def _received(pipe: Any, process: Any, left: list[str], limit: float) -> Iterator[Grade]:
     """The grades that a process sends, until it fails to; the list keeps the names of those that are left."""
-    wait = limit + 120  # it has to start
-    ended = ""
+    wait, ended = limit + 120, ""  # it has to start
     while left and not ended:
         try:
             grade: Any = pipe.recv() if pipe.poll(wait) else None

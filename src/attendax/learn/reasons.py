@@ -173,8 +173,7 @@ class Case:
 
     def facts(self, covered: Any) -> list[str]:
         """All that is known of what no mistake of the table explains."""
-        left, wrong = self.wrong & ~covered, self.wrong.any(axis=1)
-        lines = []
+        left, wrong, lines = self.wrong & ~covered, self.wrong.any(axis=1), list[str]()
         if left[:, 0].any():
             first = self.asked[int(left[:, 0].argmax())][1]
             if not isinstance(first, Failed):
