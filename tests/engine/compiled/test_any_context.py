@@ -272,9 +272,10 @@ def forward_over_reverse(attend, arrays, along):
 @pytest.mark.parametrize("alike", [False, True], ids=["saturated", "equal columns"])
 @pytest.mark.parametrize(("T", "S", "D"), [(8, 127, 80), (16, 300, 64), (64, 40, 64)])
 def test_gradients_of_few_queries_or_keys_are_as_near_as_the_dense_formula(T, S, D, alike):
-    """L8: at most twice the root mean square error of the dense formula, in the median of five draws.
+    """In tiles: at most twice the root mean square error of the dense formula, in the median of five draws.
 
-    Equal columns make products of equal terms, which XLA rounds the coarsest.
+    That is more than L8 asks, which allows eps |dout| |v| beside it: the native kernel needs that room here. Equal
+    columns make products of equal terms, which XLA rounds the coarsest.
     """
 
     def gradient(attend):
@@ -284,7 +285,8 @@ def test_gradients_of_few_queries_or_keys_are_as_near_as_the_dense_formula(T, S,
 
         return jax.jit(jax.grad(loss, (0, 1, 2)))
 
-    ours, dense = gradient(with_lse), gradient(dense_formula)
+    tiles = partial(attendax.attention, implementation="blockwise", return_lse=True)
+    ours, dense = gradient(tiles), gradient(dense_formula)
     ratios = []
     for draw in range(0, 500, 100):
         query, key, value = (normal((6, *size), draw + k) for k, size in enumerate(((T, D), (S, D), (S, 3))))
