@@ -60,7 +60,7 @@ def source_of(commit: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def workers(commit: str) -> Iterator[dict[str, Worker]]:
-    """This tree and the other commit, ready to be asked."""
+    """Start this tree and the other commit, ready to be asked."""
     with source_of(commit) as source:
         sides = {"this": Worker(HERE.parent / "src"), "other": Worker(source)}
         try:

@@ -140,7 +140,7 @@ def measure(plan: Plan, options: argparse.Namespace, results: dict[str, Any], sc
 
 
 def against_commit(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
-    """Every case on this tree and on the other commit."""
+    """Measure every case on this tree and on the other commit."""
     assert plan.against is not None
     revision, commit = plan.against
     results["against"] = found = {"revision": revision, "commit": commit, "records": []}
@@ -171,7 +171,7 @@ def compile_times(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, 
 
 
 def on_cores(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folder: Path | None) -> None:
-    """Every case on one core and on more."""
+    """Measure every case on one core and on more."""
     with cores.workers(cores.available()) as (sides, clock):
         counts, records = list(sides), []
         results["cores"] = {"counts": counts, "records": records}
@@ -189,7 +189,7 @@ def on_cores(plan: Plan, dtype: str, results: dict[str, Any], screen: Any, folde
 def cases(
     plan: Plan, dtype: str, results: dict[str, Any], screen: Any, start: float, folder: Path | None, clock: Clock
 ) -> None:
-    """Every case; each is written as soon as it is measured, so that a run that is killed loses only the last."""
+    """Measure every case; write each as soon as it is measured, so that a run that is killed loses only the last."""
     judges = None
     for number, (name, direction) in enumerate(plan.todo):
         if plan.grid.limit_s is not None and time.perf_counter() - start > plan.grid.limit_s:

@@ -26,7 +26,7 @@ class Results(NamedTuple):
 
     @property
     def runs(self) -> dict[str, dict[str, Any]]:
-        """Those of `attendax bench` by their folder, which have to be of one commit, one day and one machine."""
+        """The runs of `attendax bench` by their folder, which have to be of one commit, one day and one machine."""
         found = {"": self.full, "cores": self.cores, "compile": self.compile, "bfloat16": self.bfloat16}
         return {name: run for name, run in found.items() if run is not None}
 
@@ -59,7 +59,7 @@ def claim(holds: bool, words: str) -> str:
 
 
 def span(numbers: Iterable[float], digits: int = 2) -> str:
-    """From the least to the largest: "0.83 to 6.50"; one number where they are the same."""
+    """The least and the largest: "0.83 to 6.50"; one number where they are equal."""
     found = list(numbers)
     low, high = f"{min(found):,.{digits}f}", f"{max(found):,.{digits}f}"
     return low if low == high else f"{low} to {high}"
@@ -75,7 +75,7 @@ def listed(names: list[str]) -> str:
 
 
 def machine(run: dict[str, Any]) -> str:
-    """By its product, too, for the names of processors say little."""
+    """The machine, by its product, too, for the names of processors say little."""
     about = run["about"]
     processor = about["processor"].partition(",")[0]
     return f"{processor}, {about['threads']} cores, matrix product at {about['matmul_gflops']:.0f} GFLOP/s"

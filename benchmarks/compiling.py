@@ -1,4 +1,4 @@
-"""How long a case takes until it can run: to trace, to lower and to compile, beside jax.nn.
+"""Seconds until a case can run: to trace, to lower and to compile, beside jax.nn.
 
 Every time is from cold: JAX's caches are cleared, and none is kept on disk. CPU seconds are those of all threads.
 attendax traces its kernels while it lowers, so the stages compare by their sum only.
@@ -33,7 +33,7 @@ SMALL = Shape(1, 1, 1, 2, 2, 2, False, "no model: so that no round is the first 
 
 @contextlib.contextmanager
 def from_cold() -> Iterator[None]:
-    """Without a cache on disk; everyone has compiled once."""
+    """Turn the cache on disk off; everyone has compiled once."""
     kept = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()  # or what was in use stays so
@@ -102,7 +102,7 @@ def run(case: Case, measure: str, rounds: int, progress: Callable[[str], Any]) -
 
 
 def medians(rounds: list[dict[str, list[float]]]) -> dict[str, float]:
-    """Of the sums over the stages, and of each stage by the wall clock."""
+    """Medians of the sums over the stages, and of each stage by the wall clock."""
     sums = {clock: statistics.median(sum(one[clock]) for one in rounds) for clock in ("wall_s", "cpu_s")}
     return sums | {f"{x}_s": statistics.median(one["wall_s"][k] for one in rounds) for k, x in enumerate(STAGES)}
 
@@ -121,7 +121,7 @@ ABOVE_1 = "above 1: attendax compiles faster"
 
 
 def rows(records: list[dict[str, Any]]) -> list[list[str]]:
-    """Of one case and measure."""
+    """Rows of a table, of one case and measure."""
     found = []
     for record in records:
         if record["status"] != "timed":

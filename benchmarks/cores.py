@@ -1,4 +1,4 @@
-"""How much faster a case becomes with more cores: a process for each number of cores, and all of them take turns."""
+"""Speed of a case with more cores: a process for each number of cores, and all of them take turns."""
 
 import contextlib
 import itertools
@@ -137,7 +137,7 @@ def nearest(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def factor(record: dict[str, Any] | None, count: int) -> float | None:
-    """How many times as fast on so many cores as on one: the median of the ratios within rounds."""
+    """The speed on so many cores, in times of that on one: the median of the ratios within rounds."""
     if record is None:
         return None
     return spread([a / b for a, b in zip(record["seconds"]["1"], record["seconds"][str(count)], strict=True)]).median
@@ -168,7 +168,7 @@ def header(counts: Sequence[int]) -> tuple[str, ...]:
 
 
 def rows(records: list[dict[str, Any]], counts: Sequence[int]) -> list[list[str]]:
-    """Of one case and measure: where the cores were near each other, and the factors where they were far apart."""
+    """Rows of one case and measure: where the cores were near each other, and the factors where they were far apart."""
     timed = [record for record in records if record["status"] == "timed"]
     near = {record["contestant"]: nearest(record) for record in timed}
     found = []

@@ -209,7 +209,7 @@ def torch_multi_head(params: MultiHeadParams, heads: int, *rest: Any) -> Built:
 
 
 def _load(torch: Any, layer: Any, state: dict[str, np.ndarray]) -> None:
-    """Every weight by name, strictly; matrices are (out, in) there."""
+    """Load every weight by name, strictly; matrices are (out, in) there."""
     turned = {name: np.ascontiguousarray(x.T if x.ndim == 2 else x) for name, x in state.items()}
     layer.load_state_dict({name: torch.from_numpy(x) for name, x in turned.items()})
 

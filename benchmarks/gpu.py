@@ -1,8 +1,8 @@
 """The run on a GPU: kit, speed, tiles of other sizes, the CPU's cores; in one process, in under eight minutes.
 
 ``attendax bench --device gpu``, or this file; ``--tiny`` tries it at tiny sizes on whatever device JAX has. Whatever
-fails is a line in the result, and the rest goes on. What is found is written after every step. When the time is up,
-what is still running is named and the process ends: no compilation can keep it.
+fails is a line in the result, and the rest goes on. Findings are written after every step. When the time is up,
+a step that still runs is named and the process ends: no compilation can keep it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ FAILED, HARD_STOP, OUTPUT = 1, 3, "gpu-results"
 
 
 class Settings(NamedTuple):
-    """How much is run: shares of the time in seconds, sizes, rounds."""
+    """The amount that is run: shares of the time in seconds, sizes, rounds."""
 
     kit_s: float = 130.0
     speed_s: float = 180.0
@@ -45,7 +45,7 @@ TINY = Settings(60.0, 240.0, 60.0, 150.0, rounds=2, budget_s=0.5, peak_size=256,
 
 
 class Run:
-    """What was found so far, where it is written, and how much time is left."""
+    """Findings so far, the file for them, and the time that is left."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder, self.start, self.where = settings, folder, time.monotonic(), "the start"
@@ -136,7 +136,7 @@ def hard_stop(run: Run) -> None:
 
 
 def is_wrong(found: dict[str, Any]) -> bool:
-    """Whether attendax gave a wrong result anywhere."""
+    """Tell whether attendax gave a wrong result anywhere."""
     return any(one["faults"] for one in found["kit"]) or any(
         r["status"] == "wrong" and r["contestant"].startswith("attendax") for r in found["speed"]
     )

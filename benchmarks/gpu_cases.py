@@ -69,7 +69,7 @@ class DeviceCase(Case):
 
 
 class DeviceJudge:
-    """What is right for the first key head of the last text: the formula in float32, in chunks of queries.
+    """Right results for the first key head of the last text: the formula in float32, in chunks of queries.
 
     Its products are of full precision (no TF32). It shares no code with any contestant.
     """

@@ -63,7 +63,7 @@ def about(run: Any) -> None:
 
 
 def kit(run: Any, until: float) -> None:
-    """Every case on every backend in bfloat16, laws in turn, so that what time leaves out is a few cases of each.
+    """Judge every case on every backend in bfloat16, laws in turn, so that what time leaves out is a few cases of each.
 
     float32 cases and the judge's own formula run with products of full precision: no TF32 makes a tolerance wide.
     With 16 threads jaxlib 0.11.2 has once ended in a segmentation fault here.
@@ -94,7 +94,7 @@ def kit(run: Any, until: float) -> None:
 
 
 def counted(name: str, found: list[Any], of: int) -> dict[str, Any]:
-    """How many cases of the kit ended how on a backend, and every fault."""
+    """Count the cases of the kit on a backend by how they ended, and list every fault."""
     report = Outcomes(name, "", "jax", tuple(found), "bfloat16")
     faults = [anonymous(f"{o.case.law}, {o.case.name}: {o.told()}") for o in report.failures]
     return {"backend": name, "judged": len(found), "of": of, "counts": report.counts(), "faults": faults}
@@ -109,7 +109,7 @@ def in_turn(cases: list[Any]) -> list[Any]:
 
 
 def speed(run: Any, until: float) -> None:
-    """Every case: all contestants compile side by side, are judged, and then take turns."""
+    """Measure every case: all contestants compile side by side, are judged, and then take turns."""
     for name, shape in in_order(run).items():
         if run.left(until) <= 0:
             run.leave_out(f"speed, {name}: no time")
@@ -179,7 +179,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class QuietClock(harness.Clock):
-    """No other process uses the GPU: no round is disturbed, and there is no wait between turns."""
+    """A clock where no other process uses the GPU: no round is disturbed, and turns need no wait."""
 
     def everyone(self) -> float:
         return 0.0
@@ -210,7 +210,7 @@ def built_or_why(name: str, measure: str, case: Any) -> tuple[dict[str, Any], An
 
 
 def is_right(record: dict[str, Any], built: Any, right: Any) -> bool:
-    """Whether a program runs and is right; its error goes into its record."""
+    """Tell whether a program runs and is right; its error goes into its record."""
     try:
         error = right.error(built.to_numpy(built.run(built.arrays)))
     except Exception as failure:
@@ -223,7 +223,7 @@ def is_right(record: dict[str, Any], built: Any, right: Any) -> bool:
 
 
 def cores(run: Any) -> None:
-    """``attendax bench --cores`` of a few shapes, on the CPU beside the GPU. What is done in time is kept."""
+    """``attendax bench --cores`` of a few shapes, on the CPU beside the GPU. A shape that is done in time is kept."""
     seconds = min(run.settings.cores_s, run.left(run.settings.limit_s) - 10)
     folder = run.folder / "cores"
     (folder / "results.json").unlink(missing_ok=True)  # of a run before

@@ -1,4 +1,4 @@
-"""How the benchmark measures: in turns, on undisturbed cores.
+"""Measuring: in turns, on undisturbed cores.
 
 Every contestant runs in every round, so that a disturbance hits all of them alike; a figure is the median over rounds,
 a ratio the median of the ratios within rounds. A round in which other processes took the cores is thrown away, and one
@@ -76,7 +76,7 @@ class Timing(NamedTuple):
         return self.spread[1:]
 
     def ratio_to(self, reference: "Timing") -> Spread:
-        """How many times the seconds of the reference: of the ratios within rounds."""
+        """Seconds in times of the reference's: of the ratios within rounds."""
         return spread([a / b for a, b in zip(self.seconds, reference.seconds, strict=True)])
 
 
@@ -108,12 +108,12 @@ class Clock:
     wall = staticmethod(time.perf_counter)
 
     def is_apart(self, round_trips: Sequence[float]) -> bool:
-        """Whether the cores were far apart, and have been nearer: on some machines they always are as far."""
+        """Tell whether the cores were far apart, and have been nearer: on some machines they always are as far."""
         self.nearest = min((self.nearest, *round_trips))
         return self.only_near and any(far(round_trips)) and max(round_trips) > FARTHER * self.nearest
 
     def everyone(self) -> float:
-        """Of all processes; time that a virtual machine was not given counts, too."""
+        """CPU seconds of all processes; time that a virtual machine was not given counts, too."""
         times = self._psutil.cpu_times()
         idle = ("idle", "iowait", "guest", "guest_nice")  # the last two are contained in others
         return sum(times) - sum(getattr(times, name, 0.0) for name in idle)

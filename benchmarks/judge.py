@@ -108,7 +108,7 @@ class Judge:
         return options
 
     def _with_dropout(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """All heads at once: which weights are kept depends on the place of the head (L10)."""
+        """Compute all heads at once: the place of a head decides which of its weights are kept (L10)."""
         import jax
 
         *inputs, cotangent = arrays
@@ -118,7 +118,7 @@ class Judge:
 
 
 def mean_of_dropped(program, case: Case) -> float:
-    """How far the results for values of 1 are from 1 on average, in standard deviations of a fair dropout.
+    """Distance of the average result for values of 1 from 1, in standard deviations of a fair dropout.
 
     A weight p that is kept with probability 1 - r counts p / (1 - r): its variance is p² r / (1 - r).
     """

@@ -1,4 +1,4 @@
-"""How long `attendax check` takes: CPU seconds of both processes, of functions that are right and that are wrong.
+"""Time that `attendax check` takes: CPU seconds of both processes, of functions that are right and that are wrong.
 
 `python benchmarks/kit.py` prints the table of docs/conformance.md; `--source DIR` runs another source, such as an older
 one. `python benchmarks/kit.py --first 3` runs all candidates of the corpus (tests/kit/cheats) with three seeds, each
@@ -145,7 +145,7 @@ def until_first(argv: list[str]) -> None:
     from attendax.conformance.worker.place import end
 
     class UntilFirst(Run):
-        """Nothing is asked after a fault."""
+        """A run that asks nothing after a fault."""
 
         def _judge(self, case, how, share=ASKING):
             if self.faults:

@@ -77,7 +77,7 @@ def memory() -> dict:
 
 
 def flops() -> dict:
-    """Of the forward at 16,384: a window of 256 takes at most 6 % of the full ones."""
+    """Operations of the forward at 16,384: a window of 256 takes at most 6 % of the full ones."""
     full = explain(*structs(16384)).flops
     report = {}
     windows = {
@@ -92,7 +92,7 @@ def flops() -> dict:
 
 
 def compile_time() -> dict:
-    """Of forward and backward at 16,384 against 1,024, in turns, median of five ratios: at most 1.5."""
+    """Seconds of forward and backward at 16,384 against 1,024, in turns, median of five ratios: at most 1.5."""
     seconds: dict[int, list] = {1024: [], 16384: []}
     for _ in range(5):
         for S, times in seconds.items():

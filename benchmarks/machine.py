@@ -109,7 +109,7 @@ def _best(call: Callable[[], Any], rounds: int) -> float:
 
 
 def _real_time_priority() -> bool:
-    """Whether threads run before all those of other processes, such as under ``chrt -r 20``."""
+    """Tell whether threads run before all those of other processes, such as under ``chrt -r 20``."""
     if not hasattr(os, "sched_getscheduler"):
         return False
     return os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
@@ -140,7 +140,7 @@ def _caches() -> dict[str, int]:
 
 
 def in_clone() -> bool:
-    """Whether this file belongs to a commit; an installation below a clone does not."""
+    """Tell whether this file belongs to a commit; an installation below a clone does not."""
     return git("ls-files", "--error-unmatch", "machine.py") is not None
 
 

@@ -18,7 +18,7 @@ class BadRequest(ValueError):
 
 
 class Grid(NamedTuple):
-    """How much is measured: rounds, seconds for the rounds of a case, and when no new case is begun."""
+    """The amount that is measured: rounds, seconds for the rounds of a case, and when no new case is begun."""
 
     rounds: int
     budget_s: float
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
 
 def known() -> dict[str, Shape]:
-    """Every shape that has a name."""
+    """Names of all shapes that have one."""
     return SHAPES | LENGTHS
 
 
@@ -80,7 +80,7 @@ def planned(options: argparse.Namespace) -> Plan:
 
 
 def planned_to_compile(options: argparse.Namespace, grid: Grid) -> Plan:
-    """Every shape unless some are named, forward and with the gradient; then a model, and a second derivative."""
+    """List every shape unless some are named, forward and with the gradient; then a model, and a second derivative."""
     alone("--compile", f"compares {' with '.join(compiling.CONTESTANTS)}", options, GOES_WITH_SHAPES)
     grid = Grid(options.rounds or compiling.ROUNDS, grid.budget_s, None)
     measures = options.measures or ["forward", "backward"]
@@ -92,7 +92,7 @@ def planned_to_compile(options: argparse.Namespace, grid: Grid) -> Plan:
 
 
 def planned_on_cores(options: argparse.Namespace, grid: Grid) -> Plan:
-    """Every shape unless some are named, forward and with the gradient."""
+    """List every shape unless some are named, forward and with the gradient."""
     alone("--cores", f"compares {' with '.join(cores.CONTESTANTS)}", options, GOES_WITH_SHAPES)
     try:
         cores.available()
@@ -124,7 +124,7 @@ def check_names(option: str, given: list[str] | None, known: Any) -> None:
 
 
 def contestants(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Those who take part, and of the others why not."""
+    """Contestants who take part, and of the others why not."""
     import jax
 
     names, left_out = [], []

@@ -75,7 +75,7 @@ def legend(figure: Any, panels: Any) -> None:
 
 
 def speed(results: dict[str, Any]) -> Any:
-    """How many times the seconds of attendax each contestant takes: right of 1 it is slower."""
+    """Seconds of each contestant in times of attendax's: right of 1 it is slower."""
     measures = ("forward", "backward")
     cases = list(dict.fromkeys(c for c, m in groups(results) if not c.startswith("length-") and m in measures))
     title = "Time beside attendax (1 = as fast; to the right: slower)"

@@ -1,4 +1,4 @@
-"""How long a number takes from one core to another and back: whether two cores lie beside the same cache.
+"""Time of a number from one core to another and back: it tells whether two cores lie beside the same cache.
 
 The cores of a virtual machine can be moved by its host, within seconds, to places whose caches are far apart. Programs
 whose kernels read on one core what another has written then take up to twice as long.
@@ -85,5 +85,5 @@ def round_trip(cores: Sequence[int]) -> Iterator[RoundTrip]:
 
 
 def far(round_trips: Sequence[float]) -> list[bool]:
-    """Of each round, whether the two cores were far apart."""
+    """Tell of each round whether the two cores were far apart."""
     return [x > FAR for x in round_trips]

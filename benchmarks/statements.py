@@ -33,12 +33,12 @@ def speed(results: Results) -> str:
 
 
 def version(run: dict[str, Any], package: str) -> str:
-    """Of a package in a run, without what is local to its build."""
+    """The version of a package in a run, without the part that is local to its build."""
     return run["about"]["versions"][package].partition("+")[0]
 
 
 def sees_all(run: dict[str, Any], case: str) -> bool:
-    """Whether each query of a case may look at each key, and nothing is added or dropped."""
+    """Tell whether each query of a case may look at each key, and nothing is added or dropped."""
     shape = run["cases"][case]
     return not shape["causal"] and not shape["variant"]
 
@@ -56,7 +56,7 @@ def means(results: Results) -> str:
 
 
 def ahead(run: dict[str, Any], reference: str) -> list[str]:
-    """Each case in which a contestant is faster than attendax: "ragged (0.83 forward, 0.94 with the gradient)"."""
+    """Name each case in which a contestant is faster than attendax: "ragged (0.83 forward, 0.94 with the gradient)"."""
     found: dict[str, list[str]] = {}
     for measure, title in (report.TITLES | {"backward": "with the gradient"}).items():
         for case, ratio in report.ratios(run, reference, measure).items():
@@ -66,7 +66,7 @@ def ahead(run: dict[str, Any], reference: str) -> list[str]:
 
 
 def who_is_ahead(results: Results) -> str:
-    """Every row in which somebody is faster."""
+    """Name every row in which somebody is faster."""
     names = [name for name in results.full["contestants"] if not name.startswith(OURS) and name != TORCH]
     found = [f"{name} in {listed(cases)}" for name in names if (cases := ahead(results.full, name))]
     torch = ahead(results.full, TORCH)
@@ -121,7 +121,7 @@ def with_more_cores(results: Results) -> str:
 
 
 def near(run: dict[str, Any], contestant: str, measure: str) -> dict[str, dict[str, Any]]:
-    """By case, the record of the rounds in which the cores were near; of all, where a run did not measure how near."""
+    """The record of each case of rounds in which the cores were near; of all, where a run did not measure how near."""
     found = {}
     for record in run["cores"]["records"]:
         if (record["contestant"], record["measure"], record["status"]) == (contestant, measure, "timed"):
@@ -144,7 +144,7 @@ def in_bfloat16(results: Results) -> str:
 
 
 def leads(results: Results) -> dict[str, dict[str, float]]:
-    """By case of the encoders, the seconds of each other contestant over those of attendax."""
+    """Seconds of each other contestant over those of attendax, by case of the encoders."""
     cases = results.full.get("encoders", {"cases": {}})["cases"]
     claim(bool(cases), "the full run has the encoders")
     return {
@@ -154,7 +154,7 @@ def leads(results: Results) -> dict[str, dict[str, float]]:
 
 
 def encoders(results: Results) -> str:
-    """For each size of the six-layer encoder."""
+    """A line for each size of the six-layer encoder."""
     rows = []
     for name, ratios in leads(results).items():
         if size := re.fullmatch(r"encoder (\d+) x (\d+)", name):

@@ -11,14 +11,14 @@ FIRST_NAMES = ("torch", "flax", "tokamax")  # of libraries that take part in the
 
 
 def compile_ratios(results: Results, measure: str) -> dict[str, float]:
-    """By single call, the CPU seconds of jax.nn over those of attendax."""
+    """CPU seconds of jax.nn over those of attendax, by single call."""
     groups = (group for group in tables.groups(results.compile["compile"]) if group[0]["measure"] == measure)
     found = {group[0]["case"]: compiling.ratio(group, "cpu_s") for group in groups if group[0]["case"] in SHAPES}
     return {case: ratio for case, ratio in found.items() if ratio is not None}
 
 
 def compile_seconds(results: Results) -> str:
-    """By the wall clock, of single calls."""
+    """Seconds of single calls by the wall clock."""
     ours = [r for r in results.compile["compile"] if r["contestant"] == OURS and r["case"] in SHAPES]
     forward, gradient = (span((r["wall_s"] for r in ours if r["measure"] == measure), 2) for measure in SINGLE)
     return f"{forward} seconds and a gradient in {gradient}"
@@ -91,7 +91,7 @@ def beside_shard_map(results: Results) -> str:
 
 
 def libraries_at_fault(results: Results) -> str:
-    """In how many other libraries the kit found causes of faults."""
+    """The number of other libraries in which the kit found causes of faults."""
     names = {report["name"] for report in results.conformance["reports"] if report["causes"]}
     names = {name for name in names if not name.startswith("attendax")}
     return str(len({next((first for first in FIRST_NAMES if name.startswith(first)), name) for name in names}))

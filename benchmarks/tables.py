@@ -20,7 +20,7 @@ def remarks(records: list[dict[str, Any]]) -> list[str]:
 
 
 def groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """By case and measure, in the order in which they were measured."""
+    """Group records by case and measure, in the order in which they were measured."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in records:
         found.setdefault((record["case"], record["measure"]), []).append(record)
@@ -28,12 +28,12 @@ def groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def not_timed(records: list[dict[str, Any]]) -> list[str]:
-    """Those that were not timed, and why."""
+    """Contestants that were not timed, and why."""
     return [f"{r['contestant']}: {r['status']}: {r['reason']}" for r in records if r["status"] != "timed"]
 
 
 def listed(records: list[dict[str, Any]]) -> str:
-    """Those that were not timed, by case, as a list in Markdown."""
+    """Contestants that were not timed, by case, as a list in Markdown."""
     return "".join(f"- {r['case']}, {r['measure']}: {line}\n" for r in records for line in not_timed([r]))
 
 

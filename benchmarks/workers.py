@@ -134,7 +134,7 @@ def kernels_of(call: Callable[[], Any], text: str, calls: int) -> dict[str, tupl
 
 
 def is_kernel(event: Any) -> bool:
-    """Whether an event of a trace is the run of a kernel, and neither its end nor a loop around it."""
+    """Tell whether an event of a trace is the run of a kernel, and neither its end nor a loop around it."""
     if event.name.startswith("end: ") or event.name.partition(".")[0] in CONTAINERS:
         return False
     return any(name == "hlo_op" for name, _ in event.stats)

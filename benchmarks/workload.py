@@ -45,7 +45,7 @@ class Case:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """How many keys of each text are real: from a quarter to all of them."""
+        """The number of real keys of each text: from a quarter to all of them."""
         S = self.shape.S
         return np.random.default_rng(3).integers(S // 4, S + 1, self.shape.B, np.int32)
 
@@ -96,14 +96,14 @@ class Case:
 
     @functools.cached_property
     def pairs(self) -> int:
-        """How many queries look at how many keys, over heads and texts: what the masks leave."""
+        """The number of pairs of a query and a key, over heads and texts, that the masks leave."""
         B, N, _, T, S = self.shape[:5]
         if self.allowed is None:
             return B * N * T * S
         return int(self.allowed.sum()) * N * (B // self.allowed.shape[0])
 
     def flops(self, measure: str) -> float:
-        """Of the products: 4 D for every pair forward, 2.5 times that backward, a tangent for each doubles it.
+        """Operations of the products: 4 D for every pair forward, 2.5 times that backward; tangents of all double it.
 
         Work that a path does again, or beyond the mask, does not count: it is the same number for everyone.
         """

@@ -1,9 +1,9 @@
 """``python tests/choosing.py FOLDER...``: the default suite, from what ``pytest --record FOLDER`` has noted.
 
 ``pytest`` runs it where it is told nothing: each test that a table of planted mistakes names as the one that notices,
-those of the public names, the first block of pages that need nothing else, and, in as few CPU seconds as can be, the
-lines of the package that quick tests run, but where a line would cost more than half a second. ``pytest -m full``
-runs the rest. The list, ``default.json``, has the seconds of each test, and why it is there.
+those of the public names, the first block of pages that need nothing else, rules about all files, and, in as few CPU
+seconds as can be, the lines of the package that quick tests run, but where a line would cost more than half a second.
+``pytest -m full`` runs the rest. The list, ``default.json``, has the seconds of each test, and why it is there.
 """
 
 import json
@@ -14,12 +14,18 @@ from pathlib import Path
 from places import TESTS
 
 LIST = TESTS / "default.json"
-ALWAYS = (  # beginnings of names: the public names, the pages, judges that share no code with us
+ALWAYS = (  # beginnings of names: the public names, the pages, judges that share no code with us, rules about all files
     "tests/seeds/test_seeds.py",
     "tests/pages/test_readme.py",
     "tests/pages/test_pages.py::test_the_first_block",
     "tests/engine/test_outside_judges.py",
     "tests/kit/test_conformance_without_jax.py",
+    *(f"tests/house/test_imports.py::test_{name}" for name in ("no_circle", "every_part", "layers", "the_")),
+    *(f"tests/pages/test_map.py::test_{name}" for name in ("what_is_named", "every_part")),
+    *(f"tests/pages/test_words.py::test_{name}" for name in ("no_sentence", "a_docstring")),
+    *(f"tests/pages/test_docs.py::test_{name}" for name in ("a_release_is", "the_text_of_a_tag")),
+    "tests/house/test_wheel.py",
+    "tests/house/test_default_suite.py::test_whatever",
 )
 PRICE = 0.5  # seconds that a line may cost, which no cheaper test runs
 

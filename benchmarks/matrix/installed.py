@@ -1,4 +1,4 @@
-"""Every implementation that is installed, each judged in a process of its own: one that crashes ends itself only."""
+"""Judging of every implementation that is installed, each in a process of its own, which a crash ends alone."""
 
 import argparse
 import importlib.util
@@ -60,7 +60,7 @@ def all_installed(args: argparse.Namespace) -> int:
 
 
 def made_folder(output: str | None) -> Path:
-    """Where the files go."""
+    """Make the folder that the files go to."""
     folder = Path(output or ".")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def made_folder(output: str | None) -> Path:
 
 
 def missing(adapter: Adapter) -> str:
-    """Why an adapter cannot be used here; nothing where it can."""
+    """The reason why an adapter cannot be used here; nothing where it can."""
     module = adapter.function.partition(":")[0].partition(".")[0]
     if importlib.util.find_spec(module) is None:
         return f"the package {module} is not installed"
@@ -80,7 +80,7 @@ def missing(adapter: Adapter) -> str:
 
 
 def has_gpu() -> bool:
-    """Whether JAX finds a GPU, asked in a process of its own: this one shall not take its memory."""
+    """Tell whether JAX finds a GPU, asked in a process of its own: this one shall not take its memory."""
     if not _gpu:
         asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
         found = subprocess.run(asked, capture_output=True, text=True, check=False)
@@ -142,7 +142,7 @@ def _why(status: int, last: str, case: str) -> str:
 
 
 def anonymous(words: str) -> str:
-    """Without the paths and addresses of this machine."""
+    """The words without the paths and addresses of this machine."""
     words = FOLDER.sub("", words)
     words = re.sub(r"(?:[A-Za-z]:)?[/\\][^\s'\"`,;:()]*[/\\]site-packages[/\\]", "", words)
     for place in (sys.prefix, str(Path.cwd()), str(Path.home()), tempfile.gettempdir()):
@@ -161,7 +161,7 @@ def save(folder: Path, reports: list[Report], left_out: dict[str, str]) -> None:
 
 
 def portable(report: Report) -> Report:
-    """Without seconds, and without what is of this machine."""
+    """The report without seconds, and without all that is of this machine."""
     cases = tuple(
         outcome._replace(
             finding=outcome.finding._replace(message=anonymous(outcome.finding.message)),

@@ -1,4 +1,4 @@
-"""Every model and layer of ``models.py`` whose library is installed, each judged in a process of its own."""
+"""Judging of every model and layer of ``models.py`` whose library is installed, each in a process of its own."""
 
 import argparse
 import importlib.util
@@ -93,13 +93,13 @@ def models_markdown(reports: list[Report], left_out: dict[str, str]) -> str:
 
 
 def by_law(report: Outcomes) -> list[tuple[int, int]]:
-    """For each law of models, how many questions were judged, and how many of them failed."""
+    """Numbers of questions that were judged, and that failed, for each law of models."""
     found = report.laws()
     return [(found[law].judged, found[law].failed) if law in found else (0, 0) for law in MODEL_LAWS]
 
 
 def cell(counts: tuple[int, int]) -> str:
-    """As the table shows it."""
+    """The counts as the table shows them."""
     judged, failed = counts
     if not judged:
         return "-"

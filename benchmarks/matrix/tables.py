@@ -23,7 +23,7 @@ MATRIX = ("", *KINDS, "by design", "convention", "ok", "not offered")
 
 
 def today() -> str:
-    """Of the run, for the record."""
+    """The date of the run, for the record."""
     return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 
@@ -52,7 +52,7 @@ def reports_json(reports: Sequence[Outcomes], left_out: Mapping[str, str]) -> st
 
 
 def all_versions(reports: Sequence[Outcomes]) -> str:
-    """Of everything that was run, in a line."""
+    """Versions of everything that was run, in a line."""
     versions = {name: version for report in reports for name, version in report.versions.items()}
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
@@ -81,7 +81,7 @@ def matrix_markdown(reports: Sequence[Outcomes], left_out: Mapping[str, str] | N
 
 
 def _contracts(report: Outcomes) -> list[str]:
-    """Each contract once, with the cases in which it counts."""
+    """List each contract once, with the cases in which it counts."""
     found = collections.defaultdict(list)
     for outcome in report.by_design:
         found[outcome.finding.message.partition("; found ")[0]].append(outcome.case.name)

@@ -83,7 +83,7 @@ def __dir__() -> list[str]:
 
 
 def _elsewhere(name: str) -> str:
-    """Where a name is, if not here: in NumPy, in JAX, among masks or scores."""
+    """The place of a name that is not here: in NumPy, in JAX, among masks or scores."""
     if name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}"):  # a module that is imported just now
         return ""
     rooms = ("spec", "ops", "masks", "scores")

@@ -241,7 +241,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _show_attention(Q: np.ndarray, K: np.ndarray, V: np.ndarray) -> bool:
-    """These numbers in ``attention``, as one head, with a mask as a value; whether the specification agrees."""
+    """Print ``attention`` of these numbers, as one head, with a mask as a value; tell if the specification agrees."""
     import jax.numpy as jnp
 
     from attendax import attention, masks, spec

@@ -1,4 +1,4 @@
-"""How a command ends: its exit statuses, the error that says what the user has to change, and signals.
+"""The end of a command: its exit statuses, the error that says what the user has to change, and signals.
 
 Ctrl-C and SIGTERM end the process at once, with a shell's status, and without a word. Not by KeyboardInterrupt, for two
 reasons. XLA compiles in threads of its own, which no exception stops: an interpreter that ends under them crashes (jax
@@ -34,14 +34,14 @@ class Terminated(KeyboardInterrupt):
 
 
 def end_at_once() -> None:
-    """From now on these signals end the process; not one that is ignored, as under ``nohup``."""
+    """Let these signals end the process from now on; not one that is ignored, as under ``nohup``."""
     for number, handler in UNTOUCHED.items():
         if signal.getsignal(number) in (handler, _raise):
             signal.signal(number, _end)
 
 
 def raise_instead() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt and the others Terminated, where ``end_at_once`` had been called."""
+    """Undo ``end_at_once``: from now on Ctrl-C raises KeyboardInterrupt, and the others Terminated."""
     for number in UNTOUCHED:
         if signal.getsignal(number) is _end:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else _raise)

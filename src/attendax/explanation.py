@@ -32,7 +32,7 @@ DENSE = "asked for; it builds all T x S scores"
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """How a call of ``attention`` runs. It prints well.
+    """A report of how a call of ``attention`` runs. It prints well.
 
     Attributes:
         implementation: "native", "blockwise", "dense" or "cudnn".
@@ -189,7 +189,7 @@ def _explanation(runs: str, asked: str | None, mask: Mask | ArrayLike | None, ca
 
 
 def _shape_of(x: ArrayLike | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """With where it lies, if its type says so."""
+    """Shape and dtype of an array, with its sharding if its type says so."""
     known = isinstance(x, jax.ShapeDtypeStruct) or (isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer))
     lies = getattr(x if known else jax.typeof(x), "sharding", None)
     explicit = getattr(getattr(lies, "mesh", None), "explicit_axes", None)
@@ -213,7 +213,7 @@ def _share(
 def _native_work(
     mask: Mask | ArrayLike | None, operands: Operands, plan: Plan
 ) -> tuple[tuple[int, int, int], dict[str, int] | None, int]:
-    """The same as ``_work`` of the kernel of a CPU."""
+    """Tiles and pairs as ``_work`` gives them, of the kernel of a CPU."""
     tile, rank = counting.tile_of(operands), operands.query.ndim
     if mask is not None and not _is_known(mask):
         return tile, None, math.prod(operands.query.shape[:-1]) * operands.key.shape[-2]
@@ -232,7 +232,7 @@ def _work(
 
 
 def _tiles(mask: Mask | ArrayLike | None, grid: Grid) -> dict[str, int] | None:
-    """How many tiles of each kind there are, where the mask is known."""
+    """The number of tiles of each kind, where the mask is known."""
     if mask is not None and not _is_known(mask):
         return None
     kinds = np.asarray(kinds_of_tiles(None if mask is None else _in_rank(mask, grid.rank), grid, ask=True))

@@ -41,7 +41,7 @@ def require(module: str, function: str, *, extra: str = "demo") -> ModuleType:
 
 
 def extra_install(extra: str) -> str:
-    """How to install an extra: the end of a sentence.
+    """Words for how to install an extra: the end of a sentence.
 
     Example:
         >>> extra_install("demo")  # doctest: +ELLIPSIS

@@ -195,7 +195,7 @@ def all_weights(call: Call) -> Array:
 
 
 def _columns(call: Call, columns: Array) -> Array:
-    """Each weight from its score and from the maximum and sum of its whole row."""
+    """Compute each weight from its score and from the maximum and sum of its whole row."""
     grid, results = _one_tile(call, columns=1), attend(*call)
 
     def column(j):

@@ -32,7 +32,7 @@ def offset(function: str, value: Any) -> Any:
 
 
 def side(function: str, name: str, value: Any) -> Any:
-    """How far a window reaches: None, an int, or an array of integers as int32; beyond ``SIDE`` all are alike.
+    """The reach of a window: None, an int, or an array of integers as int32; beyond ``SIDE`` all are alike.
 
     Raises:
         ValueError: a known one is negative.

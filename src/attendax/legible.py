@@ -39,7 +39,7 @@ def one_line(text: str, columns: int | None = None) -> str:
 
 
 def columns(otherwise: int = 80) -> int:
-    """How wide a line may be: what COLUMNS or else the terminal says, or ``otherwise``; 40 at least."""
+    """The width of a line, as COLUMNS or else the terminal says it, or ``otherwise``; 40 at least."""
     return max(NARROWEST, shutil.get_terminal_size((otherwise, 24)).columns)
 
 
@@ -67,7 +67,7 @@ def _is_control(character: str) -> bool:
 
 
 def _width(character: str) -> int:
-    """How many columns a terminal gives a character."""
+    """The number of columns that a terminal gives a character."""
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

@@ -169,7 +169,7 @@ def _segments_bounds(i: Any, j: Any, xp: Any, query_ids: Any, key_ids: Any) -> t
 
 
 def _blocks_bounds(i: Any, j: Any, xp: Any, array: Any, block_q: int, block_kv: int) -> tuple[Any, Any]:
-    """From the sums over all blocks before a row and a column: those between are a difference."""
+    """Bounds by sums over all blocks before a row and a column: those between are a difference."""
     sums = xp.cumsum(xp.cumsum(array.astype(np.int32), -2), -1)
     sums = xp.pad(sums, [(0, 0)] * (array.ndim - 2) + [(1, 0), (1, 0)])
     (top, bottom), (left, right) = (

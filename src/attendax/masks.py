@@ -48,7 +48,7 @@ class Mask:
     __array_ufunc__ = None  # so that NumPy leaves ``array & mask`` to the mask
 
     def __repr__(self) -> str:
-        """As one would write it: ``causal() & padding([3, 8])``."""
+        """A line of Python that makes it: ``causal() & padding([3, 8])``."""
         if self.kind == "not":
             return f"~{_in_brackets(self.arrays[0], 'and', 'or')}"
         if self.kind == "and":
@@ -153,7 +153,7 @@ class Mask:
         return placed.map(lambda part: _padded(part, rank) if _is_by_head(part) else part)
 
     def allowed(self, i: Any, j: Any, xp: Any) -> Any:
-        """Whether query i may look at key j, for positions i (T, 1) and j (1, S), of a mask ``of_rank``.
+        """Tell whether query i may look at key j, for positions i (T, 1) and j (1, S), of a mask ``of_rank``.
 
         For some of the positions, its arrays are cut to the same. ``xp`` is numpy or jax.numpy.
         """
@@ -164,7 +164,7 @@ class Mask:
         return KINDS[self.kind](i, j, xp, *self.arrays, *self.settings)
 
     def bounds(self, i: Any, j: Any, xp: Any) -> tuple[Any, Any]:
-        """Whether a tile may hold an allowed pair, and whether all its pairs are allowed.
+        """Tell whether a tile may hold an allowed pair, and whether all its pairs are allowed.
 
         i: first and last query of each tile, (nq, 1) each; j: first and last key, (1, nk) each. Arrays have the rank of
         the scores; ids and truth values are given as their least and largest for each tile, a pair of
@@ -239,7 +239,7 @@ def window(left: int | ArrayLike | None, right: int | ArrayLike | None, offset: 
     counts the query's own, as Mistral has it, is ``window(W - 1, 0)``.
 
     Sides that are arrays are data: local and global layers, or texts with windows of their own, are one compiled
-    program. There "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``). What is beyond
+    program. There "no bound" is any number of at least T + S, such as 2³⁰ (``attendax.integers.SIDE``). A number beyond
     2³⁰ counts as 2³⁰: beside an offset of more than 2²⁹ either way, only None is without a bound.
 
     Args:
@@ -436,7 +436,7 @@ def _in_axes(part: Mask, rank: int) -> Mask:
 
 
 def _padded(part: Mask, rank: int) -> Mask:
-    """With axes of 1 in front of its arrays."""
+    """The part with axes of 1 in front of its arrays."""
     if part.kind == "function":
         return part
     arrays = (x if x is None else x.reshape((1,) * (rank - x.ndim) + x.shape) for x in part.arrays)
@@ -444,7 +444,7 @@ def _padded(part: Mask, rank: int) -> Mask:
 
 
 def _is_by_head(part: Mask) -> bool:
-    """Whether a part in the axes of scores has an array for each head, of which there may be one: (1, 1, 1)."""
+    """Tell whether a part in the axes of scores has an array for each head, of which there may be one: (1, 1, 1)."""
     return part.kind in BY_HEAD and any(
         x is not None and (x.ndim == 3 or (x.ndim > 3 and x.shape[-3] != 1)) for x in part.arrays
     )
@@ -463,7 +463,7 @@ def _answered(part: Mask, T: int, S: int) -> Mask:
 
 
 def _stand_in(part: Mask) -> Mask:
-    """With zeros for its arrays: what lies on several devices is not cut for its shape."""
+    """The part with zeros for its arrays: one that lies on several devices is not cut for its shape."""
 
     def zeros(x: Any) -> Any:
         known = x is not None and all(isinstance(size, int) for size in x.shape)  # not a batch of any size (jax.export)

@@ -53,6 +53,6 @@ class Meaning(TypedDict, total=False):
 
 
 class Options(Meaning, total=False):
-    """Those options, and the one that decides how the result is computed."""
+    """The options of a meaning, and the one that decides how the result is computed."""
 
     implementation: str | None

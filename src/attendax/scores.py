@@ -31,7 +31,7 @@ class ScoreModifier:
     settings: tuple[Any, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     def __repr__(self) -> str:
-        """As one would write it: ``compose(softcap(30.0), alibi([0.5, 0.25]))``."""
+        """A line of Python that makes it: ``compose(softcap(30.0), alibi([0.5, 0.25]))``."""
         if self.kind == "function":
             return written.call("from_function", *self.settings, *self.arrays)
         settings = (x for x in self.settings if not (isinstance(x, int) and x == 0))  # an offset that need not be said
@@ -51,7 +51,7 @@ class ScoreModifier:
         return self.replace((array, offset.reshape((1,) * (rank - 3 - offset.ndim) + offset.shape + (1, 1, 1))))
 
     def roles(self) -> list[str]:
-        """For each leaf of a modifier ``of_rank``: whether it lies along the scores, "pairs", or not, "own"."""
+        """A word for each leaf of a modifier ``of_rank``: "pairs" if it lies along the scores, else "own"."""
         if self.kind == "compose":
             return [role for part in self.arrays for role in part.roles()]
         if self.kind in WITH_OFFSET:

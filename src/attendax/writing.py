@@ -102,7 +102,7 @@ def check(option: str, path: str, suffixes: tuple[str, ...] = (), wanted: str = 
 
 
 def is_stream(path: Place) -> bool:
-    """Whether a path names what is written to and cannot be replaced: a pipe, a device, an open descriptor.
+    """Tell whether a path names what is written to and cannot be replaced: a pipe, a device, an open descriptor.
 
     Example:
         >>> is_stream(os.devnull), is_stream("notes.txt")

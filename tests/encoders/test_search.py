@@ -15,8 +15,8 @@ from attendax import spec
 from attendax.cli import main
 from attendax.commands import embed as embed_command
 from attendax.commands import search
-from attendax.encoders import encode, packing
-from attendax.encoders.batches import LADDER
+from attendax.encoders import encode
+from attendax.encoders.batches import LADDER, SHORTEST, plan_rows
 from attendax.encoders.embedding import embed, embed_by_specification
 from attendax.encoders.sentences import load_sentence_encoder, tokenize
 from attendax.exits import Refusal
@@ -273,12 +273,12 @@ class TestPacked:
     @given(st.lists(st.integers(2, 300), max_size=60), st.sampled_from([13, 256, 300, 512]))
     def test_every_text_once_and_no_row_too_long(self, lengths, limit):
         lengths = [min(length, limit) for length in lengths]
-        plan = packing.plan_rows(lengths, limit=limit)
+        plan = plan_rows(lengths, limit=limit)
         assert sorted(i for _, rows in plan for row in rows for i in row) == list(range(len(lengths)))
         for columns, rows in plan:
             assert columns in (*LADDER, limit)
             assert all(sum(lengths[i] for i in row) <= columns for row in rows)
-            assert all(len(row) <= max(1, columns // packing.SHORTEST) for row in rows)
+            assert all(len(row) <= max(1, columns // SHORTEST) for row in rows)
 
 
 class TestUnits:

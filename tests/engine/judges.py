@@ -5,10 +5,13 @@ from functools import partial
 
 import jax
 import numpy as np
+import pytest
 
-from attendax import ops
+from attendax import ops, spec
 from attendax.conformance import assert_gradients
 from compilation import quickly
+
+TWINS = pytest.mark.parametrize("twin", [spec, ops], ids=["spec", "ops"])
 
 # Largest error of the float32 twin against the float64 specification, relative to the largest entry of the array. About
 # ten times the unit roundoff 6e-8 for one attention; blocks add up what their parts lose.
@@ -29,6 +32,11 @@ FLOAT32_DEFAULT = 1e-6
 
 def float32_tolerance(name: str) -> float:
     return FLOAT32_TOLERANCE.get(name.split("-")[0], FLOAT32_DEFAULT)
+
+
+def assert_close(got, wanted) -> None:
+    """Each number, to the last digits of float64, is that of ``loops``."""
+    np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=1e-12, atol=1e-13)
 
 
 def assert_tree_close(got, wanted, tolerance: float, what: str) -> None:

@@ -119,7 +119,10 @@ def test_a_release_is_said_in_sixty_lines_and_four_parts():
     subprocess.run([root / ".ci/version", version], check=True)
     parts = (root / "CHANGELOG.md").read_text("utf-8").split("\n## ")
     sections = {title: lines for title, *lines in map(str.splitlines, parts[1:])}
-    assert len(sections.get("Unreleased", ())) <= 60
+    unreleased = sections.get("Unreleased", ())
+    assert len(unreleased) <= 60
+    begun = [line.removeprefix("### ") for line in unreleased if line.startswith("### ")]
+    assert begun == [part for part in PARTS if part in begun]
     (title,) = (title for title in sections if title.startswith(f"{version}, "))
     assert len(sections[title]) <= 60
     assert [line.removeprefix("### ") for line in sections[title] if line.startswith("### ")] == PARTS

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def is_mask(value: Any) -> bool:
-    """Whether it is a value from ``attendax.masks``; tensors of torch have a ``to_dense``, too."""
+    """Tell whether it is a value from ``attendax.masks``; tensors of torch have a ``to_dense``, too."""
     return hasattr(value, "to_dense") and hasattr(value, "kind")
 
 

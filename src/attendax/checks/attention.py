@@ -84,14 +84,14 @@ def bias(function: str, value: Any, scores: tuple[int, ...], dtype: Any) -> None
 
 
 def fits(shape: tuple[int, ...], scores: tuple[int, ...]) -> bool:
-    """Whether ``shape`` broadcasts to exactly ``scores``."""
+    """Tell whether ``shape`` broadcasts to exactly ``scores``."""
     if len(shape) > len(scores):
         return False
     return all(size in (1, full) for size, full in zip(shape[::-1], scores[::-1], strict=False))
 
 
 def groups(function: str, arrays: dict[str, Any], *, tokens_first: bool = False) -> int:
-    """How many query heads share a key/value head (L1); ValueError where that is not whole.
+    """The number of query heads that share a key/value head (L1); ValueError where that is not whole.
 
     Where key and value, or all three, would fit with heads and tokens the other way round, and these look like it
     (fewer heads than tokens, or as many keys as queries), the error says how to swap them.

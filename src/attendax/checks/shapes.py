@@ -168,7 +168,7 @@ def _named_axes(function: str, row: _Row, rows: list[_Row]) -> list[tuple[str, A
 
 
 def _check_dtypes(function: str, rows: list[_Row]) -> None:
-    """Every array floating; one dtype before the bar; nothing narrower than it after the bar."""
+    """Refuse arrays that are not floating, two dtypes before the bar, and a narrower one after it."""
     for row in rows:
         if not (hasattr(row.array, "shape") and hasattr(row.array, "dtype")):
             sentence = f"{row.name} must be an array, got {type(row.array).__name__}."
@@ -190,7 +190,7 @@ def _check_dtypes(function: str, rows: list[_Row]) -> None:
 
 
 def is_floating(dtype: Any) -> bool:
-    """Whether a dtype, of whatever library, is one of ``FLOATING``."""
+    """Tell whether a dtype, of whatever library, is one of ``FLOATING``."""
     return _is_floating(dtype) if isinstance(dtype, np.dtype) else str(dtype) in FLOATING
 
 
@@ -227,6 +227,6 @@ def native(name: str, array: Any) -> str:
 
 
 def is_wider(dtype: Any, other: Any) -> bool:
-    """Whether every value of the floating ``other`` is one of ``dtype``."""
+    """Tell whether every value of the floating ``other`` is one of ``dtype``."""
     width = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
     return width[str(dtype)] > width[str(other)] or dtype == other

@@ -148,7 +148,7 @@ def in_range(function: str, name: str, value: float, dtype: Any, role: str) -> N
 
 
 def is_cut(x: np.ndarray) -> bool:
-    """Whether JAX, as it is set, would cut integers of 64 bits to others of 32, without a word."""
+    """Tell whether JAX, as it is set, would cut integers of 64 bits to others of 32, without a word."""
     import jax.numpy as jnp  # only functions of JAX ask this
 
     if x.dtype.kind not in "iu" or x.dtype.itemsize < 8 or jnp.result_type(int).itemsize == 8 or not x.size:
@@ -198,6 +198,6 @@ def lengths(function: str, name: str, value: Any, longest: int, *, rank: int | N
 
 
 def is_traced(value: Any) -> bool:
-    """Whether the values are not known yet: an array inside jit, vmap or grad, by the mark that JAX gives it."""
+    """Tell whether values are not known yet: an array inside jit, vmap or grad, by the mark that JAX gives it."""
     jax = sys.modules.get("jax")  # where JAX is not loaded nothing is traced
     return jax is not None and isinstance(value, jax.core.Tracer)

@@ -28,7 +28,7 @@ LEAST_BESIDE = 20  # columns left to what stands beside a text
 
 
 def add_commands(commands: Any) -> None:
-    """Both commands, with their arguments."""
+    """Add both commands, with their arguments."""
     about = "embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint"
     embed = commands.add_parser("embed", help=about, description=f"{about}; {STREAM}")
     embed.set_defaults(run=_embed)

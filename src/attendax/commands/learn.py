@@ -70,7 +70,7 @@ def _list(folder: Path) -> int:
 
 
 def _solutions() -> int:
-    """Where each function is in the specification, and how it is derived."""
+    """The place of each function in the specification, and of its derivation."""
     for exercise in path():
         owner: Any = getattr(spec, exercise.symbol)
         found = inspect.unwrap(getattr(owner, exercise.name.partition(".")[2], owner))

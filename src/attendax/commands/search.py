@@ -204,7 +204,7 @@ def _named(file: str) -> str:
 
 
 def windows_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """So many lines at a time."""
+    """Cut a stream of lines into windows of so many."""
     stream = iter(lines)
     while window := list(itertools.islice(stream, size)):
         yield window

@@ -145,6 +145,6 @@ def _with_one_dropout(query: Any, key: Any, value: Any, mask: Any, bias: Any, ra
 
 
 def _kept(i: Array, j: Array, first: Array, second: Array, limit: Array) -> Array:
-    """Whether dropout keeps a pair: the rule of ``kernels.dropout`` with one key for all heads."""
+    """Tell whether dropout keeps a pair: the rule of ``kernels.dropout`` with one key for all heads."""
     drawn, _ = dropout.threefry((first, second), (i.astype(jnp.uint32), j.astype(jnp.uint32)))
     return drawn >= limit

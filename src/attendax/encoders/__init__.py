@@ -14,11 +14,11 @@ from .checkpoints import save_modernbert as save_modernbert
 from .checkpoints import to_torch as to_torch
 from .config import EncoderConfig as EncoderConfig
 from .config import encoder_shapes as encoder_shapes
+from .config import partition_specs as partition_specs
+from .config import token_spec as token_spec
 from .encoder import encode as encode
 from .encoder import init_encoder as init_encoder
 from .encoder import layer_attention as layer_attention
 from .looking import attention_rows as attention_rows
-from .partition import partition_specs as partition_specs
-from .partition import token_spec as token_spec
 from .stack import LayerStack as LayerStack
 from .stack import stack_layers as stack_layers

@@ -1,4 +1,8 @@
-"""Batches of texts of similar length: few shapes, little padding."""
+"""Texts that run together: padded, in batches of similar length, or packed, several in a row; few shapes either way.
+
+A row of packed texts is full, and a token sees its own text alone. By XLA's count of operations, all-MiniLM-L6-v2 takes
+0.85 of those with padding for 1,000 texts of 3 to 20 words, and 0.97 for texts of 5 to 200.
+"""
 
 from typing import NamedTuple
 
@@ -8,6 +12,8 @@ import numpy as np
 # up to 256; windows of 1,024 leave 1.25, and the steps 40, 80 and 160 beside them 1.18.
 LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
 TOKEN_BUDGET = 1024
+ROW = 128  # tokens in a row of packed texts, unless a text has more
+SHORTEST = 4  # tokens of a text, on average, in a row that is full
 
 
 class Batch(NamedTuple):
@@ -69,3 +75,48 @@ def pad(sentences: list[list[int]], rows: int, columns: int, pad_id: int = 0) ->
         ids[row, : len(sentence)] = sentence
         mask[row, : len(sentence)] = True
     return ids, mask
+
+
+def plan_rows(lengths: list[int], *, limit: int) -> list[tuple[int, list[list[int]]]]:
+    """Rows of texts, by their number of columns: the longest first, each where it leaves the least room.
+
+    Example:
+        >>> plan_rows([100, 30, 20, 200], limit=256)
+        [(256, [[3]]), (128, [[0, 2], [1]])]
+    """
+    plans: dict[int, list[list[int]]] = {}
+    room: list[tuple[int, int, list[int]]] = []  # how much, of how many columns, and the texts
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        columns = padded_length(max(lengths[index], min(ROW, limit)), limit)
+        fitting = [
+            k for k, (left, of, row) in enumerate(room)
+            if of == columns and left >= lengths[index] and len(row) < columns // SHORTEST
+        ]  # fmt: skip
+        if not fitting:
+            row: list[int] = []
+            plans.setdefault(columns, []).append(row)
+            room.append((columns, columns, row))
+            fitting = [len(room) - 1]
+        best = min(fitting, key=lambda k: room[k][0])
+        left, of, row = room[best]
+        row.append(index)
+        room[best] = (left - lengths[index], of, row)
+    return list(plans.items())
+
+
+def pack(rows: list[list[list[int]]], count: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and the number of the text of each token, from 1; both (count, columns), 0 where there is none.
+
+    Example:
+        >>> ids, segments = pack([[[7, 8, 9], [5]]], count=1, columns=5)
+        >>> ids.tolist(), segments.tolist()
+        ([[7, 8, 9, 5, 0]], [[1, 1, 1, 2, 0]])
+    """
+    ids, segments = np.zeros((count, columns), np.int32), np.zeros((count, columns), np.int32)
+    for r, row in enumerate(rows):
+        place = 0
+        for number, text in enumerate(row, start=1):
+            ids[r, place : place + len(text)] = text
+            segments[r, place : place + len(text)] = number
+            place += len(text)
+    return ids, segments

@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attendax import checks, spec
 from attendax.params import EncoderParams
 
-from . import packing
 from .batches import LADDER as LADDER
+from .batches import SHORTEST, pack, padded_rows, plan_rows
 from .batches import TOKEN_BUDGET as TOKEN_BUDGET
 from .batches import Batch as Batch
 from .batches import pad as pad
@@ -62,7 +63,7 @@ def embed(
     if isinstance(texts, str):
         checks.fail(TypeError, "embed", "texts is one string; put it in a list.")
     first = window if isinstance(texts, Sequence) else 1
-    run = packing.run if packed else _run_padded
+    run = _run_packed if packed else _run_padded
     for sentences in _windows((tokenize(encoder, text) for text in texts), first, window):
         vectors = run(encoder, [sentence.ids for sentence in sentences])
         for index, sentence in enumerate(sentences):
@@ -77,6 +78,20 @@ def _run_padded(encoder: SentenceEncoder, texts: list[list[int]]) -> dict[int, n
         options: Any = {"config": encoder.config, "normalize": encoder.normalize, "pooling": encoder.pooling}
         found = _embed_batch(encoder.params, ids, mask, **options)
         vectors.update(zip(batch.indices, np.asarray(found), strict=False))  # the rows left over are padding
+    return vectors
+
+
+def _run_packed(encoder: SentenceEncoder, texts: list[list[int]]) -> dict[int, np.ndarray]:
+    """The embedding of each text, by its number, from rows of several texts."""
+    vectors: dict[int, np.ndarray] = {}
+    options: Any = {"config": encoder.config, "normalize": encoder.normalize, "pooling": encoder.pooling}
+    for columns, rows in plan_rows([len(ids) for ids in texts], limit=encoder.max_tokens):
+        full = max(1, TOKEN_BUDGET // columns)
+        for start in range(0, len(rows), full):
+            chosen = rows[start : start + full]
+            ids, segments = pack([[texts[i] for i in row] for row in chosen], padded_rows(len(chosen), full), columns)
+            found = np.asarray(_embed_rows(encoder.params, ids, segments, texts=columns // SHORTEST, **options))
+            vectors.update((i, found[r, k]) for r, row in enumerate(chosen) for k, i in enumerate(row))
     return vectors
 
 
@@ -145,6 +160,24 @@ def _embed_batch(
     params: EncoderParams, ids: Any, mask: Any, *, config: EncoderConfig, normalize: bool, pooling: str = "mean"
 ) -> jax.Array:
     return pool(encode(params, ids, config=config, mask=mask), mask, pooling, normalize=normalize)
+
+
+@partial(jax.jit, static_argnames=("config", "normalize", "pooling", "texts"))
+def _embed_rows(
+    params: EncoderParams, ids: Any, segments: Any, *, config: EncoderConfig, normalize: bool, pooling: str, texts: int
+) -> jax.Array:
+    """The embeddings (rows, texts, M); zeros where a row has fewer texts."""
+    hidden = encode(params, ids, config=config, mask=segments > 0, segments=segments)
+    own = segments[:, None, :] == jnp.arange(1, texts + 1)[None, :, None]
+    if pooling == "cls":
+        begins = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], axis=1)
+        own = own & begins[:, None]
+    weights = own.astype(hidden.dtype)
+    count = jnp.maximum(weights.sum(axis=2, keepdims=True), 1)
+    mean = jnp.matmul(weights, hidden, precision="highest") / count
+    if not normalize:
+        return mean
+    return mean / jnp.maximum(jnp.sqrt((mean * mean).sum(axis=-1, keepdims=True)), 1e-12)
 
 
 def _windows(items: Iterable[Tokens], size: int, limit: int) -> Iterator[list[Tokens]]:

@@ -182,7 +182,7 @@ def _seen(mask: Any, segments: Any, xp: Any) -> Any:
 
 
 def _through(call: Call, blocks: Any, hidden: Any, remat: bool) -> Any:
-    """All layers. A plain loop, or a scan where ``stack_layers`` made a stack."""
+    """Pass tokens through all layers, by a plain loop, or a scan where ``stack_layers`` made a stack."""
     settings = list(zip(call.config.windows, call.config.thetas, strict=True))
 
     def one(block: Any, hidden: Any, number: Any, place: int) -> Any:

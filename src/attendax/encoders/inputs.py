@@ -15,7 +15,7 @@ from .stack import LayerStack
 
 
 def in_numpy(function: str, arrays: Any) -> Any:
-    """Every leaf as a NumPy array, so that no operation on it is traced; TypeError where one is traced already."""
+    """Convert every leaf to a NumPy array, so that no operation on it is traced; refuse one that is traced already."""
     if any(map(checks.is_traced, jax.tree.leaves(arrays))):
         checks.fail(TypeError, function, "it computes in NumPy and got a traced array; call it outside jit and grad.")
     return jax.tree.map(np.asarray, arrays)

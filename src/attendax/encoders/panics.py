@@ -34,7 +34,7 @@ def raised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _standard_error_held() -> Iterator[list[int]]:
-    """Where what is written to standard error now is handed on to afterwards; nowhere where it is closed."""
+    """Hold back lines on standard error; hand them on to the descriptors in the list, none where it is closed."""
     try:
         before = os.dup(2)
     except OSError:

@@ -29,7 +29,7 @@ LIMITS = "sentence_bert_config.json"
 
 
 class SentenceEncoder(NamedTuple):
-    """All that turns a text into an embedding. ``params`` lie on the device; ``tokenizer`` neither pads nor cuts."""
+    """Parts that turn a text into an embedding. ``params`` lie on the device; ``tokenizer`` neither pads nor cuts."""
 
     params: EncoderParams
     config: EncoderConfig
@@ -50,7 +50,7 @@ class Tokens(NamedTuple):
 
     @property
     def truncated(self) -> bool:
-        """Whether the text was longer than the model's limit."""
+        """Tell whether the text was longer than the model's limit."""
         return self.num_tokens > len(self.ids)
 
 
@@ -182,7 +182,7 @@ def _check_merges(content: bytes) -> None:
 
 
 def _read_modules(directory: Path) -> tuple[bool, str]:
-    """Whether the embedding is L2-normalised, and how the tokens are pooled; what else there may be is refused."""
+    """Read whether the embedding is L2-normalised, and how tokens are pooled; refuse any other module."""
     prompt = _optional_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
     if prompt is not None:
         raise NotImplementedError(
@@ -211,7 +211,7 @@ def _read_modules(directory: Path) -> tuple[bool, str]:
 
 
 def _pooling(path: Path, *, required: bool = False) -> str:
-    """How the tokens are pooled, "mean" or "cls"; both spellings of the format are read."""
+    """The pooling of the tokens, "mean" or "cls"; both spellings of the format are read."""
     settings = read_json(path, NAME) if required else _optional_json(path)
     flags = {key: value for key, value in settings.items() if key.startswith("pooling_mode_")}
     for key, value in flags.items():

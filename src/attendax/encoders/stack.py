@@ -21,7 +21,7 @@ class LayerStack(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        """How often the period of layers repeats."""
+        """The number of times that the period of layers repeats."""
         return int(jax.tree.leaves(self.layers)[0].shape[0])
 
 

@@ -90,7 +90,7 @@ def layer_in_pieces(
 
 
 def _tells_rows(mask: Mask, B: int) -> bool:
-    """Whether an array of the mask has a first axis of B where it is that of the batch, and only there."""
+    """Tell whether arrays of the mask have a first axis of B where it is that of the batch, and only there."""
     if has_function(mask):
         return False
     pairs = zip(jax.tree.leaves(mask), jax.tree.leaves(mask.of_rank(4)), strict=True)
@@ -98,18 +98,18 @@ def _tells_rows(mask: Mask, B: int) -> bool:
 
 
 def _is_on_one_cpu() -> bool:
-    """Whether no mesh is set, and JAX has one device, a CPU."""
+    """Tell whether no mesh is set, and JAX has one device, a CPU."""
     return jax.default_backend() == "cpu" and jax.device_count() == 1 and jax.sharding.get_abstract_mesh().empty
 
 
 def _is_array(x: object) -> bool:
-    """Not one that only becomes an array of JAX: as an argument of what has a rule of its own JAX does not take it."""
+    """Tell whether it is an array already: JAX takes no other as an argument of a function with a rule of its own."""
     return isinstance(x, (jax.Array, np.ndarray))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _unless_differentiated(layer: Callable[..., Array], params: Any, hidden: Array, *others: Any) -> Array:
-    """In pieces; a derivative is that of the whole.
+    """Run the layer in pieces; its derivative is that of the whole.
 
     It keeps what lies between the steps anyway, and would copy it, and add up the gradients of ``params`` piece by
     piece: 1.02 to 1.07 times the time of a training step.

@@ -35,7 +35,7 @@ from attendax.kernels.watching import checked_by, without_jet
 
 
 class Sum(enum.Enum):
-    """What the products are summed over: an axis of the weight (M, N), or the tokens."""
+    """The axis of a sum of products: an axis of the weight (M, N), or the tokens."""
 
     OVER_ROWS = 0
     OVER_COLUMNS = 1
@@ -65,7 +65,7 @@ def project(x: Array, W: Array, *, only_finite: bool = False) -> Array:
 
 
 def _on_explicit_axes(*arrays: Array) -> bool:
-    """Whether the type of an array divides it over a mesh: JAX then derives the type of a product, and of its batch."""
+    """Tell whether the type of an array divides it over a mesh: JAX derives the type of a product and its batch."""
     return any(axis is not None for one in arrays for axis in jax.typeof(one).sharding.spec)
 
 
@@ -167,7 +167,7 @@ def _lowering_on_a_cpu(
     over: Sum,
     **params: Any,
 ) -> Any:
-    """By the library where it takes the product, of one device in a program that is not exported, else by XLA."""
+    """Lower to the library where it takes the product, on one device and not for export, else to XLA."""
     module = context.module_context
     exported = getattr(getattr(module, "lowering_parameters", None), "for_export", False)
     alone = over is not Sum.OVER_TOKENS and devices_of(module.axis_context) == 1 and not exported

@@ -73,7 +73,7 @@ def _centred_and_root(eps: float, x: Array) -> tuple[Array, Array]:
 
 
 def _mean(x: Array) -> Array:
-    """Of each row, in memory, as squares are: else XLA would fuse a product and a sum in some programs (L15)."""
+    """The mean of each row, in memory, as squares are: XLA would fuse a product and a sum in some programs (L15)."""
     return in_memory(row_sums(x) / x.shape[-1])
 
 

@@ -31,7 +31,7 @@ class Across(Meaning, total=False):
 
 
 class OnMesh(Across, total=False):
-    """And of one of whole arrays."""
+    """The options of a call of whole arrays on a mesh."""
 
     batch_axes: Axes
     head_axes: Axes

@@ -48,7 +48,7 @@ class _Instruction:
 
 
 def collectives(compiled: Compiled | str) -> list[Collective]:
-    """All collectives of a compiled program, of conditions those of every branch.
+    """The collectives of a compiled program, of conditions those of every branch.
 
     Args:
         compiled: what ``jax.jit(f).lower(...).compile()`` returns, or its text.
@@ -118,7 +118,7 @@ def _trips(loop: _Instruction) -> int:
 
 
 def _instruction(text: str) -> _Instruction:
-    """From ``type opcode(operands), attributes``; the type of a tuple has parentheses of its own."""
+    """Parse ``type opcode(operands), attributes``; the type of a tuple has parentheses of its own."""
     text = re.sub(r"/\*.*?\*/", "", text)
     end = _closing(text) + 1 if text.startswith("(") else text.index(" ")
     rest = text[end:].lstrip()
@@ -158,7 +158,7 @@ def _collective(instruction: _Instruction, types: dict[str, str], times: int, al
 
 
 def _group(attributes: str, devices: int) -> int:
-    """How many devices exchange with each other, from any of the ways in which XLA writes groups."""
+    """The number of devices that exchange with each other, from any of the ways in which XLA writes groups."""
     if "source_target_pairs={" in attributes:
         return len(
             re.findall(r"\{\d+,\d+\}", attributes.partition("source_target_pairs=")[2].partition("}}")[0] + "}}")

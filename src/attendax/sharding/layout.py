@@ -27,7 +27,7 @@ Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
 class Layout(NamedTuple):
-    """Which mesh axes divide the leading axes, the heads, the queries and the keys; () for none."""
+    """Mesh axes that divide the leading axes, the heads, the queries and the keys; () for none."""
 
     lead: tuple[Axes, ...]
     heads: Axes
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     keys: Axes
 
     def divides_heads(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a device has some of the batches or heads only, of mesh axes of these sizes."""
+        """Tell whether a device has some of the batches or heads only, of mesh axes of these sizes."""
         return any(sizes[name] > 1 for axes in (*self.lead, self.heads) for name in axes)
 
     def names(self) -> frozenset[str]:
@@ -56,7 +56,7 @@ def layout_of(query: ArrayLike, key: ArrayLike) -> tuple[Layout, jax.sharding.Ab
 
 
 def refuse_divided_tokens(function: str, query: ArrayLike, key: ArrayLike) -> None:
-    """For what takes all tokens of a head at once: weights, and what is said of them."""
+    """Refuse divided tokens where all of a head are needed at once: for weights and their statistics."""
     found = layout_of(query, key)
     divided = () if found is None else found[0].queries or found[0].keys
     if divided:
@@ -66,7 +66,7 @@ def refuse_divided_tokens(function: str, query: ArrayLike, key: ArrayLike) -> No
 
 
 def explicit_axes(x: ArrayLike) -> list[Axes]:
-    """For each axis of an array, the Explicit mesh axes that divide it."""
+    """The Explicit mesh axes that divide each axis of an array."""
     sharding = jax.typeof(x).sharding
     names = [names_in(entry) for entry in sharding.spec] + [()] * (x.ndim - len(sharding.spec))
     return [tuple(name for name in each if name in sharding.mesh.explicit_axes) for each in names]

@@ -12,7 +12,7 @@ from attendax.masks import ArrayLike
 
 
 def _indices(function: str, length: int, devices: int) -> Array:
-    """For each place the position of the token that lies there, in zigzag order."""
+    """The position of the token that lies at each place, in zigzag order."""
     devices = integer(function, "devices", devices, minimum=1)
     if length % (2 * devices):
         sentence = f"{length} tokens are no multiple of 2 x {devices} devices."

@@ -13,7 +13,7 @@ STRATEGIES = ("ring", "all_gather", "ulysses")
 
 
 class Link(NamedTuple):
-    """How fast devices exchange and multiply; the numbers of a datasheet, not of a measurement.
+    """The speed at which devices exchange and multiply; the numbers of a datasheet, not of a measurement.
 
     Attributes:
         bytes_per_second: that a device receives.
@@ -112,7 +112,7 @@ def _gathered(operands: Operands, count: int) -> int:
 
 
 def _rows_for_all_heads(bias: Array | None, mask: Mask | None, N: int) -> bool:
-    """Whether a bias or a dense mask would have to come whole to every device: one row of it serves all heads."""
+    """Tell whether a bias or dense mask has to come whole to every device: one row of it serves all heads."""
     found = [] if bias is None else [bias]
 
     def collect(part):

@@ -63,10 +63,10 @@ def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:
 
 
 def tokens_of_heads(x: Array, axis: tuple[str, ...]) -> Array:
-    """From some tokens of all heads (..., N, T / n, .) to all tokens of some: (..., N / n, T, .)."""
+    """Exchange some tokens of all heads (..., N, T / n, .) for all tokens of some: (..., N / n, T, .)."""
     return lax.all_to_all(x, axis, split_axis=x.ndim - 3, concat_axis=x.ndim - 2, tiled=True)
 
 
 def heads_of_tokens(x: Array, axis: tuple[str, ...]) -> Array:
-    """From all tokens of some heads back to some tokens of all."""
+    """Exchange all tokens of some heads for some tokens of all."""
     return lax.all_to_all(x, axis, split_axis=x.ndim - 2, concat_axis=x.ndim - 3, tiled=True)

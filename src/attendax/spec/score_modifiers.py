@@ -69,7 +69,7 @@ def sink(logits: Array, scores: Array, values: Array, allowed: Array, kept: Arra
     nothing (gpt-oss; Xiao et al. 2024).
 
     Args:
-        logits: (N,); -inf for no sink. What else is not finite is NaN, like a score (L6).
+        logits: (N,); -inf for no sink. Others that are not finite are NaN, like a score (L6).
         scores: (..., N, T, S).
         values: (..., N, S, V).
         allowed: boolean (..., N, T, S).

@@ -24,7 +24,7 @@ SETTINGS = "config.json"
 
 
 class Source(NamedTuple):
-    """Where a weight is stored: the tensor, its whole shape, the rows of it that are meant, whether it is turned."""
+    """The place of a weight: the tensor, its whole shape, the rows of it that are meant, whether it is turned."""
 
     name: str
     shape: tuple[int, ...]

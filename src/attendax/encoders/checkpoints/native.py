@@ -26,7 +26,7 @@ SIZES = ("vocab_size", "max_positions", "d_model", "num_heads", "d_ff")
 def save(path: str | os.PathLike[str], params: EncoderParams, config: EncoderConfig) -> None:
     """Write an encoder to one safetensors file: every weight under its name, such as ``blocks.0.attention.W_Q``.
 
-    The file is there whole or not at all: it is written beside its place and then moved. What stood there stays until
+    The file is there whole or not at all: it is written beside its place and then moved. An older file stays until
     then. Layers of a stack (``stack_layers``) are stored one by one. All of it is in memory once more meanwhile.
 
     Args:

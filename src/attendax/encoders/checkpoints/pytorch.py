@@ -111,7 +111,7 @@ def _options_of(module: Any) -> dict[str, Any]:
 
 
 def _eps(norm: Any) -> float:
-    """That of an ``nn.LayerNorm``; other norms, and one without a scale, are refused."""
+    """The eps of an ``nn.LayerNorm``; other norms, and one without a scale, are refused."""
     if all(kind.__name__ != "LayerNorm" for kind in type(norm).__mro__) or norm.weight is None:
         raise NotImplementedError(f"{NAME}: norms must be nn.LayerNorm with a weight, got {norm}")
     return float(norm.eps)
