@@ -1,4 +1,4 @@
-"""Which of the many parameters of a test are run quickly."""
+"""The few of many parameters of a test that are run quickly."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ import pytest
 
 
 def sample(rows, count):
-    """Which rows of a grid to take: in a random order that never changes, those with most values not yet taken.
+    """The rows of a grid to take: in a random order that never changes, those with most values not yet taken.
 
     Args:
         rows: a set for each, of its values.

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """What a page links to, and the places in it that can be linked to."""
+    """Links of a page, and the places in it that can be linked to."""
 
     def __init__(self, text: str):
         super().__init__()

@@ -90,7 +90,7 @@ class Cause(NamedTuple):
 
 
 def found_in(report: dict[str, Any]) -> list[Cause]:
-    """What is wrong in a report, the causes with most cases first."""
+    """Faults of a report, the causes with most cases first."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for case in [] if "causes" in report else report["cases"]:
         if case["verdict"] not in NO_FAULT:

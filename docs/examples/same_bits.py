@@ -36,7 +36,7 @@ def by_attendax(query, key, value, start):
 
 
 def by_jax_nn(query, key, value, start):
-    """The same by jax.nn."""
+    """Log probabilities by jax.nn."""
     seen = jnp.arange(key.shape[2]) <= jnp.arange(query.shape[2])[:, None] + start
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     return jax.nn.dot_product_attention(query, key, value, mask=seen[None, None]).swapaxes(1, 2)

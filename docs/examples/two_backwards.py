@@ -1,4 +1,4 @@
-"""2. The same training twice: gradients by jax.grad, and by the backward that is written by hand in NumPy.
+"""2. One training twice: gradients by jax.grad, and by the backward that is written by hand in NumPy.
 
 Same weights, same rows, same optimiser, float64: two loss curves that lie on each other.
 

@@ -19,7 +19,7 @@ HEARTBEAT = 10  # seconds until a process that is silent counts as dead
 
 
 def train(process: int, port: int, steps: int, fault: str) -> None:
-    """What each of the two does: steps of gradient descent on a sequence that lies on all four devices.
+    """Train, in each of the two: steps of gradient descent on a sequence that lies on all four devices.
 
     The fault, "dies" or "stalls", comes after two steps.
     """

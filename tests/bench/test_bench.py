@@ -169,7 +169,7 @@ class TestMeasure:
         assert timings["short"].seconds == [0.25, 0.25]
 
     def test_a_short_call_comes_once_more_before_its_turn(self, monkeypatch):
-        """What it takes when the caches hold another's arrays does not count."""
+        """Its time with the caches full of another's arrays does not count."""
         monkeypatch.setattr(harness, "TURN_S", 0.1)
         monkeypatch.setattr(harness, "WARM_S", 0.5)
         clock, log = FakeClock(), []

@@ -206,7 +206,7 @@ class TestTorch:
         [(True, "relu", "relu"), (False, "gelu", "gelu"), (True, "tanh", "gelu_tanh"), (True, "silu", "silu")],
     )
     def test_there_and_back(self, norm_first, bias, activation, ours):
-        """What ``load_torch`` returns runs as the module does; trained by a step, it runs alike in a new module."""
+        """The result of ``load_torch`` runs as the module does; trained by a step, it runs alike in a new module."""
         torch = pytest.importorskip("torch", reason="torch is not installed")
         torch.manual_seed(0)
         functions = {"tanh": torch.nn.GELU(approximate="tanh"), "silu": torch.nn.functional.silu}

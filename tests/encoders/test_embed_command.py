@@ -140,7 +140,7 @@ class TestStandardInput:
         assert err == "attendax embed: there is no text; give some as arguments, or one a line on standard input\n"
 
     def test_bytes_that_are_not_utf8(self, embed, stdin):
-        """What came before is embedded, the line is named, nothing is guessed."""
+        """All that came before is embedded, the line is named, nothing is guessed."""
         stdin(b"a\nman\nfo\xffod\nmeal\n")
         status, out, err = embed("--json")
         assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "man"]
@@ -247,7 +247,7 @@ class TestMap:
         assert 400 < width < 3000
 
     def test_shows_the_layer_asked_for(self, embed, tmp_path, monkeypatch, weights):
-        """What is drawn: that layer's weights, with the tokens of the first text."""
+        """The picture is of that layer's weights, with the tokens of the first text."""
         from attendax import figures
         from attendax.encoders import layer_attention
         from attendax.encoders.sentences import load_sentence_encoder

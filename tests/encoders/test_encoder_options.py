@@ -251,7 +251,7 @@ class TestRefusals:
             encode(random_params(BERT, dtype=np.float32), IDS, config=BERT, dtype="float64")
 
     def test_a_layer_of_another_kind_or_in_a_stack(self):
-        """What would be left out of the sum, or added to it, without a word."""
+        """Refuse weights that would be left out of the sum, or added to it, without a word."""
         config = dataclasses.replace(BERT, norm="pre")
         params = random_params(config)
         without = params.blocks[1]._replace(gamma2=None)

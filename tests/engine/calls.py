@@ -161,7 +161,7 @@ class Call(NamedTuple):
 
 
 class Reference:
-    """The same call by the specification in float64."""
+    """The call by the specification in float64."""
 
     def __init__(self, call):
         self.call = call
@@ -182,7 +182,7 @@ class Reference:
         return out, (lse if self.call.loss == "lse" else None), operands, averages
 
     def scales(self, leaves: int):
-        """What each result is measured against where it is smaller, or 0, in truth.
+        """A size for each result to be measured against where it is smaller, or 0, in truth.
 
         Of results and how they move, an operand's usual size; of gradients, the largest cotangent; of a loss, the sum
         of its terms without their signs.

@@ -8,7 +8,7 @@ So ``quickly`` is for tests in float64 of what is computed: derivatives, tiles, 
 about what XLA makes of a program stay with ``jax.jit``: L7 (fused multiply-adds), L8, L15, memory, and poison (L6) in
 results and first derivatives; and whatever is in float32.
 
-What XLA makes of a program is also what may be wrong in it. So what runs ``quickly`` has a partner in
+XLA may make another program of it that is wrong. So what runs ``quickly`` has a partner in
 ``test_any_context.py``, which compiles the same with all optimisation, in float32, with losses as users write them:
 
 - first and second derivatives, vmap, scan, checkpoint (``test_every_direction``, ``test_laws``,

@@ -210,7 +210,7 @@ class TestAttentionFn:
 
     @pytest.mark.slow
     def test_dropout(self, arrays):
-        """What the weights are, with values that are the identity: kept or 0, alike in all heads where that is said."""
+        """Weights are seen by values that are the identity: kept or 0, alike in all heads where that is said."""
         query, key, _ = arrays
         value = np.broadcast_to(np.eye(S, dtype=np.float32)[:, None], (B, S, G, S))
         mask = np.tri(T, S, 1, dtype=bool)

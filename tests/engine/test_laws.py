@@ -203,7 +203,7 @@ def test_l6_a_query_that_nothing_depends_on_cannot_matter(which, twin, rng):
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("twin", [Whole, Tiny, attendax])
 def test_l6_a_query_whose_lse_nothing_depends_on_cannot_matter(which, twin, rng):
-    """The same with lse as an output, whose gradient is 0 there, too."""
+    """L6 with lse as an output, whose gradient is 0 there, too."""
     arrays = dict(zip(("query", "key", "value"), qkv(rng), strict=True))
     poisoned = arrays | {which: changed(arrays[which], np.s_[:, :, 4], np.nan)}
     cotangent = changed(rng.normal(size=(B, N, T, V)), np.s_[:, :, 4:], 0.0)

@@ -233,7 +233,7 @@ def judge_second_order(twin, case):
 
 @judge("second order in reverse")
 def judge_second_order_in_reverse(twin, case):
-    """The same, reverse over reverse; and with respect to the cotangent, the tangent of the results."""
+    """Second order, reverse over reverse; and with respect to the cotangent, the tangent of the results."""
     arrays, cotangent = random_of(case)
     directions = directions_of(arrays)
 
@@ -337,7 +337,7 @@ def judge_unread(twin, case):
 
 @judge("unread modifier")
 def judge_unread_modifier(twin, case):
-    """The same where it is the modifier that makes them NaN."""
+    """Unread queries where the modifier makes them NaN."""
     arrays = arrays_of(case)
 
     def before(late):
@@ -395,7 +395,7 @@ def attended(module, case):
 
 
 def spoilt(arrays, numbers=(np.nan,)):
-    """Which array has one number that is not finite, in row 3 of the first head, and the arrays."""
+    """The number of the array with one number that is not finite, in row 3 of the first head, and the arrays."""
     for k, number in itertools.product(range(len(arrays)), numbers):
         bad = tuple(x.copy() for x in arrays)
         bad[k][..., 0, 3, 0] = number
@@ -437,7 +437,7 @@ def gradients_by_hand(case, grads, arrays):
 
 @judge("spoiled gradient")
 def judge_spoiled_gradient(twin, case):
-    """The same of gradients, where the last query is not read."""
+    """Rows of gradients, where the last query is not read."""
     arrays = arrays_of(case)
     grads = read_but_the_last(twin, case, arrays)
     for _, bad in spoilt(arrays):
@@ -466,7 +466,7 @@ def judge_overflow_of_a_gradient(twin, case):
 
 
 def spoiled_rows(case, k, arrays):
-    """Which rows (N, T) row 3 of the first head of array k spoils."""
+    """The rows (N, T) that row 3 of the first head of array k spoils."""
     (N, T), (G, S) = arrays[0].shape[-3:-1], arrays[1].shape[-3:-1]
     rows, mask = np.zeros((N, T), bool), case.options.get("mask")
     seen = np.ones((T, S), bool) if mask is None else mask.to_dense(T, S)
@@ -479,7 +479,7 @@ def spoiled_rows(case, k, arrays):
 
 @judge("spoiled tangent")
 def judge_spoiled_tangent(twin, case):
-    """The same of tangents, of arrays and of directions: NaN in these rows, all else as without."""
+    """Rows of tangents, of arrays and of directions: NaN in these rows, all else as without."""
     arrays, directions = arrays_of(case), directions_of(arrays_of(case))
     clean = jax.tree.leaves(jax.jvp(attended(twin, case), arrays, directions)[1])
     numbers = np.nan, np.inf
@@ -493,7 +493,7 @@ def judge_spoiled_tangent(twin, case):
 
 @judge("spoiled second")
 def judge_spoiled_second(twin, case):
-    """The same of the gradients along a direction: NaN in these rows where they are read, and in what they see."""
+    """Rows of the gradients along a direction: NaN in these rows where they are read, and in what they see."""
     arrays, directions = arrays_of(case), directions_of(arrays_of(case))
     grads = read_but_the_last(twin, case, arrays)
 
@@ -512,7 +512,7 @@ def judge_spoiled_second(twin, case):
 
 @judge("open tiles")
 def judge_open_tiles(twin, case):
-    """What is said of whole tiles, by which a report counts: none is open that is not, none skipped that is not."""
+    """Kinds of whole tiles, by which a report counts: none is open that is not, none skipped that is not."""
     query, key, _ = arrays_of(case)
     T, S = query.shape[-2], key.shape[-2]
     mask = case.options["mask"]
@@ -563,7 +563,7 @@ def slopes_by_hand(case, cotangent, directions):
 
 @judge("unread overflow")
 def judge_unread_overflow(twin, case):
-    """The same where the products of a later query, itself finite, overflow."""
+    """Unread queries where the products of a later query, itself finite, overflow."""
     query, key, value = (x.copy() for x in arrays_of(case))
     key[..., 0, :] = 9
     wanted = gradients_before(twin, case, (query, key, value))
@@ -688,7 +688,7 @@ def hold(judge_name, setting_name, twin):
 
 
 class Twin:
-    """What a copy of the kernels and of their door offers, in tiny tiles."""
+    """Functions that a copy of the kernels and of their door offers, in tiny tiles."""
 
     def __init__(self, package=NAME):
         def part(name):

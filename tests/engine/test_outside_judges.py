@@ -41,7 +41,7 @@ def assert_all_close(got, wanted, tolerance=EXACT):
 
 
 def judged(torch, function, grad_output, *arrays):
-    """What torch says: the value of ``function`` and, by its autograd, the gradients of the arrays."""
+    """Results of torch: the value of ``function`` and, by its autograd, the gradients of the arrays."""
     leaves = [torch.tensor(array, requires_grad=True) for array in arrays]
     output = function(*leaves)
     gradients = torch.autograd.grad(output, leaves, torch.tensor(grad_output))

@@ -235,7 +235,7 @@ def hides_what_is_seen(*arrays, **options):
 
 
 def is_plain(case):
-    """What ``leaks`` can do."""
+    """Tell whether ``leaks`` can do it."""
     options = case.bias, case.modifier, case.lse, case.dropout
     return not any(options) and case.mask and not case.one_head and case.dtype == "float32" and case.values == "normal"
 
@@ -351,7 +351,7 @@ def test_a_row_that_depends_on_the_batch_is_found():
 
 
 def test_attention_for_some_seconds(capsys):
-    """What users run, at random: the seed is fresh, and a failure says how to repeat it."""
+    """Programs as users run them, at random: the seed is fresh, and a failure says how to repeat it."""
     seed = time.time_ns() // 1000 % 2**31
     driver = command.Driver(attention, "python -m tests.fuzz", shrink_seconds=0)
     end, number = time.monotonic() + SECONDS, 0

@@ -28,7 +28,7 @@ SETS = ("maps", "wanted", "known")
 
 
 def features(case: Case) -> Iterator[str]:
-    """What the counts at the end are about: all axes of a case but its seed, sizes of scores by power of ten."""
+    """Features that the counts at the end name: all axes of a case but its seed, sizes of scores by power of ten."""
     yield from (f"{name} {getattr(case, name)}" for name in PLAIN_AXES)
     yield from (f"{name} {x}" for name in SETS for x in dict.fromkeys(getattr(case, name)) or ("nothing",))
     yield from (f"shared {x}" for x in {x for names in case.shared for x in names})

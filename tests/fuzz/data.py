@@ -115,7 +115,7 @@ def wanted(case: Case, arrays: dict[str, np.ndarray]) -> list[str]:
 
 
 def group(name: str) -> str:
-    """What the fields of a case call an array: "mod0" is one of "mod", and a weight goes with what it projects."""
+    """The name of an array in the fields of a case: "mod0" is one of "mod", and a weight goes with what it projects."""
     return name.rstrip("0123456789").removeprefix("weights_").split("_")[0]
 
 
@@ -150,7 +150,7 @@ def modifier_shapes(modifier: Any, N: int) -> tuple[tuple[int, ...], ...]:
 
 
 def allowed(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Which pairs the mask of one call allows, from the arrays of this call."""
+    """The pairs that the mask of one call allows, from the arrays of this call."""
     if case.mask is None:
         return np.ones(case.scores, bool)
     given = [arrays[name] for name in arrays if name.startswith("mask")]

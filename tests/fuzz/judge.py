@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of a case: its findings, the largest error in units of what rounding explains, and what was refused."""
+    """The end of a case: its findings, the largest error in units of what rounding explains, and what was refused."""
 
     findings: list[Finding]
     error: float = 0.0

@@ -72,7 +72,7 @@ def _from_function(farthest: Any) -> Any:
 
 
 def truth(mask: Any, arrays: list[np.ndarray], shape: tuple[int, ...]) -> Any:
-    """Which pairs of scores (..., N, T, S) are allowed: boolean, broadcastable to them; uses up ``arrays``."""
+    """The pairs of scores (..., N, T, S) that are allowed: boolean, broadcastable to them; uses up ``arrays``."""
     kind, *settings = mask
     i, j = np.arange(shape[-2])[:, None], np.arange(shape[-1])
     if kind in ("and", "or"):

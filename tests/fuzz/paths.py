@@ -1,4 +1,4 @@
-"""The same case on the two paths of a CPU, native and in tiles: each against the definition, and where they are NaN."""
+"""One case on the two paths of a CPU, native and in tiles: each against the definition, and where they are NaN."""
 
 import dataclasses
 from collections.abc import Callable

@@ -38,7 +38,7 @@ class Spoilt(NamedTuple):
 
 
 def pairs_of(case: Case, arrays: Arrays) -> dict[tuple[int, ...], np.ndarray]:
-    """Which pairs are allowed in each call, by mask or bias."""
+    """The pairs that are allowed in each call, by mask or bias."""
     found = {}
     for index in np.ndindex(*case.mapped):
         part = {name: x[data.place(case, name, index)] for name, x in arrays.items()}
@@ -134,7 +134,7 @@ def spoiled_pairs(case: Case, name: str, pairs: np.ndarray, place: np.ndarray) -
 
 
 def expected(case: Case, arrays: Arrays, spoiled: Any) -> tuple[Arrays, Arrays]:
-    """Which entries of each result must keep their bits, and which must be NaN, where all rows are read."""
+    """The entries of each result that must keep their bits, and those that must be NaN, where all rows are read."""
     if case.direction in ("forward", "jvp"):
         rows = touched(case, "cotangent_lse", spoiled, arrays["cotangent_lse"].shape)
         lost = {"out": rows[..., None], "lse": rows}
@@ -175,5 +175,5 @@ def each(case: Case, name: str, array: np.ndarray, spoiled: Any) -> np.ndarray |
 
 
 def spoilt(case: Case, arrays: Arrays, moves: Arrays, known: Any) -> Iterator[Spoilt]:
-    """What to run for the poison of a case."""
+    """The program to run for the poison of a case."""
     yield from unseen(case, arrays, moves, known) if case.poison[0] == "unseen" else seen(case, arrays, moves)

@@ -69,7 +69,7 @@ def over_all_maps(case: Case, function: Callable) -> Callable:
 
 
 def loss(case: Case, outputs: Arrays, arrays: Arrays) -> Any:
-    """What is differentiated, in float32 at least."""
+    """A sum to be differentiated, in float32 at least."""
     total, fine = jnp.float32(0), jnp.promote_types(jnp.float32, outputs["out"].dtype)
     if case.lse != "alone":
         total += _loss_of_out(case, outputs["out"].astype(fine), arrays)

@@ -2,7 +2,7 @@
 
 A score is moved by a unit of its terms, so a weight by eps |s|. A backward, and a derivative, computes the scores once
 more, in products of other shapes, and takes maximum and sum from the forward: its weights move on their own, and need
-not sum to 1. What all keys have in common, times the error of that sum, is in the gradient of the query.
+not sum to 1. A part that all keys have in common, times the error of that sum, is in the gradient of the query.
 
 The size of a sum is that of its terms, for each of them is rounded; so for each formula of ``reference`` where terms
 may cancel there is one here with all terms positive. Of a complex number, which carries a derivative, the real and the

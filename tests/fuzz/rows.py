@@ -1,7 +1,7 @@
 """L15 on the native path: a part of a call gives the bits that the whole call gives.
 
 A part is one entry of the batch, some groups of heads, some queries that follow each other, and the keys up to the last
-that they see. What is compared are out, lse and the gradient of the query; of an entry of the batch, beside others,
+that they see. It compares out, lse and the gradient of the query; of an entry of the batch, beside others,
 also the gradients of keys and values. Dropout goes by position, so a part of a call with dropout is its beginning.
 """
 
@@ -23,7 +23,7 @@ ALL = slice(None)
 
 
 class Part(NamedTuple):
-    """Which slices of a call: the first leading axis, groups, queries, keys."""
+    """Slices of a call: the first leading axis, groups, queries, keys."""
 
     lead: slice = ALL
     groups: slice = ALL
@@ -152,7 +152,7 @@ def parts(case: Case, arrays: Arrays) -> Iterator[Part]:
 
 
 def differences(attention: Callable, case: Case, arrays: Arrays) -> tuple[list[str], list[np.ndarray] | None]:
-    """What parts of the first call have other bits than the whole, and the results of the whole; None if refused."""
+    """Name parts of the first call with other bits than the whole, and give the results of the whole; None if refused."""
     arrays = {name: x[data.place(case, name, (0,) * len(case.maps))] for name, x in arrays.items()}
     try:
         whole = run(attention, case, arrays, Part())

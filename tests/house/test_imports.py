@@ -1,4 +1,4 @@
-"""Who imports whom: no circle of files, layers that import downward only, and a specification without JAX.
+"""Imports: no circle of files, layers that import downward only, and a specification without JAX.
 
 Every import counts, those inside functions and those for type checkers, too.
 """
@@ -93,7 +93,7 @@ def files(folder, package=""):
 
 
 def imports(name, path, known):
-    """What a file imports: the name of a known file where it is one, else the name as it is written."""
+    """Names that a file imports: the name of a known file where it is one, else the name as it is written."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -141,7 +141,7 @@ def upward(graph, package="attendax", layers=MAY_IMPORT):
 
 
 def foreign(graph, allowed):
-    """What is imported from neither the standard library nor attendax nor the allowed."""
+    """Names that are imported from neither the standard library nor attendax nor the allowed."""
     every = {found for all_ in graph.values() for found in all_}
     return sorted(x for x in every - allowed if x.partition(".")[0] not in sys.stdlib_module_names | {"attendax"})
 
@@ -184,7 +184,7 @@ def test_the_rooms_of_the_kit_import_downward_only(attendax):
 
 
 def test_what_compares_numbers_knows_no_candidate(attendax):
-    """What is right, how far off one may be, and comparing need neither the function nor the way to call it."""
+    """The oracle, the tolerances and the comparison need neither the function nor the way to call it."""
     judge = "attendax.conformance.judge."
     files = {name.removeprefix(judge): found for name, found in attendax.items() if name.startswith(judge)}
     assert files.keys() == {"right", "quick", "parts", "dense", "tolerances", "comparing", "verdicts"} | CALLING

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot b
 
 @pytest.fixture(autouse=True)
 def interrupts_are_heard():
-    """What a shell runs in the background ignores SIGINT, and so does whatever that starts."""
+    """A program that a shell runs in the background ignores SIGINT, and so does whatever that starts."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -71,7 +71,7 @@ def interrupted(process, number=signal.SIGINT):
 
 @pytest.fixture
 def heard():
-    """What they start hears the end of the terminal, also where the tests were told to ignore it, as by nohup."""
+    """A program that they start hears the end of the terminal, also where the tests ignore it, as by nohup."""
     ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, ours)

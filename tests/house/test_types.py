@@ -1,4 +1,4 @@
-"""What a user writes passes a strict type checker, and shows the public names and no others."""
+"""Code of a user passes a strict type checker, and shows the public names and no others."""
 
 import ast
 import inspect

@@ -11,7 +11,7 @@ STARTED = ["bench", "matrix"]  # by `attendax bench`, and by `attendax check --a
 
 
 def reached(graph, names):
-    """What these import, and what that imports."""
+    """Names that these import, and that those import in turn."""
     found, waiting = set(), [*names]
     while waiting:
         if (name := waiting.pop()) in graph and name not in found:

@@ -1,4 +1,4 @@
-"""What a user may write, for a strict type checker to read; see test_types.py. It also runs."""
+"""Code that a user may write, for a strict type checker to read; see test_types.py. It also runs."""
 
 from typing import assert_type
 

@@ -1,4 +1,4 @@
-"""What two pages show of `attendax check` is what the command prints."""
+"""Two pages show of `attendax check` what the command prints."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a page of faults says is true, of each jaxlib; and a release says its address."""
+"""A page of faults is true, of each jaxlib; and a release says its address."""
 
 import os
 import platform

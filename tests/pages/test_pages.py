@@ -23,7 +23,7 @@ LINE = re.compile(r"^(?:>>> |\.\.\. )?(?:import|from) .*$", re.MULTILINE)
 
 
 def imported(page):
-    """What the blocks of a page import beside Python, JAX and NumPy and the files that the page has."""
+    """Names that the blocks of a page import beside Python, JAX and NumPy and the files that the page has."""
     blocks = pages.BLOCK.findall(page.read_text("utf-8"))
     own = {file[1].removesuffix(".py") for block in blocks if (file := pages.FILE.match(block))}
     lines = [re.sub(r"^(>>> |\.\.\. )", "", line) for block in blocks for line in LINE.findall(block)]

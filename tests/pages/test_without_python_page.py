@@ -1,4 +1,4 @@
-"""What docs/without-python.md shows is what its commands print, one after the other, in an empty folder."""
+"""docs/without-python.md shows what its commands print, one after the other, in an empty folder."""
 
 import os
 import re
@@ -17,7 +17,7 @@ EXAMPLES = pages.ROOT / "docs" / "examples"
 
 
 def printed(block, folder):
-    """What the command of a block prints; of one without a prompt that it runs."""
+    """The output of the command of a block; of one without a prompt that it runs."""
     shim = folder / "bin" / "attendax"
     if not shim.exists():
         shim.parent.mkdir()

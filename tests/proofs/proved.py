@@ -1,4 +1,4 @@
-"""What Coq proved, run on floats: a small interpreter of docs/proofs/definitions.json. It needs no Coq.
+"""Formulas that Coq proved, run on floats: a small interpreter of docs/proofs/definitions.json. It needs no Coq.
 
 The definitions become Python. Functions take one argument at a time, data are a name and its parts, and each result of
 a named function is kept, for the definitions say what is right, not in which order to compute it.

@@ -123,14 +123,14 @@ class Call:
         return {"out": out, "lse": lse} | gradients
 
     def kept(self):
-        """0 or 1 / (1 - rate) for each weight. Which ones dropout keeps is no formula: it is the specification's."""
+        """0 or 1 / (1 - rate) for each weight. The choice of dropout is no formula: it is the specification's."""
         shapes = (B, N, T, 1), (B, N, S, 1), (B, N, S, 1)
         options = {"dropout_rate": self.rate, "dropout_rng": RNG if self.rate else None}
         weights = spec.attention_with_weights(*map(np.zeros, shapes), **options)[2]
         return np.where(weights == 0, 0, 1 / (1 - self.rate))
 
     def by_proof(self):
-        """The same, by the definitions that Coq extracted: batch and heads are a mask (L1)."""
+        """Results by the definitions that Coq extracted: batch and heads are a mask (L1)."""
         queries, keys = list(np.ndindex(B, N, T)), list(np.ndindex(B, self.heads, S))
         group, kept, bias = N // self.heads, self.kept(), self.arrays["bias"]
 

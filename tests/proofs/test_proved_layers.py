@@ -65,7 +65,7 @@ def at_path(path, place):
 
 
 def weight_gradients(paths, arrays, to_weights):
-    """What ``to_weights`` says at every place, as arrays by name."""
+    """Gradients by ``to_weights`` at every place, as arrays by name."""
     affine, norms = paths
     heads = pairs(range(N), range(D))
     axes = {"_Q": (range(M), heads), "_O": (heads, range(M)), "1": (range(M), range(F)), "2": (range(F), range(M))}

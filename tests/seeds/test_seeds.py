@@ -1,4 +1,4 @@
-"""What the founding documents name: every function, argument, default, attribute and example, as they have it.
+"""Names of the founding documents: every function, argument, default, attribute and example, as they have it.
 
 The twins may add keyword-only options, nothing else; the weights that a class holds in NumPy are an argument in JAX.
 The single-head guide, the demo and the blueprint have files of their own.
@@ -168,7 +168,7 @@ def test_the_examples(twin):
 
 
 def test_the_examples_of_masks_to_the_letter():
-    """What the document shows is what NumPy prints."""
+    """The document shows what NumPy prints."""
     assert repr(spec.create_causal_mask(4)) == (
         "array([[ True, False, False, False],\n"
         "       [ True,  True, False, False],\n"

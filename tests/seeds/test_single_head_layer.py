@@ -197,7 +197,7 @@ def test_dropout_of_everything(rng):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_backward_goes_through_the_weights_that_were_kept(rng, masked):
-    """The same seed drops the same weights, so finite differences see one fixed function."""
+    """One seed drops the same weights, so finite differences see one fixed function."""
     query, key, value = draw(rng, (B, T, D), (B, S, D), (B, S, V))
     mask = np.tri(T, S, 1, dtype=bool) if masked else None
     layer = spec.ScaledDotProductAttention(0.4, rng=1)

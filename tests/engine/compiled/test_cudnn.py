@@ -255,7 +255,7 @@ class TestPlumbing:
 
 
 class TestProgramForCuda:
-    """What the lowered program calls; jax.nn's questions about version and device are answered for it."""
+    """Calls of the lowered program; jax.nn's questions about version and device are answered for it."""
 
     @pytest.fixture
     def calls(self, monkeypatch):

@@ -1,4 +1,4 @@
-"""What is lowered for a GPU or a TPU: few loops, few branches; and the numbers of that program, tried on a CPU.
+"""Programs lowered for a GPU or a TPU: few loops, few branches; and the numbers of that program, tried on a CPU.
 
 Nothing here runs on a GPU. The program for CUDA is made and counted here; its algorithm runs on the CPU in small tiles.
 """
@@ -66,7 +66,7 @@ def test_every_accelerator_has_the_same_program_and_a_cpu_another():
 
 @pytest.fixture
 def as_for_cuda(monkeypatch):
-    """What is lowered for the CPU is what would be lowered for CUDA, in tiles of 3 queries and 2 keys."""
+    """Lower for the CPU what would be lowered for CUDA, in tiles of 3 queries and 2 keys."""
     placed = primitives.placed
     monkeypatch.setattr(primitives, "placed", lambda plan, context, platform: placed(plan, context, "cuda"))
     monkeypatch.setitem(partition.LIMITS_ON, "cuda", Limits(rows=3, columns=2, bytes=1))

@@ -93,7 +93,7 @@ def test_the_gradient_through_shard_map_with_its_defaults():
 @pytest.mark.parametrize("mapped", [(0,), (1,), (2,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("mask", [None, masks.causal(1)], ids=["open", "causal"])
 def test_the_gradient_of_a_vmap_over_some_of_the_arguments(mask, mapped, rng):
-    """What the batch shares gets the sum of its gradients; with heads that are small and whole."""
+    """An argument that the batch shares gets the sum of its gradients; with heads that are small and whole."""
     shapes = (4, 5, 3), (2, 7, 3), (2, 7, 2)
     arrays = [rng.normal(size=(3, *shape) if k in mapped else shape) for k, shape in enumerate(shapes)]
     axes = [0 if k in mapped else None for k in range(3)]

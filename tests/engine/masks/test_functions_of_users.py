@@ -29,7 +29,7 @@ def closing_over(slope, arrays, **options):
 
 
 def given(slope, arrays):
-    """The same with the slope handed over."""
+    """Attention with the slope handed over."""
     modifier = scores.from_function(lambda s, at, a: s * a - jnp.where(at[1] > at[2], a**2, 0.0) * at[0], slope)
     mask = masks.from_function(lambda i, j, a: j * a < 4 + i, slope)
     return (attention(*arrays, score_mod=modifier, mask=mask, implementation="dense") ** 2).sum()

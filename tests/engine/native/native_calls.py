@@ -186,7 +186,7 @@ def run(given, found, implementation="native", attend=attention, **options):
 
 
 def right(given, found, **options):
-    """The same by the specification, in float64."""
+    """Results by the specification, in float64."""
     given, found = [np.asarray(x, np.float64) for x in given], [np.asarray(x, np.float64) for x in found]
     results = spec.attention(*given, **options, return_lse=True)
     dlse = np.where(np.isfinite(results[1]), found[1], 0)

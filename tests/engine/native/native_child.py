@@ -12,7 +12,7 @@ OPTIONS = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", 
 
 
 def start():
-    """What makes the processes. Nothing in it may ask for the library, which a process loads but once."""
+    """The maker of the processes. Nothing in it may ask for the library, which a process loads but once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     return context

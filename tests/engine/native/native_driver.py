@@ -23,7 +23,7 @@ DTYPES = {  # XLA's numbers for them
 
 
 def missing(*programs):
-    """Which programs are not installed."""
+    """The programs that are not installed."""
     return ", ".join(name for name in programs if shutil.which(name) is None)
 
 
@@ -54,7 +54,7 @@ class Driver(NamedTuple):
     repeats: int = 1
 
     def ffi_call(self, target, types):
-        """The same as ``jax.ffi.ffi_call``, for arrays that are there."""
+        """A stand-in for ``jax.ffi.ffi_call``, for arrays that are there."""
 
         def call(*arrays, ints, floats):
             shapes = [np.empty(t.shape, t.dtype) for t in types]

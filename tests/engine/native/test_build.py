@@ -57,7 +57,7 @@ class House:
         return self.program(name, COMPILER.format(log=self.log, refused=refused))
 
     def asked(self):
-        """What the compiler was asked since the last time, without its version."""
+        """Questions to the compiler since the last time, without that for its version."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [line for line in lines if line != "--version"]
@@ -380,7 +380,7 @@ class TestLoader:
 
     @staticmethod
     def loaded(monkeypatch, isa=b"neon", version=library.VERSION):
-        """What loads is a library with these answers; without a version where it is None."""
+        """The file that loads is a library with these answers; without a version where it is None."""
 
         class Loaded:
             def __init__(self, path):

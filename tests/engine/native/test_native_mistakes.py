@@ -1,7 +1,7 @@
 """Mistakes planted in the C++ of the native path, one at a time: each must be caught by the tests named beside it.
 
 A copy of ``csrc`` with the mistake is compiled for the instruction set of this machine, and a process loads it in the
-place of the library and runs the tests. What did not change is compiled once.
+place of the library and runs the tests. A file that did not change is compiled once.
 """
 
 import shutil

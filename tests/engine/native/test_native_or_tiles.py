@@ -19,7 +19,7 @@ ROWS = re.findall(r"^\| ((?!in tiles|---).+?) \| .+ \|$", SECTION.split("<!-- re
 
 
 def pattern(node):
-    """What a reason looks like: its words, and anything where numbers and names are filled in."""
+    """The look of a reason: its words, and anything where numbers and names are filled in."""
     if isinstance(node, ast.Constant):
         return re.escape(node.value)
     return "".join(re.escape(x.value) if isinstance(x, ast.Constant) else ".+" for x in node.values)

@@ -1,7 +1,7 @@
 """L6, L7, L13: gradients where an array holds NaN, an infinity or the largest number, against those by hand.
 
-What a query may look at counts as NaN, also where the formula would hide it: an infinite key whose score is -inf, or
-under a softcap. What a bias of -inf forbids does not count, however large it is.
+A number that a query may look at counts as NaN, also where the formula would hide it: an infinite key whose score is
+-inf, or under a softcap. A key that a bias of -inf forbids does not count, however large it is.
 """
 
 import jax

@@ -44,7 +44,7 @@ def given(rng, mask, needed):
 
 
 def spoilt(arrays, names):
-    """What is not finite, one number at a time: in each array, row and (for the bias) column."""
+    """Numbers that are not finite, one at a time: in each array, row and (for the bias) column."""
     for name in names:
         array = arrays[name]
         places = np.ndindex(array.shape) if name in ("bias", "dlse") else ((row, 1) for row in range(len(array)))
@@ -123,7 +123,7 @@ def full(arrays, mask, **options):
 
 
 def plain(arrays, mask):
-    """The same of ``spec.scaled_dot_product_attention``, which gives no lse."""
+    """Results of ``spec.scaled_dot_product_attention``, which gives no lse."""
     heads, bias = [arrays[name] for name in ("query", "key", "value")], arrays["bias"]
     out, weights = spec.scaled_dot_product_attention(*heads, mask, bias=bias)
     grads = spec.scaled_dot_product_attention_backward(arrays["dout"], *heads, mask, bias=bias)

@@ -1,4 +1,4 @@
-"""What shields from a compiler, each shield alone, on the smallest programs that were wrong (docs/xla-faults.md)."""
+"""Shields from a compiler, each alone, on the smallest programs that were wrong (docs/xla-faults.md)."""
 
 import functools
 import itertools
@@ -66,7 +66,7 @@ def test_l17_a_product_with_an_operand_that_is_known(operand, total):
 
 
 def test_a_fusion_barrier_is_a_call_in_the_compiled_program():
-    """What it calls in turn is inlined. Each derivative has a call of its own, too."""
+    """A function that it calls in turn is inlined. Each derivative has a call of its own, too."""
     x = jnp.ones((4, 4))
 
     def total(x):

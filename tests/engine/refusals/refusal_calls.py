@@ -1,4 +1,4 @@
-"""What every public function takes, written down a second time, and one right call of each, to be spoilt.
+"""Arguments of every public function, written down a second time, and one right call of each, to be spoilt.
 
 In ``"Q: B T D | W: D M"`` the arrays before the bar have one dtype; those after it are weights, which may be wider.
 An axis that stands in several arrays of a call must have one size; ``M!`` has the size that the layer or option sets.
@@ -177,7 +177,7 @@ def _encoder_block(twin, name, *, x, params=None, **given):
 
 @functools.cache
 def _cache(twin):
-    """What the forward of multi-head attention keeps for its backward."""
+    """Arrays that the forward of multi-head attention keeps for its backward."""
     given = arguments("multi_head_attention_forward")
     if twin == "spec":
         return spec.multi_head_attention_forward(**given)[1]

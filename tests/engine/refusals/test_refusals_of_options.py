@@ -171,7 +171,7 @@ def test_a_stack_of_what_is_no_block(module):
 
 
 def test_a_stack_of_a_whole_encoder():
-    """What ``load_torch`` gives for an ``nn.TransformerEncoder`` has its blocks inside."""
+    """A tree that ``load_torch`` gives for an ``nn.TransformerEncoder`` has its blocks inside."""
     params = EncoderParams(None, (ops.init_encoder_block(jax.random.key(0), 6, 2),))
     message = assert_refuses(lambda: ops.stack_encoder_blocks(jnp.ones((2, 3, 6)), params, num_heads=2), TypeError)
     assert message.splitlines()[1] == "Write params.blocks."
@@ -540,7 +540,7 @@ def test_numbers_in_another_byte_order(module):
     (spec, ["dense"]), (ops, ["dense"]), (attendax, ["dense", "blockwise", "cudnn", "native"]),
 ])  # fmt: skip
 def test_an_implementation_that_is_not_there(module, there):
-    """What is listed is what there is; what the door alone has is refused as such elsewhere."""
+    """The list has what there is; what the door alone has is refused as such elsewhere."""
     given = arguments("attention")
     given = given if module is spec else jax.device_put(given)
     message = assert_refuses(lambda: module.attention(**given, implementation="fast"), ValueError)

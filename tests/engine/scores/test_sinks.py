@@ -42,7 +42,7 @@ def arrays(rng):
 
 
 def as_a_key(query, key, value, mask, logits):
-    """The same by one more key, of value 0, whose score is a bias."""
+    """Attention with one more key, of value 0, whose score is a bias."""
     ones, more = np.ones((B, N, T, 1), bool), [np.zeros((B, G, 1, width)) for width in (D, V)]
     key, value = (np.concatenate(pair, axis=2) for pair in zip((key, value), more, strict=True))
     bias = np.concatenate([np.zeros((N, T, S)), np.broadcast_to(logits[:, None, None], (N, T, 1))], axis=-1)

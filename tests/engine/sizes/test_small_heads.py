@@ -43,7 +43,7 @@ def everything(mask):
 
 
 def by_hand(mask, arrays, dots, cotangent):
-    """The same by the specification, and by its differences."""
+    """Derivatives by the specification, and by its differences."""
     out = spec.attention(*arrays, mask=mask)
     grads = spec.attention_backward(cotangent, *arrays, mask=mask)[:3]
     return out, directional_difference(lambda *a: spec.attention(*a, mask=mask), arrays, dots), grads

@@ -155,7 +155,7 @@ TILES = {
 
 @pytest.mark.parametrize(("sizes", "pieces", "rows", "columns"), TILES.values(), ids=list(TILES))
 def test_the_table_of_tiles(sizes, pieces, rows, columns):
-    """What ``choose`` gives, for float32, is part of the speed: a change of it is to be measured."""
+    """The table that ``choose`` gives, for float32, is part of the speed: a change of it is to be measured."""
     grid = partition.choose(*sizes, itemsize=4)
     assert (grid.chunk_sizes, grid.rows, grid.columns) == (pieces, rows, columns)
 

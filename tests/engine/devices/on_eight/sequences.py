@@ -136,7 +136,7 @@ def every_direction(attend):
 
 
 def right(arrays, options, dout, dlse):
-    """The same by the specification."""
+    """The result by the specification."""
     out, lse = spec.attention(*arrays, return_lse=True, **options)
     by_hand = spec.attention_backward(dout, *arrays, grad_lse=np.where(np.isfinite(lse), dlse, 0), **options)
     return [out, lse, *by_hand[:3], *jax.tree.leaves((by_hand.grad_bias, by_hand.grad_score_mod))]

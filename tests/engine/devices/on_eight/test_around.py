@@ -1,4 +1,4 @@
-"""What users put around divided attention: vmap over a divided batch, their own shard_map over other axes."""
+"""Programs that users put around divided attention: vmap over a divided batch, their own shard_map over other axes."""
 
 import jax
 import numpy as np

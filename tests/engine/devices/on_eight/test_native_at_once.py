@@ -20,7 +20,7 @@ LIMIT = 240  # seconds; without another process on the machine it takes 5
 
 
 def in_a_process(program):
-    """What a program prints, on eight devices. It fails where the program does not end."""
+    """The output of a program on eight devices. It fails where the program does not end."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     environment = {**os.environ, **flags}
