@@ -152,7 +152,7 @@ def parts(case: Case, arrays: Arrays) -> Iterator[Part]:
 
 
 def differences(attention: Callable, case: Case, arrays: Arrays) -> tuple[list[str], list[np.ndarray] | None]:
-    """Name parts of the first call with other bits than the whole, and give the results of the whole; None if refused."""
+    """Name parts of the first call with other bits than the whole; give the results of the whole, None if refused."""
     arrays = {name: x[data.place(case, name, (0,) * len(case.maps))] for name, x in arrays.items()}
     try:
         whole = run(attention, case, arrays, Part())
