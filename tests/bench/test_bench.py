@@ -18,6 +18,7 @@ import pytest
 
 from attendax import cli, exits, extras, scores, spec
 from attendax.cli import main
+from attendax.commands.bench import BLAS_REST
 from attendax.kernels import native
 from attendax.kernels.backends import default
 from places import ROOT
@@ -59,7 +60,7 @@ def _tiny(monkeypatch):
     monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
     monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
     monkeypatch.setattr(harness, "TURN_S", 1e-4)
-    monkeypatch.setenv(*cli.BLAS_REST)
+    monkeypatch.setenv(*BLAS_REST)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -517,7 +518,7 @@ class TestCommand:
         assert run()[::2] == (2, "attendax bench: the folder benchmarks is missing from this installation\n")
 
     def test_a_process_of_its_own_passes_its_status_on(self, monkeypatch, capfd):
-        monkeypatch.delenv(cli.BLAS_REST[0])
+        monkeypatch.delenv(BLAS_REST[0])
         assert main(["bench", "--rounds", "0"]) == cli.REFUSED
         assert capfd.readouterr().err == "attendax bench: --rounds 0: at least 1\n"
 

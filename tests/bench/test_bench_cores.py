@@ -9,6 +9,7 @@ import pytest
 
 from attendax import cli
 from attendax.cli import main
+from attendax.commands.bench import BLAS_REST
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -32,7 +33,7 @@ def run(monkeypatch, capsys):
     monkeypatch.setattr(machine, "_matmul_gflops", lambda dtype: 100.0)
     monkeypatch.setattr(machine, "_copy_gbytes", lambda: 10.0)
     monkeypatch.setattr(harness, "TURN_S", 1e-4)
-    monkeypatch.setenv(*cli.BLAS_REST)
+    monkeypatch.setenv(*BLAS_REST)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return lambda *argv: (main(["bench", *argv]), *capsys.readouterr())
 

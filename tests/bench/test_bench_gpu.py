@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attendax import cli, spec
+from attendax.commands.bench import BLAS_REST
 from attendax.conformance import Finding, Verdict
 from places import ROOT
 
@@ -194,7 +195,7 @@ def test_laws_come_in_turn():
     ],
 )
 def test_refuses(argv, message, monkeypatch, capsys):
-    monkeypatch.setenv(*cli.BLAS_REST)
+    monkeypatch.setenv(*BLAS_REST)
     monkeypatch.setattr(sys, "path", [*sys.path, str(FOLDER)])
     assert cli.main(["bench", "--device", "gpu", *argv]) == cli.REFUSED
     assert capsys.readouterr().err.startswith(f"attendax bench: {message}")

@@ -48,8 +48,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     | ENGINE
     | DOOR
     | {"explanation", "spec", "ops", "encoders", "conformance", "compat", "learn"},  # attendax itself
-    "commands": {"encoders", "exits", "extras", "figures", "learn", "legible", "spec", "writing"},
-    "cli": {"", "commands", "conformance", "exits", "extras", "kernels", "legible", "masks", "spec"},
+    "commands": {"", "encoders", "exits", "extras", "figures", "learn", "legible", "masks", "spec", "writing"},
+    "cli": {"commands", "conformance", "exits", "kernels", "legible"},
     "__main__": {"cli", "exits"},
 }
 OF_A_RUN = {"report", "judge", "worker", "adapters", "cases"}
