@@ -123,7 +123,7 @@ def placed(plan: Plan, context: LoweringRuleContext, platform: str = "cpu") -> P
 
 
 def _is_divisible(axis_context: object, platform: str) -> bool:
-    """Whether JAX's ``custom_partitioning`` may divide: not beside a ``shard_map``, nor under the older partitioner."""
+    """Tell whether ``custom_partitioning`` may divide: not beside a ``shard_map``, nor under the older partitioner."""
     by_shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
     alone = platform == "cpu" and not isinstance(axis_context, mlir.SPMDAxisContext)
     return alone and by_shardy and len(jax.devices("cpu")) >= devices_of(axis_context)
@@ -132,7 +132,7 @@ def _is_divisible(axis_context: object, platform: str) -> bool:
 def counted(context: LoweringRuleContext, plan: Plan) -> LoweringRuleContext:
     """The context of a lowering rule in which ``custom_partitioning`` finds as many devices as divide the program.
 
-    JAX tells them to primitives of its own only. Which devices they are does not matter: their order is the mesh's.
+    JAX tells them to primitives of its own only. Any devices will do: their order is the mesh's.
     """
     module = context.module_context
     axes: Any = module.axis_context

@@ -29,7 +29,7 @@ def head_keys(key_data: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def keep(dropout_keys: tuple[Array, ...], i: Array, j: Array, rate: float) -> Array:
-    """Which weights dropout keeps.
+    """Draw which weights dropout keeps.
 
     Args:
         dropout_keys: the random key of each head, two words (..., N, 1, 1).

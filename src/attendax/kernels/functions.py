@@ -182,7 +182,7 @@ class _Itself:
 
 
 def has_function(value: Mask | ScoreModifier | None) -> bool:
-    """Whether a mask or modifier, or a part of it, is a function of its user."""
+    """Tell whether a mask or modifier, or a part of it, is a function of its user."""
     return value is not None and (
         value.kind == "function" or any(has_function(x) for x in value.arrays if hasattr(x, "kind"))
     )

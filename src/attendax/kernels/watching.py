@@ -1,4 +1,4 @@
-"""How JAX's debugging tools (``debug_nans``, ``checkify``) see our primitives: each as one operation, like a product.
+"""Our primitives as JAX's debugging tools (``debug_nans``, ``checkify``) see them: each one operation, like a product.
 
 Inside, NaN marks numbers that are not finite (see ``not_finite``), and -inf marks forbidden pairs. The tools look only
 at the results.
@@ -18,7 +18,7 @@ from attendax.checks import fail
 
 
 def is_watched() -> bool:
-    """Whether NaN or infinities raise (``jax_debug_nans``, ``jax_debug_infs``)."""
+    """Tell whether NaN or infinities raise (``jax_debug_nans``, ``jax_debug_infs``)."""
     return bool(jax.config.jax_debug_nans or jax.config.jax_debug_infs)  # type: ignore[attr-defined]
 
 

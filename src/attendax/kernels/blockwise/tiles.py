@@ -1,4 +1,4 @@
-"""How the scores (..., N, T, S) are cut into tiles, and arrays to a tile.
+"""The cut of scores (..., N, T, S) into tiles, and of arrays to a tile.
 
 A chunk is a few batches and heads; a tile is the scores of a chunk between a block of queries and a block of keys. The
 last block of an axis that does not divide starts earlier, so that all have one size; what it shares with the block
@@ -36,12 +36,12 @@ class Grid:
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
-        """How many chunks there are along each of ``axes``."""
+        """The number of chunks along each of ``axes``."""
         return tuple(size // piece for size, piece in zip(self.axes, self.chunk_sizes, strict=True))
 
     @property
     def group(self) -> int:
-        """How many query heads share a key head in a chunk."""
+        """The number of query heads that share a key head in a chunk."""
         return self.chunk_sizes[-1]
 
     @property
@@ -51,22 +51,22 @@ class Grid:
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """The number of chunks."""
         return math.prod(self.chunk_counts)
 
     @property
     def row_blocks(self) -> int:
-        """How many blocks of queries there are."""
+        """The number of blocks of queries."""
         return -(-self.T // self.rows)
 
     @property
     def column_blocks(self) -> int:
-        """How many blocks of keys there are."""
+        """The number of blocks of keys."""
         return -(-self.S // self.columns)
 
     @property
     def rank(self) -> int:
-        """How many axes the scores have."""
+        """The number of axes of the scores."""
         return len(self.axes) + 1
 
     @property
@@ -76,16 +76,16 @@ class Grid:
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether T or S is a size that only an exported program will know (``jax.export``); it is one tile."""
+        """Tell whether T or S is a size that only an exported program will know (``jax.export``); it is one tile."""
         return not (isinstance(self.T, int) and isinstance(self.S, int))
 
     @property
     def in_order(self) -> bool:
-        """Whether queries and keys that follow each other stand side by side."""
+        """Tell whether queries and keys that follow each other stand side by side."""
         return not any(place is not None and jnp.ndim(place) for place in self.positions)
 
     def starts(self, chunk: Index) -> tuple[Any, ...]:
-        """Where a chunk starts along each of ``axes``."""
+        """The start of a chunk along each of ``axes``."""
         starts: list[Any] = []
         for count, piece in zip(self.chunk_counts[::-1], self.chunk_sizes[::-1], strict=True):
             chunk, place = divided(chunk, count)
@@ -99,7 +99,7 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Where a tile lies. Its methods cut arrays to it: axes that are 1, or that the tile takes whole, stay.
+    """The place of a tile. Its methods cut arrays to it: axes that are 1, or that the tile takes whole, stay.
 
     ``row`` and ``column`` are its first query and key; ``new_row`` and ``new_column`` the first that count, None: all.
     """
@@ -120,7 +120,7 @@ class Tile:
         return self._along_axes(rank, self.grid.positions)
 
     def numbers(self, rank: int) -> tuple[Array, Array, Array]:
-        """The same, counted from the first head, query and key of this device."""
+        """The positions as ``positions`` has them, counted from the first head, query and key of this device."""
         return self._along_axes(rank, Positions())
 
     def _along_axes(self, rank: int, positions: Positions) -> tuple[Any, ...]:
@@ -146,7 +146,7 @@ class Tile:
         return self.put(role, buffer, self.cut(role, buffer) + folded(x, buffer.shape))
 
     def where(self, role: str, shape: tuple[int, ...]) -> tuple[list[Any], tuple[int, ...]]:
-        """Where an array starts to lie in the tile, and how much of it does; an axis of 1 is taken as it is.
+        """The start of an array in the tile, and how much of it lies there; an axis of 1 is taken as it is.
 
         Args:
             role: "queries" (..., N, T, .), "keys" (..., G, S, .), "pairs" (..., N, T, S), "blocks" (..., N, ., .), or
@@ -202,5 +202,5 @@ def divided(number: Index, size: Index) -> tuple[Any, Any]:
 
 
 def is_one(size: Index) -> bool:
-    """Whether a size is 1; one that only an exported program will know is not (``jax.export``)."""
+    """Tell whether a size is 1; one that only an exported program will know is not (``jax.export``)."""
     return isinstance(size, int) and size == 1

@@ -55,7 +55,7 @@ MACOS = "11.0"
 
 
 class NotBuilt(Exception):
-    """Why there is no library."""
+    """The reason why there is no library."""
 
 
 class Unit(NamedTuple):
@@ -90,7 +90,7 @@ def _macos_version() -> str:
 
 
 def units(machine: str) -> list[Unit]:
-    """What is compiled on a machine, the longest first."""
+    """Units to compile on a machine, the longest first."""
     kernels = [
         Unit(
             f"kernel_{isa}_{real}",
@@ -116,7 +116,7 @@ def find_compiler() -> list[str]:
 
 
 def _placeholder(path: str) -> bool:
-    """Whether it is what macOS has where no compiler is installed, which would open a window."""
+    """Tell whether it is what macOS has where no compiler is installed, which would open a window."""
     return (
         path == f"/usr/bin/{Path(path).name}"
         and sys.platform == "darwin"
@@ -234,7 +234,7 @@ def _cores() -> int:
 
 
 def wanted() -> str:
-    """What the environment asks for: "" (try), "0" or "require"."""
+    """The wish of the environment: "" (try), "0" or "require"."""
     value = os.environ.get(VARIABLE, "")
     if value not in ("", "0", "require"):
         raise ValueError(f"{VARIABLE} is '0' or 'require', or not set; not {value!r}")

@@ -22,7 +22,7 @@ def tile_of(operands: Operands) -> tuple[int, int, int]:
 
 
 def tiles_of(operands: Operands, mask: Mask | None) -> tuple[dict[str, int], int]:
-    """How many tiles of a forward are open, masked and skipped, and how many pairs the first two have.
+    """Numbers of tiles of a forward that are open, masked and skipped, and of pairs that the first two have.
 
     Blocks begin at every 64th query, tiles at every 96th key; the last ones are smaller. A tile counts whole, though
     the kernel leaves out its keys that none of a few queries sees.
@@ -50,14 +50,14 @@ def tiles_of(operands: Operands, mask: Mask | None) -> tuple[dict[str, int], int
 
 
 def scratch_bytes(operands: Operands) -> int:
-    """At most so many bytes of scratch memory has a thread that runs the forward, in whole MiB (csrc/forward.h)."""
+    """The most bytes of scratch memory that a thread has in the forward, in whole MiB (csrc/forward.h)."""
     D, V = operands.query.shape[-1], operands.value.shape[-1]
     numbers = 250 * D + 260 * V + 8192
     return -(-(numbers * operands.compute_dtype().itemsize + 2**16) // MIB) * MIB
 
 
 def _cuts(size: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the blocks of an axis begin, and how long they are."""
+    """The beginnings of the blocks of an axis, and their lengths."""
     starts = np.arange(0, size, step)
     return starts, np.minimum(step, size - starts)
 
@@ -83,7 +83,7 @@ def _least_and_largest(part: Mask, *, rows: np.ndarray, columns: np.ndarray) -> 
 
 
 def _heads_of_blocks(repeat: int, T: int) -> tuple[list[slice], np.ndarray]:
-    """Of a group with fewer than 64 queries a head: the heads of each block, and how many rows it has."""
+    """The heads of each block, and its number of rows, of a group with fewer than 64 queries a head."""
     starts, sizes = _cuts(repeat * T, BLOCK)
     return [slice(a // T, -(-(a + n) // T)) for a, n in zip(starts, sizes, strict=True)], sizes
 

@@ -3,7 +3,7 @@
 XLA does not look into a custom call. It would gather all arrays, and every device would do all the work. So it is told,
 by ``custom_partitioning``, which axes may lie on several devices (``_rule``), and for a division that it has found what
 one device does (``_partition``). Keys and widths are never divided: XLA gathers them. The positions of a device's rows
-begin where its part begins. What devices exchange is sums alone: of the gradients of keys whose queries, or heads that
+begin where its part begins. Devices exchange sums alone: of the gradients of keys whose queries, or heads that
 share them, lie apart, and of a bias or a modifier that several share.
 """
 
@@ -48,7 +48,7 @@ class Axes(NamedTuple):
     queries: Any
 
     def of(self, kind: str) -> tuple[Any, ...]:
-        """Those that an array of a kind has, but for the last, or the last two."""
+        """The axes that an array of a kind has, but for the last, or the last two."""
         return *self.lead, *{PAIRS: (self.heads, self.queries), KEYS: (self.groups,), HEADS: (self.heads,)}[kind]
 
 
@@ -78,7 +78,7 @@ def _kinds(shapes: Sequence[tuple[int, ...]]) -> list[str]:
 
 
 def _rule(call: Call, sizes: Axes, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """What may be divided, as an einsum-like text: axes of one name are divided alike; other names occur once."""
+    """Axes that may be divided, in a text like einsum's: axes of one name are divided alike; others occur once."""
     grouped = 1 < sizes.groups < sizes.heads
     heads = "(g r)" if grouped else "h"
     groups = "g" if grouped else "h" if sizes.groups == sizes.heads else ""
@@ -107,7 +107,7 @@ def _partition(
     given: Any,  # of each array its shape, with a sharding
     wanted: Any,  # the same of each result
 ) -> tuple[Any, ...]:
-    """For custom_partitioning: a mesh, what a device does, and how results and arrays lie."""
+    """Tell custom_partitioning a mesh, what a device does, and how results and arrays lie."""
     mesh, axes = _division(wanted[0].sharding, sizes)
 
     def spec(shape: tuple[int, ...], kind: str) -> P:
@@ -166,7 +166,7 @@ def _of_heads(names: tuple[str, ...], mesh: Mesh, sizes: Axes) -> tuple[tuple[st
 def _mesh_of(sharding: Sharding, rank: int) -> tuple[Mesh, list[tuple[str, ...]]]:
     """A mesh of axes of prime size, in XLA's order of devices, and which of them divide each axis of an array.
 
-    What no mesh describes is not divided.
+    An axis that no mesh describes is not divided.
     """
     size = len(sharding.device_set)
     blocks = sharding.devices_indices_map((size,) * rank)

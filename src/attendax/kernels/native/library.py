@@ -54,7 +54,7 @@ def library() -> Library:
 
 
 def _reason() -> str:
-    """Why the library is not even loaded, or nothing."""
+    """The reason why the library is not even loaded, or nothing."""
     if os.environ.get("ATTENDAX_NATIVE") == "0":
         return "turned off by ATTENDAX_NATIVE=0"
     if not (FOLDER / NAME).exists():
@@ -75,7 +75,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _no_set() -> str:
-    """Why no instruction set was chosen."""
+    """The reason why no instruction set was chosen."""
     if wanted := os.environ.get("ATTENDAX_ISA"):
         return f"ATTENDAX_ISA={wanted}: the library has no such instruction set, or this processor does not"
     return "this processor has none of the instruction sets that the library is for"

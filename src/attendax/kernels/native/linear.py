@@ -15,7 +15,7 @@ DTYPES = ("float32", "float64")
 
 
 def takes(x: ShapedArray, W: ShapedArray) -> bool:
-    """Whether the library is there, and takes a product of tokens (..., M) and a weight, where they are on one CPU."""
+    """Tell whether the library is there, and takes a product of tokens (..., M) and a weight that are on one CPU."""
     sizes = (*x.shape, *W.shape)
     known = all(isinstance(size, int) for size in sizes)  # none is symbolic
     return bool(library().isa) and known and 0 not in sizes and x.dtype == W.dtype and str(x.dtype) in DTYPES

@@ -45,7 +45,7 @@ class Op(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What the handlers are given beside query, key and value."""
+    """Arguments of the handlers beside query, key and value."""
 
     arrays: list[Array]
     ints: list[int]
@@ -54,7 +54,7 @@ class Program(NamedTuple):
 
 
 def why_not(operands: Operands, plan: Plan) -> str:
-    """Why the library cannot take a call; nothing where it can. Only shapes, dtypes and structure are looked at."""
+    """The reason why the library cannot take a call; nothing where it can. Only shapes, dtypes and structure count."""
     query, key, value, _, score_mod, mask = operands[:6]
     positions = operands.positions
     modifiers = modifiers_of(score_mod)
@@ -132,7 +132,7 @@ def modifiers_of(score_mod: ScoreModifier | None) -> list[ScoreModifier]:
 
 
 def _is_narrow(x: Array) -> bool:
-    """Whether the numbers of a type fit into 32 bits."""
+    """Tell whether the numbers of a type fit into 32 bits."""
     return np.can_cast(x.dtype, np.int32)
 
 
@@ -195,7 +195,7 @@ def _word(x: Array, k: int) -> Array:
 
 
 def _is_long(mask: Mask | None) -> bool:
-    """Whether the program of a mask has more steps than the library takes, or needs a deeper stack."""
+    """Tell whether the program of a mask has more steps than the library takes, or needs a deeper stack."""
     if mask is None:
         return False
     return _steps(mask) > MOST_OPS or _depth(mask) > MOST_DEPTH
@@ -208,7 +208,7 @@ def _steps(mask: Mask) -> int:
 
 
 def _depth(mask: Mask) -> int:
-    """How many tiles of truth values its program holds at a time."""
+    """The number of tiles of truth values that its program holds at a time."""
     if mask.kind == "not":
         return _depth(mask.arrays[0])
     if mask.kind in JOINED:
