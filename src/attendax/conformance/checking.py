@@ -78,8 +78,8 @@ def check(
         precision: of float32 products: "highest", "tf32" or "bf16"; as much as the dense formula is off at it is
             allowed.
         budget: seconds that the run may take on the clock. Unless given, 30 CPU seconds of both processes, 60 of JAX,
-            and twice as many on the clock; all of it twice where the profile is not "numbers". What there was no time
-            for is told. With 0 there is no limit, and no case is of sizes as people run them.
+            and twice as many on the clock; all of it twice where the profile is not "numbers". Cases without
+            time are told. With 0 there is no limit, and no case is of sizes as people run them.
         thorough: no limit; then ``budget`` is for cases at sizes as people run them, in seconds of the judge, 60 unless
             given.
         known_failures: a file of lines "skip CASES" and "xfail CASES", as ``KnownFailures`` has them.
@@ -153,7 +153,7 @@ def assert_conforms(
         **settings: ``name``, ``adapter``, ``arrays``, ``backward`` and the other settings of ``check``.
 
     Returns:
-        What was found: ok, or differs by a convention that is declared.
+        The finding: ok, or differs by a convention that is declared.
 
     Raises:
         AssertionError: a fault; its message is the law, the case, what was found, and the reproduction.

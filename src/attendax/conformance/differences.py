@@ -31,7 +31,7 @@ def directional_difference(
         order: 2, 4, 6 or 8; it takes as many calls of ``fn``.
 
     Returns:
-        As ``fn`` gives, in NumPy arrays. What is the same infinity at both ends does not move: 0.
+        As ``fn`` gives, in NumPy arrays. An entry that is one infinity at both ends does not move: 0.
 
     Raises:
         KeyError: the order is none of the four.

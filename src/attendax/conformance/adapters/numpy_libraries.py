@@ -50,7 +50,7 @@ def mlx_attention(fn, query, key, value, *, mask=None, bias=None, is_causal=Fals
 
 
 def mlx_backward(fn, grad_output, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None):
-    """By ``mlx.core.vjp``."""
+    """Gradients by ``mlx.core.vjp``."""
     import mlx.core
     import numpy
 

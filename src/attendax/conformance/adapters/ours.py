@@ -8,7 +8,7 @@ def attention(
     key_lengths=None, query_segment_ids=None, key_segment_ids=None, dropout_rate=0.0, dropout_rng=None,
     return_lse=False, offset=0, sinks=None, implementation=None,
 ):  # fmt: skip
-    """Each keyword of the protocol as a mask or a score modifier."""
+    """Call attention with each keyword of the protocol as a mask or a score modifier."""
     import jax
 
     from attendax import masks, scores

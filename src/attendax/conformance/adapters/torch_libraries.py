@@ -65,7 +65,7 @@ def torch_mha(
 
 
 def torch_flex(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, return_lse=False):
-    """Not compiled; a mask and causality are a mask_mod, a bias is a score_mod."""
+    """Call flex attention, not compiled; a mask and causality are a mask_mod, a bias is a score_mod."""
     import torch
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 

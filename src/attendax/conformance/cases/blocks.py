@@ -1,4 +1,4 @@
-"""Every option at lengths of several blocks, 300 and 1,100: a block reads its own part of mask, bias and ids (L11)."""
+"""Cases of every option at lengths of several blocks, 300 and 1,100: each reads its part of masks and biases (L11)."""
 
 from typing import Any
 

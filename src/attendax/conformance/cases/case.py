@@ -1,4 +1,4 @@
-"""What a case is: a few lines of Python that make the arrays, the words of the call, and how the answer is judged.
+"""A case: a few lines of Python that make the arrays, the words of the call, and how the answer is judged.
 
 A case is text on purpose. The kit runs the very lines that it prints in a reproduction, so the two cannot differ.
 """
@@ -33,7 +33,7 @@ Leaves = dict[str, np.ndarray]
 
 
 class Inputs(NamedTuple):
-    """What a call is given."""
+    """Arguments of a call."""
 
     arrays: Leaves  # query, key, value, and of bias and sinks those that there are
     options: dict[str, Any]  # the other keywords
@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """How many pairs of a query and a key it has."""
+        """The number of its pairs of a query and a key."""
         return math.prod((SIZES | self.sizes)[axis] for axis in "BNTS")
 
     @property
@@ -164,7 +164,7 @@ class Case(NamedTuple):
         return Inputs(arrays, options, extra | ({"constants": self.constants} if self.constants else {}))
 
     def traits(self, inputs: Inputs) -> list[str]:
-        """What an implementation must offer: keywords, and what no keyword shows."""
+        """Traits that an implementation must offer: keywords, and others that no keyword shows."""
         query, key, value = (inputs.arrays[name] for name in ARRAYS[:3])
         found = [*inputs.options, *(name for name in ARRAYS[3:] if name in inputs.arrays), *self.needs]
         if self.judge == "refused":

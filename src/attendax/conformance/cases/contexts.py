@@ -1,6 +1,6 @@
 """The result does not depend on how a call comes to be compiled: losses and constants, numbers read anew (L17).
 
-What a compiler knows, such as the cotangent of ``out.sum()``, it computes with; random arguments never show that.
+A compiler computes with all that it knows, such as the cotangent of ``out.sum()``; random arguments never show that.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""How cases are written: the options of a call, each as Python that makes it and the keyword that gives it."""
+"""The writing of cases: the options of a call, each as Python that makes it and the keyword that gives it."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from .case import ARRAYS, FORWARD, GRADIENT, SIZES, Case
 
 
 class Given(NamedTuple):
-    """What a call is given beside query, key and value. ``one & other`` is both."""
+    """Arguments of a call beside query, key and value. ``one & other`` is both."""
 
     lines: str = ""
     call: str = ""
@@ -42,7 +42,7 @@ def random_bias(shape: str) -> Given:
 
 
 def lengths(made: str) -> Given:
-    """How many keys each batch has."""
+    """The number of keys of each batch."""
     return Given(f'key_lengths = np.array({made}, "int32")', "key_lengths=key_lengths")
 
 

@@ -1,4 +1,4 @@
-"""What the ladder draws from: the values of each axis, what every run has, and the case of a row."""
+"""The pool that the ladder draws from: the values of each axis, what every run has, and the case of a row."""
 
 import functools
 import itertools
@@ -11,7 +11,7 @@ from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, words
 
 
 class Asked(NamedTuple):
-    """What a call is asked for beyond its arrays. ``one & other`` is both.
+    """A demand on a call beyond its arrays. ``one & other`` is both.
 
     Attributes:
         options: its kinds, of which each run has some in each dtype and beside many keys.
@@ -28,12 +28,12 @@ class Asked(NamedTuple):
 
     @property
     def from_the_first(self) -> bool:
-        """Whether queries that begin at key 0 see the keys beside them alone."""
+        """Tell whether queries that begin at key 0 see the keys beside them alone."""
         return bool(re.search("is_causal|window", self.given.call))
 
     @property
     def hides(self) -> bool:
-        """Whether some keys are hidden."""
+        """Tell whether some keys are hidden."""
         return bool(re.search("mask|window|segment", self.given.call))
 
 
@@ -202,17 +202,17 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
 
 @functools.cache
 def asked_of(name: str) -> Asked:
-    """What a row is asked: an option, or several."""
+    """The demand of a row: an option, or several."""
     return functools.reduce(Asked.__and__, (ASKED[one] for one in name.split(AND)))
 
 
 def fit(options: Collection[str]) -> bool:
-    """Whether options can be asked together."""
+    """Tell whether options can be asked together."""
     return len(options) == len(set(options)) and not any(pair.issubset(options) for pair in APART)
 
 
 def can_be(row: Row) -> bool:
-    """Whether a row makes sense.
+    """Tell whether a row makes sense.
 
     Few queries are not causal: from key 0 on, they would see few of the keys. A cache is for them alone, and so are the
     most keys. The most queries have few keys. A scale below 0 is asked where no key is hidden: nobody runs both, and
@@ -241,13 +241,13 @@ def can_be(row: Row) -> bool:
 
 
 def cannot(part: Row) -> bool:
-    """Whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of the scores."""
+    """Tell whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of scores."""
     way, numbers = part.get("direction"), part.get("numbers")
     return (way == GRADIENT and numbers in OF_FLOAT32) or (way == FORWARD and numbers in OF_GRADIENTS)
 
 
 def is_held_by(dtype: str | None, numbers: str) -> bool:
-    """Whether a dtype has digits and range for them; None is float32 or wider."""
+    """Tell whether a dtype has digits and range for them; None is float32 or wider."""
     return (dtype is None or numbers not in OF_FLOAT32) and (dtype != "float16" or numbers not in NOT_IN_FLOAT16)
 
 

@@ -1,6 +1,6 @@
 """Sinks: for each query head the score of one more key, which every query sees and whose value is 0 (L2).
 
-What gpt-oss learns: a share of the weight that gives nothing.
+A sink is learned by gpt-oss: a share of the weight that gives nothing.
 """
 
 from typing import Any

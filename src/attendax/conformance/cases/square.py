@@ -22,7 +22,7 @@ def lengths_of(case: Case) -> set[int]:
 
 
 class Form(NamedTuple):
-    """Which calls a function takes.
+    """The calls that a function takes.
 
     Attributes:
         square: only T = S.

@@ -26,7 +26,7 @@ HOLDS: dict[str, Callable[[Sizes], bool]] = {  # words of a name, and where they
 
 
 def hold(name: str, sizes: Sizes) -> bool:
-    """Whether the words of a name are true at sizes."""
+    """Tell whether the words of a name are true at sizes."""
     return all(holds(sizes) for words, holds in HOLDS.items() if re.search(words, name))
 
 

@@ -1,5 +1,5 @@
-"""Which queries look at which keys: with one-hot values the result is the weights, with one-hot cotangents those of the
-backward. And which keys a key length hides.
+"""Pairs of a query and a key that it looks at: with one-hot values the result is the weights, with one-hot cotangents
+those of the backward. And keys that a key length hides.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ key_lengths = np.full(B, {length}, "int32")"""  # all keys that are seen have on
 
 
 def told(trial: Trial) -> str:
-    """What the weights show, and the first place where they do; empty where they are wrong in another way."""
+    """A sentence of what the weights show, and where they do so first; empty where they are wrong in another way."""
     right = _right(trial)
     got = _weights(trial, right.shape) if right is not None else None
     if right is None or got is None or not np.isfinite(got).all():
@@ -52,7 +52,7 @@ def told(trial: Trial) -> str:
 
 
 def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
-    """Whether of each block of keys a query sees all or nothing of what it should see, and some are lost."""
+    """Tell whether of each block of keys a query sees all or nothing of what it should see, and some are lost."""
     for block in BLOCKS:
         starts = np.arange(0, lost.shape[-1], block)
         missing, all_of = (np.add.reduceat(x.astype(int), starts, axis=-1) for x in (lost, seen))
@@ -62,14 +62,14 @@ def _are_blocks(lost: np.ndarray, seen: np.ndarray) -> bool:
 
 
 def _is_of_values_alone(trial: Trial) -> bool:
-    """Whether the gradients of queries and of keys are right."""
+    """Tell whether the gradients of queries and of keys are right."""
     wanted = {leaf: x for leaf, x in trial.expected().items() if leaf in ("grad query", "grad key")}
     got = {leaf: trial.got[leaf] for leaf in wanted if leaf in trial.got}
     return len(got) == 2 and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
 
 
 def lengths_seen(trial: Trial) -> str:
-    """To which multiples key lengths are rounded up, where they are."""
+    """The multiples that key lengths are rounded up to, where they are."""
     own = SIZES | trial.case.sizes
     length = 1100  # no multiple of a block
     sizes = own | {"S": length} | ({"T": length} if own["T"] == own["S"] else {})
@@ -98,7 +98,7 @@ def _right(trial: Trial) -> np.ndarray | None:
 
 
 def _weights(trial: Trial, shape: tuple[int, ...]) -> np.ndarray | None:
-    """As the function has them, a few columns (or rows, of a backward) a call."""
+    """Weights as the function has them, a few columns (or rows, of a backward) a call."""
     inputs, value = trial.inputs, trial.inputs.arrays["value"]
     backward, found = trial.case.direction.partition(",")[0] in GRADIENT, np.zeros(shape)
     length, width = shape[-2 if backward else -1], value.shape[-1]

@@ -44,7 +44,7 @@ def patience(seconds: float, until: float = math.inf) -> Iterator[None]:
 
 @contextlib.contextmanager
 def share(part: float) -> Iterator[None]:
-    """What is looked for here may take a part of the time that is left: what comes after it has the rest."""
+    """Give the search inside a part of the time that is left: whatever comes after it has the rest."""
     until = _until.get()
     now = time.monotonic()
     token = _until.set(now + part * max(until - now, 0.0))
@@ -55,12 +55,12 @@ def share(part: float) -> Iterator[None]:
 
 
 def is_late() -> bool:
-    """Whether there is no time to look for anything else."""
+    """Tell whether there is no time to look for anything else."""
     return time.monotonic() >= _until.get()
 
 
 def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:
-    """What another call gives; None where it raises, or there is no time for one."""
+    """The results of another call; None where it raises, or there is no time for one."""
     left, start, attend = _seconds.get(), time.monotonic(), trial.implementation.attend
     if left[0] <= 0 or is_late():
         return None
@@ -75,14 +75,14 @@ def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = No
 
 
 def repeated(trial: Trial) -> Leaves | None:
-    """What the same call gives another time: one answer for all who ask."""
+    """The results of this call another time: one answer for all who ask."""
     if trial.again is None:
         trial.again = rerun(trial)
     return trial.again
 
 
 def is_right_anew(trial: Trial) -> bool:
-    """Whether the call is right where it is the first of a process, and was wrong by more than rounding."""
+    """Tell whether the call is right where it is the first of a process, and was wrong by more than rounding."""
     attend = trial.implementation.attend
     if not isinstance(attend, Remote) or not is_called_once(trial) or is_right(trial, trial.got):
         return False
@@ -92,12 +92,12 @@ def is_right_anew(trial: Trial) -> bool:
 
 
 def is_called_once(trial: Trial) -> bool:
-    """Whether the numbers are those of one call, which can be made again."""
+    """Tell whether the numbers are those of one call, which can be made again."""
     return trial.case.judge == "value" and trial.case.direction.partition(",")[0] in (*FORWARD, *GRADIENT)
 
 
 def is_unsteady(trial: Trial) -> bool:
-    """Whether the same call gives other numbers, by more than rounding, another time."""
+    """Tell whether one call gives other numbers, by more than rounding, another time."""
     if not is_called_once(trial) or is_late():
         return False
     for call in (repeated, rerun):
@@ -111,7 +111,7 @@ def is_unsteady(trial: Trial) -> bool:
 
 
 def is_unwritten(trial: Trial) -> bool:
-    """Whether rows of the result, or of another call's, were never written, and most others are right."""
+    """Tell whether rows of the result, or of another call's, were never written, and most others are right."""
     again = repeated(trial) if is_called_once(trial) and not is_late() else None
     if again is None or again.keys() != trial.got.keys():
         return False
@@ -122,7 +122,7 @@ def is_unwritten(trial: Trial) -> bool:
 
 
 def _are_the_same(one: Leaves, other: Leaves) -> bool:
-    """To the bit; of large arrays this is told in no time, and rounding is not."""
+    """Tell whether they agree to the bit; of large arrays this takes no time, and rounding does."""
     return all(np.array_equal(x, other[leaf], equal_nan=True) for leaf, x in one.items())
 
 
@@ -155,7 +155,7 @@ def _is_allowed(trial: Trial, got: Leaves) -> bool:
 
 
 def is_cured_by_copies(trial: Trial) -> bool:
-    """Whether the call is right with copies that are contiguous."""
+    """Tell whether the call is right with copies that are contiguous."""
     if is_late():
         return False
     inputs = trial.inputs
@@ -189,7 +189,7 @@ def is_wrong_when_compiled(trial: Trial) -> bool:
 
 
 def smaller(trial: Trial) -> Trial:
-    """The same question without options and at small sizes, as far as it is wrong there, too."""
+    """The question without options and at small sizes, as far as it is wrong there, too."""
     if not is_called_once(trial):
         return trial
     if trial.case.call:
@@ -232,7 +232,7 @@ def _bound(axis: str, right: int, wrong: int, trial: Trial, at: Callable[[int], 
 
 
 def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]]:
-    """For each axis a small size, and sizes of all that go with it: what is equal stays equal."""
+    """A small size for each axis, and sizes of all that go with it: equal ones stay equal."""
     sizes = SIZES | trial.case.sizes
     T, S, D, V, ratio = *(sizes[axis] for axis in "TSDV"), max(sizes["N"] // max(sizes["G"], 1), 1)
 
@@ -246,7 +246,7 @@ def _axes(trial: Trial) -> dict[str, tuple[int, Callable[[int], dict[str, int]]]
 
 
 def _at(trial: Trial, sizes: Mapping[str, int]) -> Trial | None:
-    """The same at other sizes."""
+    """The case at other sizes."""
     return with_case(trial, trial.case._replace(sizes=trial.case.sizes | dict(sizes)))
 
 

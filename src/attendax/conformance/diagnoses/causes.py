@@ -22,7 +22,7 @@ LARGE = 2**21  # pairs, from which what is right takes a second
 
 
 def harm_of(outcome: Outcome) -> Harm:
-    """What a fault does."""
+    """The harm that a fault does."""
     case = outcome.case
     if outcome.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
         return Harm.CRASH
@@ -70,7 +70,7 @@ def options_of(case: Case) -> set[str]:
 
 
 def pairs_of(trial: Trial) -> int:
-    """How many pairs of a query and a key its inputs have."""
+    """The number of pairs of a query and a key in its inputs."""
     arrays = trial.inputs.arrays
     return int(arrays["query"][..., 0].size * arrays["key"].shape[-2])
 
@@ -78,8 +78,8 @@ def pairs_of(trial: Trial) -> int:
 def folded(causes: Iterable[Cause]) -> list[Cause]:
     """Faults without a reason of their own go with one that may be theirs, too; the worst first.
 
-    Every call is made of the plainest one; and where an option is read wrongly, its gradients are wrong as well. What
-    has no reason is first joined among itself.
+    Every call is made of the plainest one; and where an option is read wrongly, its gradients are wrong as well. Those
+    without a reason are first joined among themselves.
     """
     every = list(causes)
     vague = [cause for cause in every if re.match(VAGUE, cause.name)]
@@ -111,7 +111,7 @@ def _length(name: str) -> int:
 
 
 def _is_plainest(cause: Cause) -> bool:
-    """Whether it is seen in the plainest call of all."""
+    """Tell whether it is seen in the plainest call of all."""
     return PLAINEST.get(cause.harm) in cause.cases
 
 
@@ -141,23 +141,23 @@ def _may_follow(cause: Cause, first: Cause) -> bool:
 
 
 def _shares_an_option(name: str, others: Iterable[str]) -> bool:
-    """Whether a case has an option of one of some others, or one of these has none."""
+    """Tell whether a case has an option of one of some others, or one of these has none."""
     return any(not _all_options_of(x) or _all_options_of(x) & _all_options_of(name) for x in others)
 
 
 def _asked(cause: Cause) -> set[Any]:
-    """What its cases ask for: the judge, the direction, the dtype and the options."""
+    """The demands of its cases: the judge, the direction, the dtype and the options."""
     cases = filter(None, map(named, cause.cases))
     return {(x.judge, x.direction, x.dtype, frozenset(options_of(x))) for x in cases if x.judge == "value"}
 
 
 def _fewest_options(cause: Cause) -> int:
-    """Of what has no reason, the plainest comes first."""
+    """The fewest options of a case, where it has no reason: the plainest comes first."""
     return min(len(_all_options_of(name)) for name in cause.cases) if re.match(VAGUE, cause.name) else 0
 
 
 def _subject(name: str) -> set[str]:
-    """What a case is about: its lse where it has nothing else."""
+    """The subject of a case: its lse where it has nothing else."""
     options = _all_options_of(name)
     return options - {"return_lse"} or options
 
@@ -168,7 +168,7 @@ def _all_options_of(name: str) -> set[str]:
 
 
 def rank(cause: Cause) -> tuple[int, bool, bool, int, int]:
-    """By harm; of the same harm what has the plainest call, then what is explained."""
+    """The rank by harm; of one harm by the plainest call, then explained ones first."""
     vague = 2 if cause.name == WITHOUT else bool(re.match(VAGUE, cause.name))
     return ORDER.index(cause.harm), not _is_plainest(cause), not cause.tried, vague, -len(cause.cases)
 

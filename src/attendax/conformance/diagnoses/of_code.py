@@ -81,7 +81,7 @@ def _with_keys(inputs: Inputs, change: Callable[[np.ndarray], np.ndarray]) -> In
 
 
 def _short(x: np.ndarray) -> np.ndarray:
-    """What is packed behind each sequence of keys, as ``packed.in_packs`` has it."""
+    """Arrays packed behind each sequence of keys, as ``packed.in_packs`` has it."""
     return x[..., : min(x.shape[-2], 2), :]
 
 

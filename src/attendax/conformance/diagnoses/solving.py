@@ -46,7 +46,7 @@ def scales(trial: Trial) -> dict[str, str]:
 
 
 def bias(trial: Trial) -> str:
-    """By which number a bias is multiplied, 2·bias, where that is one at every width."""
+    """The number that a bias is multiplied by, 2·bias, where it is one at every width."""
     found = []
     for width in (4, 9):
         sizes = trial.case.sizes | {"D": width, "V": width}
@@ -56,7 +56,7 @@ def bias(trial: Trial) -> str:
 
 
 def causal(trial: Trial) -> str:
-    """How far causal reaches, j <= i + 2, where that is a number of keys from the start or from the end."""
+    """The reach of causal, j <= i + 2, where it is a number of keys from the start or from the end."""
     reach = []
     for more in MORE_KEYS:
         case = trial.case._replace(lines=EQUAL, sizes=trial.case.sizes | {"T": MANY, "S": MANY + more})

@@ -21,7 +21,7 @@ LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 
 
 def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> list[Cause]:
-    """What is seen in the numbers, the same words together."""
+    """Sentences of what is seen in the numbers, equal ones together."""
     causes, groups = [], collections.defaultdict(set)
     for outcome in left:
         ignored = re.search(
@@ -49,7 +49,7 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
 
 
 def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bool:
-    """Whether a plainer call with the option is wrong, and not as if it were not given."""
+    """Tell whether a plainer call with the option is wrong, and not as if it were not given."""
     mine = [o.case for o in left if o.case.name in names]
     others = [
         o.case
@@ -63,7 +63,7 @@ def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bo
 
 
 def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
-    """Where an option is ignored, if others are right with it: beside another one, at some sizes, or in some calls."""
+    """Limits of an option that is ignored, if others are right with it: another option, some sizes, or some calls."""
     cases = [o.case for o in taken]
     ways = {case.direction for case in cases}
     right = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.direction in ways]

@@ -1,4 +1,4 @@
-"""Which cases a function is asked, and how it takes them: of a whole run, and of a single case."""
+"""The cases that a function is asked, and its way of taking them: of a whole run, and of a single case."""
 
 import functools
 import time
@@ -22,7 +22,7 @@ WIDEST = tuple(
 
 
 class Asked(NamedTuple):
-    """What a run asks.
+    """The questions of a run.
 
     Attributes:
         of: the function, with what it was found to lack and which calls it takes.
@@ -46,7 +46,7 @@ def chosen(only: Iterable[str] | None, level: str, how: How, drawn: Iterable[Cas
 
 
 def asked(made: Implementation, only: Iterable[str] | None, level: str, how: How) -> Asked:
-    """What a function is asked in a run, found by calling it."""
+    """The questions to a function in a run, found by calling it."""
     made, cases = asked_of_list(made, only, level, how)
     drawn, left_out = asked_of_ladder(made, only, level, how)
     return Asked(made, cases + drawn, left_out)

@@ -1,4 +1,4 @@
-"""Whether two numbers differ, in two sets of arrays: by more than a tolerance, or in any bit."""
+"""The test whether two numbers differ, in two sets of arrays: by more than a tolerance, or in any bit."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from .verdicts import Finding, Verdict
 
 
 class Tolerance(NamedTuple):
-    """How far a leaf may be off, relative to its largest number."""
+    """The largest error of a leaf, relative to its largest number."""
 
     allowed: float
     dense: float | None = None
@@ -55,13 +55,13 @@ def judge_leaf(leaf: str, got: np.ndarray, wanted: np.ndarray, tolerance: Tolera
 
 
 def scale_of(wanted: np.ndarray, tolerance: Tolerance, tree: float) -> float:
-    """What the error of a leaf is relative to; ``tree`` is the largest number of all leaves."""
+    """The number that the error of a leaf is relative to; ``tree`` is the largest number of all leaves."""
     own = largest(wanted)
     return max(own if own > 1e-9 * tree else tree, tolerance.unit) or 1.0  # 0 in truth is rounding in fact
 
 
 def unchanged(one: Leaves, other: Leaves, where: dict[str, str], *, nan_rows: bool = False) -> Finding:
-    """The same bits, but for the sign of 0: in the part of each leaf that ``where`` gives, or everywhere.
+    """Compare bits, but for the sign of 0: in the part of each leaf that ``where`` gives, or everywhere.
 
     ``one`` is of ordinary inputs, so nothing in it is NaN; with ``nan_rows`` something may be.
     """
@@ -81,7 +81,7 @@ def unchanged(one: Leaves, other: Leaves, where: dict[str, str], *, nan_rows: bo
 
 
 def alike(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two arrays have the same numbers; NaN is as NaN."""
+    """Mark where two arrays have equal numbers; NaN equals NaN."""
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 

@@ -17,14 +17,14 @@ MANTISSA = {"tf32": 10, "bf16": 7}  # bits of what a tensor core multiplies
 
 
 class Style(NamedTuple):
-    """How the formula is computed: the precision of its products, and the dtype of its steps."""
+    """The way in which the formula is computed: the precision of its products, and the dtype of its steps."""
 
     precision: str = ""  # of MANTISSA; "": that of float32
     steps: str = "float32"  # scores, softmax and sums; the inputs' own where that is wider, or narrower and asked for
 
 
 class Rounding:
-    """What is done to numbers between the steps."""
+    """The rounding of numbers between the steps."""
 
     def __init__(self, xp: Any, compute_dtype: Any, style: Style) -> None:
         """``compute_dtype`` is the dtype that holds the numbers."""
@@ -100,7 +100,7 @@ def _forward(inputs: Inputs, xp: Any, kept: Any, style: Style) -> dict[str, Any]
 
 
 def _in_groups(product: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-    """Of x (..., N, T, K) and y (..., G, K, M), the queries of a group side by side, as in ``jax.nn``.
+    """The product of x (..., N, T, K) and y (..., G, K, M), the queries of a group side by side, as in ``jax.nn``.
 
     The gradient of y is one sum over them all, which rounds more than a sum of sums does.
     """
@@ -111,7 +111,7 @@ def _in_groups(product: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
 
 
 def gradient(inputs: Inputs, kept: Any = 1, style: Style = Style()) -> Leaves:  # noqa: B008
-    """By hand, as in ``spec.attention_backward``."""
+    """Gradients by hand, as in ``spec.attention_backward``."""
     found = _pulled(inputs, _forward(inputs, np, kept, style), kept)
     return {f"grad {name}": _to_shape(found[name], x, name).astype(x.dtype) for name, x in inputs.arrays.items()}
 
@@ -142,7 +142,7 @@ def _pulled(inputs: Inputs, s: dict[str, Any], kept: Any = 1) -> dict[str, Any]:
 
 
 def tangent(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
-    """How ``out`` and ``lse`` move along the tangents."""
+    """The movement of ``out`` and ``lse`` along the tangents."""
     s = _forward(inputs, np, 1, style)
     moved = _moved(inputs, s)
     found = {"tangent out": moved["out"].astype(s["out"].dtype), "tangent lse": moved["lse"]}
@@ -150,7 +150,7 @@ def tangent(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
 
 
 def _moved(inputs: Inputs, s: dict[str, Any]) -> dict[str, Any]:
-    """How the steps of the forward move: of ``softmax(c(scale q kᵀ) + bias) v`` the product rule, line by line."""
+    """Movements of the steps of the forward: of ``softmax(c(scale q kᵀ) + bias) v`` the product rule, line by line."""
     step, product, narrow, compute_dtype = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["compute_dtype"]
     given = {name: np.zeros_like(x) for name, x in inputs.arrays.items()} | inputs.extra["tangents"]
     q, k, v = (given[name].astype(compute_dtype) for name in ("query", "key", "value"))
@@ -170,7 +170,7 @@ def _moved(inputs: Inputs, s: dict[str, Any]) -> dict[str, Any]:
 
 
 def second(inputs: Inputs, style: Style = Style()) -> Leaves:  # noqa: B008
-    """How the gradients move along the tangents: of each line of ``_pulled`` the product rule."""
+    """The movement of the gradients along the tangents: of each line of ``_pulled`` the product rule."""
     s = _forward(inputs, np, 1, style)
     m, g = _moved(inputs, s), _pulled(inputs, s)
     step, product, narrow, compute_dtype = s["rounding"].step, s["rounding"].product, s["out"].dtype, s["compute_dtype"]

@@ -1,4 +1,4 @@
-"""Which calls a function takes at all, found by trying; and the cases that are made for it."""
+"""The calls that a function takes at all, found by trying; and the cases that are made for it."""
 
 import dataclasses
 import time
@@ -54,10 +54,10 @@ def as_taken(implementation: Implementation, cases: Sequence[Case]) -> list[Case
 
 
 def can_be_asked(implementation: Implementation, case: Case) -> bool:
-    """Whether the framework has what a case asks: a function of NumPy has the gradients that it brings.
+    """Tell whether the framework has what a case asks: a function of NumPy has the gradients that it brings.
 
-    What is no function of Python is asked for results and gradients: mistakes, and what happens to the arrays of the
-    caller, are nothing that it could see; its results lie in memory that is not its own.
+    A candidate that is no function of Python is asked for results and gradients: mistakes, and what happens to the
+    arrays of the caller, are nothing that it could see; its results lie in memory that is not its own.
     """
     of_memory = case.judge in ("refused", "unwritten", "held") or case.direction == "changed in place"
     if implementation.foreign and of_memory:
@@ -67,7 +67,7 @@ def can_be_asked(implementation: Implementation, case: Case) -> bool:
 
 
 def _said(implementation: Implementation, case: Case, how: How) -> str:
-    """What a call raises; nothing where it runs.
+    """The error of a call; nothing where it runs.
 
     Raises:
         Died: its process ended, or did not answer in time.
@@ -82,7 +82,7 @@ def _said(implementation: Implementation, case: Case, how: How) -> str:
 
 
 def _is_unclear(error: str) -> bool:
-    """Whether an error says neither what is expected nor anything of sizes: a crash, which the cases tell."""
+    """Tell whether an error says neither what is expected nor anything of sizes: a crash, which the cases tell."""
     return not (says_why(error) or OF_SIZES.search(error))
 
 

@@ -14,7 +14,7 @@ NO_TIME, LEFT_OUT = "no time left", "left out for want of time"
 
 
 class Verdict(enum.StrEnum):
-    """How a case ended."""
+    """The end of a case."""
 
     OK = "ok"
     CONVENTION = "differs by convention"  # and the adapter says so
@@ -31,7 +31,7 @@ class Verdict(enum.StrEnum):
 
     @property
     def fails(self) -> bool:
-        """Whether this is a fault."""
+        """Tell whether this is a fault."""
         return self not in (Verdict.OK, Verdict.CONVENTION, Verdict.BY_DESIGN, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 
 

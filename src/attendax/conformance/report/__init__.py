@@ -10,7 +10,7 @@ from .summary import summary
 
 
 class Report(Outcomes):
-    """All cases of one implementation: the ``Outcomes``, with their attributes, and how they are written."""
+    """A report of all cases of one implementation: the ``Outcomes``, with their attributes, and ways to write them."""
 
     __slots__ = ()
 
