@@ -54,7 +54,7 @@ def about(dtype: str = "float32") -> dict[str, Any]:
     commit = git("rev-parse", "HEAD") if in_clone() else None
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "processor": _processor(),
+        "processor": processor(),
         "device": device.device_kind if device.platform != "cpu" else "cpu",
         "threads": threads(),
         "native": native.status(),
@@ -115,7 +115,7 @@ def _real_time_priority() -> bool:
     return os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the processor and how many of its cores the system sees."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")

@@ -4,9 +4,11 @@ import importlib
 import inspect
 import io
 import os
+import re
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -30,6 +32,11 @@ def slow(query, key, value):
     """Right, after a while."""
     time.sleep(0.1)
     return dying.right(query, key, value)
+
+
+def slow_and_off(query, key, value):
+    """Twice what is right, after a while."""
+    return 2 * slow(query, key, value)
 
 
 def sleeps(query, key, value):
@@ -103,6 +110,13 @@ class TestBudget:
         assert {o.finding.message for o in left} == {LEFT_OUT}
         assert not report.ok  # most of it
         assert "There was no time for" in str(report)
+
+    def test_time_that_causes_do_not_need_is_for_what_was_left_out(self):
+        start = time.monotonic()
+        report = check("test_seconds:slow_and_off", budget=6.0, **FEW)
+        assert 0.8 * 6 < time.monotonic() - start < 1.2 * 6
+        assert "There was no time for" in str(report)
+        assert {name for cause in report.causes for name in cause.cases} == {o.case.name for o in report.failures}
 
     def test_what_has_no_answer_at_its_end_is_not_judged(self):
         start = time.monotonic()
@@ -209,35 +223,82 @@ class TestLine:
             assert str(line) == "1 ok, 2 wrong, 7 s left"
         assert shown.getvalue().count("out is off") == 1
 
-    @pytest.mark.skipif(os.name != "posix", reason="a terminal of POSIX")
-    def test_a_terminal_sees_life_and_the_first_fault_soon(self, tmp_path):
-        pytest.importorskip("rich", reason="the extra 'check' is not installed")
-        import pty
-        import select
 
-        (tmp_path / "off.py").write_text(
-            "from dying import right\n\n\ndef attention(query, key, value):\n    return 2 * right(query, key, value)\n"
-        )
-        environment = os.environ | {"PYTHONPATH": PYTHONPATH, "TERM": "xterm"}
-        command = [sys.executable, "-m", "attendax", "check", "off:attention", "--budget", "10", "--level", "forward"]
-        here, there = pty.openpty()
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdin=there, stdout=subprocess.DEVNULL, stderr=there
-        )
-        os.close(there)
-        seen, quiet, last = b"", 0.0, None
-        try:
-            while select.select([here], [], [], 30)[0]:
-                some = os.read(here, 2**16)
-                quiet = max(quiet, time.monotonic() - last) if last else quiet
-                last, seen = time.monotonic(), seen + some
-        except OSError:  # the other end is closed
-            pass
-        finally:
-            os.close(here)
-            assert process.wait(60) == 1
-        text = seen.decode("utf-8", "replace")
-        assert "plain (L2): wrong: out is off" in text
-        assert " s left" in text
-        assert text.index("importing off:attention") < text.index("plain (L2): wrong")
-        assert quiet < 5
+DOUBLED = """from dying import right
+
+
+def attention(query, key, value):
+    return 2 * right(query, key, value)
+"""
+COMPILED = """import jax
+import jax.numpy as jnp
+
+
+def attention(query, key, value, *, is_causal=False):
+    scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
+    scores = jnp.where(jnp.tri(*scores.shape[-2:], k=1, dtype=bool), scores, -1e9) if is_causal else scores
+    return jax.nn.softmax(scores) @ value
+"""
+LATE = f"import time\n\ntime.sleep(8)\n{DOUBLED}"
+HANGS = DOUBLED.replace("return", "while query.shape[-2] == 1:\n        pass\n    return")
+LONG = "from right_attention import attend as attention"
+TERMINAL = pytest.mark.skipif(os.name != "posix", reason="a terminal of POSIX")
+
+
+class Seen(NamedTuple):
+    """What a terminal showed, the longest time in which it showed nothing new, and how the command ended."""
+
+    text: str
+    quiet: float
+    status: int
+
+
+def on_a_terminal(text, folder, *arguments):
+    """``attendax check`` of a module as a user runs it: a terminal for the keys, the output and the errors."""
+    import pty
+    import select
+
+    (folder / "mine.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH, "TERM": "xterm", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "attendax", "check", "mine:attention", *arguments]
+    here, there = pty.openpty()
+    last, quiet, seen = time.monotonic(), 0.0, b""
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=there, stdout=there, stderr=there)
+    os.close(there)
+    try:
+        while select.select([here], [], [], 60)[0]:
+            some = os.read(here, 2**16)
+            now = time.monotonic()
+            quiet, last, seen = max(quiet, now - last), now, seen + some
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(here)
+        status = process.wait(60)
+    return Seen(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode("utf-8", "replace")), quiet, status)
+
+
+@TERMINAL
+def test_a_terminal_sees_life_and_the_first_fault_soon(tmp_path):
+    pytest.importorskip("rich", reason="the extra 'check' is not installed")
+    text, quiet, status = on_a_terminal(DOUBLED, tmp_path, "--budget", "10", "--level", "forward")
+    assert status == 1
+    assert "plain (L2): wrong: out is off" in text
+    assert " s left" in text
+    assert text.index("importing mine:attention") < text.index("plain (L2): wrong") < text.rindex("mine:attention")
+    assert quiet < 5
+
+
+@TERMINAL
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [(LONG, ()), (DOUBLED, ()), (COMPILED, ("--arrays", "jax")), (LATE, ("--budget", "20")), (HANGS, ())],
+    ids=["right", "wrong", "compiled", "imported late", "hangs"],
+)
+def test_no_terminal_is_five_seconds_without_life(text, arguments, tmp_path):
+    pytest.importorskip("rich", reason="the extra 'check' is not installed")
+    seen = on_a_terminal(text, tmp_path, *arguments)
+    assert seen.status == (text != LONG), seen.text[-2000:]
+    assert re.search(r"mine:attention +(numpy|jax), float32, profile numbers", seen.text), seen.text[-2000:]
+    assert seen.quiet < 5

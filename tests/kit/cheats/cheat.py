@@ -56,5 +56,5 @@ class Cheat(NamedTuple):
         """Write the module, and what it imports; the arguments of the command that judge it."""
         shutil.copy(right_attention.__file__, folder)
         (folder / f"{self.module}.py").write_text(f"{PRELUDE}\n{self.text}")
-        backward = ["--backward", f"{self.module}:backward"] if "def backward" in self.text else []
+        backward = ["--backward", f"{self.module}:backward"] if "\ndef backward(" in self.text else []
         return [f"{self.module}:attention", *backward, *self.arguments]

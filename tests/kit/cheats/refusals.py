@@ -129,7 +129,7 @@ def attention(query, key, value, **options):
     Cheat(
         "refuses what it would get wrong",
         "It asks the specification, and raises where its zeros are not right.",
-        MEASURED, UNJUDGED,
+        MEASURED, (*UNJUDGED, "fails on the plainest call"),
         '''
 from attendax import spec
 

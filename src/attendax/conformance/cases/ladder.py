@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .case import FORWARD, GRADIENT, PAIRS, Case
@@ -84,15 +84,18 @@ class Rung(NamedTuple):
         row = self.row
         return case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"], row["layout"])
 
+    @property
+    def values(self) -> set[tuple[str, Any]]:
+        """The values of the axes."""
+        values = {x for x in self.row.items() if x[0] not in ("asked", "shape")}
+        return values | {("asked", one) for one in self.row["asked"].split(AND)}
+
     def shows(self, missing: set[Part], longer: set[Part]) -> set[Part]:
         """What is missing, pairs and what is longer, and in the row."""
-        row, options = self.row, asked_of(self.row["asked"]).options
-        items = {x for x in row.items() if x[0] not in ("asked", "shape")} | {
-            ("asked", one) for one in row["asked"].split(AND)
-        }
+        items, options = self.values, asked_of(self.row["asked"]).options
         pairs = missing.intersection(map(frozenset, itertools.combinations(items, 2)))
         items |= {("option", x) for x in options} | {("together", x) for x in TOGETHER if {*x} <= {*options}}
-        items.add(("shape", row["shape"]))
+        items.add(("shape", self.row["shape"]))
         return pairs | {part for part in longer if part <= items}
 
 
@@ -258,7 +261,18 @@ def ladder(
                 left, missing, longer = left - best.seconds, missing - shown, longer - shown
     left_out = [part for part in parts if "direction" in part and frozenset(part.items()) in missing]
     told = tuple(", ".join(f"{axis} {x}" for axis, x in part.items()).removeprefix("direction ") for part in left_out)
-    return Ladder(tuple({rung.case.name: rung.case for rung in found}.values()), told)
+    return Ladder(tuple({rung.case.name: rung.case for rung in by_finds(found)}.values()), told)
+
+
+def by_finds(rungs: Iterable[Rung]) -> list[Rung]:
+    """The order in which cases are asked: first what has the most values, for its seconds, that none before it has."""
+    left = [(rung, {(rung.row["direction"], *value) for value in rung.values}) for rung in rungs]
+    found: list[Rung] = []
+    while left and any(new for _, new in left):
+        best, shown = max(left, key=lambda x: len(x[1]) / x[0].seconds)
+        left = [(rung, new - shown) for rung, new in left if rung is not best]
+        found.append(best)
+    return found + [rung for rung, _ in left]
 
 
 @functools.lru_cache(maxsize=4)

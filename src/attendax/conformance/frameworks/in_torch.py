@@ -274,8 +274,18 @@ def custom_rule(attend, arrays, options):
     try:
         [x.sum().backward(retain_graph=True) for x in results.values() if x.requires_grad]
     except Exception as error:
-        return {"rule": np.array(not is_lack(error))}
+        own = not isinstance(error, NotImplementedError) and has_own_rule([x.grad_fn for x in results.values()])
+        return {"rule": np.array(own or not is_lack(error))}
     return {"rule": np.array(any(x.requires_grad for x in results.values()))}
+
+
+def has_own_rule(nodes):
+    """Tell whether an autograd.Function is among what results were computed by."""
+    seen = set()
+    while nodes := [node for node in nodes if node is not None and node not in seen]:
+        seen.update(nodes)
+        nodes = [other for node in nodes for other, _ in node.next_functions]
+    return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in seen)
 
 
 def unwritten(attend, arrays, options):

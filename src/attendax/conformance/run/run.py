@@ -32,6 +32,7 @@ TIMES = 3  # where it is cheap
 CHEAP, DEAR = 0.1, 0.5  # seconds of a case that is right, and of a fault
 SHARE, SECOND = 0.5, 1.0  # of the time that all cases took once, and seconds: so much more is taken unasked
 ONCE_MORE = (Verdict.OK, Verdict.WRONG, Verdict.LEAK, Verdict.NAN, Verdict.SILENT, Verdict.OBSCURE)
+LOOK_AGAIN = 1.5  # times the seconds of a look for causes, which another may take
 STEP = 7919  # between the seeds of the runs: no other draw of a case has one of these
 
 
@@ -70,6 +71,7 @@ class Run:
         self.faults = 0
         self.patience = Patience()
         self.reasons: tuple[Reason, ...] | None = None  # of the plainest faults, once they were looked for
+        self.looked: float | None = None  # seconds of the last look for the causes of all faults
         self.of_start = seconds_of_cores(implementation)
         clock.watch(implementation, how)
 
@@ -92,14 +94,17 @@ class Run:
         number = len(listed) + len(drawn)
         of_ladder = self._judged(drawn, number, len(found))
         found += self._judged(dear, number, len(found) + len(drawn))
-        of_ladder, missing = self._reached(of_ladder)
         place = {case.name: k for k, case in enumerate(listed)}
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
         self.tell.begins("cases again", self.clock.left)
         if self.of_start < SOON or not self.clock.limited:  # the first calls of a process are looked at, too
             anew(made)
         found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
-        rule, causes, cut = self._causes(found)
+        rule, causes, cut = self._causes(found, CAUSES)
+        while self._rest(found):
+            rule, causes, cut = self._causes(found, AGAIN)
+        of_ladder, missing = self._reached(found[len(listed) :])
+        found[len(listed) :] = of_ladder
         return Report(
             made.name, made.version, made.arrays, tuple(found), how.dtype, how.seed, level, versions(made.arrays),
             how.profile, causes, rule, (*how.require, *how.claims), made.process, (*cut, *missing, *left_out),
@@ -114,11 +119,20 @@ class Run:
         how = self.how._replace(until=until)
         return asked_of_ladder(self.implementation, only, level, how, refuses=refuses)
 
-    def _judged(self, cases: Sequence[Case], number: int, first: int = 0) -> list[Outcome]:
+    def _rest(self, found: list[Outcome]) -> bool:
+        """Ask what was left out, in the time that causes did not need; gives whether more is wrong now."""
+        self.tell.begins("what was left out", self.clock.left)
+        places, faults = [k for k, o in enumerate(found) if o.finding.message == LEFT_OUT], self.faults
+        asked = self._judged([found[k].case for k in places], len(found), len(found) - len(places), AGAIN)
+        for k, outcome in zip(places, asked, strict=True):
+            found[k] = outcome._replace(runs=(outcome.verdict.fails,))
+        return self.faults > faults
+
+    def _judged(self, cases: Sequence[Case], number: int, first: int = 0, share: float = ASKING) -> list[Outcome]:
         found = []
         for index, case in enumerate(cases, start=first):
             self.tell.asks(index, number, case)
-            found.append(self._judge(case, self.how))
+            found.append(self._judge(case, self.how, share))
             self.faults += found[-1].verdict.fails and not found[-1].known
             self.tell.found(found[-1])
             if self.clock.left(LOOK) <= 0:
@@ -137,8 +151,7 @@ class Run:
 
     def _judge(self, case: Case, how: How, share: float = ASKING) -> Outcome:
         """A case, unless there is no time for it; what is cut off at the end of the time is not judged."""
-        left = self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
-        if left <= 0:
+        if self._left(share) <= 0:
             return self._not_judged(case)
         outcome = self.known.skipped(case) or self._judge_in_time(case, how._replace(until=self._until(how)))
         if outcome.finding.message == NO_TIME:
@@ -170,7 +183,13 @@ class Run:
         return min(self.clock.until, time.monotonic() + third)
 
     def _end(self, share: float) -> float:
-        return time.monotonic() + self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
+        return time.monotonic() + self._left(share)
+
+    def _left(self, share: float) -> float:
+        """Seconds of a share of the time, less what the causes of faults take: as much again as they took, and more."""
+        if self.looked is not None:
+            return self.clock.left(share) - LOOK_AGAIN * self.looked
+        return self.clock.left(share * (WITH_FAULTS if self.faults else 1.0))
 
     def _reached(self, found: list[Outcome]) -> tuple[list[Outcome], list[str]]:
         """Cases of the ladder that there was time for, and words for the others; all of them where that is few."""
@@ -180,14 +199,16 @@ class Run:
         said = f"{len(missed)} of {len(found)} cases of the ladder"
         return [outcome for outcome in found if outcome not in missed], [said]
 
-    def _causes(self, found: list[Outcome]) -> tuple[str, tuple, list[str]]:
+    def _causes(self, found: list[Outcome], share: float) -> tuple[str, tuple, list[str]]:
         """Find why gradients are asked for, and the causes of the faults; say where looking for them was cut short."""
         faults, patience = sum(outcome.verdict.fails for outcome in found), self.how.patience
         self.tell.begins("the causes of the faults" if faults else "the report", self.clock.left)
         allow(self.implementation, patience * max(1, faults), self.clock.until)
+        before = self.clock.left()
         rule = rule_of(self.implementation, self.how)
-        until = time.monotonic() + self.clock.left(CAUSES)
+        until = time.monotonic() + self.clock.left(share)
         causes = diagnosed(self.implementation, found, self.how._replace(until=until), self.reasons or ())
+        self.looked = before - self.clock.left()
         cut = faults and time.monotonic() >= until
         return rule, causes, ["looking for causes was cut short"] if cut else []
 
