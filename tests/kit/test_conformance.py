@@ -377,7 +377,7 @@ def test_a_constant_is_known_to_the_compiler_and_an_argument_is_not():
         known = {k: trial.inputs.arrays[k] for k in case.constants}
         closed = in_jax.closing_over(formula, case.constants, known)
         arrays = {k: x for k, x in trial.inputs.arrays.items() if k not in known}
-        lowered = in_jax.run_forward.lower(closed, (), None, arrays, {})
+        lowered = in_jax.jitted.lower(in_jax.call, closed, (), None, arrays, {})
         assert len(lowered.in_avals[0][0]) == 2, name
         made = in_jax.made(case.constants[next(iter(known))], next(iter(known.values())))
         np.testing.assert_array_equal(made, next(iter(known.values())))

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from attendax.legible import did_you_mean
-
-from ..cases import square
+from ..cases import kinds, square
 from ..cases.invariance import TO_THE_END
 
 OPTIONS = (
@@ -28,41 +26,24 @@ CAUSAL, EMPTY_ROWS = ("start", "end", "decode"), ("zero", "mean", "nan")
 
 
 class Documented(NamedTuple):
-    """A difference that the library's documentation or source states: no fault, and no pass either.
+    """A difference that the library's documentation or source states: no fault, and no pass either."""
 
-    Attributes:
-        cases: of the kit, as patterns of file names.
-        says: the contract, in a sentence.
-        source: the file and the lines, or the page, that state it.
-        found: a regular expression on "verdict: message"; another finding in the same case stays a fault.
-    """
-
-    cases: tuple[str, ...]
-    says: str
-    source: str
-    found: str = ""
+    cases: tuple[str, ...]  # of the kit, as patterns of file names
+    says: str  # the contract, in a sentence
+    source: str  # the file and the lines, or the page, that state it
+    found: str = ""  # a regular expression on "verdict: message"; another finding in the same case stays a fault
 
 
 class Known(NamedTuple):
-    """A cause of faults that somebody has read the source for.
+    """A cause of faults that somebody has read the source for."""
 
-    Attributes:
-        name: in a few words.
-        kind: "wrong numbers", "crash" or "robustness gap".
-        cases: the faults that it explains, as patterns of file names.
-        found: a regular expression on "verdict: message", as in ``Documented``.
-        where: the file and the lines.
-        report: what to send to its maintainers, in Markdown.
-        script: ten lines that show it without attendax, and end in an error as long as it is there.
-    """
-
-    name: str
-    kind: str
-    cases: tuple[str, ...]
-    found: str = ""
-    where: str = ""
-    report: str = ""
-    script: str = ""
+    name: str  # in a few words
+    kind: str  # "wrong numbers", "crash" or "robustness gap"
+    cases: tuple[str, ...]  # the faults that it explains, as patterns of file names
+    found: str = ""  # a regular expression on "verdict: message", as in ``Documented``
+    where: str = ""  # the file and the lines
+    report: str = ""  # what to send to its maintainers, in Markdown
+    script: str = ""  # ten lines that show it without attendax, and end in an error as long as it is there
 
 
 def explains(entry: Documented | Known, case: str, said: str) -> bool:
@@ -127,11 +108,8 @@ class Implementation:
     def __post_init__(self) -> None:
         """Refuse settings that are none; a function carries its backward."""
         for name, known in (("causal", CAUSAL), ("empty_rows", EMPTY_ROWS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"check: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}")
-        if unknown := sorted(set(self.lacks) - {*OPTIONS, *TRAITS}):
-            some = ", ".join((*TRAITS, *OPTIONS)) + did_you_mean(unknown[0], (*TRAITS, *OPTIONS))
-            raise ValueError(f"check: lacks got {unknown[0]!r}, expected some of {some}")
+            kinds.checked(name, getattr(self, name), known)
+        kinds.checked("lacks", sorted(self.lacks), PROTOCOL_TRAITS)
         if self.backward is not None and getattr(self.attend, "backward", None) is not self.backward:
             attend: Any = functools.partial(self.attend)
             attend.backward = self.backward
@@ -154,6 +132,12 @@ class Implementation:
                 others = never_given(self.attend)
                 return trait, f"no argument {trait}" + (f"; never given: {', '.join(others)}" if others else "")
         return None
+
+
+def lacking(traits: Mapping[str, str] | str | Iterable[str] | None) -> dict[str, str]:
+    """Traits with the reason; one that the user gives none for is said to be lacking."""
+    words = [traits] if isinstance(traits, str) else traits or ()
+    return dict(words) if isinstance(words, Mapping) else dict.fromkeys(words, "said to be lacking")
 
 
 def never_given(function: Callable[..., Any]) -> list[str]:

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..cases import kinds
 from ..frameworks import framework
+from ..frameworks.text import printed
 from .implementation import OPTIONS, Implementation, keywords
 from .source import import_line, source_of
 
@@ -125,7 +127,7 @@ def plain(
         return made
     if arrays != "numpy":
         by_hand = framework(arrays).with_backward
-        lines = ["", "", source_of(by_hand), "", "", import_line(backward, name="backward")]
+        lines = ["", "", printed(arrays, ("with_backward",)), "", "", import_line(backward, name="backward")]
         source = "\n".join([made.source, *lines, "attend = with_backward(attend, backward)"])
         return dataclasses.replace(made, attend=by_hand(made.attend, backward), source=source)
     lines = ["import functools", import_line(backward, name="backward")]
@@ -141,19 +143,12 @@ def laid_out(
     mask_true: str = "attend",
     lse_base: float | None = None,
 ) -> Implementation:
-    """Fit the protocol to a function of another layout, of other names, or of another meaning of True.
-
-    Raises:
-        ValueError: a setting is none of those there are.
-    """
+    """Fit the protocol to a function of another layout, of other names, or of another meaning of True."""
     layout, names = layout.replace("H", "D"), dict(names or {})
     if layout not in LAYOUTS:
         raise ValueError(f"check: layout got {layout!r}, expected one of {', '.join(LAYOUTS)} (H for D)")
-    if mask_true not in ("attend", "drop"):
-        raise ValueError(f"check: mask_true got {mask_true!r}, expected attend or drop")
-    if unknown := set(names) - set(OPTIONS):
-        known = ", ".join(OPTIONS)
-        raise ValueError(f"check: names got {sorted(unknown)[0]!r}, expected keywords of the protocol: {known}")
+    kinds.checked("mask_true", mask_true, ("attend", "drop"))
+    kinds.checked("names", sorted(names), OPTIONS)
     if layout == "BNTD" and not names and mask_true == "attend" and lse_base is None:
         return made
     run: Callable[..., Any] = in_layout

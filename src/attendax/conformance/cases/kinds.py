@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from attendax.legible import did_you_mean
 
@@ -57,14 +58,15 @@ def kinds_of(case: Case, dtype: str) -> set[str]:
     return {directed(case), *options_of(case), case.dtype or dtype} | grouped | of_law | claimed
 
 
-def checked(name: str, given: Iterable[str], known: Sequence[str], who: str) -> None:
-    """Refuse what is not known.
+def checked(name: str, given: Any, known: Sequence[str], who: str = "check") -> None:
+    """Refuse a word, or words, that are not known.
 
     Raises:
         ValueError: something is none of it.
     """
-    for got in given:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    words, many = (given, "some") if several else ([given], "one")
+    for got in words:
         if got not in known:
-            raise ValueError(
-                f"{who}: {name} got {got!r}, expected some of {', '.join(known)}{did_you_mean(got, known)}"
-            )
+            near = did_you_mean(got, known)
+            raise ValueError(f"{who}: {name} got {got!r}, expected {many} of {', '.join(known)}{near}")

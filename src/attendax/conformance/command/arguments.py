@@ -28,6 +28,7 @@ LEVELS = "forward, gradient (and forward), backward (gradients alone) or everyth
 MORE = f"robust ({ADDS['robust']} more: NaN under masks, extremes, empty sets) or law ({ADDS['law']} more)"
 BUDGET = "of the run; about 30 unless given, 60 for JAX; 0: no limit, and no sizes as people run them"
 LIKE_ALL = "of --all-installed, conformance.json, .md and .html; of --all-models, models.json and .md; . unless given"
+REQUIRED, ELSEWHERE = "gradients, masks, lse, bfloat16, ...", "in one that does not know what is right"
 ALIGNED = "start unless given; end; or decode: the start, but a single query sees all keys"
 GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the type or the choices, a value, and help
     "what is no function of Python": {
@@ -62,22 +63,14 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
     "what else is asked": {
         "repeat": (int, "K", "how often each is judged, every second time with other numbers; 3 where that is cheap"),
         "device": (str, "cuda:0", "where the arrays are made"),
-        "require": (
-            list,
-            "KIND",
-            "what must have been judged, or the status is 1: gradients, masks, lse, bfloat16, ...",
-        ),
+        "require": (list, "KIND", f"what must have been judged, or the status is 1: {REQUIRED}"),
         "known_failures": (str, "FILE", 'lines "skip CASE" and "xfail CASE  # why"'),
     },
     "where and how long": {
         "thorough": (bool, "", "no limit: minutes; --budget is then the judge's for sizes as people run them, or 60"),
         "timeout": (float, "SECONDS", "for one case; 60 unless given, or a third of the budget"),
         "total_timeout": (float, "SECONDS", "for all; what is left then is not judged"),
-        "in_process": (
-            bool,
-            "",
-            "call it in this process, for a debugger; else in one that does not know what is right",
-        ),
+        "in_process": (bool, "", f"call it in this process, for a debugger; else {ELSEWHERE}"),
     },
     "many candidates": {
         "candidates": (str, "DIR", "each file *.py of it, by itself; --json FILE gets a line for each, as it is done"),
@@ -136,11 +129,7 @@ def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **oth
 
 
 def target(args: argparse.Namespace) -> str | None:
-    """The path of the function that is judged.
-
-    Raises:
-        Refusal: several are named.
-    """
+    """The path of the function that is judged."""
     given = {"FUNCTION": args.target} | {f"--{name}": getattr(args, name) for name in ("exec", "lib", "onnx")}
     named = [name for name, x in given.items() if x is not None]
     if len(named) > 1:
@@ -161,14 +150,9 @@ def asked_of(args: argparse.Namespace) -> dict[str, Any]:
             raise Refusal(f"--sizes got {pair!r}, expected axis=size, such as B=2,N=8,T=1024,D=64")
         sizes[axis.strip().upper()] = int(size)
     plain = ("dtype", "seed", "precision", "budget", "timeout", "total_timeout", "repeat")
-    given = {name: getattr(args, name) for name in plain} | {"profile": profile(args), "sizes": sizes}
+    given = {name: getattr(args, name) for name in plain} | {"profile": args.profile or "numbers", "sizes": sizes}
     given |= {"thorough": getattr(args, "thorough", False)}
     return given | {name: tuple(getattr(args, name) or ()) for name in ("require", "claims")}
-
-
-def profile(args: argparse.Namespace) -> str:
-    """The profile of a run for one function."""
-    return args.profile or "numbers"
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -11,9 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from attendax.exits import FAILED, REFUSED, Refusal
 
@@ -25,11 +24,7 @@ PASSED_ON = (*CALLED, *NUMBERS, "repeat", "device", "require", "thorough", "time
 
 
 def judge_all(args: argparse.Namespace) -> int:
-    """Judge every candidate of the folder.
-
-    Returns:
-        The exit status: 0 if all of them are right.
-    """
+    """Judge every candidate of the folder; gives the exit status, 0 if all of them are right."""
     folder = Path(args.candidates)
     files = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
     if not files:
@@ -39,7 +34,13 @@ def judge_all(args: argparse.Namespace) -> int:
     running: set[subprocess.Popen[str]] = set()
     found: list[dict[str, Any]] = []
     workers = args.workers or max(1, (os.cpu_count() or 2) // 2)
-    with _lines(args.json) as lines, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    lines: Any = contextlib.nullcontext(sys.stdout)
+    if args.json not in (None, "-"):
+        try:
+            lines = open(args.json, "w", encoding="utf-8")  # noqa: SIM115  closed below
+        except OSError as error:
+            raise Refusal(f"--json {args.json}: {error.strerror}") from error
+    with lines as lines, concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = [pool.submit(_judged, path, args, running) for path in files]
         try:
             for done in concurrent.futures.as_completed(waiting):
@@ -54,19 +55,6 @@ def judge_all(args: argparse.Namespace) -> int:
     wrong = ", ".join(sorted(line["file"] for line in found if not line["ok"]))
     print(f"{len(right)} of {len(found)} are right{f'; not {wrong}' if wrong else ''}.", file=sys.stderr)
     return 0 if len(right) == len(found) else FAILED
-
-
-@contextlib.contextmanager
-def _lines(file: str | None) -> Iterator[TextIO]:
-    if file in (None, "-"):
-        yield sys.stdout
-        return
-    try:
-        lines = open(str(file), "w", encoding="utf-8")  # noqa: SIM115  closed below
-    except OSError as error:
-        raise Refusal(f"--json {file}: {error.strerror}") from error
-    with lines:
-        yield lines
 
 
 def _judged(path: Path, args: argparse.Namespace, running: set[subprocess.Popen[str]]) -> dict[str, Any]:
@@ -102,12 +90,7 @@ def _judged(path: Path, args: argparse.Namespace, running: set[subprocess.Popen[
 
 
 def function_of(text: str) -> str:
-    """The name of the function of a candidate, from its text: nothing of it is run.
-
-    Raises:
-        ValueError: there is none, or several of which none is ``attention``.
-        SyntaxError: it is no Python.
-    """
+    """The name of the function of a candidate, from its text: nothing of it is run."""
     names = []
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):

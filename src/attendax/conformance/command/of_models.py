@@ -13,7 +13,7 @@ from attendax.extras import require
 from ..cases.how import TIMEOUT
 from ..models.blackbox import POSITIONS
 from ..models.checking import check_model, choose, described, laws_of
-from ..models.remote import end
+from ..models.remote import worker_of
 from . import running
 from .arguments import ARRAYS, WRITTEN, add, refuse_unwritable
 from .output import live
@@ -90,7 +90,8 @@ def _run(args: argparse.Namespace) -> int:
             asked |= {"timeout": TIMEOUT if args.timeout is None else args.timeout}
             report = check_model(model, only=only, progress=tell.asks, **asked)
     if args.list_cases:
-        end(model)
+        if worker := worker_of(model):
+            worker.close()
         for law in laws:
             running.listed(f"{law.law:<10} {law.name:<40} {law.level:<10} {law.about}")
         return 0

@@ -36,11 +36,7 @@ class Words(argparse.ArgumentParser):
     """A parser of ``--attention-options``."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse them.
-
-        Raises:
-            pytest.UsageError: always.
-        """
+        """Refuse them."""
         raise pytest.UsageError(f"--attention-options: {message}; expected options of attendax check, as its help says")
 
 
@@ -109,11 +105,7 @@ class Attention(pytest.Collector):
     """A function, whose cases are its tests."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """The cases.
-
-        Raises:
-            pytest.Collector.CollectError: there is no such function, or no such case.
-        """
+        """The cases."""
         args = self.config.stash[GIVEN]
         try:
             how, only = How(**asked_of(args)).checked(), args.only or ()
@@ -143,11 +135,7 @@ class Question(pytest.Item):
         self.extra_keyword_matches.add(case.law)  # of -k
 
     def runtest(self) -> None:
-        """Judge it.
-
-        Raises:
-            Fault: something is wrong.
-        """
+        """Judge it."""
         outcome = self.run.judged(self.case)
         if outcome.verdict is Verdict.NOT_OFFERED:
             pytest.skip(f"not offered: {outcome.finding.message}")

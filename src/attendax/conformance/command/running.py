@@ -31,35 +31,14 @@ from ..run.run import Run, Telling, judge
 from ..worker.child import FOUND_THERE
 from ..worker.errors import Unusable
 from ..worker.place import end
-from .arguments import (
-    asked_of,
-    files,
-    implementation,
-    one_line,
-    profile,
-    refuse_unwritable,
-    refuse_with_all,
-    refusing,
-    target,
-)
+from . import arguments
+from .arguments import asked_of, one_line
 from .bulk import judge_all
 from .output import console, live, write
 
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
-    """Do what the arguments say.
-
-    Args:
-        args: of the command.
-        judge: does it; that of functions unless given.
-
-    Returns:
-        The exit status: 0 nothing is wrong, 1 something is.
-
-    Raises:
-        Refusal: what the user has to change.
-        KeyboardInterrupt, BrokenPipeError: for the caller to end on.
-    """
+    """Do what the arguments say, or what ``judge`` does; gives the exit status: 0 nothing is wrong, 1 something is."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -70,7 +49,7 @@ def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | 
     else:  # the function may write modules there, and this process shall not import them
         FOUND_THERE[:] = [here]
     try:
-        return refusing(judge or _run)(args)
+        return arguments.refusing(judge or _run)(args)
     finally:
         FOUND_THERE.clear()
 
@@ -80,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
         return _list_adapters()
     if args.list_cases:
         return _list_cases(args)
-    args.target = target(args)
+    args.target = arguments.target(args)
     if args.candidates is not None:
         if args.target is not None:
             raise Refusal(f"--candidates judges each file of a folder: leave the function {args.target} out")
@@ -88,10 +67,10 @@ def _run(args: argparse.Namespace) -> int:
     args.seed = drawn(args.seed)
     extras.require("rich", "check", extra="check")
     if args.all_installed:
-        refuse_with_all(args)
+        arguments.refuse_with_all(args)
         return int(matrix().all_installed(args))
     if args.all_models:
-        refuse_with_all(args)
+        arguments.refuse_with_all(args)
         return int(matrix().all_models(args))
     if args.output:
         raise Refusal(
@@ -102,15 +81,16 @@ def _run(args: argparse.Namespace) -> int:
             "name a function as module:function, or an adapter, before the options; or --exec, --lib, --onnx, "
             "--all-installed"
         )
-    refuse_unwritable(args)
+    arguments.refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)
-    choose(args.only or (), args.level, profile(args), claims=args.claims or ())  # before anything is imported
-    clock = Clock(How(**asked_of(args)), begun=args.called)
+    how = How(**asked_of(args))
+    choose(args.only or (), args.level, how.profile, claims=how.claims)  # before anything is imported
+    clock = Clock(how, begun=args.called)
     try:
         with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the function may print
             tell.begins(f"importing {args.target}", clock.left)
-            made = implementation(args, clock.until)
+            made = arguments.implementation(args, clock.until)
             try:
                 report = judged(made, args, clock, tell)
             finally:
@@ -172,7 +152,7 @@ def _reproduce(args: argparse.Namespace) -> int:
     """Print the script of one case, and nothing else."""
     how = How(**asked_of(args))
     with contextlib.redirect_stdout(sys.stderr):
-        made = implementation(args)
+        made = arguments.implementation(args)
         try:
             made, case = _as_printed(made, args.reproduce, how)
             outcome = judge(made, case, how._replace(claims=(case.claim,)))  # who names a case asks it
@@ -221,9 +201,7 @@ def show(report: Report, args: argparse.Namespace) -> int:
 
 def write_files(report: Report, args: argparse.Namespace) -> dict[str, str]:
     """Write what is asked for, of which one may go to standard output; gives where each went."""
-    contents = {"json": report.to_json, "markdown": report.to_markdown, "html": report.to_html}
-    contents["junit"] = report.to_junit
-    written = files(args)
+    written = arguments.files(args)
     for kind, file in written.items():
-        write(file, contents[kind]())
+        write(file, getattr(report, f"to_{kind}")())
     return written

@@ -24,12 +24,7 @@ def kinds() -> list[tuple[str, bool]]:
 
 
 def framework(name: str) -> ModuleType:
-    """The module that runs functions of arrays of that framework.
-
-    Raises:
-        ValueError: there is none of that name.
-        ModuleNotFoundError: the framework is not installed.
-    """
+    """The module that runs functions of arrays of that framework."""
     if name not in NAMES:
         raise ValueError(f"check: arrays got {name!r}, expected one of {', '.join(NAMES)}")
     return importlib.import_module(f"{__name__}.in_{name}")

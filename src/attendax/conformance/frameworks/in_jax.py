@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .shared import after_more_calls, called, filled, loss_of, with_arrays_of
+from .shared import after_more_calls, by_hand, called, filled, loss_of, step_by_step, stepped, with_arrays_of
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
 stack, concat, ints = jnp.stack, jnp.concatenate, jnp.int32
 WIDE = 'jax.config.update("jax_enable_x64", True)'
+WAYS = {"not compiled": ("", "eager", None), "gradient checkpointing": ("recomputed", None, "gradient")}
 
 
 def wide() -> contextlib.AbstractContextManager:
@@ -44,7 +45,7 @@ def watched(arrays):
     yield lambda: []
 
 
-def call(attend, fixed, arrays, traced):
+def call(attend, fixed, how, arrays, traced):
     """One call: the arrays by their names, the options that are arrays, and those that are not."""
     return called(attend, arrays, traced | dict(fixed))
 
@@ -54,11 +55,6 @@ def split(options):
     options = {k: jax.random.key(x) if k == "dropout_rng" else x for k, x in options.items()}
     traced = {k: jnp.asarray(x) for k, x in options.items() if hasattr(x, "shape")}
     return tuple((k, x) for k, x in options.items() if k not in traced), traced
-
-
-def as_it_is(run):
-    """No transformation."""
-    return run
 
 
 def made(kind, x):
@@ -84,10 +80,41 @@ def closing_over(attend, kinds, known):
     return closed
 
 
-def pull(attend, fixed, arrays, traced, cotangents, transform=as_it_is):
+def pull(attend, fixed, transform, arrays, traced, cotangents):
     """Gradients of Σ cotangent · result; the cotangent of a result of another dtype is cast to it."""
-    results, back = jax.vjp(lambda arrays: transform(partial(call, attend, fixed))(arrays, traced), arrays)
+    run = partial(call, attend, fixed, None)
+    run = transform(run) if transform else run
+    results, back = jax.vjp(lambda arrays: run(arrays, traced), arrays)
     return back({k: cotangents[k].astype(x.dtype) for k, x in results.items()})[0]
+
+
+def pull_of_loss(attend, fixed, how, arrays, traced):
+    """Gradients of a loss."""
+    return jax.grad(lambda arrays: loss_of(call(attend, fixed, how, arrays, traced), how))(arrays)
+
+
+def push(attend, fixed, how, arrays, traced, tangents):
+    """How the results move along the tangents."""
+    return jax.jvp(lambda arrays: call(attend, fixed, how, arrays, traced), (arrays,), (tangents,))[1]
+
+
+def curve(attend, fixed, how, arrays, traced, tangents, cotangents):
+    """How the gradients move along the tangents."""
+    pulled = partial(pull, attend, fixed, None, traced=traced, cotangents=cotangents)
+    if how == "forward over reverse":
+        return jax.jvp(pulled, (arrays,), (tangents,))[1]
+    return jax.grad(lambda arrays: sum(jnp.vdot(g, tangents[k]) for k, g in pulled(arrays).items()))(arrays)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def jitted(function, attend, fixed, how, *given):
+    """One of the functions above under jit."""
+    return function(attend, fixed, how, *given)
+
+
+def asarrays(arrays):
+    """Arrays of JAX."""
+    return {k: jnp.asarray(x) for k, x in arrays.items()}
 
 
 def to_numpy(leaves, prefix=""):
@@ -98,59 +125,45 @@ def to_numpy(leaves, prefix=""):
 def eager(attend, arrays, options):
     """out (and lse), without jit."""
     fixed, traced = split(options)
-    return to_numpy(call(attend, fixed, {k: jnp.asarray(x) for k, x in arrays.items()}, traced))
+    return to_numpy(call(attend, fixed, None, asarrays(arrays), traced))
+
+
+def in_float64(attend, arrays, options):
+    """out of a model in float64, without jit."""
+    with jax.enable_x64(True):
+        return eager(attend, {k: x.astype(float) if x.dtype == np.float32 else x for k, x in arrays.items()}, options)
+
+
+def recomputed(apply):
+    """The model, computed again for its gradient."""
+    return jax.checkpoint(apply)
+
+
+def ruled(call, pulled):
+    """A function whose gradients are those of ``pulled``."""
+    found = jax.custom_vjp(call)
+    found.defvjp(
+        lambda *arrays: (call(*arrays), arrays),
+        lambda arrays, found: pulled(arrays, *(found if isinstance(found, (tuple, list)) else (found,))),
+    )
+    return found
 
 
 def with_backward(attend, backward):
-    """The function, its gradients by ``backward(grad_output, query, key, value, ..., grad_lse=...)``."""
-    import functools
-
-    @functools.wraps(attend)
-    def run(query, key, value, **options):
-        more = {name: options.pop(name) for name in ("bias", "sinks") if options.get(name) is not None}
-        names = ("query", "key", "value", *more)
-        less = {k: x for k, x in options.items() if k != "return_lse"}
-
-        @jax.custom_vjp
-        def call(*arrays):
-            return attend(*arrays[:3], **dict(zip(names[3:], arrays[3:], strict=True)), **options)
-
-        def pulled(arrays, cotangent):
-            both = cotangent if isinstance(cotangent, (tuple, list)) else (cotangent,)
-            given = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *both[1:]), strict=False))
-            return tuple(backward(both[0], *arrays[:3], **given, **less))
-
-        call.defvjp(lambda *arrays: (call(*arrays), arrays), pulled)
-        return call(query, key, value, *more.values())
-
-    return run
-
-
-compiled = partial(jax.jit, static_argnums=(0, 1, 2))
-
-
-@compiled
-def run_forward(attend, fixed, how, arrays, traced):
-    """``call`` under jit."""
-    return call(attend, fixed, arrays, traced)
+    """The function, its gradients by hand."""
+    return by_hand(attend, backward, ruled)
 
 
 def forward(attend, arrays, options):
     """out (and lse)."""
     fixed, traced = split(options)
-    return to_numpy(run_forward(attend, fixed, None, arrays, traced))
+    return to_numpy(jitted(call, attend, fixed, None, arrays, traced))
 
 
-@compiled
-def run_gradient(attend, fixed, transform, arrays, traced, cotangents):
-    """``pull`` under jit."""
-    return pull(attend, fixed, arrays, traced, cotangents, transform)
-
-
-def gradient(attend, arrays, options, cotangents, transform=as_it_is):
+def gradient(attend, arrays, options, cotangents, transform=None):
     """Gradients of Σ cotangent · result."""
     fixed, traced = split(options)
-    return to_numpy(run_gradient(attend, fixed, transform, arrays, traced, cotangents), "grad ")
+    return to_numpy(jitted(pull, attend, fixed, transform, arrays, traced, cotangents), "grad ")
 
 
 def gradient_under_checkpoint(attend, arrays, options, cotangents):
@@ -158,46 +171,22 @@ def gradient_under_checkpoint(attend, arrays, options, cotangents):
     return gradient(attend, arrays, options, cotangents, jax.checkpoint)
 
 
-@compiled
-def run_gradient_of_a_loss(attend, fixed, how, arrays, traced):
-    """The gradient under jit, its loss inside."""
-    return jax.grad(lambda arrays: loss_of(call(attend, fixed, arrays, traced), how))(arrays)
-
-
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):
     """Gradients of a loss; its cotangents are for those who need them by hand."""
     fixed, traced = split(options)
-    return to_numpy(run_gradient_of_a_loss(attend, fixed, how, arrays, traced), "grad ")
-
-
-@compiled
-def run_jvp(attend, fixed, how, arrays, tangents, traced):
-    """The tangent of ``call`` under jit."""
-    return jax.jvp(lambda a: call(attend, fixed, a, traced), (arrays,), (tangents,))[1]
+    return to_numpy(jitted(pull_of_loss, attend, fixed, how, arrays, traced), "grad ")
 
 
 def jvp(attend, arrays, options, tangents):
     """How the results move along the tangents."""
     fixed, traced = split(options)
-    return to_numpy(run_jvp(attend, fixed, None, arrays, tangents, traced), "tangent ")
-
-
-@compiled
-def run_second(attend, fixed, how, arrays, tangents, traced, cotangents):
-    """The derivative of ``pull`` along the tangents, under jit."""
-
-    def pulled(arrays):
-        return pull(attend, fixed, arrays, traced, cotangents)
-
-    if how == "forward over reverse":
-        return jax.jvp(pulled, (arrays,), (tangents,))[1]
-    return jax.grad(lambda a: sum(jnp.vdot(g, tangents[k]) for k, g in pulled(a).items()))(arrays)
+    return to_numpy(jitted(push, attend, fixed, None, arrays, traced, tangents), "tangent ")
 
 
 def second(attend, arrays, options, cotangents, tangents, how):
     """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
     fixed, traced = split(options)
-    return to_numpy(run_second(attend, fixed, how, arrays, tangents, traced, cotangents), "second ")
+    return to_numpy(jitted(curve, attend, fixed, how, arrays, traced, tangents, cotangents), "second ")
 
 
 def axes_of(given, mapped):
@@ -208,14 +197,14 @@ def axes_of(given, mapped):
 def vmap(attend, arrays, options, mapped):
     """The function under vmap over the axes that are named."""
     fixed, traced = split(options)
-    run = jax.vmap(partial(call, attend, fixed), (axes_of(arrays, mapped), axes_of(traced, mapped)))
+    run = jax.vmap(partial(call, attend, fixed, None), (axes_of(arrays, mapped), axes_of(traced, mapped)))
     return to_numpy(jax.jit(run)(arrays, traced))
 
 
 def per_example_gradient(attend, arrays, options, cotangents, mapped):
     """vmap of the gradient: one gradient for each example."""
     fixed, traced = split(options)
-    run = jax.vmap(partial(pull, attend, fixed), (axes_of(arrays, mapped), axes_of(traced, mapped), 0))
+    run = jax.vmap(partial(pull, attend, fixed, None), (axes_of(arrays, mapped), axes_of(traced, mapped), 0))
     return to_numpy(jax.jit(run)(arrays, traced, cotangents), "grad ")
 
 
@@ -223,27 +212,25 @@ def changed_in_place(attend, arrays, options, changed):
     """out (and lse) of a second call, after other numbers were written into NumPy arrays that the first was given."""
     fixed, traced = split({k: x for k, x in options.items() if k not in changed})
     own = {k: np.array(x) for k, x in (arrays | options).items() if k in changed}
-    arrays = {k: jnp.asarray(x) for k, x in arrays.items()} | own
-    call(attend, fixed, arrays, traced)
+    arrays = asarrays(arrays) | own
+    call(attend, fixed, None, arrays, traced)
     for name, x in changed.items():
         own[name][...] = x
-    return to_numpy(call(attend, fixed, arrays, traced))
+    return to_numpy(call(attend, fixed, None, arrays, traced))
 
 
 def held(attend, arrays, options):
     """out (and lse) without jit, and the same arrays after more calls."""
     fixed, traced = split(options)
-    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
-    run = partial(call, attend, fixed, traced=traced)
-    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), arrays, np.asarray)
+    run = partial(call, attend, fixed, None, traced=traced)
+    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), asarrays(arrays), np.asarray)
 
 
 def gradient_held(attend, arrays, options, cotangents):
     """Gradients without jit, and the same arrays after more calls."""
     fixed, traced = split(options)
-    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
-    run = partial(pull, attend, fixed, traced=traced, cotangents=cotangents)
-    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), arrays, np.asarray, "grad ")
+    run = partial(pull, attend, fixed, None, traced=traced, cotangents=cotangents)
+    return after_more_calls(lambda arrays: jax.block_until_ready(run(arrays)), asarrays(arrays), np.asarray, "grad ")
 
 
 def custom_rule(attend, arrays, options):
@@ -258,11 +245,25 @@ def custom_rule(attend, arrays, options):
                 yield not any("/jax/" in str(getattr(x, "debug_info", "")) for x in inner)
             yield from (rule for x in inner for rule in rules(x))
 
-    arrays = {k: jnp.asarray(x) for k, x in arrays.items()}
-    return {"rule": np.array(any(rules(jax.make_jaxpr(partial(call, attend, fixed))(arrays, traced).jaxpr)))}
+    run = partial(call, attend, fixed, None)
+    return {"rule": np.array(any(rules(jax.make_jaxpr(run)(asarrays(arrays), traced).jaxpr)))}
 
 
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
     eager(attend, arrays, options)
     return with_arrays_of(arrays, options)
+
+
+def stepped_compiled(step, inputs, state, options):
+    """A step of the cache under jit, or without where that cannot be: a cache may be more than arrays."""
+    try:
+        return jax.jit(stepped, static_argnums=0)(step, inputs, state, options)
+    except (TypeError, ValueError, jax.errors.UnexpectedTracerError):
+        return stepped(step, inputs, state, options)
+
+
+def in_steps(cache, inputs, options, chunks, room, order):
+    """out of a model, so many tokens at a time."""
+    found = step_by_step(cache, inputs, options, chunks, room, order, jnp.asarray, stepped_compiled)
+    return {"out": np.asarray(jnp.concatenate(found, axis=1))}

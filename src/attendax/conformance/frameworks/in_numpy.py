@@ -4,26 +4,19 @@ import contextlib
 
 import numpy as np
 
-from .shared import after_more_calls, called, changed, filled, freed, same_as_query, with_arrays_of
+from .shared import after_more_calls, called, changed, filled, freed, step_by_step, with_arrays_of
 
 HEADER = "import numpy as np"
 stack, concat, ints = np.stack, np.concatenate, np.int32
 WIDE = ""
-
-
-def wide() -> contextlib.AbstractContextManager:
-    """Keep float64, as NumPy does."""
-    return contextlib.nullcontext()
+wide = placed = contextlib.nullcontext  # it keeps float64, and its arrays are where they are
+# Of running a model: what is done to it, and the functions for its results and its gradient.
+WAYS: dict[str, tuple[str, str | None, str | None]] = {}
 
 
 def on(device):
     """NumPy's arrays are where they are."""
     return ""
-
-
-def placed(device):
-    """Leave arrays where they are."""
-    return contextlib.nullcontext()
 
 
 def is_lack(error: Exception) -> bool:
@@ -40,7 +33,7 @@ def watched(arrays):
 
 def poison(arrays):
     """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    kinds = {np.dtype("float32"), *(x.dtype for x in arrays.values())}
+    kinds = {np.dtype("float32"), *(x.dtype for x in arrays.values() if x.dtype.kind in "fV")}
     [np.full(shape, np.nan, kind) for shape in freed(arrays) for kind in kinds for _ in range(8)]
 
 
@@ -86,7 +79,7 @@ def closing_over(attend, kinds, known):
         found = dict(zip(names, attend.backward(grad_output, *inputs, **given), strict=False))
         if "weights" in known:
             found |= {k: (found[k] @ known["weights"].T).astype(found[k].dtype) for k in ("query", "key", "value")}
-        found["query"] = sum((found[k] for k in same_as_query(kinds)), found["query"])
+        found["query"] = sum((found[k] for k, kind in kinds.items() if kind == "the query"), found["query"])
         return [x for k, x in found.items() if k not in known]
 
     closed.backward = backward  # type: ignore[attr-defined]
@@ -122,3 +115,8 @@ def unwritten(attend, arrays, options):
     """The arrays after a call."""
     forward(attend, arrays, options)
     return with_arrays_of(arrays, options)
+
+
+def in_steps(cache, inputs, options, chunks, room, order):
+    """out of a model, so many tokens at a time."""
+    return {"out": np.concatenate(step_by_step(cache, inputs, options, chunks, room, order, np.array), axis=1)}

@@ -2,31 +2,37 @@
 
 import contextlib
 import functools
+import re
 
 import numpy as np
 import torch
 
-from .shared import after_more_calls, called, changed, filled, freed, loss_of, memory, with_arrays_of
-
-HEADER = "import contextlib\n\nimport numpy as np\nimport torch"
-stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
-WIDE = ""
-LACKS = (
-    "not implemented",
-    "not supported",
-    "does not support",
-    "doesn't support",
-    "has no forward",
-    "Batching rule",
-    "TransformType.Vmap",
-    "no autograd formula",
-    "setup_context staticmethod",  # what torch.func asks of an autograd.Function
+from .shared import (
+    after_more_calls,
+    by_hand,
+    called,
+    changed,
+    filled,
+    freed,
+    loss_of,
+    memory,
+    step_by_step,
+    with_arrays_of,
 )
 
-
-def wide() -> contextlib.AbstractContextManager:
-    """Keep float64, as torch does."""
-    return contextlib.nullcontext()
+HEADER = "import contextlib\nimport functools\n\nimport numpy as np\nimport torch"
+stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
+WIDE = ""
+wide = contextlib.nullcontext  # it keeps float64
+WAYS = {
+    "gradients on": ("with_gradients", "forward", None),
+    "plain attention kernel": ("by_plain_kernel", "forward", "gradient"),
+    "gradient checkpointing": ("recomputed", None, "gradient"),
+}
+LACKS = re.compile(  # the last is what torch.func asks of an autograd.Function
+    "not implemented|not supported|does(n't| not) support|has no forward|Batching rule|TransformType.Vmap|"
+    "no autograd formula|setup_context staticmethod"
+)
 
 
 def on(device):
@@ -41,7 +47,7 @@ def placed(device):
 
 def is_lack(error: Exception) -> bool:
     """Tell whether the error says that there is no such kernel or derivative: torch says so in a RuntimeError."""
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in LACKS)
+    return isinstance(error, RuntimeError) and LACKS.search(str(error)) is not None
 
 
 def tensor(array):
@@ -80,6 +86,11 @@ def to_numpy(x):
     return x.float().numpy().astype("bfloat16") if x.dtype == torch.bfloat16 else x.numpy()
 
 
+def leaves_of(found, prefix=""):
+    """The leaves as NumPy arrays."""
+    return {f"{prefix}{k}": to_numpy(x) for k, x in found.items()}
+
+
 def bind(attend, options):
     """A function of the arrays, the options as tensors."""
     options = {k: tensor(x) if hasattr(x, "shape") else x for k, x in options.items()}
@@ -100,34 +111,28 @@ def closing_over(attend, kinds, known):
     return closed
 
 
+def ruled(call, pulled):
+    """A function whose gradients are those of ``pulled``."""
+
+    class Call(torch.autograd.Function):
+        @staticmethod
+        def forward(*arrays):
+            return call(*arrays)
+
+        @staticmethod
+        def setup_context(context, inputs, output):
+            context.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(context, *cotangents):
+            return pulled(context.saved_tensors, *cotangents)
+
+    return Call.apply
+
+
 def with_backward(attend, backward):
-    """The function, its gradients by ``backward(grad_output, query, key, value, ..., grad_lse=...)``."""
-    import functools
-
-    @functools.wraps(attend)
-    def run(query, key, value, **options):
-        more = {name: options.pop(name) for name in ("bias", "sinks") if options.get(name) is not None}
-        names = ("query", "key", "value", *more)
-        less = {k: x for k, x in options.items() if k != "return_lse"}
-
-        class Call(torch.autograd.Function):
-            @staticmethod
-            def forward(*arrays):
-                return attend(*arrays[:3], **dict(zip(names[3:], arrays[3:], strict=True)), **options)
-
-            @staticmethod
-            def setup_context(context, inputs, output):
-                context.save_for_backward(*inputs)
-
-            @staticmethod
-            def backward(context, *cotangents):
-                arrays = context.saved_tensors
-                given = dict(zip((*names[3:], "grad_lse"), (*arrays[3:], *cotangents[1:]), strict=False))
-                return tuple(backward(cotangents[0], *arrays[:3], **given, **less))
-
-        return Call.apply(query, key, value, *more.values())
-
-    return run
+    """The function, its gradients by hand."""
+    return by_hand(attend, backward, ruled)
 
 
 def tensors(arrays):
@@ -137,7 +142,7 @@ def tensors(arrays):
 
 def poison(leaves):
     """Leave NaN in freed memory of the sizes of results, scores and gradients, for who returns what it never wrote."""
-    kinds = {torch.float32, *(x.dtype for x in leaves.values())}
+    kinds = {torch.float32, *(x.dtype for x in leaves.values() if x.is_floating_point())}
     [torch.full(shape, np.nan, dtype=kind) for shape in freed(leaves) for kind in kinds for _ in range(8)]
 
 
@@ -146,21 +151,16 @@ def forward(attend, arrays, options):
     with torch.no_grad():
         given = tensors(arrays)
         poison(given)
-        return {k: to_numpy(x) for k, x in bind(attend, options)(given).items()}
+        return leaves_of(bind(attend, options)(given))
 
 
 eager = forward
 
 
-def unused_is_zero(found, leaves):
-    """Gradients by name; one that torch says is not connected is 0."""
-    return {k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(leaves.items(), found, strict=True)}
-
-
 def pulled_back(results, leaves, cotangents):
     """Gradients by name: by ``torch.autograd.grad``, or where that finds none, by ``.backward()``.
 
-    Nothing goes through a result that is detached, beside one that is not.
+    Nothing goes through a result that is detached, beside one that is not; what torch says is not connected is 0.
     """
     if cotangents is not None and any(x.requires_grad for x in results):
         pairs = [(x, c) for x, c in zip(results, cotangents, strict=True) if x.requires_grad]
@@ -171,7 +171,7 @@ def pulled_back(results, leaves, cotangents):
     if all(x is None for x in found):
         torch.autograd.backward(results, cotangents, retain_graph=True)
         found = [x.grad for x in arrays]
-    return unused_is_zero(found, leaves)
+    return {k: torch.zeros_like(x) if g is None else g for (k, x), g in zip(leaves.items(), found, strict=True)}
 
 
 def gradient_of(attend, arrays, options, cotangents, times=1):
@@ -190,7 +190,7 @@ def gradient_of(attend, arrays, options, cotangents, times=1):
 
 def gradient(attend, arrays, options, cotangents):
     """Gradients of Σ cotangent · result."""
-    return {f"grad {k}": to_numpy(x) for k, x in gradient_of(attend, arrays, options, cotangents).items()}
+    return leaves_of(gradient_of(attend, arrays, options, cotangents), "grad ")
 
 
 def held(attend, arrays, options):
@@ -202,38 +202,36 @@ def held(attend, arrays, options):
 def gradient_held(attend, arrays, options, cotangents):
     """Gradients, and the same tensors after more calls; and those of a second backward through one graph."""
     found = after_more_calls(lambda x: gradient_of(attend, x, options, cotangents), arrays, to_numpy, "grad ")
-    again = gradient_of(attend, arrays, options, cotangents, times=2)
-    return found | {f"again {k}": to_numpy(x) for k, x in again.items()}
+    return found | leaves_of(gradient_of(attend, arrays, options, cotangents, times=2), "again ")
 
 
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):
     """Gradients of a loss; its cotangents are for those who need them by hand."""
     leaves = {k: x.requires_grad_() for k, x in tensors(arrays).items()}
-    found = pulled_back([loss_of(bind(attend, options)(leaves), how)], leaves, None)
-    return {f"grad {k}": to_numpy(x) for k, x in found.items()}
+    return leaves_of(pulled_back([loss_of(bind(attend, options)(leaves), how)], leaves, None), "grad ")
 
 
 def jvp(attend, arrays, options, tangents):
     """How the results move along the tangents."""
-    moved = torch.func.jvp(bind(attend, options), (tensors(arrays),), (tensors(tangents),))[1]
-    return {f"tangent {k}": to_numpy(x) for k, x in moved.items()}
+    return leaves_of(torch.func.jvp(bind(attend, options), (tensors(arrays),), (tensors(tangents),))[1], "tangent ")
+
+
+def pulled(call, leaves, cotangents):
+    """Gradients of Σ cotangent · result by ``torch.func``, as tensors."""
+    results, pull, *_ = torch.func.vjp(call, leaves)
+    return pull({k: cotangents[k].to(x.dtype) for k, x in results.items()})[0]
 
 
 def second(attend, arrays, options, cotangents, tangents, how):
     """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
-    call = bind(attend, options)
-
-    def pulled(leaves):
-        results, pull, *_ = torch.func.vjp(call, leaves)
-        return pull({k: tensor(cotangents[k]).to(x.dtype) for k, x in results.items()})[0]
-
+    run = functools.partial(pulled, bind(attend, options), cotangents=tensors(cotangents))
     if how == "forward over reverse":
-        found = torch.func.jvp(pulled, (tensors(arrays),), (tensors(tangents),))[1]
+        found = torch.func.jvp(run, (tensors(arrays),), (tensors(tangents),))[1]
     else:
         given = tensors(tangents)
-        along = torch.func.grad(lambda leaves: sum((g * given[k]).sum() for k, g in pulled(leaves).items()))
+        along = torch.func.grad(lambda leaves: sum((g * given[k]).sum() for k, g in run(leaves).items()))
         found = along(tensors(arrays))
-    return {f"second {k}": to_numpy(x) for k, x in found.items()}
+    return leaves_of(found, "second ")
 
 
 def vmap(attend, arrays, options, mapped):
@@ -241,20 +239,15 @@ def vmap(attend, arrays, options, mapped):
     if set(options) & set(mapped):
         raise NotImplementedError("the kit maps no options in torch")
     axes = ({k: mapped.get(k) for k in arrays},)
-    return {k: to_numpy(x) for k, x in torch.func.vmap(bind(attend, options), axes)(tensors(arrays)).items()}
+    return leaves_of(torch.func.vmap(bind(attend, options), axes)(tensors(arrays)))
 
 
 def per_example_gradient(attend, arrays, options, cotangents, mapped):
     """vmap of the gradient: one gradient for each example, of what is not mapped, too."""
-    call = bind(attend, options)
-
-    def one(arrays, cotangents):
-        results, pull, *_ = torch.func.vjp(call, arrays)
-        return pull({k: cotangents[k].to(x.dtype) for k, x in results.items()})[0]
-
     axes = ({k: mapped.get(k) for k in arrays}, 0)
+    one = functools.partial(pulled, bind(attend, options))
     found = torch.func.vmap(one, axes)(tensors(arrays), tensors(cotangents))
-    return {f"grad {k}": to_numpy(x) for k, x in found.items()}
+    return leaves_of(found, "grad ")
 
 
 def changed_in_place(attend, arrays, options, changed):
@@ -264,8 +257,7 @@ def changed_in_place(attend, arrays, options, changed):
         bind(attend, {})(given)
         for name, x in changed.items():
             given[name].copy_(tensor(x))
-        found = bind(attend, {})(given)
-    return {k: to_numpy(x) for k, x in found.items()}
+        return leaves_of(bind(attend, {})(given))
 
 
 def custom_rule(attend, arrays, options):
@@ -296,3 +288,64 @@ def unwritten(attend, arrays, options):
         inputs = [shared.pop(k) for k in ("query", "key", "value")]
         attend(*inputs, **(options | shared))
     return given
+
+
+def within(context, apply):
+    """The model, called within a context."""
+
+    def run(*inputs, **options):
+        with context():
+            return apply(*inputs, **options)
+
+    return run
+
+
+def with_gradients(apply):
+    """The model, recording gradients."""
+    return within(torch.enable_grad, apply)
+
+
+def by_plain_kernel(apply):
+    """The model, by the kernel of ``scaled_dot_product_attention`` that is the formula."""
+    return within(lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), apply)
+
+
+def recomputed(apply):
+    """The model, computed again for its gradient."""
+    from torch.utils.checkpoint import checkpoint
+
+    def run(inputs, **options):
+        return checkpoint(lambda inputs: apply(inputs, **options), inputs, use_reentrant=False)
+
+    return run
+
+
+def in_float64(attend, arrays, options):
+    """out of a model in float64."""
+    return forward(attend, {k: x.astype(float) if x.dtype == np.float32 else x for k, x in arrays.items()}, options)
+
+
+def gradient_of_embedded(attend, arrays, options, cotangents, embedding):
+    """The gradient of Σ cotangent · result with respect to what an embedding gives for tokens."""
+    leaves = []
+
+    def leaf(module, given, found):
+        leaves.append(found.detach().requires_grad_())
+        return leaves[-1]
+
+    hook = embedding.register_forward_hook(leaf)
+    try:
+        out = bind(attend, options)(tensors(arrays))["out"]
+    finally:
+        hook.remove()
+    pulled = torch.autograd.grad(out, leaves, tensor(cotangents["out"]).to(out.dtype), allow_unused=True)
+    pairs = zip(leaves, pulled, strict=False)  # a part that is computed again leaves more
+    found = sum((torch.zeros_like(x) if g is None else g for x, g in pairs), torch.zeros(()))
+    return {"grad query": to_numpy(found.to(out.dtype))}
+
+
+def in_steps(cache, inputs, options, chunks, room, order):
+    """out of a model, so many tokens at a time."""
+    with torch.no_grad():
+        found = step_by_step(cache, inputs, options, chunks, room, order, tensor)
+        return {"out": to_numpy(torch.cat(found, dim=1))}

@@ -21,9 +21,25 @@ def filled(query, key, value, given, known, kinds):
     return inputs if weights is None else [x @ weights for x in inputs], found
 
 
-def same_as_query(kinds):
-    """The names in whose place the query is given, too."""
-    return [name for name, kind in kinds.items() if kind == "the query"]
+def by_hand(attend, backward, ruled):
+    """The function, its gradients by ``backward(grad_output, query, key, value, ..., grad_lse=...)``."""
+    import functools
+
+    @functools.wraps(attend)
+    def run(query, key, value, **options):
+        more = {name: options.pop(name) for name in ("bias", "sinks") if options.get(name) is not None}
+        less = {k: x for k, x in options.items() if k != "return_lse"}
+
+        def call(*arrays):
+            return attend(*arrays[:3], **dict(zip(more, arrays[3:], strict=True)), **options)
+
+        def pulled(arrays, *cotangents):
+            given = dict(zip((*more, "grad_lse"), (*arrays[3:], *cotangents[1:]), strict=False))
+            return tuple(backward(cotangents[0], *arrays[:3], **given, **less))
+
+        return ruled(call, pulled)(query, key, value, *more.values())
+
+    return run
 
 
 def loss_of(results, how):
@@ -69,3 +85,44 @@ def freed(arrays):
 def with_arrays_of(arrays, options):
     """The arrays, and the options that are arrays."""
     return arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
+
+
+def of_positions(found):
+    """The results of each position, (B, T, C), of what a model gives: the first of several."""
+    found = found[0] if isinstance(found, (tuple, list)) else found
+    found = found.float() if str(found.dtype) == "torch.bfloat16" else found
+    return found.reshape(*found.shape[:2], -1)
+
+
+def long(x):
+    """Integers of torch as ``Embedding`` has them; anything else as it is."""
+    return x.long() if str(x.dtype) == "torch.int32" else x
+
+
+def per_position(apply):
+    """A model as a function of ``query`` alone."""
+
+    def attend(query, key, value, **options):
+        return of_positions(apply(long(query), **{k: long(x) for k, x in options.items()}))
+
+    return attend
+
+
+def stepped(step, inputs, state, options):
+    """A step of the cache."""
+    return step(inputs, state, **options)
+
+
+def step_by_step(cache, inputs, options, chunks, room, order, array, run=stepped):
+    """Results of each chunk of tokens, (B, t, C), by ``run`` of a step; ``array`` makes those of the framework."""
+    init, step, *reorder = cache
+    state, found, start = init(len(inputs), room), [], 0
+    for count in chunks:
+        part = slice(start, start + count)
+        given = {name: long(array(x[:, part])) for name, x in options.items()}
+        one, state = run(step, long(array(inputs[:, part])), state, given)
+        found.append(of_positions(one))
+        if order and not start:
+            state = reorder[0](state, array(np.array(order)))
+        start += count
+    return found

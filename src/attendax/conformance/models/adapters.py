@@ -5,6 +5,7 @@ A script prints the source of the one that is used and of what that uses, so eac
 
 import contextlib
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -114,22 +115,27 @@ FAMILIES: dict[str, Callable[[Any, bool | None], Offer]] = {  # the first that i
 }
 
 
+def visible(inputs, mask, causal):
+    """Pairs of tokens of each text of which the first may look at the second: (B, T, S)."""
+    import jax.numpy as jnp
+
+    batch, length = inputs.shape[:2]
+    found = jnp.broadcast_to(jnp.tri(length, k=0 if causal else length, dtype=bool), (batch, length, length))
+    return found if mask is None else found & mask[:, None, :]
+
+
 def from_flax_attention(layer, causal):
     """``MultiHeadAttention`` of nnx, or of linen bound to its variables: a mask (B, 1, T, S), True = may look."""
     import jax
-    import jax.numpy as jnp
     from flax import nnx
 
     def apply(inputs, mask=None, seed=None):
-        batch, length = inputs.shape[:2]
-        visible = jnp.ones((batch, 1, length, length), bool)
-        visible = visible & jnp.tri(length, dtype=bool)[None, None] if causal else visible
-        visible = visible if mask is None else visible & mask[:, None, None, :]
+        seen = visible(inputs, mask, causal)[:, None]
         if seed is None:
-            return layer(inputs, mask=visible, deterministic=True)
+            return layer(inputs, mask=seen, deterministic=True)
         key = jax.random.key(seed)
         drawn = {"rngs": nnx.Rngs(dropout=key)} if isinstance(layer, nnx.Module) else {"dropout_rng": key}
-        return layer(inputs, mask=visible, deterministic=False, **drawn)
+        return layer(inputs, mask=seen, deterministic=False, **drawn)
 
     return apply
 
@@ -150,52 +156,34 @@ def from_keras_attention(layer, causal):
 def from_equinox_attention(layer, causal):
     """``MultiheadAttention`` of equinox, which takes one text: a mask (T, S), True = may look."""
     import jax
-    import jax.numpy as jnp
 
     def apply(inputs, mask=None, seed=None):
-        batch, length = inputs.shape[:2]
-        visible = jnp.ones((batch, length, length), bool)
-        visible = visible & jnp.tri(length, dtype=bool)[None] if causal else visible
-        visible = visible if mask is None else visible & mask[:, None, :]
+        seen = visible(inputs, mask, causal)
         if seed is None:
-            return jax.vmap(lambda x, seen: layer(x, x, x, mask=seen, inference=True))(inputs, visible)
-        keys = jax.random.split(jax.random.key(seed), batch)
-        return jax.vmap(lambda x, seen, key: layer(x, x, x, mask=seen, key=key, inference=False))(inputs, visible, keys)
+            return jax.vmap(lambda x, seen: layer(x, x, x, mask=seen, inference=True))(inputs, seen)
+        keys = jax.random.split(jax.random.key(seed), len(inputs))
+        return jax.vmap(lambda x, seen, key: layer(x, x, x, mask=seen, key=key, inference=False))(inputs, seen, keys)
 
     return apply
 
 
-def from_torch_attention(layer, causal, training=False):
-    """``nn.MultiheadAttention``: masks in which True = may not look."""
+def from_torch_layer(layer, causal, training=False):
+    """``nn.MultiheadAttention`` or ``nn.TransformerEncoderLayer``: masks in which True = may not look."""
     import torch
 
     layer.train(training)
+    first = getattr(layer, "self_attn", layer).batch_first
 
     def apply(inputs, mask=None, seed=None):
-        inputs = inputs if layer.batch_first else inputs.transpose(0, 1)
-        length = inputs.shape[1 if layer.batch_first else 0]
-        order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
-        dropped = None if mask is None else ~mask
-        with drawing(layer, seed):
-            found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
-        return found if layer.batch_first else found.transpose(0, 1)
-
-    return apply
-
-
-def from_torch_encoder_layer(layer, causal, training=False):
-    """``nn.TransformerEncoderLayer``: masks in which True = may not look."""
-    import torch
-
-    layer.train(training)
-
-    def apply(inputs, mask=None, seed=None):
-        first = layer.self_attn.batch_first
         inputs = inputs if first else inputs.transpose(0, 1)
         length = inputs.shape[1 if first else 0]
         order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+        dropped = None if mask is None else ~mask
         with drawing(layer, seed):
-            found = layer(inputs, src_mask=order, src_key_padding_mask=None if mask is None else ~mask)
+            if isinstance(layer, torch.nn.MultiheadAttention):
+                found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
+            else:
+                found = layer(inputs, src_mask=order, src_key_padding_mask=dropped)
         return found if first else found.transpose(0, 1)
 
     return apply
@@ -204,20 +192,17 @@ def from_torch_encoder_layer(layer, causal, training=False):
 def _offer(
     make: Callable[..., Any], arrays: str, width: str, rate: str = "", heads: Callable[[Any], Any] | None = None
 ) -> Any:
-    """Make a function that offers a layer.
+    """Make a function that offers a layer of a framework ("keras": of the one that keras has) by its adapter.
 
-    Args:
-        make: its adapter.
-        arrays: of which framework; "keras": of the one that keras has.
-        width, rate: of vectors, and of dropout: the attribute that has it; "" where a user says it.
-        heads: reads its weights; its dropout is then on the weights of attention alone.
+    ``width`` and ``rate`` are attributes that have the width of its vectors, "" where a user says it, and its rate of
+    dropout; ``heads`` reads its weights: then its dropout is on the weights of attention alone.
     """
 
     def offer(layer: Any, causal: bool | None) -> Offer:
         facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
-        facts |= {"width": _attribute(layer, width)} if width else {}
+        facts |= {"width": operator.attrgetter(width)(layer)} if width else {}
         facts["claims"] = ["mean of dropout"] if heads else []
-        if not _attribute(layer, rate):
+        if not operator.attrgetter(rate)(layer):
             facts["lacks"] = {"dropout": NO_RATE}
         kind, ways = arrays, torch_ways() if arrays == "torch" else WIDE
         if kind == "keras":
@@ -227,12 +212,6 @@ def _offer(
         return Offer(make(layer, bool(causal)), kind, make, facts, ways, given=(bool(causal),), heads=heads)
 
     return offer
-
-
-def _attribute(layer: Any, path: str) -> Any:
-    for name in path.split("."):
-        layer = getattr(layer, name)
-    return layer
 
 
 LAYERS = {
@@ -249,21 +228,17 @@ LAYERS = {
         from_equinox_attention, "jax", "query_size", "dropout.p", readers.of_equinox
     ),
     "torch.nn.modules.activation.MultiheadAttention": _offer(
-        from_torch_attention, "torch", "embed_dim", "dropout", readers.of_torch
+        from_torch_layer, "torch", "embed_dim", "dropout", readers.of_torch
     ),
     "torch.nn.modules.transformer.TransformerEncoderLayer": _offer(
-        from_torch_encoder_layer, "torch", "self_attn.embed_dim", "dropout1.p"
+        from_torch_layer, "torch", "self_attn.embed_dim", "dropout1.p"
     ),
 }
 KNOWN = LAYERS | FAMILIES  # the first that is among the classes of a model
 
 
 def offer(model: Any, causal: bool | None) -> Offer:
-    """Offer a function as it is, and a layer or a module by the adapter of its library.
-
-    Raises:
-        TypeError: it cannot be called.
-    """
+    """Offer a function as it is, and a layer or a module by the adapter of its library."""
     families = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
     for needle, make in KNOWN.items():
         if needle in families:

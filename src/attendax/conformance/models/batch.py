@@ -2,25 +2,18 @@
 
 import numpy as np
 
-from .blackbox import Model, Request
-from .trial import Found, Law, Trial, same
+from .blackbox import Request
+from .trial import Found, Laws, Trial, same
 
 USUAL = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
-
-
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    return [
-        Law("batch", "batch: a row alone", "a row is the same alone and with others", _alone, ("batch",)),
-        Law("batch", "batch: other neighbours", "a row is the same whatever the others are", _neighbours, ("batch",)),
-        Law("batch", "batch: permuted", "rows in another order give results in that order", _permuted, ("batch",)),
-    ]
+laws = Laws("batch")
 
 
 def _texts(trial: Trial) -> np.ndarray:
     return trial.texts(4, trial.model.lengths((9,))[0])
 
 
+@laws.ask("batch: a row alone", "a row is the same alone and with others", "batch")
 def _alone(trial: Trial) -> Found:
     together = Request(_texts(trial))
     for row in (0, 3):
@@ -31,6 +24,7 @@ def _alone(trial: Trial) -> Found:
     return found
 
 
+@laws.ask("batch: other neighbours", "a row is the same whatever the others are", "batch")
 def _neighbours(trial: Trial) -> Found:
     tokens = _texts(trial)
     changed = trial.others(tokens)
@@ -39,6 +33,7 @@ def _neighbours(trial: Trial) -> Found:
     return same(trial, Request(tokens), Request(changed), "a row depends on its neighbours", USUAL, row)
 
 
+@laws.ask("batch: permuted", "rows in another order give results in that order", "batch")
 def _permuted(trial: Trial) -> Found:
     tokens, order = _texts(trial), [2, 0, 3, 1]
     places = [((order[b], t), (b, t)) for b, t in np.ndindex(*tokens.shape)]

@@ -16,27 +16,20 @@ class Request(NamedTuple):
     """One computation of a model.
 
     A model of vectors is asked about tokens, too: each stands for a vector of one fixed table (``vectors``).
-
-    Attributes:
-        tokens: integers (B, T).
-        options: keywords: ``mask`` (B, T), True = a real token; ``lengths`` (B,); ``segment_ids``, ``positions`` (B,
-            T); ``seed`` (), of dropout, without which there is none
-        way: of running, one of those that the model has; the plain one unless given.
-        weights: (B, T); asks for the gradient of Σ weights · (results · ``direction``) with respect to the vectors.
-        chunks: so many tokens at a time, through the cache; the whole at once, without it, unless given.
-        room: of the cache, in tokens.
-        order: after the first chunk, which row of the cache each row goes on from.
-        read: the name of a weight of a layer, which is asked for in place of results; none of it is an array without
-            numbers.
     """
 
-    tokens: np.ndarray
+    tokens: np.ndarray  # integers (B, T)
+    # keywords: ``mask`` (B, T), True = a real token; ``lengths`` (B,); ``segment_ids``, ``positions`` (B, T); ``seed``
+    # (), of dropout, without which there is none
     options: Mapping[str, np.ndarray] = {}
-    way: str = ""
+    way: str = ""  # of running, one of those that the model has; the plain one unless given
+    # (B, T); asks for the gradient of Σ weights · (results · ``direction``) with respect to the vectors
     weights: np.ndarray | None = None
+    # so many tokens at a time, through the cache; the whole at once, without it, unless given
     chunks: tuple[int, ...] = ()
-    room: int = 0
-    order: tuple[int, ...] = ()
+    room: int = 0  # of the cache, in tokens
+    order: tuple[int, ...] = ()  # after the first chunk, which row of the cache each row goes on from
+    # the name of a weight of a layer, which is asked for in place of results; none of it is an array without numbers
     read: str = ""
 
     @property
@@ -71,56 +64,35 @@ def direction(width: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Facts about a model, and a function that runs it.
+    """Facts about a model, and a function that runs it."""
 
-    Attributes:
-        name, arrays: for the report.
-        run: a ``Request`` to results (B, T, C), or to the gradient (B, T, M). Nothing else calls the model.
-        inputs: "tokens" or "vectors".
-        known_tokens: those that texts are made of.
-        nan: the token that stands for a vector of NaN.
-        sees: which tokens a position sees in a layer, "causal", "window:5" (``sees.py``).
-        causal: whether a position sees only what is before it and itself, but for a prefix.
-        padding: "mask", "lengths" or None: how the model is told of padding.
-        accepts: those of ``KEYWORDS`` that its call takes.
-        layers: of attention.
-        positions: one of ``POSITIONS``, or None where not declared.
-        longest: the most tokens that it takes.
-        pad: the token that stands for padding, where the model knows it by that.
-        steps: what its cache offers: "cache", "reordering", "positions of steps".
-        ways: other ways of running, by name, and what is asked of each: "results", "gradient".
-        gradient: why there is none; empty where there is one.
-        heads: why the weights of its heads are not known; empty where they are.
-        lacks: traits that it is said not to offer, and why.
-        claims: "bits": what does not matter changes no bit; "own positions": each text's are counted by itself;
-            "mean of dropout": it is on the weights of one layer of attention and on nothing else.
-        dtype: of its results.
-        process: why it is run in the process that judges; empty where it has one of its own.
-        lines: Python that makes the model and runs it, by name; for scripts.
-    """
-
-    name: str
+    name: str  # for the report
     arrays: str
+    # a ``Request`` to results (B, T, C), or to the gradient (B, T, M). Nothing else calls the model
     run: Callable[[Request], np.ndarray]
-    inputs: str
-    known_tokens: np.ndarray
-    nan: int
-    sees: str
-    causal: bool
-    padding: str | None
-    accepts: frozenset[str]
-    layers: int
-    positions: str | None
-    longest: int | None
-    pad: int | None
-    steps: frozenset[str]
+    inputs: str  # "tokens" or "vectors"
+    known_tokens: np.ndarray  # those that texts are made of
+    nan: int  # the token that stands for a vector of NaN
+    sees: str  # which tokens a position sees in a layer, "causal", "window:5" (``sees.py``)
+    causal: bool  # whether a position sees only what is before it and itself, but for a prefix
+    padding: str | None  # "mask", "lengths" or None: how the model is told of padding
+    accepts: frozenset[str]  # those of ``KEYWORDS`` that its call takes
+    layers: int  # of attention
+    positions: str | None  # one of ``POSITIONS``, or None where not declared
+    longest: int | None  # the most tokens that it takes
+    pad: int | None  # the token that stands for padding, where the model knows it by that
+    steps: frozenset[str]  # what its cache offers: "cache", "reordering", "positions of steps"
+    # other ways of running, by name, and what is asked of each: "results", "gradient"
     ways: Mapping[str, tuple[str, ...]]
-    gradient: str
-    heads: str
-    lacks: Mapping[str, str]
+    gradient: str  # why there is none; empty where there is one
+    heads: str  # why the weights of its heads are not known; empty where they are
+    lacks: Mapping[str, str]  # traits that it is said not to offer, and why
+    # "bits": what does not matter changes no bit; "own positions": each text's are counted by itself; "mean of
+    # dropout": it is on the weights of one layer of attention and on nothing else
     claims: frozenset[str]
-    dtype: str = "float32"
-    process: str = ""
+    dtype: str = "float32"  # of its results
+    process: str = ""  # why it is run in the process that judges; empty where it has one of its own
+    # Python that makes the model and runs it, by name; for scripts
     lines: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def vectors(self, tokens: np.ndarray) -> np.ndarray:

@@ -1,21 +1,20 @@
 """Step by step, through a cache, equals the whole."""
 
-from functools import partial
-
 import numpy as np
 
 from ..judge.verdicts import Verdict
 from ..worker.errors import Failed
-from .blackbox import Model, Request
+from .blackbox import Request
 from .positions import counted
 from .sees import fitting, told
-from .trial import Found, Law, Places, Trial, same
+from .trial import Found, Laws, Places, Trial, same
 from .visible import measured
 
 LENGTH = 9
+PREFIX = (5, 1, 1, 1, 1)
 WAYS = {  # chunks of the text
     "one at a time": (1,) * LENGTH,
-    "a prefix, then one at a time": (5, 1, 1, 1, 1),
+    "a prefix, then one at a time": PREFIX,
     "chunks": (2, 4, 3),
     "the whole at once": (LENGTH,),
 }
@@ -27,34 +26,16 @@ ELSEWHERE = (
     "through the cache it sees the same tokens, at other places: positions, or a bias by them, begin anew in a step or "
     "are one off"
 )
-
-
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    chunks = [
-        Law(
-            "cache",
-            f"cache: {name}",
-            f"{name}, as the whole without a cache",
-            partial(_chunks, chunks=sizes),
-            ("cache",),
-        )
-        for name, sizes in WAYS.items()
-    ]
-    return [
-        *chunks,
-        Law("cache", "cache: longer", "a cache with room for more changes nothing", _longer, ("cache",)),
-        Law("cache", "cache: beams", "rows go on from other rows of the cache", _beams, ("cache", "reordering")),
-        Law("cache", "cache: rewound", "a row goes back and writes again, beside one that goes on", _rewound,
-            ("cache", "positions of steps")),
-    ]  # fmt: skip
+laws = Laws("cache")
 
 
 def _places(rows: int = 2, first: int = 0) -> Places:
     return [((b, t), (b, t)) for t in range(first, LENGTH) for b in range(rows)]
 
 
-def _chunks(trial: Trial, chunks: tuple[int, ...], room: int = LENGTH) -> Found:
+@laws.ask("cache: longer", "a cache with room for more changes nothing", "cache", of={"": {"room": LENGTH + 7}})
+@laws.ask("cache: {}", "{}, as the whole without a cache", "cache", of={k: {"chunks": x} for k, x in WAYS.items()})
+def _chunks(trial: Trial, chunks: tuple[int, ...] = PREFIX, room: int = LENGTH) -> Found:
     tokens = trial.texts(2, LENGTH)
     stepped = Request(tokens, chunks=chunks, room=room)
     said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
@@ -89,21 +70,19 @@ def _reason(trial: Trial, stepped: Request) -> str:
     return f"{seen}: " + ", and ".join(text for text, holds in zip(why, (more, less), strict=True) if holds)
 
 
-def _longer(trial: Trial) -> Found:
-    return _chunks(trial, WAYS["a prefix, then one at a time"], room=LENGTH + 7)
-
-
+@laws.ask("cache: beams", "rows go on from other rows of the cache", "cache", "reordering")
 def _beams(trial: Trial) -> Found:
     tokens = trial.texts(3, LENGTH)
     order = (2, 0, 0)
     whole = tokens.copy()
     whole[:, :5] = tokens[list(order), :5]
-    stepped = Request(tokens, chunks=(5, 1, 1, 1, 1), room=LENGTH, order=order)
+    stepped = Request(tokens, chunks=PREFIX, room=LENGTH, order=order)
     said = "rows that go on from other rows of the cache differ from their own whole texts"
     usual = "the cache is reordered in some layers only, or along the wrong axis"
     return same(trial, Request(whole), stepped, said, usual, _places(3, 5))
 
 
+@laws.ask("cache: rewound", "a row goes back and writes again, beside one that goes on", "cache", "positions of steps")
 def _rewound(trial: Trial) -> Found:
     tokens = trial.texts(2, LENGTH)
     back = tokens.copy()
@@ -111,7 +90,7 @@ def _rewound(trial: Trial) -> Found:
     back[0, 3:5] = trial.others(tokens)[0, 3:5]
     at = counted(2, LENGTH)
     at["positions"][0, 5:] -= 2
-    stepped = Request(back, at, chunks=(5, 1, 1, 1, 1), room=LENGTH)
+    stepped = Request(back, at, chunks=PREFIX, room=LENGTH)
     pairs = [((0, 3 + t), (0, 5 + t)) for t in range(4)] + [((1, t), (1, t)) for t in range(5, LENGTH)]
     usual = "one offset for all rows, or places that were written before are still seen"
     said = "rows at different places of the cache differ from the whole"

@@ -9,6 +9,7 @@ from typing import Any
 
 from attendax.legible import did_you_mean
 
+from ..cases import kinds
 from ..cases.case import LEVELS, PROFILES, Case
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
@@ -17,7 +18,7 @@ from ..worker.errors import Died, Failed
 from . import batch, cache, gradient, heads, padding, positions, visible, ways
 from .blackbox import Model
 from .describing import describe
-from .remote import allow, described_there, end, place
+from .remote import described_there, place, worker_of
 from .script import script
 from .sees import Sees, told
 from .trial import Found, Law, Trial
@@ -106,6 +107,7 @@ def check_model(
     """
     seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
     model = described(apply, causal=causal, in_process=in_process, **said)
+    worker = worker_of(model)
     try:
         laws = choose(laws_of(model), only, level, profile)
         trial = Trial(model, seed)
@@ -115,12 +117,14 @@ def check_model(
         for index, law in enumerate(laws):
             if progress:
                 progress(index, len(laws), law.case)
-            allow(model, timeout)
+            if worker:
+                worker.allow(timeout)
             outcome, usual[law.name] = _outcome(trial, law)
             outcomes.append(outcome)
         _refuse_undeclared(trial, outcomes)
     finally:
-        end(model)
+        if worker:
+            worker.close()
     found = _causes([o for o in outcomes if o.verdict.fails], usual)
     return Report(
         model.name, "", model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
@@ -129,11 +133,7 @@ def check_model(
 
 
 def _refuse_undeclared(trial: Trial, outcomes: Iterable[Outcome]) -> None:
-    """A model of which nothing was declared but causal, and that sees what can be declared, is not accused.
-
-    Raises:
-        ValueError: it is one.
-    """
+    """A model of which nothing was declared but causal, and that sees what can be declared, is not accused."""
     model, failed = trial.model, {o.case.law for o in outcomes if o.verdict.fails}
     if model.visible.limited or "batch" in failed or not failed & {"future", "past"}:
         return
@@ -186,16 +186,9 @@ def laws_of(model: Model) -> list[Law]:
 
 
 def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> list[Law]:
-    """The questions that are asked for.
-
-    Raises:
-        ValueError: a word picks none.
-    """
-    for name, value, known in (("level", level, LEVELS), ("profile", profile, PROFILES)):
-        if value not in known:
-            raise ValueError(
-                f"check_model: {name} got {value!r}, expected one of {', '.join(known)}{did_you_mean(value, known)}"
-            )
+    """The questions that are asked for."""
+    kinds.checked("level", level, LEVELS, "check_model")
+    kinds.checked("profile", profile, PROFILES, "check_model")
     only = [only] if isinstance(only, str) else list(only)
     for word in only:
         if not any(word == law.law or word in law.name for law in laws):
@@ -233,12 +226,7 @@ def _judged(trial: Trial, law: Law) -> Found:
 
 
 def _causes(outcomes: list[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]:
-    """One cause for each law whose faults follow from no other, in the order of ``MODEL_LAWS``.
-
-    Args:
-        outcomes: with a fault.
-        usual: by the name of a case, its usual cause.
-    """
+    """One cause for each law whose faults follow from no other; ``usual`` has usual causes by the name of a case."""
     left, found = outcomes, []
     at_random = any(o.case.name == ways.AGAIN for o in outcomes)  # then nothing that was compared is sure
     for law in ("ways", *MODEL_LAWS) if at_random else MODEL_LAWS:

@@ -9,7 +9,9 @@ import numpy as np
 
 from attendax.legible import did_you_mean
 
+from ..adapters.implementation import lacking
 from ..adapters.source import resolve
+from ..cases.kinds import checked
 from ..frameworks import kinds
 from ..report.outcomes import MODEL_LAWS
 from ..worker.errors import Failed
@@ -26,11 +28,7 @@ CLAIMS = ("bits", "own positions", "mean of dropout")
 
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
-    """Describe a model for ``check_model``.
-
-    Raises:
-        TypeError, ValueError: a setting is none, or the plainest call fails.
-    """
+    """Describe a model for ``check_model``."""
     if unknown := sorted(set(said) - set(SAID)):
         known = ", ".join(SAID) + did_you_mean(unknown[0], SAID)
         raise TypeError(f"check_model: got an unexpected setting {unknown[0]!r}, expected some of {known}")
@@ -42,26 +40,30 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         said = {**said, "heads": resolve(said["heads"])}
     made, said, visible = _offered(target, causal, said)
     inputs, size = _inputs(said)
-    accepts = _accepted(made)
+    try:
+        accepts = frozenset(KEYWORDS) & set(inspect.signature(made.apply).parameters)
+    except (TypeError, ValueError):
+        accepts = frozenset()
     padding = said["mask"] if "mask" in said else next((k for k in ("mask", "lengths") if k in accepts), None)
     _check(said, padding)
+    cache = said.get("cache") or ()
+    steps = {"cache": cache, "reordering": len(cache) > 2}
+    steps["positions of steps"] = cache and "positions" in inspect.signature(cache[1]).parameters
     runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
     return Model(
         name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
-        arrays=runner.library.__name__.rpartition("in_")[2],
+        arrays=runner.arrays,
         run=runner.run,
         inputs=inputs,
         known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")),
+        **{name: said.get(name) for name in ("positions", "longest", "pad")},
         nan=COUNT,
         sees=visible.words,
         causal=visible.causal,
         padding=padding,
         accepts=accepts,
         layers=said.get("layers") or 1,
-        positions=said.get("positions"),
-        longest=said.get("longest"),
-        pad=said.get("pad"),
-        steps=_steps(said.get("cache")),
+        steps=frozenset(name for name, offered in steps.items() if offered),
         ways=runner.ways,
         gradient=runner.gradient,
         heads=_heads(runner),
@@ -81,19 +83,16 @@ def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple
     declared = said.get("sees"), said.get("window")
     visible = None if declared == (None, None) else sees(declared[0], causal, declared[1])
     made = offer(target, visible.causal if visible else causal)
-    lacks = _lacks(made.facts.get("lacks", ())) | _lacks(said.get("lacks", ()))
-    claims = (*made.facts.get("claims", ()), *_words(said.get("claims", ())))
+    lacks = lacking(made.facts.get("lacks")) | lacking(said.get("lacks"))
+    claims = said.get("claims", ())
+    claims = (*made.facts.get("claims", ()), *([claims] if isinstance(claims, str) else claims))
     said = {**made.facts, **said, "lacks": lacks, "claims": claims}
     of_itself = said.pop("causal", None)
     return made, said, visible or sees(None, of_itself if causal is None else causal)
 
 
 def _cache(given: Any) -> tuple[Callable[..., Any], ...]:
-    """The functions of a cache: each given, or by its path; or both by the path of a pair.
-
-    Raises:
-        ValueError: they are not two or three functions.
-    """
+    """The functions of a cache: each given, or by its path; or both by the path of a pair."""
     found = resolve(given) if isinstance(given, str) else given
     parts = [resolve(x) if isinstance(x, str) else x for x in (found if isinstance(found, (tuple, list)) else [found])]
     if len(parts) == 1 and isinstance(parts[0], (tuple, list)):
@@ -105,11 +104,7 @@ def _cache(given: Any) -> tuple[Callable[..., Any], ...]:
 
 
 def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
-    """Tokens or vectors, and how many there are, or how wide.
-
-    Raises:
-        ValueError: it is not declared.
-    """
+    """Tokens or vectors, and how many there are, or how wide."""
     inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
     if inputs not in ("tokens", "vectors"):
         raise ValueError(f"check_model: inputs got {inputs!r}, expected tokens or vectors")
@@ -121,43 +116,19 @@ def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
     return inputs, size
 
 
-def _accepted(made: Offer) -> frozenset[str]:
-    """The keywords that the call names."""
-    try:
-        named = inspect.signature(made.apply).parameters
-    except (TypeError, ValueError):
-        return frozenset()
-    return frozenset(name for name in KEYWORDS if name in named)
-
-
 def _check(said: Mapping[str, Any], padding: Any) -> None:
     if padding not in ("mask", "lengths", None):
         raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
     for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *MODEL_LAWS))):
-        for word in _words(said.get(name) or ()):
-            if word not in known:
-                near = did_you_mean(word, known)
-                raise ValueError(f"check_model: {name} got {word!r}, expected one of {', '.join(known)}{near}")
+        checked(name, said.get(name) or (), known, "check_model")
     for name in ("layers", "longest", "vocabulary", "width"):
         x = said.get(name)
         if x is not None and (not isinstance(x, int) or x < 1):
             raise ValueError(f"check_model: {name} got {x!r}, expected a whole number, 1 or more")
 
 
-def _words(given: Any) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _lacks(lacks: Any) -> dict[str, str]:
-    return dict(lacks) if isinstance(lacks, Mapping) else dict.fromkeys(_words(lacks), "said to be lacking")
-
-
 def _heads(runner: Runner) -> str:
-    """Say why the weights of the heads are not known; empty where they are.
-
-    Raises:
-        ValueError: what reads them gives something else.
-    """
+    """Say why the weights of the heads are not known; empty where they are."""
     if runner.heads is None:
         return "no function heads is given that reads q, k and v"
     if runner.table is None:
@@ -172,18 +143,8 @@ def _tokens(count: int, pad: int | None) -> np.ndarray:
     return np.array([k for k in range(count) if k != pad], np.int32)
 
 
-def _steps(cache: Any) -> frozenset[str]:
-    there = {"cache": True, "reordering": len(cache) > 2} if cache else {}
-    there |= {"positions of steps": "positions" in inspect.signature(cache[1]).parameters} if cache else {}
-    return frozenset(name for name, offered in there.items() if offered)
-
-
 def _runner(made: Offer, target: Any, said: Mapping[str, Any], width: int | None) -> tuple[Runner, str, int]:
-    """Find arrays with which the plainest call works; give the dtype and the width of its results, too.
-
-    Raises:
-        ValueError: with none.
-    """
+    """Find arrays with which the plainest call works; give the dtype and the width of its results, too."""
     arrays, failed = said.get("arrays") or made.arrays, []
     request = Request(_tokens(6, said.get("pad"))[None, :4].repeat(2, axis=0))
     tried = [kind for kind in kinds() if arrays in (None, kind[0])]

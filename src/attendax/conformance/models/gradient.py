@@ -1,36 +1,20 @@
 """Gradients come from where results do: not from the future, padding, or other rows; and from all that matters."""
 
-from functools import partial
-
 import numpy as np
 
 from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
-from .blackbox import Model, Request
+from .blackbox import Request
 from .padding import padded_request
-from .trial import FINE, Evidence, Found, Law, Place, Trial, beside_rounding, not_a_number, true
+from .trial import FINE, SIDES, Evidence, Found, Laws, Place, Trial, beside_rounding, not_a_number, true
 
 LENGTH = 7
 TRIES = 4  # texts, until what has to matter does
 USUAL = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
+laws = Laws("gradient")
 
 
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    found = [
-        Law("gradient", "gradient: of one position", "0 for what may not matter, not 0 for what must", _positions,
-            ("gradient",), GRADIENT),
-        Law("gradient", "gradient: of one row", "0 for the other rows", _rows, ("gradient", "batch"), GRADIENT),
-    ]  # fmt: skip
-    for side in ("right", "left"):
-        about = f"0 for padding on the {side}, and a number for all"
-        padded = partial(_padding, side=side)
-        found.append(
-            Law("gradient", f"gradient: padding, {side}", about, padded, ("gradient", f"{side} padding"), GRADIENT)
-        )
-    return found
-
-
+@laws.ask("gradient: of one position", "0 for what may not matter, not 0 for what must", "gradient", level=GRADIENT)
 def _positions(trial: Trial) -> Found:
     """Row t of a batch asks for the gradient of a loss at position t."""
     model = trial.model
@@ -77,6 +61,7 @@ def _named(request: Request, place: Place) -> str:
     return f"position {places[0]}" if len(places) == 1 else "the real positions"
 
 
+@laws.ask("gradient: of one row", "0 for the other rows", "gradient", "batch", level=GRADIENT)
 def _rows(trial: Trial) -> Found:
     tokens = trial.texts(3, LENGTH)
     weights = np.zeros(tokens.shape, np.float32)
@@ -93,6 +78,10 @@ def _rows(trial: Trial) -> Found:
     return _found(Verdict.LEAK, said, request, place, allowed)
 
 
+@laws.ask(
+    "gradient: padding, {}", "0 for padding on the {}, and a number for all", "gradient", "{} padding",
+    of=SIDES, level=GRADIENT,
+)  # fmt: skip
 def _padding(trial: Trial, side: str) -> Found:
     request, mask = padded_request(trial, side, (5, 7, 3))
     near = np.zeros_like(mask) if trial.model.visible.limited else mask

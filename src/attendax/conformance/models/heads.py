@@ -1,14 +1,12 @@
 """The heads of a layer are attention by its definition: its results beside those of its weights, in float64."""
 
-from functools import partial
-
 import numpy as np
 
 from attendax import spec
 
-from .blackbox import Model, Request
+from .blackbox import Request
 from .padding import padded_request
-from .trial import Found, Law, Trial, equal, true
+from .trial import SIDES, Found, Laws, Trial, equal, true
 from .weights import NAMES
 
 SLACK = 4.0  # times what two orders of the same sums may be apart: these are sums in float64
@@ -16,35 +14,19 @@ USUAL = (
     "another order of heads or of q, k and v in the weights, a scale that is not 1/sqrt of a head's width, or a bias "
     "that is left out"
 )
+SIZES = {"one token": {"size": (2, 1)}, "a short text": {"size": (2, 6)}, "a long text": {"size": (1, 130)}}
+laws = Laws("heads")
 
 
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    asked = {"one token": (2, 1), "a short text": (2, 6), "a long text": (1, 130)}
-    found = [
-        Law("heads", f"heads: {name}", "the results are attention of the layer's weights", partial(_whole, size=size),
-            ("heads",))
-        for name, size in asked.items()
-    ]  # fmt: skip
-    about = "the same of real tokens beside padding"
-    for side in ("right", "left"):
-        needs = ("heads", f"{side} padding")
-        found.append(Law("heads", f"heads: padding, {side}", about, partial(_padded, side=side), needs))
-    return found
-
-
-def _whole(trial: Trial, size: tuple[int, int]) -> Found:
-    rows, length = size
-    request = Request(trial.texts(rows, trial.model.lengths((length,))[0]))
-    return _judged(trial, request, np.ones(request.tokens.shape, bool))
-
-
-def _padded(trial: Trial, side: str) -> Found:
-    return _judged(trial, *padded_request(trial, side, (9, 5, 1, 7)))
-
-
-def _judged(trial: Trial, request: Request, real: np.ndarray) -> Found:
+@laws.ask("heads: padding, {}", "the same of real tokens beside padding", "heads", "{} padding", of=SIDES)
+@laws.ask("heads: {}", "the results are attention of the layer's weights", "heads", of=SIZES)
+def _heads(trial: Trial, size: tuple[int, int] = (0, 0), side: str = "") -> Found:
     """Hold the results of real tokens against the definition."""
+    if side:
+        request, real = padded_request(trial, side, (9, 5, 1, 7))
+    else:
+        request = Request(trial.texts(size[0], trial.model.lengths(size[1:])[0]))
+        real = np.ones(request.tokens.shape, bool)
     expected = by_definition(trial, request.tokens, real)
     said = "is not attention of the layer's weights"
     return equal(trial, expected[real], request, true(real), said, USUAL, SLACK)
@@ -59,7 +41,7 @@ def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndar
     size = known["W_Q"].shape[-1] // count
     groups = known["W_K"].shape[-1] // size
     queries, keys, values = (
-        _split(inputs @ known[f"W_{part}"] + known.get(f"b_{part}", 0.0), heads)
+        (inputs @ known[f"W_{part}"] + known.get(f"b_{part}", 0.0)).reshape(*tokens.shape, heads, -1).swapaxes(1, 2)
         for part, heads in (("Q", count), ("K", groups), ("V", groups))
     )
     visible = np.broadcast_to(real[:, None, None, :], (len(real), 1, real.shape[1], real.shape[1]))
@@ -69,8 +51,3 @@ def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndar
     found = np.asarray(spec.attention(queries, keys, values, mask=mask))
     merged = found.swapaxes(1, 2).reshape(*tokens.shape, -1)
     return merged @ known["W_O"] + known.get("b_O", 0.0)
-
-
-def _split(x: np.ndarray, heads: int) -> np.ndarray:
-    """(B, T, N·D) -> (B, N, T, D)."""
-    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)

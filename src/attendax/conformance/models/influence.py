@@ -20,28 +20,17 @@ TRIES = 5  # times as many texts, until a token that has to matter does
 
 
 class Influence(NamedTuple):
-    """Movements of each position when one token changes.
+    """Movements of each position when one token changes."""
 
-    Attributes:
-        sources: the positions whose token was changed (S,).
-        moved: the largest movement of each position (S, T).
-        allowed: of it by rounding (S, T).
-        whole: all that was asked, in one batch: each text, then it with each change.
-        base, changed: its rows, by text, and by text and source.
-        by_text: how far each position moves, (texts, S, T).
-        results: before the change, (texts, T, C).
-        again: gives the table of other texts, of ``sources`` and ``salt``.
-    """
-
-    sources: np.ndarray
-    moved: np.ndarray
-    allowed: np.ndarray
-    whole: Request
-    base: tuple[Request, ...]
-    changed: tuple[tuple[Request, ...], ...]
-    by_text: np.ndarray
-    results: np.ndarray
-    again: Callable[..., "Influence"]
+    sources: np.ndarray  # the positions whose token was changed (S,)
+    moved: np.ndarray  # the largest movement of each position (S, T)
+    allowed: np.ndarray  # of it by rounding (S, T)
+    whole: Request  # all that was asked, in one batch: each text, then it with each change
+    base: tuple[Request, ...]  # its rows before the change, by text
+    changed: tuple[tuple[Request, ...], ...]  # and after it, by text and source
+    by_text: np.ndarray  # how far each position moves, (texts, S, T)
+    results: np.ndarray  # before the change, (texts, T, C)
+    again: Callable[..., "Influence"]  # gives the table of other texts, of ``sources`` and ``salt``
 
 
 def influence(
@@ -52,24 +41,15 @@ def influence(
     options: Mapping[str, np.ndarray] | None = None,
     alone: bool = False,
     base: np.ndarray | None = None,
-    way: str = "",
     salt: int = 0,
     chunks: tuple[int, ...] = (),
 ) -> Influence:
-    """Change one token at a time.
+    """Change one token of a text at a time: all of them, or ``sources``; ``options`` are of one text, (1, T) or (1,).
 
-    Args:
-        trial: of the model.
-        length: T.
-        sources: which tokens, all unless given.
-        options: keywords of the call for one text, (1, T) or (1,).
-        alone: one text at a time; else all of them, changed and not, are rows of one batch.
-        base: the text (T,); random ones unless given.
-        way: of running.
-        salt: of the texts; those after the first are of vectors of one length alone, where attention is less sharp.
-        chunks: so many tokens at a time, through the cache.
+    All texts, changed and not, are rows of one batch, unless each is asked ``alone``. They are random unless ``base``
+    (T,) is given; with a salt they are of vectors of one length alone, where attention is less sharp.
     """
-    again = partial(influence, trial, length, options=options, alone=alone, base=base, way=way, chunks=chunks)
+    again = partial(influence, trial, length, options=options, alone=alone, base=base, chunks=chunks)
     sources = np.arange(length) if sources is None else sources
     count = 1 if alone else TEXTS if length < LONG else 1
     texts = trial.texts(count, length, salt=salt) if base is None else np.broadcast_to(base, (count, length))
@@ -79,7 +59,7 @@ def influence(
         rows[:, k + 1, source] = others[:, source]
     flat = rows.reshape(-1, length)
     given = {name: np.repeat(x, len(flat), axis=0) for name, x in (options or {}).items()}
-    whole = Request(flat, given, way, chunks=chunks, room=length if chunks else 0)
+    whole = Request(flat, given, chunks=chunks, room=length if chunks else 0)
     asked = [whole.row(k) for k in range(len(flat))] if alone else [whole]
     found = np.concatenate([trial.ask(request) for request in asked])
     found = found.reshape(count, 1 + len(sources), length, -1)

@@ -26,12 +26,9 @@ def torch_ways() -> dict[str, Way]:
 
 def rates(model: Any) -> dict[str, Any]:
     """Note that a module of torch lacks dropout, where none of its modules has a rate."""
-    dropped = any(isinstance(x, float) and x > 0 for m in model.modules() for k, x in vars(m).items() if _is_rate(k))
+    named = (vars(module).items() for module in model.modules())
+    dropped = any(x > 0 for pairs in named for k, x in pairs if (k == "p" or "drop" in k) and isinstance(x, float))
     return {} if dropped else {"lacks": {"dropout": NO_RATE}}
-
-
-def _is_rate(name: str) -> bool:
-    return name == "p" or "drop" in name
 
 
 def embedding_of_torch(model):
@@ -96,7 +93,9 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
     facts = {"vocabulary": config.vocab_size, "longest": getattr(config, "max_position_embeddings", None)}
     known = {"ForCausalLM": True, "LMHead": True, "ForMaskedLM": False}
     if causal is None and (told := [means for part, means in known.items() if part in name]):
-        facts["causal"] = told[0] and (not _asks_whether_decoder(model) or config.is_decoder)
+        code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
+        asks = re.search(r"config\.is_decoder\b(?! =)", code)  # the future is hidden where it says so, as in encoders
+        facts["causal"] = told[0] and (not asks or config.is_decoder)
     if causal or facts.get("causal"):
         facts["cache"] = cache_of_transformers(model)
     ways = torch_ways()
@@ -108,12 +107,6 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
         ways["gradient checkpointing of layers"] = Way(with_checkpoints, more=(True,))
     facts |= rates(model)
     return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
-
-
-def _asks_whether_decoder(model: Any) -> bool:
-    """Tell whether the future is hidden only where the configuration says so, as encoders with a head do."""
-    code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
-    return re.search(r"config\.is_decoder\b(?! =)", code) is not None
 
 
 def embedding_of_transformers(model):

@@ -1,13 +1,11 @@
 """Padding does not matter, whatever stands in it; texts that are packed into one row do not know of each other."""
 
-from functools import partial
-
 import numpy as np
 
 from ..cases.case import ROBUST
-from .blackbox import Model, Request
+from .blackbox import Request
 from .influence import influence, nothing, something
-from .trial import FINE, Found, Law, Trial, same
+from .trial import FINE, SIDES, Found, Laws, Trial, same
 
 REAL = (9, 5, 1, 7)  # tokens of each text, of 9
 COUNTS, STARTS = (5, 3, 4), (0, 5, 8)  # of the texts that are packed into one row
@@ -16,32 +14,8 @@ USUAL = {
     "left": "the mask is not passed on, is taken to be on the right, or leaves rows that see no key at all",
 }
 PACKED = "segment ids are not passed on to every layer, or only compared with padding"
-
-
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    found = []
-    for side in ("right", "left"):
-        trait = f"{side} padding"
-        about = f"other tokens in the padding on the {side} change nothing"
-        found.append(Law("padding", f"padding, {side}: content", about, partial(_content, side=side), (trait,)))
-        about = "every real token still matters"
-        found.append(Law("padding", f"padding, {side}: real tokens", about, partial(_real, side=side), (trait,)))
-        about = "a text equals itself without padding"
-        needs = (trait, "places of tokens") if side == "left" else (trait,)
-        found.append(Law("padding", f"padding, {side}: alone", about, partial(_alone, side=side), needs))
-        about = "NaN in the padding changes nothing"
-        needs = (trait, "vectors")
-        nan = partial(_nan, side=side)
-        found.append(Law("padding", f"padding, {side}: NaN", about, nan, needs, profile=ROBUST))
-    about = "a mask that says all tokens are real changes nothing"
-    alone, needs = "each text in a row equals itself alone", ("segment_ids", "places of tokens")
-    return [
-        *found,
-        Law("padding", "padding: none", about, _none, ("mask",)),
-        Law("packing", "packing: other texts", "a change in one text changes nothing in another", _others, needs[:1]),
-        Law("packing", "packing: alone", alone, _packed, needs),
-    ]
+ALONE = "padding, {}: alone"
+laws = Laws("padding")
 
 
 def _mask(side: str, real: np.ndarray, length: int) -> np.ndarray:
@@ -57,6 +31,7 @@ def _options(trial: Trial, side: str, mask: np.ndarray) -> dict[str, np.ndarray]
     return found
 
 
+@laws.ask("padding, {}: content", "other tokens in the padding on the {} change nothing", "{} padding", of=SIDES)
 def _content(trial: Trial, side: str) -> Found:
     if trial.model.pad is not None:
         return FINE  # the model knows padding by its token
@@ -66,6 +41,7 @@ def _content(trial: Trial, side: str) -> Found:
     return nothing(trial, table, forbidden, f"padding on the {side} matters", USUAL[side])
 
 
+@laws.ask("padding, {}: real tokens", "every real token still matters", "{} padding", of=SIDES)
 def _real(trial: Trial, side: str) -> Found:
     mask = _mask(side, np.array([6]), 9)
     base = _padded(trial, mask)[0]
@@ -90,6 +66,8 @@ def padded_request(trial: Trial, side: str, real: tuple[int, ...]) -> tuple[Requ
     return Request(_padded(trial, mask), _options(trial, side, mask)), mask
 
 
+@laws.ask(ALONE, "a text equals itself without padding", "left padding", "places of tokens", of={"left": SIDES["left"]})
+@laws.ask(ALONE, "a text equals itself without padding", "right padding", of={"right": SIDES["right"]})
 def _alone(trial: Trial, side: str) -> Found:
     padded, mask = padded_request(trial, side, REAL)
     tokens, found = padded.tokens, FINE
@@ -103,6 +81,7 @@ def _alone(trial: Trial, side: str) -> Found:
     return found
 
 
+@laws.ask("padding, {}: NaN", "NaN in the padding changes nothing", "{} padding", "vectors", of=SIDES, profile=ROBUST)
 def _nan(trial: Trial, side: str) -> Found:
     mask = _mask(side, np.array([6, 3]), 9)
     tokens = _padded(trial, mask)
@@ -112,6 +91,7 @@ def _nan(trial: Trial, side: str) -> Found:
     return same(trial, Request(tokens, options), spoiled, f"NaN in padding on the {side} is seen", usual, mask)
 
 
+@laws.ask("padding: none", "a mask that says all tokens are real changes nothing", "mask")
 def _none(trial: Trial) -> Found:
     tokens = trial.texts(2, 9)
     given = Request(tokens, trial.model.marked(np.ones((2, 9), bool)))
@@ -127,6 +107,7 @@ def _of_rows(trial: Trial) -> dict[str, np.ndarray]:
     return found
 
 
+@laws.ask("packing: other texts", "a change in one text changes nothing in another", "segment_ids", law="packing")
 def _others(trial: Trial) -> Found:
     options = _of_rows(trial)
     ids = options["segment_ids"][0]
@@ -134,6 +115,7 @@ def _others(trial: Trial) -> Found:
     return nothing(trial, table, ids[:, None] != ids, "a text sees its neighbour in the row", PACKED)
 
 
+@laws.ask("packing: alone", "each text in a row equals itself alone", "segment_ids", "places of tokens", law="packing")
 def _packed(trial: Trial) -> Found:
     tokens = trial.texts(2, sum(COUNTS))
     packed = Request(tokens, {name: np.repeat(x, 2, axis=0) for name, x in _of_rows(trial).items()})

@@ -2,23 +2,12 @@
 
 import numpy as np
 
-from .blackbox import Model, Request
-from .trial import FINE, Found, Law, Trial, distance, same, silent
+from .blackbox import Request
+from .trial import FINE, Found, Laws, Trial, distance, same, silent
 
 TRIES = 4
 LENGTH = 9
-
-
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    given, order = "given positions", "order"
-    return [
-        Law("positions", "positions: order", "swapping two tokens changes what is at others", _order, (order,)),
-        Law("positions", "positions: no order", "swapping two tokens swaps their results", _no_order, ("no order",)),
-        Law("positions", "positions: given", "the positions 0, 1, 2, ... are those without any", _given, (given,)),
-        Law("positions", "positions: shifted", "positions from k on give the same", _shifted, (given, "relative")),
-        Law("positions", "positions: not ignored", "positions in another order matter", _used, (given, order)),
-    ]
+laws = Laws("positions")
 
 
 def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:
@@ -27,6 +16,7 @@ def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:
     return found
 
 
+@laws.ask("positions: order", "swapping two tokens changes what is at others", "order")
 def _order(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     one, other, third = _three(trial)
@@ -37,11 +27,7 @@ def _order(trial: Trial) -> Found:
 
 
 def _three(trial: Trial) -> tuple[int, int, int]:
-    """Two tokens, and a position that sees both of them.
-
-    Raises:
-        NotImplementedError: none does.
-    """
+    """Two tokens, and a position that sees both of them."""
     seen = trial.model.visible.pairs(LENGTH)
     tries = [(1, 4, 7), *((k, k + 1, t) for t in range(2, LENGTH) for k in range(t - 2, -1, -1))]
     found = next((x for x in tries if seen[x[0], x[2]] and seen[x[1], x[2]]), None)
@@ -58,6 +44,7 @@ def _differs(trial: Trial, one: Request, other: Request, position: int, said: st
     return silent(said, one.row(0), other.row(0), (0, position), float(trial.allowed(before)[0]), usual)
 
 
+@laws.ask("positions: no order", "swapping two tokens swaps their results", "no order")
 def _no_order(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     order = [0, 4, 2, 3, 1, *range(5, LENGTH)]
@@ -72,6 +59,7 @@ def counted(rows: int, length: int, start: int = 0) -> dict[str, np.ndarray]:
     return {"positions": np.tile(np.arange(start, start + length, dtype=np.int32), (rows, 1))}
 
 
+@laws.ask("positions: given", "the positions 0, 1, 2, ... are those without any", "given positions")
 def _given(trial: Trial) -> Found:
     tokens = trial.texts(2, LENGTH)
     said = "positions 0, 1, 2, ... differ from the model's own"
@@ -79,6 +67,7 @@ def _given(trial: Trial) -> Found:
     return same(trial, Request(tokens), Request(tokens, counted(2, LENGTH)), said, usual)
 
 
+@laws.ask("positions: shifted", "positions from k on give the same", "given positions", "relative")
 def _shifted(trial: Trial) -> Found:
     tokens = trial.texts(2, LENGTH)
     one, other = Request(tokens, counted(2, LENGTH)), Request(tokens, counted(2, LENGTH, 11))
@@ -87,6 +76,7 @@ def _shifted(trial: Trial) -> Found:
     return same(trial, one, other, said, usual, slack=8)
 
 
+@laws.ask("positions: not ignored", "positions in another order matter", "given positions", "order")
 def _used(trial: Trial) -> Found:
     tokens = trial.texts(TRIES, LENGTH)
     one, other, third = _three(trial)

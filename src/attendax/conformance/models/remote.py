@@ -23,12 +23,7 @@ class Remote(Worker):
     """The process that has a model."""
 
     def run(self, request: Request) -> np.ndarray:
-        """Compute a request there.
-
-        Raises:
-            NotImplementedError, Failed: as ``Runner.run``.
-            Died: the process ended, or gave no answer in time.
-        """
+        """Compute a request there."""
         arrays = {"tokens": request.tokens} | ({} if request.weights is None else {"weights": request.weights})
         given = {name: getattr(request, name) for name in ("way", "chunks", "room", "order", "read")}
         asked = protocol.Request("model", arrays, dict(request.options), given, {}, {}, "")
@@ -39,11 +34,7 @@ class Remote(Worker):
 
 
 def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> Model:
-    """Describe a model in a process of its own.
-
-    Raises:
-        TypeError, ValueError, ...: what describing raises there, or the process ends.
-    """
+    """Describe a model in a process of its own."""
     worker = Remote("model", {"path": path, "causal": causal, "said": dict(said)})
     try:
         told = worker.start()
@@ -62,39 +53,30 @@ def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> 
 
 
 def place(apply: Any, said: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
-    """The path by which another process makes the model, what is said there, and why it cannot be; one is empty."""
-    path, why = path_in_other_process(apply, "the model")
-    there = dict(said)
-    if why:
-        return "", there, why
+    """The path by which another process makes the model, what is said there, and why it cannot be, if it cannot."""
+    there, whys = dict(said), []
+
+    def path_of(x: Any, what: str) -> str:
+        path, why = path_in_other_process(x, what)
+        whys.append(why)
+        return path
+
+    path = path_of(apply, "the model")
     if said.get("cache") and not all(isinstance(x, str) for x in said["cache"]):
-        paths = [path_in_other_process(x, "a function of the cache") for x in said["cache"]]
-        if whys := [reason for _, reason in paths if reason]:
-            return "", there, whys[0]
-        there["cache"] = [name for name, _ in paths]
+        there["cache"] = [path_of(x, "a function of the cache") for x in said["cache"]]
     if callable(said.get("heads")):
-        there["heads"], why = path_in_other_process(said["heads"], "the function that reads the weights")
-        if why:
-            return "", dict(said), why
+        there["heads"] = path_of(said["heads"], "the function that reads the weights")
     try:
         json.dumps(there)
     except TypeError:
-        return "", there, "what is said of it are objects of this process"
-    return path, there, ""
+        whys.append("what is said of it are objects of this process")
+    return path, there, next(filter(None, whys), "")
 
 
-def end(model: Model) -> None:
-    """End the process of a model, if it has one."""
+def worker_of(model: Model) -> Remote | None:
+    """The process of a model, if it has one."""
     worker = getattr(model.run, "__self__", None)
-    if isinstance(worker, Remote):
-        worker.close()
-
-
-def allow(model: Model, seconds: float) -> None:
-    """Limit the next question, where the model has a process of its own."""
-    worker = getattr(model.run, "__self__", None)
-    if isinstance(worker, Remote):
-        worker.allow(seconds)
+    return worker if isinstance(worker, Remote) else None
 
 
 class Made(NamedTuple):

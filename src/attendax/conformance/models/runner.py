@@ -1,62 +1,46 @@
 """A model in this process: as its adapter offers it, and the one place where it is run."""
 
 import functools
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..adapters.source import import_line, text_of
+from ..frameworks import framework
+from ..frameworks.shared import per_position
 from ..worker.errors import Failed
 from .blackbox import Request, direction, vectors
 from .weights import checked
 
-MADE_BY = ("in_jax", "in_torch", "in_numpy")
+EMBEDDED = "gradient_of_embedded"
 
 
 class Way(NamedTuple):
-    """Another way of running a model.
+    """Another way of running a model."""
 
-    Attributes:
-        of, args: what makes of the model the one that is run, by the same adapter, and its other arguments.
-        more: further arguments of the adapter.
-        forward, gradient: the functions of the library that run it; "" the plain ones, None what is not asked.
-    """
-
-    of: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    more: tuple[Any, ...] = ()
-    forward: str | None = ""
-    gradient: str | None = ""
+    of: Callable[..., Any] | None = None  # makes of the model the one that is run, by the same adapter
+    args: tuple[Any, ...] = ()  # of that, beside the model
+    more: tuple[Any, ...] = ()  # further arguments of the adapter
+    around: str = ""  # the function of a driver that makes of ``apply`` the one that is run; "" where none does
+    forward: str | None = ""  # the function of a driver that runs it; "" the plain one, None where that is not asked
+    gradient: str | None = ""  # None where it is not asked
 
 
 class Offer(NamedTuple):
-    """A model as its adapter offers it.
+    """A model as its adapter offers it."""
 
-    Attributes:
-        apply: from inputs and keywords to results.
-        arrays: of which framework.
-        made, given: the function that made ``apply`` of the model, if any did, and what else it was given.
-        facts: what the model says of itself, under the names of ``check_model``.
-        ways: others of running it, which have to give the same.
-        embedding: of a torch module, gives what turns tokens into vectors.
-        heads: of a layer of attention, gives its weights (``weights.py``).
-        otherwise: what is offered where the plainest call of this one fails.
-    """
-
-    apply: Callable[..., Any]
-    arrays: str | None = None
-    made: Callable[..., Any] | None = None
-    facts: Mapping[str, Any] = {}
-    ways: Mapping[str, Way] = {}
-    embedding: Any = None
-    given: tuple[Any, ...] = ()
-    heads: Any = None
-    otherwise: "Offer | None" = None
+    apply: Callable[..., Any]  # from inputs and keywords to results
+    arrays: str | None = None  # of which framework
+    made: Callable[..., Any] | None = None  # the function that made ``apply`` of the model, if any did
+    facts: Mapping[str, Any] = {}  # what the model says of itself, under the names of ``check_model``
+    ways: Mapping[str, Way] = {}  # others of running it, which have to give the same
+    embedding: Any = None  # of a torch module, gives what turns tokens into vectors
+    given: tuple[Any, ...] = ()  # what else that was given
+    heads: Any = None  # of a layer of attention, gives its weights (``weights.py``)
+    otherwise: "Offer | None" = None  # what is offered where the plainest call of this one fails
 
 
 def with_seed(signature):
@@ -65,45 +49,27 @@ def with_seed(signature):
     return inspect.Signature([*kept, inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY, default=None)])
 
 
-def library(arrays: str) -> ModuleType:
-    """The module that runs models of a framework.
-
-    Raises:
-        ValueError: there is none of that name.
-        ModuleNotFoundError: the framework is not installed.
-    """
-    if f"in_{arrays}" not in MADE_BY:
-        raise ValueError(f"check_model: arrays got {arrays!r}, expected jax, torch or numpy")
-    return importlib.import_module(f"{__package__}.libraries.in_{arrays}")
-
-
 class Runner:
-    """A model, and how it is run.
+    """A model, as its adapter offers it, and how it is run: with arrays of a framework, ``eager`` where not compiled.
 
-    Args:
-        offer: of its adapter.
-        target: the model itself.
-        arrays: "jax", "torch" or "numpy".
-        eager: whether JAX may not compile it.
-        width: of vectors; None for tokens.
-        said: ``cache``, ``ways`` and ``heads`` of ``check_model``; ``heads`` is that of the offer unless given.
+    The width is of vectors, None for tokens; ``said`` has ``cache``, ``ways`` and ``heads`` of ``check_model``.
     """
 
     def __init__(
         self, offer: Offer, target: Any, arrays: str, eager: bool, width: int | None, said: Mapping[str, Any]
     ) -> None:
-        self.offer, self.target, self.eager = offer, target, eager
-        self.library = library(arrays)
+        self.offer, self.target, self.eager, self.arrays = offer, target, eager, arrays
+        self.driver = framework(arrays)
         self.table = None if width is None else vectors(width)
         self.cache, self.keywords = said.get("cache"), said.get("ways") or {}
         self.heads = said.get("heads") or offer.heads
-        of_library = {name: Way(_itself, (), (), *of) for name, of in self.library.WAYS.items() if not eager}
-        self._ways = of_library | dict(offer.ways) | {name: Way(_itself) for name in self.keywords}
+        of_driver = {name: Way(None, (), (), *of) for name, of in self.driver.WAYS.items() if not eager}
+        self._ways = {"": Way()} | of_driver | dict(offer.ways) | {name: Way() for name in self.keywords}
 
     @property
     def ways(self) -> dict[str, tuple[str, ...]]:
         """The names of all ways of running, and what is asked of each."""
-        asked = {name: {"results": way.forward, "gradient": way.gradient} for name, way in self._ways.items()}
+        asked = {name: {"results": way.forward, "gradient": way.gradient} for name, way in self._ways.items() if name}
         return {name: tuple(what for what, by in of.items() if by is not None) for name, of in asked.items()}
 
     @functools.cached_property
@@ -119,25 +85,20 @@ class Runner:
     @property
     def gradient(self) -> str:
         """A reason why there is no gradient; empty where there is one."""
-        if not hasattr(self.library, "gradient"):
+        if self.arrays == "numpy":
             return "no gradient of NumPy"
         if self.table is None and self.offer.embedding is None:
             return "tokens have no gradient; a model of vectors has"
         return ""
 
     def run(self, request: Request) -> np.ndarray:
-        """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy.
-
-        Raises:
-            NotImplementedError: the model says that it has nothing of the kind.
-            Failed: it raised.
-        """
+        """Results (B, T, C), the gradient (B, T, M), or a weight, as a copy."""
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 if request.read:
                     return self.weights.get(request.read, np.zeros(0))
-                found = self.library.to_numpy(self._run(request))
+                found = np.array(self._run(request))
         except (NotImplementedError, Failed):
             raise
         except (Exception, SystemExit) as error:
@@ -149,36 +110,34 @@ class Runner:
 
     def _run(self, request: Request) -> Any:
         inputs = request.tokens if self.table is None else self.table[request.tokens]
-        options = dict(request.options)
+        arrays, options, driver = {"query": inputs}, dict(request.options), self.driver
         if request.chunks:
-            return self.library.steps(self.cache, inputs, options, request.chunks, request.room, request.order)
-        model, apply = self._made(request.way)
-        call = getattr(self.library, self.function(request.way, "results" if request.weights is None else "gradient"))
+            return driver.in_steps(self.cache, inputs, options, request.chunks, request.room, request.order)["out"]
+        model, attend = self._made(request.way)
+        run = self.function(request.way, "results" if request.weights is None else "gradient")
         if request.weights is None:
-            return call(apply, inputs, options)
+            return getattr(driver, run)(attend, arrays, options)["out"]
         width = self.run(request._replace(weights=None, way="")).shape[-1]
-        cotangent = request.weights[:, :, None] * direction(width)
-        if self.offer.embedding is None or self.table is not None:
-            return call(apply, inputs, options, cotangent)
-        return call(apply, inputs, options, cotangent, self.offer.embedding(model))
+        cotangents = {"out": request.weights[:, :, None] * direction(width)}
+        embedding = (self.offer.embedding(model),) if run == EMBEDDED else ()
+        return getattr(driver, run)(attend, arrays, options, cotangents, *embedding)["grad query"]
 
     def function(self, way: str, asked: str) -> str:
-        """The function of the library that runs a way: for its results, or the gradient."""
-        known = self._ways.get(way)
-        if asked == "gradient":
-            return (known and known.gradient) or "gradient"
-        return (known and known.forward) or ("eager" if self.eager else "forward")
+        """The function of the driver that runs a way: for its results, or the gradient."""
+        if asked == "results":
+            return self._ways[way].forward or ("eager" if self.eager else "forward")
+        return EMBEDDED if self.table is None and self.offer.embedding else "gradient"
 
     @functools.lru_cache  # noqa: B019  # JAX compiles anew for a function that is new
     def _made(self, name: str) -> tuple[Any, Callable[..., Any]]:
-        """The model that is run in a way, and as a function."""
+        """The model that is run in a way, and as a function for the driver."""
+        way, model, apply = self._ways[name], self.target, self.offer.apply
         if name in self.keywords:
-            return self.target, functools.partial(self.offer.apply, **self.keywords[name])
-        way = self.offer.ways.get(name)
-        if way is None or self.offer.made is None:
-            return self.target, self.offer.apply
-        model = way.of(self.target, *way.args)
-        return model, self.offer.made(model, *self.offer.given, *way.more)
+            apply = functools.partial(apply, **self.keywords[name])
+        if way.of is not None and self.offer.made is not None:
+            model = way.of(model, *way.args)
+            apply = self.offer.made(model, *self.offer.given, *way.more)
+        return model, per_position(getattr(self.driver, way.around)(apply) if way.around else apply)
 
     def lines(self, path: str | None) -> dict[str, str]:
         """Python that makes the model, its cache and its ways, and the functions that run it; by name."""
@@ -198,33 +157,29 @@ class Runner:
             if not of_ours and not any(getattr(f, "__closure__", None) for f in self.cache):
                 parts = [import_line(f, None, name) for f, name in zip(self.cache, names, strict=False)]
                 found["cache"] = "\n".join([*parts, f"cache = {', '.join(names[: len(self.cache)])}"])
-        for name, function in vars(self.library).items():
-            function = inspect.unwrap(function) if callable(function) else None
-            if inspect.isfunction(function) and function.__module__ == self.library.__name__:
-                found[f"def {name}"] = inspect.getsource(function).rstrip()
-        return found | {"header": self.library.HEADER}
+        return found
 
     def _lines_of_ways(self) -> dict[str, str]:
-        """Lines of each way: the functions that run it, the name of the model, and Python that makes another model."""
-        plain = f"{self.function('', 'results')} apply"
-        found = {"way ": plain, "gradient of ": "gradient apply"}
-        for name in self.ways:
-            given = f"partial(apply, **{dict(self.keywords[name])!r})" if name in self.keywords else "apply"
-            way = self.offer.ways.get(name)
-            if way is not None and self.offer.made is not None:
-                given = "of_way"
+        """Lines of each way: Python that makes ``of_way`` of the model, and what runs it."""
+        found = {}
+        for name, way in self._ways.items():
+            apply = "apply"
+            if name in self.keywords:
+                apply = "of_way"
+                found[f"made {name}"] = (
+                    f"import functools\n\nof_way = functools.partial(apply, **{self.keywords[name]!r})"
+                )
+            elif way.of is not None and self.offer.made is not None:
+                apply = "of_way"
                 found[f"made {name}"] = "\n".join([
                     text_of(way.of),
                     _call(way.of, "model", way.args, "model_of_way"),
-                    _call(self.offer.made, "model_of_way", (*self.offer.given, *way.more), given),
+                    _call(self.offer.made, "model_of_way", (*self.offer.given, *way.more), apply),
                 ])  # fmt: skip
-            found[f"way {name}"] = f"{self.function(name, 'results')} {given}"
-            found[f"gradient of {name}"] = f"{self.function(name, 'gradient')} {given}"
+            apply = f"{way.around}({apply})" if way.around else apply
+            found[f"way {name}"] = f"{self.function(name, 'results')} {apply}"
+            found[f"gradient of {name}"] = f"{self.function(name, 'gradient')} {apply}"
         return found
-
-
-def _itself(model: Any) -> Any:
-    return model
 
 
 def _call(function: Callable[..., Any], first: str, given: tuple[Any, ...], name: str) -> str:

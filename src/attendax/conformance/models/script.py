@@ -1,10 +1,10 @@
 """A script that shows a fault in a fresh Python without attendax."""
 
 import inspect
-import re
 
 import numpy as np
 
+from ..frameworks.text import printed, text_of
 from .blackbox import Model, Request, direction, vectors
 from .trial import Found, Law
 
@@ -17,7 +17,7 @@ ENDINGS = {
     "mean": "assert abs(share - 1) <= {allowed:.3g}",
 }
 MEAN = """\
-draws = [to_numpy({call}) for seed in range({draws})]
+draws = [{call} for seed in range({draws})]
 share = (np.mean(draws, 0) * plain).sum() / (plain * plain).sum()
 print('mean of the draws, times the result without dropout:', share)"""
 
@@ -25,20 +25,24 @@ print('mean of the draws, times the result without dropout:', share)"""
 def script(model: Model, law: Law, found: Found) -> str:
     """The script; it ends in an error as long as the fault is there."""
     about = f"# {law.name}: {law.about}\n# {model.name}: {found.finding.message}"
-    evidence = found.evidence
+    evidence, header = found.evidence, text_of(model.arrays).header
     if evidence is None:
-        return f"{about}\n\n{model.lines['header']}\n\n{model.lines['model']}\n"
+        return f"{about}\n\n{header}\n\n{model.lines['model']}\n"
     named = {"one": evidence.one, "other": evidence.other}
     if evidence.kind in ("finite", "zero", "some"):
         del named["other"]
     requests = [x for x in named.values() if isinstance(x, Request)]
     calls = [_call(model, request) for request in requests]
-    parts = [about, model.lines["header"], "# the model", model.lines["model"]]
+    parts = [about, header, "# the model", model.lines["model"]]
     if any(request.chunks for request in requests):
         parts.append(model.lines.get("cache", "raise NotImplementedError('define cache here: functions init, step')"))
     ways = dict.fromkeys(request.way for request in requests)
     parts += filter(None, [model.lines.get(f"made {way}") for way in ways])
-    parts += ["# how it is run", _functions(model, " ".join(calls))]
+    runs = dict.fromkeys(_run(model, request) for request in requests)
+    made = {_attend(apply): apply for run, apply in runs if run != "in_steps"}
+    around = (apply.partition("(")[0] for apply in made.values() if "(" in apply)
+    parts += ["# how it is run", printed(model.arrays, (*(run for run, _ in runs), "per_position", *around))]
+    parts += ["\n".join(f"{name} = per_position({apply})" for name, apply in made.items())] * bool(made)
     if model.inputs == "vectors":
         count, width = "COUNT, LONGER = 64, 48", int(model.lines["width"])
         parts += [f"{count}\n\n\n{inspect.getsource(vectors).rstrip()}", f"table = vectors({width})"]
@@ -50,19 +54,15 @@ def script(model: Model, law: Law, found: Found) -> str:
     if evidence.kind == "mean":
         draws = int(evidence.other.options["seed"])
         told = MEAN.format(call=calls[1].replace("options", "dict(seed=np.array(seed, np.int32))"), draws=draws)
-        plain = [*_inputs(requests[0]), f"plain = to_numpy({calls[0]}).astype(float)", told, ending]
+        plain = [*_inputs(requests[0]), f"plain = {calls[0]}.astype(float)", told, ending]
         return "\n\n".join([*parts, "\n".join(plain)]) + "\n"
     for (name, asked), at in zip(named.items(), (evidence.at, evidence.beside), strict=False):
-        parts.append(_lines(model, name, asked, at))
+        if isinstance(asked, np.ndarray):
+            parts.append(f"{name} = {_literal(asked)}  # what is right there, in float64")
+        else:
+            parts.append("\n".join([*_inputs(asked), f"{name} = {_call(model, asked)}[{at[0]}, {at[1]}]"]))
     largest = "np.abs(one - other).max()" if len(named) > 1 else "np.abs(one).max()"
     return "\n\n".join([*parts, f"print('largest:', {largest})\n{ending}"]) + "\n"
-
-
-def _lines(model: Model, name: str, asked: Request | np.ndarray, at: tuple[int, int]) -> str:
-    """Python that makes ``name`` what the model gives at a place, or the numbers that are right there."""
-    if isinstance(asked, np.ndarray):
-        return f"{name} = {_literal(asked)}  # what is right there, in float64"
-    return "\n".join([*_inputs(asked), f"{name} = to_numpy({_call(model, asked)})[{at[0]}, {at[1]}]"])
 
 
 def _inputs(request: Request) -> list[str]:
@@ -77,28 +77,26 @@ def _literal(x: np.ndarray) -> str:
     return f"np.array({x.tolist()}, {dtype})"
 
 
+def _run(model: Model, request: Request) -> tuple[str, str]:
+    """The function of the driver that runs a request, and what it runs."""
+    if request.chunks:
+        return "in_steps", "cache"
+    function, apply = model.lines[f"{'way' if request.weights is None else 'gradient of'} {request.way}"].split(" ", 1)
+    return function, apply
+
+
+def _attend(apply: str) -> str:
+    return "attend" if apply == "apply" else "attend_of_way"
+
+
 def _call(model: Model, request: Request) -> str:
     inputs = "tokens" if model.inputs == "tokens" else "table[tokens]"
+    run, apply = _run(model, request)
     if request.chunks:
-        return f"steps(cache, {inputs}, options, {request.chunks}, {request.room}, {request.order})"
-    kind = "way" if request.weights is None else "gradient of"
-    function, apply = model.lines[f"{kind} {request.way}"].split(" ", 1)
+        return f"in_steps(cache, {inputs}, options, {request.chunks}, {request.room}, {request.order})['out']"
+    given = f"{_attend(apply)}, dict(query={inputs}), options"
     if request.weights is None:
-        return f"{function}({apply}, {inputs}, options)"
-    width = model.lines["results"]
-    embedding = f", {'embedding(model_of_way)' if apply == 'of_way' else 'embedding(model)'}" * (
-        "embedding" in model.lines
-    )
-    return f"{function}({apply}, {inputs}, options, weights[:, :, None] * direction({width}){embedding})"
-
-
-def _functions(model: Model, calls: str) -> str:
-    """The functions of the library that the calls use, and what those use."""
-    known = {name.removeprefix("def "): text for name, text in model.lines.items() if name.startswith("def ")}
-    wanted, used = [*re.findall(r"(\w+)\(", calls), "to_numpy"], set()
-    while wanted:
-        name = wanted.pop()
-        if name in known and name not in used:
-            used.add(name)
-            wanted += re.findall(r"(\w+)\(", known[name])
-    return "\n\n\n".join(text for name, text in known.items() if name in used)
+        return f"{run}({given})['out']"
+    embedding = ", embedding(model_of_way)" if "of_way" in apply else ", embedding(model)"
+    given += f", dict(out=weights[:, :, None] * direction({model.lines['results']}))"
+    return f"{run}({given}{embedding * ('embedding' in model.lines)})['grad query']"

@@ -23,15 +23,10 @@ Pairs = np.ndarray  # boolean (S, T): which source each position sees
 
 
 class Sees(NamedTuple):
-    """Tokens that a position sees in each layer.
+    """Tokens that a position sees in each layer."""
 
-    Attributes:
-        words: as they are declared, "first:1+window:5".
-        causal: whether a position sees nothing after it, but for a prefix.
-    """
-
-    words: str
-    causal: bool
+    words: str  # as they are declared, "first:1+window:5"
+    causal: bool  # whether a position sees nothing after it, but for a prefix
 
     @property
     def limited(self) -> bool:
@@ -73,11 +68,7 @@ def _parts(words: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def sees(words: str | None, causal: bool | None, window: int | None = None) -> Sees:
-    """Read a declaration: words, ``causal``, and ``window``, the number of tokens that are seen.
-
-    Raises:
-        ValueError: the words are none, or do not agree.
-    """
+    """Read a declaration: words, ``causal``, and ``window``, the number of tokens that are seen."""
     if window is not None and (not isinstance(window, int) or window < 1):
         raise ValueError(f"check_model: window got {window!r}, expected a whole number, 1 or more")
     if window is not None and words not in (None, f"window:{window}"):
@@ -114,13 +105,7 @@ def _checked(words: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def fitting(seen: Pairs, layers: int, causal: bool) -> str:
-    """The words under which exactly these tokens are seen, the simplest; empty where there are none.
-
-    Args:
-        seen: (S, T), measured.
-        layers: of attention.
-        causal: whether the words may be of no position that sees what is after it, but for a prefix.
-    """
+    """The simplest words under which exactly these tokens (S, T) are seen through so many layers; empty without any."""
     length = len(seen)
     numbers = range(1, length - 2)
     tries: list[tuple[str, ...]] = [("causal" if causal else "all",)]

@@ -1,7 +1,8 @@
 """A model on trial: its laws, texts to ask about, answers asked once each, and two results held against each other."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,29 +46,55 @@ FINE = Found(Finding(Verdict.OK))
 
 
 class Law(NamedTuple):
-    """One question about a model.
+    """One question about a model."""
 
-    Attributes:
-        law: one of ``MODEL_LAWS``, of which those come first from whose faults others follow.
-        name: of the question.
-        about: the question in a sentence.
-        judge: answers it of a model.
-        needs: traits without which it cannot be asked.
-        level, profile: the least that include it, as of cases.
-    """
-
-    law: str
-    name: str
-    about: str
-    judge: "Callable[[Trial], Found]"
-    needs: tuple[str, ...] = ()
-    level: str = FORWARD
-    profile: str = NUMBERS
+    law: str  # one of ``MODEL_LAWS``, of which those come first from whose faults others follow
+    name: str  # of the question
+    about: str  # the question in a sentence
+    judge: "Callable[[Trial], Found]"  # answers it of a model
+    needs: tuple[str, ...] = ()  # traits without which it cannot be asked
+    level: str = FORWARD  # the least that includes it, as of cases
+    profile: str = NUMBERS  # the least that includes it
 
     @property
     def case(self) -> Case:
         """The question as reports have it."""
         return Case(self.name, self.law, self.about, direction=self.level, least=self.profile)
+
+
+ONCE: Mapping[str, dict[str, Any]] = {"": {}}
+SIDES = {"right": {"side": "right"}, "left": {"side": "left"}}  # of padding
+
+
+class Laws:
+    """The questions of a family, each noted where it is answered; called with a model it gives those of that model."""
+
+    def __init__(self, law: str) -> None:
+        self.law = law
+        self.noted: list[Callable[[Model], list[Law]]] = []
+
+    def ask(
+        self, name: str, about: str, *needs: str, of: Any = ONCE, law: str = "", level: str = FORWARD,
+        profile: str = NUMBERS,
+    ) -> Callable[[Any], Any]:  # fmt: skip
+        """Note a question, one for each key of ``of`` (or of what that gives for a model), with further arguments."""
+
+        def note(judge: Any) -> Any:
+            def laws(model: Model) -> list[Law]:
+                return [
+                    Law(law or self.law, name.format(key), about.format(key, model=model), partial(judge, **given),
+                        tuple(need.format(key) for need in needs), level, profile)
+                    for key, given in (of(model) if callable(of) else of).items()
+                ]  # fmt: skip
+
+            self.noted.append(laws)
+            return judge
+
+        return note
+
+    def __call__(self, model: Model) -> list[Law]:
+        """Every question for a model."""
+        return [law for laws in self.noted for law in laws(model)]
 
 
 class Trial:
@@ -92,14 +119,11 @@ class Trial:
         With a salt, those of vectors have one length.
         """
         rng = np.random.default_rng((self.seed, rows, length, salt))
-        known = self._known(salt)
+        known = self.model.known_tokens
+        known = known[known < LONGER] if salt and self.model.inputs == "vectors" else known
         found = rng.integers(len(known), size=(rows, length))
         found[:, 1:] += found[:, 1:] == found[:, :-1]
         return known[found % len(known)].astype(np.int32)
-
-    def _known(self, salt: int) -> np.ndarray:
-        known = self.model.known_tokens
-        return known[known < LONGER] if salt and self.model.inputs == "vectors" else known
 
     def others(self, tokens: np.ndarray, *, salt: int = 0) -> np.ndarray:
         """Other tokens at each place."""
@@ -146,16 +170,10 @@ def same(
     where: Places | np.ndarray | None = None,
     slack: float = 1,
 ) -> Found:
-    """Hold two requests against each other, and name the first place where they give other results.
+    """Hold two requests against each other, the right one first, and name the first place where they differ.
 
-    Args:
-        trial: of the model.
-        one: the right one.
-        other: has to equal it.
-        said: the fault in words.
-        usual: its usual cause.
-        where: pairs of places, of each one; or True in an array (B, T); everywhere unless given.
-        slack: times the rounding that is allowed.
+    ``said`` is the fault in words, and ``usual`` its usual cause. The places are pairs, or True in an array (B, T);
+    everywhere unless given. ``slack`` times the rounding is allowed.
     """
     where = np.ones(one.tokens.shape, bool) if where is None else where
     places = [(at, at) for at in true(where)] if isinstance(where, np.ndarray) else where

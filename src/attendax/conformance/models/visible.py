@@ -1,7 +1,8 @@
 """A position sees nothing after it and all before it, or as much of either as a window, a prefix or blocks leave."""
 
 import contextlib
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,47 +11,37 @@ from ..worker.errors import Failed
 from .blackbox import Model
 from .influence import Influence, influence, nothing, something
 from .sees import fitting, told
-from .trial import Found, Law, Trial
+from .trial import Found, Laws, Trial
 
 PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
 LONGEST = 300  # tokens that are tried
 MEASURED = 40  # tokens in which one measures what a model sees
 TEXTS = 3  # times as many texts, in which a token that matters does
+laws = Laws("future")
 
 
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    found = []
-    for length in model.lengths((6, 13, 40, 130)):
-        how = "one text at a time" if length == 6 else f"{length} tokens"
-        if model.causal:
-            about = "a change of one token changes nothing before it"
-            found.append(Law("future", f"future: {how}", about, partial(_future, length=length)))
-        about = "a change of one token changes what comes after it" if model.causal else "every token matters to all"
-        found.append(Law("past", f"past: {how}", about, partial(_past, length=length)))
-    if model.causal:
-        about = "the same where a mask says that all tokens are real"
-        length = model.lengths((13,))[-1]
-        found.append(Law("future", "future: with a mask", about, partial(_future, length=length, mask=True), ("mask",)))
-    return [
-        *found,
-        Law("window", "window: beyond", f"what {model.sees} leaves out does not matter", _beyond, ("window",)),
-        Law("window", "window: within", f"all of {model.sees} does matter", _within, ("window",)),
-    ]
+def _lengths(causal: bool) -> Callable[[Model], dict[str, Any]]:
+    """Lengths of the texts for models in which a position sees nothing after it, or for the others."""
 
+    def of(model: Model) -> dict[str, Any]:
+        named = {"one text at a time" if n == 6 else f"{n} tokens": n for n in model.lengths((6, 13, 40, 130))}
+        return {how: {"length": n} for how, n in named.items() if causal == model.causal}
 
-def _changed(length: int) -> np.ndarray:
-    """Positions whose token is changed: all in a short text."""
-    if length <= 13:
-        return np.arange(length)
-    return np.array(sorted({*(k for k in PLACES if k < length), length - 2, length - 1}))
+    return of
 
 
 def _table(trial: Trial, length: int, mask: bool) -> Influence:
+    """Change every token of a short text, and some of a long one."""
     options = trial.model.marked(np.ones((1, length), bool)) if mask else {}
-    return influence(trial, length, sources=_changed(length), options=options, alone=length == 6)
+    places = range(length) if length <= 13 else {*(k for k in PLACES if k < length), length - 2, length - 1}
+    return influence(trial, length, sources=np.array(sorted(places)), options=options, alone=length == 6)
 
 
+@laws.ask(
+    "future: with a mask", "the same where a mask says that all tokens are real", "mask",
+    of=lambda model: {"": {"length": model.lengths((13,))[-1], "mask": True}} if model.causal else {},
+)  # fmt: skip
+@laws.ask("future: {}", "a change of one token changes nothing before it", of=_lengths(True))
 def _future(trial: Trial, length: int, mask: bool = False) -> Found:
     table = _table(trial, length, mask)
     forbidden = ~trial.model.may(table.sources, length) & (table.sources[:, None] > np.arange(length)[None])
@@ -88,6 +79,8 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
     )
 
 
+@laws.ask("past: {}", "every token matters to all", of=_lengths(False), law="past")
+@laws.ask("past: {}", "a change of one token changes what comes after it", of=_lengths(True), law="past")
 def _past(trial: Trial, length: int) -> Found:
     model = trial.model
     table = _table(trial, length, mask=False)
@@ -97,29 +90,23 @@ def _past(trial: Trial, length: int) -> Found:
     return _hinted(trial, something(trial, table, expected, said, usual))
 
 
-def _length(model: Model) -> int:
-    """The length of a text in which not all is seen."""
-    extent = model.visible.extent()
+def _edges(trial: Trial) -> Influence:
+    """Change the first and last tokens of a text in which not all is seen, and those around the end of a part."""
+    model, extent = trial.model, trial.model.visible.extent()
     wanted = (model.layers if "window" in model.sees else 2) * extent + extent * ("+" in model.sees) + 6
-    return min(wanted, model.longest or LONGEST, LONGEST)
+    length = min(wanted, model.longest or LONGEST, LONGEST)
+    near = (0, 1, 2, extent - 1, extent, length // 2, length - 1)
+    return influence(trial, length, sources=np.unique([k for k in near if 0 <= k < length]))
 
 
-def _sources(model: Model, length: int) -> np.ndarray:
-    """The first and the last position, and those around the end of a part."""
-    extent = model.visible.extent()
-    near = [0, 1, 2, extent - 1, extent, length // 2, length - 1]
-    return np.unique([k for k in near if 0 <= k < length])
-
-
+@laws.ask("window: beyond", "what {model.sees} leaves out does not matter", "window", law="window")
 def _beyond(trial: Trial) -> Found:
-    model = trial.model
-    length = _length(model)
-    sources = _sources(model, length)
+    model, table = trial.model, _edges(trial)
+    sources, length = table.sources, table.moved.shape[1]
     order = sources[:, None] <= np.arange(length)[None] if model.causal else True  # the rest is the future's
     forbidden = order & ~model.may(sources, length)
     if not forbidden.any():
         raise NotImplementedError(f"{model.sees} leaves nothing out in {length} tokens and layers: {model.layers}")
-    table = influence(trial, length, sources=sources)
     leaks = forbidden & (table.moved > table.allowed)
     steps = np.abs(sources[:, None] - np.arange(length)[None])
     inside = steps[model.may(sources, length)].max()
@@ -133,14 +120,12 @@ def _beyond(trial: Trial) -> Found:
     return _hinted(trial, nothing(trial, table, forbidden, said, usual))
 
 
+@laws.ask("window: within", "all of {model.sees} does matter", "window", law="window")
 def _within(trial: Trial) -> Found:
-    model = trial.model
-    length = _length(model)
-    sources = _sources(model, length)
-    table = influence(trial, length, sources=sources)
+    model, table = trial.model, _edges(trial)
+    expected = model.may(table.sources, table.moved.shape[1])
     usual = "the window counts one too few, or its layers are fewer than said"
-    said = f"not all of {model.sees} matters"
-    return _hinted(trial, something(trial, table, model.may(sources, length), said, usual))
+    return _hinted(trial, something(trial, table, expected, f"not all of {model.sees} matters", usual))
 
 
 def measured(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURED) -> np.ndarray:

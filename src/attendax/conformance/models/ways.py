@@ -4,7 +4,8 @@ The mean is asked of one layer of attention alone, whose results are linear in t
 dropout stands before something that is not linear, and the mean of draws is not the result without it.
 """
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..cases.case import GRADIENT
 from ..judge.verdicts import Finding, Verdict
 from .blackbox import Model, Request
 from .padding import padded_request
-from .trial import FINE, SLACK, Evidence, Found, Law, Trial, beside_rounding, distance, same, silent
+from .trial import FINE, SLACK, Evidence, Found, Laws, Trial, beside_rounding, distance, same, silent
 
 AGAIN = "ways: again"
 USUAL = "one of the two drops a mask or an option, or runs another formula"
@@ -20,34 +21,17 @@ TRAINED = ("training mode", "gradient checkpointing of layers")  # without dropo
 LENGTH = 33  # of texts for dropout
 DRAWS = 64
 SIGMAS = 6.0  # standard errors that the mean of draws may be off: by chance it is once in 5e8
+PADDED = "{} as the plain way, beside padding"
+NEEDS = ("gradient", "right padding")
+laws = Laws("ways")
 
 
-def laws(model: Model) -> list[Law]:
-    """The questions for a model."""
-    found = [Law("ways", AGAIN, "the same call twice", _again)]
-    for way, asked in model.ways.items():
-        about = f"{way} as the plain way"
-        padded = f"{about}, beside padding"
-        if "results" in asked:
-            found.append(Law("ways", f"ways: {way}", about, partial(_way, way=way)))
-            found.append(Law("ways", f"ways: {way}, padded", padded, partial(_padded, way=way), ("right padding",)))
-        if "gradient" in asked:
-            pulled = partial(_way, way=way, gradient=True)
-            found.append(Law("ways", f"ways: {way}, gradient", about, pulled, ("gradient",), GRADIENT))
-            pulled = partial(_padded, way=way, gradient=True)
-            needs = ("gradient", "right padding")
-            found.append(Law("ways", f"ways: {way}, gradient, padded", padded, pulled, needs, GRADIENT))
-    only = ("dropout",)
-    return [
-        *found,
-        Law("ways", "dropout: two draws", "two seeds give two results", _differ, only),
-        Law("ways", "dropout: one draw again", "the same seed gives the same results", _drawn_again, only),
-        Law("ways", "dropout: none afterwards", "a call without a seed is as before one with it", _afterwards, only),
-        Law("ways", "dropout: mean of draws", "the mean of many draws is the result without dropout", _mean,
-            ("dropout", "mean of dropout")),
-    ]  # fmt: skip
+def _that_give(asked: str, **given: Any) -> Callable[[Model], dict[str, Any]]:
+    """The ways of a model of which something is asked, as arguments, with others that are given."""
+    return lambda model: {way: {"way": way, "asked": asked} | given for way, of in model.ways.items() if asked in of}
 
 
+@laws.ask(AGAIN, "the same call twice")
 def _again(trial: Trial) -> Found:
     one = Request(trial.texts(2, trial.model.lengths((17,))[-1]))
     again = one._replace(room=1)  # room asks nothing of a call without a cache
@@ -55,19 +39,19 @@ def _again(trial: Trial) -> Found:
     return same(trial, one, again, "the same call again gives other results", usual)
 
 
-def _way(trial: Trial, way: str, gradient: bool = False) -> Found:
-    tokens = trial.texts(2, trial.model.lengths((17,))[-1])
-    return _judged(trial, Request(tokens), np.ones(tokens.shape, bool), way, gradient, "")
-
-
-def _padded(trial: Trial, way: str, gradient: bool = False) -> Found:
-    return _judged(trial, *padded_request(trial, "right", (9, 5, 1, 7)), way, gradient, " beside padding")
-
-
-def _judged(trial: Trial, request: Request, real: np.ndarray, way: str, gradient: bool, where: str) -> Found:
-    one = request._replace(weights=real.astype(np.float32)) if gradient else request
+@laws.ask("ways: {}, gradient, padded", PADDED, *NEEDS, of=_that_give("gradient", padded=True), level=GRADIENT)
+@laws.ask("ways: {}, gradient", "{} as the plain way", "gradient", of=_that_give("gradient"), level=GRADIENT)
+@laws.ask("ways: {}, padded", PADDED, "right padding", of=_that_give("results", padded=True))
+@laws.ask("ways: {}", "{} as the plain way", of=_that_give("results"))
+def _way(trial: Trial, way: str, asked: str, padded: bool = False) -> Found:
+    one = Request(trial.texts(2, trial.model.lengths((17,))[-1]))
+    real = np.ones(one.tokens.shape, bool)
+    if padded:
+        one, real = padded_request(trial, "right", (9, 5, 1, 7))
+    one = one._replace(weights=real.astype(np.float32)) if asked == "gradient" else one
     other = one._replace(way=way)
-    said = f"{way} gives {'another gradient' if gradient else 'other results'}{where}"
+    what = "another gradient" if asked == "gradient" else "other results"
+    said = f"{way} gives {what}{' beside padding' * padded}"
     found = same(trial, one, other, said, USUAL, real, SLACK)
     if found.finding.verdict.fails and way in TRAINED:
         again = same(trial, other, other._replace(room=1), said, USUAL, real, SLACK)
@@ -85,6 +69,7 @@ def drawn(tokens: np.ndarray, seed: int) -> Request:
     return Request(tokens, {"seed": np.array(seed, np.int32)})
 
 
+@laws.ask("dropout: two draws", "two seeds give two results", "dropout")
 def _differ(trial: Trial) -> Found:
     tokens = _text(trial)
     one, other = drawn(tokens, 1), drawn(tokens, 2)
@@ -98,12 +83,14 @@ def _differ(trial: Trial) -> Found:
     return silent(said, one, other, (row, position), float(allowed[row, position]), usual)
 
 
+@laws.ask("dropout: one draw again", "the same seed gives the same results", "dropout")
 def _drawn_again(trial: Trial) -> Found:
     one = drawn(_text(trial), 1)
     usual = "a state that each call moves on, beside the seed"
     return same(trial, one, one._replace(room=1), "one seed of dropout gives two results", usual)
 
 
+@laws.ask("dropout: none afterwards", "a call without a seed is as before one with it", "dropout")
 def _afterwards(trial: Trial) -> Found:
     plain = Request(_text(trial))
     trial.ask(plain)
@@ -112,6 +99,9 @@ def _afterwards(trial: Trial) -> Found:
     return same(trial, plain, plain._replace(room=2), said, "the model stays in training")
 
 
+@laws.ask(
+    "dropout: mean of draws", "the mean of many draws is the result without dropout", "dropout", "mean of dropout"
+)
 def _mean(trial: Trial) -> Found:
     """Hold the mean of (draw · plain) / (plain · plain) against 1."""
     tokens = _text(trial)

@@ -8,11 +8,7 @@ NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")
 
 
 def checked(found: Any) -> dict[str, np.ndarray]:
-    """Check the weights that a function ``heads`` gave; as arrays in float64.
-
-    Raises:
-        ValueError: names are missing or unknown, or sizes disagree.
-    """
+    """Check the weights that a function ``heads`` gave; as arrays in float64."""
     missing = [name for name in ("W_Q", "W_K", "W_V", "W_O", "num_heads") if found.get(name) is None]
     unknown = sorted(set(found) - set(NAMES))
     if missing or unknown:
@@ -34,51 +30,43 @@ def of_flax(layer: Any) -> dict[str, Any]:
     """``MultiHeadAttention`` of nnx, or of linen bound to its variables: kernels (M, N, D) and (N, D, M)."""
     if getattr(layer, "normalize_qk", False):
         raise NotImplementedError("normalize_qk: queries and keys have a norm of their own")
-    parts = {"Q": "query", "K": "key", "V": "value", "O": "out"}
-    read = layer.variables["params"] if type(layer).__module__.startswith("flax.linen") else None
-    if read is None:
-        read = {n: {"kernel": getattr(layer, n).kernel, "bias": getattr(layer, n).bias} for n in parts.values()}
-    return _named(parts, {name: (_array(x["kernel"]), _array(x.get("bias"))) for name, x in read.items()},
-                  layer.num_heads)  # fmt: skip
+    parts = ("query", "key", "value", "out")
+    if not type(layer).__module__.startswith("flax.linen"):
+        return _named(layer, [(x.kernel, x.bias) for x in (getattr(layer, part) for part in parts)])
+    params = layer.variables["params"]
+    return _named(layer, [(params[part]["kernel"], params[part].get("bias")) for part in parts])
 
 
 def of_keras(layer: Any) -> dict[str, Any]:
     """``MultiHeadAttention`` of keras, which calls its own parts."""
     if getattr(layer, "_use_gate", False):
         raise NotImplementedError("use_gate: results are multiplied by a gate")
-    parts = {"Q": "_query_dense", "K": "_key_dense", "V": "_value_dense", "O": "_output_dense"}
-    dense = {name: getattr(layer, name) for name in parts.values()}
-    read = {name: (_array(x.kernel), _array(x.bias)) for name, x in dense.items()}
-    return _named(parts, read, layer.num_heads)
+    parts = (layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense)
+    return _named(layer, [(x.kernel, x.bias) for x in parts])
 
 
 def of_equinox(layer: Any) -> dict[str, Any]:
     """``MultiheadAttention`` of equinox: linear layers (out, in)."""
-    parts = {"Q": "query_proj", "K": "key_proj", "V": "value_proj", "O": "output_proj"}
-    linear = {name: getattr(layer, name) for name in parts.values()}
-    read = {name: (_array(x.weight).T, _array(x.bias)) for name, x in linear.items()}
-    return _named(parts, read, layer.num_heads)
+    parts = (layer.query_proj, layer.key_proj, layer.value_proj, layer.output_proj)
+    return _named(layer, [(x.weight.T, x.bias) for x in parts])
 
 
 def of_torch(layer: Any) -> dict[str, Any]:
     """``nn.MultiheadAttention``: one matrix (3 M, M), or three."""
     if layer.bias_k is not None or layer.add_zero_attn:
         raise NotImplementedError("add_bias_kv and add_zero_attn: there is one more key")
-    together = layer.in_proj_weight
-    split = _array(together).reshape(3, -1, together.shape[-1]) if together is not None else None
+    together, biases = layer.in_proj_weight, layer.in_proj_bias
     apart = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    weights = list(split) if split is not None else [_array(x) for x in apart]
-    biases = [None] * 3 if layer.in_proj_bias is None else list(_array(layer.in_proj_bias).reshape(3, -1))
-    read = {name: (w.T, b) for name, w, b in zip("QKV", weights, biases, strict=True)}
-    read["O"] = (_array(layer.out_proj.weight).T, _array(layer.out_proj.bias))
-    return _named(dict(zip("QKVO", "QKVO", strict=True)), read, layer.num_heads)
+    weights = [*(apart if together is None else together.chunk(3)), layer.out_proj.weight]
+    biases = [*((None,) * 3 if biases is None else biases.chunk(3)), layer.out_proj.bias]
+    return _named(layer, [(weight.T, bias) for weight, bias in zip(weights, biases, strict=True)])
 
 
-def _named(parts: dict[str, str], read: dict[str, tuple[Any, Any]], count: int) -> dict[str, Any]:
-    """Kernels with an axis of heads become matrices."""
-    found: dict[str, Any] = {"num_heads": count}
-    for name, part in parts.items():
-        kernel, bias = read[part]
+def _named(layer: Any, read: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """The kernels, of which an axis of heads is joined to the other, and the biases, of any framework."""
+    found: dict[str, Any] = {"num_heads": layer.num_heads}
+    for name, (kernel, bias) in zip("QKVO", read, strict=True):
+        kernel, bias = _array(kernel), _array(bias)
         found[f"W_{name}"] = kernel.reshape(-1, kernel.shape[-1]) if name == "O" else kernel.reshape(len(kernel), -1)
         found[f"b_{name}"] = None if bias is None else bias.reshape(-1)
     return found
@@ -87,6 +75,4 @@ def _named(parts: dict[str, str], read: dict[str, tuple[Any, Any]], count: int) 
 def _array(x: Any) -> Any:
     """NumPy's, of any framework; None stays."""
     x = x.get_value() if hasattr(x, "get_value") else x
-    if x is None:
-        return None
-    return np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
+    return x if x is None else np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)

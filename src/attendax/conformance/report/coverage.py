@@ -5,19 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ..cases import kinds
 from ..cases.case import SIZES
-from ..cases.kinds import (
-    BY_DIRECTION,
-    GRADIENTS,
-    GROUPED,
-    KINDS,
-    OF_OPTIONS,
-    REFUSALS,
-    RESULTS,
-    directed,
-    kinds_of,
-    options_of,
-)
 from ..judge.verdicts import LEFT_OUT, NO_TIME, Verdict
 from .outcome import Outcome
 
@@ -33,29 +22,23 @@ MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
 
 
 class Coverage(NamedTuple):
-    """The coverage of a run.
+    """The coverage of a run."""
 
-    Attributes:
-        judged: for each kind, how many cases were judged, and how many of them are right.
-        left: for each reason and kind, how many cases were not judged.
-        gaps: sentences, each a reason why nothing is shown, whatever was judged.
-    """
-
-    judged: dict[str, tuple[int, int]]
-    left: dict[tuple[str, str], int]
-    gaps: tuple[str, ...]
+    judged: dict[str, tuple[int, int]]  # for each kind, how many cases were judged, and how many of them are right
+    left: dict[tuple[str, str], int]  # for each reason and kind, how many cases were not judged
+    gaps: tuple[str, ...]  # sentences, each a reason why nothing is shown, whatever was judged
 
     def __str__(self) -> str:
         """A sentence of what was judged, one of what was not, and the gaps."""
-        words = [words for words in map(self._of, BY_DIRECTION) if words]
+        words = []
+        for kind in kinds.BY_DIRECTION:
+            judged, right = self.judged.get(kind, (0, 0))
+            if judged:
+                words.append(number_of(judged, kind) if right == judged else f"{right} of {judged} {kind}")
         first = " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
         parts = [f"Right in {first}."] if first else []
         parts += [f"Not judged: {_left(self.left)}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
-
-    def _of(self, kind: str) -> str:
-        judged, right = self.judged.get(kind, (0, 0))
-        return f"{right} of {judged} {kind}" if right != judged else number_of(judged, kind) if judged else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""
@@ -67,11 +50,8 @@ class Coverage(NamedTuple):
 def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", require: Iterable[str] = ()) -> Coverage:
     """Count the cases that were judged.
 
-    Args:
-        outcomes: of all cases.
-        dtype: of the run.
-        gradients: why they are asked for, where the function has a rule of its own; empty where it has none.
-        require: kinds that must have been judged.
+    ``gradients`` says why they are asked for, where the function has a rule of its own; kinds of ``require`` have to be
+    among those that were judged.
     """
     total: collections.Counter[str] = collections.Counter()
     right: collections.Counter[str] = collections.Counter()
@@ -80,10 +60,10 @@ def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", requi
         if outcome.verdict in LEFT:
             left[_reason(outcome), _kind_left(outcome)] += 1
             continue
-        kinds = kinds_of(outcome.case, dtype)
-        total.update(kinds)
-        right.update(kinds if not outcome.verdict.fails else ())
-    judged = {kind: (total[kind], right[kind]) for kind in KINDS if total[kind]}
+        found = kinds.kinds_of(outcome.case, dtype)
+        total.update(found)
+        right.update(found if not outcome.verdict.fails else ())
+    judged = {kind: (total[kind], right[kind]) for kind in kinds.KINDS if total[kind]}
     return Coverage(judged, dict(left.most_common()), tuple(_gaps(outcomes, total, gradients, require)))
 
 
@@ -91,15 +71,15 @@ def _gaps(
     outcomes: Sequence[Outcome], judged: collections.Counter[str], gradients: str, require: Iterable[str]
 ) -> list[str]:
     gaps = []
-    asked = [o for o in outcomes if directed(o.case) == GRADIENTS]
-    if gradients and asked and not judged[GRADIENTS] and any(o.finding.lack != GRADIENTS for o in asked):
+    asked = [o for o in outcomes if kinds.directed(o.case) == kinds.GRADIENTS]
+    if gradients and asked and not judged[kinds.GRADIENTS] and any(o.finding.lack != kinds.GRADIENTS for o in asked):
         gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
     reasons = collections.Counter(o.finding.message for o in outcomes if o.verdict is Verdict.NOT_JUDGED)
     if not _is_much(outcomes):
         reasons.pop(LEFT_OUT, None)
     gaps += [f"{NOT_JUDGED.get(why, why)} for {n} of {len(outcomes)} cases" for why, n in reasons.items()]
     gaps += [f"Required and not judged: {kind}" for kind in require if not judged[kind]]
-    return gaps + [gap for kind in (RESULTS, GRADIENTS) if (gap := _hardly(outcomes, kind))]
+    return gaps + [gap for kind in (kinds.RESULTS, kinds.GRADIENTS) if (gap := _hardly(outcomes, kind))]
 
 
 def _is_much(outcomes: Sequence[Outcome]) -> bool:
@@ -114,7 +94,7 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
     sizes: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
     for outcome in outcomes:
         offered = outcome.verdict not in LEFT
-        if directed(outcome.case) == kind and (offered or outcome.finding.refused):
+        if kinds.directed(outcome.case) == kind and (offered or outcome.finding.refused):
             sizes[offered].add(tuple((SIZES | outcome.case.sizes).values()))
     judged, asked = len(sizes[True]), len(sizes[True] | sizes[False])
     if not judged or asked <= FEW or judged >= SHARE * asked:
@@ -125,10 +105,10 @@ def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
 def _kind_left(outcome: Outcome) -> str:
     """The kind of a case that is not judged: the trait that is lacking, or the rarest of its keywords."""
     lack = outcome.finding.lack
-    own = directed(outcome.case)
-    if lack or own == REFUSALS:
-        return OF_OPTIONS.get(lack, lack) or own
-    return own if own not in (RESULTS, GRADIENTS) else next(iter(options_of(outcome.case)), own)
+    own = kinds.directed(outcome.case)
+    if lack or own == kinds.REFUSALS:
+        return kinds.OF_OPTIONS.get(lack, lack) or own
+    return own if own not in (kinds.RESULTS, kinds.GRADIENTS) else next(iter(kinds.options_of(outcome.case)), own)
 
 
 def _reason(outcome: Outcome) -> str:
@@ -141,18 +121,13 @@ def _reason(outcome: Outcome) -> str:
     if finding.refused and not message.startswith("raises"):
         words = message.removeprefix("refused: ")
         message = f"refused: {re.sub(r'^[A-Za-z.]+(Error|Exception): ', '', words)!r}"
-    return shortened(message, 60)
+    return message if len(message) <= 60 else f"{message[:59]}…"
 
 
 def number_of(count: int, kind: str) -> str:
     """A number of a kind in words: 1 mask, 2 masks."""
-    one = kind if kind in (GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
+    one = kind if kind in (kinds.GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
-
-
-def shortened(text: str, most: int) -> str:
-    """Shorten a text to so many characters."""
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _left(left: dict[tuple[str, str], int]) -> str:
@@ -162,9 +137,9 @@ def _left(left: dict[tuple[str, str], int]) -> str:
         by_reason[reason].append((kind, number))
     ordered = sorted(by_reason.items(), key=lambda item: -sum(n for _, n in item[1]))
     told = []
-    for reason, kinds in ordered[:MOST_REASONS]:
-        named = [number_of(n, kind) for kind, n in kinds[:MOST_KINDS]]
-        rest = sum(n for _, n in kinds[MOST_KINDS:])
+    for reason, counts in ordered[:MOST_REASONS]:
+        named = [number_of(n, kind) for kind, n in counts[:MOST_KINDS]]
+        rest = sum(n for _, n in counts[MOST_KINDS:])
         told.append(f"{', '.join([*named, *([f'{rest} others'] if rest else [])])} ({reason})")
-    rest = sum(n for _, kinds in ordered[MOST_REASONS:] for _, n in kinds)
+    rest = sum(n for _, counts in ordered[MOST_REASONS:] for _, n in counts)
     return ", ".join([*told, *([f"{rest} for other reasons"] if rest else [])])

@@ -19,11 +19,7 @@ class KnownFailures(NamedTuple):
 
     @classmethod
     def read(cls, file: str | None) -> Self:
-        """Read a file; without one, nothing is known.
-
-        Raises:
-            ValueError: it cannot be read, or a line of it is neither, or picks no case.
-        """
+        """Read a file; without one, nothing is known."""
         if file is None:
             return cls()
         try:
@@ -31,13 +27,14 @@ class KnownFailures(NamedTuple):
                 every = list(enumerate(text, start=1))
         except OSError as error:
             raise ValueError(f"check: known_failures {file}: {error.strerror}") from error
-        lines = []
+        lines, names = [], [case.name for case in (*CASES, *EXAMPLES, *sum(CLAIMS.values(), ()))]
         for number, line in every:
             words, _, why = line.partition("#")
             if not words.strip():
                 continue
             how, _, pattern = words.strip().partition(" ")
-            if how not in ("skip", "xfail") or not _picks_some(pattern.strip()):
+            picked = named(pattern.strip()) or any(matches((pattern.strip(),), name) for name in names)
+            if how not in ("skip", "xfail") or not picked:
                 raise ValueError(
                     f"check: known_failures {file}, line {number}: got {words.strip()!r}, expected "
                     "skip or xfail and the name of a case, or a pattern of some"
@@ -56,9 +53,3 @@ class KnownFailures(NamedTuple):
 
     def _why(self, how: str, case: Case) -> str:
         return next((why for kind, pattern, why in self.lines if kind == how and matches((pattern,), case.name)), "")
-
-
-def _picks_some(pattern: str) -> bool:
-    return named(pattern) is not None or any(
-        matches((pattern,), case.name) for case in (*CASES, *EXAMPLES, *sum(CLAIMS.values(), ()))
-    )

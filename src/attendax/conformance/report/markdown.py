@@ -61,7 +61,8 @@ def cause_markdown(cause: Cause, report: Outcomes, level: str = "###") -> str:
     lines = [f"{level} {cause.harm.value}: {escaped(cause.name)}\n"]
     lines.append("".join(f"- {escaped(f'{name}: {text}')}\n" for name, text in cause.facts().items()))
     if cause.harm.kind != KINDS[-1]:
-        lines += ["Ready to be sent:\n", quoted(upstream(cause, report))]
+        quoted = (f"> {line}".rstrip() + "\n" for line in upstream(cause, report).splitlines())
+        lines += ["Ready to be sent:\n", "".join(quoted)]
     return "\n".join(lines)
 
 
@@ -73,8 +74,3 @@ def upstream(cause: Cause, report: Outcomes) -> str:
     body = cause.report or (first.told() + "\n" if first else "")
     script = cause.script or (first.reproduction if first else "")
     return "\n".join(filter(None, [head, body, fenced(script) if script else ""]))
-
-
-def quoted(text: str) -> str:
-    """Text as a quotation of Markdown."""
-    return "".join(f"> {line}".rstrip() + "\n" for line in text.splitlines())

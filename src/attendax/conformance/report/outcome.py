@@ -32,35 +32,23 @@ class Harm(enum.StrEnum):
     @property
     def kind(self) -> str:
         """The kind under which it is counted: wrong numbers (gradients, too), crash, or robustness gap."""
-        less = dict.fromkeys((Harm.CLAIM, Harm.ACCEPTED), "robustness gap")
-        return {Harm.GRADIENTS: "wrong numbers", **less}.get(self, self.value)
+        return {Harm.GRADIENTS: KINDS[0], Harm.CLAIM: KINDS[2], Harm.ACCEPTED: KINDS[2]}.get(self, self.value)
 
 
 KINDS = ("wrong numbers", "crash", "robustness gap")
 
 
 class Cause(NamedTuple):
-    """One reason for some faults.
+    """One reason for some faults."""
 
-    Attributes:
-        name: what is wrong, in a sentence.
-        harm: to users.
-        cases: the names of the cases that show it, the plainest first.
-        tried: how many of them were computed as if this were the reason, and agreed.
-        remedy: a setting that declares it, or what to do.
-        where: the file and the lines, where somebody has read them.
-        report: what to send to the maintainers.
-        script: what shows it without attendax.
-    """
-
-    name: str
-    harm: Harm
-    cases: tuple[str, ...]
-    tried: int = 0
-    remedy: str = ""
-    where: str = ""
-    report: str = ""
-    script: str = ""
+    name: str  # what is wrong, in a sentence
+    harm: Harm  # to users
+    cases: tuple[str, ...]  # the names of the cases that show it, the plainest first
+    tried: int = 0  # how many of them were computed as if this were the reason, and agreed
+    remedy: str = ""  # a setting that declares it, or what to do
+    where: str = ""  # the file and the lines, where somebody has read them
+    report: str = ""  # what to send to the maintainers
+    script: str = ""  # what shows it without attendax
 
     def facts(self) -> dict[str, str]:
         """The cases, where it is, what was tried and what to do."""

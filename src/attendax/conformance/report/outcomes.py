@@ -163,14 +163,10 @@ class Outcomes(NamedTuple):
     def from_dict(cls, found: Mapping[str, Any]) -> Self:
         """Read what ``to_dict`` gave, after JSON."""
         about = {k: found[k] for k in cls._fields if k in found and k not in ("cases", "causes")}
-        causes = tuple(_cause(cause) for cause in found.get("causes", ()))
+        causes = [{k: cause[k] for k in Cause._fields if k in cause} for cause in found.get("causes", ())]
+        made = [Cause(**x | {"harm": Harm(x["harm"]), "cases": tuple(x["cases"])}) for x in causes]
         about |= {name: tuple(found.get(name, ())) for name in ("require", "left_out")}
-        return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=causes)
-
-
-def _cause(found: Mapping[str, Any]) -> Cause:
-    given = {k: found[k] for k in Cause._fields if k in found}
-    return Cause(**given | {"harm": Harm(found["harm"]), "cases": tuple(found["cases"])})
+        return cls(cases=tuple(map(Outcome.from_dict, found["cases"])), **about, causes=tuple(made))
 
 
 def versions(arrays: str) -> dict[str, str]:

@@ -38,18 +38,18 @@ reveal();
 
 
 def page(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
-    """The page as HTML.
-
-    Args:
-        reports: one for each implementation.
-        left_out: who is missing, each with the reason.
-    """
+    """The page as HTML, of a report for each implementation; those that are left out are named with the reason."""
     laws = laws_of(reports)
     style = importlib.resources.files(__package__).joinpath("page.css").read_text("utf-8")
     title = f"Attention by the laws: {reports[0].name}" if len(reports) == 1 else "Attention by the laws"
+    known = {name: version for report in reports for name, version in report.versions.items()}
+    versions = "".join(f"<li>{text(name)} {text(version)}</li>" for name, version in known.items())
+    missing = "".join(f"<p><strong>{text(name)}</strong> {text(why)}</p>" for name, why in (left_out or {}).items())
     body = [
-        f"<h1>{text(title)}</h1>", _lead(reports), _matrix(reports, laws), _legend(reports), _versions(reports),
-        _left_out(left_out or {}), *(_section(k, report) for k, report in enumerate(reports)),
+        f"<h1>{text(title)}</h1>", _lead(reports), _matrix(reports, laws), _legend(reports),
+        versions and f'<ul class="line" aria-label="Versions">{versions}</ul>',
+        missing and f"<h2>Left out</h2>{missing}",
+        *(_section(k, report) for k, report in enumerate(reports)),
     ]  # fmt: skip
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -99,23 +99,12 @@ def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     return f'<div class="scroll" role="region" aria-label="Implementations by laws" tabindex="0">{table}</div>'
 
 
-def shade(tally: Tally) -> str:
-    """The colour of a law: from half of the cases on, a fault is worse."""
-    if not tally.judged:
-        return "none"
-    if tally.failed:
-        return "worse" if 2 * tally.failed >= tally.judged else "bad"
-    return "ok" if tally.number(Verdict.OK) else "other"
-
-
-def result(tally: Tally) -> str:
-    """A law in a few characters: how many cases are fine, and of how many; conventions apart."""
-    if not tally.judged:
-        return "–"
-    fine = tally.number(Verdict.OK)
-    if tally.failed:
-        return f"✕ {fine}/{fine + tally.failed}"
-    return f"✓ {fine}" if fine else "~"
+def looks(tally: Tally) -> tuple[str, str]:
+    """The colour of a law, and how many cases are fine, of how many; from half of the cases on, a fault is worse."""
+    fine, failed = tally.number(Verdict.OK), tally.failed
+    if failed:
+        return "worse" if 2 * failed >= tally.judged else "bad", f"✕ {fine}/{fine + failed}"
+    return ("ok", f"✓ {fine}") if fine else ("other", "~") if tally.judged else ("none", "–")
 
 
 def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
@@ -124,10 +113,11 @@ def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
     differing = tally.number(Verdict.CONVENTION)
     note = f"<small>~ {differing}</small>" if differing else ""
     words = f"{law}, {LAWS.get(law, '')}: {tally.failed} faults in {tally.judged} cases offered"
-    link = f'<a class="{shade(tally)}" href="#i{k}-{law}" title="{text(words)}">'
+    style, result = looks(tally)
+    link = f'<a class="{style}" href="#i{k}-{law}" title="{text(words)}">'
     within = {outcome.case.name for outcome in tally.outcomes}
     causes = sum(not within.isdisjoint(cause.cases) for cause in report.causes)
-    return f"{link}{f'✕ {causes}' if causes else result(tally)}{note}</a>"
+    return f"{link}{f'✕ {causes}' if causes else result}{note}</a>"
 
 
 def _legend(reports: Sequence[Outcomes]) -> str:
@@ -141,17 +131,6 @@ def _legend(reports: Sequence[Outcomes]) -> str:
     laws = "".join(f"<li><strong>{law}</strong> {text(LAWS.get(law, ''))}</li>" for law in laws_of(reports))
     legend = f'<p class="soft small">{cells}</p><ul class="legend">{items}</ul>'
     return f'{legend}<ul class="line" aria-label="Laws">{laws}</ul>'
-
-
-def _versions(reports: Sequence[Outcomes]) -> str:
-    versions = {name: version for report in reports for name, version in report.versions.items()}
-    items = "".join(f"<li>{text(name)} {text(version)}</li>" for name, version in versions.items())
-    return f'<ul class="line" aria-label="Versions">{items}</ul>' if items else ""
-
-
-def _left_out(left_out: Mapping[str, str]) -> str:
-    items = "".join(f"<p><strong>{text(name)}</strong> {text(why)}</p>" for name, why in left_out.items())
-    return f"<h2>Left out</h2>{items}" if items else ""
 
 
 def _section(k: int, report: Outcomes) -> str:
@@ -168,10 +147,10 @@ def _section(k: int, report: Outcomes) -> str:
 
 
 def _law(k: int, law: str, tally: Tally) -> str:
-    worst, measured = tally.worst, ""
+    worst, measured, (style, result) = tally.worst, "", looks(tally)
     if worst and worst.multiple is not None:
-        style = ' class="over"' if worst.multiple > 1 else ""
-        measured = f"worst error <b{style}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
+        over = ' class="over"' if worst.multiple > 1 else ""
+        measured = f"worst error <b{over}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
     faults = "".join(
         _case(badge(o.verdict), o.case.name, o.case.about, o.finding.message, o.facts(), o.reproduction)
         for o in tally.outcomes
@@ -183,7 +162,7 @@ def _law(k: int, law: str, tally: Tally) -> str:
     return (
         f'<details class="law" id="i{k}-{law}"><summary><span class="number">{law}</span>'
         f'<span class="title">{text(LAWS.get(law, ""))}</span>'
-        f'<span class="result"><span class="badge {shade(tally)}">{result(tally)}</span></span>'
+        f'<span class="result"><span class="badge {style}">{result}</span></span>'
         f'<span class="worst">{measured}</span></summary><div class="cases">{faults}{table}</div></details>'
     )
 

@@ -1,19 +1,14 @@
 """A script that shows a failure in a fresh Python without attendax: the lines that the kit itself ran."""
 
-import functools
-import re
-from collections.abc import Callable
-
 from ..adapters.implementation import Implementation
 from ..cases.case import ARRAYS, FORWARD, Case
 from ..cases.how import How
 from ..frameworks import framework, needs
-from ..frameworks.text import text_of
+from ..frameworks.text import printed, text_of
 from ..judge.verdicts import CHANGES, WROTE, Finding, Verdict
 
 OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against each other
 NUMBERS_FIRST = ("dropped", "dropped_none")
-COMPILED = "compiled = partial(jax.jit, static_argnums=(0, 1, 2))"
 
 SCRIPTS = {  # what follows the numbers, by the judge
     "unwritten": """\
@@ -64,28 +59,11 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
         "# the function",
         implementation.source,
         "# the call",
-        _drivers(implementation.arrays, functions, bool(case.constants)),
+        printed(implementation.arrays, (*functions, *["closing_over"] * bool(case.constants))),
         "# the numbers",
         text,
     ]
     return "\n\n".join([*parts, _ending(implementation, case, finding)]) + "\n"
-
-
-@functools.cache
-def _drivers(arrays: str, functions: tuple[str, ...], constants: bool) -> str:
-    """The functions of the driver that the direction uses, and what those use."""
-    known, wanted = text_of(arrays).functions, [*functions, *["closing_over"] * constants]
-    sources: dict[str, str] = {}
-    while wanted:
-        name = wanted.pop()
-        sources[name] = known[name]
-        body = sources[name].replace(f"def {name}(", "")
-        wanted += [n for n in known if re.search(rf"\b{n}\b", body) and n not in sources and n not in wanted]
-    order = [name for name in known if name in sources]
-    if any(text.startswith("@compiled") for text in sources.values()):
-        at = next(k for k, name in enumerate(order) if sources[name].startswith("@compiled"))
-        sources[order[at]] = f"{COMPILED}\n\n\n{sources[order[at]]}"
-    return "\n\n\n".join(sources[name] for name in order)
 
 
 def _second(case: Case) -> Case:
@@ -129,25 +107,38 @@ def _collected(case: Case) -> str:
 
 def _ending(implementation: Implementation, case: Case, finding: Finding) -> str:
     """Collect, call, and hold the result against what is right."""
-    call, collected = _call(case, implementation), _collected(case)
-    if case.judge in NUMBERS_FIRST and finding.verdict is Verdict.WRONG and "shape" in finding.message:
-        case = case._replace(judge="value")
-    if "SystemExit" in finding.message:
-        lines = [collected, f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
-        return "\n".join(lines)
-    special: dict[str, Callable[..., str]] = {
-        "same_bits": _two_calls, "close": _two_calls, "refused": _refusal, "held": _held,
-        "same_rows": functools.partial(_two_calls, then=_call(_second(case), implementation) if case.then else ""),
-        **dict.fromkeys(SCRIPTS, _by_script),
-    }  # fmt: skip
-    if finding.verdict is Verdict.OBSCURE and case.judge not in special:
-        return f"{collected}\n{call}  # raises: {finding.message}"
-    if finding.verdict in (Verdict.CRASH, Verdict.TIMEOUT):
-        return f"{collected}\n{call}  # {finding.verdict}: {finding.message}"
-    of_a_whole_leaf = finding.verdict is Verdict.WRONG and finding.index is None
-    if case.judge in special and not (of_a_whole_leaf and case.judge in OF_TWO):
-        return special[case.judge](call, collected, case, finding)
-    return "\n".join([collected, f"got = {call}", *_assertion(finding)])
+    collected, then = _collected(case), _call(_second(case), implementation) if case.then else ""
+    return "\n".join([collected, *_lines(_call(case, implementation), then, collected, case, finding)])
+
+
+def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:
+    """The call, or two, and what fails as long as the fault is there."""
+    judge, verdict, said = case.judge, finding.verdict, finding.message
+    if judge in NUMBERS_FIRST and verdict is Verdict.WRONG and "shape" in said:
+        judge = "value"
+    if "SystemExit" in said:
+        return [f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
+    if verdict in (Verdict.CRASH, Verdict.TIMEOUT):
+        return [f"{call}  # {verdict}: {said}"]
+    if verdict is Verdict.OBSCURE and judge not in (*OF_TWO, *SCRIPTS, "refused", "held"):
+        return [f"{call}  # raises: {said}"]
+    if judge in OF_TWO and verdict is Verdict.WRONG and finding.index is None:
+        return [f"got = {call}", *_assertion(finding)]
+    if judge in SCRIPTS:
+        script = SCRIPTS[judge].replace("CALL", call).replace("MESSAGE", repr(said))
+        return [script, *(_assertion(finding) if judge == "merged" else [])]
+    if judge in OF_TWO:
+        return _two_calls(call, then if judge == "same_rows" else "", collected, case, finding)
+    if judge == "refused" and verdict is not Verdict.SILENT:
+        return [f"{call}  # raises {said}"]
+    if judge == "refused":
+        told = f"raise AssertionError({'accepted: ' + case.about!r})"
+        return [f"got = {call}", "print({leaf: x.shape for leaf, x in got.items()})", told]
+    if judge == "held" and finding.leaf is not None and CHANGES in said:
+        leaves = (finding.leaf, f"held {finding.leaf.removeprefix('grad ')}")
+        before, now = (f"float(found[{leaf!r}][{finding.index}])" for leaf in leaves)
+        return [f"found = {call}", f"print('then', {before}, 'now', {now})", f"assert {before} == {now}"]
+    return [f"got = {call}", *_assertion(finding)]
 
 
 def _assertion(finding: Finding) -> list[str]:
@@ -173,41 +164,21 @@ def _assertion(finding: Finding) -> list[str]:
     ]
 
 
-def _two_calls(call: str, collected: str, case: Case, finding: Finding, then: str = "") -> str:
+def _two_calls(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:
     """``then``: the second call, where it is another; vmap puts an axis before those of the first."""
-    lines = [collected, f"one = {call}"]
     if finding.verdict is Verdict.NAN:
-        return "\n".join([*lines, "got = one", f"assert not np.isnan(got[{finding.leaf!r}]).all(), 'NaN'"])
-    lines += [
+        return [f"one = {call}", "got = one", f"assert not np.isnan(got[{finding.leaf!r}]).all(), 'NaN'"]
+    lines = [
+        f"one = {call}",
         f"# {case.about if case.claim else 'changed where nothing may depend on it' if case.changed else 'again'}",
         *case.changed.splitlines(),
         collected,
         f"other = {{k: x.reshape(one[k].shape) for k, x in {then}.items()}}" if then else f"other = {call}",
     ]
     if finding.leaf is None:
-        return "\n".join(lines)
+        return lines
     at = f"[{finding.leaf!r}][{finding.index}]"
-    lines += [f"print('before', one{at}, 'after', other{at})"]
+    same = f"one{at} == other{at}"
     if case.judge == "close":
-        return "\n".join([*lines, f"assert np.allclose(one{at}, other{at}, atol={finding.allowed!r})"])
-    return "\n".join([*lines, f"assert one{at} == other{at}"])
-
-
-def _refusal(call: str, collected: str, case: Case, finding: Finding) -> str:
-    if finding.verdict is Verdict.SILENT:
-        lines = [collected, f"got = {call}", "print({leaf: x.shape for leaf, x in got.items()})"]
-        return "\n".join([*lines, f"raise AssertionError({'accepted: ' + case.about!r})"])
-    return "\n".join([collected, f"{call}  # raises {finding.message}"])
-
-
-def _held(call: str, collected: str, case: Case, finding: Finding) -> str:
-    if finding.leaf is None or CHANGES not in finding.message:
-        return "\n".join([collected, f"got = {call}", *_assertion(finding)])
-    now = f"held {finding.leaf.removeprefix('grad ')}"
-    then, now = (f"float(found[{leaf!r}][{finding.index}])" for leaf in (finding.leaf, now))
-    return "\n".join([collected, f"found = {call}", f"print('then', {then}, 'now', {now})", f"assert {then} == {now}"])
-
-
-def _by_script(call: str, collected: str, case: Case, finding: Finding) -> str:
-    script = SCRIPTS[case.judge].replace("CALL", call).replace("MESSAGE", repr(finding.message))
-    return "\n".join([collected, script, *(_assertion(finding) if case.judge == "merged" else [])])
+        same = f"np.allclose(one{at}, other{at}, atol={finding.allowed!r})"
+    return [*lines, f"print('before', one{at}, 'after', other{at})", f"assert {same}"]

@@ -34,6 +34,10 @@ def tables(report: Outcomes) -> list[Table]:
     designed, known = report.by_design, [o for o in report.cases if o.known]
     conventions = [o for o in report.cases if o.verdict is Verdict.CONVENTION]
     passed = [o.case.name for o in known if not o.verdict.fails]
+    by_reason = collections.defaultdict(list)
+    for o in report.cases:
+        if o.verdict is Verdict.NOT_OFFERED:
+            by_reason[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
     now = f"no longer failing: {'; '.join(passed)}" if passed else "all still fail"
     found = [
         _table("By design", "Documented, so neither fault nor pass.", "contract", designed, " ("),
@@ -43,7 +47,7 @@ def tables(report: Outcomes) -> list[Table]:
             [(o.case.law, o.case.name, o.verdict.value, o.known) for o in known],
             f"known failures ({number_of(len(known), 'case')}): {now}",
         ),
-        Table("Not offered", "", ("why", "cases"), list(_by_reason(report).items())),
+        Table("Not offered", "", ("why", "cases"), [(why, "; ".join(names)) for why, names in by_reason.items()]),
     ]  # fmt: skip
     return [table for table in found if table.rows]
 
@@ -53,15 +57,6 @@ def _table(title: str, note: str, column: str, outcomes: Sequence[Outcome], end:
     said = "; ".join(dict.fromkeys(message.partition(end)[0] for _, _, message in rows))
     line = f"{title.lower()} ({number_of(len(rows), 'case')}): {said}"
     return Table(title, note, ("law", "case", column), rows, line)
-
-
-def _by_reason(report: Outcomes) -> dict[str, str]:
-    """The cases that are not offered, by the reason."""
-    found = collections.defaultdict(list)
-    for o in report.cases:
-        if o.verdict is Verdict.NOT_OFFERED:
-            found[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
-    return {reason: "; ".join(names) for reason, names in found.items()}
 
 
 def how(report: Outcomes) -> str:
@@ -91,7 +86,10 @@ def summary(report: Outcomes) -> str:
     counts += f", {number_of(len(known), 'known failure')}" if known else ""
     counts = re.sub(r"\b(?!1 )(\d+) differs", r"\1 differ", counts)
     if report.failures:
-        said = f"{number_of(len(report.failures), 'fault')} in {cases}{_of_causes(report)}: {counts}."
+        found = collections.Counter(cause.harm for cause in report.causes)
+        kinds = ", ".join(f"{harm} {found[harm]}" for harm in Harm if found[harm])
+        causes = f", of {number_of(len(report.causes), 'cause')} ({kinds})" if report.causes else ""
+        said = f"{number_of(len(report.failures), 'fault')} in {cases}{causes}: {counts}."
     elif report.judged:
         little = "" if report.ok else ", and too little was judged"
         said = f"Nothing is wrong in {cases}{little}: {counts}."
@@ -109,14 +107,6 @@ def profile_told(report: Outcomes) -> str:
     adds = profiles(report.level)
     beyond = [f"{name} adds {number_of(adds[name], 'case')}" for name in PROFILES[PROFILES.index(report.profile) + 1 :]]
     return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")
-
-
-def _of_causes(report: Outcomes) -> str:
-    if not report.causes:
-        return ""
-    found = collections.Counter(cause.harm for cause in report.causes)
-    kinds = ", ".join(f"{harm} {found[harm]}" for harm in Harm if found[harm])
-    return f", of {number_of(len(report.causes), 'cause')} ({kinds})"
 
 
 def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:

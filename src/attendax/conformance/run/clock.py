@@ -23,16 +23,10 @@ NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openb
 
 
 class Clock:
-    """The time of one run. Without a limit there is any amount of it.
-
-    Attributes:
-        begun: when it began, of ``time.monotonic``.
-        limited: whether there is a limit.
-        length: seconds on the clock.
-        total: when the user's limit for all cases is reached, of ``time.monotonic``.
-    """
+    """The time of one run. Without a limit there is any amount of it."""
 
     def __init__(self, how: How, begun: float | None = None) -> None:
+        """``begun``, and ``total``, when the user's limit for all cases is reached, are of ``time.monotonic``."""
         self.begun = time.monotonic() if begun is None else begun
         self._cores_before = time.process_time() - (time.monotonic() - self.begun)
         self._of_worker: Callable[[], float] = lambda: 0.0
@@ -77,7 +71,10 @@ def one_core() -> Iterator[None]:
 
     The judge's blocks are small, and threads that wait take time from the function.
     """
-    library = _openblas()
+    library = None
+    with contextlib.suppress(OSError), open(MAPPED) as lines:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line}
+        library = ctypes.CDLL(min(paths)) if paths else None
     name = next((name for name in NAMES if library and hasattr(library, name.format("set"))), None)
     if library is None or name is None:
         yield
@@ -88,13 +85,3 @@ def one_core() -> Iterator[None]:
         yield
     finally:
         getattr(library, name.format("set"))(before)
-
-
-def _openblas() -> ctypes.CDLL | None:
-    """The library that this process has loaded."""
-    try:
-        with open(MAPPED) as lines:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in lines if "openblas" in line}
-        return ctypes.CDLL(min(paths)) if paths else None
-    except OSError:
-        return None

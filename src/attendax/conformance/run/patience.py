@@ -12,14 +12,10 @@ SAID = ", where larger cases are answered in a twentieth of that"
 
 
 class Patience:
-    """What was answered so far, and how often nothing came.
-
-    Attributes:
-        late: how many cases had no answer.
-    """
+    """What was answered so far, and how often nothing came."""
 
     def __init__(self) -> None:
-        self.late = 0
+        self.late = 0  # so many cases had no answer
         self._answered: list[tuple[int, str]] = []
 
     def of(self, case: Case, slowest: float, start: float, most: float) -> float:

@@ -22,7 +22,7 @@ from ..report import Report
 from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
-from ..worker.place import allow, anew, seconds_of_cores, seconds_so_far
+from ..worker.place import allow, seconds_of_cores, worker_of
 from .clock import AGAIN, ASKING, CAUSES, LOOK, LOOKING, WITH_FAULTS, Clock, one_core
 from .patience import FIRST, SAID, Patience
 
@@ -37,11 +37,7 @@ STEP = 7919  # between the seeds of the runs: no other draw of a case has one of
 
 
 class Telling:
-    """Listener to a run, to whom it tells its course; nothing comes of it here.
-
-    Args:
-        before: is told index, number and case before each.
-    """
+    """Listener to a run, to whom it tells its course; ``before`` is told index, number and case before each."""
 
     def __init__(self, before: Callable[[int, int, Case], None] | None = None) -> None:
         self.before = before
@@ -97,8 +93,11 @@ class Run:
         place = {case.name: k for k, case in enumerate(listed)}
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
         self.tell.begins("cases again", self.clock.left)
-        if self.of_start < SOON or not self.clock.limited:  # the first calls of a process are looked at, too
-            anew(made)
+        worker = worker_of(made)
+        if worker and (
+            self.of_start < SOON or not self.clock.limited
+        ):  # the first calls of a process are looked at, too
+            worker.stop()
         found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
         rule, causes, cut = self._causes(found, CAUSES)
         while self._rest(found):
@@ -163,7 +162,9 @@ class Run:
         seconds = math.inf
         if self.clock.limited and how.timeout is None:
             most = min(self.clock.length * THIRD, self.clock.until - time.monotonic())
-            seconds = self.patience.of(case, *seconds_so_far(self.implementation), most)
+            worker = worker_of(self.implementation)
+            slowest, starting = (worker.slowest, worker.starting) if worker else (0.0, 0.0)
+            seconds = self.patience.of(case, slowest, starting, most)
         outcome = judge(self.implementation, case, how if seconds == math.inf else how._replace(timeout=seconds))
         if outcome.verdict is Verdict.TIMEOUT:
             self.patience.late += 1
@@ -231,11 +232,7 @@ def repeated(
 ) -> list[Outcome]:
     """The outcomes after more runs: the second, the fourth, ... of other numbers, the others of the same.
 
-    Args:
-        outcomes: of the first run.
-        how: how they were judged; ``repeat`` says how often, three times where that is cheap unless given.
-        judge: judges a case.
-        end_of_time: when to stop, of ``time.monotonic``.
+    ``repeat`` says how often, three times where that is cheap unless given, until a time of ``time.monotonic``.
     """
     found = [outcome._replace(runs=(outcome.verdict.fails,)) for outcome in outcomes]
     if how.repeat is None:

@@ -12,6 +12,8 @@ from ..cases.allowed import allowed_pairs
 from ..cases.case import ARRAYS, Inputs, Leaves
 
 BEYOND = {"bias": "bias", "sinks": "sinks", "softcap": "softcap", "dropout_rate": "dropout", "return_lse": "lse"}
+# Keywords that are all in "allowed".
+HIDING = ("mask", "is_causal", "window", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
 Told = dict[str, Any]
 
 
@@ -27,9 +29,8 @@ def asked(direction: str, arrays: Leaves, options: Mapping[str, Any], cotangent:
         results |= {"lse": (lse, rows)} if options.get("return_lse") else {}
     else:
         results = {f"grad_{name}": (str(x.dtype), x.shape) for name, x in arrays.items()}
-    given = {k for k, x in (options | arrays).items() if x is not None} | (
-        {"return_lse"} if "lse" in cotangent else set()
-    )
+    given = {k for k, x in (options | arrays).items() if x is not None}
+    given |= {"return_lse"} if "lse" in cotangent else set()
     sizes = dict(zip("BNTD", query.shape, strict=True)) | {"G": key.shape[1], "S": key.shape[2], "V": value.shape[3]}
     return {
         "direction": direction,

@@ -51,11 +51,15 @@ def answer(implementation: Implementation, request: Request) -> Leaves:
     attend = implementation.attend
     if request.constants:
         attend = module.closing_over(attend, request.constants, request.known)
+    mutable = request.arrays | request.options | request.known
+    if name not in ("forward", "eager", *["gradient"] * (implementation.arrays == "numpy")):  # the kit itself writes
+        mutable = {}
+    mutable = {leaf: x for leaf, x in mutable.items() if isinstance(x, np.ndarray)}
     context = module.wide() if request.dtype == "float64" else contextlib.nullcontext()
     with warnings.catch_warnings(), context, module.placed(implementation.device), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            with module.watched(_mutable(request, name, implementation.arrays)) as written:
+            with module.watched(mutable) as written:
                 found = function(attend, request.arrays, request.options, **given)
                 wrote = written()
         except NotImplementedError as error:
@@ -72,14 +76,6 @@ def answer(implementation: Implementation, request: Request) -> Leaves:
     return {leaf: _numbers(leaf, x) for leaf, x in found.items()} | marks
 
 
-def _mutable(request: Request, name: str, arrays: str) -> Leaves:
-    """The caller's arrays, by their names, in directions in which the kit itself writes to none."""
-    if name not in ("forward", "eager", *["gradient"] * (arrays == "numpy")):
-        return {}
-    given = request.arrays | request.options | request.known
-    return {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
-
-
 def asked(inputs: Inputs, direction: str) -> Request:
     """A call as the candidate sees it: the inputs, and what the direction needs beyond them."""
     kinds = inputs.extra.get("constants", {})
@@ -94,11 +90,7 @@ def asked(inputs: Inputs, direction: str) -> Request:
 
 
 def _numbers(leaf: str, x: Any) -> np.ndarray:
-    """A copy: the function may write its next result to the same memory.
-
-    Raises:
-        NoNumbers: it is None, text, complex, ...
-    """
+    """A copy: the function may write its next result to the same memory."""
     kind = getattr(getattr(x, "dtype", None), "kind", None)
     if kind is None:
         raise NoNumbers(leaf, f"{leaf} is of type {type(x).__name__}, expected an array")

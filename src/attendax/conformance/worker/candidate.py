@@ -12,7 +12,7 @@ from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
-from ..adapters.implementation import Implementation, keywords, never_given
+from ..adapters.implementation import Implementation, keywords, lacking, never_given
 from ..adapters.layout import laid_out, plain
 from ..adapters.source import resolve
 from ..cases import CASES, Inputs
@@ -68,35 +68,26 @@ def implement(
     tried = functools.partial(_kind_of_arrays, how=how or How(), trying=trying)
     if adapter is not None:
         layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
-        adapter = _own(adapter, lambda: arrays or tried(functools.partial(adapter, fn), name, layout)[0])
+        if not isinstance(adapter, Adapter) and not callable(adapter):
+            kind = type(adapter).__name__
+            raise TypeError(f"check: adapter got {kind}, expected a name, an Adapter or a function")
+        if not isinstance(adapter, Adapter):
+            adapter = Adapter(adapter, "", arrays or tried(functools.partial(adapter, fn), name, layout)[0])
         return _overridden(laid_out(adapter.implementation(name, fn, path), **layout), arrays, backward, settings)
     arrays, eager = (arrays, eager) if arrays else tried(fn, name, settings)
     framework(arrays)
     return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
 
 
-def lacking(traits: Iterable[str] | None) -> Mapping[str, str]:
-    """Traits with the reason; one that the user gives none for is said to be lacking."""
-    return traits if isinstance(traits, Mapping) else dict.fromkeys(traits or (), "said to be lacking")
-
-
 def refuse_unknown(settings: Iterable[str]) -> None:
-    """Say which of the names is no setting.
-
-    Raises:
-        TypeError: there is one.
-    """
+    """Say which of the names is no setting."""
     if unknown := sorted(set(settings) - {*SETTINGS, "name", "adapter", "arrays", "backward"}):
         known = ", ".join(SETTINGS) + did_you_mean(unknown[0], SETTINGS)
         raise TypeError(f"check: got an unexpected setting {unknown[0]!r}, expected some of {known}")
 
 
 def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
-    """Put the conventions that the user declares in the place of an adapter's.
-
-    Raises:
-        ValueError: a setting that an adapter sees to.
-    """
+    """Put the conventions that the user declares in the place of an adapter's."""
     why = "is no function of Python" if made.foreign else "has an adapter"
     if arrays is not None and arrays != made.arrays and made.foreign:
         raise ValueError(f"check: arrays got {arrays!r}, but {made.name} {why}: leave arrays out")
@@ -132,34 +123,17 @@ def name_of(fn: Any) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
-def _own(adapter: Any, kind: Callable[[], str]) -> Adapter:
-    """An adapter of one's own, which is given arrays in the layout that is said."""
-    if isinstance(adapter, Adapter):
-        return adapter
-    if not callable(adapter):
-        raise TypeError(f"check: adapter got {type(adapter).__name__}, expected a name, an Adapter or a function")
-    return Adapter(adapter, "", arrays=kind())
-
-
 def _kind_of_arrays(
     fn: Any, name: str, settings: dict[str, Any], how: How, trying: Callable[[str], None] | None
 ) -> tuple[str, bool]:
-    """Find arrays with which the plainest call works, and whether JAX may not compile it.
-
-    Raises:
-        ValueError: with none.
-    """
+    """Find arrays with which the plainest call works, and whether JAX may not compile it."""
     plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
     made = _first_that_runs([plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying)
     return made.arrays, made.eager
 
 
 def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[str], None] | None) -> Implementation:
-    """The first of them that one of the plainest calls runs on.
-
-    Raises:
-        Unusable: none does.
-    """
+    """The first of them that one of the plainest calls runs on."""
     said: list[str] = []
     for form in FORMS:  # what is said is of the first: the plainest call of all
         inputs = plain_of(form, how.sizes).inputs(0, how.dtype)

@@ -60,7 +60,9 @@ class Child:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             end_group(self.process)
-        self.events.put(self.process.wait())
+        status = self.process.wait()
+        self.threads[1].join(GRACE)  # what it answered comes before its end
+        self.events.put(status)
 
     def waited(self) -> float:
         """Seconds in which it could have run and others had the cores; 0 where the system does not count them."""

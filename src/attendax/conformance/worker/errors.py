@@ -21,16 +21,10 @@ class NoNumbers(Exception):
 
 
 class Failed(Exception):
-    """The implementation raised: all that is asked about the error, which stays where it was raised.
-
-    Attributes:
-        said: its kind and the first line of its text.
-        text: the whole text.
-        refusal: whether somebody wrote it for this call, as ``is_refusal`` has it.
-        names_nothing: whether it says no more than that something went wrong.
-    """
+    """The implementation raised: all that is asked about the error, which stays where it was raised."""
 
     def __init__(self, said: str, text: str = "", refusal: bool = False, names_nothing: bool = False) -> None:
+        """Its kind and first line, its text, ``is_refusal``, and whether it says no more than that it went wrong."""
         super().__init__(said, text, refusal, names_nothing)
         self.said, self.text, self.refusal, self.names_nothing = said, text, refusal, names_nothing
 

@@ -22,30 +22,21 @@ MISSING, UNKNOWN = "no results", "no folder"  # why a case is not judged
 
 
 class Recorder:
-    """Writes what it is asked to folders, and answers with zeros.
-
-    Attributes:
-        case: the name of the case that asks; nothing is written where there is none.
-        last: whether the case ends with its first call.
-        cases: the folders of each case, in the order of its calls.
-        folders: the id of each folder.
-        failed: why a folder could not be written.
-    """
+    """Writes what it is asked to folders, and answers with zeros."""
 
     def __init__(self, home: str, *, safetensors: bool = False) -> None:
         self.home, self.safetensors = home, safetensors
-        self.case, self.last = "", True
-        self.cases: dict[str, list[str]] = {}
-        self.folders: dict[str, str] = {}
-        self.failed: Exception | None = None
+        self.case, self.last = (
+            "",
+            True,
+        )  # the case that asks, if any, and whether its first call is its last
+        self.cases: dict[str, list[str]] = {}  # the folders of each case, in the order of its calls
+        self.folders: dict[str, str] = {}  # the id of each folder
+        self.failed: Exception | None = None  # why a folder could not be written
         self._by_id: dict[str, str] = {}
 
     def __call__(self, told: Told) -> Leaves:
-        """Zeros, in the shapes of the results.
-
-        Raises:
-            Died: the case has no further call.
-        """
+        """Zeros, in the shapes of the results."""
         if self.case:
             folders = self.cases.setdefault(self.case, [])
             try:
@@ -79,12 +70,7 @@ class Replay:
     """Answers with the results that somebody has written into the folders of ``Recorder``."""
 
     def __init__(self, home: str) -> None:
-        """Read the index.
-
-        Raises:
-            ValueError: there is none, or it or a case cannot be read, is of a newer schema, or of another run.
-        ModuleNotFoundError: results are in a form whose package is not installed.
-        """
+        """Read the index."""
         self.home, self.index = home, read_index(home)
         if any(os.path.exists(os.path.join(home, name, RESULTS)) for name in self.index["folders"]):
             extras.require("safetensors", f"attendax judge: {RESULTS}")
@@ -100,12 +86,7 @@ class Replay:
                 )
 
     def __call__(self, told: Told) -> Leaves:
-        """The results.
-
-        Raises:
-            Died: there are none, or they cannot be read.
-            NotImplementedError, Failed, NoNumbers: as ``error.json`` says.
-        """
+        """The results."""
         name = self.by_id.get(identity(told))
         if name is None:
             raise Died(UNKNOWN, NOT_JUDGED)
@@ -125,11 +106,7 @@ class Replay:
 
 
 def read_index(home: str) -> dict[str, Any]:
-    """Read the index that ``attendax inputs`` wrote of all folders.
-
-    Raises:
-        ValueError: there is none, or it cannot be read, or is of a newer schema.
-    """
+    """Read the index that ``attendax inputs`` wrote of all folders."""
     file = os.path.join(home, INDEX)
     if not os.path.isfile(file):
         raise ValueError(f"check: there is no {file}: name a folder that `attendax inputs DIR` has written")
@@ -167,11 +144,7 @@ def identity(told: Told) -> str:
 
 
 def write_safetensors(file: str, told: Told) -> None:
-    """All arrays of a case in one file, by the names of their own files; bfloat16 is uint16 there, too.
-
-    Raises:
-        ModuleNotFoundError: the package is not installed.
-    """
+    """All arrays of a case in one file, by the names of their own files; bfloat16 is uint16 there, too."""
     safetensors = extras.require("safetensors.numpy", "attendax inputs --safetensors")
     named = told["arrays"] | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
     named |= {k: x for k, x in (told["options"] | {"allowed": told["allowed"]}).items() if isinstance(x, np.ndarray)}
@@ -179,12 +152,7 @@ def write_safetensors(file: str, told: Told) -> None:
 
 
 def read_safetensors(file: str, most: int) -> Leaves:
-    """The results of one file.
-
-    Raises:
-        ValueError: it cannot be read.
-        ModuleNotFoundError: the package is not installed.
-    """
+    """The results of one file."""
     safetensors = extras.require("safetensors", f"attendax judge: {file}")
     dtypes = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "U16": "bfloat16"}
     if os.path.getsize(file) > most:

@@ -38,15 +38,7 @@ def path_of(
 ) -> str:
     """The path by which ``check``, ``implement`` and every command name a candidate that is no function of Python.
 
-    Args:
-        program: a command, with ``{case}`` where the folder of a case is named.
-        library: a file with C functions.
-        signature: the JSON file that says which functions, and the order of their arguments.
-        folder: what ``attendax inputs`` wrote, with results in it.
-        onnx: a file with a model of ONNX.
-
-    Returns:
-        "exec:COMMAND", "folder:FOLDER", "onnx:FILE", "lib:FILE" or "lib:FILE:SIGNATURE".
+    It is "exec:COMMAND", "folder:FOLDER", "onnx:FILE", "lib:FILE" or "lib:FILE:SIGNATURE".
 
     Example:
         >>> path_of(program="./attention {case}"), path_of(library="attention.so", signature="mine.json")
@@ -92,13 +84,9 @@ def implementation(path: str, name: str | None = None) -> Implementation:
 def of_answers(
     answer: Callable[[Told], Leaves], name: str, source: str = "", accepted: Iterable[str] | None = None
 ) -> Implementation:
-    """The function of a program or a library.
+    """The function of a program or a library, of which ``answer`` gives the leaves for the content of a ``case.json``.
 
-    Args:
-        answer: gives the leaves for the content of a ``case.json``.
-        name: for the report.
-        source: Python that defines the function, for a reproduction.
-        accepted: the keywords that it may be given; all unless given.
+    ``source`` is Python that defines it, for a reproduction; it may be given the keywords ``accepted``, or all.
     """
 
     def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, **options: Any) -> Any:
@@ -117,11 +105,7 @@ def of_answers(
 
 
 def _of(answer: Callable[[Told], Leaves], told: Told, *, unpack: bool = False) -> Any:
-    """The leaves that were asked for, in this order.
-
-    Raises:
-        NoNumbers: one is missing.
-    """
+    """The leaves that were asked for, in this order."""
     found = answer(told)
     names = {name.replace("_", " "): x["file"] for name, x in told["results"].items()}
     for name, file in names.items():

@@ -2,14 +2,14 @@
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..cases.case import Leaves
 from ..protocol import SCHEMA, read_json
-from .asked import Told
+from .asked import HIDING, Told
 from .errors import Failed
 
 INPUTS = ("query", "key", "value", "bias", "sinks", "cotangent_out", "cotangent_lse")  # const float *
@@ -29,9 +29,8 @@ ORDERS = {  # as attendax.h has them
         "grad_value", "grad_bias", *SIZES, "scale", "softcap",
     ),
 }  # fmt: skip
-BY_ALLOWED = ("mask", "is_causal", "window", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
 ACCEPTED = {  # the keywords that an argument of the forward stands for
-    "allowed": BY_ALLOWED,
+    "allowed": HIDING,
     "lse": ("return_lse",),
     **{k: (k,) for k in ("bias", "sinks", "softcap", "scale", "is_causal")},
 }
@@ -40,18 +39,10 @@ POINTER = ctypes.c_void_p
 
 
 class Library:
-    """Answers what is asked by a call of a function in C, in this process.
-
-    Attributes:
-        accepted: the keywords that the order of its forward has room for.
-    """
+    """Answers what is asked by a call of a function in C, in this process."""
 
     def __init__(self, file: str, signature: str = "") -> None:
-        """Load it.
-
-        Raises:
-            ValueError: there is no such library, no such symbol, or the signature cannot be read.
-        """
+        """Load it."""
         said = read_signature(signature) if signature else {way: {} for way in ORDERS}
         try:
             library = ctypes.CDLL(os.path.abspath(file))
@@ -72,15 +63,11 @@ class Library:
                 ) from error
             self.orders[way] = tuple(told.get("order", ORDERS[way]))
         self.size = ctypes.c_int32 if said["forward"].get("sizes") == "int32" else ctypes.c_int64
+        # the keywords that the order of its forward has room for
         self.accepted = [k for word in self.orders["forward"] for k in ACCEPTED.get(word, ())]
 
     def __call__(self, told: Told) -> Leaves:
-        """The results of one case.
-
-        Raises:
-            NotImplementedError: it has no such function or argument, or gave status 1.
-            Failed: it gave another status than 0.
-        """
+        """The results of one case."""
         way = "forward" if told["direction"] == "forward" else "backward"
         if way not in self.functions:
             raise NotImplementedError("the library has no backward")
@@ -88,65 +75,44 @@ class Library:
             raise NotImplementedError("pointers are to float32")
         if "dropout" in told["asks_for"]:
             raise NotImplementedError("there is no argument for dropout")
-        self._refuse_sizes(told["sizes"], way)
-        given, found = self._inputs(told, way), self._results(told, way)
-        if missing := [name for name in found if name not in self.orders[way]]:
-            raise NotImplementedError(f"the {way} has no argument {missing[0]}")
-        arguments = [self._argument(name, given | found) for name in self.orders[way]]
+        given, found = self._arrays(told, order := self.orders[way])
+        known = given | found
+        implied = {axis: known[AS_LONG_AS[axis]] if axis in AS_LONG_AS else 1 for axis in SIZES if axis not in order}
+        lacking = [axis for axis, size in implied.items() if known[axis] != size]
+        lacking += [k for k, x in known.items() if isinstance(x, np.ndarray) and k not in order]
+        if lacking:
+            raise NotImplementedError(f"the {way} has no argument {lacking[0]}")
+        kinds = dict.fromkeys(SIZES, self.size) | NUMBERS
+        pointers = {k: POINTER(x.ctypes.data) for k, x in known.items() if k not in kinds}
         function = self.functions[way]
         function.restype = ctypes.c_int
-        status = function(*arguments)
+        status = function(*(kinds[k](known[k]) if k in kinds else pointers.get(k, POINTER(None)) for k in order))
         if status == NOT_OFFERED:
             raise NotImplementedError(f"its {way} gave status 1")
         if status:
             raise Failed(f"its {way} gave status {status}")
         return {k.replace("_", " "): _summed(x, told["results"][k]["shape"]) for k, x in found.items()}
 
-    def _refuse_sizes(self, sizes: Mapping[str, int], way: str) -> None:
-        """Refuse a call with an axis that has no argument, unless it is as long as the one that it goes with, or 1."""
-        for axis in SIZES:
-            other = AS_LONG_AS.get(axis, axis)
-            if axis not in self.orders[way] and sizes[axis] != (1 if other == axis else sizes[other]):
-                raise NotImplementedError(f"the {way} has no argument {axis}")
-
-    def _inputs(self, told: Told, way: str) -> dict[str, Any]:
-        order = self.orders[way]
-        B, N, T, S = (told["sizes"][axis] for axis in "BNTS")
+    def _arrays(self, told: Told, order: Sequence[str]) -> tuple[dict[str, Any], Leaves]:
+        """Its inputs, and arrays of NaN for what it writes; a bias has a gradient for each score."""
+        scores = tuple(told["sizes"][axis] for axis in "BNTS")
         given = dict(told["arrays"]) | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
-        if "bias" in given:
-            given["bias"] = np.ascontiguousarray(np.broadcast_to(given["bias"], (B, N, T, S)))
-        given |= told["sizes"] | {"scale": told["scale"], "softcap": told["options"].get("softcap") or 0.0}
         allowed = told["allowed"]
-        causal = "is_causal" in order and allowed is not None and (allowed == np.tri(T, S, dtype=bool)).all()
-        given["is_causal"] = int(causal)
+        causal = (
+            "is_causal" in order and allowed is not None and (allowed == np.tri(scores[2], scores[3], dtype=bool)).all()
+        )
         if allowed is not None and not causal:
-            given["allowed"] = np.ascontiguousarray(np.broadcast_to(allowed, (B, N, T, S)))
-        asked = [k for k, x in given.items() if isinstance(x, np.ndarray) and k not in order]
-        if asked:
-            raise NotImplementedError(f"the {way} has no argument {asked[0]}")
-        return given
-
-    def _results(self, told: Told, way: str) -> Leaves:
-        """Arrays for what it writes, of NaN; a bias has a gradient for each score."""
-        shapes = {k: x["shape"] for k, x in told["results"].items()}
-        if "grad_bias" in shapes:
-            shapes["grad_bias"] = tuple(told["sizes"][axis] for axis in "BNTS")
-        return {k: np.full(shape, np.nan, np.float32) for k, shape in shapes.items()}
-
-    def _argument(self, name: str, given: Mapping[str, Any]) -> Any:
-        if name in SIZES:
-            return self.size(given[name])
-        if name in NUMBERS:
-            return NUMBERS[name](given[name])
-        return POINTER(given[name].ctypes.data) if name in given else POINTER(None)
+            given["allowed"] = allowed
+        for name in given.keys() & {"bias", "allowed"}:
+            given[name] = np.ascontiguousarray(np.broadcast_to(given[name], scores))
+        given |= told["sizes"] | {"scale": told["scale"], "softcap": told["options"].get("softcap") or 0.0}
+        shapes = {k: scores if k == "grad_bias" else x["shape"] for k, x in told["results"].items()}
+        found = {k: np.full(shape, np.nan, np.float32) for k, shape in shapes.items()}
+        return given | {"is_causal": int(causal)}, found
 
 
 def read_signature(file: str) -> dict[str, dict[str, Any]]:
-    """Read a file of ``--signature``: ``symbol``, ``order`` and ``sizes`` of each function.
-
-    Raises:
-        ValueError: it cannot be read, is of a newer schema, or names what there is not.
-    """
+    """Read a file of ``--signature``: ``symbol``, ``order`` and ``sizes`` of each function."""
     told = read_json(file, "the signature ")
     if not isinstance(told, dict) or not isinstance(told.get("forward"), dict):
         raise ValueError(f'check: the signature {file} has no "forward", expected {{"forward": {{"symbol": ...}}}}')
@@ -169,11 +135,7 @@ def read_signature(file: str) -> dict[str, dict[str, Any]]:
 
 
 def _refuse_kinds(head: str, way: str, one: Mapping[str, Any]) -> None:
-    """Say which word of a function is of another type than it has to be.
-
-    Raises:
-        ValueError: there is one.
-    """
+    """Say which word of a function is of another type than it has to be."""
     order = one.get("order", [])
     is_order = isinstance(order, list) and all(isinstance(word, str) for word in order)
     right = {"symbol": isinstance(one.get("symbol", ""), str), "order": is_order}

@@ -7,7 +7,7 @@ import numpy as np
 from attendax.extras import require
 
 from ..cases.case import ARRAYS, Leaves
-from .asked import Told
+from .asked import HIDING, Told
 
 OPSETS = (23, 24, 25)  # those that changed the standard operator
 NODE = ("query", "key", "value", "mask", "past_key", "past_value", "key_lengths")  # the inputs of Attention, in order
@@ -17,24 +17,14 @@ NAMES = {
     "key_lengths": ("nonpad_kv_seqlen", "key_lengths", "lengths"),
 }  # fmt: skip
 KINDS = {"float32": "tensor(float)", "float64": "tensor(double)", "float16": "tensor(float16)"}
-HIDING = ("mask", "is_causal", "window", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
 PLAIN: dict[str, Any] = {"is_causal": 0, "softcap": 0.0, "left_window_size": -1, "right_window_size": -1}
 
 
 class OnnxModel:
-    """Answers what is asked by running the model, in this process.
-
-    Attributes:
-        accepted: the keywords that its inputs and the attributes of its node have room for.
-    """
+    """Answers what is asked by running the model, in this process."""
 
     def __init__(self, file: str) -> None:
-        """Load it.
-
-        Raises:
-            ModuleNotFoundError: onnx or onnxruntime is not installed.
-            ValueError: it cannot be read or run, is of a newer operator set, or its inputs cannot be told apart.
-        """
+        """Load it."""
         onnx = require("onnx", "check --onnx", extra="onnx")
         onnxruntime = require("onnxruntime", "check --onnx", extra="onnx")
         options = onnxruntime.SessionOptions()
@@ -54,6 +44,7 @@ class OnnxModel:
         self.accepted = self._accepted()
 
     def _accepted(self) -> list[str]:
+        """The keywords that its inputs and the attributes of its node have room for."""
         found = list(HIDING) if "mask" in self.roles else []
         floating = "mask" in self.roles and "bool" not in self.inputs[self.roles["mask"]].type
         given = self.attributes
@@ -65,11 +56,7 @@ class OnnxModel:
         return list(dict.fromkeys([*found, *(name for name, there in asked.items() if there)]))
 
     def __call__(self, told: Told) -> Leaves:
-        """The results of one case.
-
-        Raises:
-            NotImplementedError: the model has no such input, attribute, size or dtype.
-        """
+        """The results of one case."""
         if told["direction"] != "forward":
             raise NotImplementedError("an ONNX model has no gradient")
         if set(told["asks_for"]) - {"lse", "softcap", "bias"}:
@@ -78,7 +65,10 @@ class OnnxModel:
         given = {self.roles[name]: self._packed(name, told["arrays"][name]) for name in ARRAYS[:3]}
         given |= self._masks(told)
         for name, x in given.items():
-            self._refuse_other_sizes(name, x)
+            known = self.inputs[name].shape
+            fixed = any(isinstance(size, int) and size != n for size, n in zip(known, x.shape, strict=False))
+            if fixed or len(known) != x.ndim:
+                raise NotImplementedError(f"the model takes {name} of shape {known}")
         names = [x for x in self.outputs if x == "lse" and "lse" in told["results"]]
         found = self.session.run([self.outputs[0], *names], given)
         out, heads = found[0], told["results"]["out"]["shape"][1]
@@ -150,12 +140,6 @@ class OnnxModel:
             raise NotImplementedError(f"the model's {attribute} is {self.attributes.get(attribute)}")
         return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
 
-    def _refuse_other_sizes(self, name: str, x: np.ndarray) -> None:
-        known = self.inputs[name].shape
-        fixed = [(size, n) for size, n in zip(known, x.shape, strict=False) if isinstance(size, int) and size != n]
-        if fixed or len(known) != x.ndim:
-            raise NotImplementedError(f"the model takes {name} of shape {known}")
-
 
 def _node(onnx: Any, model: Any, file: str) -> Any:
     """The one standard Attention of a model; None where it has none, or several."""
@@ -171,11 +155,7 @@ def _node(onnx: Any, model: Any, file: str) -> Any:
 
 
 def _roles(node: Any, names: list[str], file: str) -> dict[str, str]:
-    """Assign inputs to roles: by the node's own inputs, else by names, else by the order of the first three.
-
-    Raises:
-        ValueError: one is missing, or none of the kit's.
-    """
+    """Assign inputs to roles: by the node's own inputs, else by names, else by the order of the first three."""
     found = {} if node is None else {role: x for role, x in zip(NODE, node.input, strict=False) if x in names}
     if not set(ARRAYS[:3]) <= set(found):
         lower = {x.lower(): x for x in names}

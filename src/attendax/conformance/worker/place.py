@@ -11,7 +11,7 @@ from typing import Any
 
 from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
-from ..adapters.implementation import Documented, Implementation, Known
+from ..adapters.implementation import Documented, Implementation, Known, lacking
 from ..adapters.source import path_of
 from ..cases.how import How
 from . import candidate, foreign
@@ -46,39 +46,32 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     return _remote(asked | paths | name, how)
 
 
+def worker_of(implementation: Implementation) -> Worker | None:
+    """The process that has the candidate, if there is one."""
+    return implementation.attend.worker if isinstance(implementation.attend, Remote) else None
+
+
 def end(implementation: Implementation) -> None:
     """End the process that has the candidate, if there is one."""
-    if isinstance(implementation.attend, Remote):
-        implementation.attend.worker.close()
+    if worker := worker_of(implementation):
+        worker.close()
 
 
 def seconds_of_last_call(implementation: Implementation, measured: float) -> float:
     """Seconds of its own process, without those in which others had the cores; as measured here where it has none."""
-    return implementation.attend.worker.taken if isinstance(implementation.attend, Remote) else measured
-
-
-def seconds_so_far(implementation: Implementation) -> tuple[float, float]:
-    """Of the longest call of its own process that was answered, and of the longest start; 0 where it has none."""
-    worker = implementation.attend.worker if isinstance(implementation.attend, Remote) else None
-    return (worker.slowest, worker.starting) if worker else (0.0, 0.0)
+    return worker.taken if (worker := worker_of(implementation)) else measured
 
 
 def seconds_of_cores(implementation: Implementation) -> float:
     """CPU seconds of its own process so far; 0 where it has none."""
-    return implementation.attend.worker.cores() if isinstance(implementation.attend, Remote) else 0.0
-
-
-def anew(implementation: Implementation) -> None:
-    """The next call is the first of another process, where it has one of its own."""
-    if isinstance(implementation.attend, Remote):
-        implementation.attend.worker.stop()
+    return worker.cores() if (worker := worker_of(implementation)) else 0.0
 
 
 def allow(implementation: Implementation, seconds: float, until: float = math.inf) -> None:
     """The next calls may take so long together, and none longer than ``until``, where another process makes them."""
-    if isinstance(implementation.attend, Remote):
-        implementation.attend.worker.allow(seconds)
-        implementation.attend.worker.until = until
+    if worker := worker_of(implementation):
+        worker.allow(seconds)
+        worker.until = until
 
 
 def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
@@ -86,7 +79,10 @@ def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
     if isinstance(x, str):
         return x, ""
     if isinstance(x, Adapter):
-        path = next((name for name, adapter in ADAPTERS.items() if adapter is x), "") or _path_of_adapter(x)
+        home = getattr(x.call, "__module__", "")
+        names = vars(sys.modules[home]) if home in sys.modules and home != "__main__" else {}
+        known = ADAPTERS | {f"{home}:{name}": found for name, found in names.items()}
+        path = next((name for name, found in known.items() if found is x), "")
     else:
         path = path_of(x)
     if path and (path in ADAPTERS or _is_found(path.partition(":")[0])):
@@ -97,12 +93,6 @@ def path_in_other_process(x: Any, what: str) -> tuple[str, str]:
     if "<" in name:
         return "", f"{what} is defined inside another function, or is a lambda, so no other process can import it"
     return "", f"{what} is no function that another process can import by its name"
-
-
-def _path_of_adapter(x: Adapter) -> str:
-    home = getattr(x.call, "__module__", "")
-    names = vars(sys.modules[home]) if home in sys.modules and home != "__main__" else {}
-    return next((f"{home}:{name}" for name, found in names.items() if found is x), "")
 
 
 def _is_found(module: str) -> bool:
@@ -125,7 +115,7 @@ def _remote(asked: dict[str, Any], how: How) -> Implementation:
     worker.until = how.until
     try:
         made = _trusted(_described(_started(worker, asked), worker), asked)
-        declared["lacks"] = {**made.lacks, **candidate.lacking(declared.get("lacks"))}
+        declared["lacks"] = {**made.lacks, **lacking(declared.get("lacks"))}
         return dataclasses.replace(made, **declared, device=asked.get("device", ""))
     except BaseException:
         worker.close()

@@ -26,23 +26,16 @@ PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
 class Worker:
-    """The process that has the candidate.
-
-    Attributes:
-        limit, left: seconds that it may take for what is judged now, and what is left of them.
-        taken: seconds that its last call took, without those in which others had the cores.
-        slowest: seconds of the longest call that was answered; ``starting``, of the longest start.
-        trying: with which arrays it tried the plainest call last.
-        first: seconds that each of the plainest calls may take, apart from the start; as that unless given.
-        until: when the run ends, of ``time.monotonic``: what has no answer then is not judged.
-    """
+    """The process that has the candidate."""
 
     def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None) -> None:
-        """``kind`` of subject, and what makes it there."""
-        self.subject, self.candidate, self.first, self.taken, self.trying = kind, candidate, first, 0.0, ""
-        self.slowest = self.starting = 0.0
-        self.allow(IMPORT)
-        self.until = math.inf
+        """``kind`` of subject, and what makes it there; seconds of each of the plainest calls, apart from the start."""
+        self.subject, self.candidate, self.first = kind, candidate, first
+        self.trying = ""  # with which arrays it tried the plainest call last
+        self.taken = 0.0  # seconds that its last call took, without those in which others had the cores
+        self.slowest = self.starting = 0.0  # seconds of the longest call that was answered, and of the longest start
+        self.limit = self.left = IMPORT  # seconds that it may take for what is judged now, and what is left of them
+        self.until = math.inf  # the end of the run, of ``time.monotonic``: what has no answer then is not judged
         self._cores = 0.0  # of processes that have ended
         self.child: Child | None = None
         bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
@@ -70,16 +63,9 @@ class Worker:
         return told
 
     def ask(self, request: Request, device: str = "", room: int = 0) -> Leaves:
-        """The answer to a request, as ``call``; what it ends with is raised here as it was there."""
-        return answered(self.call(request, device, room))
-
-    def call(self, request: Request, device: str, room: int = 0) -> Leaves | tuple[str, list[Any]]:
-        """The answer to a request: leaves, or the kind of an error and what was said.
+        """The answer to a request; what it ends with is raised here as it was there.
 
         It may have ``room`` bytes, where that is more than what a request of its size is answered with.
-
-        Raises:
-            Died: there is none, or none that can be read.
         """
         if self.child is None and time.monotonic() >= self.until:
             raise Died("no time left", "not judged")
@@ -97,7 +83,7 @@ class Worker:
                 self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
                 self.left -= self.taken
             self.slowest = max(self.slowest, self.taken)
-            return read_results(folder, max(most, room))
+            found = read_results(folder, max(most, room))
         except ValueError as error:
             self.stop()
             raise Died(f"answered what cannot be read: {error}") from error
@@ -106,6 +92,7 @@ class Worker:
             raise Died(f"the folder of its request cannot be used: {error.strerror}") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return answered(found)
 
     def _folder(self, request: Request) -> str:
         """A new folder: in memory, where there is room for the request and its answer."""
@@ -123,7 +110,14 @@ class Worker:
         try:
             while True:
                 event = child.event(seconds, self.until)
-                told = _parsed(event) if isinstance(event, bytes) else self._death(event)
+                if not isinstance(event, bytes):
+                    raise self._death(event)
+                try:
+                    told = json.loads(event)
+                except (ValueError, RecursionError):
+                    told = None
+                if not isinstance(told, dict):
+                    raise Died("its process wrote to the pipe of the answers")
                 if "trying" not in told:
                     return told
                 self.trying = str(told["trying"])
@@ -138,12 +132,8 @@ class Worker:
             self.stop()
             raise
 
-    def _death(self, event: int | None) -> dict[str, Any]:
-        """Say how it ended.
-
-        Raises:
-            Died: always.
-        """
+    def _death(self, event: int | None) -> Died:
+        """Say how it ended."""
         child, how = self.child, "its process closed its output"
         assert child is not None
         if event is None:
@@ -152,7 +142,7 @@ class Worker:
         if isinstance(event, int):
             how = f"its process {ended(event)}"
         words = child.last_words()
-        raise Died(how + (f"; it said: {words}" if words else ""))
+        return Died(how + (f"; it said: {words}" if words else ""))
 
     def cores(self) -> float:
         """CPU seconds of its processes so far, as far as the system counts them."""
@@ -203,16 +193,6 @@ def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
     if kind == "died":
         raise Died(words[0])
     raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        told = json.loads(line)
-    except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
-        raise Died("its process wrote to the pipe of the answers")
-    return told
 
 
 def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:

@@ -21,11 +21,7 @@ class Program:
     """Answers what is asked by running a command."""
 
     def __init__(self, command: str) -> None:
-        """Find the program.
-
-        Raises:
-            ValueError: there is none, or it cannot be run.
-        """
+        """Find the program."""
         try:
             self.command = shlex.split(command)
         except ValueError as error:
@@ -41,12 +37,7 @@ class Program:
             raise ValueError(f"check: there is no program {name!r}: build it, or give the path of another")
 
     def __call__(self, told: Told) -> Leaves:
-        """The results of one case.
-
-        Raises:
-            NotImplementedError, Failed, NoNumbers: as ``error.json`` says.
-            Died: it ended otherwise than with status 0, or wrote what cannot be read.
-        """
+        """The results of one case."""
         home = next(iter(FOLDERS), None)
         with tempfile.TemporaryDirectory(prefix="attendax-", dir=home, ignore_cleanup_errors=True) as folder:
             most = write_case(folder, told)

@@ -7,7 +7,6 @@ import select
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..cases.case import Leaves
@@ -32,12 +31,6 @@ class Subject(Protocol):
         """One call of it."""
 
 
-def made(kind: str, message: dict[str, Any], trying: Callable[[str], None]) -> Subject:
-    """The subject that a message asks for; ``trying`` is told with which arrays a call is tried."""
-    found: Subject = importlib.import_module(MADE_BY[kind]).subject(message, trying)
-    return found
-
-
 def main() -> None:
     """Requests come on standard input and answers go to standard output; the subject has neither of the two.
 
@@ -59,8 +52,9 @@ def main() -> None:
             FOLDERS[:] = folders = message.pop("folders")
             threading.Thread(target=_end_with_the_asking, args=(requests.fileno(), folders), daemon=True).start()
             try:
-                subject = made(message.pop("subject"), message, lambda arrays: tell({"trying": arrays}))
-                told = subject.told()
+                maker = importlib.import_module(MADE_BY[message.pop("subject")])
+                made: Subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
+                subject, told = made, made.told()
             except BaseException as error:
                 told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
             tell(told)

@@ -12,19 +12,11 @@ from ..implementation import Documented, Known
 
 DOCUMENTED: dict[str, tuple[Documented, ...]] = {}
 KNOWN: dict[str, tuple[Known, ...]] = {}
-
-
-def _read(text: str) -> None:
-    """Add the entries of a file; those of an adapter keep their order."""
-    told: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
-    kinds: Any = (("by_design", DOCUMENTED, Documented), ("fault", KNOWN, Known))
-    for kind, facts, made in kinds:
-        for entry in told.get(kind, ()):
-            adapters, given = entry.pop("of"), entry | {"cases": tuple(entry["cases"])}
-            for name in adapters:
-                facts[name] = (*facts.get(name, ()), made(**given))
-
-
 for _file in sorted(Path(__file__).parent.glob("*.toml")):
-    _read(_file.read_text("utf-8"))
+    _told: dict[str, list[dict[str, Any]]] = tomllib.loads(_file.read_text("utf-8"))
+    _kinds: Any = (("by_design", DOCUMENTED, Documented), ("fault", KNOWN, Known))
+    for _kind, _facts, _made in _kinds:
+        for _entry in _told.get(_kind, ()):
+            for _name in _entry.pop("of"):
+                _facts[_name] = (*_facts.get(_name, ()), _made(**_entry | {"cases": tuple(_entry["cases"])}))
 SCRIPTS = {one.name: one.script for faults in KNOWN.values() for one in faults if one.script}
