@@ -1,14 +1,15 @@
 """How one of two functions is asked for numbers, in its own form, and how far apart two answers are."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..worker.errors import Failed
-from . import ways, writing
+from . import writing
 from .forms import Form, Option
+from .options import NUMBER, first_kind, is_own
 
 TOLERANCE = 2e-5  # of float32, as a share of the largest number
 NARROW = 3 * 2.0**-8  # of bfloat16
@@ -31,27 +32,18 @@ def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0, dtype: Any = 
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V)))
 
 
-def caller(a: Form, b: Form, fn: Callable[..., Any]) -> Callable[..., Any]:
+def caller(a: Form, b: Form, fn: Call) -> Callable[..., Any]:
     """The adapter from one form to another, around a function that takes arrays of NumPy."""
     text = writing.adapter(a, dataclasses.replace(b, arrays="numpy", path="somewhere:fn"))
     names: dict[str, Any] = {}
-    text = text.replace("from somewhere import fn as fn\n", "")
-    exec(compile(text, "adapter.py", "exec"), names)
-    names["fn"] = lambda *args, **options: _single(fn(*args, **options))
+    exec(compile(text.replace("from somewhere import fn as fn\n", ""), "adapter.py", "exec"), names)
+
+    def single(*args: Any, **options: Any) -> Any:
+        found = fn(*args, **options)
+        return found if len(found) > 1 else found[0]
+
+    names["fn"] = single
     return names["adapted"]
-
-
-def _single(found: tuple[np.ndarray, ...]) -> Any:
-    return found if len(found) > 1 else found[0]
-
-
-def plain_form(like: Form, names: Iterable[str] | None = None) -> Form:
-    """The form of attendax, with the conventions of another."""
-    names = like.options if names is None else names
-    options = {name: Option(name, ways.STRAIGHT.get(name, "")) for name in names}
-    if "return_lse" in options and "return_lse" in like.options and not like.options["return_lse"].name:
-        options["return_lse"] = Option("", "BNT")
-    return Form(options=options, how=like.how, grouped=like.grouped, defaults={"is_causal": False})
 
 
 def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
@@ -60,17 +52,15 @@ def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
     Raises:
         Failed: it raises.
     """
-    straight = plain_form(form)
-    call = caller(straight, form, fn)
-    given = {name: x for name, x in probe.options.items() if name != "return_lse" or form.options["return_lse"].name}
+    for k, x in probe.options.items():
+        if is_own(k, x) and k in form.options:
+            form = form.offering(k, form.options[k]._replace(form=NUMBER))
+    options = {k: Option(k if x.name else "", first_kind(k)) for k, x in form.options.items()}
+    straight = Form(options=options, how=form.how, grouped=form.grouped, defaults={"is_causal": False})
+    given = {k: x for k, x in probe.options.items() if k not in options or options[k].name}
     try:
-        found = call(*probe.arrays, **given)
-    except (
-        ValueError,
-        IndexError,
-        TypeError,
-        AttributeError,
-    ) as error:  # of a result of another shape
+        found = caller(straight, form, fn)(*probe.arrays, **given)
+    except (ValueError, IndexError, TypeError, AttributeError) as error:  # of a result of another shape
         raise Failed.by(error) from error
     return found if isinstance(found, tuple) else (found,)
 

@@ -2,20 +2,20 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..conventions import solving
-from ..conventions.table import TABLE
+from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
-from . import forms, ways
+from . import forms, options
 from .asking import Probe, alike, arrays, ask, distance
 from .forms import Form, Option
+from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
 from .remote import Function
 from .trying import GENERAL, Trying
-from .ways import DROPOUT, GROUPED, HEADS, IGNORED, NAMES
 
 MANY = 64  # keys, of which half are dropped
 MODES = {"training": True, "train": True, "deterministic": False}
@@ -58,8 +58,8 @@ class _Describing(Trying):
         form = dataclasses.replace(form, arrays=self.fn.kind())
         form = self._second(form) if self.several else form
         form = self._grouped(form)
-        free = [name for name in self.fn.names if name not in (*self.fn.required, *HEADS, *IGNORED)]
-        for name in list(free):
+        free = [name for name in self.fn.names if name not in (*self.fn.required, *HEADS, *UNREAD)]
+        for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
             found = self._option(form, name)
             if found:
                 form = found
@@ -91,7 +91,7 @@ class _Describing(Trying):
 
     def _second(self, form: Form) -> Form:
         """What it gives beside its result: log-sum-exp, or what is not compared."""
-        if found := self._lse(dataclasses.replace(form, first=False), ""):
+        if found := self._read(dataclasses.replace(form, first=False), "", "return_lse"):
             return found
         self.unknown["second result"] = "it always gives several arrays, of which the first is compared"
         return dataclasses.replace(form, first=True)
@@ -107,166 +107,108 @@ class _Describing(Trying):
 
     def _option(self, form: Form, name: str) -> Form | None:
         """The form with a keyword of the function, whatever it may mean there; None where it means nothing known."""
-        tries: dict[str, Callable[[Form, str], Form | None]] = {
-            "is_causal": self._causal, "mask": self._mask, "bias": self._bias, "scale": self._scale,
-            "softcap": self._softcap, "window": self._window, "return_lse": self._lse,
-        }  # fmt: skip
-        for ours, run in tries.items():
-            if name in NAMES[ours] and ours not in form.options and (found := run(form, name)):
-                return found
-        return next(filter(None, (self._ignored(form, name, ours) for ours in tries if name in NAMES[ours])), None)
+        kinds = [ours for ours, row in OPTIONS.items() if name in row.names and ours not in form.options]
+        found = (run(form, name, ours) for run in (self._read, self._ignored) for ours in kinds)
+        return next(filter(None, found), None)
+
+    def _read(self, form: Form, name: str, ours: str) -> Form | None:
+        """The form in which a keyword is one of the options that are known."""
+        row = OPTIONS[ours]
+        for kinds, probes in self._asked(form, ours):
+            offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
+            hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
+            if found := self.settle((x.but(**how) for how in hows for x in offered), probes):
+                return self._refined(found, ours)
+            if ours == "bias" and (factor := self._factor(offered[0])):
+                return self.settle([offered[0].but(order=x, bias=factor) for x in forms.ORDERS], probes)
+        return None
+
+    def _asked(self, form: Form, ours: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
+        """Kinds of values, and the inputs by which they are told apart."""
+        (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
+        if ours in ("mask", "bias"):  # of each rank
+            by_rank = itertools.groupby(row.kinds, lambda kind: kind.split("/")[0])
+            for seed, (rank, of_rank) in enumerate(by_rank, 5):
+                value = options.drawn(ours, rank, self.sizes, np.random.default_rng(seed))
+                yield tuple(of_rank), [self.probe(**{ours: value})]
+            return
+        shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}}.get(ours, {(T, S)})
+        at = sorted((t, s) for t, s in shapes if T != S or t == s)
+        values = (
+            row.values[-2:]
+            if ours != "key_lengths"
+            else (options.drawn(ours, "", self.sizes, np.random.default_rng(5)),)
+        )
+        asked = [{ours: x, **options.beside(ours, form.options)} for x in values]
+        kinds = tuple(row.kinds) if ours != "offset" else tuple(row.kinds)[::-1]  # of each batch where it is taken
+        if ours != "offset" or len(asked[0]) > 1:
+            yield kinds, [Probe(arrays((B, N, t, s, D, V)), given) for t, s in at for given in asked]
+
+    def _refined(self, form: Form, ours: str) -> Form | None:
+        """The same, told apart by values that are given as they are: of each head, of each batch, of two sides."""
+        option, more = form.options[ours], options.beside(ours, form.options)
+        if option.form == WIDE.get(ours):
+            plain = form.but(**({"reach": forms.LAW["reach"], "side": forms.LAW["side"]} if ours == "window" else {}))
+            ways = WINDOWS if ours == "window" else (form.how[ours], "first batch")
+            values = options.own_values(ours, option, self.fn.defaults, self.sizes[0])
+            return self.settle(
+                [plain.but(**{ours: x}) for x in ways], [self.probe(**{ours: x}, **more) for x in values]
+            )
+        if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:
+            mask = options.drawn("mask", option.form, self.sizes, np.random.default_rng(9), each_head=True)
+            return self.settle([form, form.but(mask="first head")], [self.probe(mask=mask)]) or form
+        return form
 
     def _ignored(self, form: Form, name: str, ours: str) -> Form | None:
         """The form of a function that takes a keyword, and gives what it gives without."""
-        axis = {"is_causal": "causal", "scale": "given_scale"}.get(ours, ours)
-        if ours in form.options or forms.IGNORED not in TABLE.get(axis, ()):
+        more = options.beside(ours, form.options)
+        if IGNORED not in TABLE[AXIS[ours]] or (ours == "offset" and not more):
             return None
-        B, _, T, S, _, _ = self.sizes
-        rng = np.random.default_rng(8)
-        shape = (B, 1, T, S)
-        values = {"mask": rng.random(shape) < 0.6, "bias": rng.standard_normal(shape).astype(np.float32), "scale": 0.3}
-        values |= {"is_causal": True, "softcap": 0.5, "window": 1}
-        ignored = forms.IGNORED if ours != "window" else f"{form.how['window'].rpartition('/')[0]}/{forms.IGNORED}"
-        kinds = tuple(ways.WINDOWS) if ours == "window" else (ways.STRAIGHT.get(ours, ""),)
-        offered = [form.offering(ours, Option(name, kind)).but(**{axis: ignored}) for kind in kinds]
-        return self.settle(offered, [self.probe(**{ours: values[ours]})])
-
-    def _causal(self, form: Form, name: str) -> Form | None:
-        form = form.offering("is_causal", Option(name))
-        B, N, T, S, D, V = self.sizes
-        shapes = {(T, S), (S, S)} | ({(1, S)} if T != S else set())
-        probes = [Probe(arrays((B, N, t, s, D, V)), {"is_causal": True}) for t, s in sorted(shapes)]
-        both = itertools.product(forms.CAUSAL, forms.EMPTY)
-        return self.settle([form.but(causal=rule, empty=empty) for rule, empty in both], probes)
-
-    def _mask(self, form: Form, name: str) -> Form | None:
-        B, N, T, S, _, _ = self.sizes
-        rng = np.random.default_rng(5)
-        full = rng.random((B, 1, T, S)) < 0.6
-        full[..., 0] = True
-        masks = {"BNTS": full, "BTS": full, "TS": full[:1], "BS": full[:, :, :1]}
-        for rank, mask in masks.items():
-            probe = self.probe(mask=mask)
-            variants = [
-                form.offering("mask", Option(name, f"{rank}/{meaning}")).but(masking=masking, mask=read)
-                for meaning, masking, read in itertools.product(ways.MEANINGS, forms.MASKING, forms.READ[:2])
-            ]
-            variants.sort(key=lambda x: (forms.READ.index(x.how["mask"]), forms.MASKING.index(x.how["masking"])))
-            if found := self.settle(variants, [probe]):
-                return self._of_each_head(found, self.probe(mask=rng.random((B, N, T, S)) < 0.6)) if N > 1 else found
-        return None
-
-    def _of_each_head(self, form: Form, probe: Probe) -> Form:
-        """Whether a mask of each head is read as the first head's."""
-        if form.how["mask"] != forms.READ[0] or form.options["mask"].form.split("/")[0] != "BNTS":
-            return form
-        probe.options["mask"][..., 0] = True
-        return self.settle([form, form.but(mask=forms.READ[2])], [probe]) or form
-
-    def _bias(self, form: Form, name: str) -> Form | None:
-        B, N, T, S, _, _ = self.sizes
-        rng = np.random.default_rng(6)
-        for rank, shape in (("BNTS", (B, N, T, S)), ("NTS", (1, N, T, S)), ("TS", (1, 1, T, S))):
-            probe = self.probe(bias=rng.standard_normal(shape).astype(np.float32))
-            offered = form.offering("bias", Option(name, rank))
-            both = itertools.product(forms.BIASES, forms.ORDERS)
-            if found := self.settle([offered.but(order=x, bias=read) for read, x in both], [probe]):
-                return found
-            if factor := self._factor(offered):
-                return self.settle([offered.but(order=x, bias=factor) for x in forms.ORDERS], [probe])
-        return None
+        kinds = tuple(OPTIONS[ours].kinds) if ours == "window" else (options.first_kind(ours),)
+        offered = [form.offering(ours, Option(name, kind)).but(**{AXIS[ours]: IGNORED}) for kind in kinds]
+        some = [options.drawn(ours, kinds[0], self.sizes, np.random.default_rng(8))]
+        values = some if isinstance(some[0], np.ndarray) else OPTIONS[ours].values
+        return self.settle(offered, [self.probe(**{ours: x}, **more) for x in values])
 
     def _factor(self, form: Form) -> str:
         """By which number a bias is multiplied."""
         query, key, value = (0 * x for x in arrays(self.sizes))
         value[..., 0, :] = 1
-        bias = np.zeros((1, 1, *self.sizes[2:4]), np.float32)
+        bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes, np.random.default_rng(0))
         bias[..., 0] = 1
-        shape = {"BNTS": self.sizes[:2], "NTS": (1, self.sizes[1])}.get(form.options["bias"].form, (1, 1))
-        probe = Probe((query, key, value), {"bias": np.broadcast_to(bias, (*shape, *bias.shape[2:])).copy()})
-        found = self._answer(form, probe)
+        found = self._answer(form, Probe((query, key, value), {"bias": bias}))
         one = solving.scale_of_first(found[0], self.sizes[3]) if found else None
         return solving.factor_of(one, one, "bias")
 
-    def _scale(self, form: Form, name: str) -> Form | None:
-        both = itertools.product(forms.GIVEN_SCALES, ways.SCALINGS)
-        variants = [form.offering("scale", Option(name, x)).but(given_scale=given) for given, x in both]
-        return self.settle(variants, [self.probe(scale=0.3), self.probe(scale=0.7)])
-
-    def _softcap(self, form: Form, name: str) -> Form | None:
-        offered = form.offering("softcap", Option(name))
-        both = itertools.product(forms.SOFTCAPS, forms.ORDERS)
-        probes = [self.probe(softcap=0.5), self.probe(softcap=2.0)]
-        return self.settle([offered.but(order=x, softcap=cap) for cap, x in both], probes)
-
-    def _window(self, form: Form, name: str) -> Form | None:
-        B, N, T, S, D, V = self.sizes
-        tall = [(T, S), (S + 4, S + 4)] if T != S else [(S + 4, S + 4)]
-        probes = [Probe(arrays((B, N, t, s, D, V)), {"window": w}) for t, s in tall for w in (2, 3)]
-        rules = ["/".join(x) for x in itertools.product(forms.REACH, forms.SIDES, forms.WINDOWS)]
-        rules.sort(key=lambda x: forms.WINDOWS.index(x.split("/")[2]) if not x.endswith("end") else 1)
-        variants = [
-            form.offering("window", Option(name, x)).but(window=way)
-            for x, way in itertools.product(ways.WINDOWS, rules)
-        ]
-        found = self.settle(variants, probes)
-        return found if found is None or found.options["window"].form == "a number" else self._two_sides(found)
-
-    def _two_sides(self, form: Form) -> Form | None:
-        """The same, if the two numbers are what is seen to the left and to the right, or one more or less."""
-        given = form.offering("window", form.options["window"]._replace(form="a number"))
-        ways = [given.but(window=f"{forms.LAW['window'].rpartition('/')[0]}/{value}") for value in forms.WINDOWS]
-        pairs = [(3, 0), (0, 2)] + [(-1, -1), (-1, 0)] * (
-            -1 in (self.fn.defaults.get(given.options["window"].name) or ())
-        )
-        found = self.settle(ways, [self.probe(window=pair) for pair in pairs])
-        return form.but(window=found.how["window"]) if found else None
-
-    def _lse(self, form: Form, name: str) -> Form | None:
-        variants = [
-            form.offering("return_lse", Option(name, layout)).but(lse=base)
-            for layout, base in itertools.product(ways.LSE_LAYOUTS, forms.LSE)
-        ]
-        return self.settle(variants, [self.probe(return_lse=True)])
-
     def _order(self, form: Form) -> Form:
         """In which order scale, softcap, bias and mask come."""
-        if len({"scale", "softcap", "bias", "mask", "is_causal", "window"} & set(form.options)) < 2:
-            return form
-        T, S = self.sizes[2:4]
-        rng = np.random.default_rng(7)
-        mask = rng.random((1, 1, T, S)) < 0.6
-        mask[..., 0] = True
-        bias = rng.standard_normal((1, 1, T, S)).astype(np.float32)
-        every: dict[str, Any] = {
-            "softcap": 0.5,
-            "scale": 0.3,
-            "bias": bias,
-            "is_causal": True,
-            "window": 2,
-            "mask": mask,
+        steps = ("softcap", "scale", "bias", "is_causal", "window", "mask")
+        asked = {
+            k: options.drawn(k, "TS" if k in ("mask", "bias") else "", self.sizes, np.random.default_rng(7))
+            for k in steps
+            if k in form.options and not (k == "mask" and form.options[k].form.startswith("BS"))
         }
-        asked = {k: x for k, x in every.items() if k in form.options and (k != "mask" or self._full(form, k))}
+        if len(set(steps) & set(form.options)) < 2:
+            return form
         ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *forms.ORDERS))]
-        rules: list[dict[str, Any]] = [{}]
-        rules += [{k: asked.pop(k)} for k in every if k in asked and k in ("is_causal", "window")]
+        rules: list[dict[str, Any]] = [{}, *({k: asked.pop(k)} for k in RULES if k in asked)]
         probes = [Probe(arrays(self.sizes), {**asked, **rule}) for rule in rules]
-        probes = [probe for probe in probes if self._answers(form, probe)]
+        probes = [probe for probe in probes if self._answer(form, probe)]
         found = self.settle(ways, probes) if probes else form
         return found or self._fewer(form, ways, {k: x for probe in probes for k, x in probe.options.items()})
 
     def _fewer(self, form: Form, ways: list[Form], asked: dict[str, Any]) -> Form:
         """Of options that no order explains together, the fewest that none explains; the order of all others."""
-        names = [k for k in asked if k not in ("scale",)] + ["scale"] * ("scale" in asked)
+        names = sorted(asked, key=lambda k: k == "scale")
         for some in (x for count in range(2, len(names) + 1) for x in itertools.combinations(names, count)):
             probe = self.probe(**{k: asked[k] for k in some})
-            if not self._answers(form, probe) or self.settle(ways, [probe]):
+            if not self._answer(form, probe) or self.settle(ways, [probe]):
                 continue
             self.unknown["order"] = f"{self._names(form, some)} together give what no order gives"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
-                without = self.probe(**{k: asked[k] for k in rest})
-                if self._answers(form, without) and alike(self._answer(form, without), self._answer(form, probe)):
+                without = self._answer(form, self.probe(**{k: asked[k] for k in rest}))
+                if without and alike(without, self._answer(form, probe)):
                     said = f"{self._names(form, (left,))} is ignored where {self._names(form, rest)} is given"
                     self.unknown["order"] = said
             others = self.probe(**{k: x for k, x in asked.items() if k not in some})
@@ -276,29 +218,22 @@ class _Describing(Trying):
     def _names(self, form: Form, options: tuple[str, ...]) -> str:
         return " and ".join(form.options[k].name for k in options)
 
-    def _full(self, form: Form, name: str) -> bool:
-        return name != "mask" or not form.options[name].form.startswith("BS")
-
     def _empty(self, form: Form) -> Form:
         """What a query without any key gets."""
-        B, N, T, S, D, V = self.sizes
-        rules = {"is_causal": True, "window": 1}
-        asked = {k: x for k, x in rules.items() if k in form.options}
-        if "mask" not in form.options and asked:
-            tall = Probe(arrays((B, N, S + 4, S, D, V)), asked)
-            return self.settle([form.but(empty=x) for x in forms.EMPTY], [tall]) or form
-        if "mask" not in form.options or form.how["masking"] != forms.MASKING[0]:
-            return form
-        mask = np.ones((B, 1, T, S), bool)
-        if self._full(form, "mask"):
-            mask[:, :, 1] = False
+        B, N, _, S, D, V = self.sizes
+        rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
+        if "mask" in form.options and form.how["masking"] == forms.LAW["masking"]:
+            mask = options.drawn("mask", form.options["mask"].form, self.sizes, np.random.default_rng(4)) | True
+            mask[(..., 1, slice(None)) if mask.shape[2] > 1 else 0] = False
+            probe = self.probe(mask=mask)
+        elif "key_lengths" in form.options and "mask" not in form.options:
+            probe = self.probe(key_lengths=np.resize([0, S], B).astype(np.int32))
+        elif rules and "mask" not in form.options:
+            probe = Probe(arrays((B, N, S + 4, S, D, V)), rules)
         else:
-            mask = mask[:, :, :1]
-            mask[0] = False
-        if form.options["mask"].form.startswith("TS"):
-            mask = mask[:1]
-        found = self.settle([form.but(empty=x) for x in forms.EMPTY], [self.probe(mask=mask)])
-        if not found:
+            return form
+        found = self.settle([form.but(empty=x) for x in forms.EMPTY], [probe])
+        if not found and {"mask", "key_lengths"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
         return found or form
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,10 @@ from . import layers
 from .asking import TOLERANCE, Probe, distance
 from .comparing import Difference
 from .examples import Equality
-from .layers import LAW, SEARCH, Sizes, drawn
+from .layers import AXES, LAW, SEARCH, Sizes, drawn
+from .options import HEADS
 from .remote import Function
-from .ways import HEADS
 
-WORDS = {
-    "place": "place of the norms and residuals", "norm": "norm", "eps": "eps of the norms", "activation": "activation",
-    "gated": "what the activation is of", "packing": "columns of qkv_kernel", "split": "heads of a projection",
-    "kernels": "kernels", "rotary": "rotary", "part": "how much of a head rotary turns", "frequencies":
-    "frequencies of rotary", "base": "base of rotary", "scaling": "scaling of rotary", "positions": "positions",
-    "qk_norm": "norm of queries and keys", "qk_order": "norm of queries and keys", "causal": "causal",
-    "scale": "scale", "residual": "residual",
-}  # fmt: skip
 SAID: dict[str, dict[Any, str]] = {
     "rotary": {
         "": "none", "halves": "turns the halves of a head against each other",
@@ -34,7 +26,6 @@ SAID: dict[str, dict[Any, str]] = {
     },
     "part": {1.0: "the whole", 0.5: "half", 0.25: "a quarter"},
 }  # fmt: skip
-OF_ROTARY = ("rotary", "part", "frequencies", "base", "scaling", "factor", "trained")
 TOGETHER = {  # conventions that are one
     "scaling": ("scaling", "factor", "trained"), "rotary": ("rotary", "part"), "frequencies": ("part", "frequencies"),
 }  # fmt: skip
@@ -43,34 +34,32 @@ CASES = 12
 WIDE = Sizes(1, 5, 256, 12)
 SMALL = 1e-2, 1e-4, 1e-6  # sizes of x at which an eps shows, if nothing is added
 BIASES = {k for k in layers.shapes() if k.endswith("_bias") and "norm" not in k} | {"positions"}
+Weights = Mapping[str, np.ndarray]
+Choices = dict[str, Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer as it is known.
+    """A layer as it is known, or as it is tried.
 
     Attributes:
-        reads: the weights that change its result.
-        how: of each convention its own.
         heads: how many.
         keyword: by which it takes that number.
+        reads: the weights that change its result.
+        how: of each convention its own.
         known: whether the reference gives what it gives.
     """
 
     fn: Function
-    reads: frozenset[str]
-    how: Mapping[str, Any]
     heads: int
     keyword: str
-    known: bool
+    reads: frozenset[str] = frozenset()
+    how: Mapping[str, Any] = dataclasses.field(default_factory=lambda: LAW)
+    known: bool = False
 
-    def call(self, params: Mapping[str, np.ndarray], x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
-        """Its result, from kernels (in, out).
-
-        Raises:
-            Failed: it raises.
-        """
-        return self.fn(given_to(self, params), x, **self.keywords(sizes))[0]
+    def but(self, how: Mapping[str, Any]) -> "Layer":
+        """The same with other conventions."""
+        return dataclasses.replace(self, how={**self.how, **how})
 
     def count(self, sizes: Sizes) -> int:
         """Of its heads at some sizes: more where it takes their number."""
@@ -80,15 +69,30 @@ class Layer:
         """What it is always given."""
         return {self.keyword: self.count(sizes)} if self.keyword else {}
 
+    def given(self, params: Weights) -> dict[str, np.ndarray]:
+        """Weights as it takes them, from kernels (in, out)."""
+        turns = self.how["kernels"] == layers.TURNED
+        return {k: np.ascontiguousarray(x.T) if turns and k.endswith("_kernel") else x for k, x in params.items()}
 
-def given_to(made: Layer, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Weights as a layer takes them, from kernels (in, out)."""
-    return transposed(params) if made.how["kernels"] == layers.KERNELS[1] else dict(params)
+    def call(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
+        """Its result, from kernels (in, out).
 
+        Raises:
+            Failed: it raises.
+        """
+        return self.fn(self.given(params), x, **self.keywords(sizes))[0]
 
-def transposed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same weights with kernels (out, in)."""
-    return {k: np.ascontiguousarray(x.T) if k.endswith("_kernel") else x for k, x in params.items()}
+    def reference(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
+        """What it would give, if its conventions were these; kernels are (in, out)."""
+        read = {k: v for k, v in params.items() if k in self.reads | {"positions"}}
+        return layers.layer(read, x, {**self.how, "kernels": LAW["kernels"]}, self.count(sizes))
+
+    def far(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> float:
+        """How far its result is from the reference; without end where it raises."""
+        try:
+            return _far(self.call(params, x, sizes), self.reference(params, x, sizes))
+        except Failed:
+            return np.inf
 
 
 def inputs(seed: int, size: float = 1.0, sizes: Sizes = SEARCH) -> np.ndarray:
@@ -103,33 +107,33 @@ def describe(fn: Function, heads: int, letter: str) -> Layer:
         Refusal: it raises, with kernels of either kind.
     """
     keyword = next((name for name in fn.names if name in HEADS), "")
-    said = ""
-    best = None
-    for kernels in layers.KERNELS:
-        made = Layer(fn, frozenset(), LAW | {"kernels": kernels}, heads, keyword, False)
+    said, found = "", []
+    for kernels in AXES["kernels"].values:
+        made = Layer(fn, heads, keyword).but({"kernels": kernels})
         try:
-            reads = _reads(made)
+            made = _settled(dataclasses.replace(made, reads=_reads(made)))
         except Failed as failed:
             said = said or failed.said
             continue
-        found = _settled(dataclasses.replace(made, reads=reads))
-        if best is None or found[1] < best[1]:
-            best = found
-        if found[0].known:
+        far = max(made.far(*_case(k + 5, size, heads)) for k, size in enumerate((1.0, *SMALL)))
+        found.append((far, dataclasses.replace(made, known=far < TOLERANCE)))
+        if found[-1][1].known:
             break
-    if best is None:
+    if not found:
         names = ", ".join(drawn(0))
         raise Refusal(
             f"{letter}, {fn.path}, raises: {said}; it is called with params, a dict of {names}, and x {SEARCH[:3]}"
         )
-    return best[0]
+    return min(found, key=lambda x: x[0])[1]
+
+
+def _calm_enough(made: Layer) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Weights by which no softmax has one weight alone, and x."""
+    return {k: v * np.float32(0.5) for k, v in drawn(1, heads=made.heads).items()}, inputs(1)
 
 
 def _reads(made: Layer) -> frozenset[str]:
-    params, x = (
-        {k: v * np.float32(0.5) for k, v in drawn(1, heads=made.heads).items()},
-        inputs(1),
-    )  # no softmax has one weight alone
+    params, x = _calm_enough(made)
     plain = made.call(params, x)
     if plain.shape != x.shape:
         raise Failed(f"it gives an array {plain.shape}, expected {x.shape}")
@@ -137,177 +141,135 @@ def _reads(made: Layer) -> frozenset[str]:
     return frozenset(k for k, y in moved.items() if distance((y,), (plain,)) > TOLERANCE)
 
 
-def _settled(made: Layer) -> tuple[Layer, float]:
-    """Part by part: each alone first, the rest of the weights 0."""
-    reads = made.reads
-    how = dict(made.how)
-    attention = {k for k in reads if k.split("_")[0] in ("query", "key", "value", "qkv", "out") and "norm" not in k}
-    mlp = {k for k in reads if k.split("_")[0] in ("up", "down", "gate")}
-    norms = {k for k in reads if k.startswith("norm")}
-    starts = tuple(x for x in layers.POSITIONS if "positions" in reads or "table" not in x)
-    whole: dict[str, Any] = {"residual": ("yes", "no"), "positions": starts}
-    whole |= {"norm": tuple(layers.NORMS)} if norms else {}
-    whole |= {"place": layers.PLACE} if norms or (mlp and attention) else {}
-    within = {"activation": layers.ACTIVATIONS} | ({"gated": layers.GATES} if "gate_kernel" in reads else {})
-    columns = {"packing": tuple(layers.PACKINGS)} if "qkv_kernel" in reads else {"split": tuple(layers.SPLITS)}
-    if mlp:
-        how |= _best(made, how, attention, _product(whole | within))
-    if attention:  # of one token, whose results have no scores
-        choices = _product(columns if mlp else whole | columns)
-        try:
-            how |= _best(made, how, mlp, choices, length=1)
-        except Failed:  # it takes no single token
-            how |= _best(made, how, mlp, choices)
-        how |= {"causal": "no" if _sees_ahead(made) else "yes"}
-        how |= _scores_of(made, how, mlp, {} if mlp else {"positions": starts})
-    if any("norm" in k for k in reads):  # without biases a small x stays small up to the first norm, and eps shows
-        place = {"place": layers.PLACE} if norms else {}
-        how |= _best(made, how, BIASES, _product({"eps": layers.EPS} | place), SMALL)
-    if "place" in whole:  # with all weights; and GELU by tanh from that by erf, which a wrong eps hides
-        rest = {"place": layers.PLACE} | ({"activation": layers.ACTIVATIONS} if mlp else {})
-        how |= _best(made, how, set(), _product(rest), (1.0, 0.01, 1e-4))
-    found = dataclasses.replace(made, how=how)
-    far = _apart(found, (1.0, *SMALL))
-    return dataclasses.replace(found, known=far < TOLERANCE), far
-
-
-def _product(choices: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-
-
 def _sees_ahead(made: Layer) -> bool:
     """Whether another last token changes the first result."""
-    params, x = {k: v * np.float32(0.5) for k, v in drawn(1, heads=made.heads).items()}, inputs(1)
-    other = x.copy()
-    other[:, -1] = -x[:, -1]
+    params, x = _calm_enough(made)
+    other = np.concatenate([x[:, :-1], -x[:, -1:]], 1)
     return distance((made.call(params, x)[:, :1],), (made.call(params, other)[:, :1],)) > TOLERANCE
 
 
-def _scores_of(made: Layer, how: Mapping[str, Any], off: set[str], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The conventions of scores: scale, rotary, and the norm of queries and keys."""
-    plain: dict[str, Any] = {"scale": tuple(layers.SCALES), **more}
-    if any("_norm_" in k for k in made.reads):
-        plain |= {"qk_norm": tuple(layers.NORMS), "qk_order": layers.QK_ORDER}
-    turned = [{"rotary": x} for x in layers.ROTARY[1:3]]
-    turned += _product({"rotary": layers.ROTARY[1:], "part": layers.PARTS[1:], "frequencies": layers.FREQUENCIES})
-    variants = [{"rotary": ""}, *turned]
-    found = _best(made, how, off, [a | b for a in variants for b in _product(plain)], calm=True)
-    if _left(made, {**how, **found}, off) < TOLERANCE:
+def _settled(made: Layer) -> Layer:
+    """Part by part: each alone first, the rest of the weights 0."""
+    reads = made.reads
+    attention, mlp = (
+        {k for k in reads if k.split("_")[0] in names and "norm" not in k}
+        for names in (("query", "key", "value", "qkv", "out"), ("up", "down", "gate"))
+    )
+    norms = any(k.startswith("norm") for k in reads)
+    starts = {"positions": tuple(x for x in layers.POSITIONS if "positions" in reads or "table" not in x)}
+    place = _values(*["place"] * (norms or bool(mlp and attention)))
+    whole = _values("residual", *["norm"] * norms) | starts | place
+    active = _values(*["activation"] * bool(mlp))
+    if mlp:
+        made = _best(made, attention, _product(whole | active | _values(*["gated"] * ("gate_kernel" in reads))))
+    if attention:  # of one token, whose results have no scores
+        packed = "qkv_kernel" in reads
+        choices = _product(({} if mlp else whole) | _values(*["packing"] * packed))
+        try:
+            made = _best(made, mlp, choices, length=1)
+        except Failed:  # it takes no single token
+            made = _best(made, mlp, choices)
+        made = made.but({"causal": "no" if _sees_ahead(made) else "yes"})
+        made = _scores_of(made, mlp, _values(*["split"] * (not packed)) | ({} if mlp else starts))
+    if any("norm" in k for k in reads):  # without biases a small x stays small up to the first norm, and eps shows
+        made = _best(made, BIASES, _product(_values("eps") | (place if norms else {})), SMALL)
+    if place:  # with all weights; and GELU by tanh from that by erf, which a wrong eps hides
+        made = _best(made, set(), _product(place | active), (1.0, 0.01, 1e-4))
+    return made
+
+
+def _values(*names: str) -> Choices:
+    return {name: AXES[name].values for name in names}
+
+
+def _product(choices: Choices) -> list[dict[str, Any]]:
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def _scores_of(made: Layer, off: set[str], more: Choices) -> Layer:
+    """With the conventions of scores: scale, rotary, and the norm of queries and keys."""
+    plain = _values("scale", *["qk_norm", "qk_order"] * any("_norm_" in k for k in made.reads)) | more
+    turned: list[dict[str, Any]] = [{"rotary": "halves"}, {"rotary": "neighbours"}]
+    turned += [x for x in _product(_values("rotary", "part", "frequencies")) if x["rotary"] and x["part"] < 1]
+    variants = [a | b for a in ({"rotary": ""}, *turned) for b in _product(plain)]
+    found = _best(made, off, variants, calm=True)
+    if _left(found, off) < TOLERANCE:
         return found
-    rest = [a | b for a in turned for b in _product(plain)]
-    return _with_numbers(made, how, off, rest) or found
+    return _with_numbers(made, off, [x for x in variants if x["rotary"]]) or found
 
 
-def _with_numbers(
-    made: Layer, how: Mapping[str, Any], off: set[str], variants: list[dict[str, Any]]
-) -> dict[str, Any] | None:
+def _with_numbers(made: Layer, off: set[str], variants: list[dict[str, Any]]) -> Layer | None:
     """Rotary of another base, or scaled; the base and the factor are solved for. None where none gives the result."""
-    numbers = [
-        ({}, "base", np.geomspace(10, 1e8, 29)),
-        *(({"scaling": "linear", "base": base}, "factor", np.array(SCALED)) for base in layers.BASES),
-    ]
-    for fixed, name, grid in numbers:
-        ranked = _ranked(
-            made, how, off, [x | fixed | {name: float(number)} for x in variants for number in grid], calm=True
-        )
-        nearest = {str(x | {name: 0}): x for _, x in reversed(ranked)}  # of each variant
-        for near in [x for _, x in ranked if nearest[str(x | {name: 0})] is x][:NEAREST]:
-            if found := _solved(made, how, off, near, name):
-                return _as_ntk(made, how, off, found) if name == "base" else found
-    kinds = {"scaling": ("YaRN",), "base": layers.BASES, "factor": layers.FACTORS, "trained": layers.TRAINED}
-    of_length = _product(kinds)
-    ranked = _ranked(made, how, off, [x | numbers for x in variants for numbers in of_length], calm=True)
+    grids: list[tuple[dict[str, Any], str, Sequence[float]]] = [({}, "base", np.geomspace(10, 1e8, 29).tolist())]
+    grids += [({"scaling": "linear", "base": base}, "factor", SCALED) for base in AXES["base"].values]
+    for fixed, name, grid in grids:
+        nearest: dict[str, Layer] = {}  # of each variant
+        for _, x in _ranked(made, off, [x | fixed | {name: n} for x in variants for n in grid], calm=True):
+            nearest.setdefault(str(x.but({name: 0}).how), x)
+        for near in list(nearest.values())[:NEAREST]:
+            if found := _solved(near, off, name):
+                return _as_ntk(found, off) if name == "base" else found
+    of_length = _product(
+        {"scaling": ("YaRN",)} | {k: x[k != "base" :] for k, x in _values("base", "factor", "trained").items()}
+    )
+    ranked = _ranked(made, off, [x | numbers for x in variants for numbers in of_length], calm=True)
     fits = [x for far, x in ranked if far < TOLERANCE]  # which a wide head tells apart
-    return min(fits, key=lambda x: _left(made, {**how, **x}, off, WIDE), default=None)
+    return min(fits, key=lambda x: _left(x, off, WIDE), default=None)
 
 
-def _solved(
-    made: Layer, how: Mapping[str, Any], off: set[str], near: dict[str, Any], name: str
-) -> dict[str, Any] | None:
+def _solved(near: Layer, off: set[str], name: str) -> Layer | None:
     """With the number at which the result is given, to five digits; None where none near it is."""
     step = 2.0
     while step > 1 + 1e-7:
-        tries = [near | {name: near[name] * step**k} for k in (-1, -0.5, 0, 0.5, 1)]
-        near, step = _best(made, how, off, tries, calm=True), step**0.6
-    for digits in (2, 3, 4, 5):
-        rounded = near | {name: float(f"{near[name]:.{digits}g}")}
-        if _left(made, {**how, **rounded}, off) < TOLERANCE:
-            return rounded
-    return None
+        tries = [{name: near.how[name] * step**k} for k in (-1, -0.5, 0, 0.5, 1)]
+        near, step = _best(near, off, tries, calm=True), step**0.6
+    rounded = (near.but({name: float(f"{near.how[name]:.{digits}g}")}) for digits in (2, 3, 4, 5))
+    return next((x for x in rounded if _left(x, off) < TOLERANCE), None)
 
 
-def _as_ntk(made: Layer, how: Mapping[str, Any], off: set[str], found: dict[str, Any]) -> dict[str, Any]:
+def _as_ntk(found: Layer, off: set[str]) -> Layer:
     """A base that is another one at another width of heads is that of NTK scaling."""
-    sizes = layers.SIZES[-1]
-    for base in layers.BASES:
-        width = SEARCH.M // made.heads
-        width = (
-            width if found.get("frequencies") == layers.FREQUENCIES[1] else int(width * found.get("part", 1.0)) // 2 * 2
-        )
-        if width > 2 and found["base"] > base:
-            factor = (found["base"] / base) ** ((width - 2) / width)
-            scaled = found | {"base": base, "scaling": "NTK", "factor": float(f"{factor:.3g}")}
-            if (
-                abs(factor - scaled["factor"]) < 1e-2 * factor
-                and _left(made, {**how, **scaled}, off, sizes) < TOLERANCE
-            ):
-                return scaled if _left(made, {**how, **found}, off, sizes) > TOLERANCE else found
+    how, sizes = found.how, layers.SIZES[-1]
+    width = SEARCH.M // found.heads
+    if how["frequencies"] == LAW["frequencies"]:
+        width = int(width * how["part"]) // 2 * 2
+    for base in AXES["base"].values if width > 2 else ():
+        factor = max(how["base"] / base, 1.0) ** ((width - 2) / width)
+        scaled = found.but({"base": base, "scaling": "NTK", "factor": float(f"{factor:.3g}")})
+        near = factor > 1 and abs(factor - scaled.how["factor"]) < 1e-2 * factor
+        if near and _left(scaled, off, sizes) < TOLERANCE:
+            return scaled if _left(found, off, sizes) > TOLERANCE else found
     return found
 
 
-def _left(made: Layer, how: Mapping[str, Any], off: set[str], sizes: Sizes = SEARCH) -> float:
-    """How far the reference of some conventions is from the layer, where some of the weights are 0."""
-    params, x = _without(drawn(8, sizes, made.count(sizes)), off, calm=True), inputs(8, 1.0, sizes)
-    try:
-        return _far(made.call(params, x, sizes), _reference(made, how, params, x, made.count(sizes)))
-    except Failed:
-        return np.inf
+def _left(made: Layer, off: set[str], sizes: Sizes = SEARCH) -> float:
+    """How far the reference is from the layer, where some of the weights are 0."""
+    return made.far(_without(drawn(8, sizes, made.count(sizes)), off, calm=True), inputs(8, 1.0, sizes), sizes)
 
 
-def _best(
-    made: Layer, how: Mapping[str, Any], off: set[str], choices: list[dict[str, Any]], sizes: Any = (1.0,), **more: Any
-) -> dict[str, Any]:
-    """The choice under which the reference is nearest, where some of the weights are 0."""
-    return _ranked(made, how, off, choices, sizes, **more)[0][1]
+def _best(made: Layer, off: set[str], choices: list[dict[str, Any]], *args: Any, **more: Any) -> Layer:
+    """With the choice under which the reference is nearest, where some of the weights are 0."""
+    return _ranked(made, off, choices, *args, **more)[0][1]
 
 
 def _ranked(
-    made: Layer, how: Mapping[str, Any], off: set[str], choices: list[dict[str, Any]], sizes: Any = (1.0,),
-    length: int = SEARCH.T, calm: bool = False,
-) -> list[tuple[float, dict[str, Any]]]:  # fmt: skip
-    """All of them, with how far the reference is from the layer: the nearest first.
+    made: Layer, off: set[str], choices: list[dict[str, Any]], sizes: Sequence[float] = (1.0,), length: int = SEARCH.T,
+    calm: bool = False,
+) -> list[tuple[float, Layer]]:  # fmt: skip
+    """The layer with each choice, and how far the reference then is from it: the nearest first.
 
     Where weights are ``calm`` no softmax is of one key alone.
     """
-    probes = [
+    cases = [
         (_without(drawn(k + 2, heads=made.heads), off, calm), inputs(k, size)[:, :length])
         for k, size in enumerate(sizes)
     ]
-    right = [made.call(params, x) for params, x in probes]
+    right = [made.call(*case) for case in cases]
 
-    def far(tried: dict[str, Any]) -> float:
-        pairs = zip(probes, right, strict=True)
-        return max(_far(y, _reference(made, {**how, **tried}, params, x)) for (params, x), y in pairs)
+    def far(tried: Layer) -> float:
+        return max(_far(y, tried.reference(*case)) for case, y in zip(cases, right, strict=True))
 
-    return sorted(((far(tried), tried) for tried in choices), key=lambda x: x[0])
-
-
-def _reference(
-    made: Layer, how: Mapping[str, Any], params: Mapping[str, np.ndarray], x: np.ndarray, heads: int = 0
-) -> np.ndarray:
-    """What the layer would give, if those were its conventions; kernels are (in, out) here."""
-    read = made.reads | {"positions"}  # which it reads where a convention has it
-    given = {k: v for k, v in params.items() if k in read}
-    return layers.layer(given, x, {**how, "kernels": layers.KERNELS[0]}, heads or made.heads)
-
-
-def _apart(made: Layer, sizes: tuple[float, ...]) -> float:
-    """How far the layer is from the reference of its conventions."""
-    found = 0.0
-    for k, size in enumerate(sizes):
-        params, x = _case(k + 5, size, made.heads)
-        found = max(found, _far(made.call(params, x), _reference(made, made.how, params, x)))
-    return found
+    return sorted(((far(tried), tried) for tried in map(made.but, choices)), key=lambda x: x[0])
 
 
 def _far(found: np.ndarray, right: np.ndarray) -> float:
@@ -322,7 +284,7 @@ def _case(seed: int, size: float, heads: int, sizes: Sizes = SEARCH) -> tuple[di
     return _without(params, BIASES) if size < SMALL[0] else params, inputs(seed, size, sizes)
 
 
-def _without(params: dict[str, np.ndarray], off: set[str], calm: bool = False) -> dict[str, np.ndarray]:
+def _without(params: Weights, off: set[str], calm: bool = False) -> dict[str, np.ndarray]:
     """Weights of which some are 0; calm ones have kernels that keep the size of what they multiply."""
     less = np.float32(8**-0.5)  # of kernels as they are drawn
     calmed = {k: x * less if calm and k.endswith("_kernel") else x for k, x in params.items()}
@@ -331,12 +293,11 @@ def _without(params: dict[str, np.ndarray], off: set[str], calm: bool = False) -
 
 def differences(a: Layer, b: Layer) -> Iterator[Difference]:
     """Each convention by which two layers differ, with the smallest input that shows it."""
-    for name, words in WORDS.items():
+    for name, axis in AXES.items():
         told = _told(a.how, name), _told(b.how, name)
-        if told[0] == told[1] or not all(_has(name, x) for x in (a, b)):
-            continue
-        if shown := _shown(a, b, name):  # without it no input tells the two apart
-            yield Difference(words, *told, shown)
+        differ = axis.words and told[0] != told[1] and all(_has(name, x) for x in (a, b))
+        if differ and (shown := _shown(a, b, name)):  # without it no input tells the two apart
+            yield Difference(axis.words, *told, shown)
     alone = [sorted(x.reads - y.reads) for x, y in ((a, b), (b, a))]
     if any(alone):
         yield Difference("weights", *(f"alone reads {', '.join(x)}" if x else "reads no others" for x in alone))
@@ -352,13 +313,10 @@ def _told(how: Mapping[str, Any], name: str) -> str:
 
 def _has(name: str, x: Layer) -> bool:
     """Whether the layer has what a convention is of."""
-    if name in OF_ROTARY[1:]:
+    if name in ("part", "frequencies", "base", "scaling"):
         return bool(x.how["rotary"])
-    needs: dict[str, str | tuple[str, ...]] = {
-        "norm": "norm", "eps": "norm", "activation": "up", "gated": "gate", "packing": "qkv", "split": "query_kernel",
-        **dict.fromkeys(("qk_norm", "qk_order"), ("query_norm", "key_norm", "queries_norm", "keys_norm")),
-    }  # fmt: skip
-    return name not in needs or any(k.startswith(needs[name]) for k in x.reads)
+    needs = AXES[name].needs
+    return not needs or any(k.startswith(needs) for k in x.reads)
 
 
 def _shown(a: Layer, b: Layer, name: str) -> str:
@@ -370,10 +328,10 @@ def _shown(a: Layer, b: Layer, name: str) -> str:
     for (given, size, drawing), length in itertools.product(tries, range(1, SEARCH.T + 1)):
         x = inputs(4, size)[:1, :length]
         names = TOGETHER.get(name, (name,))
-        one, other = (_reference(a, {**a.how, **{k: y.how[k] for k in names}}, given, x) for y in (a, b))
+        one, other = (a.but({k: y.how[k] for k in names}).reference(given, x) for y in (a, b))
         if name == "kernels":
             try:
-                other = b.fn(given_to(a, given), x, **b.keywords())[0]
+                other = b.fn(a.given(given), x, **b.keywords())[0]
             except Failed as failed:
                 return f"given A's, B raises {failed.said}"
         if _far(other, one) > TOLERANCE:
@@ -395,7 +353,7 @@ def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int 
             continue
         said = f"x {sizes[:3]}, F={sizes.F}" + f", {a.count(sizes)} heads" * bool(a.keyword)
         try:
-            far = _far(other(given_to(a, params), x, **a.keywords(sizes))[0], right)
+            far = _far(other(a.given(params), x, **a.keywords(sizes))[0], right)
             said += f" (by {far:.2g} of the largest number)"
         except Failed as failed:
             far, said = np.inf, f"{said} ({failed.said})"

@@ -1,6 +1,5 @@
 """Inputs on which two functions are compared: small ones that show a difference, and many that have to show none."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -8,25 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..worker.errors import Failed
-from . import forms, ways
+from . import forms
 from .asking import NARROW, TOLERANCE, Call, Probe, arrays, ask, distance
 from .forms import Form, Option
+from .options import OPTIONS, RULES, beside, drawn, first_kind, own_values
+from .options import given as given_as
 
-SMALL = (
-    (1, 1, 1),
-    (1, 2, 1),
-    (2, 1, 1),
-    (2, 2, 1),
-    (1, 2, 2),
-    (2, 3, 1),
-    (3, 2, 1),
-    (4, 1, 1),
-    (3, 3, 2),
-    (3, 5, 4),
+SMALL = (  # T, S, D
+    (1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 3, 1), (3, 2, 1), (4, 1, 1), (3, 3, 2), (3, 5, 4),
     (4, 4, 4),
-)  # T, S, D
-
-
+)  # fmt: skip
 LONG = 150  # tokens, beyond blocks of 128
 
 
@@ -40,46 +30,56 @@ class Equality(NamedTuple):
     cases: int
     apart: float
     worst: Probe | None = None
-    narrow: int = 0
     varied: str = ""
 
 
-def no_key(t: int, s: int) -> np.ndarray:
-    """A mask that forbids all."""
-    return np.zeros((1, 1, t, s), bool)
-
-
-def _mask(t: int, s: int) -> np.ndarray:
-    return (np.arange(s)[None, None, None] < max(s - 1, 1)) & np.ones((1, 1, t, 1), bool)
-
-
-VALUES: dict[str, Any] = {
-    "mask": _mask,
-    "is_causal": True,
-    "window": 1,
-    "scale": 0.25,
-    "softcap": 0.5,
-    "bias": lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),
-    "return_lse": True,
-}
-
-
-def asking(*names: str) -> list[Probe]:
+def asking(*names: str, **more: Any) -> list[Probe]:
     """Small inputs with those options."""
-    return list(small({name: VALUES[name] for name in names}))
+    return list(small({name: OPTIONS[name].values[0] for name in names if name in OPTIONS} | more))
 
 
 def small(options: Mapping[str, Any], *, heads: int = 1, groups: int = 0, tall: bool = False) -> Iterator[Probe]:
     """Inputs of small whole numbers, the smallest first."""
     for t, s, d in SMALL:
-        if tall and "mask" not in options and t <= s:
+        if tall and t <= s:
             continue
         rng = np.random.default_rng((t, s, d))
         shapes = (1, heads, t, d), (1, groups or heads, s, d), (1, groups or heads, s, d if d > 2 else 1)
         drawn = tuple(rng.integers(-1, 3, shape).astype(np.float32) for shape in shapes)
         drawn[2][:] = np.arange(1, drawn[2].size + 1).reshape(drawn[2].shape)
-        given = {k: x(t, s) if callable(x) else x for k, x in options.items()}
-        yield Probe(drawn, given)
+        yield Probe(drawn, {k: x(t, s) if callable(x) else x for k, x in options.items()})
+
+
+def with_each_value(ours: str, form: Form) -> Iterator[Probe]:
+    """Small inputs with each value of an option."""
+    option, more = form.options[ours], beside(ours, form.options)
+    if ours.startswith(forms.GIVEN):
+        values: Iterable[Any] = _near(form.defaults.get(option.name))
+    else:
+        values = (*OPTIONS[ours].values, *own_values(ours, option, form.defaults, 1)) if option.name else ()
+    for x in values:
+        yield from small({ours: x, **more})
+    if ours == "mask" and option.form.startswith("BNTS"):
+        yield from small({"mask": _of_each_head}, heads=2)
+    if ours == "bias" and option.form != "TS":
+        yield from small({"bias": lambda t, s: np.arange(2.0 * t * s, dtype=np.float32).reshape(1, 2, t, s)}, heads=2)
+
+
+def _near(default: Any) -> tuple[Any, ...]:
+    """Values of a keyword of which its default alone is known."""
+    if isinstance(default, bool):
+        return (not default,)
+    if isinstance(default, int):
+        return default + 1, default + 2
+    return () if isinstance(default, str) else (0.25, 2.0, True)
+
+
+def _of_each_head(t: int, s: int) -> np.ndarray:
+    """A mask (1, 2, T, S): the second head lacks the first key, the first head the last."""
+    mask = np.ones((1, 2, t, s), bool)
+    if s > 1:
+        mask[:, 0, :, -1] = mask[:, 1, :, 0] = False
+    return mask
 
 
 def narrow() -> list[Probe]:
@@ -93,56 +93,78 @@ def narrow() -> list[Probe]:
     return found
 
 
+def _answers(
+    a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]
+) -> Iterator[tuple[Probe, tuple[np.ndarray, ...], tuple[np.ndarray, ...] | Failed]]:
+    """What the two give for each input that A answers; of B also that it raises."""
+    for probe in probes:
+        theirs: tuple[np.ndarray, ...] | Failed
+        try:
+            mine = ask(a, one.plain(), probe)
+        except Failed:
+            continue
+        try:
+            theirs = ask(b, other.plain(), probe)
+        except Failed as failed:
+            theirs = failed
+        yield probe, mine, theirs
+
+
 def shown(a: Call, b: Call, one: Form, other: Form, axes: Iterable[str], probes: Iterable[Probe]) -> str:
     """The first input that shows what the values of some axes are: each function does there what its form says.
 
     The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
     """
-    theirs_in_place = one.but(**{axis: other.how[axis] for axis in axes})
-    beside = ""
-    for probe in itertools.chain.from_iterable((x, _without_scores(x)) for x in probes):
-        mine, theirs, wanted = (_right(probe, form) for form in (one, other, theirs_in_place))
-        empty = [x for x in forms.EMPTY if x != one.how["empty"]] if axes == ("empty",) else []
-        if not _apart(mine, wanted) or not all(_apart(_right(probe, one.but(empty=x)), mine) for x in empty):
-            continue
-        try:
-            found = ask(a, _plain(one), probe), ask(b, _plain(other), probe)
-        except Failed:
-            continue
-        if _apart(found[0], mine) or _apart(found[1], theirs):
+    in_place = one.but(**{axis: other.how[axis] for axis in axes})
+    others = [one.but(empty=x) for x in forms.EMPTY if x != one.how["empty"]] if axes == ("empty",) else []
+    elsewhere = ""
+    both = itertools.chain.from_iterable((x, _without_scores(x)) for x in probes)
+    apart = (x for x in both if all(_apart(_right(x, one), _right(x, form)) for form in (in_place, *others)))
+    for probe, given, found in _answers(a, b, one, other, apart):
+        mine, theirs, wanted = (_right(probe, form) for form in (one, other, in_place))
+        if isinstance(found, Failed) or _apart(given, mine) or _apart(found, theirs):
             continue
         if not _apart(theirs, wanted):
-            return f"{told(probe, one)}: A gives {_number(*found)}, B {_number(*found[::-1])}"
-        beside = beside or (
-            f"{told(probe, one)}: A gives {_number(mine, wanted)}, with what B has in its place {_number(wanted, mine)}"
-        )
-    return beside
+            return f"{told(probe, one)}: A gives {_number(given, found)}, B {_number(found, given)}"
+        gives = _number(mine, wanted), _number(wanted, mine)
+        elsewhere = elsewhere or f"{told(probe, one)}: A gives {gives[0]}, with what B has in its place {gives[1]}"
+    return elsewhere
 
 
 def called(a: Call, b: Call, one: Form, other: Form, as_it_is: Form, probes: Iterable[Probe]) -> str:
     """The first input on which B, given what A is given, gives something else than where it is called as it should."""
-    beside = ""
-    for probe in probes:
+    elsewhere = ""
+    for probe, mine, found in _answers(a, b, one, as_it_is, probes):
         try:
-            mine, right = ask(a, _plain(one), probe), ask(b, _plain(other), probe)
+            right = ask(b, other.plain(), probe)
         except Failed:
             continue
-        try:
-            found = ask(b, _plain(as_it_is), probe)
-        except Failed as failed:
-            return f"{told(probe, one)}: A gives {_number(mine, mine)}; B raises {failed.said}"
+        if isinstance(found, Failed):
+            return _raises(probe, one, mine, found)
         if not _apart(found, right):
             continue
         if not _apart(mine, right):
             return f"{told(probe, one)}: A gives {_number(mine, found)}, B {_number(found, mine)}"
         gives = _number(found, right), _number(right, found)
-        beside = beside or f"{told(probe, one)}: B, called so, gives {gives[0]}, and {gives[1]} as it is meant"
-    return beside
+        elsewhere = elsewhere or f"{told(probe, one)}: B, called so, gives {gives[0]}, and {gives[1]} as it is meant"
+    return elsewhere
 
 
-def _plain(form: Form) -> Form:
-    """How it is called, whatever it computes."""
-    return dataclasses.replace(form, how=forms.LAW)
+def smallest(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]) -> str:
+    """The first input on which the two give other numbers, and what they give; empty where none does."""
+    for probe, mine, theirs in _answers(a, b, one, other, probes):
+        if isinstance(theirs, Failed):
+            return _raises(probe, one, mine, theirs)
+        narrow = _is_narrow(probe)
+        same_kind = not narrow or mine[0].dtype == theirs[0].dtype
+        if distance(theirs, mine) > (NARROW / 3 if narrow else 10 * TOLERANCE) or not same_kind:
+            kind = "" if same_kind else f" ({mine[0].dtype}), ({theirs[0].dtype})"
+            return f"{told(probe, one)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}{kind}"
+    return ""
+
+
+def _raises(probe: Probe, form: Form, mine: tuple[np.ndarray, ...], failed: Failed) -> str:
+    return f"{told(probe, form)}: A gives {_number(mine, mine)}; B raises {failed.said}"
 
 
 def _right(probe: Probe, form: Form) -> tuple[np.ndarray, ...]:
@@ -158,33 +180,14 @@ def _without_scores(probe: Probe) -> Probe:
     return probe._replace(arrays=(0 * probe.arrays[0], *probe.arrays[1:]))
 
 
-def smallest(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]) -> str:
-    """The first input on which the two give other numbers, and what they give; empty where none does."""
-    for probe in probes:
-        try:
-            mine = ask(a, _plain(one), probe)
-        except Failed:
-            continue
-        try:
-            theirs = ask(b, _plain(other), probe)
-        except Failed as failed:
-            return f"{told(probe, one)}: A gives {_number(mine, mine)}; B raises {failed.said}"
-        narrow = probe.arrays[0].dtype != np.float32
-        same_kind = not narrow or mine[0].dtype == theirs[0].dtype
-        if distance(theirs, mine) > (NARROW / 3 if narrow else 10 * TOLERANCE) or not same_kind:
-            kind = "" if same_kind else f" ({mine[0].dtype}), ({theirs[0].dtype})"
-            return f"{told(probe, one)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}{kind}"
-    return ""
-
-
 def told(probe: Probe, form: Form) -> str:
     """Sizes, arrays and options, these as a function of that form is given them."""
     (B, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
     sizes = f"B={B}, " * (B > 1) + f"N={N}, G={G}, " * (N > 1) + f"T={T}, S={S}, D={D}"
     words = [f"{name} {_array(x)}" for name, x in zip(("query", "key", "value"), probe.arrays, strict=True)]
     for ours, x in probe.options.items():
-        option = form.options.get(ours, Option(ours, ways.STRAIGHT.get(ours, "")))
-        given = ways.given(ours, option.form, x)
+        option = form.options.get(ours, Option(ours, first_kind(ours)))
+        given = given_as(ours, option.form, x, B)
         if option.name:
             words.append(f"{option.name} {_array(given) if isinstance(given, np.ndarray) else given}")
     return f"{sizes}: {', '.join(words)}"
@@ -214,21 +217,23 @@ def _number(found: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> str
 
 
 def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
-    """Inputs on which two functions are compared: every option alone, with another, and all together."""
-    names = [x for x in form.options if x != "return_lse" or form.options[x].name]
+    """Inputs on which two functions are compared: small ones; every option alone, with another, and all together."""
+    for name in form.options:
+        yield from with_each_value(name, form)
+    if form.grouped and not form.pack:
+        yield from small({}, heads=4, groups=2)
+    names = [x for x in form.options if form.options[x].name and x in OPTIONS]
     some = [(), *((x,) for x in names), *itertools.combinations(names, 2), tuple(names)]
     B, N, T, S, D, V = sizes
-    square = T == S
     shapes = [sizes, (1, N, S + 2, S + 2, D, V), (3, N + 2, S, S, D, V), (1, N, LONG, LONG, D, V)]
-    shapes += [] if square else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
+    shapes += [] if T == S else [(B, N, S + 2, S, D, V), (1, N, 1, S, D, V), (1, N, 3, LONG, D, V)]
     for (k, shape), asked in itertools.product(enumerate(shapes), dict.fromkeys(some)):
-        rules = {"is_causal", "window"} & set(asked)
-        if "return_lse" in asked and rules and (shape[2] > shape[3] or "without" in form.how["causal"]):
-            continue  # a row without any key has an lse of -inf, or some large number
+        if "return_lse" in asked and _may_be_empty(asked, shape, form):
+            continue  # its lse is -inf, or some large number
         rng = np.random.default_rng((k, len(asked)))
-        options = {x: _drawn(x, form, shape, rng) for x in asked}
-        if "return_lse" in asked and "mask" in asked:
-            options["mask"][..., 0] = True
+        options = {x: drawn(x, form.options[x].form, shape, rng, each_head=rng.random() < 0.5) for x in asked}
+        if "mask" in asked and "return_lse" not in asked:
+            options["mask"][..., 0] = rng.random(options["mask"].shape[:-1]) < 0.9
         for groups in (0, 2) if form.grouped and len(asked) < 2 else (0,):
             yield Probe(arrays(shape, groups, seed=k + 1), options)
     if form.how["out"] != forms.REFUSED:
@@ -238,47 +243,29 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
             yield Probe(tuple(x.astype(ml_dtypes.bfloat16) for x in arrays(sizes, seed=seed)), {})
 
 
-def _drawn(name: str, form: Form, sizes: tuple[int, ...], rng: np.random.Generator) -> Any:
-    B, N, T, S = sizes[:4]
-    if name == "mask":
-        rank = form.options["mask"].form.split("/")[0]
-        shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S)}.get(rank, (B, 1, T, S))
-        if rank == "BNTS" and rng.random() < 0.5:
-            shape = (B, N, T, S)
-        mask = rng.random(shape) < 0.6
-        mask[..., 0] = rng.random(shape[:-1]) < 0.9
-        return mask
-    if name == "bias":
-        shape = {"TS": (1, 1, T, S), "NTS": (1, N, T, S)}.get(form.options["bias"].form, (B, N, T, S))
-        return rng.standard_normal(shape).astype(np.float32)
-    return {"is_causal": True, "scale": 0.3, "softcap": 0.7, "window": 2, "return_lse": True}[name]
+def _may_be_empty(asked: tuple[str, ...], shape: tuple[int, ...], form: Form) -> bool:
+    """Whether a query may be without any key, though each row of a mask has one."""
+    if "window" in asked and {"offset", "key_lengths"} & set(asked):
+        return True
+    return bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])
 
 
 def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -> Equality:
     """How far apart two functions are that are called alike, over all cases; what A refuses is no case."""
-    count, narrow, apart, worst = 0, 0, 0.0, None
+    apart, worst = 0.0, None
     asked: list[Probe] = []
-    for probe in cases(one, sizes):
-        try:
-            mine = ask(a, _plain(one), probe)
-        except Failed:
+    for probe, mine, theirs in _answers(a, b, one, other, cases(one, sizes)):
+        far, narrow = np.inf if isinstance(theirs, Failed) else distance(theirs, mine), _is_narrow(probe)
+        if narrow and isinstance(theirs, Failed):
             continue
-        is_narrow = probe.arrays[0].dtype != np.float32
-        try:
-            far = distance(ask(b, _plain(other), probe), mine)
-        except Failed:
-            if is_narrow:
-                continue
-            far = np.inf
         asked.append(probe)
-        if is_narrow:
-            narrow += 1
-            worst = probe if far > NARROW else worst
-            continue
-        count += 1
-        apart = max(apart, far)
-        worst = probe if far > TOLERANCE and worst is None else worst
-    return Equality(count, apart, worst, narrow, _varied(asked))
+        apart = apart if narrow else max(apart, far)
+        worst = worst or (probe if far > (NARROW if narrow else TOLERANCE) else None)
+    return Equality(sum(not _is_narrow(x) for x in asked), apart, worst, _varied(asked))
+
+
+def _is_narrow(probe: Probe) -> bool:
+    return bool(probe.arrays[0].dtype != np.float32)
 
 
 def _varied(probes: list[Probe]) -> str:

@@ -6,7 +6,7 @@ cannot differ. In the lines ``i`` are queries (a column), ``j`` keys (a row), an
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,30 +15,20 @@ from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
 from ..conventions.formula import Steps
 from ..conventions.table import IGNORED, TABLE
+from .options import AXIS, MASKED, MASKING, REACH, SIDES
 
-AXES = ("scale", "given_scale", "heads", "causal", "order", "softcap", "bias", "mask", "empty", "lse")  # of the table
+AXES = (  # of the table
+    "scale", "given_scale", "heads", "causal", "window", "key_lengths", "offset", "order", "softcap", "bias", "mask",
+    "empty", "lse",
+)  # fmt: skip
 HEADS, ORDERS, EMPTY = (tuple(TABLE[axis]) for axis in ("heads", "order", "empty"))
-CAUSAL = tuple(x for x in TABLE["causal"] if x != IGNORED and not x.startswith("skips"))  # seen at few tokens
-READ, BIASES = ("True attends", "first batch", "first head"), ("added", "subtracted", "first batch", "first head")
-SOFTCAPS, GIVEN_SCALES = (tuple(x for x in TABLE[axis] if x != IGNORED) for axis in ("softcap", "given_scale"))
-REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
-SIDES = {
-    "before": "0",
-    "on both sides": "{r}",
-    "before, and all that comes after": "float('inf')",
-}  # what is seen ahead
 SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is two numbers; -1 is no limit
-WINDOWS = tuple(x for x in TABLE["window"] if x not in (IGNORED, "before"))
-MASKING = ("minus infinity", "weights set to 0 after the softmax", "scores set to 0")
-OF_MASKING: dict[str, dict[str, str]] = dict(
-    zip(MASKING, ({}, {"weights": "masked after"}, {"fill": "0"}), strict=True)
-)
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 REFUSED, UNCLEAR = "refused", "unclear"  # of bfloat16 arrays
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in AXES} | {
-    "always": "", "window": "w keys beside its own/on both sides/its own key between", "masking": MASKING[0],
+    "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
     "softmax": "float32", "out": "of the query", "dropout": "",
 }  # fmt: skip
 
@@ -56,7 +46,7 @@ def heads_of(value: str) -> tuple[str, str]:
 
 
 class Option(NamedTuple):
-    """A keyword: its name there, and the form of its value, of those that ``writing`` has."""
+    """A keyword: its name there, and the kind of its value, of those that ``options`` has."""
 
     name: str
     form: str = ""
@@ -103,62 +93,60 @@ class Form:
         """The axes of the result."""
         return self.returned or self.layout
 
+    def plain(self) -> "Form":
+        """How it is called, whatever it computes."""
+        return dataclasses.replace(self, how=LAW)
+
     def heard(self) -> "Form":
         """The same without the options that it ignores."""
-        axes = {"is_causal": "causal", "scale": "given_scale"}
-        deaf = [x for x in self.options if self.how.get(axes.get(x, x), "").split("/")[-1] == IGNORED]
-        return dataclasses.replace(self, options={k: x for k, x in self.options.items() if k not in deaf})
+        return self.keeping(x for x in self.options if self.how.get(AXIS.get(x, x)) != IGNORED)
 
     def offered(self) -> set[str]:
         """Which of the steps to scores it can be asked for beside the scale."""
-        masks = {"mask", "is_causal", "window"} & set(self.options)
-        return ({"softcap", "bias"} & set(self.options)) | ({"mask"} if masks else set())
+        return ({"softcap", "bias"} & set(self.options)) | ({"mask"} if MASKED & set(self.options) else set())
 
-    def offering(self, name: str, option: Option | None) -> "Form":
-        """The same with another option, or without it."""
-        options = {k: x for k, x in self.options.items() if k != name} | ({name: option} if option else {})
+    def offering(self, name: str, option: Option) -> "Form":
+        """The same with another option."""
+        options = {k: x for k, x in self.options.items() if k != name} | {name: option}
         return dataclasses.replace(self, options=options)
 
-
-def window_rule(window: str, name: str = "w", *, pair: bool = False) -> str:
-    """The line of Python for which keys a window has, that is a number or two: to the left and to the right."""
-    reach, side, value = window.split("/")
-    given = re.sub(r"\bw\b", name, REACH[reach])
-    left, right = (SIDE.format(w=name, k=k) for k in (0, 1)) if pair else (given, SIDES[side].format(r=given))
-    line = text_of("window", value)
-    return re.sub(r"\bright\b", _bracketed(right), re.sub(r"\bleft\b", _bracketed(left), line)).replace(" + 0)", ")")
+    def keeping(self, names: Iterable[str]) -> "Form":
+        """The same with those of its options; of a result that always has a log-sum-exp the first may be left."""
+        kept = set(names)
+        options = {k: x for k, x in self.options.items() if k in kept}
+        always = "return_lse" in self.options.keys() - options.keys() and not self.options["return_lse"].name
+        return dataclasses.replace(self, options=options, first=self.first or always)
 
 
-def _bracketed(text: str) -> str:
-    return f"({text})" if " " in text and text[0] != "(" else text
+def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:
+    """The lines for how far a window reaches to the left and to the right, that is a number or two."""
+    if pair:
+        return SIDE.format(w=name, k=0), SIDE.format(w=name, k=1)
+    reach = re.sub(r"\bw\b", name, REACH[how["reach"]])
+    return reach, SIDES[how["side"]].format(r=reach)
+
+
+def window_rule(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> str:
+    """The line of Python for which keys a window has."""
+    left, right = (f"({x})" if " " in x and x[0] != "(" else x for x in sides(how, name, pair=pair))
+    line = text_of("window", how["window"])
+    return re.sub(r"\bright\b", right, re.sub(r"\bleft\b", left, line)).replace(" + 0)", ")")
 
 
 def attention(
-    inputs: tuple[np.ndarray, ...],
-    how: Mapping[str, str],
-    *,
-    mask: Any = None,
-    bias: Any = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    softcap: float | None = None,
-    window: int | tuple[int, int] | None = None,
-    return_lse: bool = False,
+    inputs: tuple[np.ndarray, ...], how: Mapping[str, str], *, bias: Any = None, window: Any = None, **options: Any
 ) -> tuple[np.ndarray, ...]:
     """Arrays (B, N, T, D), (B, G, S, D), (B, G, S, V), by the conventions ``how``: out and, if asked, lse."""
     arrays = dict(zip(("query", "key", "value", "bias"), (*inputs, bias), strict=False))
-    T, S = inputs[0].shape[2], inputs[1].shape[2]
     if window is not None:
-        rule = window_rule(how["window"], pair=isinstance(window, tuple))
-        known = {"i": np.arange(T)[:, None], "j": np.arange(S)[None], "T": T, "S": S, "w": window}
-        seen = eval(rule, known)
-        mask = seen[None, None] if mask is None else mask & seen
-    options = {"mask": mask, "is_causal": is_causal or bool(how["always"]), "scale": scale, "softcap": softcap}
-    form = BY_LAW.but(**{axis: how[axis] for axis in AXES}, **OF_MASKING[how["masking"]])
+        options["window"] = tuple(eval(x, {"w": window}) for x in sides(how, pair=isinstance(window, tuple)))
+    if options.get("offset") is not None:
+        options["offset"] = np.atleast_1d(options["offset"])
+    options["is_causal"] = options.get("is_causal") or bool(how["always"])
+    form = BY_LAW.but(**{axis: how[axis] for axis in AXES}, **MASKING[how["masking"]])
     form = form.but(causal=how["always"] or how["causal"])
-    given = Inputs({name: x for name, x in arrays.items() if x is not None}, options | {"return_lse": return_lse}, {})
     with np.errstate(all="ignore"):
-        steps = Steps(given, form)
+        steps = Steps(Inputs({name: x for name, x in arrays.items() if x is not None}, options, {}), form)
         if how["softmax"] not in SOFTMAX[1:]:
             return tuple(steps.out().values())
         scores = steps.scores()

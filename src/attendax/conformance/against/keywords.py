@@ -2,10 +2,10 @@
 
 import re
 
-from .forms import EMPTY, GIVEN, LAW, MASKING, REACH, Form, Option, text_of, window_rule
-from .results import NO_MAXIMUM
-from .ways import RANKS, SCALINGS, WINDOWS, mask_from, mask_to
+from .forms import EMPTY, GIVEN, LAW, Form, Option, text_of, window_rule
+from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 
+NO_MAXIMUM = "without the maximum"
 LEAST = "-1e30"  # of a score where a product with 0 has to stay 0
 
 
@@ -34,10 +34,10 @@ class Keywords:
         self.words = {name: repr(x) for name, x in b.given.items()}
         self.lse = a.options.get("return_lse") if "return_lse" in b.options else None
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
-        self.empties = a.how["empty"] != b.how["empty"] and bool({"mask", "is_causal", "window"} & set(a.options))
+        self.told = self._told()
         self.own_scores = self._needs_own_scores()
-        if self.own_scores:  # a row of scores that are all LEAST is a mean
-            self.empties = a.how["empty"] != EMPTY[1] and bool({"mask", "is_causal", "window"} & set(a.options))
+        scores = EMPTY[1] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
+        self.empties = a.how["empty"] != scores and bool(MASKED & set(a.options))
         self.loops = [x for x in "BN" if x not in b.layout]
         same = (a.layout, a.outcome, a.order, a.pack) == (b.layout, b.outcome, b.order, b.pack)
         self.canonical = not same or self.empties or self.own_scores or self.repeats
@@ -47,19 +47,19 @@ class Keywords:
         elif b.heads:
             self.words[b.heads] = a.heads
 
-    def _rules_differ(self) -> bool:
-        return any(map(self._rule_differs, ("is_causal", "window"))) or self.a.how["always"] != self.b.how["always"]
+    def _told(self) -> list[str]:
+        """The rules of ``a`` that ``b`` is told by a mask: it lacks them, or means other keys by them."""
+        names = [x for x in (*RULES, "key_lengths") if x in self.a.options]
+        told = [x for x in names if self._differs(x)]
+        moved = "offset" in self.a.options and (self._differs("offset") or set(RULES) & set(told))
+        return [x for x in names if x in told or (moved and x in RULES)]
 
-    def _rule_differs(self, name: str) -> bool:
-        """Whether ``a`` is given an option that ``b`` lacks, or means other keys by."""
+    def _differs(self, name: str) -> bool:
+        """Whether ``b`` lacks an option of ``a``, or means something else by it than another number."""
         a, b = self.a, self.b
-        if name not in a.options or name not in b.options:
-            return name in a.options
-        if name == "window" and a.options[name].form == "both sides" != b.options[name].form:
-            return True  # the two sides may differ
-        if name == "window":  # another number may do
-            return a.how[name].split("/")[1:] != b.how[name].split("/")[1:]
-        return a.how["causal"] != b.how["causal"]
+        if name not in b.options or a.options[name].form == WIDE.get(name, "") != b.options[name].form:
+            return True
+        return any(a.how[x] != b.how[x] for x in (("side", "window") if name == "window" else (AXIS[name],)))
 
     def _needs_own_scores(self) -> bool:
         """Whether ``b`` cannot be asked for the scores of ``a``: it is then given them, with the identity for keys."""
@@ -67,18 +67,18 @@ class Keywords:
         if b.how["always"] and a.how["always"] != b.how["always"]:
             raise NoAdapter("B is causal whatever it is given")
         if a.how["masking"] != b.how["masking"] and {"mask", "is_causal"} & set(a.options):
-            if a.how["masking"] != MASKING[0]:
+            if a.how["masking"] != LAW["masking"]:
                 raise NoAdapter(f"A has {a.how['masking']}, which no argument of B asks for")
             return True
         if any(a.how[x] != b.how[x] for x in ("softcap", "bias", "mask") if x in a.options):
             return True
-        lacking = {x for x in ("softcap", "bias") if x in a.options} - set(b.options)
-        deaf = not {"mask", "bias"} & set(b.options)
         bases = {x.how["lse"] for x in (a, b)}
         maximum = bool(self.lse) and len(bases) > 1 and NO_MAXIMUM in bases
-        return (
-            bool(lacking) or maximum or (deaf and (self.empties or self._rules_differ())) or steps(a, b) != steps(b, a)
-        )
+        empties = a.how["empty"] != b.how["empty"] and bool(MASKED & set(a.options))
+        told = empties or bool(self.told) or a.how["always"] != b.how["always"]
+        deaf = told and not {"mask", "bias"} & set(b.options)
+        lacking = ({"softcap", "bias"} & set(a.options)) - set(b.options)
+        return bool(lacking) or maximum or deaf or steps(a, b) != steps(b, a)
 
     def _give(self, name: str, value: str, mine: Option | None = None) -> list[str]:
         """Give ``b`` a keyword: always, or where ``a`` is given one."""
@@ -105,33 +105,42 @@ class Keywords:
             lines += self._give(b.options["bias"].name, self._ranked(bias), bias)
         if cap := a.options.get("softcap"):
             lines += self._give(b.options["softcap"].name, cap.name, cap)
-        for name, value in (("is_causal", lambda x: x.name), ("window", self._window)):
-            if name in a.options and not self._rule_differs(name) and not self.empties:
-                lines += self._give(b.options[name].name, value(a.options[name]), a.options[name])
+        moved = {"offset"} if set(self.told) & set(RULES) else set()
+        for name in () if self.empties else (*RULES, "key_lengths", "offset"):
+            if name in a.options and name in b.options and name not in {*self.told, *moved}:
+                lines += self._give(b.options[name].name, self._number(name), a.options[name])
         for key in (x for x in a.options if x.startswith(GIVEN)):
             lines += self._give(b.options[key].name, a.options[key].name, a.options[key])
         return [*lines, *self._scale()]
 
     def _ranked(self, bias: Option) -> str:
         one, other = bias.form, self.b.options["bias"].form
-        x = bias.name if one == other and not self.loops else RANKS[one][1].format(x=bias.name)
-        return x if one == other or self.loops else RANKS[other][0].format(x=x)
+        x = bias.name if one == other and not self.loops else back("bias", one, bias.name)
+        return x if one == other or self.loops else to("bias", other, x)
 
     def _rules(self, everything: bool) -> list[str]:
         """Lines for the keys that ``b`` has to be told of by a mask, for its own rules are others."""
         a, lines = self.a, []
-        if a.how["always"] and (everything or a.how["always"] != self.b.how["always"]):
-            lines.append(f"allowed = allowed & ({text_of('causal', a.how['always'])})")
-        for name in ("is_causal", "window"):
-            option = a.options.get(name)
-            if option is None or not (everything or self._rule_differs(name)):
-                continue
-            rule = text_of("causal", a.how["causal"])
-            if name == "window":
-                rule = window_rule(a.how["window"], option.name, pair=option.form == "both sides")
+        names = [x for x in (*RULES, "key_lengths") if x in a.options and (everything or x in self.told)]
+        always = bool(a.how["always"]) and (everything or a.how["always"] != self.b.how["always"])
+        offset = a.options.get("offset")
+        if offset and (always or set(RULES) & set(names)):
+            x = OF_EACH_BATCH.format(x=offset.name) if offset.form == WIDE["offset"] else offset.name
+            own = re.sub(r"\boffset\b", x, text_of("offset", a.how["offset"]))
+            lines.append(f"if {offset.name} is not None:\n    i = i + {own}")
+        lines += [f"allowed = allowed & ({text_of('causal', a.how['always'])})"] * always
+        for name in names:
+            option = a.options[name]
             asked = option.name if name == "is_causal" else f"{option.name} is not None"
-            lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")
+            lines.append(f"if {asked}:\n    allowed = allowed & ({self._rule(name, option)})")
         return lines
+
+    def _rule(self, name: str, option: Option) -> str:
+        """The line for which keys an option lets a query see."""
+        if name == "window":
+            return window_rule(self.a.how, option.name, pair=option.form == WIDE["window"])
+        text = text_of(AXIS[name], self.a.how[AXIS[name]]).replace("rows", "xp.arange(T)[:, None]")
+        return re.sub(r"\blengths\b", OF_EACH_BATCH.format(x=option.name), text)
 
     def _allowed(self, rules: list[str]) -> list[str]:
         """One mask of all that forbids."""
@@ -144,38 +153,35 @@ class Keywords:
     def _read(self, mask: Option) -> str:
         """The mask that ``a`` reads."""
         text = text_of("mask", self.a.how["mask"])
-        return text.replace("mask", mask_from(mask.form, mask.name)).replace("np.", "xp.")
+        return text.replace("mask", back("mask", mask.form, mask.name)).replace("np.", "xp.")
 
     def _mask(self, mine: Option | None) -> list[str]:
         """The mask of ``a``, or all that forbids, in the form of ``b``; as a bias where it takes no mask."""
         theirs = self.b.options.get("mask")
-        x = "allowed" if mine is None else mask_from(mine.form, mine.name)
+        x = "allowed" if mine is None else back("mask", mine.form, mine.name)
         if theirs:
             form = theirs.form if not self.loops else "BNTS/" + theirs.form.split("/")[1]
             same = mine is not None and mine.form == theirs.form and not self.loops
-            return self._give(theirs.name, mine.name if same and mine else mask_to(form, x).replace("~~", ""), mine)
+            return self._give(theirs.name, mine.name if same and mine else to("mask", form, x).replace("~~", ""), mine)
         option = self.b.options["bias"]
-        added = mask_to(f"{'BNTS' if self.loops else option.form}/added, -inf drops", x)
+        added = MEANINGS["added, -inf drops"][0].format(x=x if self.loops else to("bias", option.form, x))
         bias = self.a.options.get("bias") if mine is None else None
         if bias is None:
             return self._give(option.name, added, mine)
         lines = [f"added = {added}", f"if {bias.name} is not None:\n    added = added + {self._ranked(bias)}"]
         return lines + self._give(option.name, "added")
 
-    def _window(self, mine: Option) -> str:
-        """The same window by another number, where the two count otherwise."""
-        theirs = self.b.options["window"]
-        reaches = [REACH[form.how["window"].split("/")[0]] for form in (self.a, self.b)]
+    def _number(self, name: str) -> str:
+        """The value of an option of ``a`` as ``b`` takes it: another number, where the two count a window otherwise."""
+        mine, theirs = (form.options[name] for form in (self.a, self.b))
+        reaches = [REACH[form.how["reach"]] if name == "window" else "" for form in (self.a, self.b)]
         if (mine.form, reaches[0]) == (theirs.form, reaches[1]):
             return mine.name
-        w = WINDOWS[mine.form][1].format(x=mine.name)
-        back = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[reaches[1]]
-        w = (
-            w
-            if reaches[0] == reaches[1]
-            else back.format(r=re.sub(r"\bw\b", w, reaches[0])).replace("- 1 + 1", "").strip()
-        )
-        return WINDOWS[theirs.form][0].format(x=w)
+        x = back(name, mine.form, mine.name)
+        if reaches[0] != reaches[1]:
+            other_way = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[reaches[1]]
+            x = other_way.format(r=re.sub(r"\bw\b", x, reaches[0])).replace("- 1 + 1", "").strip()
+        return to(name, theirs.form, x)
 
     def _scale(self) -> list[str]:
         one, other = (form.how["scale"] for form in (self.a, self.b))
@@ -189,11 +195,11 @@ class Keywords:
             return self._give(theirs.name, mine.name if same else f"1 / {mine.name}", mine)
         lines = [self._own_scale(mine)]
         if theirs and plain:
-            return lines + self._give(theirs.name, SCALINGS[theirs.form][0].format(x="scale"))
+            return lines + self._give(theirs.name, to("scale", theirs.form, "scale"))
         if self.a.pack and not self.canonical:
             raise NoAdapter("the scale of packed arrays cannot be told")
-        back = "scale" if other == "1" else f"(scale / ({text_of('scale', other)}))"
-        return [*lines, f"query = query * {back}"]
+        factor = "scale" if other == "1" else f"(scale / ({text_of('scale', other)}))"
+        return [*lines, f"query = query * {factor}"]
 
     def _own_scale(self, option: Option | None) -> str:
         """The scale of ``a``, given or not."""
@@ -201,7 +207,7 @@ class Keywords:
         if option is None:
             return f"scale = {own}"
         own_way = text_of("given_scale", self.a.how["given_scale"])
-        given = re.sub(r"\bgiven\b", SCALINGS[option.form][1].format(x=option.name), own_way)
+        given = re.sub(r"\bgiven\b", back("scale", option.form, option.name), own_way)
         free = self.a.defaults.get(option.name) is None
         line = f"scale = {own} if {option.name} is None else {given}" if free else f"scale = {given}"
         return "" if line == "scale = scale" else line
@@ -227,14 +233,14 @@ class Keywords:
                 if rules or option:
                     lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
             elif option:
-                x = RANKS[option.form][1].format(x=option.name) if step == "bias" else option.name
+                x = back("bias", option.form, option.name) if step == "bias" else option.name
                 line = self._step(step, x)
                 lines.append(f"if {option.name} is not None:\n    {line}")
-        theirs, back = b.options.get("scale"), text_of("scale", b.how["scale"])
+        theirs, factor = b.options.get("scale"), text_of("scale", b.how["scale"])
         if theirs and b.how["given_scale"] == LAW["given_scale"]:
             lines += self._give(theirs.name, "1.0")
-            back = "1"
-        back = re.sub(r"\bD\b", "S", back)
-        query = "scores" if back == "1" else f"scores / ({back})"
+            factor = "1"
+        factor = re.sub(r"\bD\b", "S", factor)
+        query = "scores" if factor == "1" else f"scores / ({factor})"
         lines.append("eye = xp.zeros_like(scores[..., :1, :]) + xp.eye(S, dtype=scores.dtype)")
         return [*lines, f"query, key = {query}, eye"]

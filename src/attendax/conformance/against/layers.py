@@ -3,11 +3,15 @@
 ``params`` has the names of ``shapes``; kernels are (in, out). A function reads those that it needs.
 """
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import erf, expit
+
+from attendax import rotary
 
 PLACES = 16  # rows of the table of positions
 
@@ -28,34 +32,71 @@ PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and wh
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
 SPLITS = {"head after head": ("N, D", 0), "the heads in turn": ("D, N", 1)}
-KERNELS = "(in, out)", "(out, in)"
-ROTARY = "", "halves", "neighbours", "halves of the whole"  # which two numbers of a head are turned together
-PARTS, FREQUENCIES = (1.0, 0.5, 0.25), ("of the part", "of the whole")  # of a head: turned, and counted by
-BASES = 1e4, 5e5, 1e6
-SCALINGS = "", "linear", "NTK", "YaRN"  # each but the first with a factor, YaRN with the length that was trained
-TRAINED, FACTORS = (2048, 4096, 8192, 32768), (2.0, 4.0, 8.0, 16.0, 32.0, 40.0)
-BETAS = 32, 1  # of YaRN: turns within the trained length, from which on all is kept, and down to which all is stretched
-QK_ORDER = "before rotary", "after rotary"
 POSITIONS = {"": None, "the table from row 0": 0, "the table from row 1": 1, "the table from row 2": 2,
              "sines from 0": "sines 0", "sines from 1": "sines 1"}  # fmt: skip
-PLACE = "before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"
-NORMS = {
-    "layer norm": "{d} / xp.sqrt((({d}) ** 2).mean(-1)[..., None] + eps)",
-    "RMS norm": "x / xp.sqrt((x**2).mean(-1)[..., None] + eps)",
-    "RMS norm of 1 + scale": "x / xp.sqrt((x**2).mean(-1)[..., None] + eps)",
-    "layer norm by the deviation of N - 1": "{d} / (xp.sqrt((({d}) ** 2).sum(-1)[..., None] / (M - 1)) + eps)",
-}
-EPS = 1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7
-ACTIVATIONS = "GELU by erf", "GELU by tanh", "GELU by the sigmoid of 1.702 x", "ReLU", "SiLU"
-GATES = "the gate", "up"
 SCALES = {"1/sqrt(D)": "D**-0.5", "1": "1.0", "1/D": "1 / D", "1/sqrt(M)": "M**-0.5"}
-LAW: dict[str, Any] = {
-    "place": PLACE[0], "norm": "layer norm", "eps": 1e-5, "activation": ACTIVATIONS[0], "gated": GATES[0],
-    "packing": "[q | k | v]", "split": "head after head", "kernels": KERNELS[0], "rotary": "", "part": 1.0,
-    "frequencies": FREQUENCIES[0], "base": 1e4, "scaling": "", "factor": 1.0, "trained": 0, "positions": "",
-    "qk_norm": "RMS norm", "qk_order": QK_ORDER[0],
-    "causal": "no", "scale": "1/sqrt(D)", "residual": "yes",
-}  # fmt: skip
+TURNED = "(out, in)"  # kernels
+
+
+def _centred(x: np.ndarray) -> Any:
+    return x - x.mean(-1, keepdims=True)
+
+
+def _rms(x: np.ndarray, eps: float) -> Any:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+
+
+NORMS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "layer norm": lambda x, eps: _rms(_centred(x), eps),
+    "RMS norm": _rms,
+    "RMS norm of 1 + scale": _rms,
+    "layer norm by the deviation of N - 1": lambda x, eps: _centred(x) / (x.std(-1, ddof=1, keepdims=True) + eps),
+}
+ACTIVATIONS: dict[str, Callable[[np.ndarray], Any]] = {
+    "GELU by erf": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
+    "GELU by tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "GELU by the sigmoid of 1.702 x": lambda x: x * expit(1.702 * x),
+    "ReLU": lambda x: np.maximum(x, 0),
+    "SiLU": lambda x: x * expit(x),
+}
+
+
+class Axis(NamedTuple):
+    """A convention: the values that are tried, the first by the law; in words; and weights without which it is none."""
+
+    values: tuple[Any, ...]
+    words: str = ""
+    needs: tuple[str, ...] = ()
+
+
+OF_HEADS = "query_norm", "key_norm", "queries_norm", "keys_norm"
+AXES = {
+    "place": Axis(
+        ("before", "after", "before, the residual after", "before both at once", "before both at once, a norm each"),
+        "place of the norms and residuals",
+    ),
+    "norm": Axis(tuple(NORMS), "norm", ("norm",)),
+    "eps": Axis((1e-5, 1e-6, 1e-12, 1e-3, 1e-8, 1e-7), "eps of the norms", ("norm",)),
+    "activation": Axis(tuple(ACTIVATIONS), "activation", ("up",)),
+    "gated": Axis(("the gate", "up"), "what the activation is of", ("gate",)),
+    "packing": Axis(tuple(PACKINGS), "columns of qkv_kernel", ("qkv",)),
+    "split": Axis(tuple(SPLITS), "heads of a projection", ("query_kernel",)),
+    "kernels": Axis(("(in, out)", TURNED), "kernels"),
+    "rotary": Axis(("", "halves", "neighbours", "halves of the whole"), "rotary"),  # what is turned together
+    "part": Axis((1.0, 0.5, 0.25), "how much of a head rotary turns"),
+    "frequencies": Axis(("of the part", "of the whole"), "frequencies of rotary"),
+    "base": Axis((1e4, 5e5, 1e6), "base of rotary"),
+    "scaling": Axis(("", "linear", "NTK", "YaRN"), "scaling of rotary"),  # each with a factor, YaRN with a length
+    "factor": Axis((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)),
+    "trained": Axis((0, 2048, 4096, 8192, 32768)),
+    "positions": Axis(tuple(POSITIONS), "positions"),
+    "qk_norm": Axis(("RMS norm", *(x for x in NORMS if x != "RMS norm")), "norm of queries and keys", OF_HEADS),
+    "qk_order": Axis(("before rotary", "after rotary"), "norm of queries and keys", OF_HEADS),
+    "causal": Axis(("no", "yes"), "causal"),
+    "scale": Axis(tuple(SCALES), "scale"),
+    "residual": Axis(("yes", "no"), "residual"),
+}
+LAW: dict[str, Any] = {name: axis.values[0] for name, axis in AXES.items()}
 
 
 def shapes(sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
@@ -93,26 +134,21 @@ def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
     place, residual = how["place"], how["residual"] == "yes"
 
     def norm(k: int, x: np.ndarray) -> np.ndarray:
-        return _norm(x, p.get(f"norm{k}_scale"), p.get(f"norm{k}_bias"), how)
+        scale = p.get(f"norm{k}_scale")
+        return x if scale is None else _normed(x, scale, how["norm"], how["eps"]) + p.get(f"norm{k}_bias", 0)
 
-    attend = _parts(p, {"query", "qkv"})
-    mlp = "up_kernel" in p
+    parts = [(1, _attention)] if {"query_kernel", "qkv_kernel"} & p.keys() else []
+    parts += [(2, _mlp)] if "up_kernel" in p else []
     if place.startswith("before both at once"):
-        y, z = norm(1, x), norm(2 if place.endswith("each") else 1, x)
-        return x * residual + (_attention(p, y, how, heads) if attend else 0) + (_mlp(p, z, how) if mlp else 0)
-    for k, there, run in ((1, attend, lambda y: _attention(p, y, how, heads)), (2, mlp, lambda y: _mlp(p, y, how))):
-        if not there:
-            continue
+        normed = {1: norm(1, x), 2: norm(2 if place.endswith("each") else 1, x)}
+        return np.asarray(x * residual + sum(run(p, normed[k], how, heads) for k, run in parts))
+    for k, run in parts:
         if place == "after":
-            x = norm(k, x * residual + run(x))
+            x = norm(k, x * residual + run(p, x, how, heads))
         else:
             y = norm(k, x)
-            x = (y if place.endswith("after") else x) * residual + run(y)
+            x = (y if place.endswith("after") else x) * residual + run(p, y, how, heads)
     return x
-
-
-def _parts(p: Mapping[str, np.ndarray], names: set[str]) -> bool:
-    return any(f"{name}_kernel" in p for name in names)
 
 
 def sines(start: int, length: int, width: int) -> np.ndarray:
@@ -128,21 +164,13 @@ def _positions(p: Mapping[str, np.ndarray], positions: str, length: int, width: 
     return 0 if start is None else p["positions"][start : start + length]
 
 
-def _norm(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None, how: Mapping[str, Any]) -> np.ndarray:
-    if scale is None:
-        return x
-    return _normed(x, scale, how["norm"], how["eps"]) + (0 if bias is None else bias)
-
-
 def _normed(x: np.ndarray, scale: np.ndarray, kind: str, eps: float) -> np.ndarray:
-    known = {"xp": np, "x": x, "eps": eps, "M": x.shape[-1]}
-    y: np.ndarray = eval(NORMS[kind].format(d="(x - x.mean(-1)[..., None])"), known)
-    return y * (scale + (1 if "1 + scale" in kind else 0))
+    return NORMS[kind](x, eps) * (scale + ("1 + scale" in kind))
 
 
 def _linear(p: Mapping[str, np.ndarray], name: str, x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     kernel = p[f"{name}_kernel"]
-    return x @ (kernel.T if how["kernels"] == KERNELS[1] else kernel) + p.get(f"{name}_bias", 0)
+    return x @ (kernel.T if how["kernels"] == TURNED else kernel) + p.get(f"{name}_bias", 0)
 
 
 def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:
@@ -160,7 +188,7 @@ def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
             for n in ("query", "key", "value")
         ]
         query, key, value = (np.moveaxis(y, 2 + head, 1) for y in rows)
-    for step in ("normed", "rotated") if how["qk_order"] == QK_ORDER[0] else ("rotated", "normed"):
+    for step in ("normed", "rotated") if how["qk_order"] == LAW["qk_order"] else ("rotated", "normed"):
         if step == "rotated":
             query, key = (_rotated(y, how) for y in (query, key))
         else:
@@ -193,8 +221,11 @@ def _rotated(x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
         return x
     D = x.shape[-1]
     R = int(how["part"] * D) // 2 * 2
-    speeds, larger = frequencies(R, R if how["frequencies"] == FREQUENCIES[0] else D, how)
-    angles = np.arange(x.shape[-2])[:, None] * speeds
+    width = R if how["frequencies"] == LAW["frequencies"] else D // 2 * 2
+    if not R:
+        return x
+    speeds, larger = _frequencies(width, how["base"], how["scaling"], how["factor"], how["trained"])
+    angles = np.arange(x.shape[-2])[:, None] * np.array(speeds[: R // 2])
     start = {"halves": R // 2, "halves of the whole": D // 2}.get(how["rotary"])
     places = (slice(0, R, 2), slice(1, R, 2)) if start is None else (slice(0, R // 2), slice(start, start + R // 2))
     one, other = (x[..., place] for place in places)
@@ -204,39 +235,21 @@ def _rotated(x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
     return turned
 
 
-def frequencies(R: int, width: int, how: Mapping[str, Any]) -> tuple[np.ndarray, float]:
-    """By how much a position turns each of R / 2 pairs, counted by a width; and what the turned numbers are times."""
-    base, factor, exponents = how["base"], how["factor"], np.arange(0, R, 2) / max(width, 1)
-    if how["scaling"] == "NTK" and width > 2:
-        base = base * factor ** (width / (width - 2))
-    speeds = np.asarray(base, np.float64) ** -exponents
-    if how["scaling"] == "linear":
-        return speeds / factor, 1.0
-    if how["scaling"] != "YaRN":
-        return speeds, 1.0
-    low, high = (width * math.log(how["trained"] / (2 * math.pi * beta)) / (2 * math.log(base)) for beta in BETAS)
-    low, high = max(math.floor(low), 0), min(math.ceil(high), width - 1)
-    stretched = np.clip((np.arange(R // 2) - low) / max(high - low, 1e-3), 0, 1)
-    return speeds / factor * stretched + speeds * (1 - stretched), 0.1 * math.log(factor) + 1
+@functools.lru_cache
+def _frequencies(width: int, base: float, scaling: str, factor: float, trained: int) -> rotary.Frequencies:
+    """By how much a position turns each pair of columns."""
+    if scaling == "linear":
+        return rotary.interpolated(width, factor, base)
+    if scaling == "YaRN":
+        return rotary.yarn(width, factor, trained=trained, theta=base)
+    return rotary.ntk(width, factor, base) if scaling and width > 2 else rotary.plain(width, base)
 
 
-def _mlp(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
-    up = _linear(p, "up", x, how)
+def _mlp(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], _: int) -> np.ndarray:
+    up, active = _linear(p, "up", x, how), ACTIVATIONS[how["activation"]]
     if "gate_kernel" not in p:
-        up = _active(up, how["activation"])
+        up = active(up)
     else:
         gate = _linear(p, "gate", x, how)
-        up = (
-            _active(gate, how["activation"]) * up if how["gated"] == GATES[0] else gate * _active(up, how["activation"])
-        )
+        up = active(gate) * up if how["gated"] == LAW["gated"] else gate * active(up)
     return _linear(p, "down", up, how)
-
-
-def _active(x: np.ndarray, activation: str) -> np.ndarray:
-    if activation == "ReLU":
-        return np.maximum(x, 0)
-    if activation == "GELU by erf":
-        return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
-    if activation == "GELU by tanh":
-        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-    return x / (1 + np.exp(-x * (1.702 if "1.702" in activation else 1)))

@@ -194,12 +194,12 @@ def _parameters(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # compiled: its documentation begins with its signature
-        return _documented(fn)
+        parameters = _documented(fn)
     anything = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     if anything and not parameters:  # *args
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty and _is_plain(p.default)}
+    defaults = {p.name: p.default for p in parameters if _is_plain(p.default)}
     return [p.name for p in parameters], [p.name for p in parameters if p.default is p.empty], defaults
 
 
@@ -207,14 +207,16 @@ def _is_plain(x: Any) -> bool:
     return isinstance(x, PLAIN) or (isinstance(x, tuple) and all(isinstance(y, PLAIN) for y in x))
 
 
-def _documented(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:
+def _documented(fn: Any) -> list[inspect.Parameter]:
     found = re.search(r"\((.*?)\) ?->", getattr(fn, "__doc__", "") or "", re.DOTALL)
     if not found:
         raise ValueError("it does not tell its parameters; wrap it in a function that does")
     words = [word.strip() for word in found[1].replace("\n", " ").split(",") if word.strip() not in ("*", "/")]
     pairs = [[x.strip() for x in word.split("=")] for word in words]
-    defaults = {pair[0]: ast.literal_eval(pair[1]) for pair in pairs if pair[1:] and LITERAL.fullmatch(pair[1])}
-    return [pair[0] for pair in pairs], [pair[0] for pair in pairs if not pair[1:]], defaults
+    defaults = {pair[0]: pair[1] for pair in pairs if pair[1:]}
+    known = {k: ast.literal_eval(x) if LITERAL.fullmatch(x) else ... for k, x in defaults.items()}
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(pair[0], kind, default=known.get(pair[0], inspect.Parameter.empty)) for pair in pairs]
 
 
 def _made(x: Any, kind: str) -> Any:

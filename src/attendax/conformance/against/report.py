@@ -17,7 +17,7 @@ from . import (
     writing,
     writing_layers,
 )
-from .asking import Call, Probe, arrays
+from .asking import Probe, arrays
 from .comparing import Difference
 from .describing import Description
 from .describing_layers import Layer
@@ -27,6 +27,7 @@ from .layers import SIZES
 from .remote import Function, function
 
 HEADS = 2
+NONE = "no call was answered by both"
 
 
 class Report(NamedTuple):
@@ -151,37 +152,43 @@ def compare(one: Function, other: Function, a: Description, b: Description) -> R
     if unseen:  # what nobody has seen is said of neither
         known = a if b.form.how["empty"] == forms.EMPTY[0] else b
         a, b = (x._replace(form=x.form.but(empty=known.form.how["empty"])) for x in (a, b))
-    sizes = max(a.sizes, b.sizes, key=lambda x: x == trying.SQUARE)
     if not found:
-        mine, theirs = _common(a.form, b.form), _common(b.form, a.form)
-        checked = examples.equality(one, other, mine, theirs, sizes)
-        why, notes = _example(one, other, mine, theirs, checked), _notes(a, b, set(mine.options))
-        if not why:
-            also = direct.compared(one, other, a, b, mine, theirs)
-            why, notes = also.example, _notes(a, b, set(mine.options), also.names)
-        return Report((), "", "", why, None if why else checked, notes)
+        both, grouped = set(a.form.options) & set(b.form.options), a.form.grouped and b.form.grouped
+        mine, theirs = (dataclasses.replace(x.form.keeping(both), grouped=grouped) for x in (a, b))
+        _, checked, why, names = _held(one, other, a, b, mine, theirs)
+        return Report((), "", "", why, None if why else checked, _notes(a, b, set(mine.options), names))
     why, notes = "", _notes(a, b, set(_answerable(a.form, b.form).options))
-    for around, (mine, theirs, fn, inner) in {
-        "B": (a.form, b.form, one, other),
-        "A": (b.form, a.form, other, one),
-    }.items():
-        form = _answerable(mine, theirs)
+    for around, (fn, inner, own, others) in {"B": (one, other, a, b), "A": (other, one, b, a)}.items():
+        form = _answerable(own.form, others.form)
         try:
-            text = writing.adapter(form, theirs)
+            text, checked, example, names = _held(fn, inner, own, others, form, others.form)
         except writing.NoAdapter as error:
             why = why or f"there is no adapter around {around}: {error}"
             continue
-        checked, example = _checked(fn, inner, form, text, sizes)
         if not example:
-            own, others = (a, b) if around == "B" else (b, a)
-            also = direct.compared(fn, inner, own, others, form, theirs)
-            notes = _notes(a, b, set(form.options), also.names)
-            example = also.example
-            if not example:
-                return Report(tuple(found), text, around, "", checked, notes)
+            return Report(tuple(found), text, around, "", checked, _notes(a, b, set(form.options), names))
         example = example if around == "B" else _turned(example)
         why = why or f"under an adapter around {around} the two still differ: {example}"
     return Report(tuple(found), "", "", why, None, notes)
+
+
+def _held(
+    one: Function, other: Function, a: Description, b: Description, mine: Form, theirs: Form
+) -> tuple[str, Equality, str, frozenset[str]]:
+    """The adapter that is printed is run, and compared: its text, and how near it is.
+
+    Then a small input on which the two differ that should be equal, and the keywords that were given to both as they
+    are.
+    """
+    text = writing.adapter(mine, theirs)
+    adapted, alike = other.adapted(text), dataclasses.replace(mine, first=False)
+    sizes = max(a.sizes, b.sizes, key=lambda x: x == trying.SQUARE)
+    checked = examples.equality(one, adapted, mine, alike, sizes)
+    if checked.worst is None:
+        given = direct.compared(one, other, a, b, mine, theirs) if checked.cases else direct.Direct(NONE, frozenset())
+        return text, checked, *given
+    probes = [*examples.asking(*checked.worst.options), checked.worst]
+    return text, checked, examples.smallest(one, adapted, mine, alike, probes), frozenset()
 
 
 def _turned(example: str) -> str:
@@ -193,40 +200,11 @@ def _turned(example: str) -> str:
     return f"{before}: A gives {theirs}, B {mine}"
 
 
-def _checked(fn: Function, inner: Function, form: Form, text: str, sizes: tuple[int, ...]) -> tuple[Equality, str]:
-    """What is printed is run, and compared."""
-    adapted = inner.adapted(text)
-    alike = dataclasses.replace(form, first=False)
-    checked = examples.equality(fn, adapted, form, alike, sizes)
-    return checked, _example(fn, adapted, form, alike, checked)
-
-
-def _example(one: Call, other: Call, mine: Form, theirs: Form, checked: Equality) -> str:
-    """A small input on which two functions differ that should be equal."""
-    if checked.worst is None:
-        return "" if checked.cases else "no call was answered by both"
-    probes = [*examples.asking(*checked.worst.options), checked.worst]
-    return examples.smallest(one, other, mine, theirs, probes)
-
-
-def _common(mine: Form, theirs: Form) -> Form:
-    """With the options of both alone."""
-    form = _without(mine, set(mine.options) - set(theirs.options))
-    return dataclasses.replace(form, grouped=mine.grouped and theirs.grouped)
-
-
 def _answerable(mine: Form, theirs: Form) -> Form:
     """Without the options that nothing around the other can stand for."""
     lacking = {"return_lse", "bias", "softcap"} - set(theirs.options)
     lacking |= {"mask"} if not {"mask", "bias"} & set(theirs.options) else set()
-    return _without(mine, lacking)
-
-
-def _without(form: Form, lacking: set[str]) -> Form:
-    """Without those options; of a result that always has a log-sum-exp the first is then taken."""
-    options = {k: x for k, x in form.options.items() if k not in lacking}
-    always = "return_lse" in form.options.keys() - options.keys() and not form.options["return_lse"].name
-    return dataclasses.replace(form, options=options, first=form.first or always)
+    return mine.keeping(set(mine.options) - lacking)
 
 
 def _notes(

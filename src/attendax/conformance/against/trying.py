@@ -15,12 +15,11 @@ from ..worker.errors import Failed
 from . import forms, ways
 from .asking import Probe, alike, arrays, ask
 from .forms import LAW, Form
+from .options import HEADS, OPTIONS
 from .remote import Function
-from .ways import HEADS, NAMES
 
 GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
 OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # at which a scale is another
-PACKS = ("qkv 2", "qkv 3", "qkv 1", "qkv 0")
 
 
 class Trying:
@@ -32,7 +31,7 @@ class Trying:
         self.sizes: tuple[int, ...] = ()
         self.answers: dict[Any, Any] = {}
         self.said, self.ran, self.several = "", False, False
-        causal = [x for x in NAMES["is_causal"] if fn.defaults.get(x) is True]  # it is asked without first
+        causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         self.given: dict[str, Any] = dict.fromkeys(causal, False)
 
     def _called(self, *given: Any, **options: Any) -> tuple[np.ndarray, ...]:
@@ -49,29 +48,20 @@ class Trying:
         return None
 
     def _agrees(self, form: Form, probe: Probe) -> bool:
-        called = dataclasses.replace(form, how=forms.LAW)
-        key = (repr(called), id(probe))
-        if key not in self.answers:
-            try:
-                self.answers[key] = (probe, ask(self._called, called, probe))
-                self.ran = True
-            except Failed as failed:
-                self.said = self.said or str(failed)
-                self.answers[key] = (probe, None)
-        found = self.answers[key][1]
-        if found is None:
-            return False
-        right = forms.attention(probe.arrays, form.how, **probe.options)
-        return alike(found, right)
+        found = self._answer(form, probe)
+        return bool(found) and alike(found, forms.attention(probe.arrays, form.how, **probe.options))
 
     def _answer(self, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
         """What it gives; nothing where it refuses that."""
-        self._agrees(form, probe)
-        return self.answers[repr(dataclasses.replace(form, how=forms.LAW)), id(probe)][1] or ()
-
-    def _answers(self, form: Form, probe: Probe) -> bool:
-        """Whether it does not refuse that."""
-        return bool(self._answer(form, probe))
+        key = repr(form.plain()), id(probe)
+        if key not in self.answers:
+            found: tuple[np.ndarray, ...] = ()
+            try:
+                found, self.ran = ask(self._called, form.plain(), probe), True
+            except Failed as failed:
+                self.said = self.said or str(failed)
+            self.answers[key] = probe, found  # kept, so that no other probe has its id
+        return self.answers[key][1]
 
     def probe(self, **options: Any) -> Probe:
         """Arrays of the sizes of its plain call, and options."""
@@ -85,8 +75,8 @@ class Trying:
             probe, other = (Probe(arrays(x), {}) for x in (sizes, OTHERS[sizes]))
             layouts = [dataclasses.replace(x, first=first) for x in self.layouts(len(required), heads, sizes)]
             for layout in layouts:
-                always = ["", *forms.CAUSAL]
-                probes = [probe, other] if self._answers(layout, other) else [probe]
+                always = ["", *OPTIONS["is_causal"].axes["causal"]]
+                probes = [probe, other] if self._answer(layout, other) else [probe]
                 hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
                 if found := self.settle(hows, probes):
                     return (found, sizes) if self.takes(found, probe) else (Form(path=self.fn.path), ())
@@ -130,17 +120,13 @@ class Trying:
 
     def _same_layouts(self, count: int, heads: str, sizes: tuple[int, ...]) -> Iterator[Form]:
         form = Form(path=self.fn.path, heads=heads, defaults=self.fn.defaults, given=self.given)
-        layouts = [x for x in ways.LAYOUTS if ("(" in x) == bool(heads) or "(" not in x]
-        if count == 1 and sizes == SQUARE:
-            for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
-                yield dataclasses.replace(form, layout=layout, pack=pack)
-        if count == 2:
-            for pack, layout in itertools.product(PACKS, ("BTND", "BNTD", "TBND")):
-                yield dataclasses.replace(form, layout=layout, pack=pack.replace("qkv", "kv"))
-        if count >= 3:
-            orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
-            for order, layout in itertools.product(orders, layouts):
-                yield dataclasses.replace(form, layout=layout, order=", ".join(order))
+        packs = ["qkv"] * (count == 1 and sizes == SQUARE) + ["kv"] * (count == 2)
+        for pack, axis, layout in itertools.product(packs, (2, 3, 1, 0), ("BTND", "BNTD", "TBND")):
+            yield dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}")
+        layouts = [x for x in ways.LAYOUTS if heads or "(" not in x]
+        orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
+        for order, layout in itertools.product(orders if count >= 3 else (), layouts):
+            yield dataclasses.replace(form, layout=layout, order=", ".join(order))
 
 
 Answer = tuple[Form, tuple[np.ndarray, ...]]

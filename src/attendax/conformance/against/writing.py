@@ -2,12 +2,14 @@
 
 import re
 
-from .forms import REFUSED, SOFTMAX, UNCLEAR, Form
-from .keywords import Keywords
+from .forms import EMPTY, LSE, REFUSED, SOFTMAX, UNCLEAR, Form, heads_of
+from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
+from .options import OPTIONS
 from .remote import IMPORTS, import_line
-from .results import Results, cast, key_heads
-from .ways import ARRAYS, INTO, OUT_OF
+from .ways import ARRAYS, BACK, FIRST, GIVEN, INTO, OUT_OF
+
+LN_2 = "0.6931471805599453"
 
 
 def adapter(a: Form, b: Form) -> str:
@@ -24,8 +26,7 @@ class _Adapter(Keywords):
 
     def text(self) -> str:
         """The whole of it."""
-        arrays = self._arrays()
-        of_keys, of_values = key_heads(self.a)
+        arrays, of_keys, of_values = self._arrays(), *self._key_heads()
         repeated = [f"heads = {of_keys}", "key, value = key[:, heads], value[:, heads]"]
         if of_keys != of_values:
             repeated = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
@@ -33,13 +34,7 @@ class _Adapter(Keywords):
         options = options + (self._scores() if self.own_scores else self._options())
         maybe = any("options[" in line for line in options)
         call = self._call().replace("<rest>", ", **options" if maybe else "")
-        rest = [
-            *["options = {}"] * (maybe or bool(self.loops)),
-            *options,
-            *self._casts(),
-            call,
-            *self._results().lines(),
-        ]
+        rest = ["options = {}"] * (maybe or bool(self.loops)) + options + [*self._casts(), call, *self._answer()]
         lines = [line for part in [*arrays, *self._sizes("\n".join(rest)), *rest] for line in part.split("\n") if line]
         return "\n".join([*self._head(), *("    " + line for line in lines), ""])
 
@@ -47,13 +42,8 @@ class _Adapter(Keywords):
         a = self.whole
         words = [f"{x.name}={a.defaults.get(x.name)!r}" for x in a.options.values() if x.name]
         first = a.order if not a.pack else ARRAYS[a.pack.partition(" ")[0]]
-        return [
-            IMPORTS[self.b.arrays],
-            import_line(self.b.path),
-            "",
-            "",
-            f"def adapted({', '.join([first, *filter(None, [a.heads]), *words])}):",
-        ]
+        given = ", ".join([first, *filter(None, [a.heads]), *words])
+        return [IMPORTS[self.b.arrays], import_line(self.b.path), "", "", f"def adapted({given}):"]
 
     def _arrays(self) -> list[str]:
         """From the arrays of ``a`` to (B, N, T, D), where that is needed."""
@@ -92,17 +82,19 @@ class _Adapter(Keywords):
         if one != SOFTMAX[0]:
             raise NoAdapter(f"A has {one}, which no argument of B asks for")
         names = ARRAYS[self.a.pack.partition(" ")[0] if not self.canonical else ""]
-        first = names.partition(",")[0]
-        wide = (
-            f"({cast(self.b, 'x', 'xp.float32')} for x in ({names}))"
-            if "," in names
-            else cast(self.b, names, "xp.float32")
-        )
-        return [f"narrow = {first}.dtype", f"{names} = {wide}"]
+        wide = self._cast("x", "xp.float32")
+        wide = f"({wide} for x in ({names}))" if "," in names else self._cast(names, "xp.float32")
+        return [f"narrow = {names.partition(',')[0]}.dtype", f"{names} = {wide}"]
 
-    def _results(self) -> Results:
-        whole = self.repeats or self.own_scores or not self.a.grouped
-        return Results(self.a, self.b, self.canonical, bool(self.loops), self.empties, whole, self.lse)
+    def _cast(self, x: str, dtype: str) -> str:
+        """An array in another dtype."""
+        return f"{x}.{'to' if self.b.arrays == 'torch' else 'astype'}({dtype})"
+
+    def _key_heads(self) -> tuple[str, str]:
+        """The head of keys, and that of values, of each query head."""
+        own = (re.sub(r"\bn\b", "xp.arange(N)", x).replace("np.", "xp.") for x in heads_of(self.a.how["heads"]))
+        of_keys, of_values = own
+        return of_keys, of_values
 
     def _call(self) -> str:
         b = self.b
@@ -121,18 +113,15 @@ class _Adapter(Keywords):
             arrays = f"xp.stack([{parts}], {axis})"
             arrays = arrays if pack == "qkv" else f"{into.format(x='query')}, {arrays}"
         elif into != "{x}":
-            lines = ["B = query.shape[0]"] if "(B," in into else []
+            lines = ["heads = query.shape[1]"] * bool(b.heads) + ["B = query.shape[0]"] * ("(B," in into)
             lines.append(f"{b.order} = ({into.format(x='x')} for x in ({b.order}))")
             self.words = {k: "heads" if k == b.heads else x for k, x in self.words.items()}
-            lines = (["heads = query.shape[1]"] if b.heads else []) + lines
         elif b.heads:
             lines = ["heads = query.shape[1]"]
-        words = [f"{k}={x}" for k, x in self.words.items()]
-        given = ", ".join([arrays, *words])
-        self.results = "out, lse" if self.lse else "out"
+        given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])
         always = b.options.get("return_lse")
         rest = "[0]" if b.first or (always and not always.name and not self.lse) else ""
-        return "\n".join([*lines, f"{self.results} = fn({given}<rest>){rest}"])
+        return "\n".join([*lines, f"{'out, lse' if self.lse else 'out'} = fn({given}<rest>){rest}"])
 
     def _looped(self) -> str:
         """A call for each text, or each head, where ``b`` has no such axis."""
@@ -149,3 +138,51 @@ class _Adapter(Keywords):
         whole = ".reshape(B, N, T, -1)" if len(self.loops) == 2 else ""
         self.lse = None
         return "\n".join([*lines, f"out = xp.stack(rows, {1 if index == ':, n' else 0}){whole}"])
+
+    def _answer(self) -> list[str]:
+        """The results, from the form of B to that of A."""
+        lines, out = [], "out"
+        if self.canonical:
+            back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
+            lines += [f"out = {back}"] if back != "out" else []
+            layout = self.a.outcome
+            out = f"out{FIRST[layout]}" if layout in FIRST else GIVEN[layout].format(x="out")
+        lines += [self._filled()] if self.empties else []
+        lines += self._narrowed()
+        if not self.lse:
+            return [*lines, f"return {out}"]
+        asked = self.lse.name
+        return [*lines, *self._logs(), f"return ({out}, lse) if {asked} else {out}" if asked else f"return {out}, lse"]
+
+    def _filled(self) -> str:
+        """What a query without any key gets."""
+        how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
+        if how != EMPTY[1]:
+            return f"out = xp.where({some}, out, {'0.0' if how == '0' else 'xp.nan'})"
+        value = "value"
+        if INTO[self.b.layout] != "{x}" and not self.b.pack and not self.loops:  # it was given to B
+            value = f"({OUT_OF[self.b.layout].format(x='value')})"
+        if self.a.grouped and not (self.repeats or self.own_scores):  # fewer heads than queries have
+            value += f"[:, {self._key_heads()[1]}]"
+        return f"out = xp.where({some}, out, {value}.mean(-2)[..., None, :])"
+
+    def _narrowed(self) -> list[str]:
+        one, other = self.a.how, self.b.how
+        if REFUSED in (one["out"], other["out"]):
+            return []
+        clear = UNCLEAR not in (one["softmax"], other["softmax"])
+        if clear and one["softmax"] != other["softmax"] and one["out"] == "of the query":
+            return [f"out = {self._cast('out', 'narrow')}"]
+        if one["out"] == other["out"]:
+            return []
+        return [f"out = {self._cast('out', 'query.dtype' if one['out'] == 'of the query' else 'xp.' + one['out'])}"]
+
+    def _logs(self) -> list[str]:
+        a, b = self.a, self.b
+        one, other = (OPTIONS["return_lse"].kinds[x.options["return_lse"].form][0] for x in (a, b))
+        if a.how["lse"] == b.how["lse"]:
+            return ["lse = lse.swapaxes(1, 2)"] if one != other else []
+        lines = ["largest = xp.amax(scores, -1)"] if NO_MAXIMUM in (a.how["lse"], b.how["lse"]) else []
+        natural = {"base e": "{x}", "base 2": f"{{x}} * {LN_2}", NO_MAXIMUM: "({x} + largest)"}[b.how["lse"]]
+        x = LSE[a.how["lse"]].format(x=natural.format(x=other.format(x="lse")))
+        return [*lines, f"lse = {one.format(x=x if one == '{x}' else f'({x})')}"]

@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from .describing_layers import Layer, equality
-from .layers import EPS, KERNELS, LAW, PACKINGS, POSITIONS, ROTARY, SCALES, SPLITS
+from .layers import AXES, LAW, PACKINGS, POSITIONS, SCALES, SPLITS, TURNED
 from .remote import IMPORTS, import_line
 
 TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
-SWITCHES = (True, False), (*EPS,), (0, 1, 2), ("gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf")
+SWITCHES = (
+    (True, False),
+    AXES["eps"].values,
+    (0, 1, 2),
+    ("gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"),
+)
 
 
 def adapter(a: Layer, b: Layer) -> tuple[str, str]:
@@ -54,11 +59,11 @@ def _code(a: Layer, b: Layer, lines: list[str], options: Mapping[str, Any] = {})
 def _around(a: Layer, b: Layer) -> list[str]:
     """What is done to weights, so that B reads them as A does."""
     one, other, lines = a.how, b.how, []
-    if one["kernels"] == KERNELS[1]:
+    if one["kernels"] == TURNED:
         lines.append(TURN)
     packed = [one["packing"] if "qkv_kernel" in a.reads else one["split"] + "*"]
     packed.append(other["packing"] if "qkv_kernel" in b.reads else other["split"] + "*")
-    rotary = {one["rotary"], other["rotary"]} == set(ROTARY[1:3]) and one["part"] == other["part"] == 1
+    rotary = {one["rotary"], other["rotary"]} == {"halves", "neighbours"} and one["part"] == other["part"] == 1
     plain = packed[0] == packed[1] and not rotary and one["scale"] == other["scale"]
     if not plain and _has_attention(a) and _has_attention(b):
         lines += _columns(a, b, bool(rotary))
@@ -75,7 +80,7 @@ def _around(a: Layer, b: Layer) -> list[str]:
         back, table = int(starts[1] or 0) - int(starts[0] or 0), "params['positions']"
         shifted = f"{table}[{-back}:]" if back < 0 else f"xp.concatenate([{table}[:{back}], {table}])"
         lines.append(f"{table} = {shifted}")
-    if other["kernels"] == KERNELS[1]:
+    if other["kernels"] == TURNED:
         lines.append(TURN)
     return [] if lines == [TURN, TURN] else lines
 
@@ -129,10 +134,10 @@ def _formula(a: Layer) -> str:
     """A's layer without B: no argument of B makes it A's."""
     how = {k: v for k, v in a.how.items() if LAW[k] != v}
     reads = ", ".join(repr(x) for x in sorted(a.reads))
-    turn = "    " + TURN + "\n" if a.how["kernels"] == KERNELS[1] else ""
+    turn = "    " + TURN + "\n" if a.how["kernels"] == TURNED else ""
     return (
         "from attendax.conformance.against.layers import LAW, layer\n\n"
-        f"READS = {{{reads}}}\nHOW = LAW | {how | ({'kernels': KERNELS[0]} if turn else {})!r}\n\n\n"
+        f"READS = {{{reads}}}\nHOW = LAW | {how | ({'kernels': LAW['kernels']} if turn else {})!r}\n\n\n"
         f"def adapted(params, x{_heads(a)}):\n{turn}"
         "    read = {k: v for k, v in params.items() if k in READS}\n"
         f"    return layer(read, x, HOW, {a.keyword or a.heads}).astype(x.dtype)\n"

@@ -37,10 +37,6 @@ class Form:
         both = ((axis, self.value(axis), other.value(axis)) for axis in TABLE)
         return tuple(entry for entry in both if entry[1] != entry[2])
 
-    def said(self, law: "Form") -> str:
-        """The words of the values that are not those of another form, and what declares them."""
-        return ", and ".join(self.line(axis).words for axis, _, _ in self - law)
-
 
 def law(axis: str) -> str:
     """The value that the law has."""

@@ -1,0 +1,192 @@
+"""The options of attention: by which names functions have them, how they are given, and what is found out with each.
+
+On this side a mask is (B or 1, N or 1, T, S) with True = attend, a scale a factor, and a window or an offset a number.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..conventions.table import IGNORED, TABLE
+
+RANKS = {  # of a mask or a bias
+    "BNTS": ("{x}", "{x}"), "BTS": ("{x}[:, 0]", "{x}[:, None]"), "TS": ("{x}[0, 0]", "{x}[None, None]"),
+    "BS": ("{x}[:, 0, 0]", "{x}[:, None, None]"), "NTS": ("{x}[0]", "{x}[None]"),
+}  # fmt: skip
+MEANINGS = {
+    "True attends": ("{x}", "({x} != 0)"),  # of whole numbers, too
+    "True drops": ("~{x}", "({x} == 0)"),
+    "added, -inf drops": ("xp.where({x}, 0.0, -xp.inf)", "({x} > -1e4)"),
+    "1 attends": ("1.0 * {x}", "({x} > 0.5)"),
+    "1 drops": ("1.0 - {x}", "({x} < 0.5)"),
+}
+MASKS = {
+    f"{rank}/{meaning}": (MEANINGS[meaning][0].format(x=RANKS[rank][0]), MEANINGS[meaning][1].format(x=RANKS[rank][1]))
+    for rank in ("BNTS", "BTS", "TS", "BS")
+    for meaning in MEANINGS
+}
+OF_EACH_BATCH = "{x}[:, None, None, None]"  # a number for each, beside (B, N, T, S)
+NUMBER = "a number"
+WIDE = {"window": "both sides", "offset": "(B,)"}  # the kinds of which one number is the plainest value
+REACH = {"w keys, its own among them": "w - 1", "w keys beside its own": "w", "half of w keys beside its own": "w // 2"}
+SIDES = {  # what is seen ahead
+    "before": "0", "on both sides": "{r}", "before, and all that comes after": "float('inf')",
+}  # fmt: skip
+MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axes of the table
+    "minus infinity": {}, "weights set to 0 after the softmax": {"weights": "masked after"},
+    "scores set to 0": {"fill": "0"},
+}  # fmt: skip
+
+
+def _of(axis: str, *but: str) -> tuple[str, ...]:
+    """The values of an axis that are tried."""
+    return tuple(x for x in TABLE[axis] if x not in (IGNORED, *but) and not x.startswith("skips"))
+
+
+WINDOWS = tuple(sorted(_of("window", "before"), key=lambda x: ["its own key between", "end", x].index(x)))
+READ = "True attends", "first batch"
+
+
+class Row(NamedTuple):
+    """An option.
+
+    Attributes:
+        names: of keywords, in attendax and elsewhere.
+        axes: the conventions that are found with it, and the values that are tried; the first says if it is ignored.
+        values: of small inputs; by the first an example is shown, by the last two conventions are found.
+        kinds: how a value is given: for each a line of Python to it, and one back.
+    """
+
+    names: tuple[str, ...]
+    axes: Mapping[str, tuple[str, ...]]
+    values: tuple[Any, ...]
+    kinds: Mapping[str, tuple[str, str]] = {"": ("{x}", "{x}")}
+
+
+def _all_but_last(t: int, s: int) -> np.ndarray:
+    return (np.arange(s)[None, None, None] < max(s - 1, 1)) & np.ones((1, 1, t, 1), bool)
+
+
+def no_key(t: int, s: int) -> np.ndarray:
+    """A mask that forbids all."""
+    return np.zeros((1, 1, t, s), bool)
+
+
+OPTIONS = {
+    "is_causal": Row(
+        ("is_causal", "causal", "use_causal_mask", "causal_mask"),
+        {"causal": _of("causal"), "empty": _of("empty")}, (True,),
+    ),
+    "mask": Row(
+        ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
+         "src_mask", "m"),
+        {"mask": READ, "masking": tuple(MASKING)}, (_all_but_last, no_key), MASKS,
+    ),
+    "bias": Row(
+        ("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi", "attn_mask", "mask"),
+        {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
+        (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),
+        {rank: RANKS[rank] for rank in ("BNTS", "NTS", "TS")},
+    ),
+    "scale": Row(
+        ("scale", "softmax_scale", "sm_scale", "scaling", "factor", "logits_scale", "norm_factor", "temperature",
+         "qk_scale", "scale_factor"),
+        {"given_scale": _of("given_scale")}, (0.25, 2.0),
+        {"a factor": ("{x}", "{x}"), "a divisor": ("1 / {x}", "1 / {x}")},
+    ),
+    "softcap": Row(
+        ("softcap", "logits_soft_cap", "soft_cap", "logit_cap", "attn_logit_softcapping", "attn_logits_soft_cap",
+         "cap"),
+        {"softcap": _of("softcap"), "order": _of("order")}, (0.5, 3.0),
+    ),
+    "window": Row(
+        ("window", "window_size", "sliding_window", "local_window_size", "sliding_window_size", "window_left",
+         "attention_window"),
+        {"window": WINDOWS, "reach": tuple(REACH), "side": tuple(SIDES)}, (1, 0, 2, 3),
+        {NUMBER: ("{x}", "{x}"), WIDE["window"]: ("({x}, {x})", "{x}[0]")},
+    ),
+    "return_lse": Row(
+        ("return_lse", "return_residual", "return_logsumexp", "return_softmax_lse", "with_lse", "save_lse"),
+        {"lse": _of("lse")}, (True,), {"BNT": ("{x}", "{x}"), "BTN": ("{x}.swapaxes(1, 2)", "{x}.swapaxes(1, 2)")},
+    ),
+    "key_lengths": Row(
+        ("key_lengths", "key_value_seq_lengths", "kv_lengths", "kv_seq_lengths", "key_length", "kv_lens", "k_lens",
+         "seqlens_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths"),
+        {"key_lengths": _of("key_lengths"), "empty": _of("empty")},
+        (lambda t, s: np.array([max(s - 1, 1)], np.int32), lambda t, s: np.zeros(1, np.int32)),
+    ),
+    "offset": Row(  # the last: positions show in rules alone
+        ("offset", "q_offset", "query_offset", "causal_offset", "position_offset", "start_pos", "cache_len"),
+        {"offset": _of("offset", "first batch")}, (1, 2),
+        {NUMBER: ("{x}", "{x}"), WIDE["offset"]: ("xp.full((B,), {x})", "{x}")},
+    ),
+}  # fmt: skip
+AXIS = {ours: next(iter(row.axes)) for ours, row in OPTIONS.items()}  # that says whether an option is ignored
+RULES = "is_causal", "window"  # of positions
+MASKED = {"mask", "is_causal", "window", "key_lengths"}  # beside which a query may be without any key
+PAIRS = (3, 0), (0, 2), (1, 1), (-1, -1), (-1, 0)  # windows of two sides; with -1, no limit, where the default has it
+HEADS = ("num_heads", "n_heads", "heads", "n_head", "h", "nhead")
+GROUPED = ("enable_gqa",)
+DROPOUT = ("dropout_p", "dropout_rate", "dropout", "p_dropout", "attn_dropout", "rate")
+UNREAD = ("training", "train", "deterministic", "implementation", "precision", "rng", "dropout_rng", "key_rng")
+
+
+def first_kind(ours: str) -> str:
+    """How attendax is given an option."""
+    return next(iter(OPTIONS[ours].kinds)) if ours in OPTIONS else ""
+
+
+def to(ours: str, kind: str, x: str) -> str:
+    """The line for a value in a kind."""
+    return OPTIONS[ours].kinds[kind][0].format(x=x)
+
+
+def back(ours: str, kind: str, x: str) -> str:
+    """The line for the value that is given in a kind."""
+    return OPTIONS[ours].kinds[kind][1].format(x=x)
+
+
+def is_own(ours: str, x: Any) -> bool:
+    """Whether a value is given as it is: two sides of a window, an offset of each batch."""
+    return (ours == "window" and isinstance(x, tuple)) or (ours == "offset" and isinstance(x, np.ndarray))
+
+
+def given(ours: str, kind: str, x: Any, B: int) -> Any:
+    """The value of an option as it is given in a kind."""
+    text = to(ours, kind, "x") if ours in OPTIONS else "x"
+    return x if text == "x" or is_own(ours, x) else eval(text, {"xp": np, "x": x, "B": B})
+
+
+def drawn(ours: str, kind: str, sizes: tuple[int, ...], rng: np.random.Generator, *, each_head: bool = False) -> Any:
+    """A value for arrays of those sizes; of a mask every row has a key."""
+    B, N, T, S = sizes[:4]
+    rank = kind.split("/")[0]
+    if ours == "mask":
+        shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S)}.get(rank, (B, N if each_head else 1, T, S))
+        mask = rng.random(shape) < 0.6
+        mask[..., 0] = True
+        return mask
+    if ours == "bias":
+        shape = {"TS": (1, 1, T, S), "NTS": (1, N, T, S)}.get(rank, (B, N, T, S))
+        return rng.standard_normal(shape).astype(np.float32)
+    if ours == "key_lengths":
+        return np.resize([S - 1, max(S - 3, 1)], B).astype(np.int32)
+    if ours == "offset" and kind == WIDE[ours]:
+        return np.arange(B, 0, -1)
+    return OPTIONS[ours].values[-1]
+
+
+def beside(ours: str, offered: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given beside an option, so that it shows: a rule of positions beside an offset."""
+    return {x: OPTIONS[x].values[-1] for x in [x for x in RULES if x in offered][:1]} if ours == "offset" else {}
+
+
+def own_values(ours: str, option: Any, defaults: Mapping[str, Any], B: int) -> Iterator[Any]:
+    """Values that are given as they are, of a kind that has several numbers."""
+    if option.form != WIDE.get(ours, NUMBER):
+        return
+    if ours == "offset":
+        yield np.arange(B, 0, -1)
+    limited = -1 not in (defaults.get(option.name) or ())
+    yield from (pair for pair in PAIRS if ours == "window" and (min(pair) >= 0 or not limited))
