@@ -128,17 +128,13 @@ class _Describing(Trying):
         (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
         if ours in ("mask", "bias"):  # of each rank
             by_rank = itertools.groupby(row.kinds, lambda kind: kind.split("/")[0])
-            for seed, (rank, of_rank) in enumerate(by_rank, 5):
-                value = options.drawn(ours, rank, self.sizes, np.random.default_rng(seed))
-                yield tuple(of_rank), [self.probe(**{ours: value})]
+            for rank, of_rank in by_rank:
+                value = options.drawn(ours, rank, self.sizes)
+                yield tuple(of_rank), [self.probe({ours: value})]
             return
         shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}}.get(ours, {(T, S)})
         at = sorted((t, s) for t, s in shapes if T != S or t == s)
-        values = (
-            row.values[-2:]
-            if ours != "key_lengths"
-            else (options.drawn(ours, "", self.sizes, np.random.default_rng(5)),)
-        )
+        values = row.values[-2:] if ours != "key_lengths" else (options.drawn(ours, "", self.sizes),)
         asked = [{ours: x, **options.beside(ours, form.options)} for x in values]
         kinds = tuple(row.kinds) if ours != "offset" else tuple(row.kinds)[::-1]  # of each batch where it is taken
         if ours != "offset" or len(asked[0]) > 1:
@@ -151,12 +147,10 @@ class _Describing(Trying):
             plain = form.but(**({"reach": forms.LAW["reach"], "side": forms.LAW["side"]} if ours == "window" else {}))
             ways = WINDOWS if ours == "window" else (form.how[ours], "first batch")
             values = options.own_values(ours, option, self.fn.defaults, self.sizes[0])
-            return self.settle(
-                [plain.but(**{ours: x}) for x in ways], [self.probe(**{ours: x}, **more) for x in values]
-            )
+            return self.settle([plain.but(**{ours: x}) for x in ways], [self.probe({ours: x} | more) for x in values])
         if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:
-            mask = options.drawn("mask", option.form, self.sizes, np.random.default_rng(9), each_head=True)
-            return self.settle([form, form.but(mask="first head")], [self.probe(mask=mask)]) or form
+            mask = options.drawn("mask", option.form, self.sizes, each_head=True)
+            return self.settle([form, form.but(mask="first head")], [self.probe({"mask": mask})]) or form
         return form
 
     def _ignored(self, form: Form, name: str, ours: str) -> Form | None:
@@ -166,15 +160,15 @@ class _Describing(Trying):
             return None
         kinds = tuple(OPTIONS[ours].kinds) if ours == "window" else (options.first_kind(ours),)
         offered = [form.offering(ours, Option(name, kind)).but(**{AXIS[ours]: IGNORED}) for kind in kinds]
-        some = [options.drawn(ours, kinds[0], self.sizes, np.random.default_rng(8))]
+        some = [options.drawn(ours, kinds[0], self.sizes)]
         values = some if isinstance(some[0], np.ndarray) else OPTIONS[ours].values
-        return self.settle(offered, [self.probe(**{ours: x}, **more) for x in values])
+        return self.settle(offered, [self.probe({ours: x} | more) for x in values])
 
     def _factor(self, form: Form) -> str:
         """By which number a bias is multiplied."""
         query, key, value = (0 * x for x in arrays(self.sizes))
         value[..., 0, :] = 1
-        bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes, np.random.default_rng(0))
+        bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes)
         bias[..., 0] = 1
         found = self._answer(form, Probe((query, key, value), {"bias": bias}))
         one = solving.scale_of_first(found[0], self.sizes[3]) if found else None
@@ -184,7 +178,7 @@ class _Describing(Trying):
         """In which order scale, softcap, bias and mask come."""
         steps = ("softcap", "scale", "bias", "is_causal", "window", "mask")
         asked = {
-            k: options.drawn(k, "TS" if k in ("mask", "bias") else "", self.sizes, np.random.default_rng(7))
+            k: options.drawn(k, "TS" if k in ("mask", "bias") else "", self.sizes)
             for k in steps
             if k in form.options and not (k == "mask" and form.options[k].form.startswith("BS"))
         }
@@ -201,17 +195,17 @@ class _Describing(Trying):
         """Of options that no order explains together, the fewest that none explains; the order of all others."""
         names = sorted(asked, key=lambda k: k == "scale")
         for some in (x for count in range(2, len(names) + 1) for x in itertools.combinations(names, count)):
-            probe = self.probe(**{k: asked[k] for k in some})
+            probe = self.probe({k: asked[k] for k in some})
             if not self._answer(form, probe) or self.settle(ways, [probe]):
                 continue
             self.unknown["order"] = f"{self._names(form, some)} together give what no order gives"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
-                without = self._answer(form, self.probe(**{k: asked[k] for k in rest}))
+                without = self._answer(form, self.probe({k: asked[k] for k in rest}))
                 if without and alike(without, self._answer(form, probe)):
                     said = f"{self._names(form, (left,))} is ignored where {self._names(form, rest)} is given"
                     self.unknown["order"] = said
-            others = self.probe(**{k: x for k, x in asked.items() if k not in some})
+            others = self.probe({k: x for k, x in asked.items() if k not in some})
             return self.settle(ways, [others]) or form
         return form
 
@@ -223,11 +217,11 @@ class _Describing(Trying):
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
         if "mask" in form.options and form.how["masking"] == forms.LAW["masking"]:
-            mask = options.drawn("mask", form.options["mask"].form, self.sizes, np.random.default_rng(4)) | True
+            mask = options.drawn("mask", form.options["mask"].form, self.sizes) | True
             mask[(..., 1, slice(None)) if mask.shape[2] > 1 else 0] = False
-            probe = self.probe(mask=mask)
+            probe = self.probe({"mask": mask})
         elif "key_lengths" in form.options and "mask" not in form.options:
-            probe = self.probe(key_lengths=np.resize([0, S], B).astype(np.int32))
+            probe = self.probe({"key_lengths": np.resize([0, S], B).astype(np.int32)})
         elif rules and "mask" not in form.options:
             probe = Probe(arrays((B, N, S + 4, S, D, V)), rules)
         else:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..worker.errors import Failed
 from . import writing
@@ -19,15 +18,13 @@ GUESSES = {  # of what a mask may be that neither is known to take
 }  # fmt: skip
 
 
-class Direct(NamedTuple):
-    """What came of it: the smallest input on which the two differ, if any, and the keywords that were given to both."""
+def compared(
+    one: Function, other: Function, a: Description, b: Description, mine: Form, theirs: Form
+) -> tuple[str, frozenset[str]]:
+    """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say.
 
-    example: str
-    names: frozenset[str]
-
-
-def compared(one: Function, other: Function, a: Description, b: Description, mine: Form, theirs: Form) -> Direct:
-    """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say."""
+    The smallest input on which the two differ, if any, and the keywords that were given to both.
+    """
     names: set[str] = set()
     for key, x, y in _shared(one, other, mine, theirs):
         for form, otherwise in _assumed(key, x, y, a.form, b.form, mine, theirs):
@@ -35,8 +32,8 @@ def compared(one: Function, other: Function, a: Description, b: Description, min
             call, known = other.adapted(writing.adapter(form, otherwise)), list(form.options)[-1]
             probes = with_each_value(known, form)
             if found := smallest(one, call, form, dataclasses.replace(form, first=False), probes):
-                return Direct(found, frozenset(names))
-    return Direct(_heads(one, other, mine, theirs), frozenset(names))
+                return found, frozenset(names)
+    return _heads(one, other, mine, theirs), frozenset(names)
 
 
 def _shared(one: Function, other: Function, mine: Form, theirs: Form) -> Iterator[tuple[str, str, str]]:

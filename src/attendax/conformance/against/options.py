@@ -158,10 +158,9 @@ def given(ours: str, kind: str, x: Any, B: int) -> Any:
     return x if text == "x" or is_own(ours, x) else eval(text, {"xp": np, "x": x, "B": B})
 
 
-def drawn(ours: str, kind: str, sizes: tuple[int, ...], rng: np.random.Generator, *, each_head: bool = False) -> Any:
+def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_head: bool = False) -> Any:
     """A value for arrays of those sizes; of a mask every row has a key."""
-    B, N, T, S = sizes[:4]
-    rank = kind.split("/")[0]
+    rng, (B, N, T, S), rank = np.random.default_rng((ord(ours[0]), seed)), sizes[:4], kind.split("/")[0]
     if ours == "mask":
         shape = {"TS": (1, 1, T, S), "BS": (B, 1, 1, S)}.get(rank, (B, N if each_head else 1, T, S))
         mask = rng.random(shape) < 0.6

@@ -185,7 +185,7 @@ def _held(
     sizes = max(a.sizes, b.sizes, key=lambda x: x == trying.SQUARE)
     checked = examples.equality(one, adapted, mine, alike, sizes)
     if checked.worst is None:
-        given = direct.compared(one, other, a, b, mine, theirs) if checked.cases else direct.Direct(NONE, frozenset())
+        given = direct.compared(one, other, a, b, mine, theirs) if checked.cases else (NONE, frozenset())
         return text, checked, *given
     probes = [*examples.asking(*checked.worst.options), checked.worst]
     return text, checked, examples.smallest(one, adapted, mine, alike, probes), frozenset()

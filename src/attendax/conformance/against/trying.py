@@ -63,7 +63,7 @@ class Trying:
             self.answers[key] = probe, found  # kept, so that no other probe has its id
         return self.answers[key][1]
 
-    def probe(self, **options: Any) -> Probe:
+    def probe(self, options: Mapping[str, Any]) -> Probe:
         """Arrays of the sizes of its plain call, and options."""
         return Probe(arrays(self.sizes), options)
 
