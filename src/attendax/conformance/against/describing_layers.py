@@ -170,7 +170,7 @@ def _settled(made: Layer) -> Layer:
         except Failed:  # it takes no single token
             made = _best(made, mlp, choices)
         made = made.but({"causal": "no" if _sees_ahead(made) else "yes"})
-        made = _scores_of(made, mlp, _values(*["split"] * (not packed)) | ({} if mlp else starts))
+        made = _scores_of(made, mlp, ({} if mlp else starts), _product(_values(*["split"] * (not packed))))
     if any("norm" in k for k in reads):  # without biases a small x stays small up to the first norm, and eps shows
         made = _best(made, BIASES, _product(_values("eps") | (place if norms else {})), SMALL)
     if place:  # with all weights; and GELU by tanh from that by erf, which a wrong eps hides
@@ -186,16 +186,18 @@ def _product(choices: Choices) -> list[dict[str, Any]]:
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
-def _scores_of(made: Layer, off: set[str], more: Choices) -> Layer:
-    """With the conventions of scores: scale, rotary, and the norm of queries and keys."""
+def _scores_of(made: Layer, off: set[str], more: Choices, splits: list[dict[str, Any]]) -> Layer:
+    """With the conventions of scores: how heads are split, scale, rotary, and the norm of queries and keys."""
     plain = _values("scale", *["qk_norm", "qk_order"] * any("_norm_" in k for k in made.reads)) | more
     turned: list[dict[str, Any]] = [{"rotary": "halves"}, {"rotary": "neighbours"}]
     turned += [x for x in _product(_values("rotary", "part", "frequencies")) if x["rotary"] and x["part"] < 1]
     variants = [a | b for a in ({"rotary": ""}, *turned) for b in _product(plain)]
-    found = _best(made, off, variants, calm=True)
-    if _left(found, off) < TOLERANCE:
-        return found
-    return _with_numbers(made, off, [x for x in variants if x["rotary"]]) or found
+    found = [_best(made.but(split), off, variants, calm=True) for split in splits]
+    if settled := [x for x in found if _left(x, off) < TOLERANCE]:
+        return settled[0]
+    rotary = [x for x in variants if x["rotary"]]
+    with_numbers = (_with_numbers(made.but(split), off, rotary) for split in splits)
+    return next(filter(None, with_numbers), found[0])
 
 
 def _with_numbers(made: Layer, off: set[str], variants: list[dict[str, Any]]) -> Layer | None:

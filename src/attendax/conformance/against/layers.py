@@ -245,7 +245,7 @@ def _frequencies(width: int, base: float, scaling: str, factor: float, trained: 
     return rotary.ntk(width, factor, base) if scaling and width > 2 else rotary.plain(width, base)
 
 
-def _mlp(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], _: int) -> np.ndarray:
+def _mlp(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:
     up, active = _linear(p, "up", x, how), ACTIVATIONS[how["activation"]]
     if "gate_kernel" not in p:
         up = active(up)
