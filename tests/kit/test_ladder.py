@@ -221,7 +221,7 @@ class TestRight:
         case = pool.case_of(direction, options, "heavy tails", sizes, None)
         inputs = case.inputs(5, "float64")
         whole = getattr(right, direction).__wrapped__
-        found = parts.in_parts(whole, right.allowed_pairs, 3 * 13)(inputs)
+        found = parts.in_parts(whole, 3 * 13)(inputs)
         assert found.keys() == whole(inputs).keys()
         assert not right.empty_rows(inputs).any()
         for leaf, x in whole(inputs).items():

@@ -41,7 +41,7 @@ def test_it_is_the_specification_in_blocks_of_any_size(direction, options, block
     monkeypatch.setattr(quick, "BLOCK", block)
     inputs = inputs_of(direction, options, dict(B=2, N=6, G=2, T=11, S=13, D=3, V=5))
     with np.errstate(all="ignore"):
-        found = getattr(quick, direction)(inputs, right.allowed_pairs(inputs))
+        found = getattr(quick, direction)(inputs)
     equal(found, BY_SPEC[direction](inputs))
 
 
@@ -52,7 +52,7 @@ def test_a_query_that_sees_nothing_gets_nothing(direction):
     allowed[1] = False
     inputs = inputs._replace(options=inputs.options | {"mask": allowed})
     with np.errstate(all="ignore"):
-        found = getattr(quick, direction)(inputs, allowed)
+        found = getattr(quick, direction)(inputs)
     equal(found, BY_SPEC[direction](inputs))
     assert not found["out" if direction == "forward" else "grad query"][:, :, 1].any()
 
@@ -76,13 +76,13 @@ def leaf_of(found):
 
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
 def test_a_formula_that_is_off_is_not_believed(direction):
-    def off(inputs, allowed):
-        found = getattr(quick, direction)(inputs, allowed)
+    def off(inputs):
+        found = getattr(quick, direction)(inputs)
         leaf = leaf_of(found)
         return found | {leaf: found[leaf].astype(np.float32).astype(np.float64)}
 
-    def moved(inputs, allowed):  # right in the part, and in another place of the whole
-        found = getattr(quick, direction)(inputs, allowed)
+    def moved(inputs):  # right in the part, and in another place of the whole
+        found = getattr(quick, direction)(inputs)
         leaf = leaf_of(found)
         return found | {leaf: found[leaf][:, :, ::-1] if pairs(inputs) > quick.LARGE else found[leaf]}
 
@@ -107,4 +107,4 @@ def test_a_bias_may_forbid():
     inputs = inputs._replace(arrays=inputs.arrays | {"bias": bias})
     assert quick.is_for(inputs)
     with np.errstate(all="ignore"):
-        equal(quick.forward(inputs, right.allowed_pairs(inputs)), BY_SPEC["forward"](inputs))
+        equal(quick.forward(inputs), BY_SPEC["forward"](inputs))

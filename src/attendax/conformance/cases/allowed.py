@@ -5,7 +5,7 @@ import numpy as np
 from .case import Inputs
 
 
-def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndarray:
+def allowed_pairs(inputs: Inputs) -> np.ndarray:
     """Which query may look at which key, (..., N, T, S) or broadcastable to it; a bias of -inf is not looked at."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
     T, S, given = query.shape[-2], key.shape[-2], inputs.options
@@ -14,7 +14,7 @@ def allowed_pairs(inputs: Inputs, *, causal_to_the_end: bool = False) -> np.ndar
     begins = np.asarray(given.get("offset", 0))
     i = i + (begins[..., None, None, None] if begins.ndim else begins)  # of the queries, among the keys (L4)
     if given.get("is_causal"):
-        allowed = allowed & (j <= i + (S - T if causal_to_the_end else 0))
+        allowed = allowed & (j <= i)
     if given.get("window") is not None:
         left, right = given["window"]
         allowed = allowed & ((left is None) | (j >= i - (left or 0))) & ((right is None) | (j <= i + (right or 0)))

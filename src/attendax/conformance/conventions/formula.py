@@ -5,7 +5,6 @@ it to that. It keeps whole arrays of scores: it is for inputs that are small.
 """
 
 import functools
-from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -13,11 +12,11 @@ import numpy as np
 
 from ..cases.case import Inputs, Leaves
 from ..judge import right
+from ..judge.parts import in_parts
 from .form import LAW, Form
 from .table import ASKS, DECLARED, SLOPES
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
-Function = Callable[[Inputs], Leaves]
 LOWEST = -1e300  # of no scores the largest
 
 
@@ -290,21 +289,12 @@ def leaves(inputs: Inputs, direction: str, form: Form = LAW, saved: Form | None 
     Raises:
         ValueError, IndexError, KeyError, NotImplementedError: a line makes no sense of such a call.
     """
-    results = functools.partial(forward, form=form)
-    gradients = functools.partial(gradient, form=form, saved=saved)
+    results: right.Function = functools.partial(forward, form=form)
+    gradients: right.Function = functools.partial(gradient, form=form, saved=saved)
+    if {axis for axis, _ in form.off} <= {"empty"} and not saved:
+        results, gradients = in_parts(results), in_parts(gradients)
     with np.errstate(all="ignore"):
-        return right.in_context(functools.partial(_directed, direction, results, gradients))(inputs)
-
-
-def _directed(direction: str, results: Function, gradients: Function, inputs: Inputs) -> Leaves:
-    """A direction of a function, from its results and its gradients."""
-    name = direction.partition(",")[0]
-    if name == "jvp":
-        return {f"tangent {leaf}": x for leaf, x in right.along(inputs, results).items()}
-    if name == "second":
-        return {leaf.replace("grad", name): x for leaf, x in right.along(inputs, gradients).items()}
-    function = gradients if "gradient" in name else results
-    return right.mapped(inputs, function) if "mapped" in inputs.extra else function(inputs)
+        return right.leaves(inputs, direction, results, gradients)
 
 
 def weights(inputs: Inputs, form: Form = LAW) -> np.ndarray:

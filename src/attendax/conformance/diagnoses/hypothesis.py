@@ -42,17 +42,11 @@ class Hypothesis(NamedTuple):
             try:
                 with np.errstate(all="ignore"):
                     wanted = predict()
-                    said.append(_is_given(trial, wanted, self.truth(trial)) if wanted else None)
+                    truth = trial.expected() if self.gives else trial.by_convention()
+                    said.append(_is_given(trial, wanted, truth) if wanted else None)
             except NO_SENSE:
                 continue
         return max((given for given in said if given is not None), default=None)
-
-    def truth(self, trial: Trial) -> Leaves:
-        """What is right: by what is declared, as far as a form tells it."""
-        declared = declared_of(trial)
-        if self.gives or declared.value("empty") == LAW.value("empty"):
-            return trial.expected()
-        return formula.leaves(trial.inputs, trial.case.direction, declared)
 
     def _predictions(self, trial: Trial) -> Iterator[Callable[[], Leaves | None]]:
         """What it gives; in a backward also what it gives where the forward is right, and has saved lse and delta.
@@ -67,7 +61,7 @@ class Hypothesis(NamedTuple):
         axes = dict(self.values)
         if not any(_matters(axis, trial) for axis in axes):
             return
-        declared = declared_of(trial)
+        declared = trial.declared
         form = declared.but(**axes)
         if form == declared:
             return
@@ -81,7 +75,7 @@ class Hypothesis(NamedTuple):
 
     def is_ignored(self, trial: Trial) -> bool:
         """Whether all is as if an option were not given: the judge says so."""
-        form = declared_of(trial).but(**dict(self.values))
+        form = trial.declared.but(**dict(self.values))
         return IGNORED in dict(self.values).values() and bool(_is_given(trial, _leaves(trial, form), trial.expected()))
 
     @property
@@ -110,13 +104,7 @@ def _matters(axis: str, trial: Trial) -> bool:
 
 
 def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
-    found = formula.leaves(trial.inputs, trial.case.direction, form, saved)
-    if (
-        form.value("empty") != LAW.value("empty") and "lse" in found and "lse" in trial.got
-    ):  # nobody says what it is there
-        got = trial.got["lse"]
-        if got.shape == found["lse"].shape:
-            found["lse"] = np.where(found["lse"] == -np.inf, got, found["lse"])
+    found = trial.by(form, saved)
     if all(np.isnan(x).all() for x in found.values()) and formula.Steps(trial.inputs, form).seen.any():
         return {}  # NaN is like any other NaN
     return found
@@ -126,13 +114,6 @@ def _filled(trial: Trial, form: Form, empty: str, declared: Form) -> Leaves:
     """What it gives where rows that it leaves without any key get something."""
     seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (form, declared))
     return _leaves(trial, form.but(empty=empty)) if (before & ~seen).any() else {}
-
-
-def declared_of(trial: Trial) -> Form:
-    """The form that a function is declared to have."""
-    made, options = trial.implementation, trial.inputs.options
-    causal = "start" if options.get("offset") is not None else made.causal
-    return LAW.but(causal=DECLARED[causal], empty=DECLARED[made.empty_rows])
 
 
 def of_table(numbers: Mapping[str, tuple[str, ...]] | None = None) -> list[Hypothesis]:

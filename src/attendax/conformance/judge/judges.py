@@ -8,6 +8,7 @@ import numpy as np
 
 from ..cases.case import ARRAYS, FORWARD, Inputs, Leaves
 from ..cases.invariance import LAST
+from ..conventions.form import law
 from ..worker.errors import Died, Failed
 from . import parts, right
 from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
@@ -16,11 +17,9 @@ from .tolerances import MOST
 from .trial import Trial
 from .verdicts import AGAIN, CHANGES, WROTE, Finding, Verdict
 
-ONE_QUERY = "a single query (T = 1) sees all keys"
 HOPELESS = {"float16": 0.1, "bfloat16": 0.3}  # no rounding error is larger, unless nearly as much is allowed
 HOPELESS_IN_WIDE = 1e-4
 FAR, MANY_PAIRS = 0.5, 2**17  # of a result with so many pairs: the formula is not asked whether it is off by as much
-TO_THE_END = {"end": "causal is aligned to the end of the keys", "decode": ONE_QUERY}
 RIGHT_TO_ROUNDING = "right to rounding"
 SIZES = re.compile(r"[\[(]\d+(, ?\d+)+[\])]|\b(float|int|bool|bfloat)\d*\b")  # an error that has them is clear
 
@@ -32,7 +31,13 @@ def value(trial: Trial) -> Finding:
     finding = compared(trial, got, wanted)
     if finding.verdict.fails:
         return _integers(trial, got) or _explained(trial, got, finding)
-    return _dtypes(trial, got) or (Finding(Verdict.CONVENTION, _to_the_end(trial)) if trial.conventions() else finding)
+    return _dtypes(trial, got) or (finding if trial.meant() is trial.inputs else _by_convention(trial))
+
+
+def _by_convention(trial: Trial, *axes: str) -> Finding:
+    """Right by what is declared of causal, where that matters, and of other axes."""
+    axes = ("causal", *axes) if trial.meant() is not trial.inputs else axes
+    return Finding(Verdict.CONVENTION, ", and ".join(trial.declared.line(axis).words for axis in axes))
 
 
 def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
@@ -77,9 +82,9 @@ def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
 
 def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     """Whether a declared convention explains it; whether an argument was ignored; or a gradient left out."""
-    for words, wanted in _for_empty_rows(trial):
-        if not compared(trial, _judged(trial, got, wanted), wanted).verdict.fails:
-            return Finding(Verdict.CONVENTION, words)
+    otherwise = trial.declared.value("empty") != law("empty") and right.empty_rows(trial.meant()).any()
+    if otherwise and not compared(trial, got, trial.by_convention()).verdict.fails:
+        return _by_convention(trial, "empty")
     leaf = finding.leaf or ""
     if (
         leaf.startswith(("grad", "tangent", "second"))
@@ -111,8 +116,8 @@ def _of_a_head(trial: Trial, inputs: Inputs, got: Leaves, finding: Finding) -> t
     b, head = finding.index[:2] if finding.index and len(finding.index) > 2 else (0, 0)
     g = head if finding.leaf in ("grad key", "grad value") else head // group
     b, g = (k if k < size else 0 for k, size in zip((b, g), inputs.arrays["key"].shape, strict=False))
-    some, places = parts.part(inputs, right.allowed_pairs(inputs, **trial.conventions(inputs)), b, g)
-    wanted = right.BY_DIRECTION[trial.case.direction](some)
+    some, places = parts.part(inputs, right.allowed_pairs(trial.meant(inputs)), b, g)
+    wanted = right.leaves(some, trial.case.direction)
     where = {leaf: places.get(leaf.removeprefix("grad "), places["query"]) for leaf in wanted}
     wanted = {leaf: x for leaf, x in wanted.items() if leaf not in ("grad bias", "grad sinks")}
     return wanted, {leaf: got[leaf][where[leaf]] for leaf in wanted if leaf in got}
@@ -134,33 +139,6 @@ def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
         rest = {k: x for k, x in inputs.arrays.items() if k != name}
         fewer.append((name, inputs._replace(arrays=rest)))
     return fewer
-
-
-def _judged(trial: Trial, got: Leaves, wanted: Leaves) -> Leaves:
-    """What is got, without the lse of empty rows: who has another convention for these rows has another lse there."""
-    if "lse" not in got:
-        return got
-    return got | {"lse": np.where(right.empty_rows(trial.inputs, **trial.conventions()), wanted["lse"], got["lse"])}
-
-
-def _to_the_end(trial: Trial) -> str:
-    return TO_THE_END[trial.implementation.causal]
-
-
-def _for_empty_rows(trial: Trial) -> list[tuple[str, Leaves]]:
-    """What would be right under the convention for empty rows that the adapter declares, and its words."""
-    mine, conventions = trial.implementation.empty_rows, trial.conventions()
-    lead = f"{_to_the_end(trial)} " if conventions else ""
-    if mine == "zero" or not (rows := right.empty_rows(trial.inputs, **conventions)).any():
-        return []
-    wanted = trial.expected()
-    if mine == "mean":
-        more = right.with_mean_of_values(trial.inputs, wanted, **conventions)
-        return [(f"{lead}a query without any key gets the mean of the values", more)]
-    if "out" not in wanted:
-        return []
-    nan = wanted | {"out": np.where(rows[..., None], np.nan, wanted["out"])}
-    return [(f"{lead}a query without any key gets NaN", nan)]
 
 
 def same_bits(trial: Trial) -> Finding:

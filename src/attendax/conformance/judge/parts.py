@@ -2,42 +2,46 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
+from ..cases.allowed import allowed_pairs
 from ..cases.case import Inputs, Leaves
 
 PAIRS = 2**19  # of queries and keys in a part: 4 MiB in float64; the definition holds a dozen such arrays at once
 MASKS = ("mask", "is_causal", "offset", "window", "key_lengths", "query_segment_ids", "key_segment_ids")
 
-Allowed = Callable[..., np.ndarray]
+Function = Callable[[Inputs], Leaves]
 Places = dict[str, tuple[slice, ...]]
 
 
-def in_parts(function: Callable[..., Leaves], allowed: Allowed, most: int = PAIRS) -> Callable[..., Leaves]:
-    """The same function, which gets large inputs one part after the other; the results are put together.
+def in_parts(function: Function, most: int = PAIRS) -> Function:
+    """The same function, which gets large inputs one part after the other."""
+
+    @functools.wraps(function)
+    def run(inputs: Inputs) -> Leaves:
+        return function(inputs) if pairs(inputs) <= most or not can_be_cut(inputs) else joined(function, inputs, most)
+
+    return run
+
+
+def joined(function: Function, inputs: Inputs, most: int, *, trimmed: bool = False) -> Leaves:
+    """What a function gives for each part, put together; where it is ``trimmed``, of the keys that a part sees alone.
 
     Gradients of keys and values are summed over the blocks of queries, and those of a bias and of sinks over all parts
     that read the same numbers.
     """
-
-    @functools.wraps(function)
-    def run(inputs: Inputs, **conventions: Any) -> Leaves:
-        if pairs(inputs) <= most or not can_be_cut(inputs):
-            return function(inputs, **conventions)
-        query, value = inputs.arrays["query"], inputs.arrays["value"]
-        shapes = {"out": (*query.shape[:-1], value.shape[-1]), "lse": query.shape[:-1]}
-        shapes |= {f"grad {name}": x.shape for name, x in inputs.arrays.items()}
-        shapes |= {"grad bias": bias_of(inputs).shape} if "bias" in inputs.arrays else {}
-        whole: Leaves = {}
-        for part, places in blocks(inputs, allowed(inputs, **conventions), most):
-            for leaf, x in function(part).items():
-                place = places.get(leaf.removeprefix("grad "), places["query"])
-                whole.setdefault(leaf, np.zeros(shapes[leaf]))[place] += x
-        return {leaf: x.reshape(inputs.arrays["bias"].shape) if leaf == "grad bias" else x for leaf, x in whole.items()}
-
-    return run
+    query, value = inputs.arrays["query"], inputs.arrays["value"]
+    shapes = {"out": (*query.shape[:-1], value.shape[-1]), "lse": query.shape[:-1]}
+    shapes |= {f"grad {name}": x.shape for name, x in inputs.arrays.items()}
+    shapes |= {"grad bias": _of_scores(inputs.arrays["bias"]).shape} if "bias" in inputs.arrays else {}
+    whole: Leaves = {}
+    for some, places in _blocks(inputs, most, trimmed=trimmed):
+        for leaf, x in function(some).items():
+            if leaf not in whole:
+                whole[leaf] = np.zeros(shapes[leaf])
+            whole[leaf][places.get(leaf.removeprefix("grad "), places["query"])] += x
+    return {leaf: x.reshape(inputs.arrays["bias"].shape) if leaf == "grad bias" else x for leaf, x in whole.items()}
 
 
 def pairs(inputs: Inputs) -> int:
@@ -51,34 +55,46 @@ def can_be_cut(inputs: Inputs) -> bool:
     return inputs.arrays["query"].ndim == 4
 
 
-def bias_of(inputs: Inputs) -> np.ndarray:
-    """The bias with an axis for each of the scores'."""
-    bias = inputs.arrays["bias"]
-    return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+def _of_scores(x: np.ndarray) -> np.ndarray:
+    """A bias or a mask with an axis for each of the scores'."""
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
-def blocks(inputs: Inputs, allowed: np.ndarray, most: int) -> Iterator[tuple[Inputs, Places]]:
+def _blocks(inputs: Inputs, most: int, *, trimmed: bool) -> Iterator[tuple[Inputs, Places]]:
     """Each part, and where its arrays are in the whole."""
-    (B, _, T, _), (_, G, S, _) = (inputs.arrays[name].shape for name in ("query", "key"))
-    rows = max(1, most // (inputs.arrays["query"].shape[1] // G * S))
+    (B, N, T, _), (_, G, S, _) = (inputs.arrays[name].shape for name in ("query", "key"))
+    rows, seen = max(1, most // max(N // G * S, 1)), allowed_pairs(inputs)
+    allowed = None if seen.all() else seen
     for b, g, start in np.ndindex(B, G, -(-T // rows)):
-        yield part(inputs, allowed, b, g, slice(start * rows, (start + 1) * rows))
+        at = b, g, slice(start * rows, (start + 1) * rows)
+        mask = part(inputs, allowed, *at)[0].options.get("mask") if trimmed and allowed is not None else None
+        yield part(inputs, allowed, *at, slice(None) if mask is None or mask.shape[-1] < S else _span(mask))
 
 
-def part(inputs: Inputs, allowed: np.ndarray, b: int, g: int, rows: slice = slice(None)) -> tuple[Inputs, Places]:
-    """A key head of an example, and rows of its query heads; what they may look at as a mask."""
-    query, key = inputs.arrays["query"], inputs.arrays["key"]
-    group = query.shape[1] // key.shape[1]
-    keys = slice(b, b + 1), slice(g, g + 1)
+def _span(mask: np.ndarray) -> slice:
+    """From the first key that is seen to the last."""
+    keys = np.flatnonzero(mask.any(axis=(0, 1, 2)))
+    return slice(int(keys[0]), int(keys[-1]) + 1) if len(keys) else slice(0, 0)
+
+
+def part(
+    inputs: Inputs, allowed: np.ndarray | None, b: int, g: int, rows: slice = slice(None), keys: slice = slice(None)
+) -> tuple[Inputs, Places]:
+    """A key head of an example, rows of its query heads, and some keys; what they may look at is a mask, None all."""
+    group = inputs.arrays["query"].shape[1] // inputs.arrays["key"].shape[1]
     queries = slice(b, b + 1), slice(g * group, (g + 1) * group), rows
-    places: Places = {"key": keys, "value": keys, "sinks": queries[1:2]}
+
+    def at(x: np.ndarray) -> tuple[slice, ...]:
+        return tuple(slice(None) if n == 1 else own for n, own in zip(x.shape, (*queries, keys), strict=True))
+
+    places: Places = {"sinks": queries[1:2], **dict.fromkeys(("key", "value"), (queries[0], slice(g, g + 1), keys))}
     places |= dict.fromkeys(("query", "cotangent", "lse_cotangent"), queries)
-    whole = inputs.arrays
+    whole, options = inputs.arrays, {k: x for k, x in inputs.options.items() if k not in MASKS}
     if "bias" in whole:
-        whole = whole | {"bias": bias_of(inputs)}
-        full = zip(whole["bias"].shape, (*queries, slice(None)), strict=True)
-        places["bias"] = tuple(slice(None) if size == 1 else at for size, at in full)
+        whole = whole | {"bias": _of_scores(whole["bias"])}
+        places["bias"] = at(whole["bias"])
+    if allowed is not None:
+        mask = _of_scores(allowed)
+        options["mask"] = mask[at(mask)]
     arrays, extra = ({k: x[places[k]] if k in places else x for k, x in y.items()} for y in (whole, inputs.extra))
-    options = {k: x for k, x in inputs.options.items() if k not in MASKS}
-    mask = np.broadcast_to(allowed, (*query.shape[:-1], key.shape[-2]))[queries]
-    return Inputs(arrays, options | {"mask": mask}, extra), places
+    return Inputs(arrays, options, extra), places

@@ -98,12 +98,11 @@ def all_of(case: Case, seed: int, dtype: str) -> str:
 
 def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, style: dense.Style) -> dict[str, float]:
     formula = dense.formula(case.direction, in_jax, style)
-    formula = right.in_context(in_parts(formula, right.allowed_pairs) if _is_cut(case) else formula)
+    formula = in_parts(formula) if _is_cut(case) else formula
     worst: dict[str, float] = {}
     for inputs in _samples(case, seed, dtype, draws):
         with np.errstate(all="ignore"):
-            wanted = right.BY_DIRECTION[case.direction](inputs)
-            got = right.mapped(inputs, formula) if "mapped" in inputs.extra else formula(inputs)
+            wanted, got = right.leaves(inputs, case.direction), right.around(inputs, formula)
         tree = max((largest(x) for x in wanted.values()), default=0.0)
         for leaf in wanted:
             tolerance = Tolerance(np.inf, unit=case.units.get(leaf, 0.0))

@@ -7,6 +7,9 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
+from ..conventions import formula
+from ..conventions.form import LAW, Form, law
+from ..conventions.table import DECLARED
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
 from . import right
@@ -62,26 +65,48 @@ class Trial:
         """The inputs after the lines that change them."""
         return self.case.inputs(self.how.seed, self.dtype, changed=True)
 
-    def conventions(self, inputs: Inputs | None = None) -> dict[str, bool]:
-        """What is declared of causal, where it gives other numbers than the law."""
-        arrays, options, _ = inputs or self.inputs
-        T, S = (arrays[name].shape[-2] for name in ("query", "key"))
+    def meant(self, inputs: Inputs | None = None) -> Inputs:
+        """The inputs; where causal is declared to end with the keys, and differs there, it is in the mask."""
+        inputs = inputs or self.inputs
+        (T, S), options = (inputs.arrays[name].shape[-2] for name in ("query", "key")), inputs.options
         differs = T and S and T != S and options.get("is_causal") and options.get("offset") is None
-        to_the_end = {"end": True, "decode": T == 1}.get(self.implementation.causal, False)
-        return {"causal_to_the_end": True} if differs and to_the_end else {}
+        if not differs or not {"end": True, "decode": T == 1}.get(self.implementation.causal):
+            return inputs
+        mask = np.tri(T, S, S - T, dtype=bool) & options.get("mask", True)
+        return inputs._replace(options={k: x for k, x in options.items() if k != "is_causal"} | {"mask": mask})
+
+    @property
+    def declared(self) -> Form:
+        """By which conventions the function is declared to compute the call."""
+        causal = "start" if self.inputs.options.get("offset") is not None else self.implementation.causal
+        return LAW.but(causal=DECLARED[causal], empty=DECLARED[self.implementation.empty_rows])
+
+    def by_convention(self) -> Leaves:
+        """What is right by all that is declared."""
+        empty = self.declared.value("empty")
+        return self.expected() if empty == law("empty") else self.by(LAW.but(empty=empty), inputs=self.meant())
+
+    def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
+        """What a function of a form gives; the lse of a row without any key is what was got, where only L5 says it."""
+        found = formula.leaves(inputs or self.inputs, self.case.direction, form, saved)
+        got = self.got.get("lse", np.zeros(0))
+        if form.value("empty") != law("empty") and "lse" in found and got.shape == found["lse"].shape:
+            found["lse"] = np.where(found["lse"] == -np.inf, got, found["lse"])
+        return found
 
     def expected(self, inputs: Inputs | None = None) -> Leaves:
-        """What is right, in float64, where causal is aligned as declared.
+        """What is right, in float64, with causal as it is declared.
 
         That of the case itself is kept, for it is the same for every implementation that declares the same.
         """
-        conventions = self.conventions(inputs)
-        key = "" if inputs or not self.kept else f"{all_of(self.case, self.how.seed, self.dtype)} {conventions}"
+        meant, key = self.meant(inputs), ""
+        if not inputs and self.kept:
+            key = f"{all_of(self.case, self.how.seed, self.dtype)} {meant is self.inputs}"
         for kept in (_expected, _last):
             if key in kept:
                 return kept[key]
         with np.errstate(all="ignore"):
-            found = right.BY_DIRECTION[self.case.direction](inputs or self.inputs, **conventions)
+            found = right.leaves(meant, self.case.direction)
         if key and sum(x.nbytes for x in found.values()) <= SMALL:
             _expected[key] = found
         elif key:
