@@ -8,7 +8,7 @@ import pytest
 import right_attention
 from attendax import conformance
 from attendax.conformance.diagnoses.by_running import RACE
-from attendax.conformance.judge.verdicts import WITHOUT
+from attendax.conformance.judge.verdicts import WITHOUT, Verdict
 from attendax.conformance.report.outcomes import Harm
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True, arrays="numpy", level="forward")
@@ -112,6 +112,52 @@ def causal_for_all_but_the_first(query, key, value, *, is_causal=False, mask=Non
         rule = (np.arange(S) <= np.arange(T)[:, None]) | (np.arange(T)[:, None] == 0)
         mask = rule if mask is None else mask & rule
     return right_attention.attend(query, key, value, mask=mask, **options)
+
+
+def joined_by_or(query, key, value, *, mask=None, key_lengths=None, **options):
+    """A mask beside key lengths hides what both hide."""
+    if mask is not None and key_lengths is not None:
+        mask, key_lengths = mask | (np.arange(key.shape[-2]) < np.reshape(key_lengths, (-1, 1, 1, 1))), None
+    return right_attention.attend(query, key, value, mask=mask, key_lengths=key_lengths, **options)
+
+
+def at_least_one_key(query, key, value, *, key_lengths=None, **options):
+    """A length of 0 is read as 1."""
+    key_lengths = None if key_lengths is None else np.maximum(key_lengths, 1)
+    return right_attention.attend(query, key, value, key_lengths=key_lengths, **options)
+
+
+@pytest.mark.parametrize(
+    ("fn", "case", "words"),
+    [
+        (
+            joined_by_or,
+            "key lengths with a mask",
+            "key_lengths and mask are joined by or: a key that one allows is seen",
+        ),
+        (at_least_one_key, "key lengths, one of 0", "a key length of 0 counts as 1"),
+    ],
+)
+def test_what_two_options_hide_together_is_asked_by_default(fn, case, words):
+    """By the profile of numbers, among the cheap cases, which even a short run has."""
+    assert case in {outcome.case.name for outcome in check(fn, budget=5).failures}
+    (cause,) = check(fn, only=["key length"]).causes
+    assert cause.name == words
+    assert cause.cases == (case,)
+
+
+@pytest.mark.parametrize("empty", ["zero", "mean", "nan"])
+def test_what_a_query_without_any_key_gets_is_free_where_numbers_are_asked(empty):
+    def attend(query, key, value, *, key_lengths=None):
+        seen = np.arange(key.shape[-2]) < np.reshape([key.shape[-2]] if key_lengths is None else key_lengths, (-1, 1))
+        out = right_attention.attend(query, key, value, mask=seen[:, None, None] if query.ndim == 4 else None)
+        filled = {"zero": 0 * value[..., :1, :], "mean": value.mean(-2, keepdims=True), "nan": np.nan}[empty]
+        rows = seen.any(-1)[:, None, None, None] if query.ndim == 4 else True
+        return np.where(rows, out, filled).astype(query.dtype)
+
+    report = check(attend, only=["key lengths"])
+    assert report.ok, report.causes
+    assert "key lengths, one of 0" in [o.case.name for o in report.cases if o.verdict is Verdict.OK]
 
 
 def test_what_has_no_reason_is_one_cause_for_all_that_is_asked_beside_it():

@@ -20,6 +20,12 @@ def masked(case: str, *lines: str) -> Mistake:
     return Mistake(case, MASK, "\n        ".join([*lines, MASK]))
 
 
+def joined_by_or(case: str, option: str, line: str) -> Mistake:
+    """A line that hides keys shows them where another option is given, too."""
+    pairs = line.removeprefix("allowed = allowed & ")
+    return Mistake(case, line, f"allowed = allowed | {pairs} if {option} is not None else allowed & {pairs}")
+
+
 MASKS = [
     # without modifiers, a mask is taken for padding: its first row is the only one
     given(
@@ -133,6 +139,9 @@ PADDING = [
         "    j = np.arange(key.shape[-2])",
         "    key_lengths, bias = None, np.where(j < key_lengths[:, None, None, None], 0, -np.inf)",
     ),
+    joined_by_or("key lengths with a mask", "key_lengths", MASK),
+    joined_by_or("key lengths, window", "window", LENGTHS),
+    Mistake("key lengths, one of 0", LENGTHS, LENGTHS.replace("key_lengths", "np.maximum(key_lengths, 1)")),
     Mistake("segments", SEGMENTS, SEGMENTS.replace("==", ">=")),
     # the runs of equal ids are counted
     Mistake(
@@ -144,6 +153,9 @@ PADDING = [
     ),
     # an id below 0 means padding
     Mistake("segments, ids below 0", SEGMENTS, f"({SEGMENTS}) & (key_ids >= 0)[:, None, None, :]"),
+    joined_by_or("segments with a mask", "query_ids", MASK),
+    joined_by_or("segments, window", "window", f"allowed = allowed & ({SEGMENTS})"),
+    joined_by_or("segments, key lengths", "key_lengths", f"allowed = allowed & ({SEGMENTS})"),
     # as many queries as keys: the ids of one are those of the other
     given(
         "segments, T = S",
@@ -158,7 +170,9 @@ EMPTY = [
         "empty row by a mask", WEIGHTS, "weights = np.where(total == 0, 1 / max(key.shape[-2], 1), powers / total)"
     ),
     # a query without keys in one head is skipped in all
-    Mistake("empty row of one head", WEIGHTS, WEIGHTS + "\n    weights = weights * (total > 0).all(axis=(0, 1))"),
+    Mistake(
+        "empty row of one head", WEIGHTS, WEIGHTS + "\n    weights = weights * (total > 0).all(axis=1, keepdims=True)"
+    ),
     Mistake(
         "all rows empty",
         "    if mask is not None:\n        allowed",

@@ -9,6 +9,7 @@ SQUARE_SEGMENTS = segments(
 )
 ANY_ORDER = segments("[[2, 0, 1, 0, 2], [1, 0, 1, 1, 0]]", "[[0, 2, 1, 0, 1, 2, 2], [1, 1, 0, 1, 0, 1, 0]]")
 NO_KEYS = segments("[[0, 0, 1, 9, 9]] * 2", "[[0, 0, 0, 1, 1, 1, 1]] * 2")
+EVERY_SECOND = mask("(np.arange(T)[:, None] + np.arange(S)) % 2 == 0")
 MASK, HEADS, BIAS = random_mask("(T, S)"), random_mask("(1, N, T, S)"), random_bias("(1, N, T, S)")
 FORBIDDEN = bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf; bias[..., 4, :3] = -np.inf")
 
@@ -57,7 +58,7 @@ WINDOWS = [
     case("window, causal", "L4", "both count", words("window=(3, 2)") & CAUSAL, T=7),
     case(
         "window with a mask", "L3", "both count",
-        words("window=(2, 2)") & mask("(np.arange(T)[:, None] + np.arange(S)) % 2 == 0"),
+        words("window=(2, 2)") & EVERY_SECOND,
     ),
     case("window, lengths that no block divides", "L4", "T = S = 131", words("window=(37, 5)"), T=131, S=131),
 ]  # fmt: skip
@@ -66,6 +67,11 @@ PADDING = [
     case("key lengths, one full", "L3", "a full row is no special case", lengths("[7, 3]")),
     case("key lengths, causal", "L4", "both count", lengths("[3, 5]") & CAUSAL, T=7),
     case("key lengths with bias", "L3", "both count", lengths("[3, 5]") & BIAS),
+    case("key lengths with a mask", "L3", "both count", lengths("[3, 5]") & random_mask("(B, 1, T, S)", 0)),
+    case("key lengths, window", "L4", "both count", lengths("[3, 5]") & words("window=(2, 2)")),
+    case(
+        "key lengths, one of 0", "L3", "a length of 0 is none of 1", lengths("[0, 6]"), judge="but_for_empty_rows"
+    ),
     case("segments", "L3", "a query sees the keys of its own segment", SEGMENTS),
     case("segments, in any order", "L3", "ids need not be sorted", ANY_ORDER),
     case(
@@ -73,6 +79,9 @@ PADDING = [
         segments("[[-1, -1, 0, 0, -7], [3, -1, -1, 3, -1]]", "[[-1, 0, 0, -1, -7, -7, 0], [-1, 3, 3, -1, 3, -1, 3]]"),
         least="robust",
     ),
+    case("segments with a mask", "L3", "both count", SEGMENTS & EVERY_SECOND),
+    case("segments, window", "L4", "both count", SEGMENTS & words("window=(2, 2)")),
+    case("segments, key lengths", "L3", "both count", SEGMENTS & lengths("[6, 5]")),
     case("segments, T = S", "L3", "ids of queries and of keys differ, as lengths do not", SQUARE_SEGMENTS, T=7),
     case(
         "segments, causal", "L4", "both count",

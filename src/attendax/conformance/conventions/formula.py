@@ -72,11 +72,25 @@ class Steps:
                   if options.get(name) is not None}  # fmt: skip
         known["mask"] = _of_rank_4(options["mask"]) if options.get("mask") is not None else None
         asked = [axis for axis in MASKING if any(is_given(options.get(name)) for name in ASKS[axis])]
-        seen = np.ones((1, 1, known["T"], known["S"]), bool)
-        for axis in asked:
-            seen = seen & self.line(axis)
+        by_axis = {axis: self.line(axis) for axis in asked}
+        known["either"] = functools.partial(self._either, by_axis)
+        seen = self.line("joins", seen=self._all(by_axis))
         seen = self.line("pairs", seen=seen, hides=bool(asked))
         return np.broadcast_to(seen, (*self.q.shape[:3], known["S"]))
+
+    def _all(self, by_axis: dict[str, np.ndarray]) -> np.ndarray:
+        """The pairs that every option allows."""
+        return functools.reduce(
+            np.logical_and, by_axis.values(), np.ones((1, 1, self.known["T"], self.known["S"]), bool)
+        )
+
+    def _either(self, by_axis: dict[str, np.ndarray], one: str, other: str) -> np.ndarray:
+        """The pairs that every option allows, where for two of them, if both are given, one is enough."""
+        if not {one, other} <= by_axis.keys():
+            return self._all(by_axis)
+        return self._all(
+            {axis: x for axis, x in by_axis.items() if axis != other} | {one: by_axis[one] | by_axis[other]}
+        )
 
     def scores(self, skip: str = "", kept: list[tuple[str, np.ndarray]] | None = None) -> np.ndarray:
         """The scores after each step in the order of the form; what each step was given is ``kept``."""

@@ -5,6 +5,7 @@ the lines ``i`` are the positions of queries among the keys (a column), ``j`` th
 queries counted from 0, ``n`` the query heads; the sizes have their letters.
 """
 
+import itertools
 import re
 from typing import NamedTuple
 
@@ -110,6 +111,7 @@ TABLE: dict[str, Axis] = {
         "too long": Line("j < lengths + 1", "key lengths are off by one, too long"),
         "of queries": Line("(rows < lengths) & (j >= 0)", "key lengths hide queries, and no keys"),
         "first batch": Line("j < lengths[:1]", "every batch gets the key length of the first"),
+        "at least 1": Line("j < np.maximum(lengths, 1)", "a key length of 0 counts as 1"),
         IGNORED: Line("j >= 0", "key_lengths is ignored"),
     },
     "segments": {
@@ -133,6 +135,15 @@ TABLE: dict[str, Axis] = {
             )
             for b in KEY_BLOCKS
             for n in (1, 2)
+        },
+    },
+    "joins": {
+        "and": Line("seen"),
+        **{
+            f"{one} or {other}": Line(
+                f"either('{one}', '{other}')", f"{one} and {other} are joined by or: a key that one allows is seen"
+            )
+            for one, other in itertools.combinations(("causal", "window", "key_lengths", "segments", "mask"), 2)
         },
     },
     "pairs": {
@@ -303,6 +314,7 @@ ASKS = {  # the options without which an axis makes no difference, any of them
     "segments": ("query_segment_ids",), "mask": ("mask",), "given_scale": ("scale",), "order": ("softcap", "bias"),
     "softcap": ("softcap",), "bias": ("bias",), "lse": ("return_lse",), "slope": ("softcap",),
     "through_lse": ("return_lse",), "of_bias": ("bias",),
+    "joins": ("is_causal", "window", "key_lengths", "query_segment_ids", "mask"),
 }  # fmt: skip
 SLOPES = {  # the derivative of each softcap
     "cap * np.tanh(s / cap)": "1 - np.tanh(s / cap) ** 2",

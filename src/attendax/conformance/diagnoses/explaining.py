@@ -187,11 +187,11 @@ def _explained(hypothesis: Hypothesis, trials: Mapping[str, Trial], greens: Gree
     for name in (*(name for name in order if name in first), *order):
         if name in first or any(said.values()):
             case = trials[name].case
-            if name not in said and not any(_speaks(one, case) for one in against):
+            if name not in said and not any(speaks(one, case) for one in against):
                 said[name] = hypothesis.says(trials[name])
                 against += [case] * (said[name] is False and case.judge == "value")  # of one call
     names = {name for name, given in said.items() if given}
-    names = {name for name in names if not any(_speaks(case, trials[name].case) for case in against)}
+    names = {name for name in names if not any(speaks(case, trials[name].case) for case in against)}
     by_way: dict[Any, set[str]] = {}
     for name in names:
         by_way.setdefault(way_of(trials[name].case), set()).add(name)
@@ -204,7 +204,7 @@ def question_of(case: Case) -> tuple[Any, ...]:
     return case.judge, case.direction, case.dtype, frozenset(options_of(case))
 
 
-def _speaks(case: Case, other: Case) -> bool:
+def speaks(case: Case, other: Case) -> bool:
     """Whether what is found in a case must hold in another: it is asked in the same way, and for no more.
 
     A reason that float32 refutes may pass in a narrower dtype, whose tolerances are wider: 1/(D + 1) is near 1/D.

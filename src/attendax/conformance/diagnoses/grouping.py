@@ -28,7 +28,7 @@ from .causes import (
     take,
     with_followers,
 )
-from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons
+from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .unexplained import alike, crashes, described, of_a_trait, seen
 
 FOR_FOREIGN = ("--causal", "--empty-rows", "--lacks", "--precision")  # remedies that a program takes
@@ -36,6 +36,7 @@ FOR_FOLDERS = FOR_FOREIGN[:2]
 MANY = 24  # faults
 PLAIN, FEW, CALLED = 2**12, 8, 3  # pairs of a case that a first look is at, how many cases, and how many called again
 CALLS, REASONS = 0.4, 0.8  # of the time that is left, for what calling again shows, and then for reasons
+OF_NUMBERS = ("value", "but_for_empty_rows", "held", "merged")  # judges
 SMALL = 2**14  # pairs of queries and keys: larger cases are made smaller before anything is thought of
 
 
@@ -71,31 +72,25 @@ def diagnosed(
         known: what a first look found.
     """
     with by_running.patience(how.patience, how.until):
-        return _diagnosed(implementation, outcomes, how, known)
-
-
-def _diagnosed(
-    implementation: Implementation, outcomes: Sequence[Outcome], how: How, known: Sequence[Reason]
-) -> tuple[Cause, ...]:
-    left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
-    causes = [_known(entry, left) for entry in implementation.known]
-    trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
-    with by_running.share(CALLS):
-        causes += _of_calls(left, trials, implementation, how)
-    greens = Greens(implementation, outcomes, how)
-    with by_running.share(REASONS):
-        causes += _of_first_look(left, trials, greens, known)
-        stand, beside = _small(left, trials)
-        for hypothesis, names in reasons(stand, greens):
-            taken = take(left, names.union(*(beside[one] for one in names if one in beside)))
-            causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
-    causes += seen(left, trials, outcomes)
-    causes += crashes(left)
-    causes += of_a_trait(left, outcomes)
-    causes += alike(left)
-    few = folded(joined(cause for cause in causes if cause is not None))
-    merged = [_with_remedy(cause, implementation) for cause in joined(described(cause, trials) for cause in few)]
-    return tuple(sorted((with_followers(cause, follow) for cause in merged), key=rank))
+        left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])
+        causes = [_known(entry, left) for entry in implementation.known]
+        trials = {o.case.name: _trial(implementation, o, how) for o in left if _has_numbers(o)}
+        with by_running.share(CALLS):
+            causes += _of_calls(left, trials, implementation, how)
+        greens = Greens(implementation, outcomes, how)
+        with by_running.share(REASONS):
+            causes += _of_first_look(left, trials, greens, known)
+            stand, beside = _small(left, trials)
+            for hypothesis, names in reasons(stand, greens):
+                taken = take(left, names.union(*(beside[one] for one in names if one in beside)))
+                causes.append(cause_of(hypothesis.name, taken, len(names), hypothesis.remedy))
+        causes += seen(left, trials, outcomes)
+        causes += crashes(left)
+        causes += of_a_trait(left, outcomes)
+        causes += alike(left)
+        few = folded(joined(cause for cause in causes if cause is not None))
+        merged = [_with_remedy(cause, implementation) for cause in joined(described(cause, trials) for cause in few)]
+        return tuple(sorted((with_followers(cause, follow) for cause in merged), key=rank))
 
 
 def _of_first_look(
@@ -153,9 +148,7 @@ def _known(entry: Known, left: list[Outcome]) -> Cause | None:
 
 
 def _has_numbers(outcome: Outcome) -> bool:
-    return (
-        bool(outcome.got) and outcome.case.judge in ("value", "held", "merged") and outcome.verdict is not Verdict.LEAK
-    )
+    return bool(outcome.got) and outcome.case.judge in OF_NUMBERS and outcome.verdict is not Verdict.LEAK
 
 
 def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
@@ -203,11 +196,11 @@ def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial],
     """Where a look that takes long sees something, the plainest first; not where it sees nothing in a plainer call."""
     names, without = set[str](), list[Case]()
     for name, trial in trials.items():
-        if any(_is_plainer(case, trial.case) for case in without):
+        if any(speaks(case, trial.case) and case.sizes.items() <= trial.case.sizes.items() for case in without):
             continue
         if look(trial):
             names.add(name)
-        else:
+        elif trial.case.judge == "value":  # of one call
             without.append(trial.case)
     return names
 
@@ -237,16 +230,3 @@ def _small(left: Sequence[Outcome], trials: Mapping[str, Trial]) -> tuple[dict[s
         stand |= small or {first: by_running.smaller(trials[first])}
         follow[first] = set(names) - small.keys()
     return stand, follow
-
-
-def _is_plainer(case: Case, other: Case) -> bool:
-    """Whether all that a case has the other has, too: a reason that holds there and not here is a coincidence."""
-    return (
-        case.judge == "value"  # of one call
-        and case.direction == other.direction
-        and case.dtype in (None, other.dtype)
-        and case.leading in ("B", other.leading)
-        and set(case.constants) <= set(other.constants)
-        and options_of(case) <= options_of(other)
-        and case.sizes.items() <= other.sizes.items()
-    )

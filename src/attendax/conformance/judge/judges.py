@@ -40,6 +40,21 @@ def _by_convention(trial: Trial, *axes: str) -> Finding:
     return Finding(Verdict.CONVENTION, ", and ".join(trial.declared.line(axis).words for axis in axes))
 
 
+def but_for_empty_rows(trial: Trial) -> Finding:
+    """The numbers of the specification; queries without any key may get anything but what a key gives (L3)."""
+    wanted, got = trial.both()
+    trial.got = got
+    rows = right.empty_rows(trial.meant())[..., None]
+    out = np.asarray(got["out"], np.float64)
+    finding = compared(trial, {"out": np.where(rows, wanted["out"], out)}, wanted)
+    of_one_key = trial.by(trial.declared.but(key_lengths="at least 1"))
+    if finding.verdict.fails or compared(trial, got, of_one_key).verdict.fails:
+        return finding
+    return at(
+        Verdict.WRONG, "a query without any key gets what a key gives", "out", rows & (out != 0), wanted["out"], out
+    )
+
+
 def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
     """What is got beside what is right; where a little more than is allowed, more effort is taken to say how much is.
 
@@ -265,5 +280,18 @@ def merged(trial: Trial) -> Finding:
     return compared(trial, trial.got, trial.expected(), times=2)  # two calls
 
 
-OF_CALLS = (value, same_bits, same_rows, close, unwritten, held, refused, merged, dropped, dropped_none, dropped_all)
+OF_CALLS = (
+    value,
+    but_for_empty_rows,
+    same_bits,
+    same_rows,
+    close,
+    unwritten,
+    held,
+    refused,
+    merged,
+    dropped,
+    dropped_none,
+    dropped_all,
+)
 JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in OF_CALLS}
