@@ -45,8 +45,10 @@ def test_it_is_the_specification_in_blocks_of_any_size(direction, options, block
     equal(found, BY_SPEC[direction](inputs))
 
 
+@pytest.mark.parametrize("block", [1, 2**17])  # of one query, whose keys are none
 @pytest.mark.parametrize("direction", ["forward", "gradient"])
-def test_a_query_that_sees_nothing_gets_nothing(direction):
+def test_a_query_that_sees_nothing_gets_nothing(direction, block, monkeypatch):
+    monkeypatch.setattr(quick, "BLOCK", block)
     inputs = inputs_of(direction, "lse", dict(B=1, N=2, G=1, T=3, S=4, D=3, V=5))
     allowed = np.ones((3, 4), bool)
     allowed[1] = False

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def assert_gradients(
 
     with jax.enable_x64(True):
         rng = np.random.default_rng(seed)
-        problem = _Problem.of(fn, arrays, rng, in_jax=backward is None)
+        problem = _Problem(fn, arrays, rng, in_jax=backward is None)
         found, push = _gradients(problem, backward), _linear(problem)
         wrong, moved = [], False
         for _ in range(directions):
@@ -71,7 +71,8 @@ def assert_gradients(
                 value, allowed = _slope(problem, k, direction, step)
                 moved |= abs(value) > allowed
                 numbers = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
-                numbers |= {"by jvp": _pushed(problem, push, k, direction)} if push else {}
+                if push:
+                    numbers["by jvp"] = problem.weighed(push(*problem.zeros_but(k, direction)))
                 off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
                 wrong += [_told(f"{name} {how}", got, value, allowed) for how, got in off.items()]
     if wrong:
@@ -81,65 +82,51 @@ def assert_gradients(
         raise AssertionError(f"{problem.said} moves along none of the directions (seed {seed}): nothing was shown")
 
 
-class _Problem(NamedTuple):
+class _Problem:
     """A function of the floating leaves of its arguments, and a weight for each number of its result."""
 
-    fn: Callable[..., Any]
-    leaves: list[Any]  # of all arguments, None included
-    tree: Any
-    places: list[int]  # of the leaves that move
-    names: list[str]
-    result: Any
-    cotangent: Any
-
-    @classmethod
-    def of(
-        cls, fn: Callable[..., Any], arrays: tuple[Any, ...], rng: np.random.Generator, *, in_jax: bool
-    ) -> "_Problem":
+    def __init__(
+        self, fn: Callable[..., Any], arrays: tuple[Any, ...], rng: np.random.Generator, *, in_jax: bool
+    ) -> None:
         import jax
 
+        self.fn, self.said = fn, f"assert_gradients: {_name_of(fn)}"
         paths, tree = jax.tree_util.tree_flatten_with_path(arrays, is_leaf=_is_none)
+        self.tree: Any = tree
         for path, x in paths:
             if type(x).__module__.partition(".")[0] == "torch":
                 raise TypeError(
                     f"assert_gradients: {_label(fn, path)} got a torch.{type(x).__name__}, expected arrays of JAX or "
                     "NumPy; for torch there is torch.autograd.gradcheck"
                 )
-        leaves = [_own(x, in_jax or isinstance(x, jax.Array)) if _is_floating(x) else x for _, x in paths]
-        places = [k for k, x in enumerate(leaves) if _is_floating(x)]
-        if not places:
-            raise TypeError(f"assert_gradients: {_name_of(fn)} is given no floating array")
-        problem = cls(fn, leaves, tree, places, [_label(fn, paths[k][0]) for k in places], None, None)
-        result = problem.at(*problem.moving)
-        if any(np.isnan(np.asarray(y, np.float64)).any() for y in jax.tree.leaves(result)):
-            raise AssertionError(f"{problem.said} gives NaN")
-        cotangent = jax.tree.map(lambda y: np.asarray(rng.standard_normal(np.shape(y))), result)
-        return problem._replace(result=result, cotangent=cotangent)
-
-    @property
-    def moving(self) -> list[np.ndarray]:
-        return [self.leaves[k] for k in self.places]
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        return self.tree.unflatten(self.leaves)
-
-    @property
-    def said(self) -> str:
-        return f"assert_gradients: {_name_of(self.fn)}"
-
-    @property
-    def is_of_jax(self) -> bool:
-        import jax
-
-        return any(isinstance(y, jax.Array) for y in jax.tree.leaves(self.result))
+        self.leaves = [_own(x, in_jax or isinstance(x, jax.Array)) if _is_floating(x) else x for _, x in paths]
+        self.places = [k for k, x in enumerate(self.leaves) if _is_floating(x)]
+        self.names = [_label(fn, paths[k][0]) for k in self.places]
+        self.moving = [self.leaves[k] for k in self.places]
+        if not self.places:
+            raise TypeError(f"{self.said} is given no floating array")
+        self.result = self.at(*self.moving)
+        numbers = jax.tree.leaves(self.result)
+        if any(np.isnan(np.asarray(y, np.float64)).any() for y in numbers):
+            raise AssertionError(f"{self.said} gives NaN")
+        self.is_of_jax = any(isinstance(y, jax.Array) for y in numbers)
+        self.cotangent = jax.tree.map(lambda y: np.asarray(rng.standard_normal(np.shape(y))), self.result)
 
     def at(self, *moving: Any) -> Any:
         """The function of what moves."""
-        leaves = list(self.leaves)
-        for k, x in zip(self.places, moving, strict=True):
-            leaves[k] = x
-        return self.fn(*self.tree.unflatten(leaves))
+        moved = dict(zip(self.places, moving, strict=True))
+        return self.fn(*self.tree.unflatten([moved.get(k, x) for k, x in enumerate(self.leaves)]))
+
+    def zeros_but(self, k: int, x: Any) -> list[Any]:
+        """Of what moves, the k-th, and zeros."""
+        return [x if j == k else np.zeros_like(other) for j, other in enumerate(self.moving)]
+
+    def weighed(self, moves: Any) -> float:
+        """Σ cotangent · what the result moves by."""
+        import jax
+
+        pairs = zip(jax.tree.leaves(self.cotangent), jax.tree.leaves(moves), strict=True)
+        return sum(float(np.sum(c * np.asarray(move))) for c, move in pairs)
 
 
 def _told(what: str, got: float, value: float, allowed: float) -> str:
@@ -186,7 +173,7 @@ def _gradients(problem: _Problem, backward: Callable[..., Any] | None) -> dict[s
 
     found = {}
     if backward is not None:
-        found["by hand"] = _by_hand(problem, backward(problem.cotangent, *problem.arguments))
+        found["by hand"] = _by_hand(problem, backward(problem.cotangent, *problem.tree.unflatten(problem.leaves)))
     if problem.is_of_jax:
         cotangent = jax.tree.map(lambda c, y: np.asarray(c, np.asarray(y).dtype), problem.cotangent, problem.result)
         found["by vjp"] = jax.vjp(problem.at, *problem.moving)[1](cotangent)
@@ -199,7 +186,7 @@ def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
     """The gradients of the leaves that move, from those of the arguments."""
     import jax
 
-    given = problem.arguments
+    given = problem.tree.unflatten(problem.leaves)
     leaves = functools.partial(jax.tree.leaves, is_leaf=_is_none)
     structure: Callable[[Any], Any] = functools.partial(jax.tree.structure, is_leaf=_is_none)
     bare = len(given) == 1 and structure(grads) == structure(given[0])
@@ -241,14 +228,6 @@ def _linear(problem: _Problem) -> Callable[..., Any] | None:
             return None
         raise
     return push
-
-
-def _pushed(problem: _Problem, push: Callable[..., Any], k: int, direction: np.ndarray) -> float:
-    import jax
-
-    moves = push(*(direction if j == k else np.zeros_like(x) for j, x in enumerate(problem.moving)))
-    pairs = zip(jax.tree.leaves(problem.cotangent), jax.tree.leaves(moves), strict=True)
-    return sum(float(np.sum(c * np.asarray(move))) for c, move in pairs)
 
 
 def _is_none(x: Any) -> bool:

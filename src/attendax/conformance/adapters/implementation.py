@@ -56,7 +56,7 @@ def matches(patterns: tuple[str, ...], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Implementation:
     """A function that is judged, and all that is declared of it.
 

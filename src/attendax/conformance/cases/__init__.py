@@ -60,11 +60,9 @@ def choose(
     Raises:
         ValueError: no such level, profile or claim, or something picks no case.
     """
-    for name, got, known in (("level", level, (*LEVELS, BACKWARD)), ("profile", profile, PROFILES)):
-        if got not in known:
-            near = did_you_mean(got, known)
-            raise ValueError(f"check: {name} got {got!r}, expected one of {', '.join(known)}{near}")
-    kinds.checked("claims", claims := tuple(claims), kinds.CLAIMS, "check")
+    kinds.checked("level", level, (*LEVELS, BACKWARD))
+    kinds.checked("profile", profile, PROFILES)
+    kinds.checked("claims", claims := tuple(claims), kinds.CLAIMS)
     only = _words(only)
     every = [*CASES, *(case for claim in claims for case in CLAIMS[claim])]
     every += drawn if asks_for_the_ladder(only) else ()

@@ -5,8 +5,6 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attendax.legible import did_you_mean
-
 from . import kinds
 from .case import LAW, PROFILES, SIZES
 from .kinds import DTYPES as DTYPES
@@ -69,9 +67,7 @@ class How(NamedTuple):
             ValueError: a field has a value that is not allowed.
         """
         for name, known in (("dtype", DTYPES), ("profile", PROFILES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in known:
-                near = did_you_mean(getattr(self, name), known)
-                raise ValueError(f"{who}: {name} got {getattr(self, name)!r}, expected one of {', '.join(known)}{near}")
+            kinds.checked(name, getattr(self, name), known, who)
         if self.budget is not None and not self.budget >= 0:
             raise ValueError(f"{who}: budget got {self.budget}, expected seconds, 0 or more")
         for axis, size in self.sizes.items():

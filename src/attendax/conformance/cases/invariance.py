@@ -58,21 +58,12 @@ def question(
     then: tuple[str, str] = ("", ""),
     **fields: Any,
 ) -> list[Case]:
-    """Cases of two calls.
+    """Cases of two calls at some lengths; the name begins with a key of ``BROKEN``.
 
-    Args:
-        name: of the cases, with a length; it begins with a key of ``BROKEN``.
-        about: what is other in the other call.
-        other: Python that makes its array of ``{0}``.
-        changes: the arrays that are others; with the query its cotangent.
-        stay: the arrays whose gradients have the same bits.
-        where: the part of the result and of the gradients that has the same bits.
-        more: Python that changes an option.
-        needs: traits.
-        given: beside query, key and value.
-        of_lengths: keys of ``SIZES``; the gradient is asked at the first.
-        then: the directions of the other call, of a result and of a gradient, where it is of another; no case without.
-        fields: of the cases.
+    In the other call the arrays that it ``changes`` are the ``other`` ones, Python of ``{0}``; with the query its
+    cotangent is another. ``more`` is Python that changes an option, and ``then`` are the directions of a result and of
+    a gradient, where they are others. The result, and the gradients of what has to ``stay``, keep their bits in
+    ``where``. The gradient is asked at the first length.
     """
 
     def of(length: int, direction: str) -> Case:

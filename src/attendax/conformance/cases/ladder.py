@@ -13,39 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from . import pool
 from .case import FORWARD, GRADIENT, PAIRS, Case
 from .how import How
-from .pool import (
-    ALONE,
-    AND,
-    ASKED,
-    AXES,
-    BESIDE_MANY,
-    FAR,
-    FEW,
-    IN_ORDER,
-    LENGTHS,
-    LONG,
-    MANY,
-    MODEL,
-    NUMBERS,
-    ODD,
-    OPTIONS,
-    OTHER,
-    OWN,
-    QUERIES,
-    SQUARE,
-    TOGETHER,
-    USES,
-    Axes,
-    Row,
-    asked_of,
-    can_be,
-    cannot,
-    case_of,
-    fit,
-    is_held_by,
-)
 
 TRIED, TRIED_LENGTHS = "small", (128, 255)
 BLOCKS = (64, 128, 256, 512)
@@ -65,16 +35,18 @@ HEADS, WIDTH, TILE = 4, 32, 64  # at least, and more than, in the shape of a mod
 DRAWS = {0: 60, 2: 2500, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
 Part = frozenset[tuple[str, Any]]
 Takes = Callable[[Case], bool]
-COMBINATIONS: tuple[Row, ...] = tuple(
-    {"together": x, "numbers": "normal", "dtype": None, "shape": MODEL} for x in TOGETHER
+COMBINATIONS: tuple[pool.Row, ...] = tuple(
+    {"together": x, "numbers": "normal", "dtype": None, "shape": pool.MODEL} for x in pool.TOGETHER
 )
-LONGER = [frozenset(({"direction": x} | use).items()) for use in (*USES, *COMBINATIONS) for x in AXES["direction"]]
+LONGER = [
+    frozenset(({"direction": x} | use).items()) for use in (*pool.USES, *COMBINATIONS) for x in pool.AXES["direction"]
+]
 
 
 class Rung(NamedTuple):
     """A row, its sizes, and the seconds that the judge needs for it."""
 
-    row: Row
+    row: pool.Row
     sizes: dict[str, int]
     seconds: float
 
@@ -82,19 +54,19 @@ class Rung(NamedTuple):
     def case(self) -> Case:
         """What is asked."""
         row = self.row
-        return case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"], row["layout"])
+        return pool.case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"], row["layout"])
 
     @property
     def values(self) -> set[tuple[str, Any]]:
         """The values of the axes."""
         values = {x for x in self.row.items() if x[0] not in ("asked", "shape")}
-        return values | {("asked", one) for one in self.row["asked"].split(AND)}
+        return values | {("asked", one) for one in self.row["asked"].split(pool.AND)}
 
     def shows(self, missing: set[Part], longer: set[Part]) -> set[Part]:
         """What is missing, pairs and what is longer, and in the row."""
-        items, options = self.values, asked_of(self.row["asked"]).options
+        items, options = self.values, pool.asked_of(self.row["asked"]).options
         pairs = missing.intersection(map(frozenset, itertools.combinations(items, 2)))
-        items |= {("option", x) for x in options} | {("together", x) for x in TOGETHER if {*x} <= {*options}}
+        items |= {("option", x) for x in options} | {("together", x) for x in pool.TOGETHER if {*x} <= {*options}}
         items.add(("shape", self.row["shape"]))
         return pairs | {part for part in longer if part <= items}
 
@@ -109,32 +81,32 @@ class Ladder(NamedTuple):
 class Drawing:
     """The drawing of a run: its chance, the values of the axes, and the seconds of the least case."""
 
-    def __init__(self, how: How, axes: Axes, least: float) -> None:
+    def __init__(self, how: How, axes: pool.Axes, least: float) -> None:
         self.rng, self.axes, self.least = random.Random(how.seed), axes, least
-        self.lengths = [x for x in axes["keys"] if x != FAR]
+        self.lengths = [x for x in axes["keys"] if x != pool.FAR]
 
     def choice(self, values: Any) -> Any:
         """One of them: ``random.choice`` takes thrice the time."""
         return values[int(self.rng.random() * len(values))]
 
-    def completed(self, part: Row, missing: set[Part]) -> Iterator[Rung]:
+    def completed(self, part: pool.Row, missing: set[Part]) -> Iterator[Rung]:
         """Rows that have a part, the other values at random, mostly of those that this direction has not had."""
         way = ("direction", part.get("direction", self.choice(self.axes["direction"])))
         axes = self.axes
         if "option" in part:
-            axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in ASKED[x].options)}
+            axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in pool.ASKED[x].options)}
         if "shape" in part:
             axes = self._of_a_model(axes, part)
-        if part.get("keys") == FAR:  # for few queries alone, and few of the rest
-            axes = axes | {"queries": tuple(x for x in axes["queries"] if x in FEW)}
-        if part.get("queries") == MANY:
-            axes = axes | {"keys": tuple(x for x in axes["keys"] if x in BESIDE_MANY)}
-        if part.get("keys") == FAR or part.get("queries") == MANY:
+        if part.get("keys") == pool.FAR:  # for few queries alone, and few of the rest
+            axes = axes | {"queries": tuple(x for x in axes["queries"] if x in pool.FEW)}
+        if part.get("queries") == pool.MANY:
+            axes = axes | {"keys": tuple(x for x in axes["keys"] if x in pool.BESIDE_MANY)}
+        if part.get("keys") == pool.FAR or part.get("queries") == pool.MANY:
             axes = axes | {"B": axes["B"][:2], "N": axes["N"][:4]}
         if not all(axes.values()):
             return
         options = part.get("together", ())
-        if "dtype" in part and part.get("option", ALONE[0]) not in ALONE:
+        if "dtype" in part and part.get("option", pool.ALONE[0]) not in pool.ALONE:
             options = (part["option"],)
         wanted = {y for x in missing if way in x for axis, y in x if axis == "together"} if options else set()
         fixed, chance = dict([way]) | part, self.rng.random
@@ -147,40 +119,40 @@ class Drawing:
             }
             if options:
                 row |= {"asked": self._together(options, wanted), "numbers": "normal"}
-            if can_be(row) and (rung := self.rung(row)) and part.get("shape") in (None, rung.row["shape"]):
+            if pool.can_be(row) and (rung := self.rung(row)) and part.get("shape") in (None, rung.row["shape"]):
                 yield rung
 
-    def _of_a_model(self, axes: Axes, part: Row) -> Axes:
+    def _of_a_model(self, axes: pool.Axes, part: pool.Row) -> pool.Axes:
         """The values of the axes that such a shape has: of lengths, all that may be."""
-        queries = FEW if "cache" in (part.get("option"), *part.get("together", ())) else (SQUARE, OTHER)
+        queries = pool.FEW if "cache" in (part.get("option"), *part.get("together", ())) else (pool.SQUARE, pool.OTHER)
         return axes | {
             "B": axes["B"][:4],
             "N": tuple(x for x in axes["N"] if x >= HEADS),
             **{axis: tuple(x for x in axes[axis] if x == "D" or x >= WIDTH) for axis in "DV"},
-            "queries": tuple(x for x in axes["queries"] if x in queries or x not in AXES["queries"]),
+            "queries": tuple(x for x in axes["queries"] if x in queries or x not in pool.AXES["queries"]),
             "keys": tuple(x for x in axes["keys"] if x == "below 1,024" or (isinstance(x, int) and x > TILE)),
         }
 
     def _together(self, options: tuple[str, ...], wanted: set[tuple[str, str]]) -> str:
         """A combination of some options, and of others by chance, of which more of what is wanted is likelier."""
         names = _by_option(self.axes["asked"])
-        others = [x for x in names if x not in ALONE]
+        others = [x for x in names if x not in pool.ALONE]
         for _ in range(self.rng.randrange(MOST_TOGETHER)):
             two = self.choice(others), self.choice(others)
             new = [sum((x, y) in wanted or (y, x) in wanted for y in options) for x in two]
             more = *options, two[new[1] > new[0]]
-            options = more if len(more) <= MOST_TOGETHER and fit(more) else options
-        return AND.join(self.choice(names[option]) for option in options)
+            options = more if len(more) <= MOST_TOGETHER and pool.fit(more) else options
+        return pool.AND.join(self.choice(names[option]) for option in options)
 
-    def rung(self, row: Row) -> Rung | None:
+    def rung(self, row: pool.Row) -> Rung | None:
         """The row at lengths that are drawn; nothing where it is too large."""
         S = self._length(row["keys"], row["edge"])
         T = row["queries"]
-        T = self._length(T, row["edge"]) if T == MANY else {SQUARE: S, OTHER: 0}.get(T, T)
-        asked = asked_of(row["asked"])
+        T = self._length(T, row["edge"]) if T == pool.MANY else {pool.SQUARE: S, pool.OTHER: 0}.get(T, T)
+        asked = pool.asked_of(row["asked"])
         few = asked.from_the_first and not isinstance(row["keys"], int)  # fewer would see few of the keys
         T = T or self._length(row["keys"] if few else self.choice(self.lengths), row["edge"])
-        if (row["queries"] == OTHER and T == S) or ("cache" in asked.options and S < 2 * T):
+        if (row["queries"] == pool.OTHER and T == S) or ("cache" in asked.options and S < 2 * T):
             return None
         B, N, G, D = row["B"], row["N"], row["N"] // row["groups"], row["D"]
         sizes = {"B": B, "N": N, "G": G, "T": T, "S": S, "D": D, "V": D if row["V"] == "D" else row["V"]}
@@ -194,15 +166,15 @@ class Drawing:
         repeated = B * N * S * width if row["groups"] > 1 else 0  # by who repeats key heads
         seconds = self.least + (pairs * each + numbers * 40 + repeated * 4) * 1e-9  # the judge and plain NumPy
         large = N >= HEADS and min(D, sizes["V"]) >= WIDTH and min(S, S if "cache" in asked.options else T) > TILE
-        more = {"edge": None if isinstance(row["keys"], int) else row["edge"], "shape": MODEL if large else None}
-        return Rung({axis: x for axis, x in row.items() if axis in AXES} | more, sizes, seconds)
+        more = {"edge": None if isinstance(row["keys"], int) else row["edge"], "shape": pool.MODEL if large else None}
+        return Rung({axis: x for axis, x in row.items() if axis in pool.AXES} | more, sizes, seconds)
 
     def _length(self, scale: Any, edge: Any) -> int:
         """A length of a scale: beside a multiple of a block, or odd and not beside one; or the length that is given."""
         if isinstance(scale, int):
             return scale
-        least, most = (LENGTHS | QUERIES).get(scale, TRIED_LENGTHS)
-        if edge == ODD:
+        least, most = (pool.LENGTHS | pool.QUERIES).get(scale, TRIED_LENGTHS)
+        if edge == pool.ODD:
             return 64 * self.rng.randint(least // 64, most // 64 - 1) + self.rng.randrange(3, 62, 2)
         block = self.choice([block for block in BLOCKS if block <= most])
         return block * self.rng.randint(-(-least // block), most // block) + int(edge or 0)
@@ -239,7 +211,7 @@ def ladder(
     axes = _axes(how, level)
     if arrays == "jax":
         asked = tuple(x for x in axes["asked"] if x not in NOT_IN_JAX)
-        axes |= {"asked": asked, "layout": (IN_ORDER,)}
+        axes |= {"asked": asked, "layout": (pool.IN_ORDER,)}
     drawing, tries = Drawing(how, axes, LEAST[arrays]), TRIES if how.thorough else FEW_TRIES
     found = _refused(drawing, offers, takes)
     _add_own(drawing)
@@ -277,11 +249,13 @@ def by_finds(rungs: Iterable[Rung]) -> list[Rung]:
 
 @functools.lru_cache(maxsize=4)
 def _by_option(asked: tuple[str, ...]) -> dict[str, list[str]]:
-    return {x: [name for name in asked if ASKED[name].options == (x,)] for x in OPTIONS if x in _options(asked)}
+    return {
+        x: [name for name in asked if pool.ASKED[name].options == (x,)] for x in pool.OPTIONS if x in _options(asked)
+    }
 
 
 def _options(asked: tuple[str, ...]) -> set[str]:
-    return {ASKED[name].options[0] for name in asked}
+    return {pool.ASKED[name].options[0] for name in asked}
 
 
 def _given(how: How) -> dict[str, int]:
@@ -293,13 +267,13 @@ def _given(how: How) -> dict[str, int]:
     return given
 
 
-def _axes(how: How, level: str) -> Axes:
+def _axes(how: How, level: str) -> pool.Axes:
     """The values of each axis, one alone where its size is given."""
     given = _given(how)
-    axes = AXES | {axis: (given[axis],) for axis in "BNDV" if axis in given}
+    axes = pool.AXES | {axis: (given[axis],) for axis in "BNDV" if axis in given}
     if "S" in given:
         axes |= {
-            "queries": (SQUARE if given["T"] == given["S"] else given["T"],),
+            "queries": (pool.SQUARE if given["T"] == given["S"] else given["T"],),
             "keys": (given["S"],),
             "edge": (None,),
         }
@@ -308,35 +282,37 @@ def _axes(how: How, level: str) -> Axes:
     if how.dtype != "float32":
         axes |= {"dtype": (None,)}
     if how.dtype in ("bfloat16", "float16"):
-        axes |= {"numbers": tuple(x for x in NUMBERS if is_held_by(how.dtype, x))}
+        axes |= {"numbers": tuple(x for x in pool.NUMBERS if pool.is_held_by(how.dtype, x))}
     return axes | {FORWARD: {"direction": (FORWARD,)}, "backward": {"direction": (GRADIENT,)}}.get(level, {})
 
 
-def _parts(drawing: Drawing) -> list[Row]:
+def _parts(drawing: Drawing) -> list[pool.Row]:
     """What a run should have, the first the most."""
     options = _options(drawing.axes["asked"])
-    axes: dict[str, Any] = drawing.axes | {"option": options, "shape": [MODEL]}
-    axes["together"] = [x for x in TOGETHER if options.issuperset(x)]
-    longer = [{"direction": way} | use for use in (*USES, *COMBINATIONS) for way in drawing.axes["direction"]]
+    axes: dict[str, Any] = drawing.axes | {"option": options, "shape": [pool.MODEL]}
+    axes["together"] = [x for x in pool.TOGETHER if options.issuperset(x)]
+    longer = [{"direction": way} | use for use in (*pool.USES, *COMBINATIONS) for way in drawing.axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
     parts = [part for part in longer + pairs if all(x in axes[axis] for axis, x in part.items())]
 
-    def rank(part: Row) -> int:
+    def rank(part: pool.Row) -> int:
         if "direction" not in part:
             return 4
-        return 0 if "together" in part else 1 if len(part) == 2 else 2 if part.get("keys") == LONG else 3
+        return 0 if "together" in part else 1 if len(part) == 2 else 2 if part.get("keys") == pool.LONG else 3
 
-    return sorted((part for part in parts if not cannot(part)), key=lambda part: (rank(part), drawing.rng.random()))
+    return sorted(
+        (part for part in parts if not pool.cannot(part)), key=lambda part: (rank(part), drawing.rng.random())
+    )
 
 
 def _add_own(drawing: Drawing) -> None:
     """Sizes that no list names, two of an axis of which nothing is refused."""
-    for axis, sizes in OWN.items():
-        if drawing.axes[axis] == AXES[axis]:
-            own = tuple(drawing.rng.sample([x for x in sizes if x not in AXES[axis]], 2))
-            drawing.axes = drawing.axes | {axis: AXES[axis] + own}
-            if axis == "D" and drawing.axes["V"] == AXES["V"]:
-                drawing.axes |= {"V": AXES["V"] + own}
+    for axis, sizes in pool.OWN.items():
+        if drawing.axes[axis] == pool.AXES[axis]:
+            own = tuple(drawing.rng.sample([x for x in sizes if x not in pool.AXES[axis]], 2))
+            drawing.axes = drawing.axes | {axis: pool.AXES[axis] + own}
+            if axis == "D" and drawing.axes["V"] == pool.AXES["V"]:
+                drawing.axes |= {"V": pool.AXES["V"] + own}
 
 
 def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
@@ -346,7 +322,7 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
     small |= {"keys": TRIED} if len(axes["keys"]) > 1 else {}
     small |= {"N": 1} if len(axes["N"]) > 1 else {}
 
-    def at_lengths(row: Row) -> Rung | None:
+    def at_lengths(row: pool.Row) -> Rung | None:
         """At lengths that it takes, where a draw has them."""
         first = None
         for rung in filter(None, (drawing.rung(row) for _ in range(TRIES))):
@@ -356,7 +332,7 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
         return first
 
     plainest = (small | {"asked": asked, "D": D} for D in axes["D"] for asked in axes["asked"][:3])
-    usable = (row for row in plainest if can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
+    usable = (row for row in plainest if pool.can_be(row) and (rung := at_lengths(row)) and offers(rung.case))
     refused: list[Rung] = []
     if offers is _all or (base := next(usable, None)) is None:
         return refused
@@ -367,13 +343,13 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
         if axis == "groups" and len(axes["N"]) > 1:
             rows = {x: row | {"N": x} for x, row in rows.items()}
         if axis in ("keys", "queries"):  # the long ones cost too much
-            rows = {x: row for x, row in rows.items() if isinstance(x, int) or x in (SQUARE, OTHER)}
+            rows = {x: row for x, row in rows.items() if isinstance(x, int) or x in (pool.SQUARE, pool.OTHER)}
         if axis == "asked":
             rows |= {"cache": rows["cache"] | {"queries": 4}} if "cache" in rows else {}
         tried = ((x, at_lengths(row)) for x, row in rows.items())
         no = {x: rung for x, rung in tried if rung and not offers(rung.case)}
         axes = drawing.axes = drawing.axes | {axis: tuple(x for x in axes[axis] if x not in no)}
         refused += no.values()
-    if all(ASKED[x].from_the_first and x != "cache" for x in axes["asked"]):  # few queries see few of the keys
-        drawing.axes = axes | {"queries": tuple(x for x in axes["queries"] if x not in FEW)}
+    if all(pool.ASKED[x].from_the_first and x != "cache" for x in axes["asked"]):  # few queries see few of the keys
+        drawing.axes = axes | {"queries": tuple(x for x in axes["queries"] if x not in pool.FEW)}
     return refused

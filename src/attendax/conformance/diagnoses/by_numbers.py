@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..conventions.table import python
 from ..judge.comparing import Tolerance, compare
 from ..judge.judges import compared
 from ..judge.trial import Trial
@@ -20,23 +21,7 @@ MOST_ROWS = 0.5  # of those from a block on, where it is the block that is wrong
 WHOLE = "query, key, value = (np.rint(2 * x).astype(dtype) for x in (query, key, value))"
 ROUNDED = "rounds more than L8 allows, and no more than is allowed where only numbers are asked"
 FACTORS = 1e-4  # how constant a factor is
-SYMBOLS: dict[str, Callable[[Mapping[str, float]], float]] = {
-    "2": lambda x: 2,
-    "1/2": lambda x: 0.5,
-    "-1": lambda x: -1,
-    "1/log 2": lambda x: 1 / math.log(2),
-    "log 2": lambda x: math.log(2),
-    "1/scale": lambda x: 1 / x["scale"],
-    "scale": lambda x: x["scale"],
-    "√D": lambda x: x["D"] ** 0.5,
-    "1/√D": lambda x: x["D"] ** -0.5,
-    "D": lambda x: x["D"],
-    "1/D": lambda x: 1 / x["D"],
-    "G/N": lambda x: x["G"] / x["N"],
-    "N/G": lambda x: x["N"] / x["G"],
-    "1/S": lambda x: 1 / x["S"],
-    "S": lambda x: x["S"],
-}
+SYMBOLS = ("2", "1/2", "-1", "1/log 2", "log 2", "1/scale", "scale", "√D", "1/√D", "D", "1/D", "G/N", "N/G", "1/S", "S")
 MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied once more",
          "1/log 2": ": in units of log 2", "log 2": ": in units of log 2"}  # fmt: skip
 
@@ -138,8 +123,7 @@ def _factors(trials: Mapping[str, Trial]) -> list[Seen]:
         leaves = next(iter(left.values())).keys()
         mine = {name: factor for name, factor in left.items() if factor.keys() == leaves}
         fits = {
-            symbol: {n for n, f in mine.items() if _fits(f, of(_sizes(trials[n])), trials[n])}
-            for symbol, of in SYMBOLS.items()
+            symbol: {n for n, f in mine.items() if _fits(f, _value(symbol, trials[n]), trials[n])} for symbol in SYMBOLS
         }
         symbol = max(fits, key=lambda s: len(fits[s]))
         names = fits[symbol]
@@ -153,9 +137,11 @@ def _factors(trials: Mapping[str, Trial]) -> list[Seen]:
     return found
 
 
-def _sizes(trial: Trial) -> dict[str, float]:
+def _value(symbol: str, trial: Trial) -> float:
+    """The number that a symbol stands for in a call."""
     (N, G), D, S = heads_of(trial.inputs), trial.inputs.arrays["query"].shape[-1], lengths(trial.inputs)[1]
-    return {"D": D, "S": S, "N": N, "G": G, "scale": scale_of(trial.inputs) or math.nan}
+    known = {"D": D, "S": S, "N": N, "G": G, "log2": math.log(2), "scale": scale_of(trial.inputs) or math.nan}
+    return float(eval(python(symbol.replace(" ", "")), known))
 
 
 def _eps(trial: Trial) -> float:

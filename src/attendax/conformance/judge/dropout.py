@@ -68,39 +68,38 @@ def dropped_all(trial: Trial) -> Finding:
     return compare(trial.run(), wanted, dict.fromkeys(wanted, Tolerance(0.0)))
 
 
+def _away(kept: np.ndarray, chance: float) -> float:
+    """How many standard deviations a share is away from what chance gives."""
+    return float(abs(kept.mean() - chance) / np.sqrt(chance * (1 - chance) / kept.size))
+
+
 def _share(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """As many are kept as the rate says."""
-    seen = kept.size
-    away = abs(kept.mean() - (1 - rate)) / np.sqrt(rate * (1 - rate) / seen)
+    away = _away(kept, 1 - rate)
     words = f"keeps {kept.mean():.3f} of the weights, expected {1 - rate:.3f}: {away:.1f} standard deviations"
-    return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=float(away), allowed=SIGMAS)
+    return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=away, allowed=SIGMAS)
 
 
 def _independent(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """No two batches, heads or queries keep the same sets more often than chance has it."""
-    for axis in (0, 1, 2):
-        one, other = np.take(kept, 0, axis), np.take(kept, 1, axis)
-        chance = rate**2 + (1 - rate) ** 2
-        away = abs((one == other).mean() - chance) / np.sqrt(chance * (1 - chance) / one.size)
+    same = rate**2 + (1 - rate) ** 2
+    for axis, which in enumerate(("batch", "head", "query")):
+        away = _away(np.take(kept, 0, axis) == np.take(kept, 1, axis), same)
         if away > SIGMAS:
-            which = ("batch", "head", "query")[axis]
             return Finding(Verdict.WRONG, f"{which} 0 and 1 keep the same set: {away:.0f} standard deviations", "out")
-    T, chance = kept.shape[-2], rate**2 + (1 - rate) ** 2
-    for step in {1, T} - {kept.shape[-1]}:  # of an index that counts a row as T, or one, apart
-        one, other = kept[..., 1:, :-step], kept[..., :-1, step:]
-        if one.size and abs((one == other).mean() - chance) > SIGMAS * np.sqrt(chance * (1 - chance) / one.size):
+    for step in {1, kept.shape[-2]} - {kept.shape[-1]}:  # of an index that counts a row as T, or one, apart
+        alike = kept[..., 1:, :-step] == kept[..., :-1, step:]
+        if alike.size and _away(alike, same) > SIGMAS:
             return Finding(Verdict.WRONG, f"a query keeps the set of the one before it, {step} keys further", "out")
     return Finding(Verdict.OK)
 
 
 def _independent_in_blocks(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
     """No block of queries or keys, of any power of two, keeps the set of the one before it."""
-    chance = rate**2 + (1 - rate) ** 2
     for axis, words in ((-2, "queries"), (-1, "keys")):
         for step in (2**k for k in range(3, 13) if 2**k < kept.shape[axis]):
-            size = kept.shape[axis] - step
-            same = np.take(kept, range(size), axis) == np.take(kept, range(step, step + size), axis)
-            away = abs(same.mean() - chance) / np.sqrt(chance * (1 - chance) / same.size)
+            before, after = np.split(kept, [kept.shape[axis] - step], axis)[0], np.split(kept, [step], axis)[1]
+            away = _away(before == after, rate**2 + (1 - rate) ** 2)
             if away > SIGMAS:
                 message = f"{words} {step} apart keep the same set: {away:.0f} standard deviations"
                 return Finding(Verdict.WRONG, message, "out")

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 
 from ..adapters.implementation import Implementation
-from ..cases import CASES, Case
+from ..cases import BY_NAME, Case
 from ..cases.case import SIZES, Leaves
 from ..cases.how import DTYPES, How
 from ..cases.kinds import GRADIENTS, directed
@@ -27,7 +27,7 @@ PROBED = (*NEEDED, *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks i
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
     """What is found in a case, by design where a documented difference explains it; and what a call gave."""
-    finding, got = _find(implementation, case, how)
+    finding, got = _found(implementation, case, how, JUDGES[case.judge])
     if finding.verdict.fails and (contract := implementation.contract(case.name, finding.said)):
         message = f"{contract}; found {finding.said}"
         finding = finding._replace(verdict=Verdict.BY_DESIGN, message=message)
@@ -36,20 +36,12 @@ def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding,
 
 def offers(implementation: Implementation, case: Case, how: How) -> bool:
     """Whether an implementation takes what a case asks for, found by calling it; what it gives is not looked at."""
-    trial = _asked(implementation, case, how)
-    if isinstance(trial, Finding):
-        return False
-    try:
+
+    def calls(trial: Trial) -> Finding:
         trial.run()
-    except NotImplementedError:
-        return False
-    except Died:
-        return True
-    except Failed as failed:
-        return not _is_refused(failed, trial)
-    except NoNumbers:
-        return True
-    return True
+        return Finding(Verdict.OK)
+
+    return _found(implementation, case, how, calls)[0].verdict is not Verdict.NOT_OFFERED
 
 
 def names(implementation: Implementation, case: Case, how: How) -> bool:
@@ -72,12 +64,14 @@ def _asked(implementation: Implementation, case: Case, how: How) -> Finding | Tr
     return trial
 
 
-def _find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
+def _found(
+    implementation: Implementation, case: Case, how: How, judge: Callable[[Trial], Finding]
+) -> tuple[Finding, Leaves]:
     trial = _asked(implementation, case, how)
     if isinstance(trial, Finding):
         return trial, {}
     try:
-        finding = JUDGES[case.judge](trial)
+        finding = judge(trial)
         if trial.wrote and not finding.verdict.fails:
             finding = Finding(Verdict.WRONG, f"{WROTE} {trial.wrote[0]}", trial.wrote[0])
         return finding, trial.got
@@ -100,11 +94,7 @@ def _is_refused(failed: Failed, trial: Trial) -> bool:
         return True
     traits = [] if trial.how.strict else trial.case.traits(trial.inputs)
     ranks = [trait for trait in traits if trait in RANKS]
-    return (
-        "bias of rank 1" in traits
-        or "bias of rank 3" in traits
-        or any(probe(trial.implementation, t, trial.how) for t in ranks)
-    )
+    return "bias of rank 1" in traits or "bias of rank 3" in traits or any(_probe(trial, trait) for trait in ranks)
 
 
 def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> tuple[str, str] | None:
@@ -116,18 +106,17 @@ def _found_lacking(implementation: Implementation, case: Case, trial: Trial) -> 
     if trial.how.strict or case.judge == "refused" or implementation.recorded:
         return None
     for trait in case.traits(trial.inputs):
-        if trait in PROBED and trait != trial.how.dtype and (reason := probe(implementation, trait, trial.how)):
+        if trait in PROBED and trait != trial.how.dtype and (reason := _probe(trial, trait)):
             own = trait == GRADIENTS and rule_of(implementation, trial.how)
             return None if own else (trait, f"{trait}: raises {reason}")
     return None
 
 
 @functools.lru_cache(maxsize=256)
-def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[str, int], ...]) -> str:
-    how = How(dtype=dtype, sizes=dict(sizes))
-    case = plain_of(
-        implementation.of.form, how.sizes, case=_plain("gradient: plain" if trait == GRADIENTS else "plain")
-    )
+def _error(implementation: Implementation, trait: str, dtype: str, sizes: tuple[tuple[str, int], ...]) -> str:
+    """The error of the plainest call that needs a trait; nothing where it runs."""
+    form, how = implementation.form, How(dtype=dtype, sizes=dict(sizes))
+    case = plain_of(form, how.sizes, case=BY_NAME["gradient: plain" if trait == GRADIENTS else "plain"])
     base = SIZES | case.sizes
     base |= NEEDED[trait](base) if trait in NEEDED else {}
     if trait in RANKS:
@@ -135,15 +124,16 @@ def _probe(implementation: "ById", trait: str, dtype: str, sizes: tuple[tuple[st
         case = case._replace(leading=RANKS[trait])
     case = case._replace(sizes=base, dtype=trait if trait in DTYPES else None)
     try:
-        trial = Trial(implementation.of, case, how)
-        call(implementation.of, trial.inputs, case.direction)
-    except NotImplementedError:
-        return ""  # says so itself, case by case
-    except Died:
-        return ""  # the case tells, by its own call
+        call(implementation, Trial(implementation, case, how).inputs, case.direction)
+    except (NotImplementedError, Died):
+        return ""  # what says so itself, or ends, tells by the call of each case
     except (Failed, NoNumbers) as failed:
         return str(failed)
     return ""
+
+
+def _probe(trial: Trial, trait: str) -> str:
+    return _error(trial.implementation, trait, trial.how.dtype, tuple(trial.how.sizes.items()))
 
 
 RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad", "numpy": "a backward is given"}
@@ -151,38 +141,14 @@ RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad
 
 def rule_of(implementation: Implementation, how: How) -> str:
     """Why gradients are asked for: the function has a rule of its own for them, or torch records one; else nothing."""
-    if implementation.foreign:  # whether it has gradients is found by asking for them
-        return ""
-    return _rule(ById(implementation), how.dtype)
+    return "" if implementation.foreign else _rule(implementation, how.dtype)  # that is found by asking for them
 
 
 @functools.lru_cache(maxsize=256)
-def _rule(implementation: "ById", dtype: str) -> str:
-    inputs = Trial(implementation.of, plain_of(implementation.of.form, {}), How(dtype=dtype)).inputs
+def _rule(implementation: Implementation, dtype: str) -> str:
+    inputs = Trial(implementation, plain_of(implementation.form, {}), How(dtype=dtype)).inputs
     try:
-        found = call(implementation.of, inputs, "custom rule")["rule"].any()
+        found = call(implementation, inputs, "custom rule")["rule"].any()
     except (NotImplementedError, Failed, NoNumbers):
         return ""
-    return RULES[implementation.of.arrays] if found else ""
-
-
-class ById:
-    """An implementation as a key: it may hold what is not hashable."""
-
-    def __init__(self, of: Implementation) -> None:
-        self.of = of
-
-    def __hash__(self) -> int:
-        return hash((id(self.of.attend), self.of.form))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ById) and other.of.attend is self.of.attend and other.of.form == self.of.form
-
-
-def probe(implementation: Implementation, trait: str, how: How) -> str:
-    """The error of the plainest call that needs a trait; nothing where it runs."""
-    return _probe(ById(implementation), trait, how.dtype, tuple(how.sizes.items()))
-
-
-def _plain(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
+    return RULES[implementation.arrays] if found else ""

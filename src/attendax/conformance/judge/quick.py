@@ -6,6 +6,7 @@ part of each case is computed by ``spec``, too: where the two differ by more tha
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -122,7 +123,7 @@ def _scale(inputs: Inputs) -> float:
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # there may be no keys
 
 
 def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:

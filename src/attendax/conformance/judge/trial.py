@@ -1,7 +1,5 @@
 """One implementation on one case: its inputs, what it gives, what is right, and how far off it may be."""
 
-import copy
-
 import numpy as np
 
 from ..adapters.implementation import Implementation
@@ -28,7 +26,6 @@ class Trial:
         self.got: Leaves = {}  # what a call gave, for a diagnosis
         self.again: Leaves | None = None  # and what the same call gave another time
         self.wrote: list[str] = []  # the arrays that calls wrote to
-        self.kept = True  # whether the inputs are those of the case
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
         """What the implementation gives: leaves of NumPy arrays."""
@@ -54,12 +51,6 @@ class Trial:
             got = self.run()
             return self.expected(), got
         return self.expected(), self.run()
-
-    def at(self, inputs: Inputs) -> "Trial":
-        """The same with other inputs, and what was got."""
-        other = copy.copy(self)
-        other.inputs, other.kept, other.again = inputs, False, None
-        return other
 
     def changed(self) -> Inputs:
         """The inputs after the lines that change them."""
@@ -100,7 +91,7 @@ class Trial:
         That of the case itself is kept, for it is the same for every implementation that declares the same.
         """
         meant, key = self.meant(inputs), ""
-        if not inputs and self.kept:
+        if not inputs:
             key = f"{all_of(self.case, self.how.seed, self.dtype)} {meant is self.inputs}"
         for kept in (_expected, _last):
             if key in kept:
