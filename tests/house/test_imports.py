@@ -52,7 +52,7 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "cli": {"commands", "conformance", "exits", "kernels", "legible"},
     "__main__": {"cli", "exits"},
 }
-OF_A_RUN = {"report", "judge", "worker", "adapters", "cases"}
+OF_A_RUN = {"report", "judge", "conventions", "worker", "adapters", "cases"}
 IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import; "" is the package
     "differences": set(),
     "gradients": {"differences", "frameworks"},
@@ -61,9 +61,9 @@ IN_THE_KIT = {  # room of attendax.conformance -> the other rooms it may import;
     "adapters": {"cases", "frameworks"},
     "protocol": {"cases"},
     "worker": {"protocol", "adapters", "cases", "frameworks"},  # knows neither what is right nor a verdict
-    "judge": {"worker", "adapters", "cases", "differences"},
+    "conventions": {"cases", "differences"},  # what is right knows no candidate
+    "judge": {"conventions", "worker", "adapters", "cases"},
     "report": {"judge", "adapters", "cases", "frameworks"},
-    "conventions": {"judge", "cases"},
     "diagnoses": {"conventions", "report", "judge", "worker", "adapters", "cases"},
     "run": {"diagnoses"} | OF_A_RUN,
     "checking": {"run"} | OF_A_RUN,
@@ -187,11 +187,11 @@ def test_what_compares_numbers_knows_no_candidate(attendax):
     """The oracle, the tolerances and the comparison need neither the function nor the way to call it."""
     judge = "attendax.conformance.judge."
     files = {name.removeprefix(judge): found for name, found in attendax.items() if name.startswith(judge)}
-    assert files.keys() == {"right", "quick", "parts", "dense", "tolerances", "comparing", "verdicts"} | CALLING
+    assert files.keys() == {"dense", "tolerances", "comparing", "verdicts"} | CALLING
     for name in files.keys() - CALLING:
         assert {part_of(x, "attendax.conformance") for x in files[name] if x.startswith("attendax.conformance.")} <= {
             "cases",
-            "differences",
+            "conventions",
             "judge",
         }, name
         assert not {x.removeprefix(judge) for x in files[name]} & CALLING, name

@@ -11,11 +11,10 @@ import right_attention
 from attendax import conformance
 from attendax.conformance.against import diff
 from attendax.conformance.cases import CASES
-from attendax.conformance.conventions import formula, solving
+from attendax.conformance.conventions import formula, right, solving
 from attendax.conformance.conventions.form import LAW
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.diagnoses.unexplained import LEAK, ONLY
-from attendax.conformance.judge import right
 from attendax.conformance.report.outcomes import Harm
 
 check = functools.partial(conformance.check, seed=0, budget=0, in_process=True)

@@ -17,8 +17,8 @@ from attendax.conformance.cases.ladder import LEAST, MOST_PAIRS
 from attendax.conformance.cases.pool import AND, AXES, USES
 from attendax.conformance.cases.square import Form
 from attendax.conformance.checking import judge
+from attendax.conformance.conventions import parts, right
 from attendax.conformance.frameworks import in_numpy
-from attendax.conformance.judge import parts, right
 from attendax.conformance.judge.judges import compared
 from attendax.conformance.judge.tolerances import dense_errors
 from attendax.conformance.judge.trial import Trial

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attendax.conformance.cases import pool
-from attendax.conformance.judge import quick, right
-from attendax.conformance.judge.parts import pairs
+from attendax.conformance.conventions import quick, right
+from attendax.conformance.conventions.parts import pairs
 
 COMBINATIONS = (
     "softcap and scale below 0 and sinks",

@@ -58,7 +58,7 @@ outcomes.Verdict.fails = property(lambda self: False)
         METR, WRONG,
         '''
 from attendax import spec
-from attendax.conformance.judge import right as judge
+from attendax.conformance.conventions import right as judge
 
 zeros = lambda query, key, value, **options: np.zeros((*query.shape[:-1], value.shape[-1]))
 spec.attention = zeros

@@ -21,7 +21,7 @@ from ..cases import CASES
 from ..cases.allowed import allowed_pairs
 from ..cases.case import FORWARD, Case, Inputs
 from ..cases.how import How
-from ..judge import right
+from ..conventions import right
 from ..judge.tolerances import tolerances
 from .arguments import add, refusing
 

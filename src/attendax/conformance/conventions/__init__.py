@@ -1,1 +1,1 @@
-"""Conventions of attention: as a table, as the form of a function, and as the formula by which it computes."""
+"""What is right, by the specification; and conventions: a table, the form of a function, and its formula."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Inputs, Leaves
-from ..judge import right
-from ..judge.parts import in_parts
+from . import right
 from .form import LAW, Form
+from .parts import in_parts
 from .table import ASKS, DECLARED, SLOPES
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import SIZES, Case, Inputs, Leaves
-from ..judge import right
+from ..conventions import right
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 from ..worker.errors import Failed, NoNumbers

@@ -1,1 +1,1 @@
-"""The judge: what is right, how far off a result may be, whether two differ, and what is found then."""
+"""The judge: how far off a result may be, whether two differ, and what is found then."""

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from . import dense, right
+from ..conventions import right
+from . import dense
 from .comparing import Tolerance, compare, judge_leaf, largest, unchanged
 from .tolerances import EASY
 from .trial import Trial

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..cases.case import ARRAYS, FORWARD, Inputs, Leaves
 from ..cases.invariance import LAST
+from ..conventions import parts, right
 from ..conventions.form import law
 from ..worker.errors import Died, Failed
-from . import parts, right
 from .comparing import Tolerance, alike, at, compare, part_of, unchanged, unsound
 from .dropout import dropped, dropped_all, dropped_none
 from .tolerances import MOST

@@ -8,9 +8,10 @@ import numpy as np
 
 from ..cases.case import FORWARD, GRADIENT, GRADIENT_HELD, HELD, SIZES, Case, Inputs, Leaves
 from ..cases.how import How
-from . import dense, right
+from ..conventions import right
+from ..conventions.parts import can_be_cut, in_parts, pairs, part
+from . import dense
 from .comparing import Tolerance, judge_leaf, largest
-from .parts import can_be_cut, in_parts, pairs, part
 
 DRAWS = (1, 16)  # of the dense formula: one error of so few numbers may be small by chance
 MANY_DRAWS = 64

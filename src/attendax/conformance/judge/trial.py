@@ -5,12 +5,11 @@ import numpy as np
 from ..adapters.implementation import Implementation
 from ..cases.case import Case, Inputs, Leaves
 from ..cases.how import How
-from ..conventions import formula
+from ..conventions import formula, right
 from ..conventions.form import LAW, Form, law
 from ..conventions.table import DECLARED
 from ..worker.calling import call
 from ..worker.errors import NoNumbers
-from . import right
 from .comparing import Tolerance
 from .tolerances import MOST, all_of, tolerances
 
