@@ -34,7 +34,8 @@ def assert_gradients(
 
     Args:
         fn: of ``arrays``; gives a floating array or a pytree of them. NaN may not be in it; infinities do not move.
-        *arrays: arrays or pytrees. What is not floating (ids, masks, random keys) stays as it is, without a gradient.
+        *arrays: arrays or pytrees. Ids, masks and random keys, which are not floating, stay as they are, without a
+            gradient.
         backward: ``backward(grad_output, *arrays)`` gives the gradients in the order of ``arrays``; of a single one
             also the bare array. ``grad_output`` has the form of what ``fn`` gives.
         seed: of the cotangent and of the directions.
@@ -118,7 +119,7 @@ class _Problem:
         return self.fn(*self.tree.unflatten([moved.get(k, x) for k, x in enumerate(self.leaves)]))
 
     def zeros_but(self, k: int, x: Any) -> list[Any]:
-        """Of what moves, the k-th, and zeros."""
+        """The k-th of the arrays that move, and zeros."""
         return [x if j == k else np.zeros_like(other) for j, other in enumerate(self.moving)]
 
     def weighed(self, moves: Any) -> float:

@@ -1,4 +1,4 @@
-"""How one of two functions is asked for numbers, in its own form, and how far apart two answers are."""
+"""Questions to one of two functions for numbers, in its own form, and the distance of two answers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ def caller(a: Form, b: Form, fn: Call) -> Callable[..., Any]:
 
 
 def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
-    """What a function of that form gives for a probe.
+    """The answer of a function of that form to a probe.
 
     Raises:
         Failed: it raises.
@@ -66,7 +66,7 @@ def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
 
 
 def alike(found: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...], tolerance: float = TOLERANCE) -> bool:
-    """Whether two results are the same numbers, but for rounding."""
+    """Tell whether two results are the same numbers, but for rounding."""
     return distance(found, right) <= tolerance
 
 

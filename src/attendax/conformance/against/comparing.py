@@ -1,4 +1,4 @@
-"""By which conventions two functions differ, in words."""
+"""The conventions by which two functions differ, in words."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ class Difference(NamedTuple):
 
 
 def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Form, list[Probe]]]:
-    """Each, with the form by which B is called just as A is in what differs, and probes that may show it."""
+    """Yield each, with the form by which B is called just as A is where they differ, and probes that may show it."""
     one, other = a.form, b.form
     both = set(one.options) & set(other.options)
     for name in (x for x in NUMBERS if _differ(x, one, other, both)):
@@ -109,7 +109,7 @@ def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Fo
 
 
 def _differ(name: str, one: Form, other: Form, both: set[str]) -> bool:
-    """Whether two functions differ in one of the numbers, where both have what it is of."""
+    """Tell whether two functions differ in one of the numbers, where both have what it is of."""
     needs, axes = set(NUMBERS[name].needs), NUMBERS[name].axes or (name,)
     if (needs and not needs & both) or (name == "heads" and not (one.grouped and other.grouped)):
         return False
@@ -120,7 +120,7 @@ def _differ(name: str, one: Form, other: Form, both: set[str]) -> bool:
 
 
 def _said(name: str, form: Form, beside: Form) -> str:
-    """What a function has, in words."""
+    """The words for what a function has."""
     axis = (NUMBERS[name].axes or (name,))[0]
     value = form.how[axis] if name != "order" else steps(form, beside)
     if value == IGNORED:
@@ -187,6 +187,6 @@ def _layout(form: Form) -> str:
 
 
 def _shape(form: Form) -> str:
-    """Of a result."""
+    """The words for a result."""
     sizes = {"B": 2, "N": 4, "T": 3, "D": 6, "*": 24}
     return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"

@@ -1,4 +1,4 @@
-"""What is found out about a function: how it is called, and by which conventions it computes. Each is tried."""
+"""Findings about a function: the way it is called, and the conventions by which it computes. Each is tried."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ GARBAGE = 0.3  # a share of the largest number that no rounding moves
 
 
 class Description(NamedTuple):
-    """What a function is: its form, and in words what of it is not known. ``known`` is whether its plain call is."""
+    """A function: its form, and in words what of it is not known. ``known`` is whether its plain call is."""
 
     form: Form
     known: bool
@@ -41,7 +41,7 @@ def describe(fn: Function) -> Description:
 
 
 class _Describing(Trying):
-    """The same, with all that is found out about it."""
+    """The function, with all that is found out about it."""
 
     def description(self) -> Description:
         form, sizes = self._plain()
@@ -76,7 +76,7 @@ class _Describing(Trying):
         return Description(form, True, self.unknown, sizes)
 
     def _dropout(self, form: Form, name: str) -> Form:
-        """Whether the weights that are kept are larger: of values that are all 1, the mean says it."""
+        """Tell whether the weights that are kept are larger: of values that are all 1, the mean says it."""
         B, N, T, S, D, V = self.sizes
         many = arrays((B, N, MANY if T == S else T, MANY, D, V))
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
@@ -90,7 +90,7 @@ class _Describing(Trying):
         return form.but(dropout=near[0] if near else "drops nothing" if abs(found - 1).max() < 1e-3 else "")
 
     def _second(self, form: Form) -> Form:
-        """What it gives beside its result: log-sum-exp, or what is not compared."""
+        """The results beside its first: log-sum-exp, or others that are not compared."""
         if found := self._read(dataclasses.replace(form, first=False), "", "return_lse"):
             return found
         self.unknown["second result"] = "it always gives several arrays, of which the first is compared"
@@ -141,7 +141,7 @@ class _Describing(Trying):
             yield kinds, [Probe(arrays((B, N, t, s, D, V)), given) for t, s in at for given in asked]
 
     def _refined(self, form: Form, ours: str) -> Form | None:
-        """The same, told apart by values that are given as they are: of each head, of each batch, of two sides."""
+        """Options told apart by values that are given as they are: of each head, of each batch, of two sides."""
         option, more = form.options[ours], options.beside(ours, form.options)
         if option.form == WIDE.get(ours):
             plain = form.but(**({"reach": forms.LAW["reach"], "side": forms.LAW["side"]} if ours == "window" else {}))
@@ -165,7 +165,7 @@ class _Describing(Trying):
         return self.settle(offered, [self.probe({ours: x} | more) for x in values])
 
     def _factor(self, form: Form) -> str:
-        """By which number a bias is multiplied."""
+        """The number that a bias is multiplied by."""
         query, key, value = (0 * x for x in arrays(self.sizes))
         value[..., 0, :] = 1
         bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes)
@@ -175,7 +175,7 @@ class _Describing(Trying):
         return solving.factor_of(one, one, "bias")
 
     def _order(self, form: Form) -> Form:
-        """In which order scale, softcap, bias and mask come."""
+        """The order in which scale, softcap, bias and mask come."""
         steps = ("softcap", "scale", "bias", "is_causal", "window", "mask")
         asked = {
             k: options.drawn(k, "TS" if k in ("mask", "bias") else "", self.sizes)
@@ -192,7 +192,7 @@ class _Describing(Trying):
         return found or self._fewer(form, ways, {k: x for probe in probes for k, x in probe.options.items()})
 
     def _fewer(self, form: Form, ways: list[Form], asked: dict[str, Any]) -> Form:
-        """Of options that no order explains together, the fewest that none explains; the order of all others."""
+        """The fewest options that no order explains, of those that none explains together; the order of all others."""
         names = sorted(asked, key=lambda k: k == "scale")
         for some in (x for count in range(2, len(names) + 1) for x in itertools.combinations(names, count)):
             probe = self.probe({k: asked[k] for k in some})
@@ -213,7 +213,7 @@ class _Describing(Trying):
         return " and ".join(form.options[k].name for k in options)
 
     def _empty(self, form: Form) -> Form:
-        """What a query without any key gets."""
+        """The result of a query without any key."""
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
         if "mask" in form.options and form.how["masking"] == forms.LAW["masking"]:
@@ -232,7 +232,7 @@ class _Describing(Trying):
         return found or form
 
     def _dtypes(self, form: Form) -> Form:
-        """In which dtype it computes and answers, asked in bfloat16."""
+        """The dtypes in which it computes and answers, asked in bfloat16."""
         import ml_dtypes
 
         apart = dict.fromkeys(forms.SOFTMAX, 0.0)

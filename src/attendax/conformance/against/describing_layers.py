@@ -1,4 +1,4 @@
-"""What is found out about layers: by which conventions they compute, and where two differ."""
+"""Findings about layers: the conventions by which they compute, and where two differ."""
 
 import dataclasses
 import itertools
@@ -58,15 +58,15 @@ class Layer:
     known: bool = False
 
     def but(self, how: Mapping[str, Any]) -> "Layer":
-        """The same with other conventions."""
+        """The layer with other conventions."""
         return dataclasses.replace(self, how={**self.how, **how})
 
     def count(self, sizes: Sizes) -> int:
-        """Of its heads at some sizes: more where it takes their number."""
+        """Numbers of its heads at some sizes: more where it takes their number."""
         return self.heads * (sizes.more if self.keyword else 1)
 
     def keywords(self, sizes: Sizes = SEARCH) -> dict[str, int]:
-        """What it is always given."""
+        """Arguments that it is always given."""
         return {self.keyword: self.count(sizes)} if self.keyword else {}
 
     def given(self, params: Weights) -> dict[str, np.ndarray]:
@@ -83,12 +83,12 @@ class Layer:
         return self.fn(self.given(params), x, **self.keywords(sizes))[0]
 
     def reference(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
-        """What it would give, if its conventions were these; kernels are (in, out)."""
+        """The result that it would give, if its conventions were these; kernels are (in, out)."""
         read = {k: v for k, v in params.items() if k in self.reads | {"positions"}}
         return layers.layer(read, x, {**self.how, "kernels": LAW["kernels"]}, self.count(sizes))
 
     def far(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> float:
-        """How far its result is from the reference; without end where it raises."""
+        """The distance of its result from the reference; infinite where it raises."""
         try:
             return _far(self.call(params, x, sizes), self.reference(params, x, sizes))
         except Failed:
@@ -142,7 +142,7 @@ def _reads(made: Layer) -> frozenset[str]:
 
 
 def _sees_ahead(made: Layer) -> bool:
-    """Whether another last token changes the first result."""
+    """Tell whether another last token changes the first result."""
     params, x = _calm_enough(made)
     other = np.concatenate([x[:, :-1], -x[:, -1:]], 1)
     return distance((made.call(params, x)[:, :1],), (made.call(params, other)[:, :1],)) > TOLERANCE
@@ -187,7 +187,7 @@ def _product(choices: Choices) -> list[dict[str, Any]]:
 
 
 def _scores_of(made: Layer, off: set[str], more: Choices, splits: list[dict[str, Any]]) -> Layer:
-    """With the conventions of scores: how heads are split, scale, rotary, and the norm of queries and keys."""
+    """The description with the conventions of scores: heads, scale, rotary, and the norm of queries and keys."""
     plain = _values("scale", *["qk_norm", "qk_order"] * any("_norm_" in k for k in made.reads)) | more
     turned: list[dict[str, Any]] = [{"rotary": "halves"}, {"rotary": "neighbours"}]
     turned += [x for x in _product(_values("rotary", "part", "frequencies")) if x["rotary"] and x["part"] < 1]
@@ -220,7 +220,7 @@ def _with_numbers(made: Layer, off: set[str], variants: list[dict[str, Any]]) ->
 
 
 def _solved(near: Layer, off: set[str], name: str) -> Layer | None:
-    """With the number at which the result is given, to five digits; None where none near it is."""
+    """The description with the number at which the result is given, to five digits; None where none near it is."""
     step = 2.0
     while step > 1 + 1e-7:
         tries = [{name: near.how[name] * step**k} for k in (-1, -0.5, 0, 0.5, 1)]
@@ -245,12 +245,12 @@ def _as_ntk(found: Layer, off: set[str]) -> Layer:
 
 
 def _left(made: Layer, off: set[str], sizes: Sizes = SEARCH) -> float:
-    """How far the reference is from the layer, where some of the weights are 0."""
+    """The distance of the reference from the layer, where some of the weights are 0."""
     return made.far(_without(drawn(8, sizes, made.count(sizes)), off, calm=True), inputs(8, 1.0, sizes), sizes)
 
 
 def _best(made: Layer, off: set[str], choices: list[dict[str, Any]], *args: Any, **more: Any) -> Layer:
-    """With the choice under which the reference is nearest, where some of the weights are 0."""
+    """The description with the choice under which the reference is nearest, where some of the weights are 0."""
     return _ranked(made, off, choices, *args, **more)[0][1]
 
 
@@ -275,7 +275,7 @@ def _ranked(
 
 
 def _far(found: np.ndarray, right: np.ndarray) -> float:
-    """How far apart, as a share of the largest number, however small that is."""
+    """The distance, as a share of the largest number, however small that is."""
     size = np.abs(right).max() or 1.0
     return distance((found / size,), (right / size,))
 
@@ -314,7 +314,7 @@ def _told(how: Mapping[str, Any], name: str) -> str:
 
 
 def _has(name: str, x: Layer) -> bool:
-    """Whether the layer has what a convention is of."""
+    """Tell whether the layer has what a convention is of."""
     if name in ("part", "frequencies", "base", "scaling"):
         return bool(x.how["rotary"])
     needs = AXES[name].needs
@@ -344,7 +344,7 @@ def _shown(a: Layer, b: Layer, name: str) -> str:
 
 
 def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
-    """How far another function is from A's layer, called as that is, at sizes in turn; what A refuses is no case."""
+    """The distance of another function from A's layer, called alike, at sizes in turn; a refusal of A is no case."""
     count, apart, worst = 0, 0.0, None
     for k in range(cases):
         sizes = layers.SIZES[k % len(layers.SIZES)]

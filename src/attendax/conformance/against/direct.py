@@ -1,4 +1,4 @@
-"""What both functions can be given is given to both: no two are called equal that an option of both sets apart."""
+"""Give both functions all that both take: no two are called equal that an option of both sets apart."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def _assumed(key: str, x: str, y: str, a: Form, b: Form, mine: Form, theirs: For
 
 
 def _alone(form: Form, key: str, name: str, kind: str, how: dict[str, str]) -> Form:
-    """With that keyword, and beside an offset the rules that it moves."""
+    """Options with that keyword, and beside an offset the rules that it moves."""
     form = dataclasses.replace(form.but(**how), given={k: x for k, x in form.given.items() if k != name})
     return form.keeping(RULES if key == "offset" else ()).offering(key, Option(name, kind))
 

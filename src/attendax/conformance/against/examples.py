@@ -21,7 +21,7 @@ LONG = 150  # tokens, beyond blocks of 128
 
 
 class Equality(NamedTuple):
-    """How far two functions are apart in how many cases; ``worst`` is a case in which they differ.
+    """The distance of two functions, and the number of cases; ``worst`` is a case in which they differ.
 
     Attributes:
         varied: the values of each size, and the options.
@@ -96,7 +96,7 @@ def narrow() -> list[Probe]:
 def _answers(
     a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]
 ) -> Iterator[tuple[Probe, tuple[np.ndarray, ...], tuple[np.ndarray, ...] | Failed]]:
-    """What the two give for each input that A answers; of B also that it raises."""
+    """Results of the two for each input that A answers; of B also that it raises."""
     for probe in probes:
         theirs: tuple[np.ndarray, ...] | Failed
         try:
@@ -245,14 +245,14 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
 
 
 def _may_be_empty(asked: tuple[str, ...], shape: tuple[int, ...], form: Form) -> bool:
-    """Whether a query may be without any key, though each row of a mask has one."""
+    """Tell whether a query may be without any key, though each row of a mask has one."""
     if "window" in asked and {"offset", "key_lengths"} & set(asked):
         return True
     return bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])
 
 
 def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -> Equality:
-    """How far apart two functions are that are called alike, over all cases; what A refuses is no case."""
+    """The distance of two functions that are called alike, over all cases; a refusal of A is no case."""
     apart, worst = 0.0, None
     asked: list[Probe] = []
     for probe, mine, theirs in _answers(a, b, one, other, cases(one, sizes)):
@@ -270,7 +270,7 @@ def _is_narrow(probe: Probe) -> bool:
 
 
 def _varied(probes: list[Probe]) -> str:
-    """What some probes had: the sizes, the options and the dtypes."""
+    """The sizes, the options and the dtypes that some probes had."""
     sizes: dict[str, set[int]] = {}
     for (query, key, value), _, _ in probes:
         B, N, T, D = query.shape

@@ -54,7 +54,7 @@ class Option(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a function is called, and by which conventions it computes.
+    """The way a function is called, and the conventions by which it computes.
 
     Attributes:
         path: "module:function".
@@ -85,7 +85,7 @@ class Form:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def but(self, **how: str) -> "Form":
-        """The same with other conventions."""
+        """The form with other conventions."""
         return dataclasses.replace(self, how={**self.how, **how})
 
     @property
@@ -94,24 +94,24 @@ class Form:
         return self.returned or self.layout
 
     def plain(self) -> "Form":
-        """How it is called, whatever it computes."""
+        """The way it is called, whatever it computes."""
         return dataclasses.replace(self, how=LAW)
 
     def heard(self) -> "Form":
-        """The same without the options that it ignores."""
+        """The form without the options that it ignores."""
         return self.keeping(x for x in self.options if self.how.get(AXIS.get(x, x)) != IGNORED)
 
     def offered(self) -> set[str]:
-        """Which of the steps to scores it can be asked for beside the scale."""
+        """The steps to scores that it can be asked for beside the scale."""
         return ({"softcap", "bias"} & set(self.options)) | ({"mask"} if MASKED & set(self.options) else set())
 
     def offering(self, name: str, option: Option) -> "Form":
-        """The same with another option."""
+        """The form with another option."""
         options = {k: x for k, x in self.options.items() if k != name} | {name: option}
         return dataclasses.replace(self, options=options)
 
     def keeping(self, names: Iterable[str]) -> "Form":
-        """The same with those of its options; of a result that always has a log-sum-exp the first may be left."""
+        """The form with those of its options; of a result that always has a log-sum-exp the first may be left."""
         kept = set(names)
         options = {k: x for k, x in self.options.items() if k in kept}
         always = "return_lse" in self.options.keys() - options.keys() and not self.options["return_lse"].name

@@ -20,7 +20,7 @@ def steps(form: Form, other: Form) -> str:
 
 
 class Keywords:
-    """What B has to be given, from what A is given.
+    """Arguments that B has to be given, from those that A is given.
 
     Attributes:
         words: keywords that are always given; lines may put others into a dict ``options``.
@@ -55,14 +55,14 @@ class Keywords:
         return [x for x in names if x in told or (moved and x in RULES)]
 
     def _differs(self, name: str) -> bool:
-        """Whether ``b`` lacks an option of ``a``, or means something else by it than another number."""
+        """Tell whether ``b`` lacks an option of ``a``, or means something else by it than another number."""
         a, b = self.a, self.b
         if name not in b.options or a.options[name].form == WIDE.get(name, "") != b.options[name].form:
             return True
         return any(a.how[x] != b.how[x] for x in (("side", "window") if name == "window" else (AXIS[name],)))
 
     def _needs_own_scores(self) -> bool:
-        """Whether ``b`` cannot be asked for the scores of ``a``: it is then given them, with the identity for keys."""
+        """Tell whether ``b`` cannot be asked for the scores of ``a``: it is given them, with the identity for keys."""
         a, b = self.a, self.b
         if b.how["always"] and a.how["always"] != b.how["always"]:
             raise NoAdapter("B is causal whatever it is given")

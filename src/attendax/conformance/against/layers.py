@@ -237,7 +237,7 @@ def _rotated(x: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
 
 @functools.lru_cache
 def _frequencies(width: int, base: float, scaling: str, factor: float, trained: int) -> rotary.Frequencies:
-    """By how much a position turns each pair of columns."""
+    """The angle by which a position turns each pair of columns."""
     if scaling == "linear":
         return rotary.interpolated(width, factor, base)
     if scaling == "YaRN":

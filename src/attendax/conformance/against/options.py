@@ -133,7 +133,7 @@ UNREAD = ("training", "train", "deterministic", "implementation", "precision", "
 
 
 def first_kind(ours: str) -> str:
-    """How attendax is given an option."""
+    """The way in which attendax is given an option."""
     return next(iter(OPTIONS[ours].kinds)) if ours in OPTIONS else ""
 
 
@@ -148,7 +148,7 @@ def back(ours: str, kind: str, x: str) -> str:
 
 
 def is_own(ours: str, x: Any) -> bool:
-    """Whether a value is given as it is: two sides of a window, an offset of each batch."""
+    """Tell whether a value is given as it is: two sides of a window, an offset of each batch."""
     return (ours == "window" and isinstance(x, tuple)) or (ours == "offset" and isinstance(x, np.ndarray))
 
 
@@ -177,7 +177,7 @@ def drawn(ours: str, kind: str, sizes: tuple[int, ...], seed: int = 0, *, each_h
 
 
 def beside(ours: str, offered: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given beside an option, so that it shows: a rule of positions beside an offset."""
+    """Arguments beside an option, so that it shows: a rule of positions beside an offset."""
     return {x: OPTIONS[x].values[-1] for x in [x for x in RULES if x in offered][:1]} if ours == "offset" else {}
 
 

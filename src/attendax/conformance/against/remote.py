@@ -86,7 +86,7 @@ class Here:
         raise said
 
     def kind(self) -> str:
-        """Of which framework its arrays are, as far as it was called."""
+        """The framework of its arrays, as far as it was called."""
         return self.kinds[0]
 
     def adapted(self, code: str) -> Callable[..., tuple[np.ndarray, ...]]:
@@ -99,7 +99,7 @@ class Here:
         """Nothing is left."""
 
     def told(self) -> dict[str, Any]:
-        """What a process tells of it."""
+        """Facts that a process tells of it."""
         return {"names": self.names, "required": self.required, "defaults": self.defaults}
 
     def answer(self, request: protocol.Request, device: str) -> dict[str, np.ndarray]:
@@ -113,7 +113,7 @@ class Here:
 
 
 class There(Worker):
-    """The same for a function of another process."""
+    """A stand-in for a function of another process."""
 
     def __init__(self, path: str) -> None:
         super().__init__("either", {"path": path})
@@ -130,7 +130,7 @@ class There(Worker):
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
 
     def __call__(self, *arrays: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """As ``Here``."""
+        """See ``Here``."""
         return self.run("", arrays, options)
 
     def run(self, code: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
@@ -155,12 +155,12 @@ class There(Worker):
         return tuple(found[name] for name in LEAVES if name in found)
 
     def kind(self) -> str:
-        """As ``Here``."""
+        """See ``Here``."""
         found = self.ask(protocol.Request("kind", {}, {}, {}, {}, {}, ""))
         return NAMES[int(found["out"])]
 
     def adapted(self, code: str) -> Callable[..., tuple[np.ndarray, ...]]:
-        """As ``Here``."""
+        """See ``Here``."""
         return lambda *arrays, **options: self.run(code, arrays, options)
 
 
@@ -168,7 +168,7 @@ Function = Here | There
 
 
 def function(fn: Any) -> Function:
-    """In a process of its own where that can import it.
+    """Start a process of its own where that can import it.
 
     Raises:
         Refusal: there is no such function.

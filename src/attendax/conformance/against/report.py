@@ -1,4 +1,4 @@
-"""What ``attendax diff`` finds of two functions, or of two layers."""
+"""Findings of ``attendax diff`` for two functions, or two layers."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -51,12 +51,12 @@ class Report(NamedTuple):
 
     @property
     def explained(self) -> bool:
-        """Whether the differences that are named are all that there are."""
+        """Tell whether the differences that are named are all that there are."""
         return self.checked is not None and self.checked.worst is None and self.checked.cases > 0
 
     @property
     def equal(self) -> bool:
-        """Whether the two are the same function."""
+        """Tell whether the two are the same function."""
         return self.explained and not self.differences
 
     def text(self) -> str:
@@ -79,7 +79,7 @@ class Report(NamedTuple):
 
 
 def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
-    """By which conventions do two functions differ, and under which adapter are they equal?
+    """Name the conventions by which two functions differ, and the adapter under which they are equal.
 
     Args:
         a, b: functions of (query, key, value, ...), in any layout and with keywords of any name that is known; or
@@ -192,7 +192,7 @@ def _held(
 
 
 def _turned(example: str) -> str:
-    """With the letters of the two the other way around."""
+    """The text with the letters of the two the other way around."""
     before, _, after = example.rpartition(": A gives ")
     mine, _, theirs = after.partition("; B " if "; B raises " in after else ", B ")
     if "; B raises " in after:
@@ -201,7 +201,7 @@ def _turned(example: str) -> str:
 
 
 def _answerable(mine: Form, theirs: Form) -> Form:
-    """Without the options that nothing around the other can stand for."""
+    """The form without the options that nothing around the other can stand for."""
     lacking = {"return_lse", "bias", "softcap"} - set(theirs.options)
     lacking |= {"mask"} if not {"mask", "bias"} & set(theirs.options) else set()
     return mine.keeping(set(mine.options) - lacking)
@@ -210,7 +210,7 @@ def _answerable(mine: Form, theirs: Form) -> Form:
 def _notes(
     a: Description, b: Description, compared: set[str], directly: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
-    """What was not compared: by no convention that both have, nor as it is given to both."""
+    """Options that were not compared: by no convention that both have, nor as both are given them."""
     found = []
     for letter, x in (("A", a), ("B", b)):
         unknown = {name: why for name, why in x.unknown.items() if name not in directly}
@@ -226,7 +226,7 @@ def _notes(
 
 
 def _unknown(one: Function, other: Function, a: Description, b: Description) -> Report:
-    """At least one is of no formula that is known: the two are asked alone, without options."""
+    """Words for two of which one is of no known formula: they are asked alone, without options."""
     letters = " and ".join(letter for letter, x in (("A", a), ("B", b)) if not x.known)
     notes = (f"any keyword, for the formula of {letters} is not known",)
     answers = [trying.answered(fn, letter) for fn, letter in ((one, "A"), (other, "B"))]

@@ -52,7 +52,7 @@ class Trying:
         return bool(found) and alike(found, forms.attention(probe.arrays, form.how, **probe.options))
 
     def _answer(self, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
-        """What it gives; nothing where it refuses that."""
+        """The result; nothing where it refuses that."""
         key = repr(form.plain()), id(probe)
         if key not in self.answers:
             found: tuple[np.ndarray, ...] = ()
@@ -101,7 +101,7 @@ class Trying:
         return solving.solved(measure, dict(zip("BNTSDV", sizes, strict=True)))
 
     def takes(self, form: Form, probe: Probe) -> bool:
-        """Whether that is its layout: not if it lacks axes and the function takes whole arrays, to another result."""
+        """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
         if "(" in form.layout or set("BN") <= set(form.layout):
             return True
         try:

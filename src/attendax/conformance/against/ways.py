@@ -1,4 +1,4 @@
-"""How arrays are given to a function: for each layout a line of Python to it, from (B, N, T, D), and one back."""
+"""Layouts of arrays of a function: for each a line of Python to it, from (B, N, T, D), and one back."""
 
 INTO = {  # a layout
     "BNTD": "{x}", "BTND": "{x}.swapaxes(1, 2)", "TBND": "xp.moveaxis({x}, 2, 0)", "NBTD": "{x}.swapaxes(0, 1)",

@@ -46,7 +46,7 @@ class _Adapter(Keywords):
         return [IMPORTS[self.b.arrays], import_line(self.b.path), "", "", f"def adapted({given}):"]
 
     def _arrays(self) -> list[str]:
-        """From the arrays of ``a`` to (B, N, T, D), where that is needed."""
+        """Lines from the arrays of ``a`` to (B, N, T, D), where they are needed."""
         if not self.canonical:
             return []
         pack, _, axis = self.a.pack.partition(" ")
@@ -155,7 +155,7 @@ class _Adapter(Keywords):
         return [*lines, *self._logs(), f"return ({out}, lse) if {asked} else {out}" if asked else f"return {out}, lse"]
 
     def _filled(self) -> str:
-        """What a query without any key gets."""
+        """The result of a query without any key."""
         how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
         if how != EMPTY[1]:
             return f"out = xp.where({some}, out, {'0.0' if how == '0' else 'xp.nan'})"

@@ -35,7 +35,7 @@ def adapter(a: Layer, b: Layer) -> tuple[str, str]:
 
 
 def _values(default: Any, how: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a keyword may be given: of the kind of its default, and the numbers of a layer."""
+    """Values for a keyword: of the kind of its default, and the numbers of a layer."""
     numbers = tuple(how[name] for name in ("base", "factor", "part"))
     more = {float: numbers, int: (*map(int, numbers), how["trained"])}.get(type(default), ())
     known = next((p for p in SWITCHES if type(default) is type(p[0])), sum(SWITCHES[:1] + SWITCHES[3:], ()))
@@ -57,7 +57,7 @@ def _code(a: Layer, b: Layer, lines: list[str], options: Mapping[str, Any] = {})
 
 
 def _around(a: Layer, b: Layer) -> list[str]:
-    """What is done to weights, so that B reads them as A does."""
+    """Changes of weights, so that B reads them as A does."""
     one, other, lines = a.how, b.how, []
     if one["kernels"] == TURNED:
         lines.append(TURN)

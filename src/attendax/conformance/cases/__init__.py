@@ -53,9 +53,9 @@ def choose(
 ) -> list[Case]:
     """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
-    What is named in full is asked whatever the profile, and whether it was drawn or not. Those that are ``drawn`` for a
-    run are among them where all are asked for, or they are by their law or by the name of the ladder; those of a claim
-    where it is made.
+    A case that is named in full is asked whatever the profile, drawn or not. Those that are ``drawn`` for a run are
+    among them where all are asked for, or they are by their law or by the name of the ladder; those of a claim where it
+    is made.
 
     Raises:
         ValueError: no such level, profile or claim, or something picks no case.
@@ -81,7 +81,7 @@ def choose(
 
 
 def asks_for_the_ladder(only: Iterable[str] | None) -> bool:
-    """Whether cases at sizes as people run them are among those that are asked for."""
+    """Tell whether cases at sizes as people run them are among those that are asked for."""
     words = _words(only)
     return not words or any(("ladder" in x.lower() and not pool.named(x)) or x.upper() == "L11" for x in words)
 
@@ -91,7 +91,7 @@ def _words(only: Iterable[str] | None) -> list[str]:
 
 
 def profiles(level: str = "everything") -> dict[str, int]:
-    """How many cases of a level each profile adds to those before it."""
+    """The number of cases of a level that each profile adds to those before it."""
     return {profile: sum(c.profile == profile and _of_level(c, level) for c in CASES) for profile in PROFILES}
 
 
@@ -128,7 +128,7 @@ def distinct(cases: Iterable[Case]) -> list[Case]:
 
 
 def can_be_made(case: Case) -> bool:
-    """Whether its lines run at its sizes, tried with one number for each width, and give arrays of these sizes."""
+    """Tell whether its lines run at its sizes, tried with one number for each width, and give arrays of these sizes."""
     try:
         small = {axis: min(size, 1) for axis, size in case.sizes.items() if axis in "D"}
         inputs = case._replace(sizes=case.sizes | small).inputs(0, "float32")
@@ -145,7 +145,7 @@ def can_be_made(case: Case) -> bool:
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether an array may be broadcast to a shape."""
+    """Tell whether an array may be broadcast to a shape."""
     return all(size in (1, full) for size, full in zip(shape[::-1], whole[::-1], strict=False))
 
 

@@ -1,4 +1,4 @@
-"""Which query may look at which key, by all the options of a call that say so."""
+"""Pairs of a query and a key that it may look at, by all the options of a call that say so."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from .case import Inputs
 
 
 def allowed_pairs(inputs: Inputs) -> np.ndarray:
-    """Which query may look at which key, (..., N, T, S) or broadcastable to it; a bias of -inf is not looked at."""
+    """Pairs of a query and a key that it may look at, broadcastable to (..., N, T, S); a bias of -inf is not asked."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
     T, S, given = query.shape[-2], key.shape[-2], inputs.options
     i, j = np.arange(T)[:, None], np.arange(S)

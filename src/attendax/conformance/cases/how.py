@@ -27,7 +27,7 @@ def drawn(seed: int | None = None) -> int:
 
 
 class How(NamedTuple):
-    """How a case is judged.
+    """The way in which a case is judged.
 
     Attributes:
         seed: of the numbers.
@@ -61,7 +61,7 @@ class How(NamedTuple):
     until: float = math.inf
 
     def checked(self, who: str = "check") -> "How":
-        """The same.
+        """The settings, checked.
 
         Raises:
             ValueError: a field has a value that is not allowed.
@@ -85,7 +85,7 @@ class How(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the run ends after some time."""
+        """Tell whether the run ends after some time."""
         return not self.thorough and self.budget != 0
 
     @property
@@ -94,16 +94,16 @@ class How(NamedTuple):
         return TIMEOUT if self.timeout is None else self.timeout
 
     def seconds(self, arrays: str) -> float:
-        """Of a run: on the clock where they are given, else of the cores."""
+        """Seconds of a run: on the clock where they are given, else of the cores."""
         return self.budget or CORES.get(arrays, OTHERS) * TIMES.get(self.profile, MORE)
 
     def seconds_of_ladder(self, arrays: str) -> float:
-        """For which the sizes of a run are drawn, of the judge; the same for each run of a seed."""
+        """Seconds of the judge that the sizes of a run are drawn for; equal for each run of a seed."""
         if self.thorough or self.budget == 0:
             return DEEP if self.budget is None else self.budget
         return OF_LADDER * self.seconds(arrays)
 
     @property
     def strict(self) -> bool:
-        """Whether the law's precision is asked: twice the error of the dense formula (L8), dtypes, the same bits."""
+        """Tell whether the law's precision is asked: twice the dense formula's error (L8), dtypes, the same bits."""
         return self.profile == LAW

@@ -37,7 +37,7 @@ BROKEN = {  # what is told of who breaks it, by the name of the question: the pl
 
 
 def broken(names: Iterable[str]) -> str:
-    """How a function breaks the claim, from the names of its faults: the plainest call first."""
+    """The way in which a function breaks the claim, from the names of its faults: the plainest call first."""
     names = list(names)
     first, *more = [key for key in BROKEN if any(f"row invariance: {key}," in name for name in names)]
     return f"{CLAIM}: {BROKEN[first]}" + (f" (then: {', '.join(more)})" if more else "")

@@ -1,4 +1,4 @@
-"""What a case asks, as the kinds that a verdict counts by: results, gradients, masks, bfloat16, ..."""
+"""Kinds of a case that a verdict counts by: results, gradients, masks, bfloat16, ..."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ KINDS = (*BY_DIRECTION, *OF_OPTIONS.values(), *OF_LAWS.values(), GROUPED, *DTYPE
 
 
 def directed(case: Case) -> str:
-    """What of the function a case is about: its results, its gradients, ...; or that it refuses mistakes."""
+    """The part of the function that a case is about: its results, its gradients, ...; or that it refuses mistakes."""
     if case.judge == "refused":
         return REFUSALS
     name = case.direction.partition(",")[0]

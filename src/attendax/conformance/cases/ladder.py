@@ -1,7 +1,7 @@
 """Sizes as people run them, drawn anew for each run: every value in every run, every pair of values in a few (L11).
 
-A row has one value of each axis; what it is asked may be several options, each of which it shows. What a run should
-have are parts of rows. A part is completed at random, several times, and the row is taken that shows most of what is
+A row has one value of each axis; what it is asked may be several options, each of which it shows. A run should
+have parts of rows. A part is completed at random, several times, and the row is taken that shows most of what is
 missing for its seconds.
 """
 
@@ -52,7 +52,7 @@ class Rung(NamedTuple):
 
     @property
     def case(self) -> Case:
-        """What is asked."""
+        """The demand of the row."""
         row = self.row
         return pool.case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"], row["layout"])
 
@@ -63,7 +63,7 @@ class Rung(NamedTuple):
         return values | {("asked", one) for one in self.row["asked"].split(pool.AND)}
 
     def shows(self, missing: set[Part], longer: set[Part]) -> set[Part]:
-        """What is missing, pairs and what is longer, and in the row."""
+        """Parts that are missing, pairs and longer ones, and in the row."""
         items, options = self.values, pool.asked_of(self.row["asked"]).options
         pairs = missing.intersection(map(frozenset, itertools.combinations(items, 2)))
         items |= {("option", x) for x in options} | {("together", x) for x in pool.TOGETHER if {*x} <= {*options}}
@@ -287,7 +287,7 @@ def _axes(how: How, level: str) -> pool.Axes:
 
 
 def _parts(drawing: Drawing) -> list[pool.Row]:
-    """What a run should have, the first the most."""
+    """Parts that a run should have, the first the most."""
     options = _options(drawing.axes["asked"])
     axes: dict[str, Any] = drawing.axes | {"option": options, "shape": [pool.MODEL]}
     axes["together"] = [x for x in pool.TOGETHER if options.issuperset(x)]
@@ -323,7 +323,7 @@ def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:
     small |= {"N": 1} if len(axes["N"]) > 1 else {}
 
     def at_lengths(row: pool.Row) -> Rung | None:
-        """At lengths that it takes, where a draw has them."""
+        """A row at lengths that it takes, where a draw has them."""
         first = None
         for rung in filter(None, (drawing.rung(row) for _ in range(TRIES))):
             if takes(rung.case):

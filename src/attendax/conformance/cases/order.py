@@ -1,4 +1,4 @@
-"""In which order cases are asked: first what finds the most for its seconds."""
+"""The order of cases: first those that find the most for their seconds."""
 
 import math
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What is right, by the specification; and conventions: a table, the form of a function, and its formula."""
+"""Right results, by the specification; and conventions: a table, the form of a function, and its formula."""

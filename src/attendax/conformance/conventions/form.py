@@ -7,7 +7,7 @@ from .table import TABLE, Line, python, words_of_scale
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """By which conventions a function computes.
+    """Conventions by which a function computes.
 
     A value is the name of one in the table; a scale may be any number, as it is written, 1.4852/√D,
     and causal may reach any number of keys: j <= i + 2.
@@ -19,7 +19,7 @@ class Form:
     off: tuple[tuple[str, str], ...] = ()
 
     def but(self, **values: str) -> "Form":
-        """The same with other values."""
+        """The form with other values."""
         how = dict(self.off) | values
         return Form(tuple(sorted((axis, x) for axis, x in how.items() if x != law(axis))))
 
@@ -44,7 +44,7 @@ def law(axis: str) -> str:
 
 
 def words_of(axis: str, value: str) -> str:
-    """What is said of a number that was solved for."""
+    """Words for a number that was solved for."""
     said = {"given_scale": "a given scale counts as {}", "causal": "causal reaches as far as {}"}
     said |= {"bias": "the bias counts as {}"}
     return words_of_scale(value) if axis == "scale" else said[axis].format(value)

@@ -53,7 +53,7 @@ class Steps:
         self.known |= {"scale": self.scale, "cap": self.cap, "seen": self.seen}
 
     def line(self, axis: str, **more: Any) -> Any:
-        """What the line of the form gives."""
+        """The result of the line of the form."""
         return eval(_compiled(self.form.line(axis).text), self.known | more)
 
     def _scale(self) -> Any:
@@ -132,7 +132,7 @@ class Steps:
         return keys / total, sinks / total
 
     def weights(self, s: np.ndarray) -> np.ndarray:
-        """What each value is multiplied by."""
+        """The factor of each value."""
         bias = 0 if self.bias is None else self.bias
         if self.form.value("weights") == "softmax":
             return self.shares(s)[0]
@@ -154,7 +154,7 @@ class Steps:
         return found
 
     def empty(self, s: np.ndarray) -> np.ndarray:
-        """Which rows see no key, (B, N, T, 1)."""
+        """Rows that see no key, (B, N, T, 1)."""
         return np.asarray(self.lse(s) == -np.inf)
 
     def backward(self, saved: "Steps | None" = None) -> Leaves:
@@ -201,7 +201,7 @@ class Steps:
         return found
 
     def _of_key_heads(self, x: np.ndarray, heads: np.ndarray) -> np.ndarray:
-        """Of each key head, from those of the query heads that read it."""
+        """Gradients of each key head, from those of the query heads that read it."""
         N, G = (self.known[axis] for axis in "NG")
         if self.form.value("group") != "sum":
             return self.line("group", x=x.reshape(x.shape[0], G, N // G, *x.shape[2:]))
@@ -222,7 +222,7 @@ class Steps:
 
 
 def _slope_of_mask(steps: Steps) -> np.ndarray:
-    """What of the gradient of the masked scores reaches the scores: 0 where a number is written."""
+    """The part of the gradient of masked scores that reaches the scores: 0 where a number is written."""
     one, zero = (steps.line("fill", s=np.full(steps.seen.shape, x)) for x in (1.0, 0.0))
     with np.errstate(invalid="ignore"):
         return np.nan_to_num(one - zero)
@@ -242,7 +242,7 @@ def _of_batch(x: Any) -> np.ndarray:
 
 
 def is_given(x: Any) -> bool:
-    """Whether an option asks for something."""
+    """Tell whether an option asks for something."""
     return x is not None and x is not False
 
 
@@ -280,7 +280,7 @@ def in_blocks(x: np.ndarray, block: int) -> np.ndarray:
 
 
 def by_first_query(mask: np.ndarray, rows: int, keys: int) -> np.ndarray:
-    """Of a mask, what lies in a block of queries and keys of which the first query sees something."""
+    """The part of a mask in a block of queries and keys of which the first query sees something."""
     T, S = mask.shape[-2:]
     first = mask[..., ::rows, :]
     counts = np.logical_or.reduceat(first, np.arange(0, S, keys), axis=-1)
@@ -298,7 +298,7 @@ def gradient(inputs: Inputs, form: Form = LAW, saved: Form | None = None) -> Lea
 
 
 def leaves(inputs: Inputs, direction: str, form: Form = LAW, saved: Form | None = None) -> Leaves:
-    """What a function of a form gives in a direction; ``saved`` is the form of its forward, where that is another.
+    """Results of a function of a form in a direction; ``saved`` is the form of its forward, where that is another.
 
     Raises:
         ValueError, IndexError, KeyError, NotImplementedError: a line makes no sense of such a call.

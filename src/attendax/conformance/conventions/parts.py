@@ -16,7 +16,7 @@ Places = dict[str, tuple[slice, ...]]
 
 
 def in_parts(function: Function, most: int = PAIRS) -> Function:
-    """The same function, which gets large inputs one part after the other."""
+    """The function, which gets large inputs one part after the other."""
 
     @functools.wraps(function)
     def run(inputs: Inputs) -> Leaves:
@@ -26,7 +26,7 @@ def in_parts(function: Function, most: int = PAIRS) -> Function:
 
 
 def joined(function: Function, inputs: Inputs, most: int, *, trimmed: bool = False) -> Leaves:
-    """What a function gives for each part, put together; where it is ``trimmed``, of the keys that a part sees alone.
+    """Results of a function for each part, put together; where it is ``trimmed``, of the keys that a part sees alone.
 
     Gradients of keys and values are summed over the blocks of queries, and those of a bias and of sinks over all parts
     that read the same numbers.
@@ -45,13 +45,13 @@ def joined(function: Function, inputs: Inputs, most: int, *, trimmed: bool = Fal
 
 
 def pairs(inputs: Inputs) -> int:
-    """How many pairs of a query and a key there are."""
+    """The number of pairs of a query and a key."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
     return int(np.prod(query.shape[:-1])) * key.shape[-2]
 
 
 def can_be_cut(inputs: Inputs) -> bool:
-    """Whether parts are calls of their own."""
+    """Tell whether parts are calls of their own."""
     return inputs.arrays["query"].ndim == 4
 
 
@@ -72,7 +72,7 @@ def _blocks(inputs: Inputs, most: int, *, trimmed: bool) -> Iterator[tuple[Input
 
 
 def _span(mask: np.ndarray) -> slice:
-    """From the first key that is seen to the last."""
+    """Keys from the first that is seen to the last."""
     keys = np.flatnonzero(mask.any(axis=(0, 1, 2)))
     return slice(int(keys[0]), int(keys[-1]) + 1) if len(keys) else slice(0, 0)
 

@@ -1,4 +1,4 @@
-"""What is right at large sizes: the formula of ``spec`` in float64, in parts that a cache holds.
+"""Right results at large sizes: the formula of ``spec`` in float64, in parts that a cache holds.
 
 ``spec`` makes an array for each step of L2. Here a block of scores stays where it is from its product to its weights. A
 part of each case is computed by ``spec``, too: where the two differ by more than rounding, all of the case is
@@ -66,7 +66,7 @@ def _forward(part: Inputs) -> Leaves:
 
 
 def _gradient(part: Inputs) -> Leaves:
-    """Of a part: ds = p (dp - Σ dp p + dlse), and what follows from it."""
+    """Gradients of a part: ds = p (dp - Σ dp p + dlse), and what follows from it."""
     w, arrays, cotangent = _weights(part), part.arrays, part.extra["cotangent"]
     p = np.divide(w.powers, w.divisor, out=w.powers)
     ds = _product(cotangent, arrays["value"][0, 0].T)
@@ -108,7 +108,7 @@ def _weights(part: Inputs) -> Weights:
 
 
 def _wide(inputs: Inputs) -> Inputs:
-    """In float64."""
+    """The arrays in float64."""
     arrays = {name: x.astype(np.float64) for name, x in inputs.arrays.items()}
     return inputs._replace(arrays=arrays, extra={k: inputs.extra[k].astype(np.float64) for k in _cotangents(inputs)})
 
@@ -132,7 +132,7 @@ def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def at_large_sizes(formula: Function) -> Callable[[Function], Function]:
-    """Of a function of ``spec``: the same, by a formula where the inputs are large and all numbers are ordinary."""
+    """A stand-in for a function of ``spec``, by a formula where inputs are large and all numbers are ordinary."""
 
     def quicker(by_spec: Function) -> Function:
         @functools.wraps(by_spec)
@@ -150,7 +150,7 @@ def at_large_sizes(formula: Function) -> Callable[[Function], Function]:
 
 
 def is_for(inputs: Inputs) -> bool:
-    """Whether a call is large, and all of its numbers are ordinary; a bias may be -inf."""
+    """Tell whether a call is large, and all of its numbers are ordinary; a bias may be -inf."""
     if not can_be_cut(inputs) or not (pairs(inputs) > LARGE or _repeated(inputs) > REPEATED) or not pairs(inputs):
         return False
     given: Mapping[str, Any] = inputs.arrays | {k: inputs.extra[k] for k in _cotangents(inputs)}
@@ -169,7 +169,7 @@ def _is_ordinary(x: np.ndarray, *, bound: bool) -> bool:
 
 
 def _agrees(found: Leaves, inputs: Inputs, formula: Function, by_spec: Function) -> bool:
-    """Whether some queries of one key head, drawn by the sizes, are as ``spec`` has them, and in their place."""
+    """Tell whether some queries of one key head, drawn by the sizes, are as ``spec`` has them, and in their place."""
     query, key = inputs.arrays["query"], inputs.arrays["key"]
     (B, N, T, _), (G, S) = query.shape, key.shape[1:3]
     draw = np.random.default_rng([B, N, T, S])

@@ -1,4 +1,4 @@
-"""What is right: the specification in float64, in every direction.
+"""Right results: the specification in float64, in every direction.
 
 Large inputs are computed by ``quick``, which is held to it, and what that does not take in parts: memory stays within
 some 64 MiB beside inputs and results.
@@ -29,7 +29,7 @@ class Modifier(NamedTuple):
     settings: tuple[Any, ...]
 
     def replace(self, arrays: tuple[Any, ...]) -> "Modifier":
-        """With gradients in place of its arrays."""
+        """The inputs with gradients in place of their arrays."""
         return self._replace(arrays=arrays)
 
     def sinks(self) -> list[Any]:
@@ -61,14 +61,14 @@ def gradient(inputs: Inputs) -> Leaves:
 
 
 def leaves(inputs: Inputs, direction: str, results: Function = forward, gradients: Function = gradient) -> Leaves:
-    """What is right in a direction; or what a function gives there that has other results and gradients."""
+    """Right results in a direction; or those of a function that has other results and gradients."""
     name = direction.partition(",")[0]
     function = gradients if "gradient" in name or name == "second" else results
     return around(inputs, functools.partial(_along, function=function) if name in ("jvp", "second") else function)
 
 
 def _along(inputs: Inputs, function: Function) -> Leaves:
-    """How results or gradients move along the tangents, by finite differences."""
+    """The movement of results or gradients along the tangents, by finite differences."""
     tangents: Leaves = inputs.extra["tangents"]
     names: list[str] = []
 
@@ -83,7 +83,7 @@ def _along(inputs: Inputs, function: Function) -> Leaves:
 
 
 def around(inputs: Inputs, function: Function) -> Leaves:
-    """What a function gives with what a case does around the call.
+    """Results of a function with what a case does around the call.
 
     It is called for each index of ``mapped`` axes. ``changed`` arrays hold other numbers; constants have no gradient;
     ``weights`` project query, key and value; of one array in several places the gradient is the sum of theirs.
@@ -118,7 +118,7 @@ def _mapped(inputs: Inputs, function: Function) -> Leaves:
 
 
 def _as_called(inputs: Inputs) -> Inputs:
-    """What the function itself is given."""
+    """Arguments of the function itself."""
     changed, weights = inputs.extra.get("changed", {}), inputs.extra.get("weights")
     arrays, options = ({k: changed.get(k, x) for k, x in some.items()} for some in (inputs.arrays, inputs.options))
     if weights is None:
@@ -155,6 +155,6 @@ def _allowed(inputs: Inputs) -> np.ndarray:
 
 
 def empty_rows(inputs: Inputs) -> np.ndarray:
-    """Which queries may look at no key: boolean (..., N, T). A sink is a key that all may look at."""
+    """Queries that may look at no key: boolean (..., N, T). A sink is a key that all may look at."""
     allowed = _allowed(inputs) & (inputs.arrays["bias"] != -np.inf if "bias" in inputs.arrays else True)
     return np.asarray(~allowed.any(axis=-1) & ("sinks" not in inputs.arrays))

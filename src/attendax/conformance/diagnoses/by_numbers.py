@@ -27,7 +27,7 @@ MEANS = {"1/scale": ": the scale is left out", "scale": ": the scale is applied 
 
 
 class Seen(NamedTuple):
-    """What is seen in some cases; whether it is a reason, or only a description."""
+    """A thing seen in some cases; whether it is a reason, or only a description."""
 
     name: str
     names: set[str]
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 def seen(trials: Mapping[str, Trial], outcomes: Iterable[Outcome]) -> list[Seen]:
-    """What is seen in the numbers of cases that are left, the surest first."""
+    """Things seen in the numbers of cases that are left, the surest first."""
     return [*_precision(trials, list(outcomes)), *_factors(trials)]
 
 
@@ -57,7 +57,7 @@ def _precision(trials: Mapping[str, Trial], outcomes: list[Outcome]) -> list[See
 
 
 def _is_wrong_for_whole_numbers(trial: Trial) -> bool:
-    """Whether a call of one key and small whole numbers is wrong, which no precision of products rounds."""
+    """Tell whether a call of one key and small whole numbers is wrong, which no precision of products rounds."""
     case = trial.case._replace(lines=WHOLE, call="", direction="forward", sizes=trial.case.sizes | {"S": 1})
     made = None if trial.implementation.form.lacking(case) else with_case(trial, case)
     return made is not None and not _in_float32(made)
@@ -69,7 +69,7 @@ def _is_plain(trial: Trial) -> bool:
 
 
 def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) -> bool:
-    """Whether a case that is right speaks against it: of one key, the weight is 1 in any precision."""
+    """Tell whether a case that is right speaks against it: of one key, the weight is 1 in any precision."""
     case = outcome.case
     run = next((trial.how.dtype for trial in mine.values()), "")
     return (case.level, case.judge, case.dtype or run) == (level, "value", dtype) and (
@@ -95,7 +95,7 @@ def _in_most_rows(trial: Trial) -> bool:
 
 
 def _off(trial: Trial, leaf: str) -> np.ndarray:
-    """Which rows of a leaf are off by more than a few roundings of float32."""
+    """Rows of a leaf that are off by more than a few roundings of float32."""
     wanted = trial.expected()[leaf]
     off = np.abs(np.asarray(trial.got[leaf], np.float64) - wanted) > 1e-5 * (np.abs(wanted).max(initial=0) or 1)
     return np.atleast_1d(off.any(axis=-1) if off.ndim > 1 else off)
@@ -169,7 +169,7 @@ def _factor(trial: Trial) -> dict[str, float]:
 
 
 def is_rounded(trial: Trial) -> bool:
-    """Whether only the bound of the law, which the profile "law" has, makes it wrong."""
+    """Tell whether only the bound of the law, which the profile "law" has, makes it wrong."""
     if not trial.how.strict:
         return False
     wanted = trial.expected()
@@ -180,12 +180,12 @@ def is_rounded(trial: Trial) -> bool:
 
 
 def is_all_zeros(trial: Trial) -> bool:
-    """Whether nothing is computed, or nothing of it arrives."""
+    """Tell whether nothing is computed, or nothing of it arrives."""
     return gives_zeros(trial.got) and bool(np.any(trial.expected().get("out", 0)))
 
 
 def gives_zeros(got: Mapping[str, np.ndarray]) -> bool:
-    """Whether the result is nothing but zeros."""
+    """Tell whether the result is nothing but zeros."""
     out = got.get("out", np.ones(0))
     return bool(out.size) and not np.any(out)
 

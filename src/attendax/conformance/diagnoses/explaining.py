@@ -32,7 +32,7 @@ VARIED: tuple[dict[str, int], ...] = (
 
 
 class Reason(NamedTuple):
-    """What explains some cases, by their names."""
+    """Reasons that explain some cases, by their names."""
 
     hypothesis: Hypothesis
     names: set[str]
@@ -48,7 +48,7 @@ class Greens:
         self.cases = sorted((case for case in cases if case.pairs <= MOST_PAIRS), key=lambda case: case.pairs)
 
     def refute(self, hypothesis: Hypothesis, trials: Iterable[Trial]) -> bool:
-        """Whether some case that is asked in the same way would have been wrong, or there is no time to say so."""
+        """Tell whether some case that is asked in the same way would have been wrong, or there is no time to say so."""
         ways = {way_of(trial.case) for trial in trials}
         asked = (case for case in self.cases if way_of(case) in ways)
         return any(is_late() or hypothesis.says(self._trial(case)) is False for case in asked)
@@ -62,7 +62,7 @@ class Greens:
 
 
 def way_of(case: Case) -> tuple[Any, ...]:
-    """In which way the function is called: what is right in one may be wrong in another."""
+    """The way in which the function is called: a function that is right in one may be wrong in another."""
     return case.direction, case.dtype, case.leading, tuple(sorted(case.constants))
 
 
@@ -97,7 +97,7 @@ def reasons(trials: Mapping[str, Trial], greens: Greens) -> list[Reason]:
 
 
 def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
-    """Where two values of one axis are said, and one explains what the other does, beside the rest, that one alone."""
+    """Keep of two values of one axis, where one explains all that the other does, that one alone."""
     by_size = sorted(found, key=lambda reason: -len(reason.names))
     for one, other in itertools.permutations(by_size, 2):
         mine, others = dict(one.hypothesis.values), dict(other.hypothesis.values)
@@ -113,7 +113,7 @@ def _one_value_each(found: list[Reason], trials: Mapping[str, Trial]) -> list[Re
 
 
 def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[Reason]:
-    """Without reasons of an option where the plain call, in the same way and no larger, is wrong and not explained."""
+    """Drop reasons of an option where the plain call, in the same way and no larger, is wrong and not explained."""
     explained = set().union(*(reason.names for reason in found))
     plain: dict[Any, int] = {}
     for name, trial in trials.items():
@@ -130,7 +130,7 @@ def _on_what_is_right(found: list[Reason], trials: Mapping[str, Trial]) -> list[
 
 
 def confirmed(hypothesis: Hypothesis, names: set[str], trials: Mapping[str, Trial], greens: Greens) -> set[str]:
-    """What a reason explains that explained some; these alone where there is no time to ask the others."""
+    """Cases that a reason explains that explained some; these alone where there is no time to ask the others."""
     late = is_late()
     found = None if late else _explained(hypothesis, trials, greens)
     return found.names if found else names if late or is_late() else set()
@@ -161,7 +161,7 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
 
 
 def _of_level(left: Mapping[str, Trial], hypotheses: Sequence[Hypothesis], greens: Greens) -> Iterator[Reason]:
-    """What explains the most comes first; of several that explain the same, what further calls leave."""
+    """Order reasons: those that explain the most first; of several that explain one thing, those that calls leave."""
     with share(SEARCH):
         found = [reason for h in hypotheses if not is_late() and (reason := _explained(h, left, greens))]
     while found := [reason for reason in found if reason.names]:
@@ -205,7 +205,7 @@ def question_of(case: Case) -> tuple[Any, ...]:
 
 
 def speaks(case: Case, other: Case) -> bool:
-    """Whether what is found in a case must hold in another: it is asked in the same way, and for no more.
+    """Tell whether what is found in a case must hold in another: it is asked in the same way, and for no more.
 
     A reason that float32 refutes may pass in a narrower dtype, whose tolerances are wider: 1/(D + 1) is near 1/D.
     """
@@ -214,7 +214,7 @@ def speaks(case: Case, other: Case) -> bool:
 
 
 def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None:
-    """What further calls, at other sizes, leave of some reasons that explain the same; None if they refute all.
+    """Reasons that further calls, at other sizes, leave of some that explain one thing; None if they refute all.
 
     Where nothing that the function offers tells some of them apart, each is said.
     """
@@ -236,7 +236,7 @@ def _settled(rivals: list[Hypothesis], trials: list[Trial]) -> Hypothesis | None
 
 
 def _left_by(trial: Trial, rivals: list[Hypothesis]) -> list[Hypothesis]:
-    """Those that give what was got, where some do; else those for which that is right."""
+    """Reasons that give what was got, where some do; else those for which that is right."""
     said = [hypothesis.says(trial) for hypothesis in rivals]
     best = True if any(said) else None
     return [hypothesis for hypothesis, given in zip(rivals, said, strict=True) if given is best]

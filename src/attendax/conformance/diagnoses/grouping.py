@@ -1,4 +1,4 @@
-"""From faults to causes: known ones first, then hypotheses that explain the most, then what looks the same."""
+"""Causes of faults: known ones first, then hypotheses that explain the most, then faults that look alike."""
 
 import collections
 import itertools
@@ -96,7 +96,7 @@ def diagnosed(
 def _of_first_look(
     left: list[Outcome], trials: Mapping[str, Trial], greens: Greens, known: Sequence[Reason]
 ) -> Iterator[Cause]:
-    """What a first look found, with all that it explains: small calls, and larger ones that ask the same.
+    """Causes that a first look found, with all they explain: small calls, and larger ones that ask the same.
 
     After each reason alone, two of them at once, which have the name of the second.
     """
@@ -112,14 +112,14 @@ def _of_first_look(
 
 
 def _with_remedy(cause: Cause, implementation: Implementation) -> Cause:
-    """Without a remedy that the command refuses: a program or a library has no layout and no names of keywords."""
+    """Drop a remedy that the command refuses: a program or a library has no layout and no names of keywords."""
     kinds = FOR_FOLDERS if implementation.recorded else FOR_FOREIGN
     flags = re.findall(r"(?:^| )(--[a-z-]+)", cause.remedy)
     return cause._replace(remedy="") if implementation.foreign and set(flags) - set(kinds) else cause
 
 
 def _representatives(failures: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, list[str]]]:
-    """Of large cases of the same question as another only that one; and those that go with it.
+    """Keep of large cases of one question only one; and those that go with it.
 
     Where there are many faults, a case is soon large: a hundred of one kind are one question.
     """
@@ -161,7 +161,7 @@ def _trial(implementation: Implementation, outcome: Outcome, how: How) -> Trial:
 
 
 def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Implementation, how: How) -> list[Cause]:
-    """What is seen by calling again, before anything else is thought of: a race fits many a reason for once."""
+    """Causes seen by calling again, before anything else is thought of: a race fits many a reason for once."""
     causes = []
     wrote = [o for o in left if o.finding.message.startswith(WROTE)]
     for leaf in sorted({str(o.finding.leaf) for o in wrote}):
@@ -193,7 +193,7 @@ def _of_calls(left: list[Outcome], trials: dict[str, Trial], implementation: Imp
 
 
 def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial], bool]) -> set[str]:
-    """Where a look that takes long sees something, the plainest first; not where it sees nothing in a plainer call."""
+    """Cases where a long look sees something, the plainest first; not where it sees nothing in a plainer call."""
     names, without = set[str](), list[Case]()
     for name, trial in trials.items():
         if any(speaks(case, trial.case) and case.sizes.items() <= trial.case.sizes.items() for case in without):
@@ -206,7 +206,7 @@ def _seen_from_the_plainest(trials: Mapping[str, Trial], look: Callable[[Trial],
 
 
 def _is_judged_otherwise(outcome: Outcome, implementation: Implementation, how: How) -> bool:
-    """Whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
+    """Tell whether the same numbers were red and green, or what more than one call is asked for is found otherwise."""
     if outcome.case.judge not in ("merged", "dropped") or by_running.is_late():
         return outcome.is_unsteady and outcome.case.judge == "value"
     seeded = how if outcome.seed is None else how._replace(seed=outcome.seed)

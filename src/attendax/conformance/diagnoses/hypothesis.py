@@ -1,4 +1,4 @@
-"""What a hypothesis is: a reason for wrong numbers, and what would be right if it were true."""
+"""A hypothesis: a reason for wrong numbers, and what would be right if it were true."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ class Hypothesis(NamedTuple):
     gives: Callable[[Trial], Leaves | None] | None = None
 
     def says(self, trial: Trial) -> bool | None:
-        """Whether the mistaken function gives what was got, of as many leaves as it can tell; None if it is right."""
+        """Tell whether the mistaken function gives what was got, of leaves that it can tell; None if it is right."""
         said = []
         for predict in self._predictions(trial):
             try:
@@ -49,7 +49,7 @@ class Hypothesis(NamedTuple):
         return max((given for given in said if given is not None), default=None)
 
     def _predictions(self, trial: Trial) -> Iterator[Callable[[], Leaves | None]]:
-        """What it gives; in a backward also what it gives where the forward is right, and has saved lse and delta.
+        """Its results; in a backward also those where the forward is right, and has saved lse and delta.
 
         A row that is left without any key by it may get the mean of the values or NaN: not where its value can be
         declared, so that these rows are left to be told.
@@ -74,7 +74,7 @@ class Hypothesis(NamedTuple):
                 yield lambda empty=empty: _filled(trial, form, empty, declared)  # type: ignore[misc]
 
     def is_ignored(self, trial: Trial) -> bool:
-        """Whether all is as if an option were not given: the judge says so."""
+        """Tell whether all is as if an option were not given: the judge says so."""
         form = trial.declared.but(**dict(self.values))
         return IGNORED in dict(self.values).values() and bool(_is_given(trial, _leaves(trial, form), trial.expected()))
 
@@ -84,7 +84,7 @@ class Hypothesis(NamedTuple):
         return {axis for axis, _ in self.values}
 
     def after(self, first: "Hypothesis") -> "Hypothesis":
-        """The same where another reason holds as well."""
+        """The hypothesis where another reason holds as well."""
         return first.beside(self)._replace(name=self.name)
 
     def beside(self, other: "Hypothesis") -> "Hypothesis":
@@ -95,7 +95,7 @@ class Hypothesis(NamedTuple):
 
 
 def _matters(axis: str, trial: Trial) -> bool:
-    """Whether an axis may make a difference there."""
+    """Tell whether an axis may make a difference there."""
     inputs = trial.inputs
     if axis in BACKWARD and "cotangent" not in inputs.extra:
         return False
@@ -111,7 +111,7 @@ def _leaves(trial: Trial, form: Form, saved: Form | None = None) -> Leaves:
 
 
 def _filled(trial: Trial, form: Form, empty: str, declared: Form) -> Leaves:
-    """What it gives where rows that it leaves without any key get something."""
+    """Its results where rows that it leaves without any key get something."""
     seen, before = (formula.Steps(trial.inputs, x).seen.any(axis=-1) for x in (form, declared))
     return _leaves(trial, form.but(empty=empty)) if (before & ~seen).any() else {}
 
@@ -130,7 +130,7 @@ def of_table(numbers: Mapping[str, tuple[str, ...]] | None = None) -> list[Hypot
 
 
 def _is_given(trial: Trial, wanted: Leaves, truth: Leaves) -> bool | None:
-    """Of gradients, each may be right or as it is wanted: one program of a backward may be mistaken, another not."""
+    """Leaves of gradients: each may be right or as it is wanted; one program of a backward may be mistaken alone."""
     got = {leaf: x for leaf, x in trial.got.items() if leaf in wanted}
     if got.keys() != wanted.keys():
         return None
@@ -170,7 +170,7 @@ _loose: weakref.WeakKeyDictionary[Trial, dict[str, Tolerance]] = weakref.WeakKey
 
 
 def is_right(trial: Trial, got: Leaves) -> bool:
-    """Whether numbers are right, but for rounding."""
+    """Tell whether numbers are right, but for rounding."""
     wanted = trial.expected()
     return wanted.keys() <= got.keys() and not compare(got, wanted, loosely(trial, wanted)).verdict.fails
 
@@ -183,7 +183,7 @@ def with_(inputs: Inputs, **values: Any) -> Inputs:
 
 
 def scale_of(inputs: Inputs) -> float:
-    """That of a call, given or not."""
+    """The scale of a call, given or not."""
     return float(inputs.options.get("scale", inputs.arrays["query"].shape[-1] ** -0.5))
 
 

@@ -94,12 +94,12 @@ def pull_of_loss(attend, fixed, how, arrays, traced):
 
 
 def push(attend, fixed, how, arrays, traced, tangents):
-    """How the results move along the tangents."""
+    """The movement of the results along the tangents."""
     return jax.jvp(lambda arrays: call(attend, fixed, how, arrays, traced), (arrays,), (tangents,))[1]
 
 
 def curve(attend, fixed, how, arrays, traced, tangents, cotangents):
-    """How the gradients move along the tangents."""
+    """The movement of the gradients along the tangents."""
     pulled = partial(pull, attend, fixed, None, traced=traced, cotangents=cotangents)
     if how == "forward over reverse":
         return jax.jvp(pulled, (arrays,), (tangents,))[1]
@@ -178,13 +178,13 @@ def gradient_of_a_loss(attend, arrays, options, cotangents, how):
 
 
 def jvp(attend, arrays, options, tangents):
-    """How the results move along the tangents."""
+    """The movement of the results along the tangents."""
     fixed, traced = split(options)
     return to_numpy(jitted(push, attend, fixed, None, arrays, traced, tangents), "tangent ")
 
 
 def second(attend, arrays, options, cotangents, tangents, how):
-    """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
+    """The movement of the gradients along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
     fixed, traced = split(options)
     return to_numpy(jitted(curve, attend, fixed, how, arrays, traced, tangents, cotangents), "second ")
 
@@ -234,7 +234,7 @@ def gradient_held(attend, arrays, options, cotangents):
 
 
 def custom_rule(attend, arrays, options):
-    """Whether its derivative is by a rule that is not JAX's own."""
+    """Tell whether its derivative is by a rule that is not JAX's own."""
     fixed, traced = split(options)
 
     def rules(jaxpr):

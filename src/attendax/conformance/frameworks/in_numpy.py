@@ -58,7 +58,7 @@ def gradient(attend, arrays, options, cotangents):
 
 
 def gradient_of_a_loss(attend, arrays, options, cotangents, how):
-    """The same: the cotangents are those of the loss."""
+    """Gradients: the cotangents are those of the loss."""
     return gradient(attend, arrays, options, cotangents)
 
 
@@ -107,7 +107,7 @@ def gradient_held(attend, arrays, options, cotangents):
 
 
 def custom_rule(attend, arrays, options):
-    """Whether a backward is given."""
+    """Tell whether a backward is given."""
     return {"rule": np.array(hasattr(attend, "backward"))}
 
 

@@ -212,7 +212,7 @@ def gradient_of_a_loss(attend, arrays, options, cotangents, how):
 
 
 def jvp(attend, arrays, options, tangents):
-    """How the results move along the tangents."""
+    """The movement of the results along the tangents."""
     return leaves_of(torch.func.jvp(bind(attend, options), (tensors(arrays),), (tensors(tangents),))[1], "tangent ")
 
 
@@ -223,7 +223,7 @@ def pulled(call, leaves, cotangents):
 
 
 def second(attend, arrays, options, cotangents, tangents, how):
-    """How the gradients move along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
+    """The movement of the gradients along the tangents: by their jvp, or by the gradient of <gradient, tangents>."""
     run = functools.partial(pulled, bind(attend, options), cotangents=tensors(cotangents))
     if how == "forward over reverse":
         found = torch.func.jvp(run, (tensors(arrays),), (tensors(tangents),))[1]
@@ -261,7 +261,7 @@ def changed_in_place(attend, arrays, options, changed):
 
 
 def custom_rule(attend, arrays, options):
-    """Whether the result requires grad where the arrays do; an operator without a formula says so when it is asked."""
+    """Tell whether the result requires grad where arrays do; an operator without a formula says so when asked."""
     results = bind(attend, options)({k: x.requires_grad_() for k, x in tensors(arrays).items()})
     try:
         [x.sum().backward(retain_graph=True) for x in results.values() if x.requires_grad]

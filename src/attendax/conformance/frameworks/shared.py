@@ -69,7 +69,7 @@ def memory(x):
 
 
 def changed(before, now):
-    """Whether numbers are others; NaN is NaN."""
+    """Tell whether numbers are others; NaN is NaN."""
     return not ((before == now) | ((before != before) & (now != now))).all()
 
 

@@ -1,4 +1,4 @@
-"""How the cases of dropout are judged (L10): with one-hot values the result is the weights, so the kept set is seen."""
+"""Judging dropout (L10): with one-hot values the result is the weights, so the kept set is seen."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ OFF = {"float32": 1e-4, "bfloat16": 5e-3}  # is allowed of a weight; the plain f
 
 
 def dropped(trial: Trial) -> Finding:
-    """What ``extra["question"]`` asks about dropout (L10); the values are one-hot, so the result is the weights."""
+    """Answer ``extra["question"]`` about dropout (L10); the values are one-hot, so the result is the weights."""
     question = trial.inputs.extra["question"]
     rate = trial.inputs.options["dropout_rate"]
     plain = {k: x for k, x in trial.inputs.options.items() if not k.startswith("dropout")}
@@ -44,7 +44,7 @@ def dropped(trial: Trial) -> Finding:
 
 
 def _kept_wrongly(got: np.ndarray, weights: np.ndarray, kept: np.ndarray, allowed: float) -> str:
-    """What stands where something is kept, in words."""
+    """Words for the numbers where something is kept."""
     if not kept.any() or np.abs(got[~kept]).max(initial=0.0) > allowed:
         return "a weight is neither 0 nor p / (1 - rate)"
     if not weights[kept].all():
@@ -70,12 +70,12 @@ def dropped_all(trial: Trial) -> Finding:
 
 
 def _away(kept: np.ndarray, chance: float) -> float:
-    """How many standard deviations a share is away from what chance gives."""
+    """The distance of a share from what chance gives, in standard deviations."""
     return float(abs(kept.mean() - chance) / np.sqrt(chance * (1 - chance) / kept.size))
 
 
 def _share(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
-    """As many are kept as the rate says."""
+    """Check that as many are kept as the rate says."""
     away = _away(kept, 1 - rate)
     words = f"keeps {kept.mean():.3f} of the weights, expected {1 - rate:.3f}: {away:.1f} standard deviations"
     return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=away, allowed=SIGMAS)

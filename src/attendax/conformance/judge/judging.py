@@ -26,7 +26,7 @@ PROBED = (*NEEDED, *DTYPES, GRADIENTS)  # what no keyword shows, and who lacks i
 
 
 def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding, Leaves]:
-    """What is found in a case, by design where a documented difference explains it; and what a call gave."""
+    """The finding in a case, by design where a documented difference explains it; and what a call gave."""
     finding, got = _found(implementation, case, how, JUDGES[case.judge])
     if finding.verdict.fails and (contract := implementation.contract(case.name, finding.said)):
         message = f"{contract}; found {finding.said}"
@@ -35,7 +35,7 @@ def find(implementation: Implementation, case: Case, how: How) -> tuple[Finding,
 
 
 def offers(implementation: Implementation, case: Case, how: How) -> bool:
-    """Whether an implementation takes what a case asks for, found by calling it; what it gives is not looked at."""
+    """Tell whether an implementation takes what a case asks for, by calling it; its results are not looked at."""
 
     def calls(trial: Trial) -> Finding:
         trial.run()
@@ -45,7 +45,7 @@ def offers(implementation: Implementation, case: Case, how: How) -> bool:
 
 
 def names(implementation: Implementation, case: Case, how: How) -> bool:
-    """Whether an implementation has what a case asks for, as far as that is known without a call of the case."""
+    """Tell whether an implementation has what a case asks for, as far as that is known without a call of the case."""
     return not isinstance(_asked(implementation, case, how), Finding)
 
 
@@ -89,7 +89,7 @@ def _found(
 
 
 def _is_refused(failed: Failed, trial: Trial) -> bool:
-    """Whether somebody refuses this call, or what raised may be the rank of an array, which only the law asks for."""
+    """Tell whether somebody refuses this call, or the rank of an array, which only the law asks for, may raise."""
     if failed.refusal:
         return True
     traits = [] if trial.how.strict else trial.case.traits(trial.inputs)
@@ -140,7 +140,7 @@ RULES = {"jax": "a custom_vjp or custom_jvp", "torch": "its result requires grad
 
 
 def rule_of(implementation: Implementation, how: How) -> str:
-    """Why gradients are asked for: the function has a rule of its own for them, or torch records one; else nothing."""
+    """The reason why gradients are asked for: the function has a rule for them, or torch records one; else nothing."""
     return "" if implementation.foreign else _rule(implementation, how.dtype)  # that is found by asking for them
 
 

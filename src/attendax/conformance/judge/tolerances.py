@@ -1,4 +1,4 @@
-"""How far a result may be off: by how much the plain dense formula is off in the same dtype (L8)."""
+"""Largest errors that are allowed: from that of the plain dense formula in the same dtype (L8)."""
 
 import itertools
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MOST = 2  # effort
 
 
 def tolerances(case: Case, how: How, wanted: Leaves, *, in_jax: bool, effort: int = MOST) -> dict[str, Tolerance]:
-    """How far each leaf may be off.
+    """The largest error of each leaf that is allowed.
 
     By the law twice the error of the dense formula in the same dtype (L8); where only numbers are asked, four times
     that of the formula with every step in the dtype, and what a quick exp may add.
@@ -145,7 +145,7 @@ def _heads(inputs: Inputs, seed: int) -> Iterator[Inputs]:
 
 
 def _available(sizes: dict[str, int]) -> int:
-    """How many samples there are: draws; of a large case its key heads, and more draws where these are few."""
+    """The number of samples: draws; of a large case its key heads, and more draws where these are few."""
     heads, number = sizes["B"] * sizes["G"], sizes["B"] * sizes["N"] * sizes["T"] * sizes["S"]
     if number > MANY_PAIRS:
         return heads if heads >= HEADS else max(heads, min(DRAWS[-1], OF_LARGE * MANY_PAIRS * heads // number))

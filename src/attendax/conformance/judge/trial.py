@@ -27,7 +27,7 @@ class Trial:
         self.wrote: list[str] = []  # the arrays that calls wrote to
 
     def run(self, inputs: Inputs | None = None, direction: str | None = None) -> Leaves:
-        """What the implementation gives: leaves of NumPy arrays."""
+        """Results of the implementation: leaves of NumPy arrays."""
         inputs, direction = inputs or self.inputs, direction or self.case.direction
         found = call(self.implementation, inputs, direction, self.wrote)
         if self.case.judge not in ("value", "refused", "unwritten") and direction in ("forward", "eager"):
@@ -41,9 +41,9 @@ class Trial:
         return found
 
     def both(self) -> tuple[Leaves, Leaves]:
-        """What is right, and what the implementation gives.
+        """Right results, and those of the implementation.
 
-        What runs in this process may write to the inputs, so what is right comes first. What runs in another must not
+        A function in this process may write to the inputs, so the right results come first. One in another must not
         find it in the memory of this one, so there it comes last.
         """
         if self.implementation.elsewhere:
@@ -67,17 +67,17 @@ class Trial:
 
     @property
     def declared(self) -> Form:
-        """By which conventions the function is declared to compute the call."""
+        """The conventions by which the function is declared to compute the call."""
         causal = "start" if self.inputs.options.get("offset") is not None else self.implementation.causal
         return LAW.but(causal=DECLARED[causal], empty=DECLARED[self.implementation.empty_rows])
 
     def by_convention(self) -> Leaves:
-        """What is right by all that is declared."""
+        """Right results by all that is declared."""
         empty = self.declared.value("empty")
         return self.expected() if empty == law("empty") else self.by(LAW.but(empty=empty), inputs=self.meant())
 
     def by(self, form: Form, saved: Form | None = None, inputs: Inputs | None = None) -> Leaves:
-        """What a function of a form gives; the lse of a row without any key is what was got, where only L5 says it."""
+        """Results of a function of a form; the lse of a row without any key is what was got, where only L5 says it."""
         found = formula.leaves(inputs or self.inputs, self.case.direction, form, saved)
         got = self.got.get("lse", np.zeros(0))
         if form.value("empty") != law("empty") and "lse" in found and got.shape == found["lse"].shape:
@@ -85,7 +85,7 @@ class Trial:
         return found
 
     def expected(self, inputs: Inputs | None = None) -> Leaves:
-        """What is right, in float64, with causal as it is declared.
+        """Right results, in float64, with causal as it is declared.
 
         That of the case itself is kept, for it is the same for every implementation that declares the same.
         """
@@ -105,7 +105,7 @@ class Trial:
         return found
 
     def tolerances(self, wanted: Leaves, *, effort: int = MOST) -> dict[str, Tolerance]:
-        """How far each leaf may be off, as ``tolerances.tolerances`` has it."""
+        """The largest error of each leaf, as ``tolerances.tolerances`` has it."""
         in_jax = self.implementation.arrays == "jax"
         return tolerances(self.case, self.how, wanted, in_jax=in_jax, effort=effort)
 

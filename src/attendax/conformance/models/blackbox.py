@@ -58,7 +58,7 @@ def vectors(width: int) -> np.ndarray:
 
 
 def direction(width: int) -> np.ndarray:
-    """Of the results at a position, what a loss adds up."""
+    """The sum of results at a position that a loss adds up."""
     return np.random.default_rng(1).standard_normal(width).astype(np.float32)
 
 

@@ -110,7 +110,7 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
 
 
 def embedding_of_transformers(model):
-    """What turns tokens into vectors."""
+    """The part that turns tokens into vectors."""
     return model.get_input_embeddings()
 
 

@@ -44,7 +44,7 @@ class Clock:
     def watch(self, implementation: Implementation, how: How) -> None:
         """The run is of this function: what it may take is that of its arrays, and its process counts, too.
 
-        What lies in a folder is read as long as that takes.
+        Files of a folder are read as long as that takes.
         """
         self.total = time.monotonic() + (how.total_timeout or math.inf)
         if implementation.recorded:

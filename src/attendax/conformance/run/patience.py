@@ -1,4 +1,4 @@
-"""How long a case may take that nobody gave a limit: by how long others took, so that what hangs is a fault."""
+"""Patience with a case that nobody gave a limit, by the time that others took: one that hangs is a fault."""
 
 import math
 
@@ -12,7 +12,7 @@ SAID = ", where larger cases are answered in a twentieth of that"
 
 
 class Patience:
-    """What was answered so far, and how often nothing came."""
+    """Answers so far, and how often nothing came."""
 
     def __init__(self) -> None:
         self.late = 0  # so many cases had no answer

@@ -68,7 +68,7 @@ def text_of(error: BaseException) -> str:
 def is_refusal(error: BaseException) -> bool:
     """Tell whether somebody wrote this error for this call: an assertion, or words that say what is expected.
 
-    What JAX, NumPy or torch say from within, such as of shapes that do not fit, is none.
+    Words of JAX, NumPy or torch from within, such as of shapes that do not fit, are none.
     """
     if not isinstance(error, AssertionError):  # whose condition says enough
         text = text_of(error)
@@ -82,7 +82,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def says_why(text: str) -> bool:
-    """Whether the text of an error says what is expected."""
+    """Tell whether the text of an error says what is expected."""
     return bool(SAYS_WHY.search(OF_PYTHON.sub("", text)))
 
 
