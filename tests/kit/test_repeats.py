@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from attendax.conformance import CASES, assert_conforms, check
+from attendax.conformance import CASES, Verdict, assert_conforms, check
 from attendax.conformance.cases.how import How
 from attendax.conformance.checking import judge
 from attendax.conformance.run.run import repeated
@@ -59,6 +59,14 @@ def test_a_race_is_red_and_known_as_one():
     assert any(o.is_unsteady for o in report.failures)
     shown = [case for case in json.loads(report.to_json())["cases"] if "red" in case]
     assert {case["name"] for case in shown} == {o.case.name for o in report.failures}
+
+
+def test_the_first_calls_of_a_run_of_repeats_are_of_the_plainest_case():
+    asked = []
+    found = [outcome for outcome in check(right, repeat=1, **SOME).cases if outcome.verdict is Verdict.OK]
+    repeated(found, How(repeat=3), lambda case, how: asked.append(case.name) or found[0], float("inf"))
+    assert asked[:3] == [found[0].case.name] * 2 + [found[-1].case.name]
+    assert sorted(asked) == sorted(2 * [o.case.name for o in found])
 
 
 def test_what_is_always_wrong_is_no_race():

@@ -238,13 +238,13 @@ def repeated(
     if how.repeat is None:
         spent = sum(outcome.seconds for outcome in found)
         end_of_time = min(end_of_time, time.monotonic() + max(SECOND, SHARE * spent))
-    for run in range(1, how.repeat or TIMES):
-        order = range(len(found)) if run % 2 == 0 else range(len(found) - 1, -1, -1)
+    order = range(len(found))
+    plan = [(k, run) for run in range(1, how.repeat or TIMES) for k in order[:: -1 if run % 2 else 1]]
+    for k, run in sorted(plan, key=lambda one: one[0] > 0):  # the first calls of a process are of the plainest case
         seed = how.seed + STEP * ((run + 1) // 2) * (run % 2)
-        for k in order:
-            if _is_asked_again(found[k], how) and time.monotonic() < end_of_time:
-                again = judge(found[k].case, how._replace(seed=seed))
-                found[k] = _joined(found[k], again, seed) if again.verdict is not Verdict.NOT_JUDGED else found[k]
+        if _is_asked_again(found[k], how) and time.monotonic() < end_of_time:
+            again = judge(found[k].case, how._replace(seed=seed))
+            found[k] = _joined(found[k], again, seed) if again.verdict is not Verdict.NOT_JUDGED else found[k]
     return found
 
 
