@@ -3,7 +3,7 @@
 import argparse
 import importlib.util
 import inspect
-from collections import Counter
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         library.add_argument(f"--{name}", dest="arrays", action="store_const", const=name, help=f"in {title}")
     if command == "learn":
         parser.add_argument("folder", nargs="?", metavar="DIR", help="write the skeletons there; none: list the path")
-        parser.add_argument(
-            "--solutions", action="store_true", help="where attendax.spec has each, and how it is derived"
-        )
+        parser.add_argument("--solutions", action="store_true", help="each in attendax.spec, with its derivation")
         parser.set_defaults(run=_learn)
         return
     parser.add_argument("folder", metavar="DIR", help="the folder with your functions")
@@ -45,9 +43,9 @@ def _learn(args: argparse.Namespace) -> int:
         return _list(Path())
     folder = Path(args.folder)
     library = folders.library(folder)
-    if args.arrays not in (None, library) and folders.has_exercises(folder):
+    if library and args.arrays not in (None, library):
         raise Refusal(f"{args.folder} holds exercises in {library}; for --{args.arrays} name another folder")
-    written = folders.write(folder, args.arrays or library)
+    written = folders.write(folder, args.arrays or library or "numpy")
     for file in folders.files(folder):
         print(f"wrote {file}" if file in written else f"kept {file}, which was there")
     begin = f"Write the first, softmax in {folder / 'attention_core.py'}, then:"
@@ -57,15 +55,14 @@ def _learn(args: argparse.Namespace) -> int:
 
 def _list(folder: Path) -> int:
     """The exercises in order, and how far the folder at hand has come."""
-    begun = folders.has_exercises(folder)
-    states = {grade.name: grade.state for grade in _graded(folder)} if begun else {}
-    for before, exercise in zip((None, *path()), path(), strict=False):
-        if before is None or before.text["file"] != exercise.text["file"]:
-            print(f"{exercise.text['file']}.py")
-        state = f"{states[exercise.name]:<8}" if begun else ""
-        print(wrapped(f"  {state}{exercise.name}: {exercise.text['teaches']}", "      "))
-    to_begin = wrapped("To begin: attendax learn DIR writes a folder, attendax grade DIR says what is wrong in it.")
-    print("\n" + (f"{_counted(states.values())}\nWhat is wrong, and why: attendax grade ." if begun else to_begin))
+    begun = folders.library(folder)
+    states = [grade.state for grade in _graded(folder)] if begun else [""] * len(path())
+    for file, exercises in itertools.groupby(zip(path(), states, strict=True), lambda each: each[0].text["file"]):
+        print(f"{file}.py")
+        for exercise, state in exercises:
+            print(wrapped(f"  {state and f'{state:<8}'}{exercise.name}: {exercise.text['teaches']}", "      "))
+    begin = "To begin: attendax learn DIR writes a folder, attendax grade DIR says what is wrong in it."
+    print("\n" + (f"{_counted(states)}\nWhat is wrong, and why: attendax grade ." if begun else wrapped(begin)))
     return 0
 
 
@@ -89,7 +86,7 @@ def _graded(folder: Path, arrays: str | None = None, **options: Any) -> Iterable
 
 def _grade(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
-    if not folders.has_exercises(folder):
+    if not folders.library(folder):
         raise Refusal(f"{args.folder} has no file of the exercises; to begin: attendax learn {args.folder}")
     known = {name for exercise in path() for name in (exercise.name, exercise.symbol)}
     if unknown := next((name for name in args.names if name not in known), None):
@@ -98,32 +95,32 @@ def _grade(args: argparse.Namespace) -> int:
         raise Refusal(f"--hint got {args.hint}, expected 1, 2 or 3")
     if not args.seconds > 0:
         raise Refusal(f"--seconds {args.seconds:g}: more than 0")
-    files = {exercise.name: f"{exercise.text['file']}.py" for exercise in path()}
     grades = list[Grade]()
     for grade in _graded(folder, args.arrays, names=args.names, hint=args.hint, seconds=args.seconds):
-        told = [(files[each.name], each.reason) for each in grades if each.state == "unread"]
-        if (files[grade.name], grade.reason) not in told:  # one line for a file, not one for each of its functions
-            _print(grade, files[grade.name] if grade.state == "unread" else grade.name)
+        if grade not in grades:  # one line for a file that is not read, not one for each of its functions
+            _print(grade)
         grades.append(grade)
     states = [grade.state for grade in grades]
     print(f"\n{_counted(states)}")
     if set(states) == {"not yet"}:
-        print(f"Begin with {grades[0].name} in {folder / files[grades[0].name]}; --hint 2 helps.")
+        first = next(exercise for exercise in path() if exercise.name == grades[0].name)
+        print(f"Begin with {first.name} in {folder / first.text['file']}.py; --hint 2 helps.")
+    if missing := [file.name for file in folders.files(folder) if not file.is_file()]:
+        print(f"Not there: {', '.join(missing)}. What is not there is written by: attendax learn {args.folder}")
     if "wrong" in states and args.hint < 3:
         print(f"More help: --hint {args.hint + 1}")
     return 0 if set(states) == {"right"} else FAILED
 
 
-def _print(grade: Grade, name: str) -> None:
+def _print(grade: Grade) -> None:
     """A grade; its reason stands behind the name where no example follows."""
     _, *lines = str(grade).splitlines()
     beside = f": {lines.pop(0)}" if grade.reason and not grade.example else ""
-    print(wrapped(f"{grade.state:<8} {name}{beside}", INDENT), flush=True)
+    print(wrapped(f"{grade.state:<8} {grade.name}{beside}", INDENT), flush=True)
     for line in lines:
         print(INDENT + line if line.startswith(" ") else wrapped(INDENT + line, INDENT), flush=True)
 
 
-def _counted(states: Iterable[str]) -> str:
-    counts = Counter(states)
-    rest = ", ".join(f"{counts[state]} {state}" for state in ("wrong", "not yet", "unread") if counts[state])
-    return f"{counts['right']} of {counts.total()} right" + (f"; {rest}." if rest else ": all of it. Well done.")
+def _counted(states: list[str]) -> str:
+    rest = ", ".join(f"{states.count(state)} {state}" for state in ("wrong", "not yet", "unread") if state in states)
+    return f"{states.count('right')} of {len(states)} right" + (f"; {rest}." if rest else ": all of it. Well done.")

@@ -1,17 +1,31 @@
-"""Arrays of NumPy, JAX and PyTorch: what a learner's functions are given, and NumPy arrays of what they return."""
+"""Arrays of NumPy, JAX and PyTorch: what a learner's functions are given, and NumPy arrays of what they return.
+
+JAX compiles each step of a function for each shape, which takes a hundredth of a second or more, and a function of the
+path has tens of them. A step that NumPy has, too, is NumPy's here; its result is an array of JAX, in the shape and the
+dtype that JAX says. Any other step is compiled.
+"""
 
 import contextlib
+import functools
 import importlib
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from scipy.special import erfinv
 
 from attendax import spec
 
-from .steps import by_numpy
-
 KINDS = ("numpy", "jax", "torch")
+
+# Names of JAX, with those of NumPy where they are others.
+NUMPY = """
+    add sub:subtract mul:multiply div:divide neg:negative pow square sqrt exp log tanh sin cos abs copy
+    max:maximum min:minimum eq:equal ne:not_equal lt:less le:less_equal gt:greater ge:greater_equal
+    is_finite:isfinite and:bitwise_and or:bitwise_or not:bitwise_not shift_right_logical:right_shift
+    reduce_sum:sum reduce_max:max reduce_min:min reduce_prod:prod reduce_and:all reduce_or:any convert_element_type:copy
+"""
 
 
 class Unusable(TypeError):
@@ -36,21 +50,18 @@ class Arrays:
     def __init__(self, kind: str) -> None:
         if kind not in KINDS:
             raise ValueError(f"grade: arrays got {kind!r}, expected one of {', '.join(KINDS)}")
-        self.kind, self._library = kind, importlib.import_module(kind)
+        library = importlib.import_module(f"{kind}.numpy" if kind == "jax" else kind)
+        self.kind, self._array = kind, library.tensor if kind == "torch" else library.array
 
     def wide(self) -> Any:
         """A context in which JAX has float64, and does not compile."""
-        return by_numpy(self._library) if self.kind == "jax" else contextlib.nullcontext()
+        return by_numpy(importlib.import_module("jax")) if self.kind == "jax" else contextlib.nullcontext()
 
     def given(self, value: Any) -> Any:
         """An input, as a learner's function gets it; never the array itself, which it may write to."""
         if isinstance(value, list):
             return [self._block(each) for each in value] if self.kind != "numpy" else value
-        if not isinstance(value, np.ndarray):
-            return value
-        if self.kind == "torch":
-            return self._library.from_numpy(value.copy())
-        return self._library.numpy.asarray(value) if self.kind == "jax" else value.copy()
+        return self._array(value) if isinstance(value, np.ndarray) else value
 
     def _block(self, block: spec.TransformerEncoderBlock) -> Any:
         """A block of the specification, for tokens of this library."""
@@ -68,9 +79,71 @@ class Arrays:
         """
         if value is None or isinstance(value, tuple | list | dict):
             raise Unusable(value, "one array", role)
-        if self.kind == "torch" and isinstance(value, self._library.Tensor):
-            value = value.detach().numpy()
-        found = np.asarray(value)
+        found = np.asarray(value.detach() if hasattr(value, "detach") else value)
         if found.dtype.kind not in "biuf" and found.dtype.name != "bfloat16":
             raise Unusable(value, "an array of numbers", role)
         return found
+
+
+def _of_numpy(name: str) -> Callable[..., Any]:
+    return lambda *arrays, axes=None, **_: getattr(np, name)(*arrays, **({} if axes is None else {"axis": tuple(axes)}))
+
+
+def _product(a: Any, b: Any, dimension_numbers: Any, **_: Any) -> Any:
+    (of_a, of_b), (first_a, first_b) = dimension_numbers
+    axes_a, axes_b = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
+    for i, j in zip((*of_a, *first_a), (*of_b, *first_b), strict=True):
+        axes_b[j] = i
+    rest = [i for i in axes_a if i not in (*of_a, *first_a)] + [j for j in axes_b if j >= a.ndim]
+    return np.einsum(a, axes_a, b, axes_b, [*first_a, *rest])
+
+
+def _spread(x: Any, shape: Any, broadcast_dimensions: Any, **_: Any) -> Any:
+    return np.broadcast_to(np.expand_dims(x, [i for i in range(len(shape)) if i not in broadcast_dimensions]), shape)
+
+
+def _drawn(key: Any, bit_width: int, shape: Any) -> Any:
+    return np.random.default_rng(key).integers(2**bit_width, size=shape, dtype=f"u{bit_width // 8}")
+
+
+STEPS: dict[str, Callable[..., Any]] = {
+    **{name: _of_numpy(other or name) for name, _, other in (pair.partition(":") for pair in NUMPY.split())},
+    "dot_general": _product,
+    "broadcast_in_dim": _spread,
+    "random_bits": _drawn,
+    "iota": lambda dtype, shape, dimension, **_: np.indices(shape, dtype)[dimension],
+    "slice": lambda x, start_indices, limit_indices, strides: x[
+        tuple(map(slice, start_indices, limit_indices, strides or [1] * x.ndim))
+    ],
+    "reshape": lambda x, new_sizes, **_: x.reshape(new_sizes),
+    "transpose": lambda x, permutation: x.transpose(permutation),
+    "squeeze": lambda x, dimensions: np.squeeze(x, dimensions),
+    "concatenate": lambda *arrays, dimension: np.concatenate(arrays, dimension),
+    "select_n": lambda which, no, yes: np.where(which, yes, no),
+    "bitcast_convert_type": lambda x, new_dtype: x.view(new_dtype),
+    "integer_pow": lambda x, y: x**y,
+    "rsqrt": lambda x, **_: 1 / np.sqrt(x),
+    "erf_inv": erfinv,
+}
+
+
+@contextlib.contextmanager
+def by_numpy(jax: Any) -> Iterator[None]:
+    """Let JAX have float64, and NumPy compute its steps, in the block."""
+    with contextlib.ExitStack() as after, jax.enable_x64(True), jax.disable_jit(), np.errstate(all="ignore"):
+        for step in vars(importlib.import_module("jax.extend.core.primitives")).values():
+            if getattr(step, "name", "") in STEPS:
+                after.callback(setattr, step, "impl", step.impl)
+                step.impl = functools.partial(_computed, jax, step, step.impl)
+        yield
+
+
+def _computed(jax: Any, step: Any, compiled: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+    expected = step.abstract_eval(*map(jax.typeof, arrays), **options)[0]
+    if not (expected.weak_type and expected.ndim):  # NumPy has no such arrays, whose dtype gives way
+        with contextlib.suppress(ValueError, TypeError, IndexError):
+            given = (jax.random.key_data(x) if step.name == "random_bits" else x for x in arrays)
+            found = np.asarray(STEPS[step.name](*map(np.asarray, given), **options)).astype(expected.dtype)
+            if found.shape == expected.shape:
+                return jax.numpy.asarray(found.item()) if expected.weak_type else jax.device_put(found)
+    return compiled(*arrays, **options)

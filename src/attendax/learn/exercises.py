@@ -5,9 +5,8 @@
 
 import functools
 import inspect
-import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,16 +15,10 @@ import numpy as np
 from attendax import spec
 
 from .arrays import Unusable
-from .formulas import PROJECTIONS
 
 TEXTS = Path(__file__).with_name("texts")
+PROJECTIONS = ("W_Q", "W_K", "W_V", "W_O")
 GRADS = ("grad_Q", "grad_K", "grad_V", "grad_params")
-DRAWN, WIDE = "the initial weights are drawn, small, each its own", "shape of W1 where M = 64 and no d_ff is given"
-BEGIN = "gamma1 and gamma2 are 1 at the beginning, biases and betas 0"
-SHARE = "share of the weights that is kept where p = 0.4, about"
-OWN, ANEW = "each weight is dropped by a draw of its own", "each forward draws anew"
-MODULES = ("attention_core", "multi_head", "positional", "transformer_block", "single_head")
-NOTHING = np.array([[True, True, False], [False, False, False]])
 Inputs = dict[str, Any]
 
 
@@ -55,14 +48,17 @@ class Exercise(NamedTuple):
     @property
     def derivation(self) -> str:
         """The paragraphs of ``attendax.spec`` before its arguments."""
-        function = getattr(spec, self.text.get("derived", self.name))
-        return (inspect.getdoc(function) or "").partition("\nArgs:")[0].strip()
+        said = inspect.getdoc(getattr(spec, self.text.get("derived", self.name))) or ""
+        return said.partition("\nArgs:")[0].strip()
 
 
 @functools.cache
 def texts(name: str) -> dict[str, Any]:
     """A file of texts: the exercises, or the mistakes."""
     return tomllib.loads((TEXTS / f"{name}.toml").read_text("utf-8"))
+
+
+MODULES = tuple(dict.fromkeys(entry["file"] for entry in texts("exercises").values()))
 
 
 @functools.cache
@@ -74,8 +70,8 @@ def path() -> tuple[Exercise, ...]:
 def _exercise(name: str, text: dict[str, Any]) -> Exercise:
     rng = np.random.default_rng(15)
     questions = tuple(Question(each["about"], _inputs(each, rng)) for each in text["questions"])
-    results = text["results"].split()
-    return Exercise(name, text, questions, ASKED.get(name, lambda f, inputs: named(results, f(*inputs.values()))))
+    ask = ASKED.get(name, lambda function, inputs: named(text["results"].split(), function(*inputs.values())))
+    return Exercise(name, text, questions, ask)
 
 
 def _inputs(question: dict[str, Any], rng: np.random.Generator) -> Inputs:
@@ -84,7 +80,7 @@ def _inputs(question: dict[str, Any], rng: np.random.Generator) -> Inputs:
     for name, value in list(question.items())[1:]:
         if name == "mask" and isinstance(value, str):
             tokens = next(iter(inputs.values())).shape[-2]
-            value = {"none": None, "nothing": NOTHING, "causal": np.tri(tokens, dtype=bool)}[value]
+            value = {"none": None, "causal": np.tri(tokens, dtype=bool)}[value]
         elif name == "blocks":
             value = [spec.TransformerEncoderBlock(4, 2, 3, rng=seed) for seed in range(int(value[0]))]
         elif isinstance(value, str):
@@ -94,7 +90,7 @@ def _inputs(question: dict[str, Any], rng: np.random.Generator) -> Inputs:
     return inputs
 
 
-def named(names: list[str] | tuple[str, ...], found: Any) -> dict[str, Any]:
+def named(names: Sequence[str], found: Any) -> dict[str, Any]:
     """Results by name; a dict among them by its own names, and what a backward needs left out.
 
     Raises:
@@ -105,7 +101,8 @@ def named(names: list[str] | tuple[str, ...], found: Any) -> dict[str, Any]:
         raise Unusable(found, ", ".join(names))
     results = dict(zip(names, given, strict=True))
     results.pop("cache", None)
-    return results | _weights(results.pop("grad_params", {}), "the gradients of the weights")
+    weights = _weights(results.pop("grad_params", {}), "the gradients of the weights")
+    return results | {f"grad_{name}": value for name, value in weights.items()}
 
 
 def _weights(given: Any, role: str) -> dict[str, Any]:
@@ -119,7 +116,7 @@ def _weights(given: Any, role: str) -> dict[str, Any]:
 
 def _backward(function: Any, inputs: Inputs) -> dict[str, Any]:
     """The backward of a forward that stands beside it."""
-    beside = vars(sys.modules.get(function.__module__, sys)) | getattr(function, "__globals__", {})
+    beside = getattr(inspect.unwrap(function), "__globals__", {})
     if "multi_head_attention_forward" not in beside:
         raise NotImplementedError("multi_head_attention_forward")
     grad_output, *rest = inputs.values()
@@ -129,9 +126,9 @@ def _backward(function: Any, inputs: Inputs) -> dict[str, Any]:
 
 def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     grad_output, Q, K, V, *weights, num_heads, mask = inputs.values()
-    layer, new = layer_class(Q.shape[-1], num_heads), layer_class(64, 4)
-    found: dict[str, Any] = {f"shape of {name}": np.array(getattr(layer, name).shape) for name in PROJECTIONS}
-    found[DRAWN] = _drawn(*(getattr(new, name) for name in PROJECTIONS))
+    layer = layer_class(Q.shape[-1], num_heads)
+    found = {f"shape of {name}": np.array(getattr(layer, name).shape) for name in PROJECTIONS}
+    found |= _drawn(layer_class(64, 4), PROJECTIONS)
     layer.set_params(dict(zip(PROJECTIONS, weights, strict=True)))
     found["output"] = layer.forward(Q, K, V, mask)
     found |= named(GRADS, layer.backward(grad_output))
@@ -139,10 +136,11 @@ def _multi_head_layer(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     return found | {f"get_params()[{name!r}]": params.get(name) for name in PROJECTIONS}
 
 
-def _drawn(*weights: Any) -> bool:
-    """Whether they are drawn, small, each its own."""
+def _drawn(layer: Any, names: Sequence[str]) -> dict[str, Any]:
+    weights = [getattr(layer, name) for name in names]
     small = all(0 < float(each.std()) < 0.5 for each in weights)
-    return small and len({float(each.sum()) for each in weights}) == len(weights)
+    own = len({float(each.sum()) for each in weights}) == len(weights)
+    return {"the initial weights are drawn, small, each its own": small and own}
 
 
 def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
@@ -156,8 +154,9 @@ def _block(block_class: Any, inputs: Inputs) -> dict[str, Any]:
     if "grad_output" in inputs:
         return named(("grad_x", "grad_params"), block.backward(inputs["grad_output"]))
     begin = [abs(getattr(new, name) - float("gamma" in name)).max() == 0 for name in rest if name[0] != "W"]
-    facts = {DRAWN: _drawn(new.W1, new.W2), WIDE: np.array(tuple(new.W1.shape)), BEGIN: all(begin)}
-    return {"output": output} | facts
+    wide = {"shape of W1 where M = 64 and no d_ff is given": np.array(tuple(new.W1.shape))}
+    begun = {"gamma1 and gamma2 are 1 at the beginning, biases and betas 0": all(begin)}
+    return {"output": output} | _drawn(new, ("W1", "W2")) | wide | begun
 
 
 def _single_head(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
@@ -178,8 +177,9 @@ def _dropout(layer_class: Any, inputs: Inputs) -> dict[str, Any]:
     found |= {"output after eval()": layer.forward(*arrays), "attention_weights after eval()": layer.attention_weights}
     first, second = ((other.forward(many, many, many), other.attention_weights != 0)[1] for _ in range(2))
     shared = [(first == first[:1]).all(), (first == first[:, :1]).all(), (first == first[..., :1]).all()]
-    found |= {SHARE: _leading((first * 1.0).mean()), OWN: not any(map(bool, shared))}
-    return found | {ANEW: bool((first != second).any())}
+    found["share of the weights that is kept where p = 0.4, about"] = _leading((first * 1.0).mean())
+    found["each weight is dropped by a draw of its own"] = not any(map(bool, shared))
+    return found | {"each forward draws anew": bool((first != second).any())}
 
 
 def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:

@@ -48,16 +48,10 @@ def write(folder: Path, arrays: str = "numpy") -> list[Path]:
     return new
 
 
-def has_exercises(folder: Path) -> bool:
-    """Whether a file of the path lies there."""
-    return any(map(Path.is_file, files(folder)))
-
-
 def library(folder: Path) -> str:
-    """The library that the files of the folder import: JAX or PyTorch, else NumPy."""
-    read = "\n".join(file.read_text("utf-8", "replace") for file in files(folder) if file.is_file())
-    found = re.findall(r"^(?:import|from) (jax|torch)\b", read, re.MULTILINE)
-    return max(found, default="numpy")
+    """The library that the files of the folder import: JAX or PyTorch, else NumPy; "" where no file of the path is."""
+    read = [file.read_text("utf-8", "replace") for file in files(folder) if file.is_file()]
+    return max(re.findall(r"^(?:import|from) (jax|torch)\b", "\n".join(read), re.M), default="numpy" if read else "")
 
 
 def graded(
@@ -69,32 +63,27 @@ def graded(
     started again for the exercises that are left.
     """
     left = [each.name for each in path() if not names or {each.name, each.symbol} & set(names)]
+    spawn, limit = multiprocessing.get_context("spawn"), 4 * seconds + 2  # it stops itself, while it imports and runs
     while left:
-        here, there = multiprocessing.get_context("spawn").Pipe()
+        here, there = spawn.Pipe()
         given = there, str(folder.resolve()), arrays, left, hint, seconds
-        process = multiprocessing.get_context("spawn").Process(target=_grade, args=given, daemon=True)
+        process = spawn.Process(target=_grade, args=given, daemon=True)
         process.start()
         there.close()
+        ended, wait = f"Stopped: it did not end within {limit:g} seconds", limit + 120  # it has to start
         try:
-            yield from _received(here, process, left, 4 * seconds + 2)  # it stops itself, while it imports and runs
-        finally:
-            process.kill()
-            process.join()
-
-
-def _received(pipe: Any, process: Any, left: list[str], limit: float) -> Iterator[Grade]:
-    """The grades that a process sends, until it fails to; the list keeps the names of those that are left."""
-    wait, ended = limit + 120, ""  # it has to start
-    while left and not ended:
-        try:
-            grade: Any = pipe.recv() if pipe.poll(wait) else None
-            ended = "" if grade else f"Stopped: it did not end within {limit:g} seconds"
+            while left and here.poll(wait):
+                yield here.recv()
+                left.pop(0)
+                wait = limit
         except EOFError:
             process.join()
             ended = f"It ended the process (status {process.exitcode})."
-        name = left.pop(0)
-        yield Grade(name, "wrong", ended) if ended else grade
-        wait = limit
+        finally:
+            process.kill()
+            process.join()
+        if left:
+            yield Grade(left.pop(0), "wrong", ended)
 
 
 def _grade(pipe: Any, folder: str, arrays: str, names: list[str], hint: int, seconds: float) -> None:
@@ -114,14 +103,13 @@ def _graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: 
         with limited(seconds), kind.wide():
             candidate = getattr(importlib.import_module(exercise.text["file"]), exercise.symbol)
     except (Exception, Stopped) as error:
-        return Grade(exercise.name, "unread", failure(error))
+        return Grade(f"{exercise.text['file']}.py", "unread", failure(error))
     found = examined(exercise, candidate, kind, hint, seconds)
     if found.state != "wrong":
         return found
-    wrong.append(found)
     called = own(candidate)
-    for earlier in wrong[:-1]:
-        calls = earlier.name.partition(".")[0] in called and set(found.mistakes) <= set(earlier.mistakes)
-        if calls or (found.mistakes and found.reason == earlier.reason):
+    for earlier in wrong:
+        if earlier.name.partition(".")[0] in called and set(found.mistakes) <= set(earlier.mistakes):
             return Grade(found.name, "wrong", f"as {earlier.name} is; mend that first")
+    wrong.append(found)
     return found

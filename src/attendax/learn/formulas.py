@@ -9,7 +9,8 @@ learners write them, raise where theirs raise, and check nothing.
 
 import numpy as np
 
-PROJECTIONS = ("W_Q", "W_K", "W_V", "W_O")
+from attendax.learn.exercises import GRADS, named
+
 DRAWS = np.random.default_rng()
 KEPT: list[np.ndarray] = []  # the weights that the learner's dropout kept, forward by forward
 
@@ -130,30 +131,10 @@ def multi_head_attention_backward(grad_output, cache):
     return dQ, dK, dV, {"W_Q": dW_Q, "W_K": dW_K, "W_V": dW_V, "W_O": dW_O}
 
 
-class MultiHeadAttention:
-    """The layer."""
-
-    def __init__(self, d_model, num_heads):
-        self.d_model, self.num_heads, small = d_model, num_heads, np.sqrt(3 / d_model)
-        self.W_Q, self.W_K, self.W_V, self.W_O = DRAWS.uniform(-small, small, (4, d_model, d_model))
-
-    def forward(self, Q, K, V, mask=None):
-        """The output; the cache is kept."""
-        given = {**self.get_params(), "num_heads": self.num_heads, "mask": mask}
-        output, self.cache = multi_head_attention_forward(Q, K, V, **given)
-        return output
-
-    def backward(self, grad_output):
-        """The gradients of the last forward."""
-        return multi_head_attention_backward(grad_output, self.cache)
-
-    def get_params(self):
-        """The weights by name."""
-        return {name: getattr(self, name) for name in PROJECTIONS}
-
-    def set_params(self, params):
-        """Set them."""
-        vars(self).update(params)
+def MultiHeadAttention(grad_output, Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask):
+    """The layer with these weights, forward and backward."""
+    output, cache = multi_head_attention_forward(Q, K, V, W_Q, W_K, W_V, W_O, num_heads, mask)
+    return {"output": output} | named(GRADS, multi_head_attention_backward(grad_output, cache))
 
 
 def sinusoidal_encoding(max_length, d_model):
@@ -225,36 +206,24 @@ def feed_forward_backward(grad_output, x, W1, b1, W2, b2):
     return dx, dW1, da.sum(axis=(0, 1)), dW2, grad_output.sum(axis=(0, 1))
 
 
-class TransformerEncoderBlock:
-    """The block."""
-
-    def __init__(self, d_model, num_heads, d_ff=None):
-        d_ff = d_ff or 4 * d_model
-        self.attention = MultiHeadAttention(d_model, num_heads)
-        self.W1, self.W2 = 0.1 * DRAWS.normal(size=(d_model, d_ff)), 0.1 * DRAWS.normal(size=(d_ff, d_model))
-        self.b1, (self.gamma1, self.gamma2) = np.zeros(d_ff), np.ones((2, d_model))
-        self.b2, self.beta1, self.beta2 = np.zeros((3, d_model))
-
-    def forward(self, x, mask=None):
-        """``h = x + A(N1(x)), y = h + F(N2(h))``."""
-        n1 = layer_norm(x, self.gamma1, self.beta1)
-        h = x + self.attention.forward(n1, n1, n1, mask)
-        n2 = layer_norm(h, self.gamma2, self.beta2)
-        self.kept = x, n1, h, n2
-        return h + feed_forward(n2, self.W1, self.b1, self.W2, self.b2)
-
-    def backward(self, grad_output):
-        """``dh = dy + N2ᵀ(Fᵀ(dy)), dx = dh + N1ᵀ(Aᵀ(dh))``."""
-        x, n1, h, n2 = self.kept  # noqa: RUF059 (a mistake reads it)
-        dn2, *network = feed_forward_backward(grad_output, n2, self.W1, self.b1, self.W2, self.b2)
-        dh2, *norm2 = layer_norm_backward(dn2, h, self.gamma2)
-        dh = grad_output + dh2
-        dq, dk, dv, attention = self.attention.backward(dh)
-        dn1 = dq + dk + dv
-        dx1, *norm1 = layer_norm_backward(dn1, x, self.gamma1)
-        dx = dh + dx1
-        names = ("W1", "b1", "W2", "b2", "gamma1", "beta1", "gamma2", "beta2")
-        return dx, attention | dict(zip(names, network + norm1 + norm2, strict=True))
+def TransformerEncoderBlock(x, W1, b1, W2, b2, gamma1, beta1, gamma2, beta2, grad_output=None, **attention):
+    """``h = x + A(N1(x)), y = h + F(N2(h))``; or ``dh = dy + N2ᵀ(Fᵀ(dy)), dx = dh + N1ᵀ(Aᵀ(dh))``."""
+    n1 = layer_norm(x, gamma1, beta1)
+    attended, cache = multi_head_attention_forward(n1, n1, n1, **attention)
+    h = x + attended
+    n2 = layer_norm(h, gamma2, beta2)
+    y = h + feed_forward(n2, W1, b1, W2, b2)
+    if grad_output is None:
+        return {"output": y}
+    dn2, *network = feed_forward_backward(grad_output, n2, W1, b1, W2, b2)
+    dh2, *norm2 = layer_norm_backward(dn2, h, gamma2)
+    dh = grad_output + dh2
+    dq, dk, dv, params = multi_head_attention_backward(dh, cache)
+    dn1 = dq + dk + dv
+    dx1, *norm1 = layer_norm_backward(dn1, x, gamma1)
+    dx = dh + dx1
+    names = ("W1", "b1", "W2", "b2", "gamma1", "beta1", "gamma2", "beta2")
+    return named(("grad_x", "grad_params"), (dx, params | dict(zip(names, network + norm1 + norm2, strict=True))))
 
 
 def stack_encoder_blocks(x, blocks, mask=None):
@@ -264,20 +233,12 @@ def stack_encoder_blocks(x, blocks, mask=None):
     return x
 
 
-class Attention:
-    """``softmax(q kᵀ / √M) v W_o``."""
-
-    def __init__(self, embedding_dimension, causal=False):
-        M, self.causal = embedding_dimension, causal
-        weights = 0.02 * DRAWS.normal(size=(4, M, M))
-        self.query_weights, self.key_weights, self.value_weights, self.output_weights = weights
-
-    def forward(self, x):
-        """Project, attend, project."""
-        q, k, v = x @ self.query_weights, x @ self.key_weights, x @ self.value_weights
-        mask = np.tri(x.shape[1], dtype=bool) if self.causal else None
-        mixed, _ = scaled_dot_product_attention(q, k, v, mask)
-        return mixed @ self.output_weights
+def Attention(x, causal, query_weights, key_weights, value_weights, output_weights):
+    """``softmax(q kᵀ / √M) v W_o``; and how the layer begins."""
+    q, k, v = x @ query_weights, x @ key_weights, x @ value_weights
+    mask = np.tri(x.shape[1], dtype=bool) if causal else None
+    mixed, _ = scaled_dot_product_attention(q, k, v, mask)
+    return {"output": mixed @ output_weights, "deviation of query_weights, about": 0.02}
 
 
 def keep(shape, rate):

@@ -1,9 +1,9 @@
 """Why a learner's answers are wrong: the mistakes that give the very same numbers, or else the facts."""
 
-import ast
 import functools
+import inspect
 import itertools
-from pathlib import Path
+import re
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from .exercises import Exercise, Question, texts
 
 CLOSE = 1e-6  # a factor that PyTorch makes of booleans is float32
 SHOWN = 12  # numbers of an array that is shown whole
+PIECES = inspect.getsource(formulas).split("\n\n\n")  # function by function
 _compiled = functools.lru_cache(4096)(functools.partial(compile, filename="<formulas>", mode="exec"))
-TURNED, ORDER = "sign turned", "results in another order"  # these two are no text of the formulas
+ORDER = "results in another order"  # the one mistake that is no text of the formulas
 Off = tuple[tuple[str, int], ...]  # mistakes, and which of the ways to make each
 
 
@@ -27,22 +28,16 @@ class Failed(str):
 Answer = dict[str, Any] | Failed
 
 
-@functools.cache
-def _pieces() -> tuple[str, ...]:
-    """The texts of the functions and classes of the formulas."""
-    text = Path(formulas.__file__).read_text("utf-8")
-    return tuple(ast.get_source_segment(text, node) or "" for node in ast.parse(text).body)
+def edited(off: Off) -> dict[str, Any]:
+    """The functions of a learner who makes these mistakes.
 
-
-def edited(off: Off) -> dict[str, Any] | None:
-    """The functions of a learner who makes these mistakes; None where two of them are in one place."""
-    pieces = list(_pieces())
-    for name, way in off:
-        for old, new in mistakes()[name].get("wrong", [()])[way] if name != TURNED else ():
-            found = [number for number, piece in enumerate(pieces) if old in piece]
-            if len(found) != 1:
-                return None
-            pieces[found[0]] = pieces[found[0]].replace(old, new)
+    Raises:
+        ValueError: two of them are in one place.
+    """
+    pieces = list(PIECES)
+    for old, new in itertools.chain(*(mistakes()[name]["wrong"][way] for name, way in off)):
+        (found,) = (number for number, piece in enumerate(pieces) if old in piece)
+        pieces[found] = pieces[found].replace(old, new)
     names: dict[str, Any] = {}
     for piece in pieces:
         exec(_compiled(piece), names)
@@ -51,8 +46,8 @@ def edited(off: Off) -> dict[str, Any] | None:
 
 def mistakes(exercise: Exercise | None = None) -> dict[str, dict[str, Any]]:
     """The table of mistakes, or those that can be made in one exercise."""
-    table = texts("mistakes")
-    return {name: row for name, row in table.items() if exercise is None or exercise.name in row["on"].split()}
+    rows = texts("mistakes").items()
+    return {name: row for name, row in rows if exercise is None or exercise.name in row["on"].split()}
 
 
 def right(exercise: Exercise, question: Question, answer: Answer) -> Answer:
@@ -64,18 +59,18 @@ def right(exercise: Exercise, question: Question, answer: Answer) -> Answer:
 
 
 def mistaken(exercise: Exercise, question: Question, answer: Answer, off: Off) -> Answer:
-    """The results of a learner who makes these mistakes."""
-    names = edited(off)
-    if names is None:
-        return Failed("no such learner")
-    if question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, Failed):
-        names["KEPT"] += [np.nan_to_num(answer[name]) != 0 for name in exercise.text["dropped"] if name in answer]
+    """The results of a learner who makes these mistakes; of a layer those that a mistake can touch."""
     try:
+        names = edited(off)
+        if question.inputs.get("rate", 0) > 0.1 and not isinstance(answer, Failed):
+            names["KEPT"] += [np.nan_to_num(answer[name]) != 0 for name in exercise.text["dropped"] if name in answer]
+        formula = names[exercise.symbol]
         with np.errstate(all="ignore"):
-            found = exercise.ask(names[exercise.symbol], question.inputs)
+            whole = exercise.symbol.islower() or isinstance(formula, type)
+            found = exercise.ask(formula, question.inputs) if whole else formula(**question.inputs)
     except Exception as error:  # shapes that do not fit, as with the learner
         return Failed(str(error))
-    return {name: -value if (TURNED, 0) in off else np.asarray(value) for name, value in found.items()}
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def close(one: Any, other: Any) -> bool:
@@ -87,8 +82,11 @@ def close(one: Any, other: Any) -> bool:
 
 def _near(one: Any, other: Any) -> Any:
     """Where numbers are those of the other array, beside its largest."""
-    size = np.abs(other[np.isfinite(other)]).max(initial=1.0)
-    return np.isclose(one, other, CLOSE, CLOSE * float(size), equal_nan=True)
+    one, other = one.astype(float), other.astype(float)
+    finite, large = np.isfinite(other), np.abs(other)
+    with np.errstate(invalid="ignore"):
+        near = finite & (np.abs(one - other) <= CLOSE * (large + large.max(initial=1.0, where=finite)))
+    return near | (one == other) | (np.isnan(one) & np.isnan(other))
 
 
 class Case:
@@ -102,29 +100,40 @@ class Case:
         self.asked = list(zip(exercise.questions, answers, strict=True))
         self.rights: list[Any] = [right(exercise, *each) for each in self.asked]
         self.names = list(dict.fromkeys(itertools.chain(*self.rights)))
-        self.wrong = self._differ(answers, self.rights)
+        self.wrong = self.differ(answers, self.rights)
+        self.bad = list(itertools.compress(self.names, self.wrong[:, 1:].any(axis=0)))
         self.first = int(self.wrong.any(axis=1).argmax())
 
-    def _differ(self, ones: list[Any], others: list[Any]) -> Any:
-        """Where answers differ: a row for each question. Two failures are alike."""
+    def differ(self, ones: list[Any], others: list[Any]) -> Any:
+        """Where answers differ: a row for each question. Two that raise are alike."""
         rows = []
         for one, other in zip(ones, others, strict=True):
             fails = isinstance(one, Failed) + isinstance(other, Failed)
-            ended = fails == 1 or (not fails and one.keys() != other.keys())
+            ended = one != other and "It returns" in one + other if fails == 2 else fails or one.keys() != other.keys()
             names = () if fails or ended else one
-            rows.append([ended] + [name in names and not close(one[name], other[name]) for name in self.names])
+            rows.append([bool(ended)] + [name in names and not close(one[name], other[name]) for name in self.names])
         return np.array(rows)
 
     def _made(self, off: Off) -> list[Answer]:
         """The answers of a learner who makes these mistakes."""
-        return [mistaken(self.exercise, *each, off) for each in self.asked]
+        made = (mistaken(self.exercise, *each, off) for each in self.asked)
+        return [each if isinstance(each, Failed) else fine | each for each, fine in zip(made, self.rights, strict=True)]
 
-    def marks(self, off: Off) -> Any:
-        """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither."""
+    def marks(self, off: Off, apart: bool = False) -> Any:
+        """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither.
+
+        A mistake ``apart`` is one in the line of each result: results that are right are of lines that are right.
+        """
         made = self._made(off)
-        found = self._differ(made, self.rights) * (1 + self._differ(made, self.answers))
+        found = self.differ(made, self.rights) * (1 + self.differ(made, self.answers))
         found[self.wrong[:, 0], 1:] = 0
+        found[:, 1:][:, apart & ~self.wrong[:, 1:].any(axis=0)] = 0
         return found
+
+    def _fit(self, marks: Any, only_fails: bool) -> bool:
+        """Whether a mistake gives only what the learner has: a result that is wrong, or else all calls that fail."""
+        seen = (marks[:, 0] == self.wrong[:, 0]).all() if only_fails else (marks[:, 1:] == 1).any()
+        return bool(seen and (marks != 2).all())
 
     def explained(self) -> tuple[dict[str, str], Any]:
         """The mistakes with what is said of them, and the items that they explain.
@@ -135,10 +144,9 @@ class Case:
         if moved := self._moved():
             return {ORDER: texts("mistakes")[ORDER]["says"].format(moved)}, self.wrong
         table = mistakes(self.exercise)
-        ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", [()]))))
-        marked = {off: self.marks((off,)) for off in ways if off[0] != ORDER}
-        seen = {off: marks if "only_fails" in table[off[0]] else marks[:, 1:] for off, marks in marked.items()}
-        fits = [off for off in marked if not (marked[off] == 2).any() and (seen[off] == 1).any()]
+        ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", ()))))
+        marked = {off: self.marks((off,), "apart" in table[off[0]]) for off in ways}
+        fits = [off for off, marks in marked.items() if self._fit(marks, "only_fails" in table[off[0]])]
         chosen, covered = dict[str, Any](), np.zeros_like(self.wrong)
         for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
             if ((marked[off] == 1) & ~covered).any():
@@ -152,12 +160,12 @@ class Case:
         """The two mistakes that together give all answers; where several pairs do, what all of these have."""
         flat = np.array([marks.ravel() for marks in marked.values()])
         one, other = flat[:, None], flat[None]
-        odd = (one * other == 0) & ((one + other == 2) | ((one + other == 0) & self.wrong.ravel()))
+        fits = (one * other > 0) | (one + other == self.wrong.ravel())
         found = list[set[str]]()
-        for i, j in np.argwhere(np.triu(~odd.any(axis=2), 1)):
+        for i, j in np.argwhere(np.triu(fits.all(axis=2), 1)):
             off = list(marked)[i], list(marked)[j]
             both = {name for name, _ in off}
-            if len(both) == 2 and not self._differ(self.answers, self._made(off)).any():
+            if len(both) == 2 and not self.differ(self.answers, self._made(off)).any():
                 found.append(both)
         return tuple(set.intersection(*found)) if found else ()
 
@@ -195,10 +203,9 @@ class Case:
 
     def results(self) -> str:
         """Which of several results are wrong, where some are right."""
-        bad = self.wrong[:, 1:].any(axis=0)
-        parts: Any = [list(filter(str.isidentifier, itertools.compress(self.names, which))) for which in (~bad, bad)]
-        said = (f"{word}: {', '.join(names)}." for word, names in zip(("Right", "Wrong"), parts, strict=True))
-        return " ".join(said) if all(parts) else ""
+        names = [name for name in self.names if name.isidentifier()]
+        well, bad = (", ".join(name for name in names if (name in self.bad) == wrong) for wrong in (False, True))
+        return f"Right: {well}. Wrong: {bad}." if well and bad else ""
 
     def shown(self) -> str:
         """The input, what was expected and what came."""
@@ -214,15 +221,11 @@ class Case:
             return "\n".join([*lines, f"  {name} at {place}: expected {expected[*place]:.4g}, got {got[*place]:.4g}"])
         return "\n".join([*lines, _named(f"expected {name}", expected), _named(f"     got {name}", got)])
 
-    def first_wrong(self) -> str:
-        """The first result that is wrong, if one is."""
-        return next(itertools.compress(self.names, self.wrong[:, 1:].any(axis=0)), "")
-
 
 def hints(exercise: Exercise, level: int, result: str = "") -> str:
     """The hints up to that level."""
     hint = exercise.text.get("of", {}).get(result, exercise.text["hint"])
-    derivation = f"Derivation, that of attendax.spec:\n{exercise.derivation}"
+    derivation = "Derivation, that of attendax.spec:\n" + re.sub(r"(?<=\S)\n(?=\S)", " ", exercise.derivation)
     return "\n".join([f"Hint: {hint}", f"More: {exercise.text['more']}", derivation][:level])
 
 
@@ -247,7 +250,8 @@ def _kind_of(name: str, pairs: list[tuple[Any, Any]]) -> str:
     factor = float(np.median(got[some] / expected[some]))
     fits = some.sum() > 1 and np.allclose(got, factor * expected, rtol=1e-6, atol=1e-12)
     said = f"{factor:.6g} times what is right, here" if factor else "0 everywhere"
-    return f"{name} is {said}." if fits and (not factor or min(abs(factor), abs(factor - 1)) > 1e-3) else ""
+    plain = "" if name.isidentifier() else f"{name}: other numbers come out."
+    return f"{name} is {said}." if fits and (not factor or min(abs(factor), abs(factor - 1)) > 1e-3) else plain
 
 
 def _named(name: str, value: Any) -> str:
