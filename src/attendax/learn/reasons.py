@@ -187,7 +187,7 @@ class Case:
             if not isinstance(first, Failed):
                 return [f"The results are {', '.join(first)}; expected {', '.join(self.rights[0])}."]
             alike = [question.about for question, answer in self.asked if answer == first]
-            at = "" if left[:, 0].all() else f" with {'; '.join(alike)}"
+            at = "" if len(alike) == len(self.asked) else f" with {'; '.join(alike)}"
             lines.append(f"{first.rstrip('?')}{at}{'?' if first.endswith('?') else '.'}")
         for name, column in zip(self.names, left[:, 1:].T, strict=True):
             pairs = [(self.asked[n][1][name], self.rights[n][name]) for n in np.flatnonzero(column)]
