@@ -117,13 +117,13 @@ def examined(exercise: Exercise, candidate: Any, kind: Arrays, hint: int = 1, se
     case = Case(exercise, answers[:-1])
     if not case.wrong.any():
         return Grade(exercise.name, "right")
-    said, covered = case.explained()
+    found, covered = case.explained()
     facts = case.facts(covered)
-    if not said and "dropped" not in exercise.text and case.differ(answers[:1], answers[-1:]).any():
+    if not found and "dropped" not in exercise.text and case.differ(answers[:1], answers[-1:]).any():
         facts.append("It gives other results when asked the same again: is anything drawn, or kept between calls?")
-    reason = "\n".join(filter(None, [*said.values(), case.results(), *facts])) or "Other numbers come out."
-    more = hints(exercise, hint, next(iter(case.bad), "")) if hint > 1 or facts or not said else ""
-    return Grade(exercise.name, "wrong", reason, case.shown(), more, tuple(said))
+    reason = "\n".join(filter(None, [*found.values(), case.results(), *facts])) or "Other numbers come out."
+    more = hints(exercise, hint, next(iter(case.bad), "")) if hint > 1 or facts or not found else ""
+    return Grade(exercise.name, "wrong", reason, case.shown(), more, tuple(found))
 
 
 def _asked(exercise: Exercise, candidate: Any, kind: Arrays, given: dict[str, Any]) -> Answer:
