@@ -23,7 +23,7 @@ from mistakes_in_learning import PLANTED, TWO
 
 from attendax import learn, spec
 from attendax.cli import main
-from attendax.learn import calls, folders
+from attendax.learn import arrays, folders
 from attendax.learn.arrays import Arrays
 from attendax.learn.exercises import MODULES, path, texts
 from attendax.learn.grading import Grade, examined, grade
@@ -300,7 +300,7 @@ class TestWrong:
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_the_library_is_that_of_the_code(self, library):
         names = learner.names(library)
-        assert {calls.library(names[exercise.symbol]) for exercise in PATH.values()} == {library}
+        assert {arrays.library(names[exercise.symbol]) for exercise in PATH.values()} == {library}
         assert grade(names["softmax"]).right
 
     def test_what_another_library_imports_is_not_the_learners(self):
@@ -309,7 +309,7 @@ class TestWrong:
 
         other = type(learner.names)((lambda x: x).__code__, {"torch": type(np)("torch")})
         other.__module__ = "attendax.elsewhere"
-        assert calls.library(merge_heads) == "numpy"
+        assert arrays.library(merge_heads) == "numpy"
 
     @pytest.mark.parametrize("library", LIBRARIES[1:])
     def test_in_another_library(self, library):

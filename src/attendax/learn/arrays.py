@@ -3,13 +3,20 @@
 JAX compiles each step of a function for each shape, which takes a hundredth of a second or more, and a function of the
 path has tens of them. A step that NumPy has, too, is NumPy's here; its result is an array of JAX, in the shape and the
 dtype that JAX says. Any other step is compiled.
+
+The library is that whose names the code of a function reaches, and so is known what it calls.
 """
 
 import contextlib
+import dis
 import functools
 import importlib
+import inspect
+import itertools
+import sysconfig
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from pathlib import Path
+from types import CellType, CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +25,7 @@ from scipy.special import erfinv
 from attendax import spec
 
 KINDS = ("numpy", "jax", "torch")
+HERE = (str(Path(__file__).parent), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 # Names of JAX, with those of NumPy where they are others.
 NUMPY = """
@@ -147,3 +155,55 @@ def _computed(jax: Any, step: Any, compiled: Callable[..., Any], *arrays: Any, *
             if found.shape == expected.shape:
                 return jax.numpy.asarray(found.item()) if expected.weak_type else jax.device_put(found)
     return compiled(*arrays, **options)
+
+
+def foreign(file: str) -> bool:
+    """Whether a file is of a library, not of the learner."""
+    return file.startswith(HERE) or "site-packages" in file
+
+
+def reached(candidate: Any) -> list[Any]:
+    """The values that the code of a function or class names, and so on through the learner's functions among them."""
+    found, waiting = {}, [candidate]
+    while waiting:
+        each = inspect.unwrap(waiting.pop())
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        if inspect.isclass(each) and _root(each) not in (*KINDS, "attendax"):
+            waiting += vars(each).values()
+        if _by_learner(each):
+            waiting += [each.__globals__[name] for name in _globals(each.__code__) if name in each.__globals__]
+            waiting += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+    return list(found.values())
+
+
+def library(candidate: Any) -> str:
+    """The library whose names the code of a function reaches; where it reaches none, that of its module."""
+    found = reached(candidate)
+    roots = {_root(each) for each in found}
+    if not roots & set(KINDS):
+        around = itertools.chain(*(each.__globals__.values() for each in found if _by_learner(each)))
+        roots = {_root(each) for each in around if getattr(each, "__name__", "") in ("jax.numpy", "torch")}
+    return next((kind for kind in ("torch", "jax") if kind in roots), "numpy")
+
+
+def own(candidate: Any) -> set[str]:
+    """The names of the learner's functions and classes that a function or class calls."""
+    return {getattr(each, "__name__", "") for each in reached(candidate) if _root(each) not in KINDS}
+
+
+def _by_learner(value: Any) -> bool:
+    return inspect.isfunction(value) and _root(value) != "attendax" and not foreign(value.__code__.co_filename)
+
+
+def _root(value: Any) -> str:
+    module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or type(value).__module__
+    return str(module).partition(".")[0]
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals(inner)

@@ -12,8 +12,7 @@ from typing import Any
 from attendax import writing
 from attendax.exits import Refusal
 
-from .arrays import Arrays
-from .calls import own
+from .arrays import Arrays, own
 from .exercises import MODULES, TEXTS, Exercise, path, texts
 from .grading import SECONDS, Grade, Stopped, examined, failure, limited
 

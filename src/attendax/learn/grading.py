@@ -14,8 +14,7 @@ import numpy as np
 
 from attendax.legible import did_you_mean, one_line
 
-from .arrays import Arrays, Unusable
-from .calls import foreign, library
+from .arrays import Arrays, Unusable, foreign, library
 from .exercises import Exercise, Question, path
 from .reasons import Answer, Case, Failed, hints
 

@@ -139,7 +139,8 @@ class Case:
         """The mistakes with what is said of them, and the items that they explain.
 
         A mistake fits where it gives each result as it is, or does not touch it. The one that explains most goes
-        first; then those that explain the rest; or else the pair whose effects meet.
+        first; then those that explain the rest, if all together give what the learner's function gives; or else the
+        pair that does, whose effects meet; or else the first alone.
         """
         if moved := self._moved():
             return {ORDER: texts("mistakes")[ORDER]["says"].format(moved)}, self.wrong
@@ -147,27 +148,29 @@ class Case:
         ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", ()))))
         marked = {off: self.marks((off,), "apart" in table[off[0]]) for off in ways}
         fits = [off for off, marks in marked.items() if self._fit(marks, "only_fails" in table[off[0]])]
-        chosen, covered = dict[str, Any](), np.zeros_like(self.wrong)
+        chosen, covered = list[tuple[str, int]](), np.zeros_like(self.wrong)
         for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
             if ((marked[off] == 1) & ~covered).any():
-                chosen[off[0]], covered = marked[off], covered | (marked[off] == 1)
-        if (self.wrong & ~covered)[:, 1:].any() and (pair := self._pair(marked)):
-            chosen, covered = {name: marked[name, 0] for name in pair}, self.wrong
-        late = {name: not (marks[self.first] > 0).any() for name, marks in chosen.items()}
-        return {name: table[name]["says"] for name in sorted(chosen, key=late.__getitem__)}, covered
+                chosen, covered = [*chosen, off], covered | (marked[off] == 1)
+        if not self._given_by(*chosen):
+            pair = self._pair(marked)
+            chosen = pair or [off for off in chosen[:1] if "only_fails" not in table[off[0]]]
+            covered = self.wrong if pair else covered & np.any([marked[off] == 1 for off in chosen], axis=0)
+        return {name: table[name]["says"] for name, _ in chosen}, covered
 
-    def _pair(self, marked: dict[tuple[str, int], Any]) -> tuple[str, ...]:
+    def _given_by(self, *off: tuple[str, int]) -> bool:
+        """Whether these mistakes together give the learner's results, where those are wrong."""
+        differ = self.differ(self.answers, self._made(off))
+        return not (differ[:, 0].any() or (differ & self.wrong).any())
+
+    def _pair(self, marked: dict[tuple[str, int], Any]) -> list[tuple[str, int]]:
         """The two mistakes that together give all answers; where several pairs do, what all of these have."""
         flat = np.array([marks.ravel() for marks in marked.values()])
         one, other = flat[:, None], flat[None]
         fits = (one * other > 0) | (one + other == self.wrong.ravel())
-        found = list[set[str]]()
-        for i, j in np.argwhere(np.triu(fits.all(axis=2), 1)):
-            off = list(marked)[i], list(marked)[j]
-            both = {name for name, _ in off}
-            if len(both) == 2 and not self.differ(self.answers, self._made(off)).any():
-                found.append(both)
-        return tuple(set.intersection(*found)) if found else ()
+        pairs = ([list(marked)[i], list(marked)[j]] for i, j in np.argwhere(np.triu(fits.all(axis=2), 1)))
+        found = [pair for pair in pairs if pair[0][0] != pair[1][0] and self._given_by(*pair)]
+        return [off for off in found[0] if all(off[0] in dict(pair) for pair in found)] if found else []
 
     def _moved(self) -> str:
         """Which results stand in each other's place, if that is all."""
@@ -179,6 +182,9 @@ class Case:
         moved = (f"{name} holds {other}" for name, other in place.items() if name != other)
         return ", ".join(moved) if sorted(place.values()) == sorted(self.names) else ""
 
+    def _about(self, which: Any) -> str:
+        return "; ".join(question.about for question, _ in itertools.compress(self.asked, which))
+
     def facts(self, covered: Any) -> list[str]:
         """All that is known of what no mistake of the table explains."""
         left, wrong, lines = self.wrong & ~covered, self.wrong.any(axis=1), list[str]()
@@ -186,16 +192,16 @@ class Case:
             first = self.asked[int(left[:, 0].argmax())][1]
             if not isinstance(first, Failed):
                 return [f"The results are {', '.join(first)}; expected {', '.join(self.rights[0])}."]
-            alike = [question.about for question, answer in self.asked if answer == first]
-            at = "" if len(alike) == len(self.asked) else f" with {'; '.join(alike)}"
+            alike = [answer == first for answer in self.answers]
+            at = "" if all(alike) else f" with {self._about(alike)}"
             lines.append(f"{first.rstrip('?')}{at}{'?' if first.endswith('?') else '.'}")
         for name, column in zip(self.names, left[:, 1:].T, strict=True):
             pairs = [(self.asked[n][1][name], self.rights[n][name]) for n in np.flatnonzero(column)]
             lines += [_kind_of(name, pairs)] if pairs else []
+        if left.any() and covered.any():
+            lines.append(f"That is not all: with {self._about(left.any(axis=1))} something else is wrong, too.")
         if left.any() and not wrong.all():
-            labels = [question.about for question, _ in self.asked]
-            well, ill = ("; ".join(itertools.compress(labels, which)) for which in (~wrong, wrong))
-            lines.append(f"It is right with {well}; wrong with {ill}.")
+            lines.append(f"It is right with {self._about(~wrong)}; wrong with {self._about(wrong)}.")
             sizes = ({each.inputs[name].shape[-2] for name in "QK" if name in each.inputs} for each, _ in self.asked)
             if [len(size) == 2 for size in sizes] == wrong.tolist():
                 lines.append("Where T and S are alike it is right: look for a swapped axis.")
