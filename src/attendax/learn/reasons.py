@@ -4,6 +4,7 @@ import functools
 import inspect
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,10 @@ class Case:
         self.rights: list[Any] = [right(exercise, *each) for each in self.asked]
         self.names = list(dict.fromkeys(itertools.chain(*self.rights)))
         self.wrong = self.differ(answers, self.rights)
+        fines = [next(fine[name] for fine in self.rights if name in fine) for name in self.names]
+        # What mistakes have to give: how a call ends, and results, but for facts and sizes, which speak for themselves.
+        self.open = self.wrong & [True, *(value.ndim > 0 and value.dtype.kind != "i" for value in fines)]
+        self.open[:, 0] = True
         self.bad = list(itertools.compress(self.names, self.wrong[:, 1:].any(axis=0)))
         self.first = int(self.wrong.any(axis=1).argmax())
 
@@ -114,17 +119,18 @@ class Case:
             rows.append([bool(ended)] + [name in names and not close(one[name], other[name]) for name in self.names])
         return np.array(rows)
 
-    def _made(self, off: Off) -> list[Answer]:
+    def _made(self, off: Off) -> Iterator[Answer]:
         """The answers of a learner who makes these mistakes."""
-        made = (mistaken(self.exercise, *each, off) for each in self.asked)
-        return [each if isinstance(each, Failed) else fine | each for each, fine in zip(made, self.rights, strict=True)]
+        for each, fine in zip(self.asked, self.rights, strict=True):
+            made = mistaken(self.exercise, *each, off)
+            yield made if isinstance(made, Failed) else fine | made
 
     def marks(self, off: Off, apart: bool = False) -> Any:
         """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither.
 
         A mistake ``apart`` is one in the line of each result: results that are right are of lines that are right.
         """
-        made = self._made(off)
+        made = list(self._made(off))
         found = self.differ(made, self.rights) * (1 + self.differ(made, self.answers))
         found[self.wrong[:, 0], 1:] = 0
         found[:, 1:][:, apart & ~self.wrong[:, 1:].any(axis=0)] = 0
@@ -140,7 +146,7 @@ class Case:
 
         A mistake fits where it gives each result as it is, or does not touch it. The one that explains most goes
         first; then those that explain the rest, if all together give what the learner's function gives; or else the
-        pair that does, whose effects meet; or else the first alone.
+        pair that does, whose effects meet. One that explains a part is none: that may be chance.
         """
         if moved := self._moved():
             return {ORDER: texts("mistakes")[ORDER]["says"].format(moved)}, self.wrong
@@ -153,24 +159,23 @@ class Case:
             if ((marked[off] == 1) & ~covered).any():
                 chosen, covered = [*chosen, off], covered | (marked[off] == 1)
         if not self._given_by(*chosen):
-            pair = self._pair(marked)
-            chosen = pair or [off for off in chosen[:1] if "only_fails" not in table[off[0]]]
-            covered = self.wrong if pair else covered & np.any([marked[off] == 1 for off in chosen], axis=0)
+            chosen = self._pair(marked)
+        covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         return {name: table[name]["says"] for name, _ in chosen}, covered
 
     def _given_by(self, *off: tuple[str, int]) -> bool:
-        """Whether these mistakes together give the learner's results, where those are wrong."""
-        differ = self.differ(self.answers, self._made(off))
-        return not (differ[:, 0].any() or (differ & self.wrong).any())
+        """Whether these mistakes together give what is wrong, but for numbers and facts that speak for themselves."""
+        rows = zip(self._made(off), self.answers, self.open, strict=True)
+        return not any((self.differ([made], [answer]) & row).any() for made, answer, row in rows)
 
     def _pair(self, marked: dict[tuple[str, int], Any]) -> list[tuple[str, int]]:
-        """The two mistakes that together give all answers; where several pairs do, what all of these have."""
+        """The two mistakes that together give all answers, if no other two do."""
         flat = np.array([marks.ravel() for marks in marked.values()])
         one, other = flat[:, None], flat[None]
         fits = (one * other > 0) | (one + other == self.wrong.ravel())
         pairs = ([list(marked)[i], list(marked)[j]] for i, j in np.argwhere(np.triu(fits.all(axis=2), 1)))
         found = [pair for pair in pairs if pair[0][0] != pair[1][0] and self._given_by(*pair)]
-        return [off for off in found[0] if all(off[0] in dict(pair) for pair in found)] if found else []
+        return found[0] if len({frozenset(dict(pair)) for pair in found}) == 1 else []
 
     def _moved(self) -> str:
         """Which results stand in each other's place, if that is all."""
@@ -198,8 +203,6 @@ class Case:
         for name, column in zip(self.names, left[:, 1:].T, strict=True):
             pairs = [(self.asked[n][1][name], self.rights[n][name]) for n in np.flatnonzero(column)]
             lines += [_kind_of(name, pairs)] if pairs else []
-        if left.any() and covered.any():
-            lines.append(f"That is not all: with {self._about(left.any(axis=1))} something else is wrong, too.")
         if left.any() and not wrong.all():
             lines.append(f"It is right with {self._about(~wrong)}; wrong with {self._about(wrong)}.")
             sizes = ({each.inputs[name].shape[-2] for name in "QK" if name in each.inputs} for each, _ in self.asked)
