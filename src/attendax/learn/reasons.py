@@ -161,6 +161,7 @@ class Case:
         if not self._given_by(*chosen):
             chosen = self._pair(marked)
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
+        chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
         return {name: table[name]["says"] for name, _ in chosen}, covered
 
     def _given_by(self, *off: tuple[str, int]) -> bool:
