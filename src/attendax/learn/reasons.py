@@ -159,7 +159,7 @@ class Case:
             if ((marked[off] == 1) & ~covered).any():
                 chosen, covered = [*chosen, off], covered | (marked[off] == 1)
         if not self._given_by(*chosen):
-            chosen = self._pair(marked)
+            chosen = self._pair(marked, self.wrong & ~covered, chosen) or self._pair(marked, self.wrong, [])
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
         return {name: table[name]["says"] for name, _ in chosen}, covered
@@ -169,14 +169,18 @@ class Case:
         rows = zip(self._made(off), self.answers, self.open, strict=True)
         return not any((self.differ([made], [answer]) & row).any() for made, answer, row in rows)
 
-    def _pair(self, marked: dict[tuple[str, int], Any]) -> list[tuple[str, int]]:
-        """The two mistakes that together give all answers, if no other two do."""
+    def _pair(self, marked: dict[Any, Any], rest: Any, chosen: list[Any]) -> list[Any]:
+        """Those chosen and two mistakes more, of the rest, which together give all answers.
+
+        Where several pairs do, it is what all of these have, if it gives most of the rest without help.
+        """
         flat = np.array([marks.ravel() for marks in marked.values()])
-        one, other = flat[:, None], flat[None]
-        fits = (one * other > 0) | (one + other == self.wrong.ravel())
+        fits = (flat[:, None] * flat > 0) | ((flat[:, None] + flat > 0) == rest.ravel())
         pairs = ([list(marked)[i], list(marked)[j]] for i, j in np.argwhere(np.triu(fits.all(axis=2), 1)))
-        found = [pair for pair in pairs if pair[0][0] != pair[1][0] and self._given_by(*pair)]
-        return found[0] if len({frozenset(dict(pair)) for pair in found}) == 1 else []
+        found = [pair for pair in pairs if pair[0][0] != pair[1][0] and self._given_by(*chosen, *pair)]
+        common = [off for off in found[0] if all(off[0] in dict(pair) for pair in found)] if found else []
+        sure = len(common) == 2 or any(2 * (marked[off] == 1).sum() > rest.sum() for off in common)
+        return [*chosen, *common] if sure else []
 
     def _moved(self) -> str:
         """Which results stand in each other's place, if that is all."""
