@@ -159,7 +159,9 @@ class Case:
             if ((marked[off] == 1) & ~covered).any():
                 chosen, covered = [*chosen, off], covered | (marked[off] == 1)
         if not self._given_by(*chosen):
-            chosen = self._pair(marked, self.wrong & ~covered, chosen) or self._pair(marked, self.wrong, [])
+            chosen = self._pair(marked, self.wrong & ~covered, chosen) or (
+                chosen and self._pair(marked, self.wrong, [])
+            )
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
         return {name: table[name]["says"] for name, _ in chosen}, covered
