@@ -159,9 +159,7 @@ class Case:
             if ((marked[off] == 1) & ~covered).any():
                 chosen, covered = [*chosen, off], covered | (marked[off] == 1)
         if not self._given_by(*chosen):
-            chosen = self._pair(marked, self.wrong & ~covered, chosen) or (
-                chosen and self._pair(marked, self.wrong, [])
-            )
+            chosen = self._pair(marked, self.wrong & ~covered, *chosen) or (chosen and self._pair(marked, self.wrong))
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
         return {name: table[name]["says"] for name, _ in chosen}, covered
@@ -171,7 +169,7 @@ class Case:
         rows = zip(self._made(off), self.answers, self.open, strict=True)
         return not any((self.differ([made], [answer]) & row).any() for made, answer, row in rows)
 
-    def _pair(self, marked: dict[Any, Any], rest: Any, chosen: list[Any]) -> list[Any]:
+    def _pair(self, marked: dict[Any, Any], rest: Any, *chosen: Any) -> list[Any]:
         """Those chosen and two mistakes more, of the rest, which together give all answers.
 
         Where several pairs do, it is what all of these have, if it gives most of the rest without help.
