@@ -146,6 +146,17 @@ def test_what_two_options_hide_together_is_asked_by_default(fn, case, words):
     assert cause.cases == (case,)
 
 
+def without_lengths(query, key, value, *, key_lengths=None, **options):
+    return right_attention.attend(query, key, value, **options)
+
+
+def test_what_is_right_whatever_an_option_says_is_no_limit_of_who_ignores_it():
+    """Beside a cache lengths hide what its end hides as well: these calls are right without them."""
+    report = check(without_lengths, only=["key lengths", "cache: filled", "segments, key lengths"])
+    assert {o.case.name for o in report.cases if o.verdict is Verdict.OK} >= {"cache: filled in part"}
+    assert [cause.name for cause in report.causes if cause.harm is Harm.NUMBERS] == ["key_lengths is ignored"]
+
+
 @pytest.mark.parametrize("empty", ["zero", "mean", "nan"])
 def test_what_a_query_without_any_key_gets_is_free_where_numbers_are_asked(empty):
     def attend(query, key, value, *, key_lengths=None):

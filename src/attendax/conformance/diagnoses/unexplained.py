@@ -4,10 +4,13 @@ import collections
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ..adapters.implementation import OPTIONS, PROTOCOL_TRAITS
 from ..cases import CASES
 from ..cases.case import FORWARD, Case
 from ..cases.invariance import broken
+from ..judge.judges import without
 from ..judge.trial import Trial
 from ..judge.verdicts import ZEROS, Verdict
 from ..report.outcomes import Cause, Harm, Outcome
@@ -68,13 +71,23 @@ def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], 
     ways = {case.direction for case in cases}
     right = [o.case for o in outcomes if o.verdict is Verdict.OK and o.case.direction in ways]
     right = [case for case in right if option in options_of(case)] if option else []
+    mine = [trials[case.name] for case in cases if case.name in trials]
+    right = [case for case in right if not mine or _shows(option, Trial(mine[0].implementation, case, mine[0].how))]
     if beside := _beside(option, cases, right):
         return f" where {beside} is given"
-    mine = [trials[case.name] for case in cases if case.name in trials]
     if not right:
         return ""
     where = by_running.where_wrong(min(mine, key=pairs_of)) if mine and len(right) >= len(taken) else ""
     return f" where {where}" if where else f" in {len(taken)} of {len(taken) + len(right)} calls with it"
+
+
+def _shows(option: str, trial: Trial) -> bool:
+    """Whether what is right would be something else without an option: a length hides nothing beside a cache's end."""
+    less = dict(without(trial.inputs)).get(option) if trial.case.judge == "value" else None
+    if less is None or trial.case.pairs > LARGE:
+        return True
+    wanted, other = trial.expected(), trial.expected(less)
+    return any(not np.allclose(x, other.get(leaf, np.nan), equal_nan=True) for leaf, x in wanted.items())
 
 
 def _lacking(taken: Sequence[Outcome], outcomes: Sequence[Outcome]) -> str:

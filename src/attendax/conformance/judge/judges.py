@@ -109,7 +109,7 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     ):
         return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
-        for name, less in _without(trial.inputs):
+        for name, less in without(trial.inputs):
             wanted, mine = _of_a_head(trial, less, got, finding) if _is_large(trial) else (trial.expected(less), got)
             mine = {leaf: x for leaf, x in mine.items() if leaf in wanted}
             if wanted.keys() == mine.keys() and not compared(trial, mine, wanted).verdict.fails:
@@ -138,7 +138,7 @@ def _of_a_head(trial: Trial, inputs: Inputs, got: Leaves, finding: Finding) -> t
     return wanted, {leaf: got[leaf][where[leaf]] for leaf in wanted if leaf in got}
 
 
-def _without(inputs: Inputs) -> list[tuple[str, Inputs]]:
+def without(inputs: Inputs) -> list[tuple[str, Inputs]]:
     """The inputs without each option in turn."""
     fewer = []
     if "lse_cotangent" in inputs.extra:
