@@ -142,12 +142,18 @@ def compare(case: Case, arrays: Any, moves: Any, got: Any) -> tuple[list[Finding
     own = np.finfo(np.float64 if case.dtype == "float64" else np.float32)
     stored = ml_dtypes.finfo(data.storage(case, "query"))
     least = float(stored.smallest_subnormal if case.dtype == "float16" else own.tiny)
+    # Of ones, the n terms of a sum are equal. Added one after the other, the k-th sum is rounded by at most eps / 2 of
+    # its k terms, and equal terms may round every sum the same way: n^2 eps / 4 of one, n eps / 4 of all.
+    # A quotient of two such sums, as out is, from which delta is taken, is off by at most n eps / 2: ``ALLOWED`` times
+    # ``equal``. Sums over queries, as those of dk and dv, have T terms.
     terms = max(case.T, case.S) if case.values == "ones" else 0
-    equal = float(own.eps) * terms / 2 / ALLOWED  # of equal terms, added one by one, each sum is rounded the same way
+    equal = float(own.eps) * terms / 2 / ALLOWED
+    # Where rows are nearly equal, their errors are, too. No number is then moved further than in the other samples, but
+    # all of an array the same way: the corner of the same room where a sum of n errors is n of them, not their root.
     count = int(np.clip(2**17 // max(1, case.work), 2, 12))
     for sample in range(count + 6 * (case.values in ALIKE)):
         alike = sample >= count
-        unit = float(own.eps) + alike * equal  # out is such a sum, and delta is taken from it
+        unit = float(own.eps) + alike * equal
         rounding = Rounding(np.random.default_rng(sample), unit, float(stored.eps), least, alike=alike)
         near = answer(case, {name: _nudged(rounding, x) for name, x in arrays.items()}, moves, rounding)
         for name, x in near.items():
