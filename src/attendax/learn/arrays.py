@@ -158,7 +158,7 @@ def _computed(jax: Any, step: Any, compiled: Callable[..., Any], *arrays: Any, *
 
 
 def foreign(file: str) -> bool:
-    """Whether a file is of a library, not of the learner."""
+    """Tell whether a file is of a library, not of the learner."""
     return file.startswith(HERE) or "site-packages" in file
 
 

@@ -190,7 +190,7 @@ def _learned(function: Any, inputs: Inputs) -> dict[str, Any]:
 
 
 def _leading(number: Any) -> float:
-    """To one digit."""
+    """Round to one digit."""
     return float(f"{float(number):.1g}")
 
 

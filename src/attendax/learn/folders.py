@@ -86,7 +86,7 @@ def graded(
 
 
 def _grade(pipe: Any, folder: str, arrays: str, names: list[str], hint: int, seconds: float) -> None:
-    """In the other process: send a grade for each name. What the files print goes to standard error."""
+    """Send a grade for each name, in the other process. Output of the files goes to standard error."""
     os.dup2(2, 1)
     sys.path.insert(0, folder)
     sys.dont_write_bytecode = True

@@ -43,7 +43,7 @@ class Grade:
 
     @property
     def right(self) -> bool:
-        """Whether nothing is left to do."""
+        """Tell whether nothing is left to do."""
         return self.state == "right"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Why a learner's answers are wrong: the mistakes that give the very same numbers, or else the facts."""
+"""Reasons why a learner's answers are wrong: mistakes that give the very numbers, or else the facts."""
 
 import functools
 import inspect
@@ -23,7 +23,7 @@ Off = tuple[tuple[str, int], ...]  # mistakes, and which of the ways to make eac
 
 
 class Failed(str):
-    """How a call ended that gave no answer."""
+    """The end of a call that gave no answer."""
 
 
 Answer = dict[str, Any] | Failed
@@ -75,14 +75,14 @@ def mistaken(exercise: Exercise, question: Question, answer: Answer, off: Off) -
 
 
 def close(one: Any, other: Any) -> bool:
-    """Whether two arrays have one shape and the same numbers; booleans are not numbers."""
+    """Tell whether two arrays have one shape and the same numbers; booleans are not numbers."""
     one, other = np.asarray(one), np.asarray(other)
     alike = one.shape == other.shape and (one.dtype == bool) == (other.dtype == bool)
     return alike and bool(_near(one, other).all())
 
 
 def _near(one: Any, other: Any) -> Any:
-    """Where numbers are those of the other array, beside its largest."""
+    """Mark where numbers are those of the other array, beside its largest."""
     one, other = one.astype(float), other.astype(float)
     finite, large = np.isfinite(other), np.abs(other)
     with np.errstate(invalid="ignore"):
@@ -91,7 +91,7 @@ def _near(one: Any, other: Any) -> Any:
 
 
 class Case:
-    """What a learner's function gave for every question, beside what is right.
+    """Answers of a learner's function to every question, beside the right ones.
 
     An item is how a call ended, or one result of it: a row for each question. ``wrong`` marks those that are wrong.
     """
@@ -110,7 +110,7 @@ class Case:
         self.first = int(self.wrong.any(axis=1).argmax())
 
     def differ(self, ones: list[Any], others: list[Any]) -> Any:
-        """Where answers differ: a row for each question. Two that raise are alike."""
+        """Mark where answers differ: a row for each question. Two that raise are alike."""
         rows = []
         for one, other in zip(ones, others, strict=True):
             fails = isinstance(one, Failed) + isinstance(other, Failed)
@@ -126,7 +126,7 @@ class Case:
             yield made if isinstance(made, Failed) else fine | made
 
     def marks(self, off: Off, apart: bool = False) -> Any:
-        """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither.
+        """Mark each item: 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither.
 
         A mistake ``apart`` is one in the line of each result: results that are right are of lines that are right.
         """
@@ -137,7 +137,7 @@ class Case:
         return found
 
     def _fit(self, marks: Any, only_fails: bool) -> bool:
-        """Whether a mistake gives only what the learner has: a result that is wrong, or else all calls that fail."""
+        """Tell whether a mistake gives only what the learner has: a wrong result, or else all calls that fail."""
         seen = (marks[:, 0] == self.wrong[:, 0]).all() if only_fails else (marks[:, 1:] == 1).any()
         return bool(seen and (marks != 2).all())
 
@@ -165,12 +165,12 @@ class Case:
         return {name: table[name]["says"] for name, _ in chosen}, covered
 
     def _given_by(self, *off: tuple[str, int]) -> bool:
-        """Whether these mistakes together give what is wrong, but for numbers and facts that speak for themselves."""
+        """Tell whether these mistakes together give what is wrong, but for numbers and facts that need no reason."""
         rows = zip(self._made(off), self.answers, self.open, strict=True)
         return not any((self.differ([made], [answer]) & row).any() for made, answer, row in rows)
 
     def _pair(self, marked: dict[Any, Any], rest: Any, *chosen: Any) -> list[Any]:
-        """Those chosen and two mistakes more, of the rest, which together give all answers.
+        """The chosen mistakes and two more, of the rest, which together give all answers.
 
         Where several pairs do, it is what all of these have, if it gives most of the rest without help.
         """
@@ -183,7 +183,7 @@ class Case:
         return [*chosen, *common] if sure else []
 
     def _moved(self) -> str:
-        """Which results stand in each other's place, if that is all."""
+        """Name the results that stand in each other's place, if that is all."""
         place = {}
         for name in self.names if not self.wrong[:, 0].any() else ():
             here = [(got[name], fine) for got, fine in zip(self.answers, self.rights, strict=True) if name in fine]
@@ -216,7 +216,7 @@ class Case:
         return lines
 
     def results(self) -> str:
-        """Which of several results are wrong, where some are right."""
+        """Name the results that are wrong of several, where some are right."""
         names = [name for name in self.names if name.isidentifier()]
         well, bad = (", ".join(name for name in names if (name in self.bad) == wrong) for wrong in (False, True))
         return f"Right: {well}. Wrong: {bad}." if well and bad else ""
@@ -244,7 +244,7 @@ def hints(exercise: Exercise, level: int, result: str = "") -> str:
 
 
 def _kind_of(name: str, pairs: list[tuple[Any, Any]]) -> str:
-    """How an array differs in kind, if it does, from what is expected; wherever it is wrong."""
+    """The difference in kind, if any, of an array from what is expected; wherever it is wrong."""
     for got, expected in pairs:
         if got.shape != expected.shape:
             return f"{name} has shape {got.shape}, expected {expected.shape}."

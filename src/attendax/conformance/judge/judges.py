@@ -56,7 +56,7 @@ def but_for_empty_rows(trial: Trial) -> Finding:
 
 
 def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
-    """What is got beside what is right; where a little more than is allowed, more effort is taken to say how much is.
+    """Compare results with the right ones; where they are off by little more than is allowed, ask better how much is.
 
     ``times`` as much is allowed.
     """
@@ -96,7 +96,7 @@ def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
 
 
 def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
-    """Whether a declared convention explains it; whether an argument was ignored; or a gradient left out."""
+    """Tell whether a declared convention explains it, an argument was ignored, or a gradient left out."""
     otherwise = trial.declared.value("empty") != law("empty") and right.empty_rows(trial.meant()).any()
     if otherwise and not compared(trial, got, trial.by_convention()).verdict.fails:
         return _by_convention(trial, "empty")
@@ -123,7 +123,7 @@ def _is_large(trial: Trial) -> bool:
 
 
 def _of_a_head(trial: Trial, inputs: Inputs, got: Leaves, finding: Finding) -> tuple[Leaves, Leaves]:
-    """What is right for other inputs, and what is got, of the key head where a result is worst.
+    """Right results for other inputs, and those that are got, of the key head where a result is worst.
 
     The gradient of a bias or of sinks may be that of many heads: it is left out.
     """
@@ -248,14 +248,14 @@ def refused(trial: Trial) -> Finding:
 
 
 def _as_meant(trial: Trial) -> tuple[Leaves, dict[str, Tolerance]]:
-    """What is right where the mistake is read as it may be meant: after the lines that change the inputs."""
+    """Right results where the mistake is read as it may be meant: after the lines that change the inputs."""
     meant = trial.expected(trial.changed())
     narrowest = max(float(ml_dtypes.finfo(x.dtype).eps) for x in trial.changed().arrays.values())
     return meant, dict.fromkeys(meant, Tolerance(16 * max(narrowest, float(np.finfo(np.float32).eps))))
 
 
 def _clear(failed: Failed, trial: Trial) -> Finding:
-    """Whether an error names what it is about: an argument, sizes that disagree, a dtype."""
+    """Tell whether an error names what it is about: an argument, sizes that disagree, a dtype."""
     text, words = failed.text, trial.inputs.extra["speaks_of"]
     named = failed.refusal or SIZES.search(text) or any(word.lower() in text.lower() for word in words)
     return Finding(Verdict.OK if named and not failed.names_nothing else Verdict.OBSCURE, failed.said)
