@@ -552,6 +552,22 @@ class TestCommands:
         assert out.count("smallest input") == 1
         assert "right    split_heads" in out
 
+    def test_of_two_faults_upstream_both_are_told(self, capsys, folder):
+        """Which of them makes it wrong is not known."""
+        for name, old, new in (
+            (
+                "attention_core",
+                "return e / where(total == 0, 1.0, total)",
+                "return 1.01 * e / where(total == 0, 1.0, total)",
+            ),
+            ("transformer_block", "return gamma * hat + beta", "return hat + beta"),
+        ):
+            file = folder / f"{name}.py"
+            file.write_text(file.read_text().replace(old, new))
+        _, out, _ = self.run(capsys, "grade", str(folder), "softmax", "layer_norm", "TransformerEncoderBlock")
+        said = " ".join(out.split())
+        assert "TransformerEncoderBlock: as softmax and layer_norm are; mend that first" in said, out
+
     def test_a_file_that_does_not_parse_is_one_line(self, capsys, folder):
         (folder / "positional.py").write_text("def create_causal_mask(:\n")
         status, out, _ = self.run(capsys, "grade", str(folder), "softmax", "create_causal_mask", "create_padding_mask")

@@ -106,9 +106,9 @@ def _graded(exercise: Exercise, kind: Arrays, hint: int, seconds: float, wrong: 
     found = examined(exercise, candidate, kind, hint, seconds)
     if found.state != "wrong":
         return found
-    called = own(candidate)
-    for earlier in wrong:
-        if earlier.name.partition(".")[0] in called and set(found.mistakes) <= set(earlier.mistakes):
-            return Grade(found.name, "wrong", f"as {earlier.name} is; mend that first")
+    called, why = own(candidate), set(found.mistakes)
+    names = [each.name for each in wrong if each.name.partition(".")[0] in called and why <= set(each.mistakes)]
+    if names:
+        return Grade(found.name, "wrong", f"as {' and '.join(names)} {'are' if names[1:] else 'is'}; mend that first")
     wrong.append(found)
     return found
