@@ -158,7 +158,7 @@ class Case:
         for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
             if ((marked[off] == 1) & ~covered).any():
                 chosen, covered = [*chosen, off], covered | (marked[off] == 1)
-        if not self._given_by(*chosen):
+        if not (self._given_by(*chosen) or any("part" in table[name] for name, _ in chosen)):
             chosen = self._pair(marked, self.wrong & ~covered, *chosen) or (chosen and self._pair(marked, self.wrong))
         covered = np.any([self.wrong & False, *(marked[off] > 0 for off in chosen)], axis=0)
         chosen.sort(key=lambda off: not marked[off][self.first].any())  # those that the example shows come first
