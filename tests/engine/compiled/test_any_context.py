@@ -274,8 +274,8 @@ def forward_over_reverse(attend, arrays, along):
 def test_gradients_of_few_queries_or_keys_are_as_near_as_the_dense_formula(T, S, D, alike):
     """In tiles: at most twice the root mean square error of the dense formula, in the median of five draws.
 
-    That is more than L8 asks, which allows eps |dout| |v| beside it: the native kernel needs that room here. Equal
-    columns make products of equal terms, which XLA rounds the coarsest.
+    The native kernel does not keep this: it adds the products of a score in one chain (docs/laws/L8.md). Equal columns
+    make products of equal terms, of which each is rounded the same way.
     """
 
     def gradient(attend):
