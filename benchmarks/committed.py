@@ -23,6 +23,7 @@ class Results(NamedTuple):
     conformance: dict[str, Any]
     matrix: str
     rows: dict[str, Any]
+    kit: dict[str, Any]
 
     @property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -40,7 +41,8 @@ def committed(folder: Path = RESULTS) -> Results:
     runs = [load(name) for name in ("results.json", "cores/results.json", "compile/results.json")]
     bfloat16 = load("bfloat16/results.json") if (folder / "bfloat16").exists() else None
     others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
-    return Results(*runs, bfloat16, *others, (folder / "conformance.md").read_text("utf-8"), load("rows.json"))
+    matrix = (folder / "conformance.md").read_text("utf-8")
+    return Results(*runs, bfloat16, *others, matrix, load("rows.json"), load("kit.json"))
 
 
 class Untrue(ValueError):

@@ -1,12 +1,16 @@
 """Sentences of the pages about compiling, memory, several devices, and faults that the kit found (``measured.py``)."""
 
+import collections
+from typing import Any
+
 import compiling
 import tables
-from committed import SINGLE, Results, claim, machine, mean, span, when
+from committed import SINGLE, Results, claim, listed, machine, mean, span, when
 from contestants import OURS
 from shapes import SHAPES
 
 STRATEGIES = ("ring", "all_gather", "ulysses")
+COUNTS = ("cases", "faults", "causes")
 FIRST_NAMES = ("torch", "flax", "tokamax")  # of libraries that take part in the matrix more than once
 
 
@@ -132,7 +136,71 @@ def date_of_rows(results: Results) -> str:
     return results.rows["date"]
 
 
+def times_of_check(results: Results) -> str:
+    """CPU seconds of both processes, at an older commit and at a newer one."""
+    before, after = (results.kit[name]["rows"] for name in ("before", "after"))
+    rows = []
+    for name, row in after.items():
+        told = [*(f"{row[what]:.1f}" for what in ("cores", "clock")), *(str(row[x]) for x in COUNTS)]
+        rows.append([name, _cores(before[name]), *told])
+    return tables.table(("function", "CPU seconds before", "after", "on the clock", *COUNTS), rows)
+
+
+def _cores(row: dict[str, Any]) -> str:
+    """Seconds of a run; one that was ended took longer."""
+    return f"{row['cores']:.1f}" if row["status"] is not None else f"> {row['cores'] // 10 * 10:.0f}"
+
+
+def runs_of_check(results: Results) -> str:
+    """Commits of the table, and the load of the machine."""
+    before, after = results.kit["before"], results.kit["after"]
+    claim(max(row["cores"] for row in after["rows"].values()) < 60, "none takes a minute of the cores")
+    said = (
+        f"{name} at commit {part['commit'][:7]}, at a load of {span((row['load'] for row in part['rows'].values()), 1)}"
+        for name, part in (("before", before), ("after", after))
+    )
+    day, processor = after["date"][:10], after["processor"].partition(",")[0]
+    return f"Measured on {day}, on two cores of an {processor} that other programs used, too: {', '.join(said)}."
+
+
+def finds_of_check(results: Results) -> str:
+    """Seconds until the candidates of the corpora are found, and by which cases."""
+    rows = results.kit["finds"]["rows"]
+    claim(all(row["case"] or row["told"] for row in rows.values()), "none is lost")
+    cores: dict[str, list[float]] = {"the two plainest cases": [], "other cases of the list": [], "drawn sizes": []}
+    for row in rows.values():
+        if case := row["case"]:
+            kind = 0 if case in ("plain", "gradient: plain") else 2 if "ladder: " in case else 1
+            cores[list(cores)[kind]].append(row["cores"])
+    told = [
+        f"{who} find {len(some)}, after {sum(some) / len(some):.1f} CPU seconds in the mean ({max(some):.1f} at most)"
+        for who, some in cores.items()
+        if some
+    ]
+    by_fault, by_all = ([name for name, row in rows.items() if bool(row["case"]) == first] for first in (True, False))
+    return (
+        f"Of the corpora {_seeds(by_fault)} were run until their first fault: {listed(told)}. Run to the end were "
+        f"{_seeds(by_all)}, which end processes, look for the judge, or are told by errors or by all of a run. "
+        "None is lost."
+    )
+
+
+def _seeds(runs: list[str]) -> str:
+    """The number of candidates in some runs, and their seeds."""
+    seeds = collections.defaultdict(list)
+    for run in runs:
+        name, _, seed = run.rpartition(", ")
+        seeds[name].append(seed)
+    counted = collections.Counter(
+        ("seeds " if len(some) > 1 else "seed ") + listed(sorted(some)) for some in seeds.values()
+    )
+    return listed([f"{number} candidate{'s' * (number > 1)} with {some}" for some, number in sorted(counted.items())])
+
+
 STATEMENTS = (
+    times_of_check,
+    runs_of_check,
+    finds_of_check,
     compile_seconds,
     compile_times,
     memory,

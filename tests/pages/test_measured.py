@@ -10,12 +10,14 @@ from importlib.util import find_spec
 import jaxlib
 import pytest
 
+from attendax.conformance.cases import order
 from places import ROOT
 
 FOLDER = ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import devices  # noqa: E402
+import kit as of_kit  # noqa: E402
 import linear  # noqa: E402
 import measured  # noqa: E402
 import report  # noqa: E402
@@ -107,6 +109,10 @@ def test_the_tables_to_read_follow_from_those_to_compute_with():
 
 def test_the_table_of_devices_follows_too():
     assert devices.page(RESULTS.devices) == (FOLDER / "devices.md").read_text("utf-8")
+
+
+def test_cases_are_asked_in_the_order_of_what_they_find():
+    assert [*order.PLAINEST, *of_kit.order_of(RESULTS.kit["cases"]["rows"])] == list(order.FIRST)
 
 
 @pytest.mark.slow
