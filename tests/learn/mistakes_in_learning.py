@@ -260,6 +260,12 @@ PLANTED = [
 ]
 PLANTED += [
     (
+        "W skipped in the backward",
+        HEADS_BACK,
+        'return dQ, dK, dV, {"W_Q"',
+        'dV = merge_heads(dv)\n    return dQ, dK, dV, {"W_Q"',
+    ),
+    (
         "logarithm returned",
         SOFTMAX,
         "return e / where(total == 0, 1.0, total)",

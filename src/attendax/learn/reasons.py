@@ -104,8 +104,7 @@ class Case:
         self.wrong = self.differ(answers, self.rights)
         fines = [next(fine[name] for fine in self.rights if name in fine) for name in self.names]
         # What mistakes have to give: how a call ends, and results, but for facts and sizes, which speak for themselves.
-        self.open = self.wrong & [True, *(value.ndim > 0 and value.dtype.kind != "i" for value in fines)]
-        self.open[:, 0] = True
+        self.open = np.array([True, *(value.ndim > 0 and value.dtype.kind != "i" for value in fines)])
         self.bad = list(itertools.compress(self.names, self.wrong[:, 1:].any(axis=0)))
         self.first = int(self.wrong.any(axis=1).argmax())
 
@@ -120,20 +119,18 @@ class Case:
         return np.array(rows)
 
     def _made(self, off: Off) -> Iterator[Answer]:
-        """The answers of a learner who makes these mistakes."""
+        """The answers of a learner who makes these mistakes; those ``apart`` only where results are wrong."""
+        apart = any("apart" in texts("mistakes")[name] for name, _ in off)
         for each, fine in zip(self.asked, self.rights, strict=True):
             made = mistaken(self.exercise, *each, off)
-            yield made if isinstance(made, Failed) else fine | made
+            kept = [name for name in made if name in self.bad or not apart] if isinstance(made, dict) else ()
+            yield made if isinstance(made, Failed) else fine | {name: made[name] for name in kept}
 
-    def marks(self, off: Off, apart: bool = False) -> Any:
-        """Mark each item: 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither.
-
-        A mistake ``apart`` is one in the line of each result: results that are right are of lines that are right.
-        """
+    def marks(self, off: Off) -> Any:
+        """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither."""
         made = list(self._made(off))
         found = self.differ(made, self.rights) * (1 + self.differ(made, self.answers))
         found[self.wrong[:, 0], 1:] = 0
-        found[:, 1:][:, apart & ~self.wrong[:, 1:].any(axis=0)] = 0
         return found
 
     def _fit(self, marks: Any, only_fails: bool) -> bool:
@@ -152,7 +149,7 @@ class Case:
             return {ORDER: texts("mistakes")[ORDER]["says"].format(moved)}, self.wrong
         table = mistakes(self.exercise)
         ways = ((name, way) for name, row in table.items() for way in range(len(row.get("wrong", ()))))
-        marked = {off: self.marks((off,), "apart" in table[off[0]]) for off in ways}
+        marked = {off: self.marks((off,)) for off in ways}
         fits = [off for off, marks in marked.items() if self._fit(marks, "only_fails" in table[off[0]])]
         chosen, covered = list[tuple[str, int]](), np.zeros_like(self.wrong)
         for off in sorted(fits, key=lambda off: -int((marked[off] == 1).sum())):
@@ -165,9 +162,9 @@ class Case:
         return {name: table[name]["says"] for name, _ in chosen}, covered
 
     def _given_by(self, *off: tuple[str, int]) -> bool:
-        """Tell whether these mistakes together give what is wrong, but for numbers and facts that need no reason."""
-        rows = zip(self._made(off), self.answers, self.open, strict=True)
-        return not any((self.differ([made], [answer]) & row).any() for made, answer, row in rows)
+        """Tell whether these mistakes together give all answers, but for numbers and facts that need no reason."""
+        both = zip(self._made(off), self.answers, strict=True)
+        return not any((self.differ([made], [answer]) & self.open).any() for made, answer in both)
 
     def _pair(self, marked: dict[Any, Any], rest: Any, *chosen: Any) -> list[Any]:
         """The chosen mistakes and two more, of the rest, which together give all answers.
