@@ -127,7 +127,7 @@ class Case:
             yield made if isinstance(made, Failed) else fine | {name: made[name] for name in kept}
 
     def marks(self, off: Off) -> Any:
-        """For each item 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither."""
+        """Mark each item: 0 where these mistakes leave it right, 1 where they give the learner's, 2 where neither."""
         made = list(self._made(off))
         found = self.differ(made, self.rights) * (1 + self.differ(made, self.answers))
         found[self.wrong[:, 0], 1:] = 0
