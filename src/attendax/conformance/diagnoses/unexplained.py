@@ -82,8 +82,10 @@ def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], 
 
 
 def _shows(option: str, trial: Trial) -> bool:
-    """Whether what is right would be something else without an option: a length hides nothing beside a cache's end."""
-    less = dict(without(trial.inputs)).get(option) if trial.case.judge == "value" else None
+    """Whether a right result would be another without an option: a length hides nothing that a cache's end does not."""
+    if trial.case.judge != "value":  # of no right result
+        return False
+    less = dict(without(trial.inputs)).get(option)
     if less is None or trial.case.pairs > LARGE:
         return True
     wanted, other = trial.expected(), trial.expected(less)
