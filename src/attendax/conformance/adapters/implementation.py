@@ -56,7 +56,7 @@ def matches(patterns: tuple[str, ...], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Implementation:
     """A function that is judged, and all that is declared of it.
 
@@ -99,6 +99,8 @@ class Implementation:
     form: square.Form = ANY
     foreign: bool = False
     recorded: bool = False
+
+    __hash__ = object.__hash__  # of itself: what it holds may have none
 
     def contract(self, case: str, said: str) -> str:
         """The documented difference that explains what was found in a case, with its source; empty where none does."""
