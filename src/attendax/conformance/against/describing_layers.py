@@ -156,7 +156,8 @@ def _settled(made: Layer) -> Layer:
         for names in (("query", "key", "value", "qkv", "out"), ("up", "down", "gate"))
     )
     norms = any(k.startswith("norm") for k in reads)
-    starts = {"positions": tuple(x for x in layers.POSITIONS if "positions" in reads or "table" not in x)}
+    given = tuple(x for x in layers.POSITIONS if "positions" in reads or "table" not in x)
+    starts: dict[str, Sequence[Any]] = {"positions": given}
     place = _values(*["place"] * (norms or bool(mlp and attention)))
     whole = _values("residual", *["norm"] * norms) | starts | place
     active = _values(*["activation"] * bool(mlp))
