@@ -16,7 +16,7 @@ NO_NOUN = re.compile(  # nor a verb, at the beginning of a docstring
     r"\b(?!-)"
 )
 PACKAGE = ROOT / "src/attendax"
-REST = {PACKAGE / "conformance", PACKAGE / "kernels"}  # of which not all docstrings are so
+REST = {PACKAGE / "kernels"}  # of which not all docstrings are so
 FILES = [p for folder in (PACKAGE, ROOT / "benchmarks") for p in folder.rglob("*.py") if not REST & {*p.parents}]
 
 

@@ -82,7 +82,7 @@ def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], 
 
 
 def _shows(option: str, trial: Trial) -> bool:
-    """Whether a right result would be another without an option: a length hides nothing that a cache's end does not."""
+    """Tell whether a right result would differ without an option: a length may hide nothing beside a cache's end."""
     if trial.case.judge != "value":  # of no right result
         return False
     less = dict(without(trial.inputs)).get(option)
