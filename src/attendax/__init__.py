@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from . import sharding as sharding
     from . import spec as spec
     from .door import attention as attention
+    from .door import merge as merge
     from .explanation import Explanation as Explanation
     from .explanation import explain as explain
     from .inspection import AttentionStats as AttentionStats
     from .inspection import attention_stats as attention_stats
     from .inspection import weights_at as weights_at
-    from .kernels.online_softmax import merge as merge
 
 _FUNCTIONS = {
     "attention": "door",
-    "merge": "kernels.online_softmax",
+    "merge": "door",
     "Explanation": "explanation",
     "explain": "explanation",
     "AttentionStats": "inspection",

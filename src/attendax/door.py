@@ -1,16 +1,22 @@
-"""``attendax.attention``: it checks the arguments, then runs the call on one device, or on a mesh that divides it."""
+"""``attendax.attention``: it checks the arguments, then runs the call on one device, or on a mesh that divides it.
+
+And ``attendax.merge`` of two of its results.
+"""
 
 from __future__ import annotations  # so that help() shows ArrayLike, not what it stands for
 
 from typing import Any, Literal, Unpack, overload
 
 import jax
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
 
+from attendax import checks
 from attendax.checks import knows_keywords
 from attendax.kernels.call import as_asked, checked_call, with_traced
 from attendax.kernels.derivatives import attend
-from attendax.kernels.operands import takes_arrays
+from attendax.kernels.online_softmax import max_or_zero
+from attendax.kernels.operands import takes_arrays, wide_dtype
 from attendax.masks import ArrayLike, Mask
 from attendax.options import Options, in_full
 from attendax.scores import ScoreModifier
@@ -82,3 +88,45 @@ def attention(
     else:
         results = attend(with_traced(call.operands), call.plan)
     return as_asked(results, query, value, return_lse, score_mod)
+
+
+@takes_arrays
+def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Attention over the union of two disjoint sets of keys, from the attention over each (L9).
+
+    With ``lse = log(exp(lse₁) + exp(lse₂))``: ``out = exp(lse₁ - lse) out₁ + exp(lse₂ - lse) out₂``. Associative and
+    commutative; an out of 0 with an lse of -inf is neutral. Gradients flow through all four (Liu et al. 2023).
+
+    Args:
+        one: out (..., T, V) and lse (..., T), as ``attention`` gives them with ``return_lse``.
+        other: the same of other keys.
+
+    Returns:
+        out in the dtype of the first, and lse.
+
+    Raises:
+        TypeError: not pairs of floating arrays, or outs of different dtypes.
+        ValueError: the shapes disagree.
+
+    Example:
+        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; ``scores.sink`` for attention itself).
+        It is a key with the score of the sink and the value 0:
+
+        >>> out, lse = jnp.ones((1, 2, 3)), jnp.zeros((1, 2))
+        >>> sink = jnp.zeros_like(out), jnp.full_like(lse, jnp.log(3.0))
+        >>> merge((out, lse), sink)[0][0, 0].round(6).tolist()
+        [0.25, 0.25, 0.25]
+    """
+    checks.pairs_to_merge("merge", one, other)
+    (out1, lse1), (out2, lse2) = one, other
+    compute_dtype = wide_dtype(lse1.dtype, lse2.dtype)
+    lse1, lse2 = lse1.astype(compute_dtype), lse2.astype(compute_dtype)
+    largest = lax.stop_gradient(jnp.maximum(lse1, lse2))
+    empty, shift = largest == -jnp.inf, max_or_zero(largest)
+    share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
+    total = jnp.where(empty, 1, share1 + share2)
+    shares = (share[..., None] for share in (share1, share2))
+    pairs = zip((out1, out2), shares, strict=True)
+    terms = (jnp.where(share == 0, 0, out.astype(compute_dtype)) * share / total[..., None] for out, share in pairs)
+    out = sum(terms, jnp.zeros(out1.shape, compute_dtype))
+    return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))

@@ -2,8 +2,9 @@
 
 A mistake is a piece of text replaced in one file of a copy of ``attendax.kernels``, or of what ``attendax.masks`` says
 about whole tiles. The judge beside it holds the copy, in tiles of 3 queries and 2 keys, against the specification; it
-must raise AssertionError, and must pass on an untouched copy. Judges run step by step, which at this size is faster
-than compiling a mistake first; only those whose mistake lies in rounding compile.
+must raise AssertionError, and must pass on an untouched copy. Where all keys of a row are in one tile, second
+derivatives have functions of their own: the settings with "few keys" judge these. Judges run step by step, which at
+this size is faster than compiling a mistake first; only those whose mistake lies in rounding compile.
 """
 
 import importlib
@@ -35,6 +36,7 @@ B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
 NAME = "mistaken_kernels"
 OF_MASKS = "masks.py", "mask_kinds.py"  # of which what is said about whole tiles is replaced
 ONE_HEAD, ALL_HEADS = Limits(3, 2, 8 * 3 * 2 * 2), Limits(3, 2, 2**20)  # of the keys; two query heads share it
+ALL_KEYS = Limits(3, 9, 2**20)  # each row of scores is in one tile
 
 
 class Setting(NamedTuple):
@@ -69,7 +71,7 @@ SETTINGS = {
     "open": setting(),
     "as users do": setting(limits=LIMITS),
     "one tile": setting(limits=LIMITS),
-    "few keys": setting(limits=Limits(3, 9, 2**20)),
+    "few keys": setting(limits=ALL_KEYS),
     "some": setting(limits=Limits(3, 2, 1)),
     "three key heads": setting((1, 6, 3, T, S, D, V), Limits(3, 2, 200)),
     "small": setting(SMALL, mask=masks.causal(1)),
@@ -78,6 +80,8 @@ SETTINGS = {
     "all alike": setting((1, 2, 2, T, T, D, D)),
     "causal": setting(mask=masks.causal(-1)),
     "future": setting((1, 2, 1, T, T, D, V), mask=masks.causal()),
+    "future, few keys": setting((1, 2, 1, T, T, D, V), ALL_KEYS, mask=masks.causal()),
+    "future, few keys, scaled": setting((1, 2, 1, T, T, D, V), ALL_KEYS, mask=masks.causal(), scale=2.0),
     "offset": setting(TWO, mask=masks.causal(np.array([3, -2]))),
     "window": setting(mask=masks.window(1, 1) & masks.causal(1)),
     "wide window": setting((1, N, G, 6, 6, D, V), mask=masks.window(2, 2)),
@@ -362,10 +366,10 @@ def judge_unread_second(twin, case):
     arrays = arrays_of(case)
     directions = directions_of(arrays)
     wanted = second_before(twin, case, arrays, directions)
-    query = arrays[0].copy()
-    query[..., 3:, :] = np.nan
-    assert_same_bits(second_before(twin, case, (query, *arrays[1:]), directions), wanted, "unread queries")
     for poison in (np.nan, 1e308):
+        query = arrays[0].copy()
+        query[..., 3:, :] = poison
+        assert_same_bits(second_before(twin, case, (query, *arrays[1:]), directions), wanted, "unread queries")
         for spoilt in (
             (poisoned(arrays, 3, poison), directions),
             (arrays, poisoned(directions, 3, poison)),
@@ -493,21 +497,38 @@ def judge_spoiled_tangent(twin, case):
 
 @judge("spoiled second")
 def judge_spoiled_second(twin, case):
-    """Rows of the gradients along a direction: NaN in these rows where they are read, and in what they see."""
-    arrays, directions = arrays_of(case), directions_of(arrays_of(case))
+    """Rows of the gradients along a direction: NaN in these rows where they are read, and in what they see.
+
+    So it is of cotangents, and where values alone move.
+    """
+    query, key, value = arrays_of(case)
+    arrays, directions, numbers = (abs(query), abs(key), value), directions_of((query, key, value)), (np.nan, -np.inf)
     grads = read_but_the_last(twin, case, arrays)
 
-    def second(arrays, directions):
-        return jax.jvp(lambda *a: gradients_by(twin, case, grads, a), arrays, directions)[1]
+    def second(grads, arrays, directions, first=0):
+        fixed = arrays[:first]
+        return jax.jvp(lambda *a: gradients_by(twin, case, grads, (*fixed, *a)), arrays[first:], directions[first:])[1]
 
-    clean = second(arrays, directions)
-    every = [(k, bad, directions) for k, bad in spoilt(arrays)] + [(k, arrays, bad) for k, bad in spoilt(directions)]
-    for k, *pair in every:
-        rows, seen = spoiled_rows(case, k, arrays)
+    clean = second(grads, arrays, directions)
+
+    def hold_to(rows, *given, clean=clean):
         rows[:, -1] = False
-        keys = (rows[..., None] & seen).any(axis=1).reshape(arrays[1].shape[-3], -1, seen.shape[-1]).any(axis=1)
+        keys = (rows[..., None] & seen).any(axis=1).reshape(key.shape[-3], -1, seen.shape[-1]).any(axis=1)
         wanted = [np.where(nan[..., None], np.nan, x) for nan, x in zip((rows, keys, keys), clean, strict=True)]
-        assert_equal_with_nan(second(*pair), wanted)
+        assert_equal_with_nan(second(*given), wanted)
+
+    every = [(k, bad, directions) for k, bad in spoilt(arrays, numbers)]
+    for k, *pair in every + [(k, arrays, bad) for k, bad in spoilt(directions, numbers)]:
+        rows, seen = spoiled_rows(case, k, arrays)
+        hold_to(rows, grads, *pair)
+    of_values = second(grads, arrays, directions, 2)
+    for k, bad in spoilt(arrays, numbers):
+        hold_to(spoiled_rows(case, k, arrays)[0], grads, bad, directions, 2, clean=of_values)
+    for k, number in itertools.product(range(2), numbers):
+        bad, rows = tuple(x.copy() for x in grads), np.zeros_like(rows)
+        bad[k][(..., 0, 2, 1)[: 4 - k]], rows[0, 2] = number, True
+        hold_to(rows, bad, arrays, directions)
+        hold_to(rows, bad, arrays, directions, 2, clean=of_values)
 
 
 @judge("open tiles")
@@ -696,7 +717,7 @@ class Twin:
 
         assert part("kernels.backends").default() == "blockwise"
         self.primitives, self.partition = part("kernels.primitives"), part("kernels.blockwise.partition")
-        self.tiles, self.merge = part("kernels.blockwise.tiles"), part("kernels.online_softmax").merge
+        self.tiles, self.merge = part("kernels.blockwise.tiles"), part("door").merge
         self.attention, inspection = part("door").attention, part("inspection")
         self.attention_stats, self.weights_at = inspection.attention_stats, inspection.weights_at
 

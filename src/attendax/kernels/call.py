@@ -1,5 +1,6 @@
 """A checked call of attention as one value: its arrays, in the rank of the scores, and its plan."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from jax import Array
@@ -50,27 +51,14 @@ def checked_call(
     if is_symbolic(query, key):
         implementation = _without_tiles(function, implementation)
     factor, scale = (scale, None) if _is_scalar(scale) else (None, scale)
-    checked = checks.attention(
-        function,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        score_mod,
-        scale,
-        dropout_rate,
-        dropout_rng,
-        implementation,
-        return_lse,
-        offered=offered or tuple(BACKENDS),
-        **gradients,
-    )
+    options: Any = scale, dropout_rate, dropout_rng, implementation, return_lse
+    gradients |= {"offered": offered or tuple(BACKENDS)}
+    checked = checks.attention(function, query, key, value, mask, bias, score_mod, *options, **gradients)
     if factor is not None:  # in the query, where it has its gradient; in the dtype that is computed in (L8)
         query, key, value = widen(query, key, value)
         query, checked = query * factor.astype(query.dtype), checked._replace(scale=1.0)
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, implementation)
-    plan = plan.with_lse() if return_lse else plan
+    plan = dataclasses.replace(plan, needs_lse=return_lse or plan.needs_lse)
     if implementation:
         BACKENDS[implementation].refuse(function, operands, plan)
     return Call(with_traced(operands) if traced else operands, plan)
@@ -127,9 +115,8 @@ def in_rank_of_scores(
     dropout_keys = None
     if checked.rate:
         dropout_keys = tuple(word[..., None, None] for word in dropout.head_keys(checked.key_data, query.shape[:-2]))
-    name = backend or default()
-    plan = Plan(float(checked.scale), float(checked.rate), BACKENDS[name].limits(), name, asked=backend is not None)
-    plan = plan.with_lse() if has_sinks else plan
+    scale, rate, name = float(checked.scale), float(checked.rate), backend or default()
+    plan = Plan(scale, rate, BACKENDS[name].limits(), name, asked=backend is not None, needs_lse=has_sinks)
     return Call(Operands(query, key, value, bias, score_mod, mask, dropout_keys), plan)
 
 

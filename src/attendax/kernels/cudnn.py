@@ -192,11 +192,9 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     def in_tiles() -> list[Array]:
         rest = jnp.where(bad_rows, dout, 0), jnp.zeros_like(grads[1])
         own = algorithm.forward(operands, plan)
-        unrounded = dataclasses.replace(plan, rounded=False)
-        return [x + y for x, y in zip(found, algorithm.cotangent(rest, operands, own, unrounded, wanted), strict=True)]
+        return [x + y for x, y in zip(found, algorithm.cotangent(rest, operands, own, plan, wanted), strict=True)]
 
-    exact = lax.cond(jnp.any(bad_rows), in_tiles, lambda: found)
-    return tuple(x.astype(operands.query.dtype) for x in exact)
+    return tuple(lax.cond(jnp.any(bad_rows), in_tiles, lambda: found))
 
 
 def _attend(operands: Operands, plan: Plan) -> Any:

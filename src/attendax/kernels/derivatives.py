@@ -14,8 +14,8 @@ JAX's own jvp of these functions, tile by tile, in O(T + S). (A ``custom_vjp`` w
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -29,11 +29,10 @@ from jax.tree_util import PyTreeDef
 from attendax.checks import fail
 
 from . import programs
-from .backends import by_others
 from .numerics import vary_alike
 from .online_softmax import max_or_zero
 from .operands import VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
-from .primitives import Moved, OrUnknown, OrZero, Program, moving_argnums, primitive_of, run_as_primitive
+from .primitives import OrUnknown, OrZero, Program, moved, moving_argnums, primitive_of, run_as_primitive
 
 
 def attend(operands: Operands, plan: Plan) -> Results:
@@ -120,39 +119,24 @@ def _linear_jvp(
     return results, [sum(parts[1:], parts[0]) for parts in zip(*terms, strict=True)]
 
 
-def _jvp_of_tangent(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
-    """The jvp of ``tangent`` by the operands.
+def _jvp_by_operands(
+    second: Primitive,
+    program: Callable,
+    name: str,
+    first: int,
+    primals: Sequence[Array],
+    tangents: Sequence[OrZero],
+    **params: Any,
+) -> Any:
+    """The jvp of ``tangent`` or ``cotangent`` by the operands: ``second``, of the leaves that ``name`` has.
 
     The results are functions of the operands, so their tangents are computed, not given. In a part of a ring they are
     given, because the results cover keys that are not here.
     """
     if params["plan"].partial:
-        return _by_jax(programs.tangent, first, primals, tangents, **params)
-    moving, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
-    if not given:
-        return None
-    primals, params = _by_higher_order_backend(first, primals, **params)
-    return jvp_of_jvp_p.bind(*given, *primals, moving=moving, **params)
-
-
-def _jvp_of_cotangent(first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
-    if params["plan"].partial:
-        return _by_jax(programs.cotangent, first, primals, tangents, **params)
-    active, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
-    if not given:
-        return None
-    primals, params = _by_higher_order_backend(first, primals, **params)
-    return hvp_p.bind(*given, *primals, active=active, **params)
-
-
-def _by_higher_order_backend(
-    first: int, primals: Sequence[Array], *, tree: PyTreeDef, plan: Plan, **params: Any
-) -> tuple[Any, dict[str, Any]]:
-    """The arrays and parameters of a second derivative: where another backend takes it, with the results of that."""
-    if others := by_others(plan):
-        plan = others
-        primals = [*primals[:-3], *forward_p.bind(*primals[first:-3], tree=tree, plan=plan)[:3]]
-    return primals, {"tree": tree, "plan": plan, **params}
+        return _by_jax(program, first, primals, tangents, **params)
+    there, given = _moving(primals[first:-3], tangents[first:-3], params["tree"])
+    return second.bind(*given, *primals, **{name: there}, **params) if given else None
 
 
 def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: Sequence[OrZero], **params: Any) -> Any:
@@ -160,9 +144,9 @@ def _by_jax(function: Callable, first: int, primals: Sequence[Array], tangents: 
     plan = dataclasses.replace(params.pop("plan"), reversible=True)
     if not (argnums := moving_argnums(tangents, first)):
         return None
-    moved = Moved(Program(function, tuple(sorted(params.items()))), argnums)
+    program = Program.of(moved, program=Program.of(function, **params), argnums=argnums)
     given = *(tangents[k] for k in argnums), *primals
-    return moved(*given, plan=plan) if plan.axis else run_as_primitive(moved, plan, *given)
+    return program(*given, plan=plan) if plan.axis else run_as_primitive(program, plan, *given)
 
 
 def _refuse_unknown(arrays: Sequence[OrUnknown]) -> None:
@@ -302,16 +286,16 @@ def _of_user_functions(
 
 ad.primitive_jvps[forward_p] = _forward_jvp
 for _each, _count, _jvp_by_the_rest in (
-    (tangent_p, lambda active, **_: sum(active), _jvp_of_tangent),
-    (cotangent_p, lambda **_: 2, _jvp_of_cotangent),
-    (jvp_of_jvp_p, lambda moving, **_: sum(moving), functools.partial(_by_jax, programs.jvp_of_jvp)),
-    (hvp_p, lambda active, **_: sum(active), functools.partial(_by_jax, programs.hvp)),
+    (tangent_p, lambda active, **_: sum(active), partial(_jvp_by_operands, jvp_of_jvp_p, programs.tangent, "moving")),
+    (cotangent_p, lambda **_: 2, partial(_jvp_by_operands, hvp_p, programs.cotangent, "active")),
+    (jvp_of_jvp_p, lambda moving, **_: sum(moving), partial(_by_jax, programs.jvp_of_jvp)),
+    (hvp_p, lambda active, **_: sum(active), partial(_by_jax, programs.hvp)),
 ):
-    ad.primitive_jvps[_each] = functools.partial(_linear_jvp, _each, _count, _jvp_by_the_rest)
+    ad.primitive_jvps[_each] = partial(_linear_jvp, _each, _count, _jvp_by_the_rest)
 ad.primitive_transposes[forward_p] = _forward_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 ad.primitive_transposes[jvp_of_jvp_p] = _jvp_of_jvp_transpose
 ad.primitive_transposes[cotangent_p] = _cotangent_transpose
 ad.primitive_transposes[hvp_p] = _hvp_transpose
 for _each in (forward_p, tangent_p, jvp_of_jvp_p, cotangent_p, hvp_p):
-    batching.primitive_batchers[_each] = functools.partial(_batch, _each)
+    batching.primitive_batchers[_each] = partial(_batch, _each)

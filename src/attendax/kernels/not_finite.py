@@ -10,31 +10,19 @@ The backward selects between a weight and 0. A row of scores with a NaN has the 
 other factors are made finite first: 0 times a factor is 0, and NaN times it is NaN.
 """
 
-import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .numerics import rows_finite, rows_not_zero, sums_of_products
+from .numerics import rows_finite, sums_of_products
 from .operands import Results
-
-
-def replace_nonfinite(x: Array) -> Array:
-    """The array with 0 for each number that is not finite."""
-    return jnp.where(jnp.isfinite(x), x, 0)
-
-
-def mark_of_rows(*arrays: Array) -> Array:
-    """NaN for each row that is not finite in one of the arrays (..., S, .), 0 for the others: (..., S, 1)."""
-    arrays = tuple(map(lax.stop_gradient, arrays))
-    return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in arrays))
 
 
 def is_read(dout: Array, dlse: Array) -> Array:
     """Whether the cotangent of a row is not zero, in dout or dlse: (..., N, T, 1)."""
-    return rows_not_zero(dout) | (dlse != 0)
+    return ~(jnp.sum(jnp.abs(lax.stop_gradient(dout)), axis=-1, keepdims=True) == 0) | (dlse != 0)
 
 
 class RowsOfBackward(NamedTuple):
@@ -65,11 +53,11 @@ class RowsOfBackward(NamedTuple):
         return cls(dout, delta, jnp.where(read, shift, jnp.inf), live)
 
 
-def spoiled_by(tangents: Sequence[Array], results: Results) -> tuple[Array, Results, tuple[Array, ...]]:
+def spoiled_by(tangents: Sequence[Array], results: Any) -> tuple[Array, Any, tuple[Array, ...]]:  # Results, or None
     """Which rows have finite tangents; the results and the tangents, in which the other rows are marked.
 
     There out becomes NaN and the tangents become 0. The second derivative then treats such a row as not finite.
     """
     fine = rows_finite(*tangents)
-    results = results._replace(out=jnp.where(fine, results.out, jnp.nan))
+    results = results and results._replace(out=jnp.where(fine, results.out, jnp.nan))
     return fine, results, tuple(jnp.where(fine, t, 0) for t in tangents)

@@ -18,7 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
+from jax.experimental import jet
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 Tree = TypeVar("Tree")
 
@@ -76,14 +79,23 @@ def broadcast_in_memory(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape == shape else in_memory(jnp.broadcast_to(x, shape))
 
 
+def of_one_shape(one: Tree, other: Tree) -> tuple[Tree, Tree]:
+    """Two trees of arrays, each pair of arrays in one shape: from vmap the two may have axes of 1 in other places."""
+    shapes = jax.tree.map(
+        lambda x, y: jax.ShapeDtypeStruct(jnp.broadcast_shapes(x.shape, y.shape), x.dtype), one, other
+    )
+    one, other = (jax.tree.map(lambda x, full: broadcast_in_memory(x, full.shape), x, shapes) for x in (one, other))
+    return one, other
+
+
 def times(
     left: Array,
     right: Array,
-    *,
-    transpose_left: bool = False,
     transpose_right: bool = False,
     flat: bool = True,
     precision: lax.Precision = lax.Precision.HIGHEST,
+    *,
+    transpose_left: bool = False,
 ) -> Array:
     """The matrix product, of full precision unless another is given.
 
@@ -100,51 +112,67 @@ def times(
     return result.reshape(*lead, *result.shape[1:]) if flat else result
 
 
-PIECES = 8  # of a row are added up at a time: few steps to compile, and few roundings
+def _of_rows(name: str, function: Callable, transpose: Callable) -> Primitive:
+    """The primitive of a linear function from rows (..., n) to rows (..., width), with a transpose of its own."""
+    primitive = Primitive(name)
+    primitive.def_impl(jax.jit(function, static_argnames="width"))
+    primitive.def_abstract_eval(lambda x, width: x.update(shape=(*x.shape[:-1], width), weak_type=False))
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=False))
+    jet.deflinear(primitive)
+    ad.deflinear2(primitive, lambda grad, x, width: [transpose(grad, x.aval.shape[-1])])
+
+    def batch(arrays: Any, axes: Any, width: int) -> tuple[Any, int]:
+        return primitive.bind(jnp.moveaxis(arrays[0], axes[0], 0), width=width), 0
+
+    batching.primitive_batchers[primitive] = batch
+    return primitive
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def row_sums(x: Array, axis: int = -1) -> Array:
     """The sum along an axis, which stays, in an order that depends on its length alone (L15).
 
     XLA adds up 5 rows in another order than 500. Here whole pieces of a row are added, number by number, until one
-    number is left; so there is no order to choose. The transpose repeats a number; ``repeated`` has the other.
+    number is left; so there is no order to choose.
     """
     if not isinstance(x.shape[axis], int) or not x.shape[axis]:  # symbolic, in jax.export; or nothing to add
         return jnp.sum(x, axis=axis, keepdims=True)
-    while (size := x.shape[axis]) > 1:
-        width = -(-size // min(PIECES, size))
-        pieces = [lax.slice_in_dim(x, at, min(at + width, size), axis=axis) for at in range(0, size, width)]
-        x = functools.reduce(jnp.add, (piece for piece in pieces if piece.shape[axis] == width))
-        if (rest := pieces[-1].shape[axis]) < width:
-            parts = lax.slice_in_dim(x, 0, rest, axis=axis) + pieces[-1], lax.slice_in_dim(x, rest, width, axis=axis)
-            x = jnp.concatenate(parts, axis=axis)
-    return x
+    return _sums_p.bind(x.swapaxes(axis, -1), width=1).swapaxes(axis, -1)
 
 
-@row_sums.defjvp
-def _row_sums_jvp(axis: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return row_sums(primals[0], axis), jnp.sum(tangents[0], axis=axis, keepdims=True)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def repeated(x: Array, count: int) -> Array:
-    """A column (..., 1) ``count`` times; its transpose adds up the columns in one order, as ``row_sums`` does (L15)."""
-    return jnp.broadcast_to(x, (*x.shape[:-1], count))
+    """A column (..., 1) ``count`` times; its transpose is ``row_sums``."""
+    return _repeated_p.bind(x, width=count)
 
 
-@repeated.defjvp
-def _repeated_jvp(count: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return repeated(*primals, count), repeated_in_pieces(tangents[0], count)
+def finite_straight_through(x: Array) -> Array:
+    """``x`` with 0 in place of what is not finite, and so are its tangents; the transpose is the identity."""
+    return _finite_p.bind(x, width=x.shape[-1])
 
 
-def repeated_in_pieces(x: Array, count: int) -> Array:
-    """``repeated`` for tangents, in a rule of a derivative: JAX transposes it into sums of pieces."""
-    while (size := x.shape[-1]) < count:
-        times = min(PIECES, count // size)
-        rest = [x[..., : count - size]] if times == 1 else []
-        x = jnp.concatenate([x] * times + rest, axis=-1)
-    return x
+PIECES = 8  # of a row at most are added up at a time: few steps to compile, and few roundings
+
+
+def _sums(x: Array, width: int = 1) -> Array:
+    """Two numbers are left to a reduction, where no order matters: XLA does not compute it anew for each use."""
+    while (size := x.shape[-1]) > 2:
+        length = -(-size // min(PIECES, -(-size // 2)))
+        pieces = [x[..., at : at + length] for at in range(0, size, length)]
+        x = functools.reduce(jnp.add, (piece for piece in pieces if piece.shape[-1] == length))
+        if (rest := pieces[-1].shape[-1]) < length:
+            x = jnp.concatenate([x[..., :rest] + pieces[-1], x[..., rest:]], axis=-1)
+    return jnp.sum(x, axis=-1, keepdims=True)
+
+
+def replace_nonfinite(x: Array, width: int = 0) -> Array:
+    """The array with 0 for each number that is not finite."""
+    return jnp.where(jnp.isfinite(x), x, 0)
+
+
+_sums_p = _of_rows("row_sums", _sums, repeated)
+_repeated_p = _of_rows(
+    "repeated", lambda x, width: jnp.broadcast_to(x, (*x.shape[:-1], width)), lambda grad, _: row_sums(grad)
+)
+_finite_p = _of_rows("finite", replace_nonfinite, lambda grad, _: grad)
 
 
 def sums_of_products(one: Array, other: Array) -> Array:
@@ -156,34 +184,13 @@ def sums_of_products(one: Array, other: Array) -> Array:
 
 
 def matmul(left: Array, right: Array) -> Array:
-    """``times`` for use anywhere, without a fusion barrier: operands, tangents and cotangents are in memory."""
-    return _with_cotangent_in_memory(times(in_memory(left), in_memory(right)))
+    """``times`` behind a fusion barrier of its own."""
+    return fusion_barrier(times, left, right)
 
 
 def matmul_transposed(left: Array, right: Array) -> Array:
     """``left rightᵀ``, likewise; its derivative takes numbers that are not finite as 0."""
-    return _with_cotangent_in_memory(product(in_memory(left), in_memory(right), True))
-
-
-@jax.custom_jvp
-def _with_cotangent_in_memory(x: Array) -> Array:
-    return x
-
-
-@_with_cotangent_in_memory.defjvp
-def _with_cotangent_in_memory_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return _with_cotangent_in_memory(primals[0]), in_memory(tangents[0])
-
-
-@jax.custom_jvp
-def finite_straight_through(x: Array) -> Array:
-    """``x`` with 0 in place of what is not finite; its derivative is that of ``x`` itself."""
-    return jnp.where(jnp.isfinite(x), x, 0)
-
-
-@finite_straight_through.defjvp
-def _finite_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    return finite_straight_through(primals[0]), tangents[0]
+    return fusion_barrier(lambda left, right: product(left, right, True), left, right)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4))
@@ -222,12 +229,12 @@ product.defjvp(_product_jvp, symbolic_zeros=True)
 # added up. Of a reduction of truth values it makes three, and each takes as long to compile as the softmax of a tile.
 
 
+def mark_of_rows(*arrays: Array) -> Array:
+    """NaN for each row that is not finite in one of the arrays (..., S, .), 0 for the others: (..., S, 1)."""
+    arrays = tuple(map(lax.stop_gradient, arrays))
+    return functools.reduce(jnp.add, (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in arrays))
+
+
 def rows_finite(*arrays: Array) -> Array:
     """Which rows hold finite numbers only, in all arrays (..., T, .): (..., T, 1)."""
-    sums = (jnp.sum(jnp.subtract(x, x), axis=-1, keepdims=True) for x in map(lax.stop_gradient, arrays))
-    return functools.reduce(jnp.logical_and, map(jnp.isfinite, sums))
-
-
-def rows_not_zero(x: Array) -> Array:
-    """Which rows of an array (..., T, .) hold a number that is not 0, perhaps NaN: (..., T, 1)."""
-    return ~(jnp.sum(jnp.abs(lax.stop_gradient(x)), axis=-1, keepdims=True) == 0)
+    return mark_of_rows(*arrays) == 0

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attendax import checks
-
-from .operands import Results, takes_arrays, wide_dtype
+from .numerics import sums_of_products
+from .operands import Results
 
 
 def max_or_zero(row_max: Array) -> Array:
@@ -52,6 +51,22 @@ def exp_scores(scores: Array) -> tuple[Array, Array, Array]:
     return exps, row_max, exps.sum(-1, keepdims=True)
 
 
+@jax.custom_jvp
+def softmax(scores: Array) -> Array:
+    """The weights of whole rows of scores; 0 for a row without any key.
+
+    The derivative is ``p (ds - Σ p ds)``, the difference first: what is common to a row leaves no rounding (L8).
+    """
+    exps, _, row_sum = exp_scores(scores)
+    return exps / sum_or_one(row_sum)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    p = softmax(*primals)
+    return p, p * (tangents[0] - sums_of_products(p, tangents[0]))
+
+
 def weights_of(scores: Array, row_max: Array, row_sum: Array) -> Array:
     """The weights of scores, from the maximum and the sum of their row."""
     return jnp.exp(scores - max_or_zero(row_max)) / sum_or_one(row_sum)
@@ -85,45 +100,3 @@ def merge_results(one: Results, other: Results) -> Results:
 def log_sum_exp(row_max: Array, row_sum: Array) -> Array:
     """``row_max + log row_sum``, -inf for the empty set."""
     return jnp.where(row_sum == 0, -jnp.inf, row_max + jnp.log(sum_or_one(row_sum)))
-
-
-@takes_arrays
-def merge(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Attention over the union of two disjoint sets of keys, from the attention over each (L9).
-
-    With ``lse = log(exp(lse₁) + exp(lse₂))``: ``out = exp(lse₁ - lse) out₁ + exp(lse₂ - lse) out₂``. Associative and
-    commutative; an out of 0 with an lse of -inf is neutral. Gradients flow through all four (Liu et al. 2023).
-
-    Args:
-        one: out (..., T, V) and lse (..., T), as ``attention`` gives them with ``return_lse``.
-        other: the same of other keys.
-
-    Returns:
-        out in the dtype of the first, and lse.
-
-    Raises:
-        TypeError: not pairs of floating arrays, or outs of different dtypes.
-        ValueError: the shapes disagree.
-
-    Example:
-        A sink takes a share of the weight and gives nothing (Xiao et al. 2024; ``scores.sink`` for attention itself).
-        It is a key with the score of the sink and the value 0:
-
-        >>> out, lse = jnp.ones((1, 2, 3)), jnp.zeros((1, 2))
-        >>> sink = jnp.zeros_like(out), jnp.full_like(lse, jnp.log(3.0))
-        >>> merge((out, lse), sink)[0][0, 0].round(6).tolist()
-        [0.25, 0.25, 0.25]
-    """
-    checks.pairs_to_merge("merge", one, other)
-    (out1, lse1), (out2, lse2) = one, other
-    compute_dtype = wide_dtype(lse1.dtype, lse2.dtype)
-    lse1, lse2 = lse1.astype(compute_dtype), lse2.astype(compute_dtype)
-    largest = lax.stop_gradient(jnp.maximum(lse1, lse2))
-    empty, shift = largest == -jnp.inf, max_or_zero(largest)
-    share1, share2 = (jnp.exp(jnp.where(lse == -jnp.inf, -jnp.inf, lse - shift)) for lse in (lse1, lse2))
-    total = jnp.where(empty, 1, share1 + share2)
-    shares = (share[..., None] for share in (share1, share2))
-    pairs = zip((out1, out2), shares, strict=True)
-    terms = (jnp.where(share == 0, 0, out.astype(compute_dtype)) * share / total[..., None] for out, share in pairs)
-    out = sum(terms, jnp.zeros(out1.shape, compute_dtype))
-    return out.astype(out1.dtype), jnp.where(empty, -jnp.inf, shift + jnp.log(total))

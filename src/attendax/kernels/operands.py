@@ -114,15 +114,11 @@ class Plan:
     axis: tuple[str, ...] = ()  # the mesh axes of ``shard_map`` that divide the sequence, for a backend across devices
     local: str = "blockwise"  # there, the backend of what each device computes
     partial: bool = False  # the keys are some of those that the results are about
-    rounded: bool = True  # gradients have the dtypes of their leaves, not the compute dtype
+    rounded: bool = True  # gradients get the dtypes of their leaves, and do not stay in the compute dtype
     batch: tuple[int, ...] = ()  # sizes of the axes that vmap has put in front
     needs_lse: bool = False  # a result beside out: lse was asked for, or a sink reads it
     reversible: bool = False  # whether reverse mode may go through the program itself
     narrow: bool = False  # the arrays are float16 or bfloat16; see ``precision``
-
-    def with_lse(self) -> "Plan":
-        """The plan of a call of which lse is read, too."""
-        return dataclasses.replace(self, needs_lse=True)
 
     @functools.lru_cache(256)  # noqa: B019 - plans are few and small
     def for_any_scale(self) -> "Plan":

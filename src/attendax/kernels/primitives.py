@@ -101,60 +101,43 @@ class Program:
     """A function of arrays and a plan, with settings: what can be compared is compiled once."""
 
     function: Callable
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, function: Callable, **settings: Any) -> "Program":
+        """The program of a function and its settings."""
+        return cls(function, tuple(sorted(settings.items())))
 
     def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
         """The results."""
         return tuple(self.function(*arrays, plan=plan, **dict(self.settings)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Moved:
+def moved(*arrays: Array, plan: Plan, program: Callable, argnums: tuple[int, ...]) -> tuple[Any, ...]:
     """The jvp of a program: takes the tangents of the arrays ``argnums``, then the arrays."""
+    tangents, arrays = arrays[: len(argnums)], arrays[len(argnums) :]
 
-    program: Callable
-    argnums: tuple[int, ...]
+    def of_moving(*moving):
+        filled = dict(zip(argnums, moving, strict=True))
+        return program(*(filled.get(k, x) for k, x in enumerate(arrays)), plan=plan)
 
-    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
-        """The tangents of the results."""
-        tangents, arrays = arrays[: len(self.argnums)], arrays[len(self.argnums) :]
-
-        def of_moving(*moving):
-            filled = dict(zip(self.argnums, moving, strict=True))
-            return self.program(*(filled.get(k, x) for k, x in enumerate(arrays)), plan=plan)
-
-        return tuple(jax.jvp(of_moving, tuple(arrays[k] for k in self.argnums), tuple(tangents))[1])
+    return jax.jvp(of_moving, tuple(arrays[k] for k in argnums), tuple(tangents))[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Transposed:
-    """The transpose of a program by the arrays ``argnums``, of ``types``: takes cotangents, then the other arrays."""
+def _transposed(*arrays: Array, plan: Plan, program: Callable, types: tuple[Any, ...], results: int) -> tuple[Any, ...]:
+    """The transpose of a program by the arrays that have ``types``: takes cotangents, then the other arrays."""
+    grads, rest = arrays[:results], arrays[results:]
 
-    program: Callable
-    argnums: tuple[int, ...]
-    types: tuple[tuple[Any, Any], ...]
-    results: int
+    def linear(*given):
+        filled, others = iter(given), iter(rest)
+        return program(*(next(others) if t is None else next(filled) for t in types), plan=plan)
 
-    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
-        grads, rest = arrays[: self.results], arrays[self.results :]
-
-        def linear(*given):
-            filled, others = dict(zip(self.argnums, given, strict=True)), iter(rest)
-            count = len(self.argnums) + len(rest)
-            return self.program(*(filled[k] if k in filled else next(others) for k in range(count)), plan=plan)
-
-        return tuple(jax.linear_transpose(linear, *(jax.ShapeDtypeStruct(*t) for t in self.types))(tuple(grads)))
+    return jax.linear_transpose(linear, *(jax.ShapeDtypeStruct(*t) for t in types if t is not None))(tuple(grads))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Batched:
+def _mapped(*arrays: Array, plan: Plan, program: Callable, axes: tuple[int | None, ...]) -> tuple[Any, ...]:
     """A program for every entry of an axis, which the arrays have where ``axes`` says so."""
-
-    program: Callable
-    axes: tuple[int | None, ...]
-
-    def __call__(self, *arrays: Array, plan: Plan) -> tuple[Any, ...]:
-        return tuple(jax.vmap(functools.partial(self.program, plan=plan), self.axes)(*arrays))
+    return jax.vmap(functools.partial(program, plan=plan), axes)(*arrays)
 
 
 def run_as_primitive(program: Callable, plan: Plan, *arrays: Array) -> tuple[Any, ...]:
@@ -208,7 +191,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[OrZero], *, program: Calla
     if not argnums:
         return results, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
     given = [tangents[k] for k in argnums]
-    return results, list(run_as_primitive(Moved(program, argnums), plan, *given, *primals))
+    return results, list(run_as_primitive(Program.of(moved, program=program, argnums=argnums), plan, *given, *primals))
 
 
 def moving_argnums(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...]:
@@ -218,16 +201,16 @@ def moving_argnums(tangents: Sequence[OrZero], first: int = 0) -> tuple[int, ...
 
 
 def _transpose(grads: Sequence[OrZero], *arrays: OrUnknown, program: Callable, plan: Plan) -> list[Any]:
-    argnums = tuple(k for k, x in enumerate(arrays) if ad.is_undefined_primal(x))
-    types = tuple((arrays[k].aval.shape, arrays[k].aval.dtype) for k in argnums)
-    rest = [x for x in arrays if not ad.is_undefined_primal(x)]
-    turned = _Transposed(program, argnums, types, len(grads))
+    unknown = [ad.is_undefined_primal(x) for x in arrays]
+    types = tuple((x.aval.shape, x.aval.dtype) if u else None for x, u in zip(arrays, unknown, strict=True))
+    rest = [x for x, u in zip(arrays, unknown, strict=True) if not u]
+    turned = Program.of(_transposed, program=program, types=types, results=len(grads))
     found = iter(run_as_primitive(turned, plan, *map(ad.instantiate_zeros, grads), *rest))
-    return [next(found) if k in argnums else None for k in range(len(arrays))]
+    return [next(found) if u else None for u in unknown]
 
 
 def _batch(arrays: Sequence[Array], axes: Sequence[int | None], *, program: Callable, plan: Plan) -> tuple[Any, Any]:
-    results = run_as_primitive(_Batched(program, tuple(axes)), plan, *arrays)
+    results = run_as_primitive(Program.of(_mapped, program=program, axes=tuple(axes)), plan, *arrays)
     return list(results), [0] * len(results)
 
 

@@ -77,19 +77,14 @@ def modify(score_mod: ScoreModifier, scores: Array, positions: tuple[Array, ...]
     return FORWARD[score_mod.kind](scores, positions, *arrays, *score_mod.arrays[1:], *score_mod.settings)
 
 
-def add_bias(scores: Array, bias: Array, allowed: Array) -> tuple[Array, Array]:
-    """Add the bias. -inf forbids like a mask (L5); a sum beyond the range of the dtype stays at its end (L7)."""
-    bias = jnp.broadcast_to(bias.reshape((1,) * (scores.ndim - bias.ndim) + bias.shape), scores.shape)
-    return _bounded_sum(scores, bias), allowed & (bias != -jnp.inf)
-
-
 @jax.custom_jvp
-def _bounded_sum(scores: Array, bias: Array) -> Array:
+def add_bias(scores: Array, bias: Array) -> Array:
+    """Add the bias; a sum beyond the range of the dtype stays at its end (L7)."""
     total = scores + bias
     overflow = jnp.isinf(total) & jnp.isfinite(scores) & jnp.isfinite(bias)
     return jnp.where(overflow, jnp.copysign(jnp.finfo(total.dtype).max, total), total)
 
 
-@_bounded_sum.defjvp
-def _bounded_sum_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return _bounded_sum(*primals), tangents[0] + tangents[1]
+@add_bias.defjvp
+def _add_bias_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return add_bias(*primals), tangents[0] + tangents[1]

@@ -7,8 +7,7 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.not_finite import mark_of_rows
-from attendax.kernels.numerics import finite_straight_through, matmul
+from attendax.kernels.numerics import finite_straight_through, mark_of_rows, matmul
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 

@@ -11,8 +11,7 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.door import attention
-from attendax.kernels.not_finite import mark_of_rows
-from attendax.kernels.numerics import finite_straight_through, fusion_barrier
+from attendax.kernels.numerics import finite_straight_through, fusion_barrier, mark_of_rows
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams, QKNorm

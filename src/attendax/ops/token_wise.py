@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import in_memory, repeated, repeated_in_pieces, row_sums
+from attendax.kernels.numerics import in_memory, repeated, row_sums
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 
@@ -61,9 +61,9 @@ def _normalised(eps: float, x: Array) -> Array:
 @_normalised.defjvp
 def _normalised_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
     normalised, (_, root) = _normalised(eps, *primals), _centred_and_root(eps, *primals)
-    mean_in_pieces = lambda t: repeated_in_pieces(t.mean(axis=-1, keepdims=True), t.shape[-1])  # noqa: E731
-    moved = tangents[0] - mean_in_pieces(tangents[0])
-    return normalised, (moved - normalised * mean_in_pieces(moved * normalised)) / root
+    mean = lambda t: repeated(t.mean(axis=-1, keepdims=True), t.shape[-1])  # noqa: E731
+    moved = tangents[0] - mean(tangents[0])
+    return normalised, (moved - normalised * mean(moved * normalised)) / root
 
 
 def _centred_and_root(eps: float, x: Array) -> tuple[Array, Array]:

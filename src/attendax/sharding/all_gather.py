@@ -10,7 +10,7 @@ from attendax.kernels.derivatives import attend, pull, push
 from attendax.kernels.numerics import vary_alike
 from attendax.kernels.operands import KEY, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 
-from .shards import KeyShard, local_plan, local_shard, rounded, with_shard
+from .shards import KeyShard, local_plan, local_shard, with_shard
 
 
 def forward(operands: Operands, plan: Plan) -> Results:
@@ -36,7 +36,7 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     found = pull(grads, _with_all_keys(operands, plan), results, local_plan(plan, partial=False), shapes)
     used = [k for k, shape in enumerate(wanted) if shape is not None]
     summed = [_scatter(x, plan) if k in (KEY, VALUE) else x for k, x in zip(used, found, strict=True)]
-    return rounded(vary_alike((summed, operands.query))[0], operands, plan, wanted)
+    return tuple(vary_alike((summed, operands.query))[0])
 
 
 def _with_all_keys(operands: Operands, plan: Plan) -> Operands:

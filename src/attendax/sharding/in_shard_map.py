@@ -47,7 +47,6 @@ def attend_from_shards(
     operands, plan = in_rank_of_scores(checked, query, key, value, mask, bias, score_mod, None)
     operands = operands._replace(positions=_positions(positions, query, key, axis))
     strategy = strategy or choose(operands, count).strategy
-    plan = plan.with_lse() if return_lse else plan
     return attend_across_devices(Call(operands, plan), axis, strategy)
 
 

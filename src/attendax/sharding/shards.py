@@ -5,12 +5,11 @@ devices hold the keys. They are never sent: the columns that belong to a shard o
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax import Array, lax
 
-from attendax.kernels.operands import Index, Operands, Plan, Wanted
+from attendax.kernels.operands import Index, Operands, Plan
 from attendax.masks import Mask
 
 
@@ -64,9 +63,3 @@ def columns(x: Array, source: Index, size: int) -> Array:
 def local_plan(plan: Plan, *, partial: bool) -> Plan:
     """The plan of a call on one device and one shard; ``partial`` where other shards add to its results."""
     return dataclasses.replace(plan, axis=(), backend=plan.local, partial=partial, rounded=False)
-
-
-def rounded(found: Sequence[Array], operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
-    """Gradients in the dtypes of their leaves, unless they are to stay in the compute dtype."""
-    leaves = [x for x, shape in zip(operands.differentiable(), wanted, strict=True) if shape is not None]
-    return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(found, leaves, strict=True))

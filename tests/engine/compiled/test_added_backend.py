@@ -9,8 +9,8 @@ import pytest
 
 from attendax import attention, checks, explain, masks, spec
 from attendax.kernels.backends import BACKENDS, Backend
-from attendax.kernels.blockwise import algorithm
-from attendax.kernels.operands import Results
+from attendax.kernels.blockwise import algorithm, partition
+from attendax.kernels.operands import Limits, Results
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 6
 
@@ -97,8 +97,10 @@ def test_it_computes_forward_and_gradient(asked, arrays, rng):
         np.testing.assert_allclose(one[1], other, atol=1e-12)
 
 
-def test_tiles_compute_what_it_lacks(asked, arrays, monkeypatch):
-    """A tangent and a Hessian times a vector: from the forward of the tiles, and none of its own is differentiated."""
+@pytest.mark.parametrize(("columns", "forwards"), [(2, ["forward"]), (512, [])])
+def test_tiles_compute_what_it_lacks(columns, forwards, asked, arrays, monkeypatch):
+    """A tangent and a Hessian times a vector: where tiles cut the keys, from their forward; its own is not asked."""
+    monkeypatch.setattr(partition, "LIMITS", Limits(T, columns, 2**21))
     forward, of_tiles = algorithm.forward, []
     monkeypatch.setattr(algorithm, "forward", lambda *call: of_tiles.append("forward") or forward(*call))
 
@@ -112,7 +114,7 @@ def test_tiles_compute_what_it_lacks(asked, arrays, monkeypatch):
         return jax.jvp(jax.grad(loss(name)), (arrays[0],), (arrays[0][..., ::-1],))
 
     found = tangent("toy")
-    assert (asked, of_tiles) == (["forward"], ["forward"])
+    assert (asked, of_tiles) == (["forward"], forwards)
     for one, other in zip((*found, *second("toy")), (*tangent("dense"), *second("dense")), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 

@@ -11,13 +11,14 @@ infinity are treated.
 import functools
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from ..not_finite import RowsOfBackward
 from ..online_softmax import merge_accumulators
 from ..operands import Cotangents, Operands, Plan, Results, Tangents, Wanted
-from .partition import loop, rematerialized, visits_of
+from .partition import grid_of, loop, rematerialized, visits_of
 from .tile import part_of_forward, part_of_tangent, pulled_back
 
 
@@ -34,7 +35,12 @@ def forward(operands: Operands, plan: Plan) -> Results:
     return Results(*by_rows(operands, plan, neutral, work, merge_accumulators, finish))
 
 
-def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan) -> tuple[Array, ...]:
+def at_once(operands: Operands, plan: Plan) -> bool:
+    """Whether each row of scores is in one tile: tangents and cotangents then need no results, and take None."""
+    return not plan.axis and not plan.partial and bool(grid_of(operands, plan).column_blocks == 1)
+
+
+def tangent(tangents: Tangents, operands: Operands, results: Results | None, plan: Plan) -> tuple[Array, ...]:
     """The tangents of out and lse, from ``tangents`` of the differentiable operands (None: 0).
 
     With p the weights before dropout and w those after it::
@@ -46,12 +52,9 @@ def tangent(tangents: Tangents, operands: Operands, results: Results, plan: Plan
     def work(tile):
         return part_of_tangent(tile, tangents, operands, results, plan)
 
-    def added(one, other):
-        return tuple(a + b for a, b in zip(one, other, strict=True))
-
     neutral = [(operands.value.shape[-1], 0), (1, 0)]
-    summed, dlse = by_rows(operands, plan, neutral, work, added)
-    return summed - dlse * results.out, dlse
+    summed, dlse = by_rows(operands, plan, neutral, work, functools.partial(jax.tree.map, jnp.add))
+    return summed if results is None else summed - dlse * results.out, dlse
 
 
 def by_rows(
@@ -79,14 +82,16 @@ def by_rows(
 
     def step(index, buffers):
         tile, parts = tile_of(index), rematerialized(plan, lambda index: work(tile_of(index)), index)
-        parts = finish(*parts) if at_once else add([tile.cut("queries", x) for x in buffers], parts)
+        parts = finish(*parts) if at_once else add(tuple(tile.cut("queries", x) for x in buffers), parts)
         return tuple(tile.put("queries", *pair) for pair in zip(buffers, parts, strict=True))
 
     buffers = loop(visits.count, step, buffers)
     return buffers if at_once else finish(*buffers)
 
 
-def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
+def cotangent(
+    grads: Cotangents, operands: Operands, results: Results | None, plan: Plan, wanted: Wanted
+) -> tuple[Array, ...]:
     """The transpose of ``tangent``: gradients of the leaves for which ``wanted`` gives a shape.
 
     The formulas are those of ``spec.attention_backward``; ``delta_i = dout_i · out_i - dlse_i``, which is D of
@@ -94,9 +99,9 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     gradient is summed over the axes along which its shape is 1.
     """
     visits = visits_of(operands, plan)
-    rows, compute_dtype = RowsOfBackward.of(*grads, results), operands.compute_dtype()
+    rows, compute_dtype = RowsOfBackward.of(*grads, results) if results else grads, operands.compute_dtype()
     used = [k for k, shape in enumerate(wanted) if shape is not None]
-    roles, leaves = [operands.roles()[k] for k in used], [operands.differentiable()[k] for k in used]
+    roles = [operands.roles()[k] for k in used]
 
     def pull(index):
         return tuple(x.astype(compute_dtype) for x in pulled_back(visits.tile(index), rows, operands, plan, wanted))
@@ -105,7 +110,4 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
         tile, parts = visits.tile(index), rematerialized(plan, pull, index)
         return tuple(tile.add(*of_leaf) for of_leaf in zip(roles, buffers, parts, strict=True))
 
-    buffers = loop(visits.count, step, tuple(jnp.zeros(wanted[k], compute_dtype) for k in used))
-    if not plan.rounded:
-        return buffers
-    return tuple(buffer.astype(leaf.dtype) for buffer, leaf in zip(buffers, leaves, strict=True))
+    return loop(visits.count, step, tuple(jnp.zeros(wanted[k], compute_dtype) for k in used))

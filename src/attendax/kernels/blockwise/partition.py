@@ -16,6 +16,7 @@ from attendax.masks import Mask
 
 from ..functions import has_function
 from ..operands import Index, Limits, Operands, Plan
+from .tile import mask_in_tile
 from .tiles import Grid, Tile, divided, is_one
 
 Tree = TypeVar("Tree")
@@ -196,31 +197,16 @@ def _answers(part: Mask, grid: Grid, open_tiles: Array | np.ndarray) -> Mask:
         return part
     starts = jnp.asarray(every_tile(grid)[..., :2].reshape(-1, 2))
     is_open = jnp.broadcast_to(jnp.asarray(open_tiles), (grid.row_blocks, grid.column_blocks)).reshape(-1)
+    whole = dataclasses.replace(grid, chunk_sizes=grid.axes)
 
-    def of_tiles(arrays: tuple) -> tuple[Array, Array]:
-        def answer(start: Array) -> tuple[Array, Array]:
-            _, i, j = Tile(grid, (0,) * len(grid.axes), *start).positions(3)
-            found = Mask(part.kind, arrays, part.settings).allowed(i[0], j[0], jnp)
-            return found.all((-2, -1)), found.any((-2, -1))
+    def answer(start: Array) -> tuple[Array, Array]:
+        (found,) = mask_in_tile(part, Tile(whole, (0,) * len(grid.axes), *start)).arrays
+        return found.all((-2, -1)), found.any((-2, -1))
 
-        shapes = jax.eval_shape(answer, starts[0])
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, bool), shapes)
-        found = lax.map(lambda tile: lax.cond(tile[0], answer, lambda _: nothing, tile[1]), (is_open, starts))
-        rank = grid.rank - grid.batch
-
-        def placed(x: Array) -> Array:
-            lead = (1,) * (rank - 1 - x.ndim) + x.shape[1:]
-            return jnp.moveaxis(x, 0, -1).reshape(*lead, grid.row_blocks, grid.column_blocks)
-
-        return jax.tree.map(placed, found)
-
-    if not jax.tree.leaves(part.arrays):
-        pair = jax.tree.map(lambda x: x.reshape((1,) * (grid.rank - x.ndim) + x.shape), of_tiles(part.arrays))
-    else:
-        for _ in range(grid.batch):
-            of_tiles = jax.vmap(of_tiles)
-        pair = of_tiles(part.arrays)
-    return Mask("answered", (pair,))
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, bool), jax.eval_shape(answer, starts[0]))
+    found = lax.map(lambda tile: lax.cond(tile[0], answer, lambda _: nothing, tile[1]), (is_open, starts))
+    pair = (jnp.moveaxis(x, 0, -1).reshape(*x.shape[1:], grid.row_blocks, grid.column_blocks) for x in found)
+    return Mask("answered", (tuple(pair),))
 
 
 def _ends(firsts: np.ndarray, size: int, place: Array | None) -> tuple[Any, Any]:

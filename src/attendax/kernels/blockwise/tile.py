@@ -5,8 +5,7 @@ and a weight near 1 is not off by as much as its score (L8). Queries of heads th
 """
 
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,10 +16,18 @@ from attendax.masks import Mask
 from attendax.scores import ScoreModifier
 
 from .. import dropout
-from ..not_finite import RowsOfBackward, mark_of_rows, replace_nonfinite
-from ..numerics import broadcast_in_memory, product, sums_of_products, times
-from ..online_softmax import at_most_zero, exp_scores, sum_or_one, weights_of
-from ..operands import KEY, QUERY, REST, VALUE, Operands, Plan, Results, Tangents, Wanted
+from ..not_finite import RowsOfBackward, is_read
+from ..numerics import (
+    finite_straight_through,
+    mark_of_rows,
+    of_one_shape,
+    product,
+    replace_nonfinite,
+    sums_of_products,
+    times,
+)
+from ..online_softmax import at_most_zero, exp_scores, softmax, weights_of
+from ..operands import KEY, QUERY, REST, VALUE, Cotangents, Operands, Plan, Results, Tangents, Wanted
 from ..score_modifiers import add_bias, modify
 from .tiles import Tile
 
@@ -34,27 +41,25 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, 
     if allowed is not None:
         scores, value = jnp.where(allowed, scores, -jnp.inf), replace_nonfinite(value)
     exps, row_max, row_sum = exp_scores(scores)
-    return _average(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
+    return _of_rows(dropped(exps, tile, operands, plan), value, plan), row_max, row_sum
 
 
 def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
     """The weights (..., N, queries, keys) after dropout, of a tile that holds all keys."""
-    exps, _, row_sum = exp_scores(scores_of_tile(tile, operands, plan))
-    return dropped(exps / sum_or_one(row_sum), tile, operands, plan)
+    return dropped(softmax(scores_of_tile(tile, operands, plan)), tile, operands, plan)
 
 
 def part_of_tangent(
-    tile: Tile, tangents: Tangents, operands: Operands, results: Results, plan: Plan
+    tile: Tile, tangents: Tangents, operands: Operands, results: Results | None, plan: Plan
 ) -> tuple[Array, ...]:
-    """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``Σ p ds``."""
+    """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``dlse = Σ p ds``.
+
+    Without results, a tile has all keys of its rows, and the first sum is that of ``w ((ds - dlse) v + dv)``.
+    """
     leaves, compute_dtype, roles = leaves_in(tile, operands), operands.compute_dtype(), operands.roles()
     dots: list[Any] = [None if t is None else tile.cut(role, t) for role, t in zip(roles, tangents, strict=True)]
     moving = [k for k, t in enumerate(dots) if t is not None and k != VALUE]
-    shapes = [jnp.broadcast_shapes(leaves[k].shape, dots[k].shape) for k in moving]
-    pairs = [
-        (broadcast_in_memory(leaves[k], shape), broadcast_in_memory(dots[k], shape))
-        for k, shape in zip(moving, shapes, strict=True)
-    ]
+    primals, given = of_one_shape([leaves[k] for k in moving], [dots[k] for k in moving])
 
     def scores(arrays):
         filled = dict(zip(moving, arrays, strict=True))
@@ -62,30 +67,42 @@ def part_of_tangent(
         products = _scaled_products(query.astype(compute_dtype), key.astype(compute_dtype), plan)
         return finished(products, rest, tile, operands)
 
-    s, ds, allowed = jax.jvp(scores, ([one for one, _ in pairs],), ([t for _, t in pairs],), has_aux=True)
+    s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
     value, dvalue = leaves[VALUE].astype(compute_dtype), dots[VALUE]
     ds = _marked(ds, value if dvalue is None else dvalue)
     if allowed is not None:
         s, ds = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0)
-    p = weights_of(s, tile.cut("queries", results.row_max), tile.cut("queries", results.row_sum))
-    w = dropped(p, tile, operands, plan)
-    summed = _average(w * ds, replace_nonfinite(value), plan)
+    if results is None:
+        p = softmax(s)
+    else:
+        p = weights_of(s, tile.cut("queries", results.row_max), tile.cut("queries", results.row_sum))
+    w, dlse = dropped(p, tile, operands, plan), sums_of_products(p, ds)
+    ds = ds - dlse if results is None else ds
+    summed = _of_rows(w * ds, replace_nonfinite(value), plan)
     if dvalue is not None:
-        summed += _average(w, replace_nonfinite(dvalue.astype(compute_dtype)), plan)
-    return summed, sums_of_products(p, ds)
+        summed += _of_rows(w, replace_nonfinite(dvalue.astype(compute_dtype)), plan)
+    return summed, dlse
 
 
-def pulled_back(tile: Tile, rows: RowsOfBackward, operands: Operands, plan: Plan, wanted: Wanted) -> tuple[Array, ...]:
-    """The share of a tile in each gradient that is wanted, in the order of the leaves."""
+def pulled_back(
+    tile: Tile, rows: RowsOfBackward | Cotangents, operands: Operands, plan: Plan, wanted: Wanted
+) -> tuple[Array, ...]:
+    """The share of a tile in each gradient that is wanted, in the order of the leaves.
+
+    Where a tile has all keys of its rows, ``rows`` may be the cotangents of out and lse themselves. Then what is not
+    finite becomes NaN in the products, reaches delta, and so the whole row of weights, in derivatives of this, too.
+    """
     leaves, compute_dtype = leaves_in(tile, operands), operands.compute_dtype()
-    rows = RowsOfBackward(*(tile.cut("queries", x) for x in rows))
-    leaves[QUERY] = jnp.where(rows.live, leaves[QUERY], 0)
-    query, key, value = (
-        replace_nonfinite(x).astype(compute_dtype) if k else x.astype(compute_dtype)
-        for k, x in enumerate(leaves[:REST])
-    )
+    query, key, value = (x.astype(compute_dtype) for x in leaves[:REST])
+    dout, *of_rows = (tile.cut("queries", x) for x in rows)
+    if at_once := not isinstance(rows, RowsOfBackward):
+        read = is_read(dout, *of_rows)
+    else:
+        delta, shift, live = of_rows
+        read = shift != jnp.inf
+        query, key, value = jnp.where(live, query, 0), replace_nonfinite(key), replace_nonfinite(value)
     # broadcast outside of the vjp: inside, its gradient would be a sum
-    products = jnp.broadcast_to(_scaled_products(query, key, plan), tile.grid.shape)
+    products = jnp.broadcast_to(_scaled_products(query, key, plan, times), tile.grid.shape)
     rest, moving = leaves[REST:], {k: shape for k, shape in enumerate(wanted[REST:]) if shape is not None}
     for k, in_full in moving.items():
         _, shape = tile.where(operands.roles()[REST + k], in_full)
@@ -93,23 +110,28 @@ def pulled_back(tile: Tile, rows: RowsOfBackward, operands: Operands, plan: Plan
 
     def scores(products, arrays):
         filled = dict(zip(moving, arrays, strict=True))
-        arrays = [filled.get(k, x) for k, x in enumerate(rest)]
-        return finished(products, arrays, tile, operands, live=rows.shift != jnp.inf)
+        return finished(products, [filled.get(k, x) for k, x in enumerate(rest)], tile, operands, live=read)
 
-    s, pull, allowed = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
-    p = jnp.exp(at_most_zero(s - rows.shift))
-    p = p if allowed is None else jnp.where(allowed, p, 0)
-    G, multiplied = key.shape[-3], functools.partial(times, flat=plan.flat, precision=plan.precision)
-    dp = _of_heads(multiplied(_in_groups(rows.dout, G), value, transpose_right=True), p.shape)
-    w, dp = (dropped(x, tile, operands, plan) for x in (p, dp))
-    ds = p * (dp - rows.delta)
-    dz, drest = pull(ds if allowed is None else jnp.where(allowed, ds, 0))  # a value may be huge: 0 · inf
-    found = []
-    if wanted[QUERY] is not None:
-        found.append(plan.scale * _of_heads(multiplied(_in_groups(dz, G), key), query.shape))
-    for k, weights, array in ((KEY, dz, plan.scale * query), (VALUE, w, rows.dout)):
+    s, pull, seen = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
+    dp = dropped(_of_rows(dout, value, plan, True, times), tile, operands, plan)
+    if at_once:
+        s = s + (s - s)
+        p = softmax(s if seen is None else jnp.where(seen, s, -jnp.inf))
+        seen = read if seen is None else read & seen
+        delta = sums_of_products(jnp.where(seen, p, 0), jnp.where(seen, dp, 0)) - of_rows[0]
+        p = p + delta * (delta - delta)  # NaN in a row that is not finite, and so is its tangent
+        query, key, dout = map(finite_straight_through, (query, key, dout))
+    else:
+        p = jnp.exp(at_most_zero(s - shift))
+    p = p if seen is None else jnp.where(seen, p, 0)
+    ds = p * (dp - delta)
+    dz, drest = pull(ds if seen is None else jnp.where(seen, ds, 0))  # a value may be huge: 0 · inf
+    dz = plan.scale * dz  # times a query or a key, the scale might overflow where dz is 0
+    found = [_of_rows(dz, key, plan, False, times)] if wanted[QUERY] is not None else []
+    for k, weights, array in ((KEY, dz, query), (VALUE, dropped(p, tile, operands, plan), dout)):
         if wanted[k] is not None:
-            found.append(multiplied(_in_groups(weights, G), _in_groups(array, G), transpose_left=True))
+            one, other = (_in_groups(x, key.shape[-3]) for x in (weights, array))
+            found.append(times(one, other, False, plan.flat, plan.precision, transpose_left=True))
     return (*found, *drest)
 
 
@@ -136,18 +158,19 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan) -> Array
     return weights * jnp.where(kept, 1 / (1 - plan.rate) if plan.rate < 1 else 1.0, 0.0)
 
 
-def _average(weights: Array, values: Array, plan: Plan) -> Array:
-    """``Σ_j weights_ij values_j`` for weights (..., N, queries, keys) and values (..., G, keys, V)."""
-    return _of_heads(
-        product(_in_groups(weights, values.shape[-3]), values, False, plan.flat, plan.precision), weights.shape
-    )
+def _of_rows(
+    x: Array, other: Array, plan: Plan, transpose_right: bool = False, multiplied: Callable[..., Array] = product
+) -> Array:
+    """For each query the product of x (..., N, queries, .) with what its keys have, (..., G, keys, .) or transposed."""
+    grouped = _in_groups(x, other.shape[-3])
+    return _of_heads(multiplied(grouped, other, transpose_right, plan.flat, plan.precision), x.shape)
 
 
-def _scaled_products(query: Array, key: Array, plan: Plan) -> Array:
+def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[..., Array] = product) -> Array:
     """``scale · Q Kᵀ``, (..., N, queries, keys)."""
     before, after = plan.factors
-    products = product(_in_groups(query * before, key.shape[-3]), key, True, plan.flat, plan.precision)
-    return _of_heads(products if after is None else products * after, query.shape)
+    products = _of_rows(query * before, key, plan, True, multiplied)
+    return products if after is None else products * after
 
 
 def _marked(x: Array, values: Array) -> Array:
@@ -197,7 +220,7 @@ def finished(
     elif operands.query.shape[-1] == 1:
         scores = _rounded(scores)
     if bias is not None:
-        scores, _ = add_bias(scores, bias.astype(scores.dtype), jnp.bool_(True))
+        scores = add_bias(scores, bias.astype(scores.dtype))
     return scores, allowed
 
 

@@ -90,10 +90,7 @@ def cotangent(grads: Cotangents, operands: Operands, results: Results, plan: Pla
     got = _called("attendax_backward", operands, found, types, given, ints, plan)
     got = [*got[: -len(shapes)], *_of_all_heads(got[-len(shapes) :], operands, plan)] if shapes else got
     shapes_wanted = [*wanted[:REST], *([] if of_bias is None else [of_bias]), *(shape for shape in asked if shape)]
-    leaves = operands.differentiable()
-    used = [leaf for leaf, shape in zip(leaves, wanted, strict=True) if shape is not None]
-    summed = [_summed(x, shape, len(plan.batch)) for x, shape in zip(got, shapes_wanted, strict=True) if shape]
-    return tuple(x.astype(leaf.dtype) if plan.rounded else x for x, leaf in zip(summed, used, strict=True))
+    return tuple(_summed(x, shape, len(plan.batch)) for x, shape in zip(got, shapes_wanted, strict=True) if shape)
 
 
 def _placed(operands: Operands, plan: Plan) -> Operands:
