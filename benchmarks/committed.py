@@ -11,12 +11,13 @@ SINGLE = ("forward", "backward")  # what is measured of every shape
 
 
 class Results(NamedTuple):
-    """The committed files; ``bfloat16`` is None as long as there is none."""
+    """The committed files; ``bfloat16`` and ``avx2`` are None as long as there is none."""
 
     full: dict[str, Any]
     cores: dict[str, Any]
     compile: dict[str, Any]
     bfloat16: dict[str, Any] | None
+    avx2: dict[str, Any] | None
     devices: dict[str, Any]
     linear: dict[str, Any]
     models: dict[str, Any]
@@ -39,10 +40,10 @@ def committed(folder: Path = RESULTS) -> Results:
         return json.loads((folder / name).read_text("utf-8"))
 
     runs = [load(name) for name in ("results.json", "cores/results.json", "compile/results.json")]
-    bfloat16 = load("bfloat16/results.json") if (folder / "bfloat16").exists() else None
+    rest = [load(f"{name}/results.json") if (folder / name).exists() else None for name in ("bfloat16", "avx2")]
     others = [load(name) for name in ("devices.json", "linear.json", "models.json", "conformance.json")]
     matrix = (folder / "conformance.md").read_text("utf-8")
-    return Results(*runs, bfloat16, *others, matrix, load("rows.json"), load("kit.json"))
+    return Results(*runs, *rest, *others, matrix, load("rows.json"), load("kit.json"))
 
 
 class Untrue(ValueError):

@@ -19,7 +19,7 @@ TRAINED = "encoder block 32 x 128 x 384, training step"
 def speed(results: Results) -> str:
     """The front page: one number for speed, of calls in which there is nothing to skip, and one for compiling."""
     full = results.full
-    forward, gradient = (report.ratios(full, TORCH, measure) for measure in SINGLE)
+    forward, gradient = by_measure(full)
     plain_calls = [ratio for case, ratio in forward.items() if sees_all(full, case)]
     rows = [*forward.values(), *gradient.values()]
     compiled = mean(compile_ratios(results, "forward").values(), 1)
@@ -130,16 +130,39 @@ def near(run: dict[str, Any], contestant: str, measure: str) -> dict[str, dict[s
     return found
 
 
+def by_measure(run: dict[str, Any]) -> list[dict[str, float]]:
+    """torch's seconds over those of attendax by case: forward, then with the gradient."""
+    return [report.ratios(run, TORCH, measure) for measure in SINGLE]
+
+
+def beside_torch(run: dict[str, Any], folder: str) -> str:
+    """Where the numbers are, and the span and the mean of both measures."""
+    forward, gradient = (found.values() for found in by_measure(run))
+    return (
+        f"(`benchmarks/results/{folder}`; {machine(run)}; {when(run)}) attendax is {span(forward)} times "
+        f"as fast as torch (geometric mean {mean(forward)}), with the gradient {span(gradient)} ({mean(gradient)})"
+    )
+
+
 def in_bfloat16(results: Results) -> str:
     run = results.bfloat16
     if run is None:
         return "There is no committed run in bfloat16 (`attendax bench --dtype bfloat16`)."
-    forward, gradient = (report.ratios(run, TORCH, measure).values() for measure in SINGLE)
     found = [f"{name} in {listed(cases)}" for name in (TORCH, "jax.nn") if (cases := ahead(run, name))]
     return (
-        f"In bfloat16 (`benchmarks/results/bfloat16`; {machine(run)}; {when(run)}) attendax is {span(forward)} times "
-        f"as fast as torch (geometric mean {mean(forward)}), with the gradient {span(gradient)} ({mean(gradient)}). "
+        f"In bfloat16 {beside_torch(run, 'bfloat16')}. "
         f"{'Ahead: ' + '; '.join(found) if found else 'Neither torch nor jax.nn is ahead anywhere'}."
+    )
+
+
+def with_avx2(results: Results) -> str:
+    run = results.avx2
+    if run is None:
+        return "There is no committed run without AVX-512."
+    plain = ((found[case] for case in found if sees_all(run, case)) for found in by_measure(run))
+    return (
+        f"With no instruction beyond AVX2, in either library, on a processor that has AVX-512 "
+        f"{beside_torch(run, 'avx2')}; where there is nothing to skip the means are {' and '.join(map(mean, plain))}."
     )
 
 
@@ -195,6 +218,7 @@ STATEMENTS = (
     beside_a_product,
     with_more_cores,
     in_bfloat16,
+    with_avx2,
     encoders,
     training,
     training_faults,

@@ -69,6 +69,10 @@ class TestOtherNumbers:
         found = statements.in_bfloat16(RESULTS._replace(bfloat16=self.slower()))
         assert "Ahead: torch-sdpa in minilm-128 (0.00 forward" in found
 
+    def test_a_run_with_avx2_is_told_of(self):
+        assert "no committed run" in statements.with_avx2(RESULTS._replace(avx2=None))
+        assert "attendax is 0.00 to " in statements.with_avx2(RESULTS._replace(avx2=self.slower()))
+
     def test_rounds_in_which_the_cores_were_far_apart_do_not_count(self):
         near, mixed = copy.deepcopy(RESULTS), copy.deepcopy(RESULTS)
         for results, more in ((near, []), (mixed, [1e9])):
