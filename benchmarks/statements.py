@@ -136,7 +136,7 @@ def by_measure(run: dict[str, Any]) -> list[dict[str, float]]:
 
 
 def beside_torch(run: dict[str, Any], folder: str) -> str:
-    """Where the numbers are, and the span and the mean of both measures."""
+    """The place of the numbers, the span and the mean of both measures."""
     forward, gradient = (found.values() for found in by_measure(run))
     return (
         f"(`benchmarks/results/{folder}`; {machine(run)}; {when(run)}) attendax is {span(forward)} times "

@@ -16,8 +16,7 @@ NO_NOUN = re.compile(  # nor a verb, at the beginning of a docstring
     r"\b(?!-)"
 )
 PACKAGE = ROOT / "src/attendax"
-REST = {PACKAGE / "kernels"}  # of which not all docstrings are so
-FILES = [p for folder in (PACKAGE, ROOT / "benchmarks") for p in folder.rglob("*.py") if not REST & {*p.parents}]
+FILES = [p for folder in (PACKAGE, ROOT / "benchmarks") for p in folder.rglob("*.py")]
 
 
 def vague(page):

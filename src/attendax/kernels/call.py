@@ -65,7 +65,7 @@ def checked_call(
 
 
 def _is_scalar(scale: object) -> bool:
-    """Whether a scale is data, such as a temperature that is learnt: a floating array of JAX without axes."""
+    """Tell whether a scale is data, such as a temperature that is learnt: a floating array of JAX without axes."""
     return isinstance(scale, Array) and scale.ndim == 0 and checks.is_floating(scale.dtype)
 
 
@@ -84,7 +84,7 @@ def _without_tiles(function: str, implementation: str | None) -> str:
 
 
 def is_symbolic(query: ArrayLike, key: ArrayLike) -> bool:
-    """Whether T or S is a size that only the calls of an exported program know (jax.export)."""
+    """Tell whether T or S is a size that only the calls of an exported program know (jax.export)."""
     sizes = ((1, 1, *getattr(x, "shape", ()))[-2] for x in (query, key))
     return not all(isinstance(size, int) for size in sizes)
 

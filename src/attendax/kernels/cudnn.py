@@ -46,7 +46,7 @@ class Visible(NamedTuple):
 
 
 def why_not(operands: Operands, plan: Plan, capability: tuple[int, ...] | None) -> str:
-    """Why a call cannot run on cuDNN by the law; nothing where it can. Only shapes and structure are looked at.
+    """The reason why cuDNN cannot take a call by the law; nothing where it can. Only shapes and structure count.
 
     Args:
         operands: of the call; the arrays may be ``jax.ShapeDtypeStruct``.
@@ -269,12 +269,12 @@ def _may_overflow(dout: Array, operands: Operands) -> Array:
 
 
 def _small(x: Array, limit: float) -> Array:
-    """Where a number is finite and below the limit."""
+    """Mark where a number is finite and below the limit."""
     return jnp.abs(x.astype(jnp.float32)) < limit
 
 
 def _large(x: Array, limit: float) -> Array:
-    """Which rows hold a number that is not finite or not below the limit."""
+    """Mark the rows that hold a number that is not finite or not below the limit."""
     return ~_are(_small(x, limit))
 
 

@@ -88,7 +88,7 @@ def _forward_jvp(leaves: Sequence[Array], tangents: Sequence[OrZero], **params: 
 
 
 def _moving(leaves: Sequence[Array], tangents: Sequence[OrZero], tree: PyTreeDef) -> tuple[tuple[bool, ...], list[Any]]:
-    """Which of the differentiable leaves have a tangent, and these tangents."""
+    """The differentiable leaves that have a tangent, by number, and these tangents."""
     size = len(jax.tree.unflatten(tree, leaves).differentiable())
     pairs = list(zip(leaves[:size], tangents[:size], strict=True))
     active = tuple(bool(jnp.issubdtype(x.dtype, jnp.inexact)) and not _is_zero(t) for x, t in pairs)
@@ -267,7 +267,7 @@ def _of_user_functions(
     moving: tuple[bool, ...] = (),
     **_: Any,
 ) -> list[bool]:
-    """Which of the arrays belong to functions: those of modifiers, their tangents, and those of function masks."""
+    """The arrays that belong to functions: those of modifiers, their tangents, and those of function masks."""
     operands = jax.tree.unflatten(tree, range(tree.num_leaves))
     own = set(jax.tree.leaves(operands.score_mod))
 

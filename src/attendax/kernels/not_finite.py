@@ -21,12 +21,12 @@ from .operands import Results
 
 
 def is_read(dout: Array, dlse: Array) -> Array:
-    """Whether the cotangent of a row is not zero, in dout or dlse: (..., N, T, 1)."""
+    """Tell whether the cotangent of a row is not zero, in dout or dlse: (..., N, T, 1)."""
     return ~(jnp.sum(jnp.abs(lax.stop_gradient(dout)), axis=-1, keepdims=True) == 0) | (dlse != 0)
 
 
 class RowsOfBackward(NamedTuple):
-    """What the backward needs of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
+    """Numbers that the backward needs of each row of scores: ``p = exp(s - shift)``, and ``ds = p (dp - delta)``.
 
     dout, and so dp and delta, are divided by the row sum.
 
@@ -54,7 +54,7 @@ class RowsOfBackward(NamedTuple):
 
 
 def spoiled_by(tangents: Sequence[Array], results: Any) -> tuple[Array, Any, tuple[Array, ...]]:  # Results, or None
-    """Which rows have finite tangents; the results and the tangents, in which the other rows are marked.
+    """Tell which rows have finite tangents; mark the other rows in the results and the tangents.
 
     There out becomes NaN and the tangents become 0. The second derivative then treats such a row as not finite.
     """

@@ -47,7 +47,7 @@ def fusion_barrier(function: Callable[..., Tree], *arrays: Any) -> Tree:  # pytr
 
 
 def is_compiled() -> bool:
-    """Whether what is computed here becomes part of a program: inside jit, or a loop."""
+    """Tell whether what is computed here becomes part of a program: inside jit, or a loop."""
     return isinstance(lax.optimization_barrier(jnp.bool_(True)), jax.core.Tracer)
 
 
@@ -236,5 +236,5 @@ def mark_of_rows(*arrays: Array) -> Array:
 
 
 def rows_finite(*arrays: Array) -> Array:
-    """Which rows hold finite numbers only, in all arrays (..., T, .): (..., T, 1)."""
+    """Tell which rows hold finite numbers only, in all arrays (..., T, .): (..., T, 1)."""
     return mark_of_rows(*arrays) == 0

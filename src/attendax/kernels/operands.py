@@ -63,7 +63,7 @@ class Operands(NamedTuple):
         return jax.tree.leaves(self[:5])
 
     def roles(self) -> list[str]:
-        """How a tile cuts each differentiable leaf."""
+        """The way in which a tile cuts each differentiable leaf."""
         pairs = [] if self.bias is None else ["pairs"]
         return ["queries", "keys", "keys", *pairs, *([] if self.score_mod is None else self.score_mod.roles())]
 
@@ -91,7 +91,7 @@ class Results(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How large a tile may be: queries, keys, and bytes of its scores."""
+    """The largest size of a tile: queries, keys, and bytes of its scores."""
 
     rows: int
     columns: int
@@ -131,12 +131,12 @@ class Plan:
 
     @property
     def flat(self) -> bool:
-        """Whether the leading axes of a product may become one: not where they lie on several devices."""
+        """Tell whether the leading axes of a product may become one: not where they lie on several devices."""
         return self.devices == 1
 
     @property
     def precision(self) -> lax.Precision:
-        """That of the products in tiles: full; of narrow arrays on an NVIDIA GPU, operands of 11 bits (TF32).
+        """The precision of products in tiles: full; of narrow arrays on an NVIDIA GPU, operands of 11 bits (TF32).
 
         A number of float16 or bfloat16 has no more than 11 bits. Weights and their gradients are rounded to them, which
         is no more than a dense formula in float16 does; sums are of float32 (L8).
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def factors(self) -> tuple[Any, Any]:
-        """What queries are multiplied by before their products with keys, and what the products are; together scale.
+        """The factor of queries before their products with keys, and that of the products; together scale.
 
         Of narrow operands the first is a power of two: a query times that has no more bits than before.
         """
@@ -171,7 +171,7 @@ def takes_arrays(function: Function) -> Function:
     """Decorate a public function: NumPy arrays, in pytrees too, become JAX arrays in the precision JAX is set to.
 
     So float64 from NumPy is float32 where 64 bits are not enabled, as everywhere in JAX, before any dtype is compared.
-    What JAX has no number or dtype for stays as it is, for the checks to see and to refuse.
+    A thing that JAX has no number or dtype for stays as it is, for the checks to see and to refuse.
     """
 
     def convert(x):

@@ -25,7 +25,7 @@ from .operands import Operands, Plan, Results, Wanted
 def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
     """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
 
-    What crosses devices has its barriers inside, where it multiplies.
+    A call across devices has its barriers inside, where it multiplies.
     """
     shielded = plan.platform == "cpu" and not plan.axis and not BACKENDS[plan.backend].opaque
     return fusion_barrier(function, *arrays) if shielded else function(*arrays)

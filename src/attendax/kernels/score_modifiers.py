@@ -37,7 +37,7 @@ def relative_bias_anywhere(scores: Array, positions: tuple[Array, ...], table: A
 
 
 def relative_bias(scores: Array, positions: tuple[Array, ...], table: Array, offset: int | Array) -> Array:
-    """The same for positions side by side.
+    """Relative bias for positions side by side.
 
     A diagonal of the scores has one distance. So one number for each diagonal is looked up, and laid out along it: as
     rows that are one entry longer than they are read, each row starts one diagonal later.

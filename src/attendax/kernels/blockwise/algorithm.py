@@ -36,7 +36,7 @@ def forward(operands: Operands, plan: Plan) -> Results:
 
 
 def at_once(operands: Operands, plan: Plan) -> bool:
-    """Whether each row of scores is in one tile: tangents and cotangents then need no results, and take None."""
+    """Tell whether each row of scores is in one tile: tangents and cotangents then need no results, and take None."""
     return not plan.axis and not plan.partial and bool(grid_of(operands, plan).column_blocks == 1)
 
 

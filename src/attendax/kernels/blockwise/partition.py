@@ -1,4 +1,4 @@
-"""How the scores are cut into tiles, and in which order loops visit the tiles in which the mask allows a pair."""
+"""The cut of scores into tiles, and the order in which loops visit the tiles in which the mask allows a pair."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ class Visits:
 
     @property
     def count(self) -> Any:
-        """How many tiles are visited."""
+        """The number of tiles that are visited."""
         return self.grid.chunks * len(self.starts) if self.order is None else self.found
 
     def tile(self, index: Index, *, rows_once: bool = True) -> Tile:
@@ -108,7 +108,7 @@ def _axes(operands: Operands, plan: Plan) -> tuple[int, ...]:
 
 
 def _chunk_sizes(axes: tuple[int, ...], room: int) -> tuple[int, ...]:
-    """How much of each axis to take, the last ones first, so that at most ``room`` entries are taken, at least one."""
+    """The part of each axis to take, the last ones first, so that at most ``room`` entries are taken, at least one."""
     chunk_sizes: list[int] = []
     for size in reversed(axes):
         known = min(size, max(1, room)) if isinstance(size, int) else 1
@@ -125,7 +125,7 @@ def _even(size: int, most: int) -> int:
 
 
 def _uncut_axes(operands: Operands, plan: Plan) -> int:
-    """How many of the last axes a tile must not cut.
+    """The number of the last axes that a tile must not cut.
 
     All axes if XLA partitions the program, because XLA cannot partition a loop over them. All but vmap's axes if there
     is a function of a user, because it may read arrays of its own.
@@ -166,7 +166,7 @@ def visits_of(operands: Operands, plan: Plan) -> Visits:
 
 
 def kinds_of_tiles(mask: Mask | None, grid: Grid, *, ask: bool = False) -> Any:
-    """For each tile EMPTY, PARTIAL or FULL: (chunks or 1, row_blocks, column_blocks).
+    """The kind of each tile, EMPTY, PARTIAL or FULL: (chunks or 1, row_blocks, column_blocks).
 
     Loops leave out empty tiles, and evaluate the mask in all others. PARTIAL and FULL are told apart for ``explain``.
     With ``ask``, a function of a user is asked for each tile in which the rest of the mask may allow a pair; without,
@@ -192,7 +192,7 @@ def kinds_of_tiles(mask: Mask | None, grid: Grid, *, ask: bool = False) -> Any:
 
 
 def _answers(part: Mask, grid: Grid, open_tiles: Array | np.ndarray) -> Mask:
-    """What a function says of each tile, as the least and the largest of its truth values; of open tiles alone."""
+    """Answers of a function for each tile, as the least and the largest of its truth values; of open tiles alone."""
     if part.kind != "function":
         return part
     starts = jnp.asarray(every_tile(grid)[..., :2].reshape(-1, 2))

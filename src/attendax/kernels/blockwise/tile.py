@@ -33,7 +33,7 @@ from .tiles import Tile
 
 
 def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, ...]:
-    """Over the keys of a tile: weighted sum of the values, maximum, sum of exponentials."""
+    """The weighted sum of the values, the maximum and the sum of exponentials over the keys of a tile."""
     leaves = leaves_in(tile, operands)
     query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
     products = _marked(_scaled_products(query, key, plan), value)
@@ -52,7 +52,7 @@ def weights_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
 def part_of_tangent(
     tile: Tile, tangents: Tangents, operands: Operands, results: Results | None, plan: Plan
 ) -> tuple[Array, ...]:
-    """Over the keys of a tile: ``Σ w (ds v + dv)`` and ``dlse = Σ p ds``.
+    """Sums over the keys of a tile: ``Σ w (ds v + dv)`` and ``dlse = Σ p ds``.
 
     Without results, a tile has all keys of its rows, and the first sum is that of ``w ((ds - dlse) v + dv)``.
     """
@@ -141,7 +141,7 @@ def _in_groups(x: Array, G: int) -> Array:
 
 
 def _of_heads(x: Array, shape: tuple[int, ...]) -> Array:
-    """The other way, for (..., N, T, .) of a shape, whose last axis and whose axes from vmap may be others."""
+    """Go the other way, for (..., N, T, .) of a shape, whose last axis and whose axes from vmap may be others."""
     return x.reshape(*x.shape[:-3], *shape[-3:-1], x.shape[-1])
 
 
@@ -161,7 +161,7 @@ def dropped(weights: Array, tile: Tile, operands: Operands, plan: Plan) -> Array
 def _of_rows(
     x: Array, other: Array, plan: Plan, transpose_right: bool = False, multiplied: Callable[..., Array] = product
 ) -> Array:
-    """For each query the product of x (..., N, queries, .) with what its keys have, (..., G, keys, .) or transposed."""
+    """The product for each query of x (..., N, queries, .) with what its keys have, (..., G, keys, .) or transposed."""
     grouped = _in_groups(x, other.shape[-3])
     return _of_heads(multiplied(grouped, other, transpose_right, plan.flat, plan.precision), x.shape)
 
@@ -174,7 +174,7 @@ def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[
 
 
 def _marked(x: Array, values: Array) -> Array:
-    """What is (..., N, queries, keys), with NaN where it, or a number of these values of the key, is not finite."""
+    """An array (..., N, queries, keys), with NaN where it, or a number of the key's values, is not finite."""
     grouped = _in_groups(x, values.shape[-3])
     return _of_heads(grouped + jnp.subtract(grouped, grouped) + mark_of_rows(values).swapaxes(-1, -2), x.shape)
 
@@ -195,10 +195,10 @@ def leaves_in(tile: Tile, operands: Operands) -> list[Array]:
 def finished(
     products: Array, rest: Sequence[Array], tile: Tile, operands: Operands, *, live: Array | bool = True
 ) -> tuple[Array, Array | None]:
-    """From products to scores (L2), the modifier and the bias; and which pairs are allowed, None for all.
+    """Make scores of products (L2), by the modifier and the bias; and tell which pairs are allowed, None for all.
 
     Scores of forbidden pairs are arbitrary. A forbidden product may be NaN and must not reach a modifier: its
-    derivative would be NaN, too. The same holds for the products of a row that is not ``live``.
+    derivative would be NaN, too. So may the products of a row that is not ``live``.
 
     Args:
         products: (..., N, queries, keys).
@@ -235,7 +235,7 @@ def _rounded(scores: Array) -> Array:
 
 
 def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
-    """Which pairs of the tile are allowed, (..., N, queries, keys); None for all.
+    """The pairs of the tile that are allowed, (..., N, queries, keys); None for all.
 
     Where two tiles overlap, the second forbids the pairs that are in the first.
     """

@@ -31,7 +31,7 @@ BY_DEFAULT = "the default on a CPU; memory O(T + S)"
 
 
 def why_not(operands: Operands, plan: Plan) -> str:
-    """Why the kernel cannot take a call where it is; nothing where it can."""
+    """The reason why the kernel cannot take a call where it is; nothing where it can."""
     if plan.platform != "cpu":
         return f"it is for CPUs; this program is for {plan.platform}"
     if plan.devices > 1 and not plan.divisible:
