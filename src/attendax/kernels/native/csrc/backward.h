@@ -55,10 +55,6 @@ INLINE void scale_row(Real* x, int64_t n, Real factor) {
   for (int64_t i = 0; i < n; ++i) x[i] = x[i] * factor;
 }
 
-// So many products of dp and of delta are added one after the other: equal ones are all rounded alike, and short sums
-// lose less (L8).
-constexpr int64_t kPiece = 32;
-
 // delta += out . dout, a row in each lane. The products are added in the order of dp: where out is a value, both are
 // rounded alike, and their difference is 0 (L8).
 void add_products(const Real* outs, const Real* douts, int64_t rows, int64_t columns, Real* delta) {
@@ -68,7 +64,7 @@ void add_products(const Real* outs, const Real* douts, int64_t rows, int64_t col
       F piece{};
       for (int64_t c = from; c < least(columns, from + kPiece); ++c)
         piece = fma(load(outs + c * kLd + row), load(douts + c * kLd + row), piece);
-      sum = from ? sum + piece : piece;
+      sum += piece;
     }
     store(delta + row, sum + load(delta + row));
   }
@@ -165,21 +161,14 @@ struct Backward {
       }
     if (p.drops) rows.dropout(key, keys, keep, kLd);
     in_tiles(keys, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-      for (int64_t c = 0; c < p.value_width; c += kPiece) {
-        bool is_first = c == 0, is_last = c + kPiece >= p.value_width;
-        register_tile<M, N, true>(
-            from.value + r * from.value_step + c, from.value_step, b.douts + c * kLd + row, kLd,
-            least(kPiece, p.value_width - c), [](F(&acc)[M][N]) { zero(acc); },
-            [&](F(&acc)[M][N]) {
-              for (int i = 0; i < M; ++i)
-                for (int j = 0; j < N; ++j) {
-                  int64_t at = (r + i) * kLd + j * W;
-                  F dp = is_first ? acc[i][j] : load(ds + at) + acc[i][j];
-                  if (is_last) dp = score_gradient(dp, delta[j], w + at, keep + at);
-                  store(ds + at, dp);
-                }
-            });
-      }
+      register_tile<M, N, true, true>(from.value + r * from.value_step, from.value_step, b.douts + row, kLd,
+                                      p.value_width, [&](F(&acc)[M][N]) {
+                                        for (int i = 0; i < M; ++i)
+                                          for (int j = 0; j < N; ++j) {
+                                            int64_t at = (r + i) * kLd + j * W;
+                                            store(ds + at, score_gradient(acc[i][j], delta[j], w + at, keep + at));
+                                          }
+                                      });
     });
     if (p.dbias) add_bias_gradient<N>(rows, key, keys, ds);
     if (p.modifiers) pull_modifiers<N>(rows, key, keys, ds, slope);
@@ -276,16 +265,14 @@ INLINE void add_over_queries(const Real* weights, int64_t keys, int64_t rows, co
     while (a < b && !sees(b - 1)) --b;
     if (a == b) return;
     Real* c = to + r * to_step;
-    register_tile<M, N, true>(
-        weights + r * kLd + a * kPanel, kLd, from + a * kPanel * step, step, least(rows, b * kPanel) - a * kPanel,
-        [](F(&acc)[M][N]) { zero(acc); },
-        [&](F(&acc)[M][N]) {
-          for (int i = 0; i < M; ++i)
-            for (int j = 0; j < N; ++j) {
-              Real* at = c + i * to_step + j * W;
-              store(at, load(at) + acc[i][j]);
-            }
-        });
+    register_tile<M, N, true, false>(weights + r * kLd + a * kPanel, kLd, from + a * kPanel * step, step,
+                                     least(rows, b * kPanel) - a * kPanel, [&](F(&acc)[M][N]) {
+                                       for (int i = 0; i < M; ++i)
+                                         for (int j = 0; j < N; ++j) {
+                                           Real* at = c + i * to_step + j * W;
+                                           store(at, load(at) + acc[i][j]);
+                                         }
+                                     });
   });
 }
 

@@ -149,7 +149,7 @@ struct Few {
     F highest[R], fade[R];
     for (int r = 0; r < R; ++r) highest[r] = all(kLowest);
     for (int64_t k = 0; k < keys; k += W) {
-      F total[R] = {};
+      F total[R] = {}, piece[R] = {};
       const Real* lines[W];
       for (int i = 0; i < W; ++i) {
         int64_t key = least(k + i, keys - 1);
@@ -161,10 +161,15 @@ struct Few {
         for (int i = 0; i < W; ++i) x[i] = load(lines[i] + d);
         transpose(x);
         for (int i = 0; i < W; ++i)
-          for (int r = 0; r < R; ++r) total[r] = fma(query[r * p.width + d + i], x[i], total[r]);
+          for (int r = 0; r < R; ++r) {
+            piece[r] = fma(query[r * p.width + d + i], x[i], piece[r]);
+            if ((d + i + 1) % kPiece) continue;
+            total[r] += piece[r];
+            piece[r] = F{};
+          }
       }
       for (int r = 0; r < R; ++r) {
-        F score = nan_unless_finite(total[r]);
+        F score = nan_unless_finite(total[r] + piece[r]);
         highest[r] = larger(score, highest[r]);
         store(weights + r * kTileKeys + k, score);
       }

@@ -156,13 +156,11 @@ void project(const Linear& l, int64_t row, int64_t rows, int64_t column, int64_t
         ld = kPanel;
       }
       in_tiles(rows, [&]<int M>(Rows<M>, int64_t r) NOINLINE {
-        register_tile<M, 2, false>(
-            tokens + r * deep, M, panel, ld, deep, [](F(&acc)[M][2]) { zero(acc); },
-            [&](F(&acc)[M][2]) {
-              for (int i = 0; i < M; ++i)
-                for (int j = 0; j < 2; ++j)
-                  if (j * W < count) add_sum(y + (r + i) * l.columns + j * W, acc[i][j], count - j * W, depth == 0);
-            });
+        register_tile<M, 2, false, false>(tokens + r * deep, M, panel, ld, deep, [&](F(&acc)[M][2]) {
+          for (int i = 0; i < M; ++i)
+            for (int j = 0; j < 2; ++j)
+              if (j * W < count) add_sum(y + (r + i) * l.columns + j * W, acc[i][j], count - j * W, depth == 0);
+        });
       });
     }
   }
