@@ -308,6 +308,13 @@ MARKS = (
             "spoiled second",
             "future, few keys",
         ),
+        (
+            "products of a tangent are not marked, at once",
+            "products if results else _marked(products, value)",
+            "products",
+            "spoiled tangent",
+            "future, few keys",
+        ),
         ("tangents less nothing, at once", "ds - dlse if results is None else ds", "ds", "jvp of jvp", "few keys"),
         ("a modifier of rows that nothing reads", ", live=read", "", "unread modifier", "future"),
     )

@@ -65,10 +65,10 @@ def part_of_tangent(
         filled = dict(zip(moving, arrays, strict=True))
         query, key, _, *rest = (filled.get(k, x) for k, x in enumerate(leaves))
         products = _scaled_products(query.astype(compute_dtype), key.astype(compute_dtype), plan)
-        return finished(products, rest, tile, operands)
+        return finished(products if results else _marked(products, value), rest, tile, operands)
 
-    s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
     value, dvalue = leaves[VALUE].astype(compute_dtype), dots[VALUE]
+    s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
     ds = _marked(ds, value if dvalue is None else dvalue)
     if allowed is not None:
         s, ds = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0)
