@@ -181,4 +181,4 @@ def test_a_hessian_vector_product_of_a_short_text_has_as_many_kernels_as_that_of
         compiled = jax.jit(lambda *arrays: jax.jvp(gradients, arrays, tuple(directions))[1]).lower(*arrays).compile()
         return sum(compiled.as_text().count(f" {kind}(") for kind in ("fusion", "custom-call"))
 
-    assert kernels(attention) <= 1.1 * kernels(by_jax_nn)
+    assert kernels(attention) <= kernels(by_jax_nn) + 1
