@@ -113,7 +113,7 @@ SPEC = [
     # forward: heads, blocks, options
     Mistake(
         "heads split without a transpose",
-        "multi_head.py",
+        "heads.py",
         "x.reshape(B, T, N, d_k).swapaxes(1, 2)",
         "x.reshape(B, N, T, d_k)",
         "forward",
@@ -121,7 +121,7 @@ SPEC = [
     ),
     Mistake(
         "heads merged without a transpose",
-        "multi_head.py",
+        "heads.py",
         "x.swapaxes(1, 2).reshape(shape)",
         "x.reshape(shape)",
         "forward",
@@ -145,7 +145,7 @@ SPEC = [
     ),
     Mistake(
         "residual forgotten",
-        "transformer_block.py",
+        "block.py",
         'output = cache["normed2"] + feed(',
         "output = feed(",
         "forward",
@@ -153,7 +153,7 @@ SPEC = [
     ),
     Mistake(
         "residual around the norm",
-        "transformer_block.py",
+        "block.py",
         'cache["normed2"] = hidden + feed(hidden)',
         'cache["normed2"] = cache["normed1"] + feed(hidden)',
         "forward",
@@ -161,7 +161,7 @@ SPEC = [
     ),
     Mistake(
         "variance with M - 1",
-        "token_wise.py",
+        "norms.py",
         "deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)",
         "deviation = np.sqrt((centred**2).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1) + eps)",
         "forward",
@@ -169,7 +169,7 @@ SPEC = [
     ),
     Mistake(
         "eps outside the root",
-        "token_wise.py",
+        "norms.py",
         ".mean(axis=-1, keepdims=True) + eps)",
         ".mean(axis=-1, keepdims=True)) + eps",
         "forward",
@@ -363,7 +363,7 @@ SPEC = [
     ),
     Mistake(
         "layer norm gradient: mean term dropped",
-        "token_wise.py",
+        "norms.py",
         "(inner - inner.mean(axis=-1, keepdims=True) - normalised * along)",
         "(inner - normalised * along)",
         "gradient",
@@ -371,7 +371,7 @@ SPEC = [
     ),
     Mistake(
         "layer norm gradient: variance term dropped",
-        "token_wise.py",
+        "norms.py",
         " - normalised * along) / deviation",
         ") / deviation",
         "direction",
@@ -379,7 +379,7 @@ SPEC = [
     ),
     Mistake(
         "layer norm gradient not divided",
-        "token_wise.py",
+        "norms.py",
         " - normalised * along) / deviation",
         " - normalised * along)",
         "gradient",
@@ -387,7 +387,7 @@ SPEC = [
     ),
     Mistake(
         "grad_gamma of x, not of x normalised",
-        "token_wise.py",
+        "norms.py",
         "sum_to_shape(gradient * normalised, gamma.shape)",
         "sum_to_shape(gradient * wide, gamma.shape)",
         "gradient",
@@ -531,7 +531,7 @@ SPEC = [
     ),
     Mistake(
         "RMS norm takes the mean away",
-        "token_wise.py",
+        "norms.py",
         "return np.sqrt((x**2).mean(axis=-1, keepdims=True) + x.dtype.type(eps))",
         "return np.sqrt(x.var(axis=-1, keepdims=True) + x.dtype.type(eps))",
         "forward",
@@ -539,7 +539,7 @@ SPEC = [
     ),
     Mistake(
         "RMS norm backward forgets the root",
-        "token_wise.py",
+        "norms.py",
         "grad_x = (inner - normalised * (inner * normalised).mean(axis=-1, keepdims=True)) / root",
         "grad_x = inner / root",
         "direction",
@@ -571,7 +571,7 @@ SPEC = [
     ),
     Mistake(
         "self-attention forgets the gradient through the keys",
-        "transformer_block.py",
+        "block.py",
         "return grad_Q + grad_K + grad_V",
         "return grad_Q + grad_V",
         "gradient",
@@ -579,7 +579,7 @@ SPEC = [
     ),
     Mistake(
         "pre-norm residual stops the gradient",
-        "transformer_block.py",
+        "block.py",
         "gradient = gradient + through_norm(through_attention(gradient), 1, gamma1)",
         "gradient = through_norm(through_attention(gradient), 1, gamma1)",
         "gradient",
@@ -587,7 +587,7 @@ SPEC = [
     ),
     Mistake(
         "post-norm residual stops the gradient",
-        "transformer_block.py",
+        "block.py",
         "through_norm(gradient + through_feed(gradient), 1, gamma1)",
         "through_norm(through_feed(gradient), 1, gamma1)",
         "direction",
@@ -662,7 +662,7 @@ OPS = [
     ),
     Mistake(
         "post is pre",
-        "transformer_block.py",
+        "block.py",
         'if norm == "pre":',
         'if norm != "pre":',
         "forward",

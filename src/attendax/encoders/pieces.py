@@ -48,7 +48,7 @@ class InJax:
         """``x W + b`` in so many heads, for each (W, b, heads)."""
         dtype = x.dtype if self.dtype is None else self.dtype
         pairs = [(self._affine(*widen(x, W, b)), count) for W, b, count in projections]
-        return [head.astype(dtype) for head in ops.multi_head.in_heads(*pairs)]
+        return [head.astype(dtype) for head in ops.heads.in_heads(*pairs)]
 
     def feed_forward(self, x: Any, W1: Any, b1: Any, W2: Any, b2: Any, activation: str, gated: bool) -> Any:
         """The network of a layer, where b1 and b2 may be None."""

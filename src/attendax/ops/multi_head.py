@@ -2,7 +2,7 @@
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,73 +11,19 @@ from jax import Array
 from attendax import checks
 from attendax.checks import check, fail, knows_keywords
 from attendax.door import attention
-from attendax.kernels.numerics import finite_straight_through, fusion_barrier, mark_of_rows
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike, Mask
 from attendax.params import MultiHeadParams, QKNorm
 from attendax.sharding.explicit import over_auto_axes
 
 from .full_attention import out_and_weights
+from .heads import in_heads
+from .heads import merge_heads as merge_heads
+from .heads import split_heads as split_heads
 from .in_pieces import layer_in_pieces
-from .init import glorot
-from .projections import project
-from .token_wise import affine, plus
+from .norms import NormOfHeads
+from .token_wise import affine, glorot, projection
 from .weighted_sum import as_allowed, pull_back
-
-
-@takes_arrays
-def split_heads(x: ArrayLike, num_heads: int) -> Array:
-    """Split the last axis into heads: head h owns the columns h·d_k to (h+1)·d_k.
-
-    Args:
-        x: (B, T, M).
-        num_heads: N, a divisor of M.
-
-    Returns:
-        (B, N, T, d_k) with d_k = M / N.
-
-    Raises:
-        TypeError: ``x`` is not floating, or ``num_heads`` not an integer.
-        ValueError: another rank, or M not divisible by N.
-
-    Example:
-        >>> split_heads(jnp.ones((2, 10, 512)), num_heads=8).shape
-        (2, 8, 10, 64)
-    """
-    B, N, T, d_k = checks.split_heads("split_heads", {"x": x}, num_heads)
-    return jnp.reshape(x, (B, T, N, d_k)).swapaxes(1, 2)
-
-
-@takes_arrays
-def split_heads_backward(grad_output: ArrayLike, x: ArrayLike, num_heads: int) -> Array:
-    """Gradient with respect to ``x``."""
-    checks.split_heads("split_heads_backward", {"x": x, "grad_output": grad_output}, num_heads)
-    return pull_back(lambda x: split_heads(x, num_heads), grad_output, x)[0]
-
-
-@takes_arrays
-def merge_heads(x: ArrayLike) -> Array:
-    """Put the heads side by side again: the inverse of ``split_heads``.
-
-    Args:
-        x: (B, N, T, d_k).
-
-    Returns:
-        (B, T, M) with M = N·d_k.
-
-    Raises:
-        TypeError: ``x`` is not floating.
-        ValueError: another rank.
-    """
-    shape = checks.merge_heads("merge_heads", {"x": x})
-    return jnp.reshape(x.swapaxes(1, 2), shape)
-
-
-@takes_arrays
-def merge_heads_backward(grad_output: ArrayLike, x: ArrayLike) -> Array:
-    """Gradient with respect to ``x``."""
-    checks.merge_heads("merge_heads_backward", {"x": x, "grad_output": grad_output})
-    return pull_back(merge_heads, grad_output, x)[0]
 
 
 def init_multi_head_attention(
@@ -113,25 +59,6 @@ def init_multi_head_attention(
     keys = jax.random.split(rng, 4)
     projections = (glorot(key, width, d_model, dtype) for key, width in zip(keys, widths, strict=True))
     return MultiHeadParams(*projections, *(jnp.zeros(d_model, dtype) if bias else None for _ in range(4)))
-
-
-class _Norm(NamedTuple):
-    """The norm of each head's queries and keys by their root mean square; gains, eps, whether a gain is 1 + gamma."""
-
-    gamma_Q: ArrayLike
-    gamma_K: ArrayLike
-    eps: Any
-    one_plus: Any = False
-
-    def __call__(self, q: Array, k: Array) -> list[Array]:
-        """Queries and keys (B, N, ., d_k). A row that is not finite is NaN, and meets the gradient 0 or NaN (L6)."""
-        gains = (self.one_plus + gamma for gamma in widen(q, self.gamma_Q, self.gamma_K)[1:])
-        return [self._of_rows(x, gain.astype(x.dtype)) for x, gain in zip((q, k), gains, strict=True)]
-
-    def _of_rows(self, x: Array, gain: Array) -> Array:
-        finite = finite_straight_through(x)
-        root = jnp.sqrt((finite**2).mean(axis=-1, keepdims=True) + self.eps)
-        return gain.reshape(1, 1, 1, -1) * finite / root + mark_of_rows(x).astype(x.dtype)
 
 
 @knows_keywords
@@ -185,7 +112,7 @@ def multi_head_attention(
 
     def layer(weights: Any, Q: Array, K: Array, V: Array, mask: Mask | Array | None) -> Array:
         params, gains = weights
-        return in_tiles(params, Q, K, V, mask, shape, _Norm(gains.gamma_Q, gains.gamma_K, eps, qk_one_plus))
+        return in_tiles(params, Q, K, V, mask, shape, NormOfHeads(gains.gamma_Q, gains.gamma_K, eps, qk_one_plus))
 
     return layer_in_pieces(layer, shape, (params, qk_norm), query, key, value, mask=mask)
 
@@ -197,7 +124,7 @@ def in_tiles(
     V: ArrayLike,
     mask: Mask | ArrayLike | None,
     shape: tuple[int, ...],
-    norm: _Norm | None = None,
+    norm: NormOfHeads | None = None,
 ) -> Array:
     """The output, in memory O(T + S); ``shape`` is that of the scores (B, N, T, S)."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
@@ -215,7 +142,7 @@ def forward(
     K: ArrayLike,
     V: ArrayLike,
     allowed: ArrayLike,
-    norm: _Norm | None = None,
+    norm: NormOfHeads | None = None,
 ) -> Any:
     """The output, and what happened on the way."""
     queries, keys, values, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o = widen(Q, K, V, *params)
@@ -226,21 +153,6 @@ def forward(
     context = merge_heads(heads)
     cache = {"q": q, "k": k, "v": v, "allowed": allowed, "weights": weights, "context": context}
     return affine(context, w_o, b_o).astype(Q.dtype), cache
-
-
-def in_heads(*each: tuple[Array, int]) -> list[Array]:
-    """``split_heads``, of (x, num_heads), in memory: else XLA turns x for attention, and again for its backward."""
-    counts = [num_heads for _, num_heads in each]
-    split = lambda *arrays: [split_heads(*pair) for pair in zip(arrays, counts, strict=True)]  # noqa: E731
-    return fusion_barrier(split, *(x for x, _ in each))
-
-
-def projection(x: Array, W: Array, b: Array | None = None) -> Array:
-    """``affine`` of tokens that attention may not look at: in the gradient of W, what is not finite counts as 0 (L6).
-
-    It meets the gradient 0 where nothing depends on it, and NaN otherwise.
-    """
-    return plus(project(x, W, only_finite=True), b)
 
 
 @takes_arrays
@@ -285,7 +197,7 @@ def multi_head_attention_forward(
     params = MultiHeadParams(W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O)
     shape = checks.multi_head("multi_head_attention_forward", inputs, params, num_heads, mask, broadcast=True)
     eps = checks.qk_norm("multi_head_attention_forward", qk_norm, Q, num_heads, qk_eps, qk_one_plus)
-    norm = None if qk_norm is None else _Norm(*qk_norm, eps, qk_one_plus)
+    norm = None if qk_norm is None else NormOfHeads(*qk_norm, eps, qk_one_plus)
     output, steps = forward(params, Q, K, V, as_allowed(mask, shape), norm)
     of_norm = {} if norm is None else norm._asdict()
     return output, inputs | params._asdict() | steps | of_norm
@@ -308,7 +220,7 @@ def multi_head_attention_backward(
     def of_inputs(inputs):
         params = MultiHeadParams(*(inputs[name] for name in MultiHeadParams._fields))
         gains = [inputs[name] for name in QKNorm._fields if name in inputs]
-        norm = _Norm(gains[0], gains[1], cache["eps"], cache["one_plus"]) if gains else None
+        norm = NormOfHeads(gains[0], gains[1], cache["eps"], cache["one_plus"]) if gains else None
         return forward(params, inputs["Q"], inputs["K"], inputs["V"], cache["allowed"], norm)[0]
 
     (grads,) = pull_back(of_inputs, grad_output, arrays)

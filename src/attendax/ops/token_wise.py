@@ -1,4 +1,4 @@
-"""Layers that act on each token alone: layer norm, activations, the feed-forward network. Pure JAX."""
+"""The feed-forward network, with a gate or without, its activations, and what it is made of: ``affine``. Pure JAX."""
 
 import math
 from collections.abc import Callable
@@ -8,89 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import DTypeLike
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.numerics import in_memory, repeated, row_sums
 from attendax.kernels.operands import takes_arrays, widen
 from attendax.masks import ArrayLike
 
 from .projections import project
 from .weighted_sum import pull_back
-
-
-@takes_arrays
-def layer_norm(x: ArrayLike, gamma: ArrayLike, beta: ArrayLike, eps: float = 1e-6) -> Array:
-    """``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axis (Ba et al. 2016, equation 4).
-
-    The variance is taken about the mean, and the mean is subtracted twice: the second time takes away what the rounding
-    of the first left over, so that a large mean costs no digits (L8). The squares of ``x - mean`` are added in float32,
-    or in float64 for such x: where their sum is infinite, as of numbers beyond 1e19, the result is ``beta``.
-
-    Args:
-        x: (..., M).
-        gamma: scale (M,); may be of a wider dtype.
-        beta: shift (M,); may be of a wider dtype.
-        eps: added to the variance, in its units; 0 or more.
-
-    Returns:
-        Array of the shape and dtype of ``x``.
-
-    Raises:
-        TypeError: an array is not floating, or a weight is narrower than ``x``.
-        ValueError: a rank or a size disagrees, or eps is negative.
-    """
-    check("layer_norm", {"x": x, "gamma": gamma, "beta": beta})
-    wide, scale, shift = widen(x, gamma, beta)
-    return _layer_norm("layer_norm", wide, scale, shift, eps).astype(x.dtype)
-
-
-def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) -> Any:
-    eps = checks.number(function, "eps", eps, low=0)
-    checks.in_range(function, "eps", eps, x.dtype, "summand")
-    row = (1,) * (x.ndim - 1) + gamma.shape
-    return gamma.reshape(row) * _normalised(eps, x) + beta.reshape(row)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _normalised(eps: float, x: Array) -> Array:
-    """``(x - mean) / sqrt(var + eps)``; its backward keeps the result and the root."""
-    return jnp.divide(*_centred_and_root(eps, x))
-
-
-@_normalised.defjvp
-def _normalised_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    normalised, (_, root) = _normalised(eps, *primals), _centred_and_root(eps, *primals)
-    mean = lambda t: repeated(t.mean(axis=-1, keepdims=True), t.shape[-1])  # noqa: E731
-    moved = tangents[0] - mean(tangents[0])
-    return normalised, (moved - normalised * mean(moved * normalised)) / root
-
-
-def _centred_and_root(eps: float, x: Array) -> tuple[Array, Array]:
-    centred = x - _mean(x)
-    centred = centred - _mean(centred)
-    return centred, jnp.sqrt(_mean(in_memory(centred**2)) + eps)
-
-
-def _mean(x: Array) -> Array:
-    """The mean of each row, in memory, as squares are: XLA would fuse a product and a sum in some programs (L15)."""
-    return in_memory(row_sums(x) / x.shape[-1])
-
-
-@takes_arrays
-def layer_norm_backward(
-    grad_output: ArrayLike, x: ArrayLike, gamma: ArrayLike, eps: float = 1e-6
-) -> tuple[Array, Array, Array]:
-    """Gradients grad_x, grad_gamma, grad_beta; derived by hand in ``spec``."""
-    function = "layer_norm_backward"
-    check(function, {"x": x, "gamma": gamma, "grad_output": grad_output})
-
-    @takes_arrays
-    def forward(x, gamma, beta):
-        wide, scale, shift = widen(x, gamma, beta)
-        return _layer_norm(function, wide, scale, shift, eps).astype(x.dtype)
-
-    return pull_back(forward, grad_output, x, gamma, jnp.zeros_like(gamma))
 
 
 def _with_slope(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -130,6 +56,12 @@ def _slope_of_silu(x: Array) -> Array:
     return jax.nn.sigmoid(x) * (1 + x * jax.nn.sigmoid(-x))
 
 
+def glorot(rng: Array, rows: int, columns: int, dtype: DTypeLike) -> Array:
+    """Uniform in ±√(6 / (rows + columns)), so that variance neither grows nor fades (Glorot and Bengio 2010)."""
+    limit = math.sqrt(6 / (rows + columns))
+    return jax.random.uniform(rng, (rows, columns), dtype, -limit, limit)
+
+
 def affine(x: Array, W: Array, b: Array | None = None) -> Array:
     """``x W + b`` for x (..., M)."""
     return plus(project(x, W), b)
@@ -138,6 +70,14 @@ def affine(x: Array, W: Array, b: Array | None = None) -> Array:
 def plus(y: Array, b: Array | None) -> Array:
     """``y + b`` for b (M,), or ``y``."""
     return y if b is None else y + b.reshape((1,) * (y.ndim - 1) + b.shape)
+
+
+def projection(x: Array, W: Array, b: Array | None = None) -> Array:
+    """``affine`` of tokens that attention may not look at: in the gradient of W, what is not finite counts as 0 (L6).
+
+    It meets the gradient 0 where nothing depends on it, and NaN otherwise.
+    """
+    return plus(project(x, W, only_finite=True), b)
 
 
 ACTIVATIONS = {
@@ -213,41 +153,6 @@ def feed_forward_backward(
     function = "feed_forward_backward"
     check(function, {"x": x, "W1": W1, "b1": b1, "W2": W2, "b2": b2, "grad_output": grad_output})
     return pull_back(partial(_feed_forward, function, activation=activation), grad_output, x, W1, b1, W2, b2)
-
-
-@takes_arrays
-def rms_norm(x: ArrayLike, gamma: ArrayLike, eps: float = 1e-6) -> Array:
-    """``y = gamma * x / sqrt(mean(x²) + eps)`` over the last axis (Zhang and Sennrich 2019, equation 4).
-
-    Args:
-        x: (..., M).
-        gamma: scale (M,); may be of a wider dtype.
-        eps: added to the mean square, in its units; 0 or more.
-
-    Returns:
-        Array of the shape and dtype of ``x``.
-
-    Raises:
-        TypeError: an array is not floating, or the scale is narrower than ``x``.
-        ValueError: a rank or a size disagrees, or eps is negative.
-    """
-    return _rms_norm("rms_norm", x, gamma, eps)
-
-
-def _rms_norm(function: str, x: ArrayLike, gamma: ArrayLike, eps: float) -> Array:
-    check(function, {"x": x, "gamma": gamma})
-    eps = checks.number(function, "eps", eps, low=0)
-    wide, scale = widen(x, gamma)
-    checks.in_range(function, "eps", eps, wide.dtype, "summand")
-    root = repeated(jnp.sqrt(_mean(in_memory(wide**2)) + eps), x.shape[-1])
-    return (scale.reshape((1,) * (x.ndim - 1) + scale.shape) * wide / root).astype(x.dtype)
-
-
-@takes_arrays
-def rms_norm_backward(grad_output: ArrayLike, x: ArrayLike, gamma: ArrayLike, eps: float = 1e-6) -> tuple[Array, Array]:
-    """Gradients grad_x, grad_gamma; derived by hand in ``spec``."""
-    check("rms_norm_backward", {"x": x, "gamma": gamma, "grad_output": grad_output})
-    return pull_back(lambda x, gamma: _rms_norm("rms_norm_backward", x, gamma, eps), grad_output, x, gamma)
 
 
 @takes_arrays

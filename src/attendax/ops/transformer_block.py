@@ -1,8 +1,7 @@
-"""The Transformer encoder block: attention and feed-forward network, residuals and layer norms. Pure JAX."""
+"""Encoder blocks as pairs of pure functions, and stacks of them. Pure JAX."""
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,17 +10,17 @@ from jax import Array
 
 from attendax import checks
 from attendax.checks import check
-from attendax.kernels.operands import takes_arrays, widen
-from attendax.masks import ArrayLike, Mask
-from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
-from attendax.sharding.explicit import over_auto_axes
+from attendax.kernels.operands import takes_arrays
+from attendax.masks import ArrayLike
+from attendax.params import EncoderBlockParams, EncoderParams
 
-from .in_pieces import layer_in_pieces
-from .init import glorot
-from .multi_head import in_tiles, init_multi_head_attention
-from .token_wise import feed_forward, layer_norm
+from .block import forward
+from .multi_head import init_multi_head_attention
+from .norms import layer_norm as layer_norm
+from .norms import layer_norm_backward as layer_norm_backward
+from .token_wise import feed_forward as feed_forward
 from .token_wise import feed_forward_backward as feed_forward_backward
-from .token_wise import layer_norm_backward as layer_norm_backward
+from .token_wise import glorot
 from .weighted_sum import pull_back
 
 
@@ -58,123 +57,6 @@ def init_encoder_block(
         gamma2=jnp.ones(M, dtype),
         beta2=jnp.zeros(M, dtype),
     )
-
-
-@takes_arrays
-@over_auto_axes
-def encoder_block(
-    x: ArrayLike,
-    params: EncoderBlockParams,
-    *,
-    num_heads: int,
-    mask: Mask | ArrayLike | None = None,
-    norm: str = "pre",
-    activation: str = "relu",
-    eps: float = 1e-6,
-) -> Array:
-    """Pass tokens through one encoder block; under ``jit`` a CPU takes a few rows of a large batch at a time.
-
-    With A multi-head self-attention, F the feed-forward network, and N₁, N₂ the two layer norms::
-
-        norm="pre":   h = x + A(N₁(x)),   y = h + F(N₂(h))      (Xiong et al. 2020; GPT-2)
-        norm="post":  h = N₁(x + A(x)),   y = N₂(h + F(h))      (Vaswani et al. 2017, "Add & Norm"; BERT)
-
-    Args:
-        x: (B, T, M).
-        params: ``EncoderBlockParams``.
-        num_heads: N, a divisor of M.
-        mask: None; boolean, (T, T) or (B, N, T, T) with any axis 1 (L3: nothing else is guessed at); or a value from
-            ``attendax.masks``.
-        norm: "pre" or "post".
-        activation: "relu", "gelu" (erf) or "gelu_tanh".
-        eps: of both layer norms.
-
-    Returns:
-        (B, T, M) in the dtype of ``x``.
-
-    Raises:
-        TypeError: an array is not floating, a weight is narrower than ``x``, or the mask is not boolean.
-        ValueError: a rank or a size disagrees, or an option is not among its choices.
-
-    Example:
-        >>> params = init_encoder_block(jax.random.key(0), 6, 2)
-        >>> encoder_block(jnp.ones((1, 3, 6)), params, num_heads=2).shape
-        (1, 3, 6)
-    """
-    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
-    shape = checks.encoder_block("encoder_block", {"x": x}, params, mask, **options)
-    return _forward(params, x, mask, shape, **options)
-
-
-def _forward(
-    params: EncoderBlockParams,
-    x: ArrayLike,
-    mask: Mask | ArrayLike | None,
-    shape: tuple[int, ...],
-    *,
-    num_heads: int,
-    norm: str,
-    activation: str,
-    eps: float,
-) -> Array:
-    """The block; ``shape`` is that of the scores (B, N, T, T)."""
-    del num_heads  # said by the shape
-    run = partial(_at_once, shape=shape, norm=norm, activation=activation, eps=eps)
-    return layer_in_pieces(run, shape, params, x, mask=mask)
-
-
-def _at_once(
-    params: EncoderBlockParams,
-    x: ArrayLike,
-    mask: Mask | ArrayLike | None,
-    *,
-    shape: tuple[int, ...],
-    norm: str,
-    activation: str,
-    eps: float,
-) -> Array:
-    """The block at once, in the compute dtype inside."""
-    wide, *leaves = widen(x, *params.attention, *params[1:])
-    params = EncoderBlockParams(MultiHeadParams(*leaves[:8]), *leaves[8:])
-
-    def attend(tokens):
-        return in_tiles(params.attention, tokens, tokens, tokens, mask, shape)
-
-    def feed(tokens):
-        return feed_forward(tokens, params.W1, params.b1, params.W2, params.b2, activation=activation)
-
-    def norm1(tokens):
-        return layer_norm(tokens, params.gamma1, params.beta1, eps)
-
-    def norm2(tokens):
-        return layer_norm(tokens, params.gamma2, params.beta2, eps)
-
-    if norm == "pre":
-        hidden = wide + attend(norm1(wide))
-        output = hidden + feed(norm2(hidden))
-    else:
-        hidden = norm1(wide + attend(wide))
-        output = norm2(hidden + feed(hidden))
-    return output.astype(x.dtype)
-
-
-@takes_arrays
-def encoder_block_backward(
-    grad_output: ArrayLike,
-    x: ArrayLike,
-    params: EncoderBlockParams,
-    *,
-    num_heads: int,
-    mask: Mask | ArrayLike | None = None,
-    norm: str = "pre",
-    activation: str = "relu",
-    eps: float = 1e-6,
-) -> tuple[Array, EncoderBlockParams]:
-    """Gradient of x, and those of the weights as ``EncoderBlockParams``; derived by hand in ``spec``."""
-    options: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
-    arrays = {"x": x, "grad_output": grad_output}
-    shape = checks.encoder_block("encoder_block_backward", arrays, params, mask, **options)
-    return pull_back(lambda x, params: _forward(params, x, mask, shape, **options), grad_output, x, params)
 
 
 @takes_arrays
@@ -217,7 +99,7 @@ def _stack(
     hidden = jnp.asarray(x)
     for params in blocks:
         shape = checks.encoder_block(function, {"x": hidden}, params, mask, **options, broadcast=True)
-        hidden = _forward(params, hidden, mask, shape, **options)
+        hidden = forward(params, hidden, mask, shape, **options)
     return hidden
 
 
@@ -296,7 +178,7 @@ class TransformerEncoderBlock:
         """Encode x (B, T, M); mask: boolean, broadcastable to (B, N, T, T). See ``encoder_block``."""
         name = "TransformerEncoderBlock"
         shape = checks.encoder_block(name, {"x": x}, params, mask, **self._options, broadcast=True)
-        return _forward(params, x, mask, shape, **self._options)
+        return forward(params, x, mask, shape, **self._options)
 
     @takes_arrays
     def backward(

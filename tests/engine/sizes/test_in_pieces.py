@@ -109,7 +109,7 @@ def test_every_derivative_is_that_of_the_whole(way, monkeypatch):
 def test_nothing_is_computed_for_what_does_not_move():
     """The gradient of the weights alone has no product for a tangent of x, which is 0."""
     of_params = jax.jit(jax.grad(loss, 1)).lower(X, PARAMS).compile().cost_analysis()["flops"]
-    plain = jax.jit(jax.grad(lambda x, params: (ops.transformer_block._at_once(params, x, None, **AT_ONCE)).sum(), 1))
+    plain = jax.jit(jax.grad(lambda x, params: (ops.block._at_once(params, x, None, **AT_ONCE)).sum(), 1))
     assert of_params <= 1.02 * plain.lower(X, PARAMS).compile().cost_analysis()["flops"] + 2000
 
 
