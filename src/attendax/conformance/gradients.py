@@ -137,11 +137,7 @@ def _told(what: str, got: float, value: float, allowed: float) -> str:
 
 
 def _slope(problem: _Problem, k: int, direction: np.ndarray, step: float) -> tuple[float, float]:
-    """The slope of Σ cotangent · result along a direction of the k-th leaf that moves, and a bound of its error.
-
-    Raises:
-        AssertionError: orders 6 and 8 differ by more than rounding and a share of the movement explain.
-    """
+    """The slope of Σ cotangent · result along a direction of the k-th leaf that moves, and a bound of its error."""
     import jax
 
     def along(x: Any) -> Any:

@@ -28,25 +28,15 @@ PREFIXED = ("known", "cotangent", "allowed")  # the names of these arrays begin 
 
 
 class Request(NamedTuple):
-    """One call.
+    """One call."""
 
-    Attributes:
-        direction: "forward", "gradient", "jvp", ...: a function of the drivers in ``frameworks``, in words.
-        arrays: query, key, value and, where it is a floating array, bias; without those that are known.
-        options: the other keywords.
-        given: what the direction needs beyond them: cotangents, tangents, mapped axes, ...
-        constants: the kind of each array that a compiler knows.
-        known: these arrays.
-        dtype: of the query.
-    """
-
-    direction: str
-    arrays: Leaves
-    options: dict[str, Any]
-    given: dict[str, Any]
-    constants: dict[str, str]
-    known: Leaves
-    dtype: str
+    direction: str  # "forward", "gradient", "jvp", ...: a function of the drivers in ``frameworks``, in words
+    arrays: Leaves  # query, key, value and, where it is a floating array, bias; without those that are known
+    options: dict[str, Any]  # the other keywords
+    given: dict[str, Any]  # what the direction needs beyond them: cotangents, tangents, mapped axes
+    constants: dict[str, str]  # the kind of each array that a compiler knows
+    known: Leaves  # these arrays
+    dtype: str  # of the query
 
 
 def write_request(folder: str, request: Request) -> int:
@@ -55,11 +45,7 @@ def write_request(folder: str, request: Request) -> int:
 
 
 def write_case(folder: str, told: Mapping[str, Any]) -> int:
-    """Write what is told as ``case.json``, and a file for each array in it.
-
-    Returns:
-        How many bytes the answer may have.
-    """
+    """Write what is told as ``case.json``, and a file for each array in it; gives how many bytes an answer may have."""
     size = 0
 
     def put(x: Any, name: str) -> Any:
@@ -78,11 +64,7 @@ def write_case(folder: str, told: Mapping[str, Any]) -> int:
 
 
 def read_request(folder: str) -> Request:
-    """Read a request that ``write_request`` wrote.
-
-    Raises:
-        ValueError: it is of a schema that is not known.
-    """
+    """Read a request that ``write_request`` wrote; raises ValueError where its schema is not known."""
     with open(os.path.join(folder, "case.json"), encoding="utf-8") as file:
         told = json.load(file)
     if told.pop("schema", None) != SCHEMA:
@@ -114,8 +96,7 @@ def write_error(folder: str, kind: str, *said: Any) -> None:
 def read_results(folder: str, most: int) -> Leaves | tuple[str, list[Any]]:
     """The leaves that were written, or the kind of an error and what was said; nothing that was written is run.
 
-    Raises:
-        ValueError: a file is none of those, is torn, or is larger than ``most`` bytes.
+    Raises ValueError where a file is none of those, is torn, or is larger than ``most`` bytes.
     """
     found = {}
     for name in sorted(os.listdir(folder)):
@@ -141,11 +122,7 @@ def _read_error(path: str) -> tuple[str, list[Any]]:
 
 
 def read_json(file: str, what: str = "", again: str = "") -> Any:
-    """Read a file of the user.
-
-    Raises:
-        ValueError: it cannot be read, or is no JSON; ``what`` it is, and how to write it ``again``.
-    """
+    """Read a file of the user; raises ValueError that says ``what`` it is, and how to write it ``again``."""
     try:
         with open(file, encoding="utf-8") as text:
             return json.load(text)
@@ -155,11 +132,7 @@ def read_json(file: str, what: str = "", again: str = "") -> Any:
 
 
 def read_array(path: str, most: int) -> np.ndarray:
-    """An array that somebody else wrote.
-
-    Raises:
-        ValueError: it is none, its numbers are not real, it is torn, or too large.
-    """
+    """An array that somebody else wrote; raises ValueError where it is none, not real, torn or too large."""
     name = os.path.basename(path)
     with _regular(path, most) as file:
         try:

@@ -15,11 +15,7 @@ def adapter_for(path: str) -> str | None:
 
 
 def shipped(name: str) -> Adapter:
-    """An adapter that ships, with the facts that are known of its library.
-
-    Raises:
-        KeyError: there is none of that name.
-    """
+    """An adapter that ships, with the facts that are known of its library."""
     from . import known
 
     return ADAPTERS[name]._replace(documented=known.DOCUMENTED.get(name, ()), known=known.KNOWN.get(name, ()))

@@ -157,9 +157,8 @@ KERAS = 'import os\n\nos.environ["KERAS_BACKEND"] = "jax"'
 mean = functools.partial(Adapter, empty_rows="mean")
 ADAPTERS = {
     "jax.nn": mean(jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN),
-    "jax.nn-cudnn": mean(
-        jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN, options={"implementation": "cudnn"}
-    ),
+    "jax.nn-cudnn": mean(jax_nn, "jax.nn:dot_product_attention", package="jax", lacks=JAX_NN,
+        options={"implementation": "cudnn"}),
     **{
         f"tokamax-{implementation}": mean(
             tokamax, "tokamax:dot_product_attention", package="tokamax", options={"implementation": implementation},
@@ -168,22 +167,15 @@ ADAPTERS = {
         for implementation in ("xla", "xla_chunked")
     },
     "flax": mean(flax_linen, "flax.linen:dot_product_attention", package="flax", lacks=GROUPED | HEADS),
-    "flax-nnx": mean(
-        flax_nnx, "flax.nnx:dot_product_attention", package="flax",
-        lacks=HEADS | FLOAT16 | {"V != D": f"without dropout it calls jax.nn, whose {WIDTHS}"},
-    ),
+    "flax-nnx": mean(flax_nnx, "flax.nnx:dot_product_attention", package="flax",
+        lacks=HEADS | FLOAT16 | {"V != D": f"without dropout it calls jax.nn, whose {WIDTHS}"}),
     "equinox": mean(equinox, "equinox.nn:MultiheadAttention", package="equinox", lacks=LAYER),
     "haiku": mean(haiku, "haiku:MultiHeadAttention", package="dm-haiku", lacks=LAYER),
-    "keras": mean(
-        keras, "keras.ops:dot_product_attention", package="keras", setup=KERAS,
-        lacks=RANK_4 | FLOAT16 | {"V != D": "the value has the shape of the key"},
-    ),
-    "memory-efficient-attention": mean(
-        memory_efficient, "memory_efficient_attention:efficient_dot_product_attention_jax",
-        package="memory-efficient-attention", lacks=GROUPED | HEADS,
-    ),
-    "flash-attention-jax": Adapter(
-        flash_attention_jax, "flash_attention_jax:flash_attention", package="flash-attention-jax", causal="end",
-        lacks=GROUPED | RANK_4,
-    ),
+    "keras": mean(keras, "keras.ops:dot_product_attention", package="keras", setup=KERAS,
+        lacks=RANK_4 | FLOAT16 | {"V != D": "the value has the shape of the key"}),
+    "memory-efficient-attention": mean(memory_efficient,
+        "memory_efficient_attention:efficient_dot_product_attention_jax", package="memory-efficient-attention",
+        lacks=GROUPED | HEADS),
+    "flash-attention-jax": Adapter(flash_attention_jax, "flash_attention_jax:flash_attention",
+        package="flash-attention-jax", causal="end", lacks=GROUPED | RANK_4),
 }  # fmt: skip

@@ -109,11 +109,7 @@ def plain(
     device: str = "",
     **settings: Any,
 ) -> Implementation:
-    """A function without an adapter: as it is where nothing about it is special.
-
-    Raises:
-        ValueError: a setting is none of those there are.
-    """
+    """A function without an adapter: as it is where nothing about it is special."""
     conventions: dict[str, Any] = {"causal": causal, "empty_rows": empty_rows, "lacks": lacks or {}, "eager": eager}
     conventions["device"] = device
     attend, source = fn, f"{import_line(fn, path)}\nattend = fn"

@@ -16,12 +16,7 @@ from attendax.legible import did_you_mean
 
 
 def resolve(path: str) -> Any:
-    """Import the object of a path ``"module:name"``; the current directory is searched, too.
-
-    Raises:
-        ValueError: it is no such path, or the module has no such name.
-        ModuleNotFoundError: there is no such module.
-    """
+    """Import the object of a path ``"module:name"``; ValueError where it is none, or has no such name."""
     module, separator, names = path.partition(":")
     if not (module and separator and names):
         raise ValueError(f"check: {path!r} is not module:function, such as jax.nn:dot_product_attention")

@@ -47,11 +47,7 @@ def caller(a: Form, b: Form, fn: Call) -> Callable[..., Any]:
 
 
 def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
-    """The answer of a function of that form to a probe.
-
-    Raises:
-        Failed: it raises.
-    """
+    """The answer of a function of that form to a probe; raises Failed where it raises."""
     for k, x in probe.options.items():
         if is_own(k, x) and k in form.options:
             form = form.offering(k, form.options[k]._replace(form=NUMBER))

@@ -16,19 +16,12 @@ from .options import AXIS, MASKED, OPTIONS, RULES, beside, no_key
 
 
 class Convention(NamedTuple):
-    """One of the numbers themselves.
+    """One of the numbers themselves."""
 
-    Attributes:
-        words: of what it is.
-        said: of a function, with its value and the line of that.
-        needs: options of which both have one; none for those that show in every call.
-        axes: of a form; its name alone unless given.
-    """
-
-    words: str
-    said: str
-    needs: tuple[str, ...] = ()
-    axes: tuple[str, ...] = ()
+    words: str  # of what it is
+    said: str  # of a function, with its value and the line of that
+    needs: tuple[str, ...] = ()  # options of which both have one; none for those that show in every call
+    axes: tuple[str, ...] = ()  # of a form; its name alone unless given
 
 
 def _as_read(ours: str) -> Convention:

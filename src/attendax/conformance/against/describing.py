@@ -32,11 +32,7 @@ class Description(NamedTuple):
 
 
 def describe(fn: Function) -> Description:
-    """Try every convention that is known.
-
-    Raises:
-        Failed: it raises in every layout.
-    """
+    """Try every convention that is known; raises Failed where it raises in every layout."""
     return _Describing(fn).description()
 
 

@@ -40,22 +40,14 @@ Choices = dict[str, Sequence[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer as it is known, or as it is tried.
-
-    Attributes:
-        heads: how many.
-        keyword: by which it takes that number.
-        reads: the weights that change its result.
-        how: of each convention its own.
-        known: whether the reference gives what it gives.
-    """
+    """A layer as it is known, or as it is tried."""
 
     fn: Function
-    heads: int
-    keyword: str
-    reads: frozenset[str] = frozenset()
-    how: Mapping[str, Any] = dataclasses.field(default_factory=lambda: LAW)
-    known: bool = False
+    heads: int  # how many
+    keyword: str  # by which it takes that number
+    reads: frozenset[str] = frozenset()  # the weights that change its result
+    how: Mapping[str, Any] = dataclasses.field(default_factory=lambda: LAW)  # of each convention its own
+    known: bool = False  # whether the reference gives what it gives
 
     def but(self, how: Mapping[str, Any]) -> "Layer":
         """The layer with other conventions."""
@@ -75,11 +67,7 @@ class Layer:
         return {k: np.ascontiguousarray(x.T) if turns and k.endswith("_kernel") else x for k, x in params.items()}
 
     def call(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
-        """Its result, from kernels (in, out).
-
-        Raises:
-            Failed: it raises.
-        """
+        """Its result, from kernels (in, out); raises Failed where it raises."""
         return self.fn(self.given(params), x, **self.keywords(sizes))[0]
 
     def reference(self, params: Weights, x: np.ndarray, sizes: Sizes = SEARCH) -> np.ndarray:
@@ -101,11 +89,7 @@ def inputs(seed: int, size: float = 1.0, sizes: Sizes = SEARCH) -> np.ndarray:
 
 
 def describe(fn: Function, heads: int, letter: str) -> Layer:
-    """Try every convention that is known.
-
-    Raises:
-        Refusal: it raises, with kernels of either kind.
-    """
+    """Try every convention that is known; refuse what raises with kernels of either kind."""
     keyword = next((name for name in fn.names if name in HEADS), "")
     said, found = "", []
     for kernels in AXES["kernels"].values:

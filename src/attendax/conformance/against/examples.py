@@ -21,16 +21,12 @@ LONG = 150  # tokens, beyond blocks of 128
 
 
 class Equality(NamedTuple):
-    """The distance of two functions, and the number of cases; ``worst`` is a case in which they differ.
-
-    Attributes:
-        varied: the values of each size, and the options.
-    """
+    """The distance of two functions, and the number of cases; ``worst`` is a case in which they differ."""
 
     cases: int
     apart: float
     worst: Probe | None = None
-    varied: str = ""
+    varied: str = ""  # the values of each size, and the options
 
 
 def asking(*names: str, **more: Any) -> list[Probe]:

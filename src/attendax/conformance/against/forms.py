@@ -54,34 +54,23 @@ class Option(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The way a function is called, and the conventions by which it computes.
+    """The way a function is called, and the conventions by which it computes."""
 
-    Attributes:
-        path: "module:function".
-        arrays: of which framework.
-        layout, order, pack: of the arrays: the axes, which comes when, and on which axis some are stacked ("qkv 2").
-        returned: the axes of the result, where they are not those of the arrays.
-        first: whether its result is the first of several arrays, of which no other is known.
-        options: by the name in attendax.
-        how: of each convention the one that it has, by the names of ``LAW``.
-        given: keywords that it is always given.
-        grouped: whether it takes fewer heads of keys.
-        heads: the name of its keyword for the number of heads.
-        defaults: of its keywords, where they are numbers, text or None.
-    """
-
-    path: str = ""
-    arrays: str = "numpy"
+    path: str = ""  # "module:function"
+    arrays: str = "numpy"  # of which framework
+    # of the arrays: the axes, which comes when, and on which axis some are stacked ("qkv 2")
     layout: str = "BNTD"
     order: str = "query, key, value"
     pack: str = ""
-    returned: str = ""
-    first: bool = False
-    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+    returned: str = ""  # the axes of the result, where they are not those of the arrays
+    first: bool = False  # whether its result is the first of several arrays, of which no other is known
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)  # by the name in attendax
+    # of each convention the one that it has, by the names of ``LAW``
     how: Mapping[str, str] = dataclasses.field(default_factory=lambda: LAW)
-    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    grouped: bool = False
-    heads: str = ""
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # keywords that it is always given
+    grouped: bool = False  # whether it takes fewer heads of keys
+    heads: str = ""  # the name of its keyword for the number of heads
+    # of its keywords, where they are numbers, text or None
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def but(self, **how: str) -> "Form":

@@ -49,18 +49,13 @@ READ = "True attends", "first batch"
 
 
 class Row(NamedTuple):
-    """An option.
+    """An option."""
 
-    Attributes:
-        names: of keywords, in attendax and elsewhere.
-        axes: the conventions that are found with it, and the values that are tried; the first says if it is ignored.
-        values: of small inputs; by the first an example is shown, by the last two conventions are found.
-        kinds: how a value is given: for each a line of Python to it, and one back.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of keywords, in attendax and elsewhere
+    # the conventions that are found with it, and the values that are tried; the first says if it is ignored
     axes: Mapping[str, tuple[str, ...]]
-    values: tuple[Any, ...]
+    values: tuple[Any, ...]  # of small inputs; by the first an example is shown, by the last two conventions are found
+    # how a value is given: for each a line of Python to it, and one back
     kinds: Mapping[str, tuple[str, str]] = {"": ("{x}", "{x}")}
 
 
@@ -74,21 +69,17 @@ def no_key(t: int, s: int) -> np.ndarray:
 
 
 OPTIONS = {
-    "is_causal": Row(
-        ("is_causal", "causal", "use_causal_mask", "causal_mask"),
-        {"causal": _of("causal"), "empty": _of("empty")}, (True,),
-    ),
+    "is_causal": Row(("is_causal", "causal", "use_causal_mask", "causal_mask"),
+        {"causal": _of("causal"), "empty": _of("empty")}, (True,)),
     "mask": Row(
         ("mask", "attn_mask", "attention_mask", "att_mask", "visible", "key_padding_mask", "padding_mask", "key_mask",
          "src_mask", "m"),
         {"mask": READ, "masking": tuple(MASKING)}, (_all_but_last, no_key), MASKS,
     ),
-    "bias": Row(
-        ("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi", "attn_mask", "mask"),
+    "bias": Row(("bias", "attn_bias", "attention_bias", "position_bias", "pair_bias", "alibi", "attn_mask", "mask"),
         {"bias": ("added", "subtracted", "first batch", "first head"), "order": _of("order")},
         (lambda t, s: np.broadcast_to(np.arange(1.0, s + 1, dtype=np.float32), (1, 1, t, s)).copy(),),
-        {rank: RANKS[rank] for rank in ("BNTS", "NTS", "TS")},
-    ),
+        {rank: RANKS[rank] for rank in ("BNTS", "NTS", "TS")}),
     "scale": Row(
         ("scale", "softmax_scale", "sm_scale", "scaling", "factor", "logits_scale", "norm_factor", "temperature",
          "qk_scale", "scale_factor"),
@@ -108,8 +99,7 @@ OPTIONS = {
     ),
     "return_lse": Row(
         ("return_lse", "return_residual", "return_logsumexp", "return_softmax_lse", "with_lse", "save_lse"),
-        {"lse": _of("lse")}, (True,), {"BNT": ("{x}", "{x}"), "BTN": ("{x}.swapaxes(1, 2)", "{x}.swapaxes(1, 2)")},
-    ),
+        {"lse": _of("lse")}, (True,), {"BNT": ("{x}", "{x}"), "BTN": ("{x}.swapaxes(1, 2)", "{x}.swapaxes(1, 2)")}),
     "key_lengths": Row(
         ("key_lengths", "key_value_seq_lengths", "kv_lengths", "kv_seq_lengths", "key_length", "kv_lens", "k_lens",
          "seqlens_k", "cache_seqlens", "cache_lengths", "valid_lens", "lengths", "seq_lengths"),

@@ -58,11 +58,7 @@ class Here:
             self.names += OPTIONS
 
     def __call__(self, *arrays: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """One call.
-
-        Raises:
-            Failed: it raises, dies, or gives no arrays.
-        """
+        """One call; raises Failed where it raises, dies, or gives no arrays."""
         return self.run(self.fn, arrays, options)
 
     def run(
@@ -168,11 +164,7 @@ Function = Here | There
 
 
 def function(fn: Any) -> Function:
-    """Start a process of its own where that can import it.
-
-    Raises:
-        Refusal: there is no such function.
-    """
+    """Start a process of its own where that can import it; refuse what is no function."""
     path, _ = path_in_other_process(fn, "the function")
     try:
         return There(path) if path else Here(fn)

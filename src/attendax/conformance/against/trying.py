@@ -133,11 +133,7 @@ Answer = tuple[Form, tuple[np.ndarray, ...]]
 
 
 def answered(fn: Function, letter: str) -> list[Answer]:
-    """The layouts in which a function answers, whatever it computes, and what it gives.
-
-    Raises:
-        Refusal: there are none.
-    """
+    """The layouts in which a function answers, whatever it computes, and what it gives; refuse it if there are none."""
     probe, found, asked, said = Probe(arrays(GENERAL), {}), [], Trying(fn), ""
     for form in asked.layouts(3, next((name for name in fn.required if name in HEADS), ""), GENERAL):
         if not asked.takes(form, probe):

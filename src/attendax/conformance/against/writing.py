@@ -13,11 +13,7 @@ LN_2 = "0.6931471805599453"
 
 
 def adapter(a: Form, b: Form) -> str:
-    """Python that defines ``adapted``: called as ``a`` is, it answers as ``a`` does, by calling ``b``.
-
-    Raises:
-        NoAdapter: there is none.
-    """
+    """Python that defines ``adapted``: called as ``a`` is, it answers as ``a`` does, by calling ``b``, or NoAdapter."""
     return _Adapter(a, b).text()
 
 

@@ -102,19 +102,14 @@ def _of_level(case: Case, level: str) -> bool:
 
 
 def at_sizes(cases: Iterable[Case], sizes: Mapping[str, int]) -> list[Case]:
-    """The cases at sizes that are given, without those that make no sense there or are the same as another.
-
-    Raises:
-        ValueError: none is left.
-    """
+    """The cases at sizes, without those that make no sense there or are the same as another; some have to be left."""
     if not sizes:
         return list(cases)
     sized = (case.sized(sizes) for case in cases)
     found = distinct(case for case in sized if case is not None and can_be_made(case))
     if not found:
-        raise ValueError(
-            f"check: sizes got {', '.join(f'{k}={x}' for k, x in sizes.items())}, where no case makes sense"
-        )
+        told = ", ".join(f"{k}={x}" for k, x in sizes.items())
+        raise ValueError(f"check: sizes got {told}, where no case makes sense")
     return found
 
 

@@ -20,10 +20,8 @@ BIASES = [
     bias_of("(S,)", "rank 1"),
     bias_of("(B, N, T, 1)", "the same for all keys changes nothing"),
     case("bias with grouped heads", "L2", "its heads are the query heads", BIAS, N=6),
-    case(
-        "bias of -inf", "L5", "forbids like a mask",
-        bias("np.where(rng.random((B, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1"),
-    ),
+    case("bias of -inf", "L5", "forbids like a mask",
+        bias("np.where(rng.random((B, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1")),
     case("bias and scale", "L2", "the scale is not applied to the bias", BIAS & words("scale=0.1")),
 ]  # fmt: skip
 OF_LSE = [
@@ -34,10 +32,8 @@ OF_LSE = [
     case("lse, causal", "L9", "over the past", LSE & CAUSAL),
     case("lse, grouped heads", "L9", "one for each query head", LSE, N=6),
     case("merge", "L9", "two parts of the keys, joined by their lse", LSE & Given("cut = 3"), judge="merged"),
-    case(
-        "merge with a mask", "L9", "some rows are empty in one part",
-        LSE & random_mask("(B, N, T, S)", 5) & Given("mask[..., 1, :4] = False; cut = 4"),
-        judge="merged", least="robust",
-    ),
+    case("merge with a mask", "L9", "some rows are empty in one part",
+        LSE & random_mask("(B, N, T, S)", 5) & Given("mask[..., 1, :4] = False; cut = 4"), judge="merged",
+        least="robust"),
 ]  # fmt: skip
 CASES = [*BIASES, *OF_LSE]

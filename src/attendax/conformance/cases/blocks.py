@@ -18,20 +18,14 @@ OPTIONS: dict[str, tuple[str, Given, dict[str, int]]] = {
     "plain": ("every block of queries and keys counts once", NOTHING, {}),
     "causal": ("the diagonal runs through later blocks", CAUSAL, {}),
     "window": ("its edges run through later blocks", words("window=(150, 20)"), {}),
-    "window of a neighbour": (
-        "the first query of a block sees the last key of the one before", words("window=(1, 0)"), {}
-    ),
-    "key lengths": (
-        "padding begins inside a later block",
-        Given('key_lengths = np.full(B, int(0.93 * S), "int32")', "key_lengths=key_lengths"), {},
-    ),
-    "segments": (
-        "ids are read at the block's own positions",
-        Given(SORTED, "query_segment_ids=q_ids, key_segment_ids=k_ids"), {},
-    ),
-    "mask of a prefix": (
-        "causal after the first third", mask("(np.arange(S) <= np.arange(T)[:, None]) | (np.arange(S) < S // 3)"), {}
-    ),
+    "window of a neighbour": ("the first query of a block sees the last key of the one before", words("window=(1, 0)"),
+        {}),
+    "key lengths": ("padding begins inside a later block",
+        Given('key_lengths = np.full(B, int(0.93 * S), "int32")', "key_lengths=key_lengths"), {}),
+    "segments": ("ids are read at the block's own positions",
+        Given(SORTED, "query_segment_ids=q_ids, key_segment_ids=k_ids"), {}),
+    "mask of a prefix": ("causal after the first third",
+        mask("(np.arange(S) <= np.arange(T)[:, None]) | (np.arange(S) < S // 3)"), {}),
     "mask (B, N, T, S)": ("of the full shape", mask("rng.random((B, N, T, S)) < 0.5"), {}),
     "mask (B, 1, 1, S)": ("one for each key", mask("rng.random((B, 1, 1, S)) < 0.5"), {}),
     "mask (B, 1, T, 1)": ("some queries see nothing", mask("rng.random((B, 1, T, 1)) < 0.5"), {}),
@@ -43,10 +37,8 @@ OPTIONS: dict[str, tuple[str, Given, dict[str, int]]] = {
         bias("-np.abs(np.arange(T)[:, None] - np.arange(S)) / 2.0 ** np.arange(4, 4 + N)[:, None, None]")
         & Given("bias = bias.astype(dtype)"), {},
     ),
-    "bias of relative positions": (
-        "(T, S), one number for each distance",
-        bias("rng.standard_normal(T + S - 1)[np.arange(S) - np.arange(T)[:, None] + T - 1].astype(dtype)"), {},
-    ),
+    "bias of relative positions": ("(T, S), one number for each distance",
+        bias("rng.standard_normal(T + S - 1)[np.arange(S) - np.arange(T)[:, None] + T - 1].astype(dtype)"), {}),
     "softcap": ("in every block", Given("query = 3 * query", "softcap=2.0"), {}),
     "dropout": ("blocks do not keep the same sets", rate(0.4), {}),
     "grouped heads": ("a block of keys is that of its key head", NOTHING, {"N": 4, "G": 2}),

@@ -34,10 +34,8 @@ EACH = "each batch has its own length, and its queries are the last of it"
 CASES = [
     case("cache: one query at the end", "L4", "it sees every key", AT_THE_END, T=1, S=9),
     case("cache: a block of queries at the end", "L4", "j <= i + S - T", AT_THE_END, **BLOCK),
-    case(
-        "cache: a block in the middle", "L4", "later keys are not seen, whatever the length of the cache",
-        IN_THE_MIDDLE, **BLOCK,
-    ),
+    case("cache: a block in the middle", "L4", "later keys are not seen, whatever the length of the cache",
+        IN_THE_MIDDLE, **BLOCK),
     case("cache: filled in part", "L4", EACH, FILLED, **BLOCK),
     case("cache: filled beyond the block", "L4", "what follows the queries is filled, and not seen", AHEAD, **BLOCK),
     case("cache: grouped heads", "L4", "N = 6, G = 3", FILLED, T=1, S=9, N=6),

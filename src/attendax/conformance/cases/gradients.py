@@ -68,10 +68,8 @@ MASKED = [
     gradient("segments, T = S", "ids of queries and of keys differ, as lengths do not", SQUARE_SEGMENTS, T=7),
     gradient("empty row by a mask", "exactly 0 through it, and no NaN", empty_row(3), "L5"),
     gradient("empty row by a length of 0", "exactly 0 in that batch", lengths("[0, 6]"), "L5"),
-    gradient(
-        "empty row by a bias of -inf", "exactly 0 through it, and no NaN",
-        bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf"), "L5",
-    ),
+    gradient("empty row by a bias of -inf", "exactly 0 through it, and no NaN",
+        bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf"), "L5"),
     gradient("causal, lengths that no block divides", "T = S = 131", CAUSAL, T=131, S=131),
 ]  # fmt: skip
 BIASES = [
@@ -86,10 +84,8 @@ BIASES = [
     gradient("bias under a causal mask", "0 in the future", BIAS & CAUSAL),
     gradient("bias after a softcap", "the bias is not capped", BIAS & words("softcap=1.0")),
     gradient("bias with grouped heads", "its heads are the query heads", BIAS, N=6),
-    gradient(
-        "bias of -inf", "0 where it forbids",
-        bias("np.where(rng.random((1, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1"), "L5",
-    ),
+    gradient("bias of -inf", "0 where it forbids",
+        bias("np.where(rng.random((1, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1"), "L5"),
 ]  # fmt: skip
 THROUGH_LSE = [
     gradient("lse", "its cotangent counts", LSE, "L9"),
@@ -103,23 +99,17 @@ THROUGH_LSE = [
     gradient("lse and a bias", "flows to the bias", LSE & BIAS, "L9"),
 ]
 NUMBERS = [
-    gradient(
-        "scores of 1e30", "0 but for a rounding of terms of 1e15", Given("query, key = query * 1e15, key * 1e15"), "L7",
-        dtype="float32", units={"grad query": 1e16, "grad key": 1e16},
-    ),
-    gradient(
-        "scores all very low", "finite", Given("query = np.full_like(query, 200.0); key = -np.abs(key) / 100 - 1"),
-        "L7", dtype="float32",
-    ),
+    gradient("scores of 1e30", "0 but for a rounding of terms of 1e15", Given("query, key = query * 1e15, key * 1e15"),
+        "L7", dtype="float32", units={"grad query": 1e16, "grad key": 1e16}),
+    gradient("scores all very low", "finite", Given("query = np.full_like(query, 200.0); key = -np.abs(key) / 100 - 1"),
+        "L7", dtype="float32"),
     gradient("float64", "1e-12", law="L8", dtype="float64", least="law"),
     *(
         gradient(dtype, f"as good as the dense formula; in {dtype}", law="L8", dtype=dtype, D=64, V=64)
         for dtype in ("bfloat16", "float16")
     ),
-    gradient(
-        "bfloat16, a bias of many queries", "its gradient is a sum over batches, heads and queries, in float32",
-        random_bias("(S,)"), "L8", dtype="bfloat16", B=8, T=120,
-    ),
+    gradient("bfloat16, a bias of many queries", "its gradient is a sum over batches, heads and queries, in float32",
+        random_bias("(S,)"), "L8", dtype="bfloat16", B=8, T=120),
     gradient("long row", "S = 4,097", law="L8", least="robust", B=1, S=4097),
 ]  # fmt: skip
 
@@ -153,28 +143,20 @@ DIRECTIONS = [
     other("second order: bias", "reverse over reverse", REVERSE_OVER, BIAS),
     other("second order: lse", "forward over reverse", FORWARD_OVER, LSE),
     mapped("first axis", "an axis before the batch", FIRST, **EXAMPLES),
-    mapped(
-        "shared keys", "over the queries only",
-        "query = rng.standard_normal((4, B, N, T, D)).astype(dtype)\nmapped = dict(query=0, key=None, value=None)",
-    ),
+    mapped("shared keys", "over the queries only",
+        "query = rng.standard_normal((4, B, N, T, D)).astype(dtype)\nmapped = dict(query=0, key=None, value=None)"),
     mapped(
         "other axes", "in_axes of 1, 2 and 3",
         "query, key, value = np.moveaxis(query, 0, 1), np.moveaxis(key, 0, 2), np.moveaxis(value, 0, 3)\n"
         "mapped = dict(query=1, key=2, value=3)", **EXAMPLES,
     ),
-    mapped(
-        "a mask for each", "the mask is mapped, too", "mapped = dict(query=0, key=0, value=0, mask=0)",
-        given=random_mask("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES,
-    ),
-    mapped(
-        "a bias for each", "the bias is mapped, too", "mapped = dict(query=0, key=0, value=0, bias=0)",
-        given=random_bias("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES,
-    ),
-    mapped(
-        "lengths for each", "key lengths are mapped, too", "mapped = dict(query=0, key=0, value=0, key_lengths=0)",
+    mapped("a mask for each", "the mask is mapped, too", "mapped = dict(query=0, key=0, value=0, mask=0)",
+        given=random_mask("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES),
+    mapped("a bias for each", "the bias is mapped, too", "mapped = dict(query=0, key=0, value=0, bias=0)",
+        given=random_bias("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES),
+    mapped("lengths for each", "key lengths are mapped, too", "mapped = dict(query=0, key=0, value=0, key_lengths=0)",
         given=Given('key_lengths = rng.integers(1, S + 1, (A, B)).astype("int32")', "key_lengths=key_lengths"),
-        frameworks=FROM_JAX, **EXAMPLES,
-    ),
+        frameworks=FROM_JAX, **EXAMPLES),
     mapped(
         "segments for each", "ids are mapped, too",
         "mapped = dict(query=0, key=0, value=0, query_segment_ids=0, key_segment_ids=0)",

@@ -27,45 +27,27 @@ def drawn(seed: int | None = None) -> int:
 
 
 class How(NamedTuple):
-    """The way in which a case is judged.
+    """The way in which a case is judged."""
 
-    Attributes:
-        seed: of the numbers.
-        dtype: of the cases that do not choose their own.
-        profile: "numbers", "robust" or "law": which cases are run, and how much rounding is allowed.
-        sizes: of the axes, in place of those of the cases.
-        precision: of products of float32 arrays: "highest", "tf32" or "bf16".
-        require: names of ``kinds.KINDS``; at least one case of each kind must be judged.
-        claims: names of ``kinds.CLAIMS``; what the function claims of itself.
-        timeout: seconds that the function may take for a case; 60 unless given.
-        total_timeout: seconds for all cases; the cases that are left then are not judged.
-        repeat: how often each case is judged; where a call is cheap three times, unless given.
-        budget: seconds on the clock for the run; some CPU seconds unless given. With 0 there is no limit, and no case
-            is of sizes as people run them.
-        thorough: whether there is no limit; then the budget is the judge's seconds for these sizes, 60 unless given.
-        until: when the run ends, of ``time.monotonic``.
-    """
-
-    seed: int = 0
-    dtype: str = "float32"
-    profile: str = LAW
-    sizes: Mapping[str, int] = {}
-    precision: str = "highest"
-    require: tuple[str, ...] = ()
-    timeout: float | None = None
-    total_timeout: float | None = None
-    repeat: int | None = None
+    seed: int = 0  # of the numbers
+    dtype: str = "float32"  # of the cases that do not choose their own
+    profile: str = LAW  # "numbers", "robust" or "law": which cases are run, and how much rounding is allowed
+    sizes: Mapping[str, int] = {}  # of the axes, in place of those of the cases
+    precision: str = "highest"  # of products of float32 arrays: "highest", "tf32" or "bf16"
+    require: tuple[str, ...] = ()  # names of ``kinds.KINDS``; at least one case of each kind must be judged
+    timeout: float | None = None  # seconds that the function may take for a case; 60 unless given
+    total_timeout: float | None = None  # seconds for all cases; the cases that are left then are not judged
+    repeat: int | None = None  # how often each case is judged; where a call is cheap three times, unless given
+    # seconds on the clock for the run; some CPU seconds unless given. With 0 there is no limit, and no case is of
+    # sizes as people run them
     budget: float | None = None
-    claims: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()  # names of ``kinds.CLAIMS``; what the function claims of itself
+    # whether there is no limit; then the budget is the judge's seconds for these sizes, 60 unless given
     thorough: bool = False
-    until: float = math.inf
+    until: float = math.inf  # when the run ends, of ``time.monotonic``
 
     def checked(self, who: str = "check") -> "How":
-        """The settings, checked.
-
-        Raises:
-            ValueError: a field has a value that is not allowed.
-        """
+        """The settings, checked; raises ValueError where a field has a value that is not allowed."""
         for name, known in (("dtype", DTYPES), ("profile", PROFILES), ("precision", PRECISIONS)):
             kinds.checked(name, getattr(self, name), known, who)
         if self.budget is not None and not self.budget >= 0:

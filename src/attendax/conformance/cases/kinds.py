@@ -59,11 +59,7 @@ def kinds_of(case: Case, dtype: str) -> set[str]:
 
 
 def checked(name: str, given: Any, known: Sequence[str], who: str = "check") -> None:
-    """Refuse a word, or words, that are not known.
-
-    Raises:
-        ValueError: something is none of it.
-    """
+    """Refuse a word, or words, that are not known, by ValueError."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     words, many = (given, "some") if several else ([given], "one")
     for got in words:

@@ -82,19 +82,15 @@ DETERMINISM = [
         judge="close", least="robust", where=dict(out="0"), changed="query, key, value = "
         "(np.concatenate([x[:1], np.full_like(x[1:], np.nan)]) for x in (query, key, value))",
     ),
-    case(
-        "heads apart", "L15", "nor what is in the other heads",
-        judge="close", least="robust", where=dict(out=":, 0"), dtype="float32",
-        changed="query, key, value = (np.concatenate([x[:, :1], 1e6 * x[:, 1:]], 1) for x in (query, key, value))",
-    ),
+    case("heads apart", "L15", "nor what is in the other heads", judge="close", least="robust", where=dict(out=":, 0"),
+        dtype="float32",
+        changed="query, key, value = (np.concatenate([x[:, :1], 1e6 * x[:, 1:]], 1) for x in (query, key, value))"),
     case("a result is held", "L15", LATER, direction=HELD, judge="held"),
     case("a result is held, wide heads", "L15", LATER, direction=HELD, judge="held", T=131, S=131, D=64, V=64),
     case("a gradient is held", "L15", LATER, direction=GRADIENT_HELD, judge="held"),
     case("inputs are not written to", "L15", CALLERS, Given("query = query * 5"), judge="unwritten"),
     case("inputs are not written to, masked", "L15", CALLERS, PADDED & BIASED, judge="unwritten"),
-    case(
-        "inputs are not written to, a full mask", "L15", "it is not narrowed to what the causal mask leaves of it",
-        mask("np.ones((B, N, T, S), bool)") & CAUSAL, judge="unwritten",
-    ),
+    case("inputs are not written to, a full mask", "L15", "it is not narrowed to what the causal mask leaves of it",
+        mask("np.ones((B, N, T, S), bool)") & CAUSAL, judge="unwritten"),
 ]  # fmt: skip
 CASES = [*IN_RESULTS, *IN_GRADIENTS, *BEYOND, *DETERMINISM]

@@ -31,10 +31,8 @@ MASKS = [
     case("mask with grouped heads", "L3", "its heads are the query heads", HEADS, N=6),
     case("mask that allows one key", "L3", "the result is its value", mask("np.arange(S)[None] == 4")),
     case("mask (T, S) where B = T", "L3", "rows are queries, not batches", MASK, B=3, T=3),
-    case(
-        "mask with T = S", "L3", "rows are queries, not keys",
-        mask("(np.arange(T)[:, None] + 2 * np.arange(S)) % 5 < 2; mask[:, 0] = True"), T=7,
-    ),
+    case("mask with T = S", "L3", "rows are queries, not keys",
+        mask("(np.arange(T)[:, None] + 2 * np.arange(S)) % 5 < 2; mask[:, 0] = True"), T=7),
     case("mask with bias", "L2", "both count", MASK & BIAS),
     case("mask without a batch axis", "L3", "full rank is 3", random_mask("(N, T, S)"), leading=""),
 ]  # fmt: skip
@@ -56,10 +54,7 @@ WINDOWS = [
     case("window wider than the keys", "L4", "changes nothing", words("window=(20, 20)")),
     case("window of the largest int32", "L4", "no bound", words("window=(2**31 - 1, 2**31 - 1)"), least="robust", T=7),
     case("window, causal", "L4", "both count", words("window=(3, 2)") & CAUSAL, T=7),
-    case(
-        "window with a mask", "L3", "both count",
-        words("window=(2, 2)") & EVERY_SECOND,
-    ),
+    case("window with a mask", "L3", "both count", words("window=(2, 2)") & EVERY_SECOND),
     case("window, lengths that no block divides", "L4", "T = S = 131", words("window=(37, 5)"), T=131, S=131),
 ]  # fmt: skip
 PADDING = [
@@ -69,43 +64,31 @@ PADDING = [
     case("key lengths with bias", "L3", "both count", lengths("[3, 5]") & BIAS),
     case("key lengths with a mask", "L3", "both count", lengths("[3, 5]") & random_mask("(B, 1, T, S)", 0)),
     case("key lengths, window", "L4", "both count", lengths("[3, 5]") & words("window=(2, 2)")),
-    case(
-        "key lengths, one of 0", "L3", "a length of 0 is none of 1", lengths("[0, 6]"), judge="but_for_empty_rows"
-    ),
+    case("key lengths, one of 0", "L3", "a length of 0 is none of 1", lengths("[0, 6]"), judge="but_for_empty_rows"),
     case("segments", "L3", "a query sees the keys of its own segment", SEGMENTS),
     case("segments, in any order", "L3", "ids need not be sorted", ANY_ORDER),
-    case(
-        "segments, ids below 0", "L3", "an id is a name: -1 is one like any other",
+    case("segments, ids below 0", "L3", "an id is a name: -1 is one like any other",
         segments("[[-1, -1, 0, 0, -7], [3, -1, -1, 3, -1]]", "[[-1, 0, 0, -1, -7, -7, 0], [-1, 3, 3, -1, 3, -1, 3]]"),
-        least="robust",
-    ),
+        least="robust"),
     case("segments with a mask", "L3", "both count", SEGMENTS & EVERY_SECOND),
     case("segments, window", "L4", "both count", SEGMENTS & words("window=(2, 2)")),
     case("segments, key lengths", "L3", "both count", SEGMENTS & lengths("[6, 5]")),
     case("segments, T = S", "L3", "ids of queries and of keys differ, as lengths do not", SQUARE_SEGMENTS, T=7),
-    case(
-        "segments, causal", "L4", "both count",
-        segments("[[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2, 2]]") & CAUSAL, T=7,
-    ),
+    case("segments, causal", "L4", "both count", segments("[[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2, 2]]") & CAUSAL,
+        T=7),
 ]  # fmt: skip
 EMPTY = [
     case("empty row by a mask", "L5", "a query that may look at no key gets 0", MASK & Given("mask[3] = False")),
-    case(
-        "empty row of one head", "L5", "0 there, and nowhere else",
-        mask("np.ones((B, N, T, S), bool); mask[1, 2, 0] = False"), needs=("heads apart",),
-    ),
+    case("empty row of one head", "L5", "0 there, and nowhere else",
+        mask("np.ones((B, N, T, S), bool); mask[1, 2, 0] = False"), needs=("heads apart",)),
     case("all rows empty", "L5", "everything is 0", mask("np.zeros((1, 1, T, S), bool)")),
     case("empty row by a length of 0", "L5", "a batch without any key gets 0", lengths("[0, 6]")),
-    case(
-        "empty row by a window", "L5", "queries beyond the last key and the window",
-        words("window=(2, 0)"), T=11, S=4,
-    ),
+    case("empty row by a window", "L5", "queries beyond the last key and the window", words("window=(2, 0)"), T=11,
+        S=4),
     case("empty row by a segment", "L5", "a segment without keys", NO_KEYS),
     case("empty row by a bias of -inf", "L5", "forbids like a mask", FORBIDDEN),
     case("empty row, lse", "L5", "lse is -inf", mask("np.ones((T, S), bool); mask[2] = False") & LSE),
-    case(
-        "empty row, causal and a mask", "L5", "the past is masked",
-        mask("np.ones((T, S), bool); mask[:, :2] = False") & CAUSAL,
-    ),
+    case("empty row, causal and a mask", "L5", "the past is masked",
+        mask("np.ones((T, S), bool); mask[:, :2] = False") & CAUSAL),
 ]  # fmt: skip
 CASES = [*MASKS, *OF_CAUSAL, *WINDOWS, *PADDING, *EMPTY]

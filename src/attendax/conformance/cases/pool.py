@@ -11,17 +11,11 @@ from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, words
 
 
 class Asked(NamedTuple):
-    """A demand on a call beyond its arrays. ``one & other`` is both.
+    """A demand on a call beyond its arrays. ``one & other`` is both."""
 
-    Attributes:
-        options: its kinds, of which each run has some in each dtype and beside many keys.
-        given: of the case.
-        holds: as many numbers as it has, by the sizes.
-    """
-
-    options: tuple[str, ...]
-    given: Given = NOTHING
-    holds: str = "0"
+    options: tuple[str, ...]  # its kinds, of which each run has some in each dtype and beside many keys
+    given: Given = NOTHING  # of the case
+    holds: str = "0"  # as many numbers as it has, by the sizes
 
     def __and__(self, other: "Asked") -> "Asked":
         return Asked(self.options + other.options, self.given & other.given, f"{self.holds} + {other.holds}")

@@ -19,72 +19,47 @@ def refusal(
 
 
 OF_ARRAYS = [
-    refusal(
-        "key width", "query has D = 4, key D = 6", Given("key = rng.standard_normal((B, G, S, D + 2)).astype(dtype)"),
-        ("key", *SIZES),
-    ),
+    refusal("key width", "query has D = 4, key D = 6",
+        Given("key = rng.standard_normal((B, G, S, D + 2)).astype(dtype)"), ("key", *SIZES)),
     refusal("value length", "key has S = 7, value S = 6", Given("value = value[:, :, :-1]"), ("value", *SIZES)),
-    refusal(
-        "batch of the keys", "query has B = 2, key and value B = 3",
+    refusal("batch of the keys", "query has B = 2, key and value B = 3",
         Given("key, value = np.zeros((B + 1, G, S, D), dtype), np.zeros((B + 1, G, S, V), dtype)"), OF_BATCH,
-        needs=("batch",),
-    ),
-    refusal(
-        "batch of 1 beside 2", "nothing is broadcast behind the caller's back",
+        needs=("batch",)),
+    refusal("batch of 1 beside 2", "nothing is broadcast behind the caller's back",
         Given("key, value = key[:1], value[:1]"), OF_BATCH, "L1",
-        "key, value = (np.concatenate([x] * B) for x in (key, value))", needs=("batch",),
-    ),
-    refusal(
-        "heads that do not divide", "N = 3, G = 2", Given("key, value = key[:, :2], value[:, :2]"),
-        ("head", "key", "multiple", *SIZES), needs=("heads",),
-    ),
-    refusal(
-        "heads of the values", "key has G = 3, value 1", Given("value = value[:, :1]"), ("head", "value", *SIZES), "L1",
-        "value = np.concatenate([value] * G, axis=1)", needs=("heads",),
-    ),
-    refusal(
-        "integer arrays", "attention is of floating numbers",
+        "key, value = (np.concatenate([x] * B) for x in (key, value))", needs=("batch",)),
+    refusal("heads that do not divide", "N = 3, G = 2", Given("key, value = key[:, :2], value[:, :2]"),
+        ("head", "key", "multiple", *SIZES), needs=("heads",)),
+    refusal("heads of the values", "key has G = 3, value 1", Given("value = value[:, :1]"), ("head", "value", *SIZES),
+        "L1", "value = np.concatenate([value] * G, axis=1)", needs=("heads",)),
+    refusal("integer arrays", "attention is of floating numbers",
         Given("query, key, value = ((9 * x).astype('int32') for x in (query, key, value))"),
         ("dtype", "float", "int", "type"), "L14",
-        "query, key, value = (x.astype('float32') for x in (query, key, value))",
-    ),
-    refusal(
-        "mixed dtypes", "query is float32, key and value are float16",
+        "query, key, value = (x.astype('float32') for x in (query, key, value))"),
+    refusal("mixed dtypes", "query is float32, key and value are float16",
         Given("key, value = key.astype('float16'), value.astype('float16')"), ("dtype", "type", "float16", "half"),
-        "L8", "key, value = key.astype('float32'), value.astype('float32')", dtype="float32",
-    ),
+        "L8", "key, value = key.astype('float32'), value.astype('float32')", dtype="float32"),
 ]  # fmt: skip
 OF_MASKS = [
-    refusal(
-        "mask of integers", "is 1 'may look', or an additive 1?", mask("np.ones((T, S), 'int32'); mask[1, 2] = 0"),
-        ("mask", "bool"), "L3", "mask = mask != 0",
-    ),
-    refusal(
-        "mask of floats", "is 0 'may look', or 'may not'?", mask("np.zeros((T, S), dtype); mask[:, :2] = 1"),
-        ("mask", "bool"), "L3", "mask = mask != 0",
-    ),
-    refusal(
-        "mask (B, T, S) where B = N", "batches or heads?", mask("rng.random((B, T, S)) < 0.5; mask[..., 2] = True"),
-        ("mask", "rank", "ndim", *SIZES), "L3", "mask = mask[None]", needs=("batch",), B=3,
-    ),
+    refusal("mask of integers", "is 1 'may look', or an additive 1?", mask("np.ones((T, S), 'int32'); mask[1, 2] = 0"),
+        ("mask", "bool"), "L3", "mask = mask != 0"),
+    refusal("mask of floats", "is 0 'may look', or 'may not'?", mask("np.zeros((T, S), dtype); mask[:, :2] = 1"),
+        ("mask", "bool"), "L3", "mask = mask != 0"),
+    refusal("mask (B, T, S) where B = N", "batches or heads?", mask("rng.random((B, T, S)) < 0.5; mask[..., 2] = True"),
+        ("mask", "rank", "ndim", *SIZES), "L3", "mask = mask[None]", needs=("batch",), B=3),
     refusal("mask of another length", "S = 7, the mask has 6", mask("np.ones((T, S - 1), bool)"), OF_MASK, "L3"),
     refusal("mask of too few queries", "T = 5, the mask has 4", mask("np.ones((B, 1, T - 1, S), bool)"), OF_MASK, "L3"),
     refusal("mask (S, T)", "the wrong way round", mask("np.ones((S, T), bool)"), OF_MASK, "L3"),
-    refusal(
-        "boolean bias", "a mask in the wrong place", bias("rng.random((1, 1, T, S)) < 0.5"),
-        ("bias", "mask", "bool", "dtype"), "L3", "bias = bias.astype(dtype)",
-    ),
-    refusal(
-        "bias of another length", "S = 7, the bias has 6", bias("np.zeros((1, N, T, S - 1), dtype)"), ("bias", *OF_MASK)
-    ),
+    refusal("boolean bias", "a mask in the wrong place", bias("rng.random((1, 1, T, S)) < 0.5"),
+        ("bias", "mask", "bool", "dtype"), "L3", "bias = bias.astype(dtype)"),
+    refusal("bias of another length", "S = 7, the bias has 6", bias("np.zeros((1, N, T, S - 1), dtype)"),
+        ("bias", *OF_MASK)),
 ]  # fmt: skip
 OF_OPTIONS = [
     refusal("key length too long", "S = 7, a length of 9", lengths("[4, S + 2]"), OF_LENGTHS, direction="eager"),
     refusal("key length negative", "a length of -1", lengths("[4, -1]"), OF_LENGTHS, direction="eager"),
-    refusal(
-        "key lengths of another batch", "B = 2, three lengths", lengths("[4, 5, 6]"), (*OF_LENGTHS, *SIZES),
-        needs=("batch",),
-    ),
+    refusal("key lengths of another batch", "B = 2, three lengths", lengths("[4, 5, 6]"), (*OF_LENGTHS, *SIZES),
+        needs=("batch",)),
     refusal(
         "segment ids of another length", "T = 5, six ids",
         Given(

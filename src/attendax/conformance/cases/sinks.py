@@ -28,20 +28,15 @@ def gradient(name: str, about: str, given: Given = NOTHING, **more: Any) -> Case
 VALUES = [
     sinks("sinks", "L2", "each head has its own"),
     sinks("sinks and scale", "L2", "the scale is not applied to them", words("scale=0.1")),
-    sinks(
-        "sinks, softcap and bias", "L2", "neither changes them",
-        Given("sinks = 2 * sinks") & words("softcap=1.0") & BIAS,
-    ),
+    sinks("sinks, softcap and bias", "L2", "neither changes them",
+        Given("sinks = 2 * sinks") & words("softcap=1.0") & BIAS),
     sinks("sinks, grouped heads", "L2", "one for each query head", N=6),
     sinks("sinks, window", "L4", "that looks ahead: it takes none of them", words("window=(1, 2)"), T=7, N=4, G=4),
     sinks("sinks, masked", "L2", "no mask forbids them", FULL_MASK),
     sinks("sinks, long", "L2", "counted once, T = 131, S = 257", T=131, S=257),
     sinks("sinks, lse", "L9", "lse counts them", LSE),
     sinks("sinks, large scores", "L7", "of 100, as the sinks", Given("query, sinks = 50 * query, 100 + 10 * sinks")),
-    sinks(
-        "sinks of -inf", "L7", "take no weight",
-        Given("sinks[1] = -np.inf") & LSE,
-    ),
+    sinks("sinks of -inf", "L7", "take no weight", Given("sinks[1] = -np.inf") & LSE),
     sinks("sinks, empty row", "L5", "out is 0, and lse the sink", EMPTY & LSE),
 ]  # fmt: skip
 GRADIENTS = [

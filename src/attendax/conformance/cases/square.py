@@ -22,21 +22,13 @@ def lengths_of(case: Case) -> set[int]:
 
 
 class Form(NamedTuple):
-    """The calls that a function takes.
+    """The calls that a function takes."""
 
-    Attributes:
-        square: only T = S.
-        causal: only with ``is_causal``.
-        block: T and S are multiples of it.
-        widths: D = V is one of them; any where it is empty.
-        most: the largest number of scores that it does in a moment; any where it is 0.
-    """
-
-    square: bool = False
-    causal: bool = False
-    block: int = 1
-    widths: tuple[int, ...] = ()
-    most: int = 0
+    square: bool = False  # only T = S
+    causal: bool = False  # only with ``is_causal``
+    block: int = 1  # T and S are multiples of it
+    widths: tuple[int, ...] = ()  # D = V is one of them; any where it is empty
+    most: int = 0  # the largest number of scores that it does in a moment; any where it is 0
 
     def lacking(self, case: Case) -> list[str]:
         """The traits of a case that it does not have."""

@@ -41,10 +41,8 @@ SCALES = [
     case("scale negative, causal", "L7", "of the keys up to its own", CAUSAL & words("scale=-0.7")),
     case("softcap", "L2", "cap · tanh(s / cap)", Given("query = 3 * query", "softcap=2.0")),
     case("softcap and scale", "L2", "the cap is in units of the scaled scores", words("softcap=1.5, scale=2.0")),
-    case(
-        "softcap, then bias", "L2", "the bias is added after the cap",
-        words("softcap=1.0") & bias("4 * rng.standard_normal((1, N, T, S)).astype(dtype)"),
-    ),
+    case("softcap, then bias", "L2", "the bias is added after the cap",
+        words("softcap=1.0") & bias("4 * rng.standard_normal((1, N, T, S)).astype(dtype)")),
     case("softcap, then mask", "L2", "what is masked stays masked, whatever the cap", words("softcap=1.0") & MASK),
 ]  # fmt: skip
 LOGITS = [  # the scores of a trained model; those of normal numbers stay below 6
@@ -71,29 +69,23 @@ HUGE = [
     huge("scores of 1e30", "one key wins by far", Given("query, key = query * 1e15, key * 1e15")),
     huge("scores of -2e31, causal", NEVER_WINS, LOW & CAUSAL & words("scale=0.5")),
     huge("scores of -2e31, masked", NEVER_WINS, LOW & mask("np.arange(S)[None] % 3 < 2") & words("scale=0.5")),
-    huge(
-        "bias of finfo.min under a causal mask", "the common idiom for padding must not let a row see the future",
-        bias("np.zeros((1, 1, 1, S), dtype); bias[..., :2] = np.finfo(dtype).min") & CAUSAL,
-    ),
+    huge("bias of finfo.min under a causal mask", "the common idiom for padding must not let a row see the future",
+        bias("np.zeros((1, 1, 1, S), dtype); bias[..., :2] = np.finfo(dtype).min") & CAUSAL),
     huge(
         "bias of finfo.min under a mask", "a masked key never wins over one with the least bias",
         bias("np.full((1, 1, T, S), np.finfo(dtype).min, dtype)")
         & mask("np.arange(S)[None] < 3 + 0 * np.arange(T)[:, None]"),
     ),
     huge("scores shifted by 1e4", "softmax does not mind", Given("key[..., 0], query[..., 0] = 1e4, 2.0")),
-    huge(
-        "scores all very low", "no sum of exponentials becomes 0",
-        Given("query = np.full_like(query, 200.0); key = -np.abs(key) - 1"),
-    ),
+    huge("scores all very low", "no sum of exponentials becomes 0",
+        Given("query = np.full_like(query, 200.0); key = -np.abs(key) - 1")),
     huge(  # whether the sum is divided first or last
         "values near overflow", "an average is not above the largest",
         Given("value = np.full_like(value, 3e38 / S); query = 0 * query"),
     ),
-    huge(
-        "float16 of 300, D = 64", "scores of 7e5 are beyond float16",
-        Given("query, key = np.full_like(query, 300), np.full_like(key, 300); key[:, :, 3] = 301"),
-        dtype="float16", D=64,
-    ),
+    huge("float16 of 300, D = 64", "scores of 7e5 are beyond float16",
+        Given("query, key = np.full_like(query, 300), np.full_like(key, 300); key[:, :, 3] = 301"), dtype="float16",
+        D=64),
     huge(
         "long row of ones", "rows sum to 1 at S = 65,536", Given("value = np.ones_like(value)"),
         # the order of so many numbers is everybody's own: one after the other, each of two sums has a standard error of
@@ -104,16 +96,12 @@ HUGE = [
 ]  # fmt: skip
 DTYPES = [
     case("float64", "L8", "stays float64 from end to end, 1e-12", dtype="float64", least="law"),
-    case(
-        "float64, masked and causal", "L8", "1e-12", random_mask("(T, S)", 0) & CAUSAL, dtype="float64", least="law"
-    ),
+    case("float64, masked and causal", "L8", "1e-12", random_mask("(T, S)", 0) & CAUSAL, dtype="float64", least="law"),
     case("bfloat16", "L8", "as good as the dense formula; the result is bfloat16", dtype="bfloat16", D=64, V=64),
     case("float16", "L8", "as good as the dense formula; the result is float16", dtype="float16", D=64, V=64),
     case("bfloat16, a long row", "L8", "sums run in float32", dtype="bfloat16", least="robust", S=1999, T=3),
-    case(
-        "bfloat16 with a float32 bias", "L8", "the bias keeps its resolution",
-        bias('(100 + rng.standard_normal((1, N, T, S)) / 4).astype("float32")'), dtype="bfloat16", least="law",
-    ),
+    case("bfloat16 with a float32 bias", "L8", "the bias keeps its resolution",
+        bias('(100 + rng.standard_normal((1, N, T, S)) / 4).astype("float32")'), dtype="bfloat16", least="law"),
     case("lse of bfloat16 is wider", "L9", "float32 at least", LSE, dtype="bfloat16", least="law"),
     case("eager", "L12", "without jit as with it", direction="eager", frameworks=("jax",)),
 ]  # fmt: skip

@@ -114,11 +114,7 @@ def listed(line: str) -> None:
 
 
 def matrix() -> ModuleType:
-    """``benchmarks/matrix``, under a name of its own: a module of the user may be called as one in that folder is.
-
-    Raises:
-        ModuleNotFoundError: this installation lacks the folder benchmarks.
-    """
+    """``benchmarks/matrix``, under a name of its own: a module of the user may be called as one in that folder is."""
     name = "attendax_matrix"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, extras.benchmarks() / "matrix" / "__init__.py")

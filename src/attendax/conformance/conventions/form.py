@@ -11,12 +11,9 @@ class Form:
 
     A value is the name of one in the table; a scale may be any number, as it is written, 1.4852/√D,
     and causal may reach any number of keys: j <= i + 2.
-
-    Attributes:
-        off: the values that are not those of the law, by axis.
     """
 
-    off: tuple[tuple[str, str], ...] = ()
+    off: tuple[tuple[str, str], ...] = ()  # the values that are not those of the law, by axis
 
     def but(self, **values: str) -> "Form":
         """The form with other values."""

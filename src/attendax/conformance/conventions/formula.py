@@ -300,8 +300,7 @@ def gradient(inputs: Inputs, form: Form = LAW, saved: Form | None = None) -> Lea
 def leaves(inputs: Inputs, direction: str, form: Form = LAW, saved: Form | None = None) -> Leaves:
     """Results of a function of a form in a direction; ``saved`` is the form of its forward, where that is another.
 
-    Raises:
-        ValueError, IndexError, KeyError, NotImplementedError: a line makes no sense of such a call.
+    It raises one of several errors where a line makes no sense of such a call.
     """
     results: right.Function = functools.partial(forward, form=form)
     gradients: right.Function = functools.partial(gradient, form=form, saved=saved)

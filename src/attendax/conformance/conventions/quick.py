@@ -26,21 +26,13 @@ COTANGENTS = ("cotangent", "lse_cotangent")
 
 
 class Weights(NamedTuple):
-    """The weights of a part, (1, N, T, S).
+    """The weights of a part, (1, N, T, S)."""
 
-    Attributes:
-        powers: exp(scores - shift).
-        shift: of each row, (1, N, T, 1).
-        of_sink: the power of a sink, of each row.
-        total: the sum of each row, and of its sink.
-        bend: the derivative of the softcap, where there is one.
-    """
-
-    powers: np.ndarray
-    shift: np.ndarray
-    of_sink: np.ndarray
-    total: np.ndarray
-    bend: np.ndarray | None
+    powers: np.ndarray  # exp(scores - shift)
+    shift: np.ndarray  # of each row, (1, N, T, 1)
+    of_sink: np.ndarray  # the power of a sink, of each row
+    total: np.ndarray  # the sum of each row, and of its sink
+    bend: np.ndarray | None  # the derivative of the softcap, where there is one
 
     @property
     def divisor(self) -> np.ndarray:

@@ -17,17 +17,11 @@ ONE_QUERY = "a single query (T = 1) sees all keys"
 
 
 class Line(NamedTuple):
-    """A value of an axis.
+    """A value of an axis."""
 
-    Attributes:
-        text: Python.
-        words: of a function that has it, a sentence.
-        flag: what declares it, or repairs it.
-    """
-
-    text: str
-    words: str = ""
-    flag: str = ""
+    text: str  # Python
+    words: str = ""  # of a function that has it, a sentence
+    flag: str = ""  # what declares it, or repairs it
 
 
 Axis = dict[str, Line]
@@ -60,23 +54,17 @@ TABLE: dict[str, Axis] = {
     "causal": {
         "aligned to the start": Line("j <= i", "causal is aligned to the start of the keys", "--causal start"),
         "aligned to the end": Line("j <= i + S - T", "causal is aligned to the end of the keys", "--causal end"),
-        "aligned to the start, and a single query sees all": Line(
-            "(j <= i) | (T == 1)", f"{ONE_QUERY}: causal is left out there", "--causal decode"
-        ),
+        "aligned to the start, and a single query sees all": Line("(j <= i) | (T == 1)",
+            f"{ONE_QUERY}: causal is left out there", "--causal decode"),
         "without its own key": Line("j < i", "causal leaves out a query's own key (j < i)"),
-        "aligned to the end, without its own key": Line(
-            "j < i + S - T", "causal is aligned to the end of the keys, without a query's own key (j < i + S - T)"
-        ),
-        "aligned to the start, and one key ahead": Line(
-            "j <= i + 1", "causal lets a query see one key ahead (j <= i + 1)"
-        ),
-        "aligned to the end, and one key ahead": Line(
-            "j <= i + S - T + 1",
-            "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)",
-        ),
-        "what comes after": Line(
-            "j >= i", "causal is turned round: a query sees its own key and those after it (j >= i)"
-        ),
+        "aligned to the end, without its own key": Line("j < i + S - T",
+            "causal is aligned to the end of the keys, without a query's own key (j < i + S - T)"),
+        "aligned to the start, and one key ahead": Line("j <= i + 1",
+            "causal lets a query see one key ahead (j <= i + 1)"),
+        "aligned to the end, and one key ahead": Line("j <= i + S - T + 1",
+            "causal is aligned to the end of the keys, and one key ahead is seen (j <= i + S - T + 1)"),
+        "what comes after": Line("j >= i",
+            "causal is turned round: a query sees its own key and those after it (j >= i)"),
         "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
         IGNORED: Line("j >= 0", "is_causal is ignored"),
         **{
@@ -98,9 +86,7 @@ TABLE: dict[str, Axis] = {
         "one more to the right": _sides("more to the right", "", " + 1"),
         "one less": _sides("less on both sides", " + 1", " - 1"),
         "one more": _sides("more on both sides", " - 1", " + 1"),
-        "end": Line(
-            "(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys"
-        ),
+        "end": Line("(j >= i + S - T - left) & (j <= i + S - T + right)", "a window is aligned to the end of the keys"),
         "before": Line("(j >= i - left) & (j <= i)", "a window has no keys ahead"),
         "half": Line("(j >= i - left / 2) & (j <= i + right / 2)", "a window counts half of the keys on each side"),
         IGNORED: Line("j >= 0", "window is ignored"),
@@ -116,9 +102,8 @@ TABLE: dict[str, Axis] = {
     },
     "segments": {
         "their own": Line("of_queries[..., :, None] == of_keys[..., None, :]"),
-        "swapped": Line(
-            "of_keys[..., :, None] == of_queries[..., None, :]", "segment ids of queries and keys are swapped"
-        ),
+        "swapped": Line("of_keys[..., :, None] == of_queries[..., None, :]",
+            "segment ids of queries and keys are swapped"),
         "of keys": Line("of_keys[..., :, None] == of_keys[..., None, :]", "queries are given the keys' segment ids"),
         IGNORED: Line("j >= 0", "key_segment_ids is ignored"),
     },
@@ -148,9 +133,7 @@ TABLE: dict[str, Axis] = {
     },
     "pairs": {
         "seen": Line("seen"),
-        "swapped": Line(
-            "~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"
-        ),
+        "swapped": Line("~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"),
         "causal": Line("seen & ((j <= i) | is_causal)", "it is causal, which is not asked"),
         **{
             f"{what} {b}": Line(f"seen & ({text.format(b=b)})", words)
@@ -191,20 +174,17 @@ TABLE: dict[str, Axis] = {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
         "bias, scale, softcap, mask": Line("bias scale softcap mask", "the scale is applied to the bias, too"),
         "scale, bias, softcap, mask": Line("scale bias softcap mask", "softcap caps after the bias is added"),
-        "scale, bias, mask, softcap": Line(
-            "scale bias mask softcap", "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED
-        ),
+        "scale, bias, mask, softcap": Line("scale bias mask softcap",
+            "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED),
         "softcap, scale, bias, mask": Line("softcap scale bias mask", "softcap caps before the scale"),
-        "scale, mask, softcap, bias": Line(
-            "scale mask softcap bias", "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED
-        ),
+        "scale, mask, softcap, bias": Line("scale mask softcap bias",
+            "softcap caps after the mask: what is masked keeps a weight", WHERE_MASKED),
     },
     "softcap": {
         "cap · tanh(s / cap)": Line("cap * np.tanh(s / cap)"),
         "tanh(s / cap)": Line("np.tanh(s / cap)", "softcap is tanh(s / cap) without · cap"),
-        "s / (1 + |s| / cap)": Line(
-            "s / (1 + abs(s) / cap)", "softcap is s / (1 + |s| / cap), not cap · tanh(s / cap)"
-        ),
+        "s / (1 + |s| / cap)": Line("s / (1 + abs(s) / cap)",
+            "softcap is s / (1 + |s| / cap), not cap · tanh(s / cap)"),
         IGNORED: Line("s", "softcap is ignored"),
     },
     "bias": {
@@ -245,19 +225,15 @@ TABLE: dict[str, Axis] = {
     },
     "empty": {
         "0": Line("0.0", "a query without any key gets 0", "--empty-rows zero"),
-        "the mean of the values": Line(
-            "v.sum(-2, keepdims=True) / max(S, 1)", "a query without any key gets the mean of the values",
-            "--empty-rows mean",
-        ),
+        "the mean of the values": Line("v.sum(-2, keepdims=True) / max(S, 1)",
+            "a query without any key gets the mean of the values", "--empty-rows mean"),
         "NaN": Line("np.nan", "a query without any key gets NaN", "--empty-rows nan"),
     },
     "lse": {
         "base e": Line("lse"),
         "base 2": Line("lse / np.log(2)", "lse is in base 2", "--lse-base 2"),
-        "without the maximum": Line(
-            "lse - np.where(np.isfinite(largest), largest, 0)",
-            "lse is of the sum alone: the row's largest score is not added",
-        ),
+        "without the maximum": Line("lse - np.where(np.isfinite(largest), largest, 0)",
+            "lse is of the sum alone: the row's largest score is not added"),
     },
     # The backward.
     "delta": {
@@ -291,9 +267,8 @@ TABLE: dict[str, Axis] = {
     "of_bias": {
         "all": Line("ds"),
         "first batch": Line("ds[:1]", "the gradient of the bias is of the first batch only"),
-        "first batch, of rank 4": Line(
-            "ds[:1] if rank == 4 and len(bias) == 1 else ds", "the gradient of the bias is of the first batch only"
-        ),
+        "first batch, of rank 4": Line("ds[:1] if rank == 4 and len(bias) == 1 else ds",
+            "the gradient of the bias is of the first batch only"),
     },
     "gradients": {
         "their own": Line("keys, values"),

@@ -21,18 +21,12 @@ NO_SENSE = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, NotImp
 
 
 class Hypothesis(NamedTuple):
-    """A reason, in words, and what a function gives that has it.
+    """A reason, in words, and what a function gives that has it."""
 
-    Attributes:
-        name: the words.
-        remedy: what declares or repairs it.
-        values: of the axes of ``conventions``, by which the function computes.
-        gives: of what is no convention: what the function gives for a trial, or None.
-    """
-
-    name: str
-    remedy: str = ""
-    values: tuple[tuple[str, str], ...] = ()
+    name: str  # the words
+    remedy: str = ""  # what declares or repairs it
+    values: tuple[tuple[str, str], ...] = ()  # of the axes of ``conventions``, by which the function computes
+    # of what is no convention: what the function gives for a trial, or None
     gives: Callable[[Trial], Leaves | None] | None = None
 
     def says(self, trial: Trial) -> bool | None:

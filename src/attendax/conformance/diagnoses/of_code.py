@@ -132,9 +132,8 @@ def _hypothesis(name: str, gives: Any, remedy: str = "", **places: Any) -> Hypot
 
 
 HYPOTHESES = [
-    _hypothesis(
-        "the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped", _not_transposed
-    ),
+    _hypothesis("the result is (.., T, N, V) reshaped to (.., N, T, V), where axes have to be swapped",
+        _not_transposed),
     *(
         _hypothesis(
             f"keys of zeros that fill the last block of {block} are counted", _counted, "mask what lies beyond S",

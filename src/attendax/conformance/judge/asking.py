@@ -22,25 +22,15 @@ WIDEST = tuple(
 
 
 class Asked(NamedTuple):
-    """The questions of a run.
+    """The questions of a run."""
 
-    Attributes:
-        of: the function, with what it was found to lack and which calls it takes.
-        cases: as it takes them.
-        left_out: what the budget had no room for.
-    """
-
-    of: Implementation
-    cases: list[Case]
-    left_out: tuple[str, ...]
+    of: Implementation  # the function, with what it was found to lack and which calls it takes
+    cases: list[Case]  # as it takes them
+    left_out: tuple[str, ...]  # what the budget had no room for
 
 
 def chosen(only: Iterable[str] | None, level: str, how: How, drawn: Iterable[Case] | None = None) -> list[Case]:
-    """The cases of a run at its sizes; what cannot be asked is refused.
-
-    Raises:
-        ValueError: as ``choose`` and ``at_sizes``.
-    """
+    """The cases of a run at its sizes; what cannot be asked is refused, as by ``choose`` and ``at_sizes``."""
     given = {} if drawn is None else {"drawn": drawn}
     return at_sizes(choose(only, level, how.profile, claims=how.claims, **given), how.sizes)
 

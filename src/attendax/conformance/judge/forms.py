@@ -67,11 +67,7 @@ def can_be_asked(implementation: Implementation, case: Case) -> bool:
 
 
 def _said(implementation: Implementation, case: Case, how: How) -> str:
-    """The error of a call; nothing where it runs.
-
-    Raises:
-        Died: its process ended, or did not answer in time.
-    """
+    """The error of a call; nothing where it runs. Raises Died where its process ended, or did not answer in time."""
     try:
         call(implementation, Trial(implementation, case, how).inputs, case.direction)
     except Died:

@@ -74,12 +74,7 @@ class Runner:
 
     @functools.cached_property
     def weights(self) -> dict[str, np.ndarray]:
-        """The weights of a layer of attention.
-
-        Raises:
-            NotImplementedError: it is not attention of its weights alone.
-            ValueError: the function ``heads`` gives something else.
-        """
+        """The weights of a layer of attention; raises NotImplementedError where it is not attention of these alone."""
         return checked(self.heads(self.target))
 
     @property

@@ -13,9 +13,8 @@ BAD = ("bad", "✕")
 VERDICTS = {  # how each looks, its sign, and what it means
     Verdict.OK: ("ok", "✓", "as the law says, within what is allowed"),
     Verdict.CONVENTION: ("other", "~", "another convention, which the adapter declares; no fault"),
-    Verdict.BY_DESIGN: (
-        "other", "◦", "another contract, which its own documentation or source states; neither a fault nor a pass",
-    ),
+    Verdict.BY_DESIGN: ("other", "◦",
+        "another contract, which its own documentation or source states; neither a fault nor a pass"),
     Verdict.NOT_OFFERED: ("none", "–", "no such argument, or declared; counted apart, never as a pass"),
     Verdict.WRONG: (*BAD, "other numbers, shapes or dtypes"),
     Verdict.LEAK: (*BAD, "what may not matter changes the result"),

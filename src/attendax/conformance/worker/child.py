@@ -84,10 +84,7 @@ class Child:
     def event(self, seconds: float, until: float = math.inf) -> "bytes | int | None":
         """The next event, within seconds. Those in which others had the cores do not count, up to ``PATIENCE`` times.
 
-        Nor does it come after ``until``, of ``time.monotonic``.
-
-        Raises:
-            queue.Empty: there is none.
+        Nor does it come after ``until``, of ``time.monotonic``. Raises ``queue.Empty`` where there is none.
         """
         before, most, given, left = self.waited(), PATIENCE * seconds, 0.0, seconds
         while True:

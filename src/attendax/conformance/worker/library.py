@@ -24,10 +24,8 @@ OTHER = {"forward": "backward", "backward": "forward"}
 SIZES_ARE = ("int64", "int32")
 ORDERS = {  # as attendax.h has them
     "forward": ("query", "key", "value", "bias", "allowed", "out", "lse", *SIZES, "scale", "softcap"),
-    "backward": (
-        "query", "key", "value", "bias", "allowed", "cotangent_out", "cotangent_lse", "grad_query", "grad_key",
-        "grad_value", "grad_bias", *SIZES, "scale", "softcap",
-    ),
+    "backward": ("query", "key", "value", "bias", "allowed", "cotangent_out", "cotangent_lse", "grad_query", "grad_key",
+        "grad_value", "grad_bias", *SIZES, "scale", "softcap"),
 }  # fmt: skip
 ACCEPTED = {  # the keywords that an argument of the forward stands for
     "allowed": HIDING,

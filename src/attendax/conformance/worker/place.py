@@ -28,8 +28,7 @@ DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process h
 def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
     """Make an ``Implementation`` of anything that ``check`` takes: in a process of its own where that can import it.
 
-    Raises:
-        TypeError, ValueError, ...: as ``candidate.implement``, or what importing the function raised.
+    It raises as ``candidate.implement``, or what importing the function raised.
     """
     candidate.refuse_unknown(asked)
     how = how or How()

@@ -50,11 +50,7 @@ class Worker:
         self.limit = self.left = seconds
 
     def start(self) -> dict[str, Any]:
-        """Start it: it imports the candidate, and says what that is.
-
-        Raises:
-            Died: it does not.
-        """
+        """Start it: it imports the candidate, and says what that is; raises Died where it does not."""
         self.child, start = Child(), time.monotonic()
         self._children[:] = [self.child]
         message = self.candidate | {"subject": self.subject, "folders": self.folders}
