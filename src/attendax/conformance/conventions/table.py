@@ -13,6 +13,7 @@ KEY_BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 WHERE_MASKED = "-inf where masked, before the softmax"
 FINITE = "a finite number: they keep a weight where others are lower"
 IGNORED = "ignored"
+LEFT_OUT = "keys behind the last whole block are left out"
 ONE_QUERY = "a single query (T = 1) sees all keys"
 
 
@@ -45,6 +46,11 @@ def words_of_scale(name: str) -> str:
     return f"the scale is {name}" + ("" if any(x.isalpha() for x in name) else ", whatever D is")
 
 
+def _of(name: str, text: str, words: str, sizes: tuple[int, ...] = KEY_BLOCKS, flag: str = "") -> Axis:
+    """A value for each of some sizes, which is ``{b}`` in what is given."""
+    return {name.format(b=b): Line(text.format(b=b), words.format(b=b), flag) for b in sizes}
+
+
 def _sides(name: str, left: str, right: str) -> Line:
     return Line(f"(j >= i - left{left}) & (j <= i + right{right})", f"a window counts one key {name}")
 
@@ -67,10 +73,7 @@ TABLE: dict[str, Axis] = {
             "causal is turned round: a query sees its own key and those after it (j >= i)"),
         "by the group": Line("j <= i // (N // G)", "causal divides the position of a query by the heads of a group"),
         IGNORED: Line("j >= 0", "is_causal is ignored"),
-        **{
-            f"skips the block of {b}": Line(f"j < i // {b} * {b}", "causal skips the block of the diagonal")
-            for b in KEY_BLOCKS[2:]
-        },
+        **_of("skips the block of {b}", "j < i // {b} * {b}", "causal skips the block of the diagonal", KEY_BLOCKS[2:]),
     },
     "offset": {
         "as given": Line("offset"),
@@ -135,15 +138,9 @@ TABLE: dict[str, Axis] = {
         "seen": Line("seen"),
         "swapped": Line("~seen if hides else seen", "the pairs that are allowed and those that are not are swapped"),
         "causal": Line("seen & ((j <= i) | is_causal)", "it is causal, which is not asked"),
-        **{
-            f"{what} {b}": Line(f"seen & ({text.format(b=b)})", words)
-            for what, text, words in (
-                ("whole blocks of", "j < S // {b} * {b}", "keys behind the last whole block are left out"),
-                ("one whole block of", "j < (S // {b} * {b} or S)", "keys behind the last whole block are left out"),
-                ("last block of", "j >= (S - 1) // {b} * {b}", "only the last block of keys counts"),
-            )
-            for b in KEY_BLOCKS
-        },
+        **_of("whole blocks of {b}", "seen & (j < S // {b} * {b})", LEFT_OUT),
+        **_of("one whole block of {b}", "seen & (j < (S // {b} * {b} or S))", LEFT_OUT),
+        **_of("last block of {b}", "seen & (j >= (S - 1) // {b} * {b})", "only the last block of keys counts"),
     },
     # Scores.
     "heads": {
@@ -164,11 +161,9 @@ TABLE: dict[str, Axis] = {
     },
     "width": {
         "D": Line("d >= 0"),
-        **{f"{w} of D": Line(f"d < {w}", f"only the first {w} of D count in the scores") for w in (32, 64, 128)},
-        **{
-            f"whole blocks of {b}": Line(f"d < (D // {b} * {b} or D)", "the last part of D is left out of the scores")
-            for b in KEY_BLOCKS[1:6]
-        },
+        **_of("{b} of D", "d < {b}", "only the first {b} of D count in the scores", (32, 64, 128)),
+        **_of("whole blocks of {b}", "d < (D // {b} * {b} or D)", "the last part of D is left out of the scores",
+              KEY_BLOCKS[1:6]),
     },
     "order": {
         "scale, softcap, bias, mask": Line("scale softcap bias mask"),
@@ -200,20 +195,12 @@ TABLE: dict[str, Axis] = {
         "-inf": Line("np.where(seen, s, -np.inf)"),
         "0": Line("np.where(seen, s, 0)", "masked scores are 0 instead of minus infinity", WHERE_MASKED),
         "0 and 1": Line("s + seen", "the mask is added to the scores as 0 and 1", WHERE_MASKED),
-        **{
-            f"-{x}": Line(
-                f"np.where(seen, s, -{x})",
-                f"masked scores are {FINITE if x >= 100 else f'-{x} only: they keep a weight'}", WHERE_MASKED,
-            )
-            for x in (1, 10, 100, 10**4, 10**9)
-        },
-        **{
-            f"less {x}": Line(
-                f"s - {x} * ~seen",
-                f"masked scores are lowered by {FINITE if x == 100 else f'{x} only: they keep a weight'}", WHERE_MASKED,
-            )
-            for x in (1, 10, 100)
-        },
+        **_of("-{b}", "np.where(seen, s, -{b})", "masked scores are -{b} only: they keep a weight", (1, 10),
+              WHERE_MASKED),
+        **_of("-{b}", "np.where(seen, s, -{b})", f"masked scores are {FINITE}", (100, 10**4, 10**9), WHERE_MASKED),
+        **_of("less {b}", "s - {b} * ~seen", "masked scores are lowered by {b} only: they keep a weight", (1, 10),
+              WHERE_MASKED),
+        **_of("less {b}", "s - {b} * ~seen", f"masked scores are lowered by {FINITE}", (100,), WHERE_MASKED),
     },
     # Weights and results.
     "weights": {
@@ -239,10 +226,7 @@ TABLE: dict[str, Axis] = {
     "delta": {
         "over all keys": Line("x.sum(-1, keepdims=True)"),
         "left out": Line("0 * x", "dS = P · dP: the row sum of P · dP is not subtracted"),
-        **{
-            f"over blocks of {b}": Line(f"in_blocks(x, {b})", "delta is summed over a block of keys, not over all")
-            for b in KEY_BLOCKS
-        },
+        **_of("over blocks of {b}", "in_blocks(x, {b})", "delta is summed over a block of keys, not over all"),
     },
     "gradient_scale": {
         "once": Line("scale, scale"),
@@ -257,12 +241,8 @@ TABLE: dict[str, Axis] = {
     "through_lse": {"added": Line("x"), "subtracted": Line("-x", "the cotangent of lse has the wrong sign")},
     "group": {
         "sum": Line("x.sum(-3)"),
-        **{
-            f"{which} head": Line(
-                f"x[..., {at}, :, :]", f"gradients of keys and values are of the {which} head of a group only"
-            )
-            for which, at in (("first", 0), ("last", -1))
-        },
+        "first head": Line("x[..., 0, :, :]", "gradients of keys and values are of the first head of a group only"),
+        "last head": Line("x[..., -1, :, :]", "gradients of keys and values are of the last head of a group only"),
     },
     "of_bias": {
         "all": Line("ds"),
