@@ -96,19 +96,10 @@ def in_packs(fn, query, key, value, *, names, lse_base, stack, concat, ints, **o
 
 
 def plain(
-    fn: Callable[..., Any],
-    name: str,
-    arrays: str,
-    *,
-    path: str | None = None,
-    backward: Callable[..., Any] | None = None,
-    causal: str = "start",
-    empty_rows: str = "zero",
-    lacks: Mapping[str, str] | None = None,
-    eager: bool = False,
-    device: str = "",
-    **settings: Any,
-) -> Implementation:
+    fn: Callable[..., Any], name: str, arrays: str, *, path: str | None = None,
+    backward: Callable[..., Any] | None = None, causal: str = "start", empty_rows: str = "zero",
+    lacks: Mapping[str, str] | None = None, eager: bool = False, device: str = "", **settings: Any,
+) -> Implementation:  # fmt: skip
     """A function without an adapter: as it is where nothing about it is special."""
     conventions: dict[str, Any] = {"causal": causal, "empty_rows": empty_rows, "lacks": lacks or {}, "eager": eager}
     conventions["device"] = device
@@ -132,13 +123,9 @@ def plain(
 
 
 def laid_out(
-    made: Implementation,
-    *,
-    layout: str = "BNTD",
-    names: Mapping[str, str] | None = None,
-    mask_true: str = "attend",
+    made: Implementation, *, layout: str = "BNTD", names: Mapping[str, str] | None = None, mask_true: str = "attend",
     lse_base: float | None = None,
-) -> Implementation:
+) -> Implementation:  # fmt: skip
     """Fit the protocol to a function of another layout, of other names, or of another meaning of True."""
     layout, names = layout.replace("H", "D"), dict(names or {})
     if layout not in LAYOUTS:

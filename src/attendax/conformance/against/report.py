@@ -6,17 +6,7 @@ from typing import Any, NamedTuple
 from attendax.exits import Refusal
 
 from ..worker.errors import Failed
-from . import (
-    comparing,
-    describing,
-    describing_layers,
-    direct,
-    examples,
-    forms,
-    trying,
-    writing,
-    writing_layers,
-)
+from . import comparing, describing, describing_layers, direct, examples, forms, trying, writing, writing_layers
 from .asking import Probe, arrays
 from .comparing import Difference
 from .describing import Description

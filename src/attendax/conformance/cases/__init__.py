@@ -45,12 +45,9 @@ def named(name: str) -> Case | None:
 
 
 def choose(
-    only: Iterable[str] | None = (),
-    level: str = "everything",
-    profile: str = PROFILES[-1],
-    drawn: Iterable[Case] = EXAMPLES,
-    claims: Iterable[str] = (),
-) -> list[Case]:
+    only: Iterable[str] | None = (), level: str = "everything", profile: str = PROFILES[-1],
+    drawn: Iterable[Case] = EXAMPLES, claims: Iterable[str] = (),
+) -> list[Case]:  # fmt: skip
     """The cases of a level and a profile that a law, a part of a name, or a keyword that is in no name picks.
 
     A case that is named in full is asked whatever the profile, drawn or not. Those that are ``drawn`` for a run are

@@ -35,13 +35,9 @@ def loss(how: str, *shape: int) -> Case:
 
 
 def known(
-    name: str,
-    kind: str,
-    direction: str = FORWARD,
-    given: Given = NOTHING,
-    sizes: dict[str, Any] = SMALL,
+    name: str, kind: str, direction: str = FORWARD, given: Given = NOTHING, sizes: dict[str, Any] = SMALL,
     least: str = "law",
-) -> Case:
+) -> Case:  # fmt: skip
     """An array is a constant of the compiled function; of torch a tensor that requires no gradient."""
     said = {"as given": "known", "ones": "of ones"}.get(kind, f"of {kind}")
     shown = {FORWARD: "", "second": "second order: "}.get(direction.partition(",")[0], f"{direction}: ")

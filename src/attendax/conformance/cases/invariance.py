@@ -44,20 +44,10 @@ def broken(names: Iterable[str]) -> str:
 
 
 def question(
-    name: str,
-    about: str,
-    other: str,
-    changes: tuple[str, ...],
-    stay: tuple[str, ...],
-    where: str = "...",
-    more: str = "",
-    needs: tuple[str, ...] = (),
-    given: Given = NOTHING,
-    *,
-    of_lengths: tuple[int, ...] = BOTH,
-    then: tuple[str, str] = ("", ""),
-    **fields: Any,
-) -> list[Case]:
+    name: str, about: str, other: str, changes: tuple[str, ...], stay: tuple[str, ...], where: str = "...",
+    more: str = "", needs: tuple[str, ...] = (), given: Given = NOTHING, *, of_lengths: tuple[int, ...] = BOTH,
+    then: tuple[str, str] = ("", ""), **fields: Any,
+) -> list[Case]:  # fmt: skip
     """Cases of two calls at some lengths; the name begins with a key of ``BROKEN``.
 
     In the other call the arrays that it ``changes`` are the ``other`` ones, Python of ``{0}``; with the query its

@@ -185,11 +185,7 @@ def _all(case: Case) -> bool:
 
 
 def ladder(
-    how: How,
-    level: str = "everything",
-    offers: Takes = _all,
-    takes: Takes = _all,
-    arrays: str = "numpy",
+    how: How, level: str = "everything", offers: Takes = _all, takes: Takes = _all, arrays: str = "numpy"
 ) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent.
 

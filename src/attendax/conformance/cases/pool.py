@@ -246,12 +246,7 @@ def is_held_by(dtype: str | None, numbers: str) -> bool:
 
 
 def case_of(
-    direction: str,
-    asked: str,
-    numbers: str,
-    sizes: Mapping[str, int],
-    dtype: str | None = None,
-    layout: str = IN_ORDER,
+    direction: str, asked: str, numbers: str, sizes: Mapping[str, int], dtype: str | None = None, layout: str = IN_ORDER
 ) -> Case:
     """The case of a row at its sizes."""
     memory = layout if LAYOUTS[layout] else None

@@ -34,16 +34,9 @@ class Influence(NamedTuple):
 
 
 def influence(
-    trial: Trial,
-    length: int,
-    *,
-    sources: np.ndarray | None = None,
-    options: Mapping[str, np.ndarray] | None = None,
-    alone: bool = False,
-    base: np.ndarray | None = None,
-    salt: int = 0,
-    chunks: tuple[int, ...] = (),
-) -> Influence:
+    trial: Trial, length: int, *, sources: np.ndarray | None = None, options: Mapping[str, np.ndarray] | None = None,
+    alone: bool = False, base: np.ndarray | None = None, salt: int = 0, chunks: tuple[int, ...] = (),
+) -> Influence:  # fmt: skip
     """Change one token of a text at a time: all of them, or ``sources``; ``options`` are of one text, (1, T) or (1,).
 
     All texts, changed and not, are rows of one batch, unless each is asked ``alone``. They are random unless ``base``

@@ -162,14 +162,9 @@ def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def same(
-    trial: Trial,
-    one: Request,
-    other: Request,
-    said: str,
-    usual: str,
-    where: Places | np.ndarray | None = None,
+    trial: Trial, one: Request, other: Request, said: str, usual: str, where: Places | np.ndarray | None = None,
     slack: float = 1,
-) -> Found:
+) -> Found:  # fmt: skip
     """Hold two requests against each other, the right one first, and name the first place where they differ.
 
     ``said`` is the fault in words, and ``usual`` its usual cause. The places are pairs, or True in an array (B, T);

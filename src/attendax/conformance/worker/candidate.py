@@ -32,17 +32,9 @@ NOT_NUMPY = "gives no arrays of NumPy"
 
 
 def implement(
-    fn: Any,
-    *,
-    name: str | None = None,
-    adapter: Any = None,
-    arrays: str | None = None,
-    backward: Any = None,
-    how: How | None = None,
-    eager: bool = False,
-    trying: Callable[[str], None] | None = None,
-    **settings: Any,
-) -> Implementation:
+    fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None, backward: Any = None,
+    how: How | None = None, eager: bool = False, trying: Callable[[str], None] | None = None, **settings: Any,
+) -> Implementation:  # fmt: skip
     """Make an ``Implementation`` of anything that ``check`` takes; ``trying`` is told of the arrays of each try."""
     refuse_unknown(settings)
     if "lacks" in settings:

@@ -26,10 +26,7 @@ class Recorder:
 
     def __init__(self, home: str, *, safetensors: bool = False) -> None:
         self.home, self.safetensors = home, safetensors
-        self.case, self.last = (
-            "",
-            True,
-        )  # the case that asks, if any, and whether its first call is its last
+        self.case, self.last = ("", True)  # the case that asks, if any, and whether its first call is its last
         self.cases: dict[str, list[str]] = {}  # the folders of each case, in the order of its calls
         self.folders: dict[str, str] = {}  # the id of each folder
         self.failed: Exception | None = None  # why a folder could not be written

@@ -29,13 +29,9 @@ LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
 def path_of(
-    *,
-    program: str | None = None,
-    library: str | None = None,
-    signature: str | None = None,
-    folder: str | None = None,
+    *, program: str | None = None, library: str | None = None, signature: str | None = None, folder: str | None = None,
     onnx: str | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """The path by which ``check``, ``implement`` and every command name a candidate that is no function of Python.
 
     It is "exec:COMMAND", "folder:FOLDER", "onnx:FILE", "lib:FILE" or "lib:FILE:SIGNATURE".
