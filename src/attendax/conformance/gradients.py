@@ -194,9 +194,8 @@ def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
     for k, (x, grad) in enumerate(zip(given, grads, strict=False)):
         parts = leaves(grad) if any(map(_is_floating, leaves(x))) else leaves(x)
         if len(parts) != len(leaves(x)):
-            raise AssertionError(
-                f"{problem.said}: argument {k} by hand: {len(parts)} gradients of {len(leaves(x))} arrays"
-            )
+            told = f"{len(parts)} gradients of {len(leaves(x))} arrays"
+            raise AssertionError(f"{problem.said}: argument {k} by hand: {told}")
         found += parts
     return [found[k] for k in problem.places]
 

@@ -43,9 +43,8 @@ def torch_mha(
     if is_causal:  # which must come with its mask
         given = torch.ones(full[-2:], dtype=torch.bool).triu(1)
     if given is not None:  # axes of 1 are repeated: the layer takes (T, S) and (B * N, T, S)
-        given = given.expand(
-            [n if m == 1 else m for m, n in zip(given.shape, full[len(full) - given.ndim :], strict=True)]
-        )
+        sizes = zip(given.shape, full[len(full) - given.ndim :], strict=True)
+        given = given.expand([n if m == 1 else m for m, n in sizes])
         given = given.flatten(0, -3) if given.ndim == 4 else given
     try:
         layer = fn(heads * width, heads, dropout_rate, bias=False, batch_first=True, dtype=query.dtype)

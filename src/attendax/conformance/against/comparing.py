@@ -44,9 +44,8 @@ NUMBERS = {
     "softmax": Convention("softmax of bfloat16 arrays", "has {0}"),
     "out": Convention("dtype of the result for bfloat16 arrays", "has {0}"),
 }
-OF_NUMBERS = {  # those that are told if seen, and of which axes each is
-    name: x.axes or (name,) for name, x in NUMBERS.items() if name not in ("dropout", "softmax", "out")
-}
+UNSEEN = "dropout", "softmax", "out"  # the others are told if seen
+OF_NUMBERS = {name: x.axes or (name,) for name, x in NUMBERS.items() if name not in UNSEEN}  # of which axes each is
 WORDS = {name: x.words for name, x in NUMBERS.items()} | {
     "default": "where is_causal is not given", "scale given": "scale as given", "arguments": "order of the arguments",
 }  # fmt: skip

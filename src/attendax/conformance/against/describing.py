@@ -239,10 +239,9 @@ class _Describing(Trying):
                 found = ask(self.fn, dataclasses.replace(form, options={}), probe)
             except Failed:
                 return form.but(out=forms.REFUSED, softmax=forms.REFUSED)
-            for way in apart:
-                apart[way] = max(
-                    apart[way], distance(found, forms.attention(probe.arrays, {**form.how, "softmax": way}))
-                )
+            for way, far in apart.items():
+                right = forms.attention(probe.arrays, {**form.how, "softmax": way})
+                apart[way] = max(far, distance(found, right))
         if min(apart.values()) > GARBAGE:
             self.unknown["bfloat16 arrays"] = "they give no attention"
             return form.but(out=forms.REFUSED, softmax=forms.REFUSED)

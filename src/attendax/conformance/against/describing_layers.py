@@ -104,10 +104,8 @@ def describe(fn: Function, heads: int, letter: str) -> Layer:
         if found[-1][1].known:
             break
     if not found:
-        names = ", ".join(drawn(0))
-        raise Refusal(
-            f"{letter}, {fn.path}, raises: {said}; it is called with params, a dict of {names}, and x {SEARCH[:3]}"
-        )
+        called = f"it is called with params, a dict of {', '.join(drawn(0))}, and x {SEARCH[:3]}"
+        raise Refusal(f"{letter}, {fn.path}, raises: {said}; {called}")
     return min(found, key=lambda x: x[0])[1]
 
 
@@ -196,10 +194,9 @@ def _with_numbers(made: Layer, off: set[str], variants: list[dict[str, Any]]) ->
         for near in list(nearest.values())[:NEAREST]:
             if found := _solved(near, off, name):
                 return _as_ntk(found, off) if name == "base" else found
-    of_length = _product(
-        {"scaling": ("YaRN",)} | {k: x[k != "base" :] for k, x in _values("base", "factor", "trained").items()}
-    )
-    ranked = _ranked(made, off, [x | numbers for x in variants for numbers in of_length], calm=True)
+    numbers = {k: x[k != "base" :] for k, x in _values("base", "factor", "trained").items()}
+    of_length = _product({"scaling": ("YaRN",)} | numbers)
+    ranked = _ranked(made, off, [x | scaled for x in variants for scaled in of_length], calm=True)
     fits = [x for far, x in ranked if far < TOLERANCE]  # which a wide head tells apart
     return min(fits, key=lambda x: _left(x, off, WIDE), default=None)
 

@@ -71,13 +71,8 @@ def _alone(form: Form, key: str, name: str, kind: str, how: dict[str, str]) -> F
 
 def _heads(one: Function, other: Function, mine: Form, theirs: Form) -> str:
     """Fewer heads of keys, where both take them, and no formula says how one of the two reads them."""
-    if (
-        mine.pack
-        or theirs.pack
-        or "N" not in mine.layout
-        or "N" not in theirs.layout
-        or mine.grouped is theirs.grouped is True
-    ):
+    plain = not any(x.pack or "N" not in x.layout for x in (mine, theirs))
+    if not plain or mine.grouped is theirs.grouped is True:
         return ""
     how = next((x.how["heads"] for x in (mine, theirs) if x.grouped), "repeat")
     form, otherwise = (dataclasses.replace(x, options={}, grouped=True).but(heads=how) for x in (mine, theirs))

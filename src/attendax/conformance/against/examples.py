@@ -110,11 +110,12 @@ def shown(a: Call, b: Call, one: Form, other: Form, axes: Iterable[str], probes:
     """The first input that shows what the values of some axes are: each function does there what its form says.
 
     The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
+    Each is tried with queries of zeros, too, so that no scale counts.
     """
     in_place = one.but(**{axis: other.how[axis] for axis in axes})
     others = [one.but(empty=x) for x in forms.EMPTY if x != one.how["empty"]] if axes == ("empty",) else []
     elsewhere = ""
-    both = itertools.chain.from_iterable((x, _without_scores(x)) for x in probes)
+    both = itertools.chain.from_iterable((x, x._replace(arrays=(0 * x.arrays[0], *x.arrays[1:]))) for x in probes)
     apart = (x for x in both if all(_apart(_right(x, one), _right(x, form)) for form in (in_place, *others)))
     for probe, given, found in _answers(a, b, one, other, apart):
         mine, theirs, wanted = (_right(probe, form) for form in (one, other, in_place))
@@ -171,11 +172,6 @@ def _apart(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
     return distance(one, other) > 10 * TOLERANCE
 
 
-def _without_scores(probe: Probe) -> Probe:
-    """Queries of zeros, so that no scale counts."""
-    return probe._replace(arrays=(0 * probe.arrays[0], *probe.arrays[1:]))
-
-
 def told(probe: Probe, form: Form) -> str:
     """Sizes, arrays and options, these as a function of that form is given them."""
     (B, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
@@ -193,9 +189,8 @@ def _array(x: np.ndarray) -> str:
     while x.ndim > 2 and len(x) == 1:
         x = x[0]
     whole = x.dtype != bool and x.size <= 24 and (x == np.round(x.astype(np.float64))).all() and np.isfinite(x).all()
-    text = np.array2string(
-        x.astype(int) if whole else x.astype(x.dtype if x.dtype == bool else np.float32), separator=", ", precision=4
-    )
+    kind: Any = int if whole else bool if x.dtype == bool else np.float32
+    text = np.array2string(x.astype(kind), separator=", ", precision=4)
     return " ".join(text.split()).replace("[ ", "[") if x.size <= 24 else f"of shape {x.shape}"
 
 

@@ -77,7 +77,7 @@ class Here:
             if not parts:
                 raise Failed(f"it gives {type(found).__name__}, expected an array")
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
-            return tuple(_numpy(x) for x in parts)
+            return tuple(framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
         assert said is not None
         raise said
 
@@ -229,10 +229,6 @@ def _made(x: Any, kind: str) -> Any:
 def _kind_of(x: Any, kind: str) -> str:
     home = type(x).__module__.partition(".")[0]
     return "jax" if home in ("jax", "jaxlib") else "torch" if home == "torch" else kind
-
-
-def _numpy(x: Any) -> np.ndarray:
-    return framework("torch").to_numpy(x) if type(x).__module__.partition(".")[0] == "torch" else np.array(x)
 
 
 def subject(message: dict[str, Any], trying: Any) -> Here:

@@ -61,10 +61,8 @@ class Report(NamedTuple):
             lines.append(f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases{varied}.")
         else:
             said = f"Equal to {self.checked.apart:.1g} in {self.checked.cases} cases under this adapter"
-            around = (
-                f" around {self.around}:" if self.around else ", for no argument of B makes it A; it is A by formula:"
-            )
-            lines += [said + around, "", self.adapter.rstrip(), ""]
+            by_formula = ", for no argument of B makes it A; it is A by formula:"
+            lines += [said + (f" around {self.around}:" if self.around else by_formula), "", self.adapter.rstrip(), ""]
         return "\n".join([*lines, *(f"Not compared: {note}." for note in self.notes)]).rstrip()
 
 

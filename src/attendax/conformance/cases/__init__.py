@@ -131,14 +131,11 @@ def can_be_made(case: Case) -> bool:
         return True
     (B, N, T, _), S = query.shape, key.shape[-2]
     shapes = {"query_segment_ids": (B, T), "key_segment_ids": (B, S), "key_lengths": (B,)}  # lines may give numbers
-    return all(
-        x.shape == shapes.get(name, x.shape) for name, x in inputs.options.items() if hasattr(x, "shape")
-    ) and all(_fits(inputs.options[name].shape, (B, N, T, S)) for name in ("mask", "bias") if name in inputs.options)
-
-
-def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Tell whether an array may be broadcast to a shape."""
-    return all(size in (1, full) for size, full in zip(shape[::-1], whole[::-1], strict=False))
+    given = {name: x.shape for name, x in inputs.options.items() if hasattr(x, "shape")}
+    broadcast = (zip(given[name][::-1], (S, T, N, B), strict=False) for name in ("mask", "bias") if name in given)
+    return all(shape == shapes.get(name, shape) for name, shape in given.items()) and all(
+        size in (1, full) for sizes in broadcast for size, full in sizes
+    )
 
 
 @functools.cache

@@ -24,23 +24,16 @@ MOST_PAIRS, MOST_NUMBERS = 17_000_000, 12_000_000  # of queries and keys: 4,097 
 MOST_IN_FLOAT16 = 100_000_000  # products: NumPy takes a second for so many
 LEAST = {"numpy": 0.04, "torch": 0.06, "jax": 0.33}  # seconds of a case: a call, and to compile it
 SHARE = 1 / 10  # of the budget the most for one case
-TRIES, FEW_TRIES, AT_MOST = (
-    32,
-    12,
-    128,
-)  # rows to choose from for a part, and those to find them among: others cost too much
+TRIES, FEW_TRIES, AT_MOST = 32, 12, 128  # rows to choose from for a part, and to find them among: more cost too much
 NOT_IN_JAX = ("held", "key lengths of 64 bits", "mask expanded")  # nothing is written to, has 64 bits, or strides
 MOST_TOGETHER = 5
 HEADS, WIDTH, TILE = 4, 32, 64  # at least, and more than, in the shape of a model
 DRAWS = {0: 60, 2: 2500, 3: 2500, 4: 9000, 5: 9000}  # by the length of a part; 0 of other pairs: many cannot be
 Part = frozenset[tuple[str, Any]]
 Takes = Callable[[Case], bool]
-COMBINATIONS: tuple[pool.Row, ...] = tuple(
-    {"together": x, "numbers": "normal", "dtype": None, "shape": pool.MODEL} for x in pool.TOGETHER
-)
-LONGER = [
-    frozenset(({"direction": x} | use).items()) for use in (*pool.USES, *COMBINATIONS) for x in pool.AXES["direction"]
-]
+OF_A_MODEL: pool.Row = {"numbers": "normal", "dtype": None, "shape": pool.MODEL}
+LONG_USES: tuple[pool.Row, ...] = (*pool.USES, *({"together": x} | OF_A_MODEL for x in pool.TOGETHER))
+LONGER = [frozenset(({"direction": x} | use).items()) for use in LONG_USES for x in pool.AXES["direction"]]
 
 
 class Rung(NamedTuple):
@@ -114,9 +107,8 @@ class Drawing:
         new = [tuple(x for x in values if frozenset({way, (axis, x)}) in missing) for axis, values in free]
         both = [(axis, values, some) for (axis, values), some in zip(free, new, strict=True)]
         for _ in range(DRAWS[len(part) if "direction" in part else 0]):
-            row = fixed | {
-                axis: self.choice(some if some and chance() < 0.7 else values) for axis, values, some in both
-            }
+            drawn = ((axis, some if some and chance() < 0.7 else values) for axis, values, some in both)
+            row = fixed | {axis: self.choice(values) for axis, values in drawn}
             if options:
                 row |= {"asked": self._together(options, wanted), "numbers": "normal"}
             if pool.can_be(row) and (rung := self.rung(row)) and part.get("shape") in (None, rung.row["shape"]):
@@ -245,9 +237,8 @@ def by_finds(rungs: Iterable[Rung]) -> list[Rung]:
 
 @functools.lru_cache(maxsize=4)
 def _by_option(asked: tuple[str, ...]) -> dict[str, list[str]]:
-    return {
-        x: [name for name in asked if pool.ASKED[name].options == (x,)] for x in pool.OPTIONS if x in _options(asked)
-    }
+    options = (x for x in pool.OPTIONS if x in _options(asked))
+    return {x: [name for name in asked if pool.ASKED[name].options == (x,)] for x in options}
 
 
 def _options(asked: tuple[str, ...]) -> set[str]:
@@ -287,7 +278,7 @@ def _parts(drawing: Drawing) -> list[pool.Row]:
     options = _options(drawing.axes["asked"])
     axes: dict[str, Any] = drawing.axes | {"option": options, "shape": [pool.MODEL]}
     axes["together"] = [x for x in pool.TOGETHER if options.issuperset(x)]
-    longer = [{"direction": way} | use for use in (*pool.USES, *COMBINATIONS) for way in drawing.axes["direction"]]
+    longer = [{"direction": way} | use for use in LONG_USES for way in drawing.axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
     parts = [part for part in longer + pairs if all(x in axes[axis] for axis, x in part.items())]
 
@@ -296,9 +287,8 @@ def _parts(drawing: Drawing) -> list[pool.Row]:
             return 4
         return 0 if "together" in part else 1 if len(part) == 2 else 2 if part.get("keys") == pool.LONG else 3
 
-    return sorted(
-        (part for part in parts if not pool.cannot(part)), key=lambda part: (rank(part), drawing.rng.random())
-    )
+    can_be = (part for part in parts if not pool.cannot(part))
+    return sorted(can_be, key=lambda part: (rank(part), drawing.rng.random()))
 
 
 def _add_own(drawing: Drawing) -> None:

@@ -4,9 +4,8 @@ from .case import Case
 from .given import CAUSAL, LSE, Given, bias, case, lengths, mask, random_bias, random_mask, segments, words
 
 SEGMENTS = segments("[[0, 0, 1, 1, 2], [0, 1, 1, 1, 2]]", "[[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2]]")
-SQUARE_SEGMENTS = segments(
-    "[[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]]", "[[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]]"
-)
+QUERY_IDS, KEY_IDS = "[[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]]", "[[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]]"
+SQUARE_SEGMENTS = segments(QUERY_IDS, KEY_IDS)
 ANY_ORDER = segments("[[2, 0, 1, 0, 2], [1, 0, 1, 1, 0]]", "[[0, 2, 1, 0, 1, 2, 2], [1, 1, 0, 1, 0, 1, 0]]")
 NO_KEYS = segments("[[0, 0, 1, 9, 9]] * 2", "[[0, 0, 0, 1, 1, 1, 1]] * 2")
 EVERY_SECOND = mask("(np.arange(T)[:, None] + np.arange(S)) % 2 == 0")

@@ -40,12 +40,8 @@ SHAPES = {
     f"({', '.join(x)})": " * ".join(x).replace("1 * ", "")
     for x in ("B1TS", "B11S", "1NTS", "BNTS", "TS", "11TS", "1N1S", "111S")
 }
-LENGTHS_OF_KEYS, LENGTHS_OF_64_BITS = (
-    Given(
-        f'key_lengths = rng.integers(S // 2, S + 1, B).astype("{x}"); key_lengths[2:3] = 1', "key_lengths=key_lengths"
-    )
-    for x in ("int32", "int64")
-)
+OF_KEYS = 'key_lengths = rng.integers(S // 2, S + 1, B).astype("{}"); key_lengths[2:3] = 1'
+LENGTHS_OF_KEYS, LENGTHS_OF_64_BITS = (Given(OF_KEYS.format(x), "key_lengths=key_lengths") for x in ("int32", "int64"))
 SEGMENTS = Given(
     """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :3] = 0, 1, 2
 key_segment_ids.sort(); query_segment_ids = key_segment_ids if T == S else np.sort(rng.integers(0, 3, (B, T)))
@@ -171,9 +167,8 @@ AXES: Axes = {  # the first value of each is the one that most implementations t
 }
 POOL = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in AXES.items())
 OPTIONS = tuple(dict.fromkeys(asked.options[0] for asked in ASKED.values()))
-TOGETHER = tuple(
-    pair for pair in itertools.combinations((x for x in OPTIONS if x not in ALONE), 2) if set(pair) not in APART
-)
+OF_PAIRS = tuple(x for x in OPTIONS if x not in ALONE)
+TOGETHER = tuple(pair for pair in itertools.combinations(OF_PAIRS, 2) if set(pair) not in APART)
 USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis, and these
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 0},
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 1},

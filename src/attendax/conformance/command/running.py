@@ -36,6 +36,11 @@ from .arguments import asked_of, one_line
 from .bulk import judge_all
 from .output import console, live, write
 
+SINGLE = "a single report goes to --json, --markdown or --html FILE"
+NOBODY = (
+    "name a function as module:function, or an adapter, before the options; or --exec, --lib, --onnx, --all-installed"
+)
+
 
 def run(args: argparse.Namespace, judge: "Callable[[argparse.Namespace], int] | None" = None) -> int:
     """Do what the arguments say, or what ``judge`` does; gives the exit status: 0 nothing is wrong, 1 something is."""
@@ -73,14 +78,9 @@ def _run(args: argparse.Namespace) -> int:
         arguments.refuse_with_all(args)
         return int(matrix().all_models(args))
     if args.output:
-        raise Refusal(
-            "--output is of --all-installed and --all-models; a single report goes to --json, --markdown or --html FILE"
-        )
+        raise Refusal(f"--output is of --all-installed and --all-models; {SINGLE}")
     if args.target is None:
-        raise Refusal(
-            "name a function as module:function, or an adapter, before the options; or --exec, --lib, --onnx, "
-            "--all-installed"
-        )
+        raise Refusal(NOBODY)
     arguments.refuse_unwritable(args)
     if args.reproduce:
         return _reproduce(args)

@@ -80,17 +80,15 @@ class Steps:
 
     def _all(self, by_axis: dict[str, np.ndarray]) -> np.ndarray:
         """The pairs that every option allows."""
-        return functools.reduce(
-            np.logical_and, by_axis.values(), np.ones((1, 1, self.known["T"], self.known["S"]), bool)
-        )
+        everything = np.ones((1, 1, self.known["T"], self.known["S"]), bool)
+        return functools.reduce(np.logical_and, by_axis.values(), everything)
 
     def _either(self, by_axis: dict[str, np.ndarray], one: str, other: str) -> np.ndarray:
         """The pairs that every option allows, where for two of them, if both are given, one is enough."""
         if not {one, other} <= by_axis.keys():
             return self._all(by_axis)
-        return self._all(
-            {axis: x for axis, x in by_axis.items() if axis != other} | {one: by_axis[one] | by_axis[other]}
-        )
+        rest = {axis: x for axis, x in by_axis.items() if axis != other}
+        return self._all(rest | {one: by_axis[one] | by_axis[other]})
 
     def scores(self, skip: str = "", kept: list[tuple[str, np.ndarray]] | None = None) -> np.ndarray:
         """The scores after each step in the order of the form; what each step was given is ``kept``."""

@@ -102,9 +102,8 @@ def around(inputs: Inputs, function: Function) -> Leaves:
 def _mapped(inputs: Inputs, function: Function) -> Leaves:
     """A function for each index of the axes in ``extra["mapped"]`` (a name to its axis, or None), stacked."""
     axes = inputs.extra["mapped"]
-    size = next(
-        inputs.arrays[name].shape[axis] for name, axis in axes.items() if axis is not None and name in inputs.arrays
-    )
+    mapped = {name: axis for name, axis in axes.items() if axis is not None}
+    size = next(inputs.arrays[name].shape[axis] for name, axis in mapped.items() if name in inputs.arrays)
 
     def at(k: int) -> Leaves:
         def take(given: dict[str, Any]) -> dict[str, Any]:

@@ -67,9 +67,8 @@ def written(number: float, powers: Mapping[str, float]) -> str:
 
 def _parts(powers: Mapping[str, float]) -> tuple[list[str], list[str]]:
     """Whole powers, and what is under a root."""
-    whole = [
-        axis + {1: "", 2: "²"}.get(int(power), f" ** {int(power)}") for axis, power in powers.items() if power >= 1
-    ]
+    exponents = {axis: int(power) for axis, power in powers.items() if power >= 1}
+    whole = [axis + {1: "", 2: "²"}.get(n, f" ** {n}") for axis, n in exponents.items()]
     return whole, [axis for axis, power in powers.items() if power % 1]
 
 

@@ -72,9 +72,8 @@ def _is_of(outcome: Outcome, level: str, dtype: str, mine: Mapping[str, Trial]) 
     """Tell whether a case that is right speaks against it: of one key, the weight is 1 in any precision."""
     case = outcome.case
     run = next((trial.how.dtype for trial in mine.values()), "")
-    return (case.level, case.judge, case.dtype or run) == (level, "value", dtype) and (
-        case.sizes.get("S", 2) > 1 and (outcome.finding.error or 0) < 1e-5
-    )
+    alike = (case.level, case.judge, case.dtype or run) == (level, "value", dtype)
+    return alike and case.sizes.get("S", 2) > 1 and (outcome.finding.error or 0) < 1e-5
 
 
 def _is_coarse(precision: str, unit: float) -> Callable[[Trial], bool]:

@@ -20,6 +20,7 @@ from .causes import BACKWARD, LARGE, WRONG, cause_of, harm_of, options_of, pairs
 OTHER_BITS = "the same call gives other bits the next time"
 OF_ARRAYS = ("grouped heads", "V != D")  # traits that no keyword shows
 ONLY, FEW, MOST = "wrong only with", 4, 0.8  # of a trait: so many cases at least, and such a share of the wrong ones
+NO_GRADIENT = r"(grad|tangent|second) \w+ is all zeros"
 LEAK = "0 · NaN: what is masked is multiplied by its weight 0"
 
 
@@ -27,9 +28,7 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
     """Sentences of what is seen in the numbers, equal ones together."""
     causes, groups = [], collections.defaultdict(set)
     for outcome in left:
-        ignored = re.search(
-            r"as if (.*) were not given|(grad|tangent|second) \w+ is all zeros", outcome.finding.message
-        )
+        ignored = re.search(rf"as if (.*) were not given|{NO_GRADIENT}", outcome.finding.message)
         if outcome.verdict is Verdict.SILENT and ignored:
             groups[ignored[1] or "", f"{ignored[1]} is ignored" if ignored[1] else ignored[0]].add(outcome.case.name)
     for (option, name), names in groups.items():
@@ -54,15 +53,9 @@ def seen(left: list[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Ou
 def _speaks_against(option: str, names: set[str], left: Sequence[Outcome]) -> bool:
     """Tell whether a plainer call with the option is wrong, and not as if it were not given."""
     mine = [o.case for o in left if o.case.name in names]
-    others = [
-        o.case
-        for o in left
-        if o.case.name not in names and o.verdict is Verdict.WRONG and o.case.judge == "value"
-        if option in options_of(o.case)
-    ]
-    return any(
-        other.direction == case.direction and options_of(other) <= options_of(case) for other in others for case in mine
-    )
+    wrong = [o.case for o in left if o.verdict is Verdict.WRONG and o.case.judge == "value"]
+    others = [(x.direction, options_of(x)) for x in wrong if x.name not in names and option in options_of(x)]
+    return any(way == case.direction and asked <= options_of(case) for way, asked in others for case in mine)
 
 
 def _limits(option: str, taken: Sequence[Outcome], trials: Mapping[str, Trial], outcomes: Sequence[Outcome]) -> str:
@@ -192,7 +185,7 @@ def described(cause: Cause, trials: Mapping[str, Trial]) -> Cause:
     mine = [trials[name] for name in cause.cases if name in trials]
     if cause.tried or cause.where or cause.harm not in WRONG or not mine or by_running.is_late() or ONLY in cause.name:
         return cause
-    if re.match(r"(grad|tangent|second) \w+ is all zeros", cause.name):
+    if re.match(NO_GRADIENT, cause.name):
         return cause
     trial = min(mine, key=pairs_of)
     if by_running.is_right_anew(trial):

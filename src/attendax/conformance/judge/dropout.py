@@ -32,9 +32,8 @@ def dropped(trial: Trial) -> Finding:
         alone = weights if trial.implementation.recorded else trial.run(without, "forward")["out"]
         if not np.abs(np.asarray(alone, np.float64) - weights).max() <= allowed:
             return Finding(Verdict.WRONG, WITHOUT, "out", error=off)
-        return Finding(
-            Verdict.WRONG, f"{_kept_wrongly(got, weights, kept, allowed)}: off by {off:.2g}", "out", error=off
-        )
+        said = f"{_kept_wrongly(got, weights, kept, allowed)}: off by {off:.2g}"
+        return Finding(Verdict.WRONG, said, "out", error=off)
     if kept.all():
         return Finding(Verdict.SILENT, "the result is as if dropout_rate were not given", "out")
     found = [DROPOUT[one](trial, kept, rate) for one in question.split(", ")]  # all: folders are written for each call

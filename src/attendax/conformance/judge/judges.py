@@ -50,9 +50,8 @@ def but_for_empty_rows(trial: Trial) -> Finding:
     of_one_key = trial.by(trial.declared.but(key_lengths="at least 1"))
     if finding.verdict.fails or compared(trial, got, of_one_key).verdict.fails:
         return finding
-    return at(
-        Verdict.WRONG, "a query without any key gets what a key gives", "out", rows & (out != 0), wanted["out"], out
-    )
+    said = "a query without any key gets what a key gives"
+    return at(Verdict.WRONG, said, "out", rows & (out != 0), wanted["out"], out)
 
 
 def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> Finding:
@@ -74,10 +73,8 @@ def compared(trial: Trial, got: Leaves, wanted: Leaves, times: float = 1.0) -> F
 
 def _integers(trial: Trial, got: Leaves) -> Finding | None:
     """Numbers that are wrong since their dtype has no fractions."""
-    leaf = next((leaf for leaf, x in got.items() if x.dtype.kind in "iub"), None)
-    if leaf is None:
-        return None
-    return Finding(Verdict.WRONG, f"{leaf} is {got[leaf].dtype}, expected {trial.dtype}", leaf)
+    told = ((leaf, f"{leaf} is {x.dtype}, expected {trial.dtype}") for leaf, x in got.items() if x.dtype.kind in "iub")
+    return next((Finding(Verdict.WRONG, said, leaf) for leaf, said in told), None)
 
 
 def _dtypes(trial: Trial, got: Leaves) -> Finding | None:
@@ -101,12 +98,8 @@ def _explained(trial: Trial, got: Leaves, finding: Finding) -> Finding:
     if otherwise and not compared(trial, got, trial.by_convention()).verdict.fails:
         return _by_convention(trial, "empty")
     leaf = finding.leaf or ""
-    if (
-        leaf.startswith(("grad", "tangent", "second"))
-        and finding.verdict is Verdict.WRONG
-        and leaf in got
-        and not np.any(got[leaf])
-    ):
+    of_gradient = finding.verdict is Verdict.WRONG and leaf.startswith(("grad", "tangent", "second")) and leaf in got
+    if of_gradient and not np.any(got[leaf]):
         return finding._replace(verdict=Verdict.SILENT, message=f"{leaf} is all zeros")
     if trial.case.direction in ("forward", "gradient") and finding.verdict is Verdict.WRONG:
         for name, less in without(trial.inputs):
@@ -280,18 +273,6 @@ def merged(trial: Trial) -> Finding:
     return compared(trial, trial.got, trial.expected(), times=2)  # two calls
 
 
-OF_CALLS = (
-    value,
-    but_for_empty_rows,
-    same_bits,
-    same_rows,
-    close,
-    unwritten,
-    held,
-    refused,
-    merged,
-    dropped,
-    dropped_none,
-    dropped_all,
-)
-JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in OF_CALLS}
+OF_ONE_CALL = value, but_for_empty_rows, unwritten, held, refused, dropped_all
+OF_SEVERAL = same_bits, same_rows, close, merged, dropped, dropped_none
+JUDGES: dict[str, Callable[[Trial], Finding]] = {judge.__name__: judge for judge in (*OF_ONE_CALL, *OF_SEVERAL)}
