@@ -7,30 +7,16 @@ from collections.abc import Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import (
-    biases,
-    blocks,
-    caches,
-    contexts,
-    dropout,
-    gradients,
-    invariance,
-    kinds,
-    leaks,
-    masks,
-    pool,
-    refusals,
-    sinks,
-    values,
-)  # fmt: skip
+from . import biases, blocks, caches, contexts, dropout, gradients, kinds, leaks, masks, refusals, sinks, values
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
+from .invariance import CASES as OF_ROWS
+from .invariance import CLAIM
 from .pool import EXAMPLES
+from .pool import named as of_ladder
 
-FILES = (
-    values, masks, biases, gradients, leaks, dropout, refusals, blocks, sinks, contexts, caches
-)  # fmt: skip
+FILES = values, masks, biases, gradients, leaks, dropout, refusals, blocks, sinks, contexts, caches
 CASES: tuple[Case, ...] = tuple(case for file in FILES for case in file.CASES)
-CLAIMS = {invariance.CLAIM: tuple(invariance.CASES)}  # what is asked of who claims it, beside all others
+CLAIMS = {CLAIM: tuple(OF_ROWS)}  # what is asked of who claims it, beside all others
 __all__ = [
     "CASES", "CLAIMS", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose",
     "distinct", "named", "profiles",
@@ -41,7 +27,7 @@ BACKWARD = "backward"  # the level of gradients alone
 
 def named(name: str) -> Case | None:
     """The case of a name, in ``CASES`` or drawn in some run."""
-    return BY_NAME.get(name) or pool.named(name)
+    return BY_NAME.get(name) or of_ladder(name)
 
 
 def choose(
@@ -63,7 +49,7 @@ def choose(
     only = _words(only)
     every = [*CASES, *(case for claim in claims for case in CLAIMS[claim])]
     every += drawn if asks_for_the_ladder(only) else ()
-    every += [case for case in map(pool.named, only) if case]
+    every += [case for case in map(of_ladder, only) if case]
     of_level = [case for case in every if _of_level(case, level)]
     within = PROFILES[: PROFILES.index(profile) + 1]
     cases = [case for case in of_level if case.profile in within or case.name in only]
@@ -80,7 +66,7 @@ def choose(
 def asks_for_the_ladder(only: Iterable[str] | None) -> bool:
     """Tell whether cases at sizes as people run them are among those that are asked for."""
     words = _words(only)
-    return not words or any(("ladder" in x.lower() and not pool.named(x)) or x.upper() == "L11" for x in words)
+    return not words or any(("ladder" in x.lower() and not of_ladder(x)) or x.upper() == "L11" for x in words)
 
 
 def _words(only: Iterable[str] | None) -> list[str]:

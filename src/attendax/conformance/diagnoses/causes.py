@@ -37,9 +37,14 @@ def harm_of(outcome: Outcome) -> Harm:
     return Harm.NUMBERS if case.level == "forward" else Harm.GRADIENTS
 
 
+def worst_of(outcomes: Iterable[Outcome]) -> Harm:
+    """The worst harm of some faults."""
+    return min(map(harm_of, outcomes), key=ORDER.index)
+
+
 def cause_of(name: str, taken: Sequence[Outcome], tried: int = 0, remedy: str = "") -> Cause:
     """A cause of some outcomes; where all are of one way of calling, its name says so."""
-    harm = min((harm_of(o) for o in taken), key=ORDER.index)
+    harm = worst_of(taken)
     heads = {o.case.direction.partition(",")[0] for o in taken}
     for directions, words in (
         ({"vmap", "per example gradient"}, "under vmap, {}"),
@@ -134,9 +139,8 @@ def _may_follow(cause: Cause, first: Cause) -> bool:
     explained = set().union(*alone)
     if vague and not _is_plainest(first):
         longer = min(map(_length, cause.cases)) >= min(map(_length, first.cases)) / 2
-        return longer and all(
-            any(_all_options_of(x) <= _all_options_of(name) for x in first.cases) for name in cause.cases
-        )
+        mine = [_all_options_of(name) for name in first.cases]
+        return longer and all(any(x <= _all_options_of(name) for x in mine) for name in cause.cases)
     return _is_plainest(first) or all(explained & _all_options_of(name) for name in cause.cases)
 
 

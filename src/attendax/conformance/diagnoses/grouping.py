@@ -16,10 +16,8 @@ from ..report.outcomes import Cause, Harm, Outcome
 from . import by_numbers, by_running
 from .causes import (
     LARGE,
-    ORDER,
     cause_of,
     folded,
-    harm_of,
     joined,
     names_of,
     options_of,
@@ -27,6 +25,7 @@ from .causes import (
     rank,
     take,
     with_followers,
+    worst_of,
 )
 from .explaining import Greens, Reason, confirmed, plainness, question_of, reasons, speaks
 from .unexplained import alike, crashes, described, of_a_trait, seen
@@ -142,7 +141,7 @@ def _known(entry: Known, left: list[Outcome]) -> Cause | None:
     if not names:
         return None
     taken = take(left, names)
-    worst = min((harm_of(o) for o in taken), key=ORDER.index)
+    worst = worst_of(taken)
     harm = worst if worst.kind == entry.kind else Harm(entry.kind)
     return Cause(entry.name, harm, names_of(taken), 0, "", entry.where, entry.report, entry.script)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .shared import after_more_calls, by_hand, called, filled, loss_of, step_by_step, stepped, with_arrays_of
+from .shared import after_more_calls, all_arrays, by_hand, called, filled, loss_of, step_by_step, stepped
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
 stack, concat, ints = jnp.stack, jnp.concatenate, jnp.int32
@@ -252,7 +252,7 @@ def custom_rule(attend, arrays, options):
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
     eager(attend, arrays, options)
-    return with_arrays_of(arrays, options)
+    return all_arrays(arrays, options)
 
 
 def stepped_compiled(step, inputs, state, options):

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 
-from .shared import after_more_calls, called, changed, filled, freed, step_by_step, with_arrays_of
+from .shared import after_more_calls, all_arrays, called, changed, filled, freed, step_by_step
 
 HEADER = "import numpy as np"
 stack, concat, ints = np.stack, np.concatenate, np.int32
@@ -114,7 +114,7 @@ def custom_rule(attend, arrays, options):
 def unwritten(attend, arrays, options):
     """The arrays after a call."""
     forward(attend, arrays, options)
-    return with_arrays_of(arrays, options)
+    return all_arrays(arrays, options)
 
 
 def in_steps(cache, inputs, options, chunks, room, order):

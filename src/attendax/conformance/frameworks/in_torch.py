@@ -7,18 +7,7 @@ import re
 import numpy as np
 import torch
 
-from .shared import (
-    after_more_calls,
-    by_hand,
-    called,
-    changed,
-    filled,
-    freed,
-    loss_of,
-    memory,
-    step_by_step,
-    with_arrays_of,
-)
+from .shared import after_more_calls, all_arrays, by_hand, called, changed, filled, freed, loss_of, memory, step_by_step
 
 HEADER = "import contextlib\nimport functools\n\nimport numpy as np\nimport torch"
 stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
@@ -282,7 +271,7 @@ def has_own_rule(nodes):
 
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
-    given = with_arrays_of(arrays, options)
+    given = all_arrays(arrays, options)
     shared = {k: tensor(x) if str(x.dtype) == "bfloat16" else torch.from_numpy(x) for k, x in given.items()}
     with torch.no_grad():
         inputs = [shared.pop(k) for k in ("query", "key", "value")]

@@ -82,7 +82,7 @@ def freed(arrays):
     return [shape for shape in shapes if np.prod(shape) < 2**20]
 
 
-def with_arrays_of(arrays, options):
+def all_arrays(arrays, options):
     """The arrays, and the options that are arrays."""
     return arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
 

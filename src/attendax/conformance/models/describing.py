@@ -79,9 +79,8 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
 def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple[Offer, dict[str, Any], Sees]:
     """Adapt a model, join all that is said of it, and settle which tokens it sees."""
     if not isinstance(causal, bool | None):
-        raise ValueError(
-            f"check_model: causal got {causal!r}, expected True (sees only what is before) or False (sees all)"
-        )
+        expected = "True (sees only what is before) or False (sees all)"
+        raise ValueError(f"check_model: causal got {causal!r}, expected {expected}")
     declared = said.get("sees"), said.get("window")
     visible = None if declared == (None, None) else sees(declared[0], causal, declared[1])
     made = offer(target, visible.causal if visible else causal)

@@ -11,6 +11,7 @@ from .trial import FINE, SIDES, Evidence, Found, Laws, Place, Trial, beside_roun
 LENGTH = 7
 TRIES = 4  # texts, until what has to matter does
 USUAL = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
+OF_NAN = "an empty softmax, or 0 * NaN, in the backward pass"
 laws = Laws("gradient")
 
 
@@ -32,9 +33,7 @@ def _judged(trial: Trial, requests: list[Request], may: np.ndarray, must: np.nda
     for request in requests:
         gradient = trial.ask(request)
         if (bad := ~np.isfinite(gradient).all(-1)).any():
-            return not_a_number(request, true(bad)[0])._replace(
-                usual="an empty softmax, or 0 * NaN, in the backward pass"
-            )
+            return not_a_number(request, true(bad)[0])._replace(usual=OF_NAN)
         size = np.abs(gradient).max(-1)
         allowed = size.max(1, keepdims=True) * max(trial.relative(gradient), 8 * trial.noise)
         if (leaks := ~may & (size > allowed)).any():

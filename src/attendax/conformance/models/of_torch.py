@@ -120,10 +120,9 @@ def from_transformers(model, training=False):
 
     def apply(inputs, mask=None, positions=None, seed=None):
         options = {} if positions is None else {"position_ids": positions}
+        mask = None if mask is None else mask.long()
         with drawing(model, seed):
-            found = model(
-                input_ids=inputs, attention_mask=None if mask is None else mask.long(), use_cache=False, **options
-            )
+            found = model(input_ids=inputs, attention_mask=mask, use_cache=False, **options)
         return found.logits if "logits" in found else found.last_hidden_state
 
     if "position_ids" not in inspect.signature(model.forward).parameters:

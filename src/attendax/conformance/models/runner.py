@@ -161,9 +161,8 @@ class Runner:
             apply = "apply"
             if name in self.keywords:
                 apply = "of_way"
-                found[f"made {name}"] = (
-                    f"import functools\n\nof_way = functools.partial(apply, **{self.keywords[name]!r})"
-                )
+                partial = f"functools.partial(apply, **{self.keywords[name]!r})"
+                found[f"made {name}"] = f"import functools\n\nof_way = {partial}"
             elif way.of is not None and self.offer.made is not None:
                 apply = "of_way"
                 found[f"made {name}"] = "\n".join([

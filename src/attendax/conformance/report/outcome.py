@@ -111,9 +111,8 @@ class Outcome(NamedTuple):
         facts = self.facts()
         place = "; ".join(f"{k} {facts[k]}" for k in ("where", "expected", "got") if k in facts)
         error = f"error {facts['error']}, allowed {facts['allowed']}" if {"error", "allowed"} <= facts.keys() else ""
-        return f"{self.verdict}: " + "; ".join(
-            filter(None, (self.finding.message, place.replace("where ", "at "), error))
-        )
+        parts = filter(None, (self.finding.message, place.replace("where ", "at "), error))
+        return f"{self.verdict}: {'; '.join(parts)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""

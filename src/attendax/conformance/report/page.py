@@ -92,10 +92,9 @@ def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
         name = f'<a href="#i{k}">{text(report.name)}</a> <span>{text(report.version)}</span>'
         rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
     kinds = "".join(f'<th scope="col">{kind}</th>' for kind in (*KINDS, Verdict.BY_DESIGN.value))
-    table = (
-        f'<table class="matrix"><thead><tr><th></th>{kinds}{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    )
-    return f'<div class="scroll" role="region" aria-label="Implementations by laws" tabindex="0">{table}</div>'
+    table = f"<thead><tr><th></th>{kinds}{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    region = '<div class="scroll" role="region" aria-label="Implementations by laws" tabindex="0">'
+    return f'{region}<table class="matrix">{table}</table></div>'
 
 
 def looks(tally: Tally) -> tuple[str, str]:

@@ -93,10 +93,8 @@ class Run:
         place = {case.name: k for k, case in enumerate(listed)}
         found = sorted(found, key=lambda outcome: place[outcome.case.name]) + of_ladder
         self.tell.begins("cases again", self.clock.left)
-        worker = worker_of(made)
-        if worker and (
-            self.of_start < SOON or not self.clock.limited
-        ):  # the first calls of a process are looked at, too
+        anew = self.of_start < SOON or not self.clock.limited
+        if anew and (worker := worker_of(made)):  # the first calls of a process are looked at, too
             worker.stop()
         found = repeated(found, how, functools.partial(self._judge, share=AGAIN), self._end(AGAIN))
         rule, causes, cut = self._causes(found, CAUSES)

@@ -28,6 +28,7 @@ from .errors import LONGEST, Failed, NoNumbers, Unusable, first_line
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
 SETTINGS = (*LAYOUT, *OVERRIDES)
+TOLD = ("name", "arrays", "version", "causal", "empty_rows", "layout")  # of a candidate, as words
 NOT_NUMPY = "gives no arrays of NumPy"
 
 
@@ -81,16 +82,14 @@ def refuse_unknown(settings: Iterable[str]) -> None:
 def _overridden(made: Implementation, arrays: str | None, backward: Any, settings: dict[str, Any]) -> Implementation:
     """Put the conventions that the user declares in the place of an adapter's."""
     why = "is no function of Python" if made.foreign else "has an adapter"
-    if arrays is not None and arrays != made.arrays and made.foreign:
-        raise ValueError(f"check: arrays got {arrays!r}, but {made.name} {why}: leave arrays out")
-    if arrays is not None and arrays != made.arrays:
-        raise ValueError(f"check: arrays got {arrays!r}, but the adapter of {made.name} is for {made.arrays}")
+    if arrays not in (None, made.arrays):
+        of_adapter = f"the adapter of {made.name} is for {made.arrays}"
+        but = f"{made.name} {why}: leave arrays out" if made.foreign else of_adapter
+        raise ValueError(f"check: arrays got {arrays!r}, but {but}")
     given = {k: x for k, x in (settings | {"backward": backward}).items() if x is not None}
     if taken := [k for k in given if k not in OVERRIDES]:
-        known = ", ".join(OVERRIDES)
-        raise ValueError(
-            f"check: {taken[0]} got {given[taken[0]]!r}, but {made.name} {why}: what goes with it is {known}"
-        )
+        but = f"{made.name} {why}: what goes with it is {', '.join(OVERRIDES)}"
+        raise ValueError(f"check: {taken[0]} got {given[taken[0]]!r}, but {but}")
     lacks = {**made.lacks, **given.pop("lacks", {})}
     return dataclasses.replace(made, lacks=lacks, **given)
 
@@ -134,9 +133,8 @@ def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[st
                 trying(made.arrays)
             if not (error := _tried(made, inputs)):
                 return made
-            said += [error if made.foreign else f"  {made.arrays:<6} {error}"] * (
-                form == FORMS[0] and error != NOT_NUMPY
-            )
+            if form == FORMS[0] and error != NOT_NUMPY:
+                said.append(error if made.foreign else f"  {made.arrays:<6} {error}")
     head, rows = f"check: {tries[0].name} fails on the plainest call, {how.dtype}", ";\n".join(dict.fromkeys(said))
     if tries[0].foreign:
         raise Unusable(f"{head}: {rows}")
@@ -174,7 +172,7 @@ class Candidate(NamedTuple):
     def told(self) -> dict[str, Any]:
         """Tell of it, in the types of JSON."""
         made = self.made
-        told = {k: getattr(made, k) for k in ("name", "arrays", "eager", "version", "causal", "empty_rows", "layout")}
+        told = {k: getattr(made, k) for k in (*TOLD, "eager")}
         told["source"], accepted = made.source[:LONGEST], keywords(made.attend)
         told |= {"accepted": accepted if accepted is None else sorted(accepted), "others": never_given(made.attend)}
         told |= {"backward": made.backward is not None, "lacks": dict(made.lacks)}

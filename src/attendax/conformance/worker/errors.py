@@ -10,6 +10,7 @@ SAYS_WHY = re.compile(
 OF_SIZES = re.compile(r"\d|shape|size|length|dim|broadcast|align|match|square|equal|same", re.I)
 OF_PYTHON = re.compile(r"unsupported operand|not supported between")  # its own words for a mistake inside
 SAYS_NOTHING = (AttributeError, IndexError, KeyError, UnboundLocalError, RecursionError, SystemExit)
+OF_TORCH = re.compile("dtype|support|should not be set")  # as its compiled functions say it
 OF_A_FRAMEWORK = re.compile(r"[/\\](jax|numpy|jaxlib)[/\\](?!_src[/\\]nn)")
 
 
@@ -74,10 +75,8 @@ def is_refusal(error: BaseException) -> bool:
         text = text_of(error)
         if not isinstance(error, (ValueError, TypeError, RuntimeError)) or not says_why(text):
             return False
-        if isinstance(error, RuntimeError) and any(
-            words in text for words in ("dtype", "support", "should not be set")
-        ):
-            return True  # as torch's compiled functions say it
+        if isinstance(error, RuntimeError) and OF_TORCH.search(text):
+            return True
     return _is_raised(error)
 
 

@@ -56,9 +56,8 @@ class Library:
             except AttributeError as error:
                 if way == "backward" and not told:  # a library without gradients
                     continue
-                raise ValueError(
-                    f"check: {file} has no symbol {symbol!r}: name its {way} in a file of --signature"
-                ) from error
+                named = f"name its {way} in a file of --signature"
+                raise ValueError(f"check: {file} has no symbol {symbol!r}: {named}") from error
             self.orders[way] = tuple(told.get("order", ORDERS[way]))
         self.size = ctypes.c_int32 if said["forward"].get("sizes") == "int32" else ctypes.c_int64
         # the keywords that the order of its forward has room for
@@ -96,9 +95,7 @@ class Library:
         scores = tuple(told["sizes"][axis] for axis in "BNTS")
         given = dict(told["arrays"]) | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
         allowed = told["allowed"]
-        causal = (
-            "is_causal" in order and allowed is not None and (allowed == np.tri(scores[2], scores[3], dtype=bool)).all()
-        )
+        causal = "is_causal" in order and allowed is not None and (allowed == np.tri(*scores[2:], dtype=bool)).all()
         if allowed is not None and not causal:
             given["allowed"] = allowed
         for name in given.keys() & {"bias", "allowed"}:

@@ -163,9 +163,7 @@ def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
         accepted, others = told["accepted"], [str(name) for name in told["others"]]
         accepted = None if accepted is None else [str(name) for name in accepted]
         attend = Remote(worker, accepted, others, backward=bool(told["backward"]))
-        words: dict[str, Any] = {
-            k: str(told[k]) for k in ("name", "arrays", "causal", "empty_rows", "source", "version", "layout")
-        }
+        words: dict[str, Any] = {k: str(told[k]) for k in (*candidate.TOLD, "source")}
         return Implementation(
             attend, **words, backward=attend if told["backward"] else None, eager=bool(told["eager"]),
             lacks={str(k): str(x) for k, x in told["lacks"].items()}, process="",
