@@ -73,7 +73,8 @@ def assert_gradients(
                 moved |= abs(value) > allowed
                 numbers = {how: float(np.sum(grads[k] * direction)) for how, grads in found.items()}
                 if push:
-                    numbers["by jvp"] = problem.weighed(push(*problem.zeros_but(k, direction)))
+                    moves = [direction if j == k else np.zeros_like(other) for j, other in enumerate(problem.moving)]
+                    numbers["by jvp"] = problem.weighed(push(*moves))
                 off = {how: got for how, got in numbers.items() if not abs(got - value) <= allowed}  # NaN is off
                 wrong += [_told(f"{name} {how}", got, value, allowed) for how, got in off.items()]
     if wrong:
@@ -91,7 +92,8 @@ class _Problem:
     ) -> None:
         import jax
 
-        self.fn, self.said = fn, f"assert_gradients: {_name_of(fn)}"
+        named = getattr(fn, "func", fn)
+        self.fn, self.said = fn, f"assert_gradients: {getattr(named, '__name__', type(named).__name__)}"
         paths, tree = jax.tree_util.tree_flatten_with_path(arrays, is_leaf=_is_none)
         self.tree: Any = tree
         for path, x in paths:
@@ -117,10 +119,6 @@ class _Problem:
         """The function of what moves."""
         moved = dict(zip(self.places, moving, strict=True))
         return self.fn(*self.tree.unflatten([moved.get(k, x) for k, x in enumerate(self.leaves)]))
-
-    def zeros_but(self, k: int, x: Any) -> list[Any]:
-        """The k-th of the arrays that move, and zeros."""
-        return [x if j == k else np.zeros_like(other) for j, other in enumerate(self.moving)]
 
     def weighed(self, moves: Any) -> float:
         """Σ cotangent · what the result moves by."""
@@ -251,11 +249,6 @@ def _size(x: Any) -> float:
     """The size of the numbers of an array, at least 1."""
     sizes = np.abs(np.asarray(x))
     return max(1.0, float(np.median(sizes[np.isfinite(sizes)]))) if np.isfinite(sizes).any() else 1.0
-
-
-def _name_of(fn: Any) -> str:
-    fn = getattr(fn, "func", fn)
-    return getattr(fn, "__name__", type(fn).__name__)
 
 
 def _label(fn: Callable[..., Any], path: tuple[Any, ...]) -> str:

@@ -42,6 +42,5 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _line(line: str) -> str:
-    """Wrapped, if it is no code."""
     told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "Not "))
     return wrapped(line, indent="   ") if told else line

@@ -112,7 +112,6 @@ def _differ(name: str, one: Form, other: Form, both: set[str]) -> bool:
 
 
 def _said(name: str, form: Form, beside: Form) -> str:
-    """The words for what a function has."""
     axis = (NUMBERS[name].axes or (name,))[0]
     value = form.how[axis] if name != "order" else steps(form, beside)
     if value == IGNORED:
@@ -129,7 +128,6 @@ def _said(name: str, form: Form, beside: Form) -> str:
 
 
 def _probes(name: str, both: set[str]) -> list[Probe]:
-    """Inputs that may show a difference of the numbers."""
     needs = NUMBERS[name].needs
     rules = [x for x in RULES if x in both]
     if name in ("softmax", "out"):
@@ -179,6 +177,5 @@ def _layout(form: Form) -> str:
 
 
 def _shape(form: Form) -> str:
-    """The words for a result."""
     sizes = {"B": 2, "N": 4, "T": 3, "D": 6, "*": 24}
     return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"

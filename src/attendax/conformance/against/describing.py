@@ -161,7 +161,6 @@ class _Describing(Trying):
         return self.settle(offered, [self.probe({ours: x} | more) for x in values])
 
     def _factor(self, form: Form) -> str:
-        """The number that a bias is multiplied by."""
         query, key, value = (0 * x for x in arrays(self.sizes))
         value[..., 0, :] = 1
         bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes)
@@ -209,7 +208,6 @@ class _Describing(Trying):
         return " and ".join(form.options[k].name for k in options)
 
     def _empty(self, form: Form) -> Form:
-        """The result of a query without any key."""
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
         if "mask" in form.options and form.how["masking"] == forms.LAW["masking"]:

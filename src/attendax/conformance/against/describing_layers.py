@@ -288,7 +288,6 @@ def differences(a: Layer, b: Layer) -> Iterator[Difference]:
 
 
 def _told(how: Mapping[str, Any], name: str) -> str:
-    """The value of a convention, with its numbers."""
     value = how[name]
     if name == "scaling" and value:
         return f"{value} by {how['factor']:g}" + f", trained on {how['trained']}" * (value == "YaRN")

@@ -145,7 +145,6 @@ def attention(
 
 
 def _bfloat16(x: np.ndarray) -> np.ndarray:
-    """Rounded to bfloat16, to the nearest."""
     import ml_dtypes
 
     return x.astype(ml_dtypes.bfloat16).astype(np.float64)

@@ -91,7 +91,6 @@ class Keywords:
         return [*own, f"if {mine.name} is not None:\n    options[{name!r}] = {value}"]
 
     def _options(self) -> list[str]:
-        """The keywords of ``b``, from those of ``a``."""
         a, b, lines = self.a, self.b, []
         rules = self._rules(everything=self.empties)
         whole = bool(rules) or (self.empties and "mask" in a.options)
@@ -151,7 +150,6 @@ class Keywords:
         return lines + rules
 
     def _read(self, mask: Option) -> str:
-        """The mask that ``a`` reads."""
         text = text_of("mask", self.a.how["mask"])
         return text.replace("mask", back("mask", mask.form, mask.name)).replace("np.", "xp.")
 
@@ -202,7 +200,6 @@ class Keywords:
         return [*lines, f"query = query * {factor}"]
 
     def _own_scale(self, option: Option | None) -> str:
-        """The scale of ``a``, given or not."""
         own = text_of("scale", self.a.how["scale"])
         if option is None:
             return f"scale = {own}"
@@ -213,7 +210,6 @@ class Keywords:
         return "" if line == "scale = scale" else line
 
     def _step(self, step: str, option: str) -> str:
-        """The line of a step of ``a``, with its option."""
         text = text_of(step, self.a.how[step])
         if step == "bias":
             return "scores = scores + " + re.sub(r"\bbias\b", option, text)

@@ -40,7 +40,6 @@ MASKING: dict[str, dict[str, str]] = {  # what a mask does, as values of the axe
 
 
 def _of(axis: str, *but: str) -> tuple[str, ...]:
-    """The values of an axis that are tried."""
     return tuple(x for x in TABLE[axis] if x not in (IGNORED, *but) and not x.startswith("skips"))
 
 

@@ -212,7 +212,6 @@ def _documented(fn: Any) -> list[inspect.Parameter]:
 
 
 def _made(x: Any, kind: str) -> Any:
-    """Arrays of a framework, from those of NumPy."""
     if isinstance(x, Mapping):
         return {k: _made(v, kind) for k, v in x.items()}
     if isinstance(x, tuple) and any(isinstance(v, (np.ndarray, Mapping)) for v in x):

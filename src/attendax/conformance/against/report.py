@@ -180,7 +180,6 @@ def _held(
 
 
 def _turned(example: str) -> str:
-    """The text with the letters of the two the other way around."""
     before, _, after = example.rpartition(": A gives ")
     mine, _, theirs = after.partition("; B " if "; B raises " in after else ", B ")
     if "; B raises " in after:

@@ -56,7 +56,6 @@ class _Adapter(Keywords):
         return lines
 
     def _sizes(self, text: str) -> list[str]:
-        """The sizes that the lines use."""
         layout = "BNTD" if self.canonical else self.a.layout
         pack, _, where = self.a.pack.partition(" ")
         used = [x for x in "BNTDGSV" if re.search(rf"\b{x}\b", text) or (x in "TS" and re.search(r"\bj\b", text))]
@@ -83,7 +82,6 @@ class _Adapter(Keywords):
         return [f"narrow = {names.partition(',')[0]}.dtype", f"{names} = {wide}"]
 
     def _cast(self, x: str, dtype: str) -> str:
-        """An array in another dtype."""
         return f"{x}.{'to' if self.b.arrays == 'torch' else 'astype'}({dtype})"
 
     def _key_heads(self) -> tuple[str, str]:
@@ -136,7 +134,6 @@ class _Adapter(Keywords):
         return "\n".join([*lines, f"out = xp.stack(rows, {1 if index == ':, n' else 0}){whole}"])
 
     def _answer(self) -> list[str]:
-        """The results, from the form of B to that of A."""
         lines, out = [], "out"
         if self.canonical:
             back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
@@ -151,7 +148,6 @@ class _Adapter(Keywords):
         return [*lines, *self._logs(), f"return ({out}, lse) if {asked} else {out}" if asked else f"return {out}, lse"]
 
     def _filled(self) -> str:
-        """The result of a query without any key."""
         how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
         if how != EMPTY[1]:
             return f"out = xp.where({some}, out, {'0.0' if how == '0' else 'xp.nan'})"

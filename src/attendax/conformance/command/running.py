@@ -145,7 +145,6 @@ def _list_cases(args: argparse.Namespace) -> int:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    """Print the script of one case, and nothing else."""
     how = How(**asked_of(args))
     with contextlib.redirect_stdout(sys.stderr):
         made = arguments.implementation(args)

@@ -74,7 +74,6 @@ def _away(kept: np.ndarray, chance: float) -> float:
 
 
 def _share(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
-    """Check that as many are kept as the rate says."""
     away = _away(kept, 1 - rate)
     words = f"keeps {kept.mean():.3f} of the weights, expected {1 - rate:.3f}: {away:.1f} standard deviations"
     return Finding(Verdict.OK if away <= SIGMAS else Verdict.WRONG, words, "out", error=away, allowed=SIGMAS)
@@ -119,7 +118,6 @@ def _position_only(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
 
 
 def _other_key(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
-    """Another random key: another set."""
     seed = 2**16 + int(trial.inputs.options["dropout_rng"])  # is the same to who keeps 16 bits of it
     options = trial.inputs.options | {"dropout_rng": seed}
     other = np.asarray(trial.run(trial.inputs._replace(options=options), "forward")["out"]) > 0

@@ -77,11 +77,6 @@ def _said(implementation: Implementation, case: Case, how: How) -> str:
     return ""
 
 
-def _is_unclear(error: str) -> bool:
-    """Tell whether an error says neither what is expected nor anything of sizes: a crash, which the cases tell."""
-    return not (says_why(error) or OF_SIZES.search(error))
-
-
 def _form(implementation: Implementation, how: How) -> Found:
     """The widest form that runs and lacks what is declared; and the errors of the calls that it does not take."""
     declared, lacks = {trait for trait in TRAITS if trait in implementation.lacks}, {}
@@ -91,7 +86,8 @@ def _form(implementation: Implementation, how: How) -> Found:
     form = next((form for form in forms if not _said(implementation, plain_of(form, how.sizes), how)), Form())
     for trait, wider in form.without().items():
         error = "" if trait in declared else _said(implementation, plain_of(wider, how.sizes), how)
-        if error and not (trait == SQUARE and _is_unclear(error)):
+        clear = says_why(error) or OF_SIZES.search(error)  # else it is a crash, which the cases tell
+        if error and (clear or trait != SQUARE):
             lacks[trait] = f"{trait}: raises {error}"
         elif trait not in declared:
             form = wider

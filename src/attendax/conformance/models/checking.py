@@ -119,16 +119,18 @@ def check_model(
                 progress(index, len(laws), law.case)
             if worker:
                 worker.allow(timeout)
-            outcome, usual[law.name] = _outcome(trial, law)
-            outcomes.append(outcome)
+            start, found = time.perf_counter(), _judged(trial, law)
+            text = script(model, law, found) if found.finding.verdict.fails else ""
+            outcomes.append(Outcome(law.case, found.finding, time.perf_counter() - start, text))
+            usual[law.name] = found.usual
         _refuse_undeclared(trial, outcomes)
     finally:
         if worker:
             worker.close()
-    found = _causes([o for o in outcomes if o.verdict.fails], usual)
+    causes = _causes([o for o in outcomes if o.verdict.fails], usual)
     return Report(
         model.name, "", model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
-        profile, found, process=model.process,
+        profile, causes, process=model.process,
     )  # fmt: skip
 
 
@@ -200,14 +202,6 @@ def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> li
     within = [law for law in laws if PROFILES.index(law.profile) <= PROFILES.index(profile)]
     within = [law for law in within if LEVELS.index(law.level) <= LEVELS.index(level)]
     return [law for law in within if not only or any(word == law.law or word in law.name for word in only)]
-
-
-def _outcome(trial: Trial, law: Law) -> tuple[Outcome, str]:
-    """Ask one question; gives its end, and the usual cause of that."""
-    start = time.perf_counter()
-    found = _judged(trial, law)
-    text = script(trial.model, law, found) if found.finding.verdict.fails else ""
-    return Outcome(law.case, found.finding, time.perf_counter() - start, text), found.usual
 
 
 def _judged(trial: Trial, law: Law) -> Found:

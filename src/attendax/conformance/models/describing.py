@@ -105,7 +105,6 @@ def _cache(given: Any) -> tuple[Callable[..., Any], ...]:
 
 
 def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
-    """Tokens or vectors, and how many there are, or how wide."""
     inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
     if inputs not in ("tokens", "vectors"):
         raise ValueError(f"check_model: inputs got {inputs!r}, expected tokens or vectors")

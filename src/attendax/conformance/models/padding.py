@@ -19,7 +19,6 @@ laws = Laws("padding")
 
 
 def _mask(side: str, real: np.ndarray, length: int) -> np.ndarray:
-    """(B, T), True = a real token."""
     place = np.arange(length)[None]
     return place < real[:, None] if side == "right" else place >= length - real[:, None]
 

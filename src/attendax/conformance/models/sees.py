@@ -88,7 +88,6 @@ def sees(words: str | None, causal: bool | None, window: int | None = None) -> S
 
 
 def _checked(words: str) -> list[tuple[str, tuple[int, ...]]]:
-    """The parts, with their numbers."""
     try:
         parts = _parts(words)
     except (ValueError, AttributeError):

@@ -36,7 +36,6 @@ def junit(report: Outcomes) -> str:
 
 
 def _skip(outcome: Outcome) -> str:
-    """The reason why a case is neither passed nor failed."""
     if outcome.known and outcome.verdict.fails:
         return f"known failure: {outcome.known}"
     apart = outcome.verdict in (Verdict.NOT_OFFERED, Verdict.BY_DESIGN, Verdict.NOT_JUDGED)

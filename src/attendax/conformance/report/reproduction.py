@@ -63,11 +63,12 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
         "# the numbers",
         text,
     ]
-    return "\n\n".join([*parts, _ending(implementation, case, finding)]) + "\n"
+    collected, then = _collected(case), _call(_second(case), implementation) if case.then else ""
+    lines = _lines(_call(case, implementation), then, collected, case, finding)
+    return "\n\n".join([*parts, "\n".join([collected, *lines])]) + "\n"
 
 
 def _second(case: Case) -> Case:
-    """The case of the second call."""
     return case._replace(direction=case.then or case.direction)
 
 
@@ -103,12 +104,6 @@ def _collected(case: Case) -> str:
             "options = {k: x for k, x in options.items() if k not in kinds}",
         ]
     return "\n".join(lines)
-
-
-def _ending(implementation: Implementation, case: Case, finding: Finding) -> str:
-    """Collect, call, and hold the result against what is right."""
-    collected, then = _collected(case), _call(_second(case), implementation) if case.then else ""
-    return "\n".join([collected, *_lines(_call(case, implementation), then, collected, case, finding)])
 
 
 def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:

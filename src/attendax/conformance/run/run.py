@@ -253,7 +253,6 @@ def _is_asked_again(outcome: Outcome, how: How) -> bool:
 
 
 def _joined(first: Outcome, again: Outcome, seed: int) -> Outcome:
-    """The first fault of both, with all runs."""
     runs = (*first.runs, again.verdict.fails)
     if first.verdict.fails or not again.verdict.fails:
         return first._replace(runs=runs)

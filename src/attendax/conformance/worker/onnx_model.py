@@ -125,7 +125,6 @@ class OnnxModel:
         return np.ascontiguousarray(whole)
 
     def _inside(self, T: int, S: int) -> np.ndarray:
-        """Pairs that the attributes allow, (T, S)."""
         i, j = np.arange(T)[:, None], np.arange(S)
         left, right = self.attributes["left_window_size"], self.attributes["right_window_size"]
         inside = (j >= i - left if left >= 0 else True) & (j <= i + right if right >= 0 else np.ones((T, S), bool))

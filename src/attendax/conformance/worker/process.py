@@ -129,7 +129,6 @@ class Worker:
             raise
 
     def _death(self, event: int | None) -> Died:
-        """Say how it ended."""
         child, how = self.child, "its process closed its output"
         assert child is not None
         if event is None:
