@@ -26,24 +26,12 @@ if TYPE_CHECKING:
     from .report.outcomes import Outcome as Outcome
 
 _MODULES = {
-    "ADAPTERS": "adapters",
-    "Adapter": "adapters.adapter",
-    "CASES": "cases",
-    "CLAIMS": "cases",
-    "Case": "cases",
-    "Finding": "judge.verdicts",
-    "Implementation": "adapters.implementation",
-    "Outcome": "report.outcomes",
-    "Report": "report",
-    "Verdict": "judge.verdicts",
-    "assert_conforms": "checking",
-    "assert_gradients": "gradients",
-    "assert_model": "models",
-    "assert_refuses": "checking",
-    "check": "checking",
-    "check_model": "models",
+    "ADAPTERS": "adapters", "Adapter": "adapters.adapter", "CASES": "cases", "CLAIMS": "cases", "Case": "cases",
+    "Finding": "judge.verdicts", "Implementation": "adapters.implementation", "Outcome": "report.outcomes",
+    "Report": "report", "Verdict": "judge.verdicts", "assert_conforms": "checking", "assert_gradients": "gradients",
+    "assert_model": "models", "assert_refuses": "checking", "check": "checking", "check_model": "models",
     "directional_difference": "differences",
-}
+}  # fmt: skip
 __all__ = list(_MODULES)
 
 

@@ -62,22 +62,14 @@ def changed(name: str, first: str, then: str) -> Case:
 
 
 LOSSES = [
-    loss("sum", 1, 12, 64, 16),
-    loss("sum", 2, 12, 128, 64),
-    loss("sum", 2, 12, 197, 64),
-    loss("sum", 8, 12, 128, 32),
-    loss("mean", 2, 12, 128, 64),
-    loss("a row", 2, 12, 128, 64),
-]
+    loss("sum", 1, 12, 64, 16), loss("sum", 2, 12, 128, 64), loss("sum", 2, 12, 197, 64), loss("sum", 8, 12, 128, 32),
+    loss("mean", 2, 12, 128, 64), loss("a row", 2, 12, 128, 64),
+]  # fmt: skip
 CONSTANTS = [
-    known("query", "identity"),
-    known("key", "ones"),
-    known("value", "positions"),
-    known("value", "ones", sizes=LARGE),
-    known("mask", "as given", given=SQUARE_MASK),
-    known("bias", "as given", given=SLOPED_BIAS),
+    known("query", "identity"), known("key", "ones"), known("value", "positions"), known("value", "ones", sizes=LARGE),
+    known("mask", "as given", given=SQUARE_MASK), known("bias", "as given", given=SLOPED_BIAS),
     known("weights", "as given", sizes=ODD, given=WEIGHTS),
-]
+]  # fmt: skip
 FROZEN = [
     known(name, "as given", "gradient", CAUSAL, sizes=ODD | {"T": size, "S": size}, least="numbers")
     for name, size in (("query", 64), ("key", 48), ("value", 40))
@@ -88,27 +80,20 @@ BIAS_ALONE = case(
     **ODD | {"T": 56, "S": 56},
 )  # fmt: skip
 GRADIENTS = [
-    BIAS_ALONE,
-    *FROZEN,
-    known("query", "ones", "gradient"),
-    known("key", "positions", "gradient"),
-    known("value", "identity", "gradient"),
-    known("mask", "as given", "gradient", given=SQUARE_MASK),
+    BIAS_ALONE, *FROZEN, known("query", "ones", "gradient"), known("key", "positions", "gradient"),
+    known("value", "identity", "gradient"), known("mask", "as given", "gradient", given=SQUARE_MASK),
     known("bias", "as given", "gradient", given=SLOPED_BIAS),
     known("weights", "as given", "gradient", sizes=ODD, given=WEIGHTS),
-]
+]  # fmt: skip
 DIRECTIONS = [
-    known("query", "ones", "jvp"),
-    known("value", "identity", "jvp"),
-    known("query", "ones", FORWARD_OVER),
+    known("query", "ones", "jvp"), known("value", "identity", "jvp"), known("query", "ones", FORWARD_OVER),
     known("value", "identity", REVERSE_OVER),
-]
+]  # fmt: skip
 ITSELF = [
-    itself(FORWARD, "attend(x, x, x)", "key", "value", given=CAUSAL),
-    itself(FORWARD, "attend(x, x, value)", "key"),
+    itself(FORWARD, "attend(x, x, x)", "key", "value", given=CAUSAL), itself(FORWARD, "attend(x, x, value)", "key"),
     itself(GRADIENT, "attend(x, x, x): the sum of three gradients", "key", "value", given=CAUSAL),
     itself(GRADIENT, "attend(x, x, value): the sum of two gradients", "key"),
-]
+]  # fmt: skip
 ANEW = [
     changed("mask", "np.ones((T, S), bool)", "np.arange(S) <= np.arange(T)[:, None]"),
     changed("bias", "np.zeros((1, N, T, S), dtype)", "rng.standard_normal((1, N, T, S))"),

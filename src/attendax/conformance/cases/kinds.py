@@ -11,19 +11,10 @@ from .invariance import CLAIM
 
 RESULTS, GRADIENTS = "results", "gradients"
 OF_OPTIONS = {  # what a keyword is counted as
-    "dropout_rate": "dropout",
-    "return_lse": "lse",
-    "offset": "caches",
-    "sinks": "sinks",
-    "query_segment_ids": "segments",
-    "key_lengths": "lengths",
-    "window": "windows",
-    "mask": "masks",
-    "bias": "biases",
-    "softcap": "softcaps",
-    "is_causal": "causal",
-    "scale": "scales",
-}
+    "dropout_rate": "dropout", "return_lse": "lse", "offset": "caches", "sinks": "sinks",
+    "query_segment_ids": "segments", "key_lengths": "lengths", "window": "windows", "mask": "masks", "bias": "biases",
+    "softcap": "softcaps", "is_causal": "causal", "scale": "scales",
+}  # fmt: skip
 OF_LAWS = {"L5": "empty rows", "L6": "leaks", "L7": "extremes"}
 DIRECTIONS = {"jvp": "tangents", "second": "second derivatives", "vmap": "vmap", "per example gradient": "vmap"}
 DTYPES = ("float32", "float64", "bfloat16", "float16")

@@ -256,13 +256,10 @@ TABLE: dict[str, Axis] = {
     },
 }  # fmt: skip
 DECLARED = {  # what an adapter or a flag declares, as a value of the axes causal and empty
-    "start": "aligned to the start",
-    "end": "aligned to the end",
-    "decode": "aligned to the start, and a single query sees all",
-    "zero": "0",
-    "mean": "the mean of the values",
+    "start": "aligned to the start", "end": "aligned to the end",
+    "decode": "aligned to the start, and a single query sees all", "zero": "0", "mean": "the mean of the values",
     "nan": "NaN",
-}
+}  # fmt: skip
 BACKWARD = ("delta", "gradient_scale", "slope", "through_lse", "group", "of_bias", "gradients")
 ASKS = {  # the options without which an axis makes no difference, any of them
     "causal": ("is_causal",), "offset": ("offset",), "window": ("window",), "key_lengths": ("key_lengths",),

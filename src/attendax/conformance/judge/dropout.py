@@ -138,10 +138,6 @@ def _gradient_of_kept(trial: Trial, kept: np.ndarray, rate: float) -> Finding:
 
 
 DROPOUT: dict[str, Callable[..., Finding]] = {
-    "share": _share,
-    "independent": _independent,
-    "independent in blocks": _independent_in_blocks,
-    "position only": _position_only,
-    "other key": _other_key,
-    "gradient": _gradient_of_kept,
-}
+    "share": _share, "independent": _independent, "independent in blocks": _independent_in_blocks,
+    "position only": _position_only, "other key": _other_key, "gradient": _gradient_of_kept,
+}  # fmt: skip

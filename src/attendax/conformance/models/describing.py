@@ -52,28 +52,14 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
     return Model(
         name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
-        arrays=runner.arrays,
-        run=runner.run,
-        inputs=inputs,
-        known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")),
-        positions=said.get("positions"),
-        longest=said.get("longest"),
-        pad=said.get("pad"),
-        nan=COUNT,
-        sees=visible.words,
-        causal=visible.causal,
-        padding=padding,
-        accepts=accepts,
-        layers=said.get("layers") or 1,
+        arrays=runner.arrays, run=runner.run, ways=runner.ways, gradient=runner.gradient, heads=_heads(runner),
+        inputs=inputs, known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")), nan=COUNT,
+        sees=visible.words, causal=visible.causal, padding=padding, accepts=accepts, layers=said.get("layers") or 1,
+        positions=said.get("positions"), longest=said.get("longest"), pad=said.get("pad"), dtype=dtype,
         steps=frozenset(name for name, offered in steps.items() if offered),
-        ways=runner.ways,
-        gradient=runner.gradient,
-        heads=_heads(runner),
-        lacks=said["lacks"],
-        claims=frozenset(said["claims"]),
-        dtype=dtype,
+        lacks=said["lacks"], claims=frozenset(said["claims"]),
         lines=runner.lines(path) | {"width": str(size), "results": str(width)},
-    )
+    )  # fmt: skip
 
 
 def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple[Offer, dict[str, Any], Sees]:

@@ -13,11 +13,8 @@ from .outcome import Outcome
 SHARE, FEW = 1 / 3, 5  # of the sizes that were asked, at least so much is judged; where no more are asked, any
 LEFT = (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
 NOT_JUDGED = {
-    NO_TIME: "No time was left",
-    LEFT_OUT: "There was no time",
-    "no results": "No results",
-    "no folder": "No folder",
-}  # a reason, in a sentence
+    NO_TIME: "No time was left", LEFT_OUT: "There was no time", "no results": "No results", "no folder": "No folder",
+}  # a reason, in a sentence  # fmt: skip
 MOST_KINDS, MOST_REASONS = 6, 4  # that a line names
 
 

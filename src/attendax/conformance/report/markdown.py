@@ -6,6 +6,11 @@ from collections.abc import Iterable, Sequence
 from .outcomes import KINDS, Cause, Outcome, Outcomes
 from .summary import about, clean, law_rows, summary, tables
 
+OF_ERRORS = (
+    "An error is the largest difference as a share of the largest number expected; allowed is twice that of the plain "
+    "dense formula in the same dtype, or what the case says."
+)
+
 
 def escaped(text: str) -> str:
     """Text that Markdown leaves as it is, on one line."""
@@ -27,18 +32,12 @@ def fenced(script: str) -> str:
 
 def markdown(report: Outcomes) -> str:
     """The whole report: counts, laws with their measured errors, faults with reproductions, what is not offered."""
-    parts = [f"# attendax check: {escaped(f'{report.name} {report.version}'.strip())}\n"]
-    parts += [
+    parts = [
+        f"# attendax check: {escaped(f'{report.name} {report.version}'.strip())}\n",
         table(("", ""), about(report)),
-        f"**{escaped(summary(report))}**\n",
-        f"{escaped(str(report.coverage))}\n",
-        "## Laws\n",
-        table(*law_rows(report)),
     ]
-    parts.append(
-        'An error is the largest difference as a share of the largest number expected; allowed is twice that of the '
-        "plain dense formula in the same dtype, or what the case says.\n"
-    )  # fmt: skip
+    parts += [f"**{escaped(summary(report))}**\n", f"{escaped(str(report.coverage))}\n"]
+    parts += ["## Laws\n", table(*law_rows(report)), f"{OF_ERRORS}\n"]
     if report.causes:
         parts += ["## Causes\n", *(cause_markdown(cause, report) for cause in report.causes)]
     if report.failures:

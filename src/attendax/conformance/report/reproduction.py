@@ -55,14 +55,8 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
     parts = [f"# {about}\n# {found}".rstrip(), driver.header]
     parts += [driver.wide] * bool((case.dtype or how.dtype) == "float64" and driver.wide)
     parts += [framework(implementation.arrays).on(implementation.device)] if implementation.device else []
-    parts += [
-        "# the function",
-        implementation.source,
-        "# the call",
-        printed(implementation.arrays, (*functions, *["closing_over"] * bool(case.constants))),
-        "# the numbers",
-        text,
-    ]
+    call = printed(implementation.arrays, (*functions, *["closing_over"] * bool(case.constants)))
+    parts += ["# the function", implementation.source, "# the call", call, "# the numbers", text]
     collected, then = _collected(case), _call(_second(case), implementation) if case.then else ""
     lines = _lines(_call(case, implementation), then, collected, case, finding)
     return "\n\n".join([*parts, "\n".join([collected, *lines])]) + "\n"
@@ -146,17 +140,13 @@ def _assertion(finding: Finding) -> list[str]:
     if finding.verdict is Verdict.NAN:
         return [*lines, f"print(got[{index}])", "assert not np.isnan(got).any(), 'NaN'"]
     where = f"float(got[{index}])"
-    lines += [
-        f"expected = {finding.expected!r}  # by the definition, in float64",
-        f"print('got', {where}, 'expected', expected)",
-    ]
+    lines.append(f"expected = {finding.expected!r}  # by the definition, in float64")
+    lines.append(f"print('got', {where}, 'expected', expected)")
     if finding.allowed is None or finding.error is None:
         return [*lines, f"assert {where} == expected"]
     off = abs((finding.expected or 0) - (finding.got or 0)) * finding.allowed / (finding.error or 1)
-    return [
-        *lines,
-        f"assert abs({where} - expected) <= {off:.3g}  # {finding.allowed:.2g} of the largest number expected",
-    ]
+    allowed = f"{off:.3g}  # {finding.allowed:.2g} of the largest number expected"
+    return [*lines, f"assert abs({where} - expected) <= {allowed}"]
 
 
 def _two_calls(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:
