@@ -47,11 +47,7 @@ class Adapter(NamedTuple):
     known: tuple[Known, ...] = ()
 
     def implementation(self, name: str, fn: Any = None, path: str | None = None) -> Implementation:
-        """The library's function, or ``fn`` in its place, by the protocol.
-
-        Raises:
-            ModuleNotFoundError: the library is not installed.
-        """
+        """The library's function, or ``fn`` in its place, by the protocol; the library has to be installed."""
         exec(self.setup)
         path = path or (self.function if fn is None else None)
         fn = resolve(self.function) if fn is None else fn

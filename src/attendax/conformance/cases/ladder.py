@@ -181,14 +181,9 @@ def ladder(
 ) -> Ladder:
     """Draw the cases of a run by its seed until its budget is spent.
 
-    Combinations of options come first, then single values, long uses, other uses, and pairs of values.
-
-    Args:
-        how: seed, seconds and sizes; an axis whose size is given has no other.
-        level: "forward" is without gradients, "backward" has nothing else.
-        offers: whether the implementation takes a case. A value that it refuses at a small size is asked there alone.
-        takes: whether the sizes of a case are those of a call that it takes at all.
-        arrays: its kind, by which a case costs more or less.
+    Combinations of options come first, then single values, long uses, other uses, and pairs of values. An axis whose
+    size is given has no other. A value of which the implementation ``offers`` nothing at a small size is asked there
+    alone; ``takes`` tells whether it takes the sizes of a case at all.
     """
     budget = how.seconds_of_ladder(arrays)
     if not budget:

@@ -241,11 +241,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @refusing
 def run(args: argparse.Namespace) -> int:
-    """Write, and run where asked for.
-
-    Returns:
-        The exit status: 0 well, 1 a test fails.
-    """
+    """Write, and run where asked for; gives the exit status: 0 well, 1 a test fails."""
     names = export(args.folder, seed=args.seed, only=args.only or ())
     print(f"{len(names)} tests in {args.folder}")
     if not args.runs:

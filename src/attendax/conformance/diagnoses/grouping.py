@@ -64,11 +64,7 @@ def diagnosed(
 ) -> tuple[Cause, ...]:
     """The causes of the faults among all outcomes, the worst first; each fault is in one of them.
 
-    Args:
-        implementation: what was judged.
-        outcomes: of all cases.
-        how: how, and until when causes are looked for.
-        known: what a first look found.
+    They are looked for until the time of ``how``; ``known`` are those that a first look found.
     """
     with by_running.patience(how.patience, how.until):
         left, follow = _representatives([o for o in outcomes if o.verdict.fails and not o.known])

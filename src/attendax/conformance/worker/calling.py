@@ -21,12 +21,8 @@ WROTE = "wrote "  # the beginning of a leaf that names an array which the call w
 def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: list[str] | None = None) -> Leaves:
     """Call the implementation in a direction: NumPy arrays by name. Nothing else runs it.
 
-    The names of the caller's arrays that it wrote to are added to ``wrote``.
-
-    Raises:
-        NotImplementedError: it, or its framework, has nothing of the kind, and says so in words.
-        Failed: it raised, died, or took too long.
-        NoNumbers: it gives something else.
+    The names of the caller's arrays that it wrote to are added to ``wrote``. Raises NotImplementedError where it has
+    nothing of the kind, Failed where it raised, died, or took too long, and NoNumbers where it gives something else.
     """
     request = asked(inputs, direction)
     if isinstance(implementation.attend, Remote):
