@@ -12,10 +12,10 @@ from attendax.exits import Refusal
 from ..conventions import solving
 from ..conventions.table import TABLE
 from ..worker.errors import Failed
-from . import forms, ways
+from . import forms
 from .asking import Probe, alike, arrays, ask
 from .forms import LAW, Form
-from .options import HEADS, OPTIONS
+from .options import HEADS, LAYOUTS, MOVED, OPTIONS
 from .remote import Function
 
 GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)
@@ -114,7 +114,7 @@ class Trying:
         """Each layout; then those whose result has the heads elsewhere."""
         plain = list(self._same_layouts(count, heads, sizes))
         yield from plain
-        for form, (taken, given) in itertools.product(plain, ways.MOVED):
+        for form, (taken, given) in itertools.product(plain, MOVED):
             if form.layout == taken:
                 yield dataclasses.replace(form, returned=given)
 
@@ -123,7 +123,7 @@ class Trying:
         packs = ["qkv"] * (count == 1 and sizes == SQUARE) + ["kv"] * (count == 2)
         for pack, axis, layout in itertools.product(packs, (2, 3, 1, 0), ("BTND", "BNTD", "TBND")):
             yield dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}")
-        layouts = [x for x in ways.LAYOUTS if heads or "(" not in x]
+        layouts = [x for x in LAYOUTS if heads or "(" not in x]
         orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
         for order, layout in itertools.product(orders if count >= 3 else (), layouts):
             yield dataclasses.replace(form, layout=layout, order=", ".join(order))

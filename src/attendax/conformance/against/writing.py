@@ -5,9 +5,8 @@ import re
 from .forms import EMPTY, LSE, REFUSED, SOFTMAX, UNCLEAR, Form, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import OPTIONS
+from .options import ARRAYS, BACK, FIRST, GIVEN, INTO, OPTIONS, OUT_OF
 from .remote import IMPORTS, import_line
-from .ways import ARRAYS, BACK, FIRST, GIVEN, INTO, OUT_OF
 
 LN_2 = "0.6931471805599453"
 

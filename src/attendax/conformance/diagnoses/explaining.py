@@ -11,7 +11,7 @@ from ..conventions.table import ASKS
 from ..judge.trial import Trial
 from ..judge.verdicts import Verdict
 from ..report.outcomes import Outcome
-from . import of_code, solving
+from . import by_probing, of_code
 from .by_running import is_called_once, is_late, share, with_case
 from .causes import options_of, pairs_of
 from .hypothesis import Hypothesis, of_table
@@ -153,10 +153,10 @@ def _numbers(trials: Iterable[Trial]) -> dict[str, tuple[str, ...]]:
     mine = [t for t in trials if is_called_once(t) and t.case.direction == FORWARD and not t.implementation.recorded]
     plain = [trial for trial in mine if options_of(trial.case) <= {"scale"}]
     masked = [trial for trial in mine if trial.case.call == "is_causal=True"]
-    found = solving.scales(min(plain, key=pairs_of)) if plain else {}
+    found = by_probing.scales(min(plain, key=pairs_of)) if plain else {}
     biased = [trial for trial in mine if trial.case.call == "bias=bias"]
-    found |= {"bias": solving.bias(min(biased, key=pairs_of))} if biased else {}
-    found |= {"causal": solving.causal(min(masked, key=pairs_of))} if masked else {}
+    found |= {"bias": by_probing.bias(min(biased, key=pairs_of))} if biased else {}
+    found |= {"causal": by_probing.causal(min(masked, key=pairs_of))} if masked else {}
     return {axis: (value,) for axis, value in found.items() if value}
 
 
