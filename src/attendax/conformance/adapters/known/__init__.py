@@ -1,7 +1,8 @@
 """Facts about other libraries: where they differ by design, and the causes of their faults that have a name.
 
-They are data, a file of TOML for each family. The keys of an entry are the attributes of ``Documented`` and ``Known``;
-it holds for the adapters of which it has a ``source`` or a ``where``. A script knows nothing of attendax.
+They are data, a file of TOML for each family, and one for what several have. The keys of an entry are the attributes of
+``Documented`` and ``Known``; it holds for the adapters of which it has a ``source`` or a ``where``. A script knows
+nothing of attendax, and ends in an error.
 """
 
 import tomllib
