@@ -94,8 +94,8 @@ class Library:
         """Its inputs, and arrays of NaN for what it writes; a bias has a gradient for each score."""
         scores = tuple(told["sizes"][axis] for axis in "BNTS")
         given = dict(told["arrays"]) | {f"cotangent_{k}": x for k, x in told["cotangent"].items()}
-        allowed = told["allowed"]
-        causal = "is_causal" in order and allowed is not None and (allowed == np.tri(*scores[2:], dtype=bool)).all()
+        T, S, allowed = *scores[2:], told["allowed"]
+        causal = "is_causal" in order and allowed is not None and (allowed == np.tri(T, S, dtype=bool)).all()
         if allowed is not None and not causal:
             given["allowed"] = allowed
         for name in given.keys() & {"bias", "allowed"}:
