@@ -137,10 +137,8 @@ class Question(pytest.Item):
     def runtest(self) -> None:
         """Judge it."""
         outcome = self.run.judged(self.case)
-        if outcome.verdict is Verdict.NOT_OFFERED:
-            pytest.skip(f"not offered: {outcome.finding.message}")
-        if outcome.verdict is Verdict.NOT_JUDGED:
-            pytest.skip(f"not judged: {outcome.finding.message}")
+        if outcome.verdict in (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED):
+            pytest.skip(outcome.finding.said)
         if outcome.verdict in (Verdict.CONVENTION, Verdict.BY_DESIGN):
             self.user_properties.append((outcome.verdict.name.lower(), outcome.finding.message))
         if outcome.verdict.fails and outcome.known:

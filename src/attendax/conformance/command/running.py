@@ -71,12 +71,9 @@ def _run(args: argparse.Namespace) -> int:
         return judge_all(args)
     args.seed = drawn(args.seed)
     extras.require("rich", "check", extra="check")
-    if args.all_installed:
+    if args.all_installed or args.all_models:
         arguments.refuse_with_all(args)
-        return int(matrix().all_installed(args))
-    if args.all_models:
-        arguments.refuse_with_all(args)
-        return int(matrix().all_models(args))
+        return int(matrix().all_installed(args) if args.all_installed else matrix().all_models(args))
     if args.output:
         raise Refusal(f"--output is of --all-installed and --all-models; {SINGLE}")
     if args.target is None:

@@ -134,18 +134,13 @@ class Model:
         if trait in self.lacks:
             return self.lacks[trait]
         given = "positions" in self.accepts
+        free = given or self.positions not in (None, "absolute") or "own positions" in self.claims
         relative = self.positions in ("rotary", "relative")
         reasons = {
             "mask": (self.padding == "mask", "no argument mask"),
             "right padding": (self.padding is not None, "no argument mask or lengths"),
             "left padding": (self.padding == "mask", "no argument mask, which padding on the left needs"),
-            "places of tokens": (
-                (given or self.positions not in (None, "absolute") or "own positions" in self.claims)
-                and not self.visible.moves,
-                "what a position sees is counted from the first place"
-                if self.visible.moves
-                else "positions are absolute, or nobody said what they are, and there is no argument positions",
-            ),
+            "places of tokens": (free and not self.visible.moves, FROM_THE_FIRST if self.visible.moves else ABSOLUTE),
             "vectors": (self.inputs == "vectors", "inputs are tokens"),
             "segment_ids": ("segment_ids" in self.accepts, "no argument segment_ids"),
             "given positions": (given, "no argument positions"),
@@ -156,16 +151,16 @@ class Model:
             "gradient": (not self.gradient, self.gradient),
             "heads": (not self.heads, self.heads),
             "dropout": ("seed" in self.accepts, "no argument seed"),
-            "mean of dropout": (
-                "mean of dropout" in self.claims,
-                "not said to be on the weights of one layer of attention alone",
-            ),
+            "mean of dropout": ("mean of dropout" in self.claims, UNSAID),
             **{name: (name in self.steps, f"no {name} is given") for name in STEPS},
         }
         offered, why = reasons.get(trait, (True, ""))
         return "" if offered else why
 
 
+FROM_THE_FIRST = "what a position sees is counted from the first place"
+ABSOLUTE = "positions are absolute, or nobody said what they are, and there is no argument positions"
+UNSAID = "not said to be on the weights of one layer of attention alone"
 STEPS = ("cache", "reordering", "positions of steps")
 TRAITS = (
     "batch", "mask", "right padding", "left padding", "places of tokens", "vectors", "segment_ids", "given positions",

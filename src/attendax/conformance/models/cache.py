@@ -26,6 +26,8 @@ ELSEWHERE = (
     "through the cache it sees the same tokens, at other places: positions, or a bias by them, begin anew in a step or "
     "are one off"
 )
+AHEAD = "its causal mask lets it see what comes after"
+OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a mask that is aligned to the step"
 laws = Laws("cache")
 
 
@@ -61,13 +63,8 @@ def _reason(trial: Trial, stepped: Request) -> str:
     ahead = (through & ~whole & (np.arange(LENGTH)[:, None] > np.arange(LENGTH)[None])).any()
     more, less = (through & ~whole).any(), (whole & ~through).any()
     seen = f"through the cache a position sees {told(words)}" if words else "through the cache it sees other tokens"
-    why = [
-        "its causal mask lets it see what comes after"
-        if ahead
-        else "a window, or a mask, is not passed on to the step",
-        "tokens of earlier steps are overwritten, or hidden by a mask that is aligned to the step",
-    ]
-    return f"{seen}: " + ", and ".join(text for text, holds in zip(why, (more, less), strict=True) if holds)
+    why = [AHEAD if ahead else "a window, or a mask, is not passed on to the step"] * bool(more)
+    return f"{seen}: " + ", and ".join(why + [OVERWRITTEN] * bool(less))
 
 
 @laws.ask("cache: beams", "rows go on from other rows of the cache", "cache", "reordering")

@@ -17,6 +17,14 @@ PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the l
 LONGEST = 300  # tokens that are tried
 MEASURED = 40  # tokens in which one measures what a model sees
 TEXTS = 3  # times as many texts, in which a token that matters does
+LITTLE = "a mean or variance over positions (a norm, pooling), or a mask that adds too small a number"
+DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
+GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
+DIAGONAL = "the triangle begins one diagonal too far (k=1), or `<=` stands where `<` belongs"
+AROUND = (
+    "a mask built for blocks or for another length, or inverted, or a layer that looks around itself (convolution, "
+    "pooling, sorting)"
+)
 laws = Laws("future")
 
 
@@ -57,26 +65,13 @@ def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, st
         return "", ""
     if ahead.size == forbidden.sum():
         if np.median(table.moved[leaks] / np.maximum(table.allowed[leaks], 1e-300)) < 1e4:
-            return (
-                "every position is moved a little by all that comes after",
-                "a mean or variance over positions (a norm, pooling), or a mask that adds too small a number",
-            )
-        return (
-            f"every position sees all that comes after{', once a mask is given' if mask else ''}",
-            "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
-            if not mask
-            else "is_causal is given up once there is another mask; the two have to be combined",
-        )
+            return "every position is moved a little by all that comes after", LITTLE
+        if mask:
+            return "every position sees all that comes after, once a mask is given", GIVEN_UP
+        return "every position sees all that comes after", DROPPED
     if (furthest := int(ahead.max())) == int(ahead.min()):
-        return (
-            f"positions see {furthest} ahead",
-            "the triangle begins one diagonal too far (k=1), or `<=` stands where `<` belongs",
-        )
-    return (
-        f"some positions see up to {furthest} ahead",
-        "a mask built for blocks or for another length, or inverted, or a layer that looks around itself (convolution, "
-        "pooling, sorting)",
-    )
+        return f"positions see {furthest} ahead", DIAGONAL
+    return f"some positions see up to {furthest} ahead", AROUND
 
 
 @laws.ask("past: {}", "every token matters to all", of=_lengths(False), law="past")
