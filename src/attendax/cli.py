@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from attendax import exits
-from attendax.commands import embed
+from attendax.commands import embed, search
 from attendax.exits import FAILED as FAILED
 from attendax.exits import PIPE_CLOSED, REFUSED, Refusal
 from attendax.legible import did_you_mean, one_line
@@ -168,7 +168,8 @@ def _parser(argv: Sequence[str]) -> _Parser:
         onnx_tests.add_arguments(export)
         export.set_defaults(run=onnx_tests.run)
 
-    embed.add_commands(commands)
+    embed.add_command(commands)
+    search.add_command(commands)
 
     about = "time attention beside the other libraries that are installed"
     timed = commands.add_parser("bench", help=about, description=about)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import small_bert
 from attendax import spec
 from attendax.cli import main
-from attendax.commands import embed as embed_command
-from attendax.commands import search
+from attendax.commands import texts
+from attendax.commands.embed import VectorFile
 from attendax.encoders import encode
 from attendax.encoders.batches import LADDER, SHORTEST, plan_rows
 from attendax.encoders.embedding import embed, embed_by_specification
@@ -160,7 +160,7 @@ class TestOutput:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["lines.txt", "vectors.npy"]
 
     def write(self, path, vectors):
-        with search.VectorFile(str(path)) as file:
+        with VectorFile(str(path)) as file:
             for vector in vectors:
                 file.add(vector)
 
@@ -175,7 +175,7 @@ class TestOutput:
     def test_weights_that_give_nan(self, run, file, encoder, monkeypatch, command):
         """A NaN has no place in an order."""
         broken = jax.tree.map(lambda x: x * np.nan, encoder.params)
-        monkeypatch.setattr(embed_command, "_load", lambda args: encoder._replace(params=broken))
+        monkeypatch.setattr(texts, "load", lambda args: encoder._replace(params=broken))
         status, out, err = run(command, *((file, "a man") if command == "search" else ("a man",)))
         assert (status, out) == (2, "")
         assert err == f"attendax {command}: the embedding of text 1 is not finite; are the weights damaged?\n"
@@ -224,13 +224,13 @@ class TestOutput:
         terminal = Terminal(io.BytesIO())
         monkeypatch.setattr(sys, "stderr", terminal)
         ticks = itertools.count()
-        assert list(search.progress(range(3), clock=lambda: next(ticks))) == [0, 1, 2]
+        assert list(texts.progress(range(3), clock=lambda: next(ticks))) == [0, 1, 2]
         terminal.flush()
         shown = terminal.buffer.getvalue().decode()
         assert shown.startswith("\r1 texts, ")
         assert shown.endswith(" a second\n")
         monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
-        assert list(search.progress(range(3))) == [0, 1, 2]
+        assert list(texts.progress(range(3))) == [0, 1, 2]
 
 
 class TestPooling:

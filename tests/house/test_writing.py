@@ -13,7 +13,7 @@ import pytest
 import small_bert
 from attendax import encoders, writing
 from attendax.cli import main
-from attendax.commands import search
+from attendax.commands.embed import VectorFile
 from attendax.exits import Refusal
 from test_encoder_options import CONFIGS, random_params
 from test_saved_models import BERT
@@ -52,11 +52,11 @@ def embed(weights, option, path):
 class TestTwoAtOnce:
     def test_the_file_is_that_of_one(self, out):
         path = str(out / "a.npy")
-        with search.VectorFile(path) as one:
+        with VectorFile(path) as one:
             for k in range(3000):
                 one.add(np.full(5, k, np.float32))
                 if k == 1000:
-                    with search.VectorFile(path) as other:
+                    with VectorFile(path) as other:
                         other.add(np.full(5, -1, np.float32))
                     np.testing.assert_array_equal(np.load(path), np.full((1, 5), -1))
         np.testing.assert_array_equal(np.load(path), np.arange(3000)[:, None].repeat(5, axis=1))

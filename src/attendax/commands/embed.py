@@ -1,4 +1,4 @@
-"""``attendax embed`` and ``attendax search``: texts in; similarities, JSON, vectors or the nearest lines out."""
+"""``attendax embed``: texts in; similarities, JSON, vectors, and pictures of the attention of the first text out."""
 
 import argparse
 import contextlib
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attendax import writing
 from attendax.exits import FAILED, Refusal
 from attendax.legible import columns, one_line, wrapped
 
-from . import drawing, search
+from . import texts
 
 if TYPE_CHECKING:
     from attendax.encoders.embedding import Embedding
@@ -25,10 +26,13 @@ CELL = 8  # columns of a similarity
 STREAM = "standard input is read 1, 4, 16, 64, 256, and from then on 1,024 lines at a time"
 NEAREST = 3  # beyond that, how many neighbours of each text are listed
 LEAST_BESIDE = 20  # columns left to what stands beside a text
+PICTURES = (".png", ".svg", ".pdf", ".jpg")
+TITLE = 60  # columns of the text in the title of a picture
+HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
 
 
-def add_commands(commands: Any) -> None:
-    """Add both commands, with their arguments."""
+def add_command(commands: Any) -> None:
+    """Add the command, with its arguments."""
     about = "embed sentences with all-MiniLM-L6-v2 or another BERT checkpoint"
     embed = commands.add_parser("embed", help=about, description=f"{about}; {STREAM}")
     embed.set_defaults(run=_embed)
@@ -43,16 +47,7 @@ def add_commands(commands: Any) -> None:
         "--output", metavar="FILE.npy", help="write the embeddings there, as they come, in bounded memory"
     )
     embed.add_argument("--packed", action="store_true", help="several texts in a row instead of padding")
-
-    about = "print the lines of a file that are nearest to a query"
-    finder = commands.add_parser("search", help=about, description=about)
-    search.add_arguments(finder)
-    finder.set_defaults(run=_search)
-    for reader in (embed, finder):
-        reader.add_argument("--weights", metavar="DIR", help="checkpoint; the installed all-MiniLM-L6-v2 unless given")
-        reader.add_argument(
-            "--pool", choices=("mean", "cls"), help="of the tokens; what the checkpoint says unless given"
-        )
+    texts.add_shared_arguments(embed)
 
 
 def _embed(args: argparse.Namespace) -> int:
@@ -63,10 +58,10 @@ def _embed(args: argparse.Namespace) -> int:
         raise Refusal("give texts as arguments or in --file, not both")
     if args.json and args.output is not None:
         raise Refusal("--json prints the embeddings and --output writes them; choose one")
-    vectors = None if args.output is None else search.VectorFile(args.output)
-    encoder = _load(args)
-    drawers = [drawer for drawer in (drawing.map_drawer(encoder, args), drawing.page_writer(encoder, args)) if drawer]
-    _set_output(for_json=args.json)
+    vectors = None if args.output is None else VectorFile(args.output)
+    encoder = texts.load(args)
+    drawers = [drawer for drawer in (_map_drawer(encoder, args), _page_writer(encoder, args)) if drawer]
+    texts.set_output(for_json=args.json)
     with vectors or contextlib.nullcontext():
         status = _embed_all(args, encoder, drawers, vectors)
     if vectors:
@@ -76,29 +71,29 @@ def _embed(args: argparse.Namespace) -> int:
 
 def _texts(args: argparse.Namespace) -> Iterable[str]:
     if args.file not in (None, "-"):
-        return search.Lines(args.file)
+        return texts.Lines(args.file)
     if args.file is None and args.texts not in ([], ["-"]):
-        return _arguments(args.texts)
-    return iter(search.Lines("-"))  # which come one by one
+        return texts.arguments(args.texts)
+    return iter(texts.Lines("-"))  # which come one by one
 
 
 def _embed_all(
     args: argparse.Namespace,
     encoder: "SentenceEncoder",
     drawers: "list[Callable[[Embedding], None]]",
-    vectors: search.VectorFile | None,
+    vectors: "VectorFile | None",
 ) -> int:
     from attendax.encoders import embedding
 
     streams = args.json or vectors is not None
-    texts = _texts(args)
+    given = _texts(args)
     if not streams:  # nothing is printed before the last text: read them all, and run them in full windows
-        texts = list(texts)
+        given = list(given)
     results: list[Embedding] = []
     difference = np.float64(0.0)
     number = 0
-    found = _embedded(encoder, texts, packed=args.packed)
-    for number, result in enumerate(search.progress(found) if vectors else found, start=1):
+    found = texts.embedded(encoder, given, packed=args.packed)
+    for number, result in enumerate(texts.progress(found) if vectors else found, start=1):
         if result.tokens.truncated:
             _report_truncated(number, result, encoder.max_tokens)
         for draw in drawers if number == 1 else []:
@@ -121,64 +116,6 @@ def _embed_all(
     if not streams:
         _print_similarities(results)
     return _report_check(difference, args) if args.check else 0
-
-
-def _search(args: argparse.Namespace) -> int:
-    """Print the lines of a file that are nearest to a query."""
-    encoder = _load(args)
-    _set_output(for_json=False)
-    (query,) = _arguments([args.query])
-    return search.run(args, encoder, _embedded, query)
-
-
-def _embedded(encoder: "SentenceEncoder", texts: Iterable[str], *, packed: bool = False) -> "Iterator[Embedding]":
-    """Embed the texts; one that the checkpoint's tokenizer cannot split is the user's to know."""
-    from attendax.encoders import embedding
-
-    windows = search.windows_of(texts, embedding.WINDOW) if isinstance(texts, search.Lines) else [texts]
-    results = (result for window in windows for result in embedding.embed(encoder, window, packed=packed))
-    try:
-        for number, result in enumerate(results, start=1):
-            if not np.isfinite(result.vector).all():
-                raise Refusal(f"the embedding of text {number} is not finite; are the weights damaged?")
-            yield result
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-
-
-def _load(args: argparse.Namespace) -> "SentenceEncoder":
-    """The checkpoint that was asked for; whatever is wrong with it is the user's to know, on one line."""
-    from attendax.encoders import sentences
-
-    try:
-        encoder = sentences.load_sentence_encoder(
-            sentences.packaged_weights() if args.weights is None else args.weights
-        )
-    except (ImportError, OSError, ValueError, NotImplementedError) as error:
-        raise Refusal(str(error)) from error
-    return encoder if args.pool is None else encoder._replace(pooling=args.pool)
-
-
-def _set_output(*, for_json: bool) -> None:
-    """JSON is UTF-8 (RFC 8259) whatever the terminal's encoding; text shows ? for what the encoding lacks."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        if for_json:
-            sys.stdout.reconfigure(encoding="utf-8")
-        else:
-            sys.stdout.reconfigure(errors="replace")
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr.reconfigure(errors="backslashreplace")
-
-
-def _arguments(texts: list[str]) -> list[str]:
-    """The arguments as the UTF-8 that was typed, whatever encoding the locale made Python read them in."""
-    decoded = []
-    for number, text in enumerate(texts, start=1):
-        try:
-            decoded.append(os.fsencode(text).decode("utf-8"))
-        except UnicodeError:
-            raise Refusal(f"text {number} is not valid UTF-8") from None
-    return decoded
 
 
 def _report_truncated(number: int, result: "Embedding", limit: int) -> None:
@@ -227,3 +164,107 @@ def _print_similarities(results: "list[Embedding]") -> None:
 
 def _shown(text: str, beside: int = LEAST_BESIDE) -> str:
     return one_line(text, columns() - beside) or "(empty)"
+
+
+def _map_drawer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
+    """The function that draws the attention map, or None; errors are raised now, before any text is embedded."""
+    if args.map is None:
+        return None
+    from attendax import figures
+    from attendax.encoders import layer_attention
+    from attendax.extras import require
+
+    writing.check("--map", args.map, PICTURES, f"a picture file, such as heads.png ({', '.join(PICTURES)})")
+    kind = os.path.splitext(args.map)[1].lower()
+    num_layers = encoder.config.num_layers
+    layer = num_layers if args.layer is None else args.layer
+    if not 1 <= layer <= num_layers:
+        raise Refusal(f"--layer {layer}: the model has layers 1 to {num_layers}")
+    try:
+        require("matplotlib", "--map")
+    except ImportError as error:
+        raise Refusal(str(error)) from error
+
+    def draw(result: "Embedding") -> None:
+        ids = np.array([result.tokens.ids], np.int32)
+        weights = layer_attention(encoder.params, ids, config=encoder.config, layer=layer - 1)
+        title = f"Layer {layer} of {num_layers}: {_title_of(result)}"
+        picture = io.BytesIO()
+        figure = figures.attention_map(weights[0], result.tokens.pieces, title=title)
+        figure.savefig(picture, format=kind[1:] if kind in PICTURES else "png")  # a stream may have any name
+        _write("--map", args.map, picture.getvalue())
+        print(f"attendax embed: wrote the attention of text 1, layer {layer}, to {args.map}", file=sys.stderr)
+
+    return draw
+
+
+def _page_writer(encoder: "SentenceEncoder", args: argparse.Namespace) -> "Callable[[Embedding], None] | None":
+    """The function that writes the page, or None; errors are raised now, before any text is embedded."""
+    if args.page is None:
+        return None
+    from attendax import figures
+    from attendax.encoders import attention_rows
+
+    writing.check("--page", args.page, (".html", ".htm"), "a file that ends in .html")
+
+    def write(result: "Embedding") -> None:
+        rows = attention_rows(encoder.params, np.array([result.tokens.ids], np.int32), config=encoder.config)
+        title = f"Attention: {_title_of(result)}"
+        text = figures.attention_page(rows, result.tokens.pieces, num_layers=encoder.config.num_layers, title=title)
+        _write("--page", args.page, text)
+        print(f"attendax embed: wrote the attention of text 1, all layers, to {args.page}", file=sys.stderr)
+
+    return write
+
+
+def _write(option: str, path: str, content: str | bytes) -> None:
+    try:
+        writing.write(path, content)
+    except OSError as error:
+        raise Refusal(f"{option} {path}: {error.strerror}") from error
+
+
+def _title_of(result: "Embedding") -> str:
+    return one_line(result.tokens.text, TITLE) or "(empty)"
+
+
+class VectorFile:
+    """A ``.npy`` file of vectors (count, width), float32, written one by one: how many there will be is not known.
+
+    Used as a context; the header is written anew at the end, and only then is the file where it belongs.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.count, self.width = path, 0, 0
+        writing.check("--output", path, (".npy",), "a file that ends in .npy")
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "VectorFile":
+        with self._refusing():
+            self._file = self._open.enter_context(writing.whole(self.path))
+            self._file.write(b" " * HEADER)
+        return self
+
+    def add(self, vector: np.ndarray) -> None:
+        """Write one more."""
+        self.width = len(vector)
+        with self._refusing():
+            self._file.write(np.asarray(vector, "<f4").tobytes())
+        self.count += 1
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self._open.__exit__(kind, error, trace)
+            return
+        with self._refusing(), self._open:
+            text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
+            self._file.seek(0)
+            self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
+            self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Refusal(f"--output {self.path}: {error.strerror}") from None

@@ -1,38 +1,36 @@
-"""``attendax search``: the lines of a file that are nearest to a question; and vectors in files, in bounded memory."""
+"""``attendax search``: the lines of a file that are nearest to a question."""
 
 import argparse
 import collections
-import contextlib
 import heapq
-import io
 import itertools
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attendax import writing
 from attendax.exits import Refusal
 from attendax.legible import columns, one_line
+
+from . import texts
+from .texts import Lines
 
 if TYPE_CHECKING:
     from attendax.encoders.sentences import SentenceEncoder
 
 LABEL = 100  # columns for a line that was found, where nothing says how wide the terminal is
 BLOCK = 4096  # vectors of a file that are compared at a time
-LONGEST = 2**20  # bytes of a line; models cut after a few hundred words
-HEADER = 128  # bytes before the numbers; what NumPy writes, and room for any count
 UNITS = ("line", "paragraph", "file")
-EVERY = 0.5  # seconds between two reports of progress
-Embed = Callable[["SentenceEncoder", Iterable[str]], Iterator[Any]]
 
 
-def add_arguments(search: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+def add_command(commands: Any) -> None:
+    """Add the command, with its arguments."""
+    about = "print the lines of a file that are nearest to a query"
+    search = commands.add_parser("search", help=about, description=about)
+    search.set_defaults(run=_search)
     about = "texts, one a line, UTF-8; - is standard input; or a folder, with all texts that lie in it"
     search.add_argument("file", metavar="FILE", help=about)
     search.add_argument("query", metavar="QUERY", help="what to look for")
@@ -41,27 +39,28 @@ def add_arguments(search: argparse.ArgumentParser) -> None:
     search.add_argument("--top", type=int, default=5, metavar="K", help="how many lines to print; 5 unless given")
     about = "embeddings of the file, written by: attendax embed --file FILE --output VECTORS.npy"
     search.add_argument("--vectors", metavar="VECTORS.npy", help=about)
+    texts.add_shared_arguments(search)
 
 
-def run(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, query: str) -> int:
+def _search(args: argparse.Namespace) -> int:
     """Print the nearest lines, the nearest first: cosine, number of the line, line."""
+    encoder = texts.load(args)
+    texts.set_output(for_json=False)
     if args.top < 1:
         raise Refusal(f"--top {args.top}: at least 1 line")
-    (asked,) = embed(encoder, [query])
+    (asked,) = texts.embedded(encoder, texts.arguments([args.query]))
     direction = _unit(asked.vector[None])[0]
     folder = args.file != "-" and os.path.isdir(args.file)
     if args.vectors is None and (folder or args.unit != "line"):
-        return _of_units(args, encoder, embed, direction)
+        return _of_units(args, encoder, direction)
     if folder or args.unit != "line":
         raise Refusal("--vectors goes with the lines of one file: without --unit, and not with a folder")
-    if args.vectors is None:
-        pairs = _embedded(encoder, embed, args.file)
-    else:
-        pairs = _stored(args.vectors, args.file, len(direction))
+    stored = args.vectors is not None
+    pairs = _stored(args.vectors, args.file, len(direction)) if stored else _embedded(encoder, args.file)
     scored = ((float(vector @ direction), -number, text) for number, text, vector in pairs)
     nearest = heapq.nlargest(args.top, scored)
     if not nearest:
-        raise Refusal(f"{_named(args.file)} holds no line that is not blank")
+        raise Refusal(f"{texts.named(args.file)} holds no line that is not blank")
     width = len(str(max(-number for _, number, _ in nearest)))
     before = len(f"{0:6.3f}  {0:>{width}}  ")
     room = columns(before + LABEL) - before
@@ -70,17 +69,17 @@ def run(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, quer
     return 0
 
 
-def _of_units(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed, direction: np.ndarray) -> int:
+def _of_units(args: argparse.Namespace, encoder: "SentenceEncoder", direction: np.ndarray) -> int:
     """Print the nearest lines, paragraphs or files: cosine, file and number of the first line, text."""
     units = Units(args.file, args.unit)
-    found = progress(embed(encoder, units))
+    found = texts.progress(texts.embedded(encoder, units))
     pairs = ((_unit(result.vector[None])[0], units.places.popleft(), result.tokens.text) for result in found)
     scored = ((float(vector @ direction), -k, place, text) for k, (vector, place, text) in enumerate(pairs))
     nearest = heapq.nlargest(args.top, scored)
     if units.skipped:
         print(f"attendax: {units.skipped} files are not UTF-8 text and were left out", file=sys.stderr)
     if not nearest:
-        raise Refusal(f"{_named(args.file)} holds no text that is not blank")
+        raise Refusal(f"{texts.named(args.file)} holds no text that is not blank")
     width = max(len(place) for _, _, place, _ in nearest)
     before = len(f"{0:6.3f}  {'':>{width}}  ")
     room = max(20, columns(before + LABEL) - before)
@@ -89,10 +88,10 @@ def _of_units(args: argparse.Namespace, encoder: "SentenceEncoder", embed: Embed
     return 0
 
 
-def _embedded(encoder: "SentenceEncoder", embed: Embed, file: str) -> Iterator[tuple[int, str, np.ndarray]]:
+def _embedded(encoder: "SentenceEncoder", file: str) -> Iterator[tuple[int, str, np.ndarray]]:
     """Number, text and vector of the lines that are not blank."""
     lines = Written(file)
-    for result in progress(embed(encoder, lines)):
+    for result in texts.progress(texts.embedded(encoder, lines)):
         yield lines.numbers.popleft(), result.tokens.text, _unit(result.vector[None])[0]
 
 
@@ -119,30 +118,12 @@ def _stored(vectors: str, file: str, width: int) -> Iterator[tuple[int, str, np.
                 yield count, text, vector
     count += sum(1 for _ in lines)
     if count != len(found):
-        raise Refusal(f"--vectors {vectors}: holds {len(found)} vectors, but {_named(file)} has {count} lines")
+        raise Refusal(f"--vectors {vectors}: holds {len(found)} vectors, but {texts.named(file)} has {count} lines")
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     """Vectors of length 1; of no length, they are near to nothing."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(vectors.dtype).tiny)
-
-
-class Lines:
-    """The lines of a file, or of standard input (``-``), read as they are asked for."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-
-    def __iter__(self) -> Iterator[str]:
-        if self.file == "-" and sys.stdin is None:
-            raise Refusal("standard input is closed")
-        if self.file == "-" and sys.stdin.isatty():
-            print("attendax: one text a line, then end of file (Ctrl-D)", file=sys.stderr)
-        try:
-            with open(self.file, "rb") if self.file != "-" else contextlib.nullcontext(sys.stdin.buffer) as stream:
-                yield from decoded(stream, _named(self.file))
-        except OSError as error:
-            raise Refusal(f"cannot read {_named(self.file)}: {error.strerror}") from None
 
 
 class Written(Lines):
@@ -197,83 +178,3 @@ class Units(Lines):
                 yield "\n".join(unit).strip()
             if ends or self.unit == "line":
                 unit = []
-
-
-def _named(file: str) -> str:
-    return "standard input" if file == "-" else file
-
-
-def windows_of(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Cut a stream of lines into windows of so many."""
-    stream = iter(lines)
-    while window := list(itertools.islice(stream, size)):
-        yield window
-
-
-def decoded(stream: Any, name: str) -> Iterator[str]:
-    """The lines of a stream of bytes, without their ends; an empty line is an empty text."""
-    for number in itertools.count(1):
-        if not (line := stream.readline(LONGEST + 1)):
-            return
-        if len(line) > LONGEST:
-            raise Refusal(f"line {number} of {name} has more than {LONGEST:,} bytes; is it text?")
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise Refusal(f"line {number} of {name} is not valid UTF-8: {error.reason}") from None
-
-
-def progress(results: Iterable[Any], clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
-    """The results, and on a terminal how many there are, and how many come in a second."""
-    shown = isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.isatty()
-    start = last = clock()
-    number = 0
-    for number, result in enumerate(results, start=1):
-        yield result
-        if shown and clock() - last >= EVERY:
-            last = clock()
-            print(f"\r{number:,} texts, {number / (last - start):,.0f} a second", end="", file=sys.stderr, flush=True)
-    if last > start:
-        print(f"\r{number:,} texts, {number / max(clock() - start, 1e-9):,.0f} a second", file=sys.stderr)
-
-
-class VectorFile:
-    """A ``.npy`` file of vectors (count, width), float32, written one by one: how many there will be is not known.
-
-    Used as a context; the header is written anew at the end, and only then is the file where it belongs.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path, self.count, self.width = path, 0, 0
-        writing.check("--output", path, (".npy",), "a file that ends in .npy")
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> "VectorFile":
-        with self._refusing():
-            self._file = self._open.enter_context(writing.whole(self.path))
-            self._file.write(b" " * HEADER)
-        return self
-
-    def add(self, vector: np.ndarray) -> None:
-        """Write one more."""
-        self.width = len(vector)
-        with self._refusing():
-            self._file.write(np.asarray(vector, "<f4").tobytes())
-        self.count += 1
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:
-            self._open.__exit__(kind, error, trace)
-            return
-        with self._refusing(), self._open:
-            text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({self.count}, {self.width}), }}"
-            self._file.seek(0)
-            self._file.write(b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little"))
-            self._file.write(text.ljust(HEADER - 11).encode() + b"\n")
-
-    @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise Refusal(f"--output {self.path}: {error.strerror}") from None
