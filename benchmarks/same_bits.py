@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendax import ops
-from attendax.kernels.native import linear
+from attendax.ops import projections
 from attendax.ops.projections import project
 
 MOST = 1024
 NUMBERS = (1, 2, 3, 4, 5, 8, 13, 16, 32, 64, 100, 128, 256, 512)
 WEIGHTS = ((64, 64), (256, 1000), (768, 768), (768, 3072), (3072, 768))
-TAKES = linear.takes
+TAKES = projections.library_takes
 
 
 def in_pieces(x, W, rows=32):
@@ -74,12 +74,12 @@ def parts():
 
 def compiled(function, arrays, by_library):
     """The program with the products of the library, or with XLA's; run once."""
-    linear.takes = TAKES if by_library else lambda *_: False
+    projections.library_takes = TAKES if by_library else lambda *_: False
     jax.clear_caches()
     try:
         program = jax.jit(function).lower(*arrays).compile()
     finally:
-        linear.takes = TAKES
+        projections.library_takes = TAKES
     jax.block_until_ready(program(*arrays))
     return program
 

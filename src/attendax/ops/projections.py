@@ -1,7 +1,8 @@
 """The product of tokens and a weight, for layers: fast in both directions, and behind a fusion barrier (L17).
 
 On one CPU the library computes the first two of the sums below, where it is there: then the bits of a token do not
-depend on the tokens beside it (L15). Everywhere else XLA does.
+depend on the tokens beside it (L15), for it adds up each number in one order (``csrc/linear.h``). Everywhere else XLA
+does, which chooses a product's kernel, and so its order, by the number of rows (docs/same-bits.md has a table).
 
 The product and its two gradients are the same three sums, and each of them has the other two as gradients::
 
@@ -20,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax._src import checkify  # an Error without any has no public name
 from jax.core import ShapedArray
@@ -28,7 +30,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import LoweringRuleContext
 
 from attendax.kernels.backends import ACCELERATORS, devices_of
-from attendax.kernels.native import linear
+from attendax.kernels.native.library import library
 from attendax.kernels.numerics import finite_straight_through, fusion_barrier, is_compiled, product, vary_alike
 from attendax.kernels.primitives import OrUnknown, OrZero
 from attendax.kernels.watching import checked_by, without_jet
@@ -47,6 +49,7 @@ GRADIENTS = {  # by the first array, and by the second: the sum, and whether the
     Sum.OVER_COLUMNS: ((Sum.OVER_ROWS, True), (Sum.OVER_TOKENS, True)),
     Sum.OVER_TOKENS: ((Sum.OVER_COLUMNS, False), (Sum.OVER_ROWS, False)),
 }
+OF_LIBRARY = ("float32", "float64")
 
 
 def project(x: Array, W: Array, *, only_finite: bool = False) -> Array:
@@ -57,11 +60,18 @@ def project(x: Array, W: Array, *, only_finite: bool = False) -> Array:
         W: a weight (M, N), of the same dtype.
         only_finite: whether what is not finite counts as 0 in the derivative: for tokens that nothing may depend on.
     """
-    if not is_compiled() and not linear.takes(*map(jax.typeof, (x, W))):
+    if not is_compiled() and not library_takes(*map(jax.typeof, (x, W))):
         return _computed(x, W, only_finite=only_finite)
     if _on_explicit_axes(x, W):
         return fusion_barrier(partial(_computed, only_finite=only_finite), x, W)
     return _sum(x, W, Sum.OVER_ROWS, only_finite=only_finite)
+
+
+def library_takes(x: ShapedArray, W: ShapedArray) -> bool:
+    """Tell whether the library is there, and takes a product of tokens (..., M) and a weight that are on one CPU."""
+    sizes = (*x.shape, *W.shape)
+    known = all(isinstance(size, int) for size in sizes)  # none is symbolic
+    return bool(library().isa) and known and 0 not in sizes and x.dtype == W.dtype and str(x.dtype) in OF_LIBRARY
 
 
 def _on_explicit_axes(*arrays: Array) -> bool:
@@ -156,9 +166,14 @@ def _behind_barrier(one: Array, other: Array, **params: Any) -> Array:
     return fusion_barrier(partial(_computed, **params), one, other)
 
 
-def _by_library(one: Array, other: Array, *, over: Sum, filters: tuple[bool, bool], **_: Any) -> Array:
-    one, other = (finite_straight_through(x) if chosen else x for x, chosen in zip((one, other), filters, strict=True))
-    return linear.product(one, other, turned=over is Sum.OVER_COLUMNS)
+def _by_library(x: Array, W: Array, *, over: Sum, filters: tuple[bool, bool], **_: Any) -> Array:
+    """``x W``, or, over columns, ``x Wᵀ``, of tokens x (..., M)."""
+    x, W = (finite_straight_through(each) if chosen else each for each, chosen in zip((x, W), filters, strict=True))
+    turned = over is Sum.OVER_COLUMNS
+    tokens, columns = x.reshape(-1, x.shape[-1]), W.shape[0 if turned else 1]
+    call = jax.ffi.ffi_call("attendax_project", jax.ShapeDtypeStruct((tokens.shape[0], columns), x.dtype))
+    found = call(tokens, W, ints=np.array([turned], np.int64), floats=np.zeros(1))
+    return found.reshape(*x.shape[:-1], columns)
 
 
 def _lowering_on_a_cpu(
@@ -172,7 +187,7 @@ def _lowering_on_a_cpu(
     exported = getattr(getattr(module, "lowering_parameters", None), "for_export", False)
     alone = over is not Sum.OVER_TOKENS and devices_of(module.axis_context) == 1 and not exported
     types = [x for x in context.avals_in if isinstance(x, ShapedArray)]
-    function = _by_library if alone and linear.takes(*types) else _behind_barrier
+    function = _by_library if alone and library_takes(*types) else _behind_barrier
     return _lowering(context, *arrays, function=function, over=over, **params)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attendax import encoders, masks, ops
-from attendax.kernels.native import linear
 from attendax.kernels.numerics import repeated, row_sums
-from attendax.ops.projections import project
+from attendax.ops import projections
+from attendax.ops.projections import library_takes, project
 from native_calls import needs_library, same_bits
 from test_native_rows import in_a_process
 
@@ -93,7 +93,7 @@ def test_what_the_library_does_not_take_is_computed_by_xla():
     np.testing.assert_allclose(exported.call(x, W), x @ W, rtol=1e-5)
     assert jax.jit(project)(x[:, :0], W).shape == (2, 0, 5)
     assert not jax.jit(project)(x[..., :0], W[:0]).any()
-    assert not linear.takes(*(jax.typeof(jnp.asarray(a, "bfloat16")) for a in (x, W)))
+    assert not library_takes(*(jax.typeof(jnp.asarray(a, "bfloat16")) for a in (x, W)))
 
 
 CORES = """
@@ -233,7 +233,7 @@ def test_the_gradient_of_a_token_does_not_depend_on_the_batch():
 def test_without_the_library_bits_do_depend_on_the_other_tokens(monkeypatch):
     """So the tests above can fail."""
     x, W = drawn(ROWS, 256), drawn(256, 1000)
-    monkeypatch.setattr(linear, "takes", lambda *_: False)
+    monkeypatch.setattr(projections, "library_takes", lambda *_: False)
     whole = np.asarray(jax.jit(lambda x: project(x, W))(x))
     assert any((np.asarray(jax.jit(lambda x: project(x, W))(x[:n])) != whole[:n]).any() for n in (1, 5, 13))
 
