@@ -1,6 +1,7 @@
 """The table of mistakes planted in the blockwise kernels: a piece of text to replace, and the judge that must notice.
 
-The file is one of ``attendax``; of ``masks.py`` and ``mask_kinds.py`` only what is said about whole tiles is replaced.
+The file is one of ``attendax``; of ``mask_type.py`` and ``mask_kinds.py`` only what is said about whole tiles is
+replaced.
 """
 
 from typing import NamedTuple
@@ -566,7 +567,7 @@ MASKS = in_file(
     ("dense open", ", least_and_largest[0])", ", least_and_largest[1])", "open tiles", "dense"),
     ("function open", "return open_to_all, ~open_to_all", "return open_to_all, open_to_all", "open tiles", "function"),
 ) + in_file(
-    "masks.py",
+    "mask_type.py",
     ("not skipped", "return ~every, ~some", "return ~some, ~some", "forward", "not window"),
     ("not open", "return ~every, ~some", "return ~every, ~every", "open tiles", "not window"),
     ("or skipped", "(COMBINATIONS[self.kind](*pair)", '(COMBINATIONS["and"](*pair)', "forward", "or"),

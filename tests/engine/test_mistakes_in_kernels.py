@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import attendax
-from attendax import masks, scores, spec
+from attendax import mask_type, masks, scores, spec
 from attendax.conformance import directional_difference
 from attendax.kernels.blockwise.partition import LIMITS
 from attendax.kernels.operands import Limits
@@ -34,7 +34,7 @@ from mistakes_in_kernels import KERNELS
 
 B, N, G, T, S, D, V = 2, 4, 2, 5, 7, 3, 4
 NAME = "mistaken_kernels"
-OF_MASKS = "masks.py", "mask_kinds.py"  # of which what is said about whole tiles is replaced
+OF_MASKS = "mask_type.py", "mask_kinds.py"  # of which what is said about whole tiles is replaced
 ONE_HEAD, ALL_HEADS = Limits(3, 2, 8 * 3 * 2 * 2), Limits(3, 2, 2**20)  # of the keys; two query heads share it
 ALL_KEYS = Limits(3, 9, 2**20)  # each row of scores is in one tile
 
@@ -762,15 +762,15 @@ def twin_with(tmp_path, monkeypatch, request):
     def replace_bounds(file, right, wrong):
         """Only the bounds: what a mask allows is also what the specification goes by."""
         copy = tmp_path / "mistaken_masks.py"
-        shutil.copy(Path(masks.__file__).with_name(file), copy)
+        shutil.copy(Path(attendax.__file__).with_name(file), copy)
         replaced(copy, right, wrong)
         module_spec = importlib.util.spec_from_file_location("mistaken_masks", copy)
         module = importlib.util.module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
-        if file == "masks.py":
+        if file == "mask_type.py":
             monkeypatch.setattr(masks.Mask, "bounds", module.Mask.bounds)
         else:
-            monkeypatch.setattr(masks, "BOUNDS", module.BOUNDS)
+            monkeypatch.setattr(mask_type, "BOUNDS", module.BOUNDS)
 
     return make
 

@@ -14,7 +14,7 @@ import pytest
 
 from places import ROOT
 
-BELOW = "params checks masks mask_kinds pictures rotary scores options integers"  # everything
+BELOW = "params checks mask_type masks mask_kinds pictures rotary scores options integers"  # everything
 VALUES = set(BELOW.split())
 ENGINE = {"kernels", "sharding"}
 DOOR = {"door", "inspection"}
@@ -25,7 +25,8 @@ MAY_IMPORT = {  # part of attendax -> the other parts it may import
     "integers": {"checks"},
     "pictures": {"checks"},
     "mask_kinds": {"checks"},
-    "masks": {"checks", "integers", "mask_kinds", "pictures"},
+    "mask_type": {"checks", "integers", "mask_kinds", "pictures"},
+    "masks": {"checks", "integers", "mask_type", "mask_kinds"},
     "rotary": {"checks"},
     "scores": {"checks", "integers"},
     "exits": set(),

@@ -7,7 +7,7 @@ from jax import Array
 
 from attendax import checks, masks
 from attendax.checks import FLOATING
-from attendax.masks import Mask
+from attendax.mask_type import Mask
 
 
 def heads_first(function: str, query: Any, key: Any, value: Any) -> tuple[Array, Array, Array]:

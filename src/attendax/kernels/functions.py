@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
-from attendax.masks import Mask
+from attendax.mask_type import Mask
 from attendax.scores import ScoreModifier
 
 from .numerics import is_compiled

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jax import Array, lax
 
 from attendax.kernels.operands import Index, Operands, Plan
-from attendax.masks import Mask
+from attendax.mask_type import Mask
 
 
 class KeyShard(NamedTuple):

@@ -11,7 +11,7 @@ from jax import Array, lax
 
 from attendax.checks import fail
 from attendax.kernels.operands import Operands, Positions
-from attendax.masks import Mask
+from attendax.mask_type import Mask
 
 
 def with_all_tokens(operands: Operands, axis: tuple[str, ...]) -> Operands:

@@ -44,7 +44,7 @@ def arrays_for(text):
 def test_a_mask_is_what_one_would_write(text):
     code = arrays_for(text)
     code = code if "[[" in text else code.replace("]", "])")
-    mask = eval(code, vars(masks) | {"visible": visible})
+    mask = eval(code, vars(masks) | {"np": np, "visible": visible})
     assert repr(mask) == text
     assert f"{mask}" == text
 

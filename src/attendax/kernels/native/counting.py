@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attendax.masks import Mask
+from attendax.mask_type import Mask
 
 from ..operands import Operands
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from attendax.mask_kinds import given
-from attendax.masks import Mask
+from attendax.mask_type import Mask
 from attendax.scores import ScoreModifier
 
 from ..functions import has_function
