@@ -2,7 +2,6 @@
 
 from .calls import attention as attention
 from .calls import attention_on_mesh as attention_on_mesh
-from .calls import explain as explain
 from .calls import on_mesh as on_mesh
 from .compiled import Collective as Collective
 from .compiled import bytes_received as bytes_received
@@ -13,6 +12,7 @@ from .order import restore as restore
 from .order import zigzag as zigzag
 from .strategy import Choice as Choice
 from .strategy import Link as Link
+from .strategy import explain as explain
 
 __all__ = [
     "Choice",

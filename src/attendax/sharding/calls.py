@@ -9,17 +9,16 @@ from jax import Array
 
 from attendax.checks import fail, knows_keywords, one_of
 from attendax.kernels.call import as_asked, checked_call
-from attendax.kernels.operands import Operands, takes_arrays
-from attendax.masks import ArrayLike, Mask
+from attendax.kernels.operands import takes_arrays
+from attendax.masks import ArrayLike
 from attendax.options import Meaning
 
 from .division import DIVISION, Division, attend_by_division
 from .in_shard_map import PositionsLike, attend_from_shards, checked_positions
 from .layout import Mesh, names_in
-from .strategy import LINK, STRATEGIES, Choice, Link, choose
+from .strategy import STRATEGIES
 
 Axes = str | tuple[str, ...]
-Shaped = ArrayLike | jax.ShapeDtypeStruct
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -124,51 +123,6 @@ def attention(
             fail(ValueError, "sharding.attention", sentence, advice="Whole arrays go to sharding.attention_on_mesh.")
     results = attend_from_shards(query, key, value, axis, positions, strategy, return_lse=return_lse, **options)
     return as_asked(results, query, value, return_lse, options.get("score_mod"))
-
-
-def explain(
-    query: Shaped,
-    key: Shaped,
-    value: Shaped,
-    *,
-    devices: int,
-    mask: Mask | Shaped | None = None,
-    bias: Shaped | None = None,
-    link: Link = LINK,
-) -> Choice:
-    """Say which strategy ``attention`` takes where none is given, and why, and what each would send.
-
-    Args:
-        query, key, value, mask, bias: of all tokens, as in ``attendax.attention``; arrays or ``jax.ShapeDtypeStruct``.
-        devices: how many divide the tokens.
-        link: how fast devices exchange and multiply; a datasheet's numbers of a large GPU unless given. ``attention``
-            itself chooses by those.
-
-    Returns:
-        ``Choice``. It prints well.
-
-    Raises:
-        ValueError: tokens that the devices do not divide.
-
-    Example:
-        >>> import jax
-        >>> x = jax.ShapeDtypeStruct((1, 8, 32768, 64), "bfloat16")
-        >>> explain(x, x, x, devices=8).bytes_received["ring"]
-        58720256
-    """
-    for name, x in (("queries", query), ("keys", key)):
-        if x.shape[-2] % devices:
-            fail(ValueError, "sharding.explain", f"{x.shape[-2]} {name} are no multiple of {devices} devices.")
-
-    def part(x: Any) -> Any:  # of the shape of all devices, (..., N, T, D) or (T, D)
-        shape = (1,) * (3 - len(x.shape)) + tuple(x.shape)
-        return jax.ShapeDtypeStruct((*shape[:-2], shape[-2] // devices, shape[-1]), x.dtype)
-
-    of_query, of_key, of_value = map(part, (query, key, value))
-    if mask is not None:
-        rank = max(3, len(query.shape))
-        mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(rank)
-    return choose(Operands(of_query, of_key, of_value, cast(Any, bias), None, mask, None), devices, link)
 
 
 @overload

@@ -2,14 +2,17 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+import jax
 from jax import Array
 
+from attendax.checks import fail
 from attendax.kernels.operands import Operands
-from attendax.masks import Mask
+from attendax.masks import ArrayLike, Mask
 
 STRATEGIES = ("ring", "all_gather", "ulysses")
+Shaped = ArrayLike | jax.ShapeDtypeStruct
 
 
 class Link(NamedTuple):
@@ -55,6 +58,51 @@ class Choice:
             both = self.bytes_with_gradient[name]
             lines.append(f"  {name:<11}{amount:,} bytes to a device; {both:,} with the gradient")
         return "\n".join(lines)
+
+
+def explain(
+    query: Shaped,
+    key: Shaped,
+    value: Shaped,
+    *,
+    devices: int,
+    mask: Mask | Shaped | None = None,
+    bias: Shaped | None = None,
+    link: Link = LINK,
+) -> Choice:
+    """Say which strategy ``attention`` takes where none is given, and why, and what each would send.
+
+    Args:
+        query, key, value, mask, bias: of all tokens, as in ``attendax.attention``; arrays or ``jax.ShapeDtypeStruct``.
+        devices: how many divide the tokens.
+        link: how fast devices exchange and multiply; a datasheet's numbers of a large GPU unless given. ``attention``
+            itself chooses by those.
+
+    Returns:
+        ``Choice``. It prints well.
+
+    Raises:
+        ValueError: tokens that the devices do not divide.
+
+    Example:
+        >>> import jax
+        >>> x = jax.ShapeDtypeStruct((1, 8, 32768, 64), "bfloat16")
+        >>> explain(x, x, x, devices=8).bytes_received["ring"]
+        58720256
+    """
+    for name, x in (("queries", query), ("keys", key)):
+        if x.shape[-2] % devices:
+            fail(ValueError, "sharding.explain", f"{x.shape[-2]} {name} are no multiple of {devices} devices.")
+
+    def part(x: Any) -> Any:  # of the shape of all devices, (..., N, T, D) or (T, D)
+        shape = (1,) * (3 - len(x.shape)) + tuple(x.shape)
+        return jax.ShapeDtypeStruct((*shape[:-2], shape[-2] // devices, shape[-1]), x.dtype)
+
+    of_query, of_key, of_value = map(part, (query, key, value))
+    if mask is not None:
+        rank = max(3, len(query.shape))
+        mask = (mask if isinstance(mask, Mask) else Mask("dense", (mask,))).of_rank(rank)
+    return choose(Operands(of_query, of_key, of_value, cast(Any, bias), None, mask, None), devices, link)
 
 
 def choose(operands: Operands, count: int, link: Link = LINK) -> Choice:
