@@ -37,15 +37,8 @@ ARM: dict[str, tuple[str, ...]] = {"neon": ()}
 MACHINES = {"linux-x86_64": X86, "linux-aarch64": ARM, "macos-arm64": ARM}  # on others the library is not built
 REALS = ("double", "float")
 
-BASE = (
-    "-std=c++20",
-    "-O3",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-)
+BASE: tuple[str, ...] = ("-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden")
+BASE += ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 WARNINGS = ("-Wall", "-Wextra")
 KERNEL = ("-fno-exceptions", "-fno-rtti")
 SANITIZE = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -91,16 +84,11 @@ def _macos_version() -> str:
 
 def units(machine: str) -> list[Unit]:
     """Units to compile on a machine, the longest first."""
-    kernels = [
-        Unit(
-            f"kernel_{isa}_{real}",
-            "kernel.cc",
-            isa,
-            (*KERNEL, *flags, f"-DATTENDAX_ISA={isa}", f"-DATTENDAX_REAL={real}"),
-        )
-        for isa, flags in MACHINES[machine].items()
-        for real in REALS
-    ]
+    kernels = []
+    for isa, flags in MACHINES[machine].items():
+        for real in REALS:
+            named = f"-DATTENDAX_ISA={isa}", f"-DATTENDAX_REAL={real}"
+            kernels.append(Unit(f"kernel_{isa}_{real}", "kernel.cc", isa, (*KERNEL, *flags, *named)))
     return [*kernels, Unit("ffi", "ffi.cc", "", ())]
 
 
@@ -117,11 +105,8 @@ def find_compiler() -> list[str]:
 
 def _placeholder(path: str) -> bool:
     """Tell whether it is what macOS has where no compiler is installed, which would open a window."""
-    return (
-        path == f"/usr/bin/{Path(path).name}"
-        and sys.platform == "darwin"
-        and _run(["xcode-select", "-p"]).returncode != 0
-    )
+    of_system = sys.platform == "darwin" and path == f"/usr/bin/{Path(path).name}"
+    return of_system and _run(["xcode-select", "-p"]).returncode != 0
 
 
 def _sources(csrc: Path) -> list[Path]:
