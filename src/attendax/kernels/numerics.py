@@ -11,7 +11,7 @@ run them. When every supported jaxlib is correct, delete the workaround. Two fau
 """
 
 import functools
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeVar
 
 import jax
@@ -121,7 +121,7 @@ def _of_rows(name: str, function: Callable, transpose: Callable) -> Primitive:
     jet.deflinear(primitive)
     ad.deflinear2(primitive, lambda grad, x, width: [transpose(grad, x.aval.shape[-1])])
 
-    def batch(arrays: Any, axes: Any, width: int) -> tuple[Any, int]:
+    def batch(arrays: Sequence[Array], axes: Sequence[int], width: int) -> tuple[Any, int]:
         return primitive.bind(jnp.moveaxis(arrays[0], axes[0], 0), width=width), 0
 
     batching.primitive_batchers[primitive] = batch

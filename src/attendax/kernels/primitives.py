@@ -124,7 +124,7 @@ def moved(*arrays: Array, plan: Plan, program: Callable, argnums: tuple[int, ...
     return jax.jvp(of_moving, tuple(arrays[k] for k in argnums), tuple(tangents))[1]
 
 
-def _transposed(*arrays: Array, plan: Plan, program: Callable, types: tuple[Any, ...], results: int) -> tuple[Any, ...]:
+def _transposed(*arrays: Array, plan: Plan, program: Callable, types: tuple[tuple | None, ...], results: int) -> tuple:
     """The transpose of a program by the arrays that have ``types``: takes cotangents, then the other arrays."""
     grads, rest = arrays[:results], arrays[results:]
 

@@ -21,6 +21,8 @@ from .numerics import fusion_barrier, of_one_shape, replace_nonfinite
 from .online_softmax import log_sum_exp
 from .operands import Operands, Plan, Results, Wanted
 
+Known = Any  # the ``Results`` of a body, or None where it needs none
+
 
 def _shielded(plan: Plan, function: Callable, *arrays: Array) -> Any:
     """``function(*arrays)`` behind a fusion barrier, on a CPU: it is the CPU's compiler that fuses what it must not.
@@ -77,7 +79,7 @@ def forward(*leaves: Array, tree: PyTreeDef, plan: Plan) -> tuple[Any, ...]:
     return out, row_max, row_sum, log_sum_exp(row_max, row_sum) if lse is None else lse
 
 
-def _linear(shapes: Callable[..., list[Any]], *, every: bool = True) -> Callable[[Callable], Callable]:
+def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = True) -> Callable[[Callable], Callable]:
     """Decorate the body of a program: it runs behind a fusion barrier, and without any score all is 0.
 
     The body takes the operands, the results, the other arrays and a plan. With ``every``, the plan is that of a backend
@@ -111,7 +113,7 @@ def _linear(shapes: Callable[..., list[Any]], *, every: bool = True) -> Callable
 
 
 @_linear(tangent_shapes)
-def tangent(operands: Operands, results: Any, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...]) -> Any:
+def tangent(operands: Operands, results: Known, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...]) -> Any:
     """The tangents of out and lse. given: the tangents of the active leaves."""
     return directions(plan).tangent(_spaced(given, active), operands, results, plan)
 
@@ -119,7 +121,7 @@ def tangent(operands: Operands, results: Any, given: Sequence[Array], plan: Plan
 @_linear(tangent_shapes)
 def jvp_of_jvp(
     operands: Operands,
-    results: Any,
+    results: Known,
     given: Sequence[Array],
     plan: Plan,
     *,
@@ -150,7 +152,7 @@ def cotangent(operands: Operands, results: Results, given: Sequence[Array], plan
 
 @_linear(cotangent_shapes)
 def hvp(
-    operands: Operands, results: Any, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...], wanted: Wanted
+    operands: Operands, results: Known, given: Sequence[Array], plan: Plan, *, active: tuple[bool, ...], wanted: Wanted
 ) -> Any:
     """The jvp of ``cotangent`` by the operands, and by the results through them.
 
@@ -183,10 +185,8 @@ def _moved(
     difference first (L8).
     """
 
-    def of_moving(given, of_rows):
-        return function(
-            _refilled(operands, moving, given), results and Results(of_rows[0], of_rows[1], results.row_sum)
-        )
+    def of_moving(given, rows):
+        return function(_refilled(operands, moving, given), results and Results(rows[0], rows[1], results.row_sum))
 
     moved = [x for x, there in zip(operands.differentiable(), moving, strict=True) if there]
     primals = moved, list(results[:2] if results else ())
