@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType
 
 
-def require(module: str, function: str, *, extra: str = "demo") -> ModuleType:
-    """Import ``module``, a part of an extra.
+def require(module: str, function: str, *, extra: str | None = "demo") -> ModuleType:
+    """Import ``module``, a part of an extra or a package of its own.
 
     Args:
         module: dotted name, such as ``"safetensors.numpy"``.
         function: what needs it; the error begins with this name.
-        extra: the extra that brings it.
+        extra: the extra that brings it; None where pip installs the package itself.
 
     Raises:
         ModuleNotFoundError: it is not installed; the message names the command that installs it.
@@ -36,8 +36,8 @@ def require(module: str, function: str, *, extra: str = "demo") -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # the package is there; something that it needs is not
-        sentence = f"{function}: the package {package} is not installed; {extra_install(extra)}"
-        raise ModuleNotFoundError(sentence, name=package) from None
+        how = f"run: {pip_install(package)}" if extra is None else extra_install(extra)
+        raise ModuleNotFoundError(f"{function}: the package {package} is not installed; {how}", name=package) from None
 
 
 def extra_install(extra: str) -> str:

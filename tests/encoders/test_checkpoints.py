@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import struct
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -393,6 +394,11 @@ class TestTorch:
                 to_torch(given)
         with pytest.raises(TypeError, match=r"^to_torch: the weights are traced"):
             jax.eval_shape(to_torch, block)
+
+    def test_where_torch_is_not_installed_it_says_how_to(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", None)  # as Python marks what it cannot find
+        with pytest.raises(ModuleNotFoundError, match=r"^to_torch: the package torch .*; run: .* pip install torch$"):
+            to_torch(random_params(BERT).blocks[0])
 
 
 def to_state_dict(block):

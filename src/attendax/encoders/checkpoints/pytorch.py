@@ -1,6 +1,5 @@
 """PyTorch's own attention and encoder modules, or their state dicts, in and out. PyTorch is not imported."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax
 import numpy as np
 
 from attendax import checks
-from attendax.extras import pip_install
+from attendax.extras import require
 from attendax.params import EncoderBlockParams, EncoderParams, MultiHeadParams
 
 from ..stack import unstacked
@@ -16,16 +15,11 @@ from .files import check_names
 
 NAME = "load_torch"
 LAYER = {
-    "W1": "linear1.weight",
-    "b1": "linear1.bias",
-    "W2": "linear2.weight",
-    "b2": "linear2.bias",
-    "gamma1": "norm1.weight",
-    "beta1": "norm1.bias",
-    "gamma2": "norm2.weight",
-    "beta2": "norm2.bias",
-}
+    "W1": "linear1.weight", "b1": "linear1.bias", "W2": "linear2.weight", "b2": "linear2.bias",
+    "gamma1": "norm1.weight", "beta1": "norm1.bias", "gamma2": "norm2.weight", "beta2": "norm2.bias",
+}  # fmt: skip
 PARTS = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+Tensors = dict[str, np.ndarray]
 
 
 def load_torch(
@@ -72,9 +66,9 @@ def load_torch(
     """
     given = {"num_heads": num_heads, "norm": norm, "activation": activation, "eps": eps}
     is_module = callable(getattr(module, "state_dict", None))
-    if is_module and any(value is not None for value in given.values()):
-        said = ", ".join(name for name, value in given.items() if value is not None)
-        raise TypeError(f"{NAME}: a module says its own options; leave out {said}")
+    said = [name for name, value in given.items() if value is not None]
+    if is_module and said:
+        raise TypeError(f"{NAME}: a module says its own options; leave out {', '.join(said)}")
     options = _options_of(module) if is_module else {}
     params = _params(module.state_dict() if is_module else module)
     return params, options or _said(params, given)
@@ -82,8 +76,7 @@ def load_torch(
 
 def _options_of(module: Any) -> dict[str, Any]:
     """The options of a module; of an encoder, those of all its layers."""
-    layers = list(getattr(module, "layers", ()))
-    if layers:
+    if layers := list(getattr(module, "layers", ())):
         first, *others = map(_options_of, layers)
         final = {} if getattr(module, "norm", None) is None else {"eps": _eps(module.norm)}
         if any(other != first for other in (*others, first | final)):
@@ -103,11 +96,8 @@ def _options_of(module: Any) -> dict[str, Any]:
     eps, other = map(_eps, (module.norm1, module.norm2))
     if eps != other:
         raise NotImplementedError(f"{NAME}: norm1 and norm2 must have the same eps")
-    return options | {
-        "norm": "pre" if module.norm_first else "post",
-        "activation": _activation(module.activation),
-        "eps": eps,
-    }
+    norm = "pre" if module.norm_first else "post"
+    return options | {"norm": norm, "activation": _activation(module.activation), "eps": eps}
 
 
 def _eps(norm: Any) -> float:
@@ -132,15 +122,13 @@ def _said(params: Any, given: dict[str, Any]) -> dict[str, Any]:
     block: Any = params.blocks[0] if isinstance(params, EncoderParams) else params
     is_layer = isinstance(block, EncoderBlockParams)
     names = tuple(given) if is_layer else ("num_heads",)
-    missing = [name for name in names if given[name] is None and name != "eps"]
-    if missing:
+    if missing := [name for name in names if given[name] is None and name != "eps"]:
         example = "num_heads=8" + (', norm="post", activation="relu"' if is_layer else "")
         raise TypeError(
             f"{NAME}: a state dict does not say {', '.join(missing)}\n"
             f"Write load_torch(module), or load_torch(state_dict, {example}) with what the module was made with."
         )
-    over = [name for name in given if name not in names and given[name] is not None]
-    if over:
+    if over := [name for name in given if name not in names and given[name] is not None]:
         raise TypeError(f"{NAME}: an nn.MultiheadAttention has no {', '.join(over)}; leave it out")
     options = {name: given[name] for name in names}
     if is_layer:
@@ -180,7 +168,7 @@ def _array(name: str, value: Any) -> np.ndarray:
     return np.asarray(value, np.promote_types(dtype, np.float32))
 
 
-def _encoder(tensors: dict[str, np.ndarray], used: set[str]) -> EncoderParams:
+def _encoder(tensors: Tensors, used: set[str]) -> EncoderParams:
     numbers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
     if numbers != {str(number) for number in range(len(numbers))}:
         shown = ", ".join(sorted(numbers)[:4])
@@ -191,7 +179,7 @@ def _encoder(tensors: dict[str, np.ndarray], used: set[str]) -> EncoderParams:
     return EncoderParams(None, blocks, gamma, np.zeros_like(gamma) if gamma is not None and beta is None else beta)  # type: ignore[arg-type]
 
 
-def _layer(tensors: dict[str, np.ndarray], prefix: str, used: set[str]) -> EncoderBlockParams:
+def _layer(tensors: Tensors, prefix: str, used: set[str]) -> EncoderBlockParams:
     attention = _attention(tensors, f"{prefix}self_attn.", used)
     M = attention.W_Q.shape[0]
     hidden = tensors.get(f"{prefix}linear1.weight", np.empty((0, 0)))
@@ -206,7 +194,7 @@ def _layer(tensors: dict[str, np.ndarray], prefix: str, used: set[str]) -> Encod
     return EncoderBlockParams(attention, **found)
 
 
-def _attention(tensors: dict[str, np.ndarray], prefix: str, used: set[str]) -> MultiHeadParams:
+def _attention(tensors: Tensors, prefix: str, used: set[str]) -> MultiHeadParams:
     """One matrix (3M, M) for all three, or, with keys and values of other widths, three (M, width)."""
     output = tensors.get(f"{prefix}out_proj.weight")
     M = 0 if output is None else output.shape[0]
@@ -223,9 +211,7 @@ def _attention(tensors: dict[str, np.ndarray], prefix: str, used: set[str]) -> M
     return MultiHeadParams(*(np.ascontiguousarray(W.T) for W in matrices), *biases)
 
 
-def _taken(
-    tensors: dict[str, np.ndarray], name: str, used: set[str], shape: tuple[int, ...], *, optional: bool = False
-) -> Any:
+def _taken(tensors: Tensors, name: str, used: set[str], shape: tuple[int, ...], *, optional: bool = False) -> Any:
     """A tensor, which is used then."""
     if name not in tensors:
         if optional:
@@ -255,23 +241,16 @@ def to_torch(params: Any) -> dict[str, Any]:
         ValueError: shapes that no such module has (fewer heads of keys, a gate), or embeddings.
         ModuleNotFoundError: ``torch`` is not installed.
     """
-    function = "to_torch"
     if any(map(checks.is_traced, jax.tree.leaves(params))):
-        checks.fail(TypeError, function, "the weights are traced; call it outside jit and grad.")
+        checks.fail(TypeError, "to_torch", "the weights are traced; call it outside jit and grad.")
     if isinstance(params, MultiHeadParams):
         tensors = _tensors_of_attention(params, any(bias is not None for bias in params[4:]))
     elif isinstance(params, EncoderBlockParams):
         tensors = _tensors_of_layer(params)
     else:
-        checks.instance(function, "params", params, EncoderParams)
+        checks.instance("to_torch", "params", params, EncoderParams)
         tensors = _tensors_of_encoder(params)
-    try:
-        torch = importlib.import_module("torch")
-    except ModuleNotFoundError:
-        command = pip_install("torch")
-        raise ModuleNotFoundError(
-            f"to_torch: the package torch is not installed; run: {command}", name="torch"
-        ) from None
+    torch = require("torch", "to_torch", extra=None)
     return {name: _tensor(torch, x) for name, x in tensors.items()}
 
 
@@ -300,8 +279,7 @@ def _tensors_of_layer(params: EncoderBlockParams) -> dict[str, Any]:
 
 def _tensors_of_attention(params: MultiHeadParams, has_bias: bool) -> dict[str, Any]:
     """One matrix (3M, M) for queries, keys and values of one width; else three."""
-    sizes = checks.check("to_torch", params._asdict(), signature="multi_head_attention")
-    M = sizes["M"]
+    M = checks.check("to_torch", params._asdict(), signature="multi_head_attention")["M"]
     inputs = [np.asarray(W).T for W in params[:3]]
     if {W.shape for W in inputs} == {(M, M)}:
         tensors = {"in_proj_weight": np.concatenate(inputs)}
