@@ -153,14 +153,14 @@ MARKS = (
         ),
         (
             "a value is not marked",
-            "grouped) + mark_of_rows(values).swapaxes(-1, -2)",
+            "grouped) + marks.swapaxes(-1, -2)",
             "grouped)",
             "spoiled forward",
             "open",
         ),
         (
             "a value is not marked under a mask",
-            "grouped) + mark_of_rows(values).swapaxes(-1, -2)",
+            "grouped) + marks.swapaxes(-1, -2)",
             "grouped)",
             "visible forward",
             "future",
@@ -182,15 +182,15 @@ MARKS = (
         ),
         (
             "tangents not marked",
-            "ds = _marked(ds, value if dvalue is None else dvalue)",
+            "ds = _marked(ds, marks if dvalue is None else in_memory(mark_of_rows(dvalue)))",
             "pass",
             "spoiled tangent",
             "future",
         ),
         (
             "a tangent of a value is not marked",
-            "value if dvalue is None else dvalue",
-            "value",
+            "marks if dvalue is None else in_memory(mark_of_rows(dvalue))",
+            "marks",
             "spoiled tangent",
             "future",
         ),
@@ -203,8 +203,8 @@ MARKS = (
         ),
         (
             "a spoiled value beside a tangent",
-            "_of_rows(w * ds, replace_nonfinite(value)",
-            "_of_rows(w * ds, value",
+            "ds), replace_nonfinite(value)",
+            "ds), value",
             "spoiled tangent",
             "future",
         ),
@@ -311,7 +311,7 @@ MARKS = (
         ),
         (
             "products of a tangent are not marked, at once",
-            "products if results else _marked(products, value)",
+            "products if results else _marked(products, marks)",
             "products",
             "spoiled tangent",
             "future, few keys",
@@ -671,7 +671,7 @@ DIRECTIONS = (
     + in_file(
         "kernels/blockwise/tile.py",
         ("tangent without dv", "summed += _of_rows(", "_of_rows(", "tangent", "open"),
-        ("tangent before dropout", "_of_rows(w * ds,", "_of_rows(p * ds,", "tangent", "dropout"),
+        ("tangent before dropout", "_of_rows(w * (ds", "_of_rows(p * (ds", "tangent", "dropout"),
         (
             "dlse after dropout",
             "sums_of_products(p, ds)",

@@ -165,7 +165,7 @@ def _sums(x: Array, width: int = 1) -> Array:
 
 def replace_nonfinite(x: Array, width: int = 0) -> Array:
     """The array with 0 for each number that is not finite."""
-    return jnp.where(jnp.isfinite(x), x, 0)
+    return jnp.where(jnp.subtract(x, x) == 0, x, 0)  # ``isfinite`` takes longer
 
 
 _sums_p = _of_rows("row_sums", _sums, repeated)

@@ -95,13 +95,14 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
             plan = settled(operands, plan)
             others = by_others(plan) if every else None
             own = others or plan
+            none = every and at_once(operands, own)
+            if anew := none or others is not None:
+                arrays = (*arrays[:-3], None, None, None)  # so that no forward runs for the results
 
             def run(*arrays):
                 operands, results, given = _unpack(arrays, tree)
-                if every and at_once(operands, own):
-                    results = None
-                elif others:
-                    results = directions(own).forward(operands, own)
+                if anew:
+                    results = None if none else directions(own).forward(operands, own)
                 found = body(operands, results, given, own, **params)
                 return tuple(x.astype(t.dtype) for x, t in zip(found, types, strict=True))
 

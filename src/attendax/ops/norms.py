@@ -46,27 +46,25 @@ def _layer_norm(function: str, x: Array, gamma: Array, beta: Array, eps: float) 
     eps = checks.number(function, "eps", eps, low=0)
     checks.in_range(function, "eps", eps, x.dtype, "summand")
     row = (1,) * (x.ndim - 1) + gamma.shape
-    return gamma.reshape(row) * _normalised(eps, x) + beta.reshape(row)
+    return gamma.reshape(row) * _normalised(eps, x)[0] + beta.reshape(row)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _normalised(eps: float, x: Array) -> Array:
-    """``(x - mean) / sqrt(var + eps)``; its backward keeps the result and the root."""
-    return jnp.divide(*_centred_and_root(eps, x))
+def _normalised(eps: float, x: Array) -> tuple[Array, Array]:
+    """``(x - mean) / root``, and the root, ``sqrt(var + eps)``: they are all that a derivative needs, of any order."""
+    centred = x - _mean(x)
+    centred = centred - _mean(centred)
+    root = jnp.sqrt(_mean(in_memory(centred**2)) + eps)
+    return centred / root, root
 
 
 @_normalised.defjvp
-def _normalised_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    normalised, (_, root) = _normalised(eps, *primals), _centred_and_root(eps, *primals)
-    mean = lambda t: repeated(t.mean(axis=-1, keepdims=True), t.shape[-1])  # noqa: E731
-    moved = tangents[0] - mean(tangents[0])
-    return normalised, (moved - normalised * mean(moved * normalised)) / root
-
-
-def _centred_and_root(eps: float, x: Array) -> tuple[Array, Array]:
-    centred = x - _mean(x)
-    centred = centred - _mean(centred)
-    return centred, jnp.sqrt(_mean(in_memory(centred**2)) + eps)
+def _normalised_jvp(eps: float, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    normalised, root = _normalised(eps, *primals)
+    given, width = tangents[0], primals[0].shape[-1]
+    moved = given - repeated(given.mean(axis=-1, keepdims=True), width)
+    of_root = (moved * normalised).mean(axis=-1, keepdims=True)
+    return (normalised, root), ((moved - normalised * repeated(of_root, width)) / root, of_root)
 
 
 def _mean(x: Array) -> Array:

@@ -182,3 +182,15 @@ def test_a_hessian_vector_product_of_a_short_text_has_as_many_kernels_as_that_of
         return sum(compiled.as_text().count(f" {kind}(") for kind in ("fusion", "custom-call"))
 
     assert kernels(attention) <= kernels(by_jax_nn) + 1
+
+
+@pytest.mark.parametrize("size", [16, 4096])
+def test_a_derivative_that_is_computed_anew_runs_no_forward_of_the_library(size, rng):
+    """Of one tile and of several: the results that it is given are not read, so nothing computes them."""
+    arrays = tuple(float32(rng, 1, 1, size, 8) for _ in range(3))
+
+    def gradients(*arrays):
+        return jax.grad(lambda *arrays: (attention(*arrays) * 2).sum(), (0, 1, 2))(*arrays)
+
+    hvp = jax.jit(lambda *arrays: jax.jvp(gradients, arrays, arrays)[1])
+    assert "attendax_forward" not in hvp.lower(*arrays).compile().as_text()

@@ -156,3 +156,19 @@ def test_a_nan_among_thousands_of_scores_is_seen(implementation):
     )
     for grads in (jax.grad(loss, (0, 1, 2)), jax.jit(jax.grad(loss, (0, 1, 2)))):
         assert all(np.isnan(x).all() for x in grads(query, key, value))
+
+
+@pytest.mark.parametrize("name", ["query", "key"])
+@pytest.mark.parametrize("width, score_mod", [(1, None), (2, scores.relative_bias(jnp.asarray(TABLE[..., 4:] * 0)))])
+def test_second_derivatives_of_scores_that_are_nan(width, score_mod, name):
+    """A score of width 1, or of a modifier, is rounded by a selection, which has to let a gradient of NaN through."""
+    spoilt = {name: np.full((1, 2, width), 0.5, np.float32) for name in ("query", "key", "value")}
+    spoilt[name][0, 0] = np.nan
+
+    def gradients(*arrays):
+        return jax.grad(lambda *a: attendax.attention(*a, score_mod=score_mod).sum(), (0, 1, 2))(*arrays)
+
+    moved = jax.jvp(gradients, tuple(spoilt.values()), tuple(map(np.ones_like, spoilt.values())))[1]
+    for found, array in zip(moved, spoilt.values(), strict=True):
+        rows = 1 if name == "query" and array is spoilt["query"] else 2
+        assert np.isnan(found[0, :rows]).all() and not np.isnan(found[0, rows:]).any()

@@ -19,6 +19,7 @@ from .. import dropout
 from ..not_finite import RowsOfBackward, is_read
 from ..numerics import (
     finite_straight_through,
+    in_memory,
     mark_of_rows,
     of_one_shape,
     product,
@@ -36,7 +37,7 @@ def part_of_forward(tile: Tile, operands: Operands, plan: Plan) -> tuple[Array, 
     """The weighted sum of the values, the maximum and the sum of exponentials over the keys of a tile."""
     leaves = leaves_in(tile, operands)
     query, key, value = (x.astype(operands.compute_dtype()) for x in leaves[:REST])
-    products = _marked(_scaled_products(query, key, plan), value)
+    products = _marked(_scaled_products(query, key, plan), mark_of_rows(value))
     scores, allowed = finished(products, leaves[REST:], tile, operands)
     if allowed is not None:
         scores, value = jnp.where(allowed, scores, -jnp.inf), replace_nonfinite(value)
@@ -65,20 +66,17 @@ def part_of_tangent(
         filled = dict(zip(moving, arrays, strict=True))
         query, key, _, *rest = (filled.get(k, x) for k, x in enumerate(leaves))
         products = _scaled_products(query.astype(compute_dtype), key.astype(compute_dtype), plan)
-        return finished(products if results else _marked(products, value), rest, tile, operands)
+        return finished(products if results else _marked(products, marks), rest, tile, operands)
 
     value, dvalue = leaves[VALUE].astype(compute_dtype), dots[VALUE]
+    marks = in_memory(mark_of_rows(value))  # not in the kernel of the products, which takes longer with it
     s, ds, allowed = jax.jvp(scores, (primals,), (given,), has_aux=True)
-    ds = _marked(ds, value if dvalue is None else dvalue)
+    ds = _marked(ds, marks if dvalue is None else in_memory(mark_of_rows(dvalue)))
     if allowed is not None:
         s, ds = jnp.where(allowed, s, -jnp.inf), jnp.where(allowed, ds, 0)
-    if results is None:
-        p = softmax(s)
-    else:
-        p = weights_of(s, tile.cut("queries", results.row_max), tile.cut("queries", results.row_sum))
+    p = softmax(s) if results is None else weights_of(s, *(tile.cut("queries", x) for x in results[1:3]))
     w, dlse = dropped(p, tile, operands, plan), sums_of_products(p, ds)
-    ds = ds - dlse if results is None else ds
-    summed = _of_rows(w * ds, replace_nonfinite(value), plan)
+    summed = _of_rows(w * (ds - dlse if results is None else ds), replace_nonfinite(value), plan)
     if dvalue is not None:
         summed += _of_rows(w, replace_nonfinite(dvalue.astype(compute_dtype)), plan)
     return summed, dlse
@@ -115,6 +113,7 @@ def pulled_back(
     s, pull, seen = jax.vjp(scores, products, [rest[k] for k in moving], has_aux=True)
     dp = dropped(_of_rows(dout, value, plan, True, times), tile, operands, plan)
     if at_once:
+        s = in_memory(s)  # else products and softmax's derivative are one kernel, slower for a short text
         s = s + (s - s)
         p = softmax(s if seen is None else jnp.where(seen, s, -jnp.inf))
         seen = read if seen is None else read & seen
@@ -173,10 +172,10 @@ def _scaled_products(query: Array, key: Array, plan: Plan, multiplied: Callable[
     return products if after is None else products * after
 
 
-def _marked(x: Array, values: Array) -> Array:
-    """An array (..., N, queries, keys), with NaN where it, or a number of the key's values, is not finite."""
-    grouped = _in_groups(x, values.shape[-3])
-    return _of_heads(grouped + jnp.subtract(grouped, grouped) + mark_of_rows(values).swapaxes(-1, -2), x.shape)
+def _marked(x: Array, marks: Array) -> Array:
+    """An array (..., N, queries, keys), with NaN where it is not finite, or the key has a mark (..., G, keys, 1)."""
+    grouped = _in_groups(x, marks.shape[-3])
+    return _of_heads(grouped + jnp.subtract(grouped, grouped) + marks.swapaxes(-1, -2), x.shape)
 
 
 def scores_of_tile(tile: Tile, operands: Operands, plan: Plan) -> Array:
@@ -231,7 +230,7 @@ def _rounded(scores: Array) -> Array:
     does not round the score as the maximum was rounded: at 1e30 the difference is 1e23 (L7). The ``where`` prevents the
     fusion.
     """
-    return jnp.where(scores == scores, scores, jnp.nan)
+    return jnp.where(scores == scores, scores, -scores)  # not NaN itself, which would have no gradient
 
 
 def allowed_pairs(tile: Tile, mask: Mask | None) -> Array | None:
@@ -288,4 +287,4 @@ def _modified(scores: Array, score_mod: ScoreModifier, tile: Tile) -> Array:
     for _ in range(tile.grid.batch):
         apply = jax.vmap(apply)
     found = apply(jax.tree.map(lambda x: tile.cut("own", x), score_mod), scores)
-    return jnp.where(scores == scores, found, jnp.nan)
+    return jnp.where(scores == scores, found, scores)
