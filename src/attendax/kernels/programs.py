@@ -96,8 +96,8 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
             others = by_others(plan) if every else None
             own = others or plan
             none = every and at_once(operands, own)
-            if anew := none or others is not None:
-                arrays = (*arrays[:-3], None, None, None)  # so that no forward runs for the results
+            anew = none or others is not None
+            read: Any = (*arrays[:-3], None, None, None) if anew else arrays  # no forward runs for what is not read
 
             def run(*arrays):
                 operands, results, given = _unpack(arrays, tree)
@@ -106,7 +106,7 @@ def _linear(shapes: Callable[..., list[jax.ShapeDtypeStruct]], *, every: bool = 
                 found = body(operands, results, given, own, **params)
                 return tuple(x.astype(t.dtype) for x, t in zip(found, types, strict=True))
 
-            return _shielded(own, run, *arrays)
+            return _shielded(own, run, *read)
 
         return program
 
