@@ -11,8 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attendax import attention, encoders, masks, scores, spec
-from attendax.kernels.native import linear
-from attendax.ops import in_pieces
+from attendax.ops import in_pieces, projections
 from attendax.sharding.compiled import collectives, flops
 
 B, N, G, D, V = 8, 4, 2, 5, 3
@@ -137,7 +136,7 @@ def test_encode_divides_a_batch_that_goes_in_pieces(monkeypatch):
     """Each device does its own rows of every piece: of eight rows, where four would be enough for one device."""
     monkeypatch.setattr(in_pieces, "NUMBERS", 0)
     monkeypatch.setattr(in_pieces, "LEAST", 4 * 128)
-    monkeypatch.setattr(linear, "takes", lambda *_: False)  # XLA counts no FLOPs of the library, which one device has
+    monkeypatch.setattr(projections, "library_takes", lambda *_: False)  # XLA counts no FLOPs of the library
     config = encoders.EncoderConfig(11, 128, 2, d_model=16, num_heads=2, d_ff=32, num_layers=1)
     params, ids = encoders.init_encoder(jax.random.key(0), config), np.arange(64 * 128).reshape(64, 128) % 11
     run = jax.jit(lambda params, ids: encoders.encode(params, ids, config=config))
