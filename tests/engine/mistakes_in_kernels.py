@@ -599,7 +599,7 @@ SCORES = in_file(
         "stats",
         "causal",
     ),
-    ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge tangent", "narrow"),
+    ("score fused with its maximum", "scores = _rounded(scores)", "scores = scores", "huge derivatives", "narrow"),
 ) + in_file(
     "kernels/blockwise/tile.py",
     (

@@ -642,14 +642,17 @@ def judge_huge_forward(twin, case):
     np.testing.assert_allclose(out, case.forward(spec, *wide)[0], atol=1e-5)
 
 
-@judge("huge tangent")
-def judge_huge_tangent(twin, case):
-    """There the tangent of out along the values is out."""
+@judge("huge derivatives")
+def judge_huge_derivatives(twin, case):
+    """There the tangent of out along the values is out; a gradient of values tells how often a key has the maximum."""
     query, key, value = (x.astype(np.float32) for x in arrays_of(case))
     query, key = np.float32(1e15) * query, np.float32(1e15) * key
     dots = np.zeros_like(query), np.zeros_like(key), value
     tangent = jax.jit(lambda *a: jax.jvp(partial(case.forward, twin), a, dots)[1])(query, key, value)[0]
     np.testing.assert_allclose(tangent, case.forward(spec, query, key, value)[0], atol=1e-5)
+    found = jax.jit(jax.grad(lambda value: case.forward(twin, query, key, value)[0].sum()))(value)
+    weights = case.forward(spec, query, key, np.eye(key.shape[-2], dtype=np.float32)[None, None])[0]
+    np.testing.assert_allclose(found[..., 0], weights.sum(-2), atol=1e-5)
 
 
 @judge("merge")
@@ -689,7 +692,7 @@ def judge_some_weights(twin, case):
     np.testing.assert_allclose(at(keys=columns), weights[..., columns], atol=1e-12)
 
 
-COMPILED = {"huge forward", "losses", "an unseen NaN", "huge tangent"}
+COMPILED = {"huge forward", "losses", "an unseen NaN", "huge derivatives"}
 
 
 def hold(judge_name, setting_name, twin):
