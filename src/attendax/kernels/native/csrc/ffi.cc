@@ -493,7 +493,8 @@ void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
   require(y.dims[0] == l.rows && w.dims[turned] == l.depth && w.dims[!turned] == l.columns, "sizes differ");
   require(l.depth > 0, "a product of no columns");
   const Kernels& kernels = y.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
-  int64_t others = helpers(pool, double(l.rows) * l.depth * l.columns);
+  // To read a weight takes as long as four rows of products, and these a quarter of the time of those in attention.
+  int64_t others = helpers(pool, double(l.depth) * l.columns * std::max(1.0, double(l.rows) / 4));
   int64_t blocks = (l.rows + kTaskRows - 1) / kTaskRows;
   // Few rows: the columns are divided, so that each thread has some.
   int64_t each = (l.columns + 2 * others + 1) / (2 * others + 2);
