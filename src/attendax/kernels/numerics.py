@@ -11,6 +11,7 @@ run them. When every supported jaxlib is correct, delete the workaround. Two fau
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeVar
 
@@ -131,8 +132,8 @@ def _of_rows(name: str, function: Callable, transpose: Callable) -> Primitive:
 def row_sums(x: Array, axis: int = -1) -> Array:
     """The sum along an axis, which stays, in an order that depends on its length alone (L15).
 
-    XLA adds up 5 rows in another order than 500. Here whole pieces of a row are added, number by number, until one
-    number is left; so there is no order to choose.
+    XLA adds up 5 rows in another order than 500, and long rows in an order that depends on their number. In between
+    there is one order.
     """
     if not isinstance(x.shape[axis], int) or not x.shape[axis]:  # symbolic, in jax.export; or nothing to add
         return jnp.sum(x, axis=axis, keepdims=True)
@@ -149,18 +150,19 @@ def finite_straight_through(x: Array) -> Array:
     return _finite_p.bind(x, width=x.shape[-1])
 
 
-PIECES = 8  # of a row at most are added up at a time: few steps to compile, and few roundings
+ROWS, NUMBERS, LENGTH = 8, 2**13, 2**12  # at least, at least and at most: there XLA adds up each row in one order
 
 
 def _sums(x: Array, width: int = 1) -> Array:
-    """Two numbers are left to a reduction, where no order matters: XLA does not compute it anew for each use."""
-    while (size := x.shape[-1]) > 2:
-        length = -(-size // min(PIECES, -(-size // 2)))
-        pieces = [x[..., at : at + length] for at in range(0, size, length)]
-        x = functools.reduce(jnp.add, (piece for piece in pieces if piece.shape[-1] == length))
-        if (rest := pieces[-1].shape[-1]) < length:
-            x = jnp.concatenate([x[..., :rest] + pieces[-1], x[..., rest:]], axis=-1)
-    return jnp.sum(x, axis=-1, keepdims=True)
+    """The sums of rows: of long ones of their pieces first; few ones have rows of zeros beside them."""
+    rows, size = math.prod(x.shape[:-1]), x.shape[-1]
+    pieces = -(-size // LENGTH)
+    if pieces > 1:
+        cut = jnp.pad(x.reshape(rows, size), ((0, 0), (0, pieces * LENGTH - size))).reshape(rows, pieces, LENGTH)
+        return _sums(_sums(cut)[..., 0]).reshape(*x.shape[:-1], 1)
+    missing = max(ROWS, -(-NUMBERS // size)) - rows
+    padded = jnp.pad(x.reshape(rows, size), ((0, max(0, missing)), (0, 0)))
+    return jnp.sum(padded, axis=-1, keepdims=True)[:rows].reshape(*x.shape[:-1], 1)
 
 
 def replace_nonfinite(x: Array, width: int = 0) -> Array:
