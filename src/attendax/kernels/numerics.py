@@ -132,8 +132,7 @@ def _of_rows(name: str, function: Callable, transpose: Callable) -> Primitive:
 def row_sums(x: Array, axis: int = -1) -> Array:
     """The sum along an axis, which stays, in an order that depends on its length alone (L15).
 
-    XLA adds up 5 rows in another order than 500, and long rows in an order that depends on their number. In between
-    there is one order.
+    XLA adds up 5 rows in another order than 500, and the order in a long row depends on their number, too.
     """
     if not isinstance(x.shape[axis], int) or not x.shape[axis]:  # symbolic, in jax.export; or nothing to add
         return jnp.sum(x, axis=axis, keepdims=True)
@@ -156,8 +155,7 @@ ROWS, NUMBERS, LENGTH = 8, 2**13, 2**12  # at least, at least and at most: there
 def _sums(x: Array, width: int = 1) -> Array:
     """The sums of rows: of long ones of their pieces first; few ones have rows of zeros beside them."""
     rows, size = math.prod(x.shape[:-1]), x.shape[-1]
-    pieces = -(-size // LENGTH)
-    if pieces > 1:
+    if (pieces := -(-size // LENGTH)) > 1:
         cut = jnp.pad(x.reshape(rows, size), ((0, 0), (0, pieces * LENGTH - size))).reshape(rows, pieces, LENGTH)
         return _sums(_sums(cut)[..., 0]).reshape(*x.shape[:-1], 1)
     missing = max(ROWS, -(-NUMBERS // size)) - rows
