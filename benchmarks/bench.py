@@ -230,7 +230,7 @@ def encoder_level(grid: Grid, results: dict[str, Any], screen: Any, clock: Clock
         results["left_out"].append(f"encoders: {error}")
         return
     screen.doing("encoders")
-    results["encoders"] = encoders.run(grid.rounds, screen.doing, clock=clock)
+    results["encoders"] = {"about": results["about"]} | encoders.run(grid.rounds, screen.doing, clock=clock)
     screen.out.print(encoders.markdown(results["encoders"]), markup=False)
 
 

@@ -223,7 +223,9 @@ HEADER = ("contestant", "ms", "quartiles", f"x {OURS}", "sentences/s", "first ca
 
 def markdown(results: dict[str, Any]) -> str:
     """A table for each case, and who was not timed and why."""
-    parts = ["## Encoders\n", "".join(f"- left out: {what}\n" for what in results["left_out"])]
+    about = results["about"]
+    parts = ["## Encoders\n", f"commit {about['commit'][:7]}, {about['date'][:10]}\n"]
+    parts.append("".join(f"- left out: {what}\n" for what in results["left_out"]))
     for name, records in results["cases"].items():
         rows = [_row(record) for record in records if record["status"] == "timed"]
         parts += [f"### {name}\n", table(HEADER, rows)]

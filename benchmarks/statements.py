@@ -184,7 +184,8 @@ def encoders(results: Results) -> str:
             sentences = "one sentence" if size[1] == "1" else f"{size[1]} sentences"
             numbers = [cores.number(ratios.get(other)) or "-" for other in ("torch", "onnxruntime")]
             rows.append([f"{sentences} of {size[2]} tokens", *numbers])
-    return tables.table(("times as fast as", "torch", "ONNX Runtime"), rows)
+    said = f"The six-layer encoder of `embed`, on the same weights ({when(results.full['encoders'])}):\n\n"
+    return said + tables.table(("times as fast as", "torch", "ONNX Runtime"), rows)
 
 
 def training(results: Results) -> str:
