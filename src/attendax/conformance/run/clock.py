@@ -12,7 +12,7 @@ from ..adapters.implementation import Implementation
 from ..cases.how import How
 from ..worker.place import seconds_of_cores
 
-NEARLY = 0.9  # of what is promised: what was begun is ended
+NEARLY = 0.92  # of what is promised: what was begun is ended
 LONGER = 2.0  # times as long on the clock as of the cores, which others may have, too
 ASKING, AGAIN, ENDING = 0.85, 0.95, 1.0  # of the time: until when cases are asked, asked again, and all is done
 CAUSES = 0.88  # until when another cause is looked for: a look may take seconds
