@@ -249,6 +249,7 @@ def test_sums_of_rows(size):
         np.testing.assert_allclose(whole, given[-1].astype("f8").sum(1, keepdims=True), atol=1e-5 * size**0.5)
         for rows in (1, 2, 5, 13):
             same_bits([run(*(y[3 : 3 + rows] for y in given))], [whole[3 : 3 + rows]], f"{rows} rows")
+    np.testing.assert_array_equal(sums(x[:6].reshape(2, 3, size)).reshape(6, 1), sums(x)[:6])
     np.testing.assert_array_equal(jax.grad(lambda x: row_sums(x).sum())(x), np.ones_like(x))
     np.testing.assert_allclose(row_sums(x.T, 0), x.sum(1)[None], atol=1e-5 * size**0.5)
     assert row_sums(x[:, :0]).shape == (40, 1)
