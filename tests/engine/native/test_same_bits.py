@@ -256,8 +256,8 @@ def test_sums_of_rows(size):
 
 
 def test_sums_of_long_rows_of_doubles():
+    """XLA cuts them at other places, if they are few; four rows, since one may round to the right bits by chance."""
     with jax.enable_x64(True):
-        x = jnp.asarray(drawn(300, 20000), "float64")
-        whole = np.asarray(jax.jit(row_sums)(x))
-        for rows in (1, 2, 5):
-            same_bits([jax.jit(row_sums)(x[-rows:])], [whole[-rows:]], f"{rows} rows")
+        for row in np.random.default_rng(0).standard_normal((4, 20000)):
+            found = {float(jax.jit(row_sums)(jnp.tile(row, (rows, 1)))[0, 0]) for rows in (1, 2, 5, 8, 13, 100, 300)}
+            assert len(found) == 1
