@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attendax import conformance
-from attendax.conformance import assert_model, check_model
+from attendax.conformance import Case, assert_model, check_model
 from attendax.conformance.judge.verdicts import Finding, Verdict
 from attendax.conformance.models.adapters import FAMILIES
 from attendax.conformance.models.blackbox import Request
@@ -367,7 +367,7 @@ def test_a_script_makes_the_other_way(name, way, tmp_path):
     model = described(layer, causal=True, **said)
     one = Request(np.array([[3, 1, 4]], np.int32))
     found = Found(Finding(Verdict.WRONG, "none"), Evidence(one, one._replace(way=way), (0, 1), (0, 1), 1e-4))
-    text = script(model, Law("ways", way, "", lambda trial: found), found)
+    text = script(model, Law(Case(way, "ways", ""), lambda trial: found), found)
     assert "attendax" not in text
     home = f"import sys\nsys.path[:0] = [{str(TESTS)!r}, {str(KIT)!r}]\nimport test_check_model"
     lines = [line for line in text.splitlines() if not line.startswith("raise NotImplementedError('define ")]

@@ -11,8 +11,8 @@ from attendax.exits import Refusal
 from attendax.extras import require
 
 from ..cases.how import TIMEOUT
-from ..models.blackbox import POSITIONS
 from ..models.checking import check_model, choose, described, laws_of
+from ..models.describing import POSITIONS
 from ..models.remote import worker_of
 from . import running
 from .arguments import ARRAYS, WRITTEN, add, refuse_unwritable
@@ -93,7 +93,7 @@ def _run(args: argparse.Namespace) -> int:
         if worker := worker_of(model):
             worker.close()
         for law in laws:
-            running.listed(f"{law.law:<10} {law.name:<40} {law.level:<10} {law.about}")
+            running.listed(f"{law.case.law:<10} {law.case.name:<40} {law.case.level:<10} {law.case.about}")
         return 0
     if not args.reproduce:
         return running.show(report, args)

@@ -4,13 +4,15 @@ A script prints the source of the one that is used and of what that uses, so eac
 """
 
 import contextlib
+import functools
 import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
 
-from . import weights as readers
-from .of_torch import NO_RATE, drawing, of_torch, of_transformers, torch_ways
+import numpy as np
+
+from .of_torch import NO_RATE, TORCH_WAYS, from_torch_layer, of_torch, of_transformers, weights_of_torch
 from .runner import Offer, Way, with_seed
 
 
@@ -105,16 +107,6 @@ def seeded(model, seed):
         yield
 
 
-FAMILIES: dict[str, Callable[[Any, bool | None], Offer]] = {  # the first that is among the classes of a model
-    "transformers.modeling_utils.PreTrainedModel": of_transformers,
-    "keras.src.layers.layer.Layer": _of_keras,
-    "torch.nn.modules.module.Module": of_torch,
-    "flax.nnx.module.Module": _of_flax,
-    "flax.linen.module.Module": _of_flax,
-    "equinox._module._module.Module": _of_equinox,
-}
-
-
 def visible(inputs, mask, causal):
     """Pairs of tokens of each text of which the first may look at the second: (B, T, S)."""
     import jax.numpy as jnp
@@ -167,82 +159,98 @@ def from_equinox_attention(layer, causal):
     return apply
 
 
-def from_torch_layer(layer, causal, training=False):
-    """``nn.MultiheadAttention`` or ``nn.TransformerEncoderLayer``: masks in which True = may not look."""
-    import torch
-
-    layer.train(training)
-    first = getattr(layer, "self_attn", layer).batch_first
-
-    def apply(inputs, mask=None, seed=None):
-        inputs = inputs if first else inputs.transpose(0, 1)
-        length = inputs.shape[1 if first else 0]
-        order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
-        dropped = None if mask is None else ~mask
-        with drawing(layer, seed):
-            if isinstance(layer, torch.nn.MultiheadAttention):
-                found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
-            else:
-                found = layer(inputs, src_mask=order, src_key_padding_mask=dropped)
-        return found if first else found.transpose(0, 1)
-
-    return apply
+def weights_of_flax(layer: Any) -> list[tuple[Any, Any]]:
+    """The kernels (M, N, D) and (N, D, M) and the biases of ``MultiHeadAttention`` of nnx, or of linen, bound."""
+    if getattr(layer, "normalize_qk", False):
+        raise NotImplementedError("normalize_qk: queries and keys have a norm of their own")
+    parts = ("query", "key", "value", "out")
+    if not type(layer).__module__.startswith("flax.linen"):
+        return [(x.kernel, x.bias) for x in (getattr(layer, part) for part in parts)]
+    params = layer.variables["params"]
+    return [(params[part]["kernel"], params[part].get("bias")) for part in parts]
 
 
-def _offer(
-    make: Callable[..., Any], arrays: str, width: str, rate: str = "", heads: Callable[[Any], Any] | None = None
-) -> Any:
-    """Make a function that offers a layer of a framework ("keras": of the one that keras has) by its adapter.
-
-    ``width`` and ``rate`` are attributes that have the width of its vectors, "" where a user says it, and its rate of
-    dropout; ``heads`` reads its weights: then its dropout is on the weights of attention alone.
-    """
-
-    def offer(layer: Any, causal: bool | None) -> Offer:
-        facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
-        facts |= {"width": operator.attrgetter(width)(layer)} if width else {}
-        facts["claims"] = ["mean of dropout"] if heads else []
-        if not operator.attrgetter(rate)(layer):
-            facts["lacks"] = {"dropout": NO_RATE}
-        kind, ways = arrays, torch_ways() if arrays == "torch" else WIDE
-        if kind == "keras":
-            import keras
-
-            kind, ways = keras.backend.backend(), {}
-        return Offer(make(layer, bool(causal)), kind, make, facts, ways, given=(bool(causal),), heads=heads)
-
-    return offer
+def weights_of_keras(layer: Any) -> list[tuple[Any, Any]]:
+    """Those of ``MultiHeadAttention`` of keras, which calls its own parts."""
+    if getattr(layer, "_use_gate", False):
+        raise NotImplementedError("use_gate: results are multiplied by a gate")
+    parts = (layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense)
+    return [(x.kernel, x.bias) for x in parts]
 
 
-LAYERS = {
-    "flax.nnx.nn.attention.MultiHeadAttention": _offer(
-        from_flax_attention, "jax", "in_features", "dropout_rate", readers.of_flax
-    ),
-    "flax.linen.attention.MultiHeadDotProductAttention": _offer(
-        from_flax_attention, "jax", "", "dropout_rate", readers.of_flax
-    ),
-    "keras.src.layers.attention.multi_head_attention.MultiHeadAttention": _offer(
-        from_keras_attention, "keras", "", "_dropout", readers.of_keras
-    ),
-    "equinox.nn._attention.MultiheadAttention": _offer(
-        from_equinox_attention, "jax", "query_size", "dropout.p", readers.of_equinox
-    ),
-    "torch.nn.modules.activation.MultiheadAttention": _offer(
-        from_torch_layer, "torch", "embed_dim", "dropout", readers.of_torch
-    ),
-    "torch.nn.modules.transformer.TransformerEncoderLayer": _offer(
-        from_torch_layer, "torch", "self_attn.embed_dim", "dropout1.p"
-    ),
+def weights_of_equinox(layer: Any) -> list[tuple[Any, Any]]:
+    """Those of ``MultiheadAttention`` of equinox: linear layers (out, in)."""
+    parts = (layer.query_proj, layer.key_proj, layer.value_proj, layer.output_proj)
+    return [(x.weight.T, x.bias) for x in parts]
+
+
+def _weights(read: Callable[[Any], list[tuple[Any, Any]]], layer: Any) -> dict[str, Any]:
+    """The weights of a layer as the law has them: NumPy's, an axis of heads joined to the other."""
+
+    def array(x: Any) -> Any:
+        x = x.get_value() if hasattr(x, "get_value") else x
+        return x if x is None else np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
+
+    found: dict[str, Any] = {"num_heads": layer.num_heads}
+    for name, (kernel, bias) in zip("QKVO", read(layer), strict=True):
+        kernel, bias = array(kernel), array(bias)
+        found[f"W_{name}"] = kernel.reshape(-1, kernel.shape[-1]) if name == "O" else kernel.reshape(len(kernel), -1)
+        found[f"b_{name}"] = None if bias is None else bias.reshape(-1)
+    return found
+
+
+Layer = tuple[Callable[..., Any], str, str, str, Callable[[Any], list[tuple[Any, Any]]] | None]
+# A layer: what adapts it, its arrays ("keras": those that keras has), attributes that have the width of its vectors
+# ("" where a user says it) and its rate of dropout, and what reads its weights: then dropout is on those of attention
+# alone.
+LAYERS: dict[str, Layer] = {
+    "flax.nnx.nn.attention.MultiHeadAttention":
+        (from_flax_attention, "jax", "in_features", "dropout_rate", weights_of_flax),
+    "flax.linen.attention.MultiHeadDotProductAttention":
+        (from_flax_attention, "jax", "", "dropout_rate", weights_of_flax),
+    "keras.src.layers.attention.multi_head_attention.MultiHeadAttention":
+        (from_keras_attention, "keras", "", "_dropout", weights_of_keras),
+    "equinox.nn._attention.MultiheadAttention":
+        (from_equinox_attention, "jax", "query_size", "dropout.p", weights_of_equinox),
+    "torch.nn.modules.activation.MultiheadAttention":
+        (from_torch_layer, "torch", "embed_dim", "dropout", weights_of_torch),
+    "torch.nn.modules.transformer.TransformerEncoderLayer":
+        (from_torch_layer, "torch", "self_attn.embed_dim", "dropout1.p", None),
+}  # fmt: skip
+
+
+def _of_layer(known: Layer, layer: Any, causal: bool | None) -> Offer:
+    make, kind, width, rate, read = known
+    facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
+    facts |= {"width": operator.attrgetter(width)(layer)} if width else {}
+    facts |= {"claims": ["mean of dropout"]} if read else {}
+    facts |= {} if operator.attrgetter(rate)(layer) else NO_RATE
+    ways = {"torch": TORCH_WAYS, "jax": WIDE}.get(kind, {})
+    if kind == "keras":
+        import keras
+
+        kind = keras.backend.backend()
+    heads = functools.partial(_weights, read) if read else None
+    return Offer(make(layer, bool(causal)), kind, make, facts, ways, given=(bool(causal),), heads=heads)
+
+
+FAMILIES: dict[str, Callable[[Any, bool | None], Offer]] = {  # the first that is among the classes of a model
+    "transformers.modeling_utils.PreTrainedModel": of_transformers,
+    "keras.src.layers.layer.Layer": _of_keras,
+    "torch.nn.modules.module.Module": of_torch,
+    "flax.nnx.module.Module": _of_flax,
+    "flax.linen.module.Module": _of_flax,
+    "equinox._module._module.Module": _of_equinox,
 }
-KNOWN = LAYERS | FAMILIES  # the first that is among the classes of a model
 
 
 def offer(model: Any, causal: bool | None) -> Offer:
     """Offer a function as it is, and a layer or a module by the adapter of its library."""
     families = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
-    for needle, make in KNOWN.items():
-        if needle in families:
-            return make(model, causal)
+    if found := next((known for name, known in LAYERS.items() if name in families), None):
+        return _of_layer(found, model, causal)
+    if made := next((make for name, make in FAMILIES.items() if name in families), None):
+        return made(model, causal)
     if not callable(model):
         raise TypeError(f"check_model: got {type(model).__name__}, expected a function or a module of a known library")
     return Offer(model)

@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .sees import Sees
 
 KEYWORDS = ("mask", "lengths", "segment_ids", "positions", "seed")  # what a model may take beside inputs
-POSITIONS = ("absolute", "rotary", "relative", "none")
+WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O", "num_heads")  # of a layer: (M, N·D), (N·D,), ...
 
 
 class Request(NamedTuple):
@@ -62,6 +62,24 @@ def direction(width: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(width).astype(np.float32)
 
 
+def weights_of(found: Any) -> dict[str, np.ndarray]:
+    """The weights that a function ``heads`` gave, as arrays in float64; ValueError where they are none of a layer."""
+    missing = [name for name in ("W_Q", "W_K", "W_V", "W_O", "num_heads") if found.get(name) is None]
+    unknown = sorted(set(found) - set(WEIGHTS))
+    if missing or unknown:
+        said = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}"
+        raise ValueError(f"check_model: heads gives a mapping that {said}, expected {', '.join(WEIGHTS)}")
+    arrays = {name: np.asarray(x, np.float64) for name, x in found.items() if x is not None}
+    count, of_out = int(arrays["num_heads"]), arrays["W_O"].shape
+    queries, keys, values = (arrays[name].shape[-1] for name in ("W_Q", "W_K", "W_V"))
+    size = queries // count if count > 0 else 0
+    fits = size and queries % count == 0 and keys % size == 0 and count % (groups := keys // size) == 0
+    if not fits or values % groups or of_out[0] != values // groups * count:
+        shapes = ", ".join(f"{name} {arrays[name].shape}" for name in ("W_Q", "W_K", "W_V", "W_O"))
+        raise ValueError(f"check_model: heads gives {shapes} for num_heads {count}, which do not fit each other")
+    return arrays
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """Facts about a model, and a function that runs it."""
@@ -72,24 +90,17 @@ class Model:
     run: Callable[[Request], np.ndarray]
     inputs: str  # "tokens" or "vectors"
     known_tokens: np.ndarray  # those that texts are made of
-    nan: int  # the token that stands for a vector of NaN
     sees: str  # which tokens a position sees in a layer, "causal", "window:5" (``sees.py``)
     causal: bool  # whether a position sees only what is before it and itself, but for a prefix
     padding: str | None  # "mask", "lengths" or None: how the model is told of padding
     accepts: frozenset[str]  # those of ``KEYWORDS`` that its call takes
     layers: int  # of attention
-    positions: str | None  # one of ``POSITIONS``, or None where not declared
     longest: int | None  # the most tokens that it takes
     pad: int | None  # the token that stands for padding, where the model knows it by that
-    steps: frozenset[str]  # what its cache offers: "cache", "reordering", "positions of steps"
     # other ways of running, by name, and what is asked of each: "results", "gradient"
     ways: Mapping[str, tuple[str, ...]]
-    gradient: str  # why there is none; empty where there is one
-    heads: str  # why the weights of its heads are not known; empty where they are
-    lacks: Mapping[str, str]  # traits that it is said not to offer, and why
-    # "bits": what does not matter changes no bit; "own positions": each text's are counted by itself; "mean of
-    # dropout": it is on the weights of one layer of attention and on nothing else
-    claims: frozenset[str]
+    lacks: Mapping[str, str]  # traits and laws that it does not offer, and why
+    bits: bool  # whether nothing that does not matter may change a bit
     dtype: str = "float32"  # of its results
     process: str = ""  # why it is run in the process that judges; empty where it has one of its own
     # Python that makes the model and runs it, by name; for scripts
@@ -98,11 +109,6 @@ class Model:
     def vectors(self, tokens: np.ndarray) -> np.ndarray:
         """The vectors (B, T, M) that tokens stand for."""
         return vectors(int(self.lines["width"]))[tokens]
-
-    @property
-    def bits(self) -> bool:
-        """True where nothing that does not matter may change a bit."""
-        return "bits" in self.claims
 
     @property
     def visible(self) -> Sees:
@@ -131,38 +137,4 @@ class Model:
 
     def lacking(self, trait: str) -> str:
         """A reason why the model does not offer a trait; empty where it does."""
-        if trait in self.lacks:
-            return self.lacks[trait]
-        given = "positions" in self.accepts
-        free = given or self.positions not in (None, "absolute") or "own positions" in self.claims
-        relative = self.positions in ("rotary", "relative")
-        reasons = {
-            "mask": (self.padding == "mask", "no argument mask"),
-            "right padding": (self.padding is not None, "no argument mask or lengths"),
-            "left padding": (self.padding == "mask", "no argument mask, which padding on the left needs"),
-            "places of tokens": (free and not self.visible.moves, FROM_THE_FIRST if self.visible.moves else ABSOLUTE),
-            "vectors": (self.inputs == "vectors", "inputs are tokens"),
-            "segment_ids": ("segment_ids" in self.accepts, "no argument segment_ids"),
-            "given positions": (given, "no argument positions"),
-            "relative": (relative, "positions are not said to be rotary or relative"),
-            "order": (self.positions not in (None, "none"), "positions are not said to be encoded"),
-            "no order": (self.positions == "none" and self.sees == "all", "positions are not said to be none"),
-            "window": (self.visible.limited, "nothing but causal is declared of what it sees"),
-            "gradient": (not self.gradient, self.gradient),
-            "heads": (not self.heads, self.heads),
-            "dropout": ("seed" in self.accepts, "no argument seed"),
-            "mean of dropout": ("mean of dropout" in self.claims, UNSAID),
-            **{name: (name in self.steps, f"no {name} is given") for name in STEPS},
-        }
-        offered, why = reasons.get(trait, (True, ""))
-        return "" if offered else why
-
-
-FROM_THE_FIRST = "what a position sees is counted from the first place"
-ABSOLUTE = "positions are absolute, or nobody said what they are, and there is no argument positions"
-UNSAID = "not said to be on the weights of one layer of attention alone"
-STEPS = ("cache", "reordering", "positions of steps")
-TRAITS = (
-    "batch", "mask", "right padding", "left padding", "places of tokens", "vectors", "segment_ids", "given positions",
-    "relative", "order", "no order", "window", "gradient", "heads", "dropout", "mean of dropout", *STEPS,
-)  # fmt: skip
+        return self.lacks.get(trait, "")

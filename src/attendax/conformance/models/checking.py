@@ -1,6 +1,5 @@
 """``check_model``: judge a whole model or a layer, without a reference."""
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -15,15 +14,15 @@ from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.outcomes import MODEL_LAWS, Cause, Harm, Outcome, versions
 from ..worker.errors import Died, Failed
-from . import batch, cache, gradient, heads, padding, positions, visible, ways
 from .blackbox import Model
 from .describing import describe
 from .remote import described_there, place, worker_of
+from .running import AGAIN
 from .script import script
+from .seen import fit
 from .sees import Sees, told
-from .trial import Found, Law, Trial
+from .trial import LAWS, Found, Law, Trial
 
-FAMILIES = (batch, visible, positions, padding, cache, ways, heads, gradient)
 FOLLOW = {  # a law -> those that may fail for no other reason than that it does
     "batch": set(MODEL_LAWS),
     "future": {"window", "positions", "padding", "packing", "cache", "ways", "gradient"},
@@ -111,8 +110,6 @@ def check_model(
     try:
         laws = choose(laws_of(model), only, level, profile)
         trial = Trial(model, seed)
-        with contextlib.suppress(Failed):  # the laws say so
-            trial.measure()
         outcomes, usual = [], {}
         for index, law in enumerate(laws):
             if progress:
@@ -120,26 +117,26 @@ def check_model(
             if worker:
                 worker.allow(timeout)
             start, found = time.perf_counter(), _judged(trial, law)
-            text = script(model, law, found) if found.finding.verdict.fails else ""
+            text = script(model, law, found) if found.verdict.fails else ""
             outcomes.append(Outcome(law.case, found.finding, time.perf_counter() - start, text))
-            usual[law.name] = found.usual
-        _refuse_undeclared(trial, outcomes)
+            usual[law.case.name] = found.usual
+        failed = [outcome for outcome in outcomes if outcome.verdict.fails]
+        _refuse_undeclared(trial, {outcome.case.law for outcome in failed})
     finally:
         if worker:
             worker.close()
-    causes = _causes([o for o in outcomes if o.verdict.fails], usual)
     return Report(
         model.name, "", model.arrays, tuple(outcomes), model.dtype, seed, level, versions(model.arrays),
-        profile, causes, process=model.process,
+        profile, _causes(failed, usual), process=model.process,
     )  # fmt: skip
 
 
-def _refuse_undeclared(trial: Trial, outcomes: Iterable[Outcome]) -> None:
+def _refuse_undeclared(trial: Trial, failed: set[str]) -> None:
     """A model of which nothing was declared but causal, and that sees what can be declared, is not accused."""
-    model, failed = trial.model, {o.case.law for o in outcomes if o.verdict.fails}
+    model = trial.model
     if model.visible.limited or "batch" in failed or not failed & {"future", "past"}:
         return
-    words = visible.fit(trial)
+    words = fit(trial)
     if words in ("", "window:1") or not Sees(words, model.causal).limited:
         return
     layers = f" (through layers: {model.layers})" * (model.layers > 1)
@@ -184,7 +181,8 @@ def assert_model(apply: Any, **said: Any) -> None:
 
 def laws_of(model: Model) -> list[Law]:
     """Every question, in the order of ``MODEL_LAWS``."""
-    return [law for family in FAMILIES for law in family.laws(model)]
+    found = (law for laws in LAWS for law in laws(model))
+    return sorted(found, key=lambda law: list(MODEL_LAWS).index(law.case.law))
 
 
 def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> list[Law]:
@@ -192,37 +190,38 @@ def choose(laws: list[Law], only: Iterable[str], level: str, profile: str) -> li
     kinds.checked("level", level, LEVELS, "check_model")
     kinds.checked("profile", profile, PROFILES, "check_model")
     only = [only] if isinstance(only, str) else list(only)
-    for word in only:
-        if not any(word == law.law or word in law.name for law in laws):
-            titles = list(dict.fromkeys(law.law for law in laws))
+    named = {word: [law for law in laws if word == law.case.law or word in law.case.name] for word in only}
+    for word, found in named.items():
+        if not found:
+            titles = list(dict.fromkeys(law.case.law for law in laws))
             raise ValueError(
                 f"check_model: only got {word!r}, expected a law ({', '.join(titles)}) or a part of the name of a case"
                 f"{did_you_mean(word, titles)}"
             )
-    within = [law for law in laws if PROFILES.index(law.profile) <= PROFILES.index(profile)]
-    within = [law for law in within if LEVELS.index(law.level) <= LEVELS.index(level)]
-    return [law for law in within if not only or any(word == law.law or word in law.name for word in only)]
+    levels, profiles = LEVELS[: 1 + LEVELS.index(level)], PROFILES[: 1 + PROFILES.index(profile)]
+    within = [law for law in laws if law.case.level in levels and law.case.profile in profiles]
+    return [law for law in within if not only or any(law in found for found in named.values())]
 
 
 def _judged(trial: Trial, law: Law) -> Found:
-    lacking = [law.law, *law.needs]
-    reasons = [why for trait in lacking if (why := trial.model.lacking(trait))]
-    if reasons:
-        return Found(Finding(Verdict.NOT_OFFERED, reasons[0]))
     try:
+        for trait in (law.case.law, *law.case.needs):
+            if why := trial.model.lacking(trait):
+                raise NotImplementedError(why)
         return law.judge(trial)
     except NotImplementedError as error:
-        return Found(Finding(Verdict.NOT_OFFERED, str(error) or "NotImplementedError"))
+        verdict, said = Verdict.NOT_OFFERED, str(error) or "NotImplementedError"
     except Died as died:
-        return Found(Finding(Verdict.TIMEOUT if died.how == "timeout" else Verdict.CRASH, str(died)))
+        verdict, said = Verdict.TIMEOUT if died.how == "timeout" else Verdict.CRASH, str(died)
     except Failed as error:
-        return Found(Finding(Verdict.OBSCURE, f"fails: {error}"))
+        verdict, said = Verdict.OBSCURE, f"fails: {error}"
+    return Found(Finding(verdict, said))
 
 
 def _causes(outcomes: list[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]:
     """One cause for each law whose faults follow from no other; ``usual`` has usual causes by the name of a case."""
     left, found = outcomes, []
-    at_random = any(o.case.name == ways.AGAIN for o in outcomes)  # then nothing that was compared is sure
+    at_random = any(o.case.name == AGAIN for o in outcomes)  # then nothing that was compared is sure
     for law in ("ways", *MODEL_LAWS) if at_random else MODEL_LAWS:
         own = [o for o in left if o.case.law == law]
         if not own:
@@ -235,6 +234,5 @@ def _causes(outcomes: list[Outcome], usual: dict[str, str]) -> tuple[Cause, ...]
         harm = Harm.CRASH if broken else Harm.GRADIENTS if law == "gradient" else Harm.NUMBERS
         remedy = f"usually: {usual[first.case.name]}" if usual.get(first.case.name) else ""
         name = f"{law}: {first.finding.message.partition(': another token')[0].partition(': row')[0]}"
-        names = tuple(o.case.name for o in mine)
-        found.append(Cause(name, harm, names, remedy=remedy, script=first.reproduction))
+        found.append(Cause(name, harm, tuple(o.case.name for o in mine), remedy=remedy, script=first.reproduction))
     return tuple(found)

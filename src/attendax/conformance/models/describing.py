@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..frameworks import kinds
 from ..report.outcomes import MODEL_LAWS
 from ..worker.errors import Failed
 from .adapters import offer
-from .blackbox import COUNT, KEYWORDS, POSITIONS, TRAITS, Model, Request
+from .blackbox import COUNT, KEYWORDS, Model, Request
 from .runner import Offer, Runner
 from .sees import Sees, sees
 
@@ -24,7 +24,11 @@ SAID = (
     "name", "inputs", "vocabulary", "width", "arrays", "mask", "cache", "sees", "window", "layers", "positions",
     "longest", "pad", "ways", "lacks", "claims", "heads",
 )  # fmt: skip
+POSITIONS = ("absolute", "rotary", "relative", "none")
 CLAIMS = ("bits", "own positions", "mean of dropout")
+FROM_THE_FIRST = "what a position sees is counted from the first place"
+ABSOLUTE = "positions are absolute, or nobody said what they are, and there is no argument positions"
+UNSAID = "not said to be on the weights of one layer of attention alone"
 
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
@@ -34,10 +38,6 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
         raise TypeError(f"check_model: got an unexpected setting {unknown[0]!r}, expected some of {known}")
     path = apply if isinstance(apply, str) else None
     target = resolve(apply) if path else apply
-    if said.get("cache"):
-        said = {**said, "cache": _cache(said["cache"])}
-    if isinstance(said.get("heads"), str):
-        said = {**said, "heads": resolve(said["heads"])}
     made, said, visible = _offered(target, causal, said)
     inputs, size = _inputs(said)
     try:
@@ -45,19 +45,18 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     except (TypeError, ValueError):
         accepts = frozenset()
     padding = said["mask"] if "mask" in said else next((k for k in ("mask", "lengths") if k in accepts), None)
-    _check(said, padding)
-    cache = said.get("cache") or ()
-    steps = {"cache": cache, "reordering": len(cache) > 2}
-    steps["positions of steps"] = cache and "positions" in inspect.signature(cache[1]).parameters
+    if padding not in ("mask", "lengths", None):
+        raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
     runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
+    traits = _traits(said, inputs, padding, accepts, visible, runner)
+    checked("lacks", said["lacks"], (*traits, *MODEL_LAWS), "check_model")
     return Model(
         name=str(said.get("name") or path or getattr(target, "__qualname__", type(target).__name__)),
-        arrays=runner.arrays, run=runner.run, ways=runner.ways, gradient=runner.gradient, heads=_heads(runner),
-        inputs=inputs, known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")), nan=COUNT,
-        sees=visible.words, causal=visible.causal, padding=padding, accepts=accepts, layers=said.get("layers") or 1,
-        positions=said.get("positions"), longest=said.get("longest"), pad=said.get("pad"), dtype=dtype,
-        steps=frozenset(name for name, offered in steps.items() if offered),
-        lacks=said["lacks"], claims=frozenset(said["claims"]),
+        arrays=runner.arrays, run=runner.run, ways=runner.ways, inputs=inputs, sees=visible.words,
+        known_tokens=_tokens(size if inputs == "tokens" else COUNT, said.get("pad")), causal=visible.causal,
+        padding=padding, accepts=accepts, layers=said.get("layers") or 1, longest=said.get("longest"),
+        pad=said.get("pad"), dtype=dtype, bits="bits" in said["claims"],
+        lacks={trait: why for trait, why in traits.items() if why} | said["lacks"],
         lines=runner.lines(path) | {"width": str(size), "results": str(width)},
     )  # fmt: skip
 
@@ -69,48 +68,75 @@ def _offered(target: Any, causal: bool | None, said: Mapping[str, Any]) -> tuple
         raise ValueError(f"check_model: causal got {causal!r}, expected {expected}")
     declared = said.get("sees"), said.get("window")
     visible = None if declared == (None, None) else sees(declared[0], causal, declared[1])
+    given = {"cache": _cache(said["cache"])} if said.get("cache") else {}
+    given |= {"heads": resolve(said["heads"])} if isinstance(said.get("heads"), str) else {}
     made = offer(target, visible.causal if visible else causal)
-    lacks = lacking(made.facts.get("lacks")) | lacking(said.get("lacks"))
     claims = said.get("claims", ())
     claims = (*made.facts.get("claims", ()), *([claims] if isinstance(claims, str) else claims))
-    said = {**made.facts, **said, "lacks": lacks, "claims": claims}
+    lacks = lacking(made.facts.get("lacks")) | lacking(said.get("lacks"))
+    said = {**made.facts, **said, **given, "lacks": lacks, "claims": claims}
     of_itself = said.pop("causal", None)
     return made, said, visible or sees(None, of_itself if causal is None else causal)
 
 
 def _cache(given: Any) -> tuple[Callable[..., Any], ...]:
     """The functions of a cache: each given, or by its path; or both by the path of a pair."""
-    found = resolve(given) if isinstance(given, str) else given
-    parts = [resolve(x) if isinstance(x, str) else x for x in (found if isinstance(found, (tuple, list)) else [found])]
-    if len(parts) == 1 and isinstance(parts[0], (tuple, list)):
-        parts = list(parts[0])
+
+    def flat(x: Any) -> Iterable[Any]:
+        found = resolve(x) if isinstance(x, str) else x
+        return itertools.chain.from_iterable(map(flat, found)) if isinstance(found, (tuple, list)) else [found]
+
+    parts = tuple(flat(given))
     if len(parts) not in (2, 3) or not all(map(callable, parts)):
         names = ", ".join(getattr(x, "__name__", type(x).__name__) for x in parts)
         raise ValueError(f"check_model: cache got {names}, expected functions (init, step) or (init, step, reorder)")
-    return tuple(parts)
+    return parts
 
 
 def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
+    """Tokens or vectors, and how many or how wide; what else is said of it is checked, too."""
     inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
-    if inputs not in ("tokens", "vectors"):
+    name, least = {"tokens": ("vocabulary", 4), "vectors": ("width", 1)}.get(inputs, ("", 0))
+    if not name:
         raise ValueError(f"check_model: inputs got {inputs!r}, expected tokens or vectors")
-    name = "vocabulary" if inputs == "tokens" else "width"
-    size = said.get(name)
-    least = 4 if inputs == "tokens" else 1
-    if not isinstance(size, int) or size < least:
-        raise ValueError(f"check_model: {name} got {size!r}, expected a whole number, {least} or more, of {inputs}")
-    return inputs, size
+    for number in (name, "layers", "longest", "vocabulary", "width"):
+        x, low = said.get(number), least if number == name else 1
+        if (x is not None or number == name) and (not isinstance(x, int) or x < low):
+            raise ValueError(f"check_model: {number} got {x!r}, expected a whole number, {low} or more")
+    for word, known in (("positions", POSITIONS), ("claims", CLAIMS)):
+        checked(word, said.get(word) or (), known, "check_model")
+    return inputs, said[name]
 
 
-def _check(said: Mapping[str, Any], padding: Any) -> None:
-    if padding not in ("mask", "lengths", None):
-        raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
-    for name, known in (("positions", POSITIONS), ("claims", CLAIMS), ("lacks", (*TRAITS, *MODEL_LAWS))):
-        checked(name, said.get(name) or (), known, "check_model")
-    for name in ("layers", "longest", "vocabulary", "width"):
-        x = said.get(name)
-        if x is not None and (not isinstance(x, int) or x < 1):
-            raise ValueError(f"check_model: {name} got {x!r}, expected a whole number, 1 or more")
+def _traits(
+    said: Mapping[str, Any], inputs: str, padding: str | None, accepts: frozenset[str], visible: Sees, runner: Runner
+) -> dict[str, str]:
+    """All that a question may need, and why the model does not offer it; empty where it does."""
+    positions, claims = said.get("positions"), said["claims"]
+    cache: tuple[Any, ...] = said.get("cache") or ()
+    given = "positions" in accepts
+    free = given or positions not in (None, "absolute") or "own positions" in claims
+    stepwise = bool(cache) and "positions" in inspect.signature(cache[1]).parameters
+    offered = {
+        "mask": (padding == "mask", "no argument mask"),
+        "right padding": (padding is not None, "no argument mask or lengths"),
+        "left padding": (padding == "mask", "no argument mask, which padding on the left needs"),
+        "places of tokens": (free and not visible.moves, FROM_THE_FIRST if visible.moves else ABSOLUTE),
+        "vectors": (inputs == "vectors", "inputs are tokens"),
+        "segment_ids": ("segment_ids" in accepts, "no argument segment_ids"),
+        "given positions": (given, "no argument positions"),
+        "relative": (positions in ("rotary", "relative"), "positions are not said to be rotary or relative"),
+        "order": (positions not in (None, "none"), "positions are not said to be encoded"),
+        "no order": (positions == "none" and visible.words == "all", "positions are not said to be none"),
+        "window": (visible.limited, "nothing but causal is declared of what it sees"),
+        "dropout": ("seed" in accepts, "no argument seed"),
+        "mean of dropout": ("mean of dropout" in claims, UNSAID),
+        "cache": (cache, "no cache is given"),
+        "reordering": (len(cache) > 2, "no reordering is given"),
+        "positions of steps": (stepwise, "no positions of steps is given"),
+    }
+    whys = {trait: "" if offers else why for trait, (offers, why) in offered.items()}
+    return whys | {"batch": "", "gradient": runner.gradient, "heads": _heads(runner)}
 
 
 def _heads(runner: Runner) -> str:

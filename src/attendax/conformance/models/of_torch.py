@@ -1,4 +1,4 @@
-"""Modules of torch, and models of transformers, as functions; see ``adapters.py``."""
+"""Modules and layers of torch, and models of transformers, as functions; see ``adapters.py``."""
 
 import contextlib
 import inspect
@@ -7,28 +7,20 @@ from typing import Any
 
 from .runner import Offer, Way, with_seed
 
-NO_RATE = "no rate of dropout above 0 is found in it"
+NO_RATE = {"lacks": {"dropout": "no rate of dropout above 0 is found in it"}}
 
 
 def of_torch(model: Any, causal: bool | None) -> Offer:
     """Offer a module of torch."""
     found = embedding_of_torch if embedding_of_torch(model) is not None else None
-    return Offer(from_torch(model), "torch", from_torch, rates(model), torch_ways(), found)
-
-
-def torch_ways() -> dict[str, Way]:
-    """Ways of running any module of torch."""
-    return {
-        "training mode": Way(without_dropout, more=(True,)),
-        "float64": Way(doubled, forward="in_float64", gradient=None),
-    }
+    return Offer(from_torch(model), "torch", from_torch, rates(model), TORCH_WAYS, found)
 
 
 def rates(model: Any) -> dict[str, Any]:
     """Note that a module of torch lacks dropout, where none of its modules has a rate."""
     named = (vars(module).items() for module in model.modules())
     dropped = any(x > 0 for pairs in named for k, x in pairs if (k == "p" or "drop" in k) and isinstance(x, float))
-    return {} if dropped else {"lacks": {"dropout": NO_RATE}}
+    return {} if dropped else NO_RATE
 
 
 def embedding_of_torch(model):
@@ -87,6 +79,45 @@ def doubled(model):
     return copy.deepcopy(model).double()
 
 
+TORCH_WAYS = {  # of running any module
+    "training mode": Way(without_dropout, more=(True,)),
+    "float64": Way(doubled, forward="in_float64", gradient=None),
+}
+
+
+def from_torch_layer(layer, causal, training=False):
+    """``nn.MultiheadAttention`` or ``nn.TransformerEncoderLayer``: masks in which True = may not look."""
+    import torch
+
+    layer.train(training)
+    first = getattr(layer, "self_attn", layer).batch_first
+
+    def apply(inputs, mask=None, seed=None):
+        inputs = inputs if first else inputs.transpose(0, 1)
+        length = inputs.shape[1 if first else 0]
+        order = torch.ones(length, length, dtype=torch.bool).triu(1) if causal else None
+        dropped = None if mask is None else ~mask
+        with drawing(layer, seed):
+            if isinstance(layer, torch.nn.MultiheadAttention):
+                found, _ = layer(inputs, inputs, inputs, key_padding_mask=dropped, attn_mask=order, need_weights=False)
+            else:
+                found = layer(inputs, src_mask=order, src_key_padding_mask=dropped)
+        return found if first else found.transpose(0, 1)
+
+    return apply
+
+
+def weights_of_torch(layer: Any) -> list[tuple[Any, Any]]:
+    """The weights (N·D, M) and biases of ``nn.MultiheadAttention``, which has one matrix (3 M, M), or three."""
+    if layer.bias_k is not None or layer.add_zero_attn:
+        raise NotImplementedError("add_bias_kv and add_zero_attn: there is one more key")
+    together, biases = layer.in_proj_weight, layer.in_proj_bias
+    apart = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    weights = [*(apart if together is None else together.chunk(3)), layer.out_proj.weight]
+    biases = [*((None,) * 3 if biases is None else biases.chunk(3)), layer.out_proj.bias]
+    return [(weight.T, bias) for weight, bias in zip(weights, biases, strict=True)]
+
+
 def of_transformers(model: Any, causal: bool | None) -> Offer:
     """Offer a model of transformers, which says most of this itself."""
     config, name = model.config, type(model).__name__
@@ -98,14 +129,14 @@ def of_transformers(model: Any, causal: bool | None) -> Offer:
         facts["causal"] = told[0] and (not asks or config.is_decoder)
     if causal or facts.get("causal"):
         facts["cache"] = cache_of_transformers(model)
-    ways = torch_ways()
+    facts |= rates(model)
+    ways = dict(TORCH_WAYS)
     for other in {"eager", "sdpa"} - {getattr(config, "_attn_implementation", None)}:
         with contextlib.suppress(ValueError, ImportError):  # as it says where it has no such attention
             with_attention(model, other)
             ways[f"attention {other}"] = Way(with_attention, (other,))
     if getattr(model, "supports_gradient_checkpointing", False):
         ways["gradient checkpointing of layers"] = Way(with_checkpoints, more=(True,))
-    facts |= rates(model)
     return Offer(from_transformers(model), "torch", from_transformers, facts, ways, embedding_of_transformers)
 
 

@@ -16,7 +16,6 @@ from .blackbox import Model, Request
 from .describing import describe
 
 ROOM = 2**31  # bytes that a result may have: logits of a large vocabulary are large
-SETS = ("accepts", "steps", "claims")
 
 
 class Remote(Worker):
@@ -40,10 +39,10 @@ def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> 
         told = worker.start()
         if "raised" in told:
             raise error_of(told, path)
-        sets = {name: frozenset(told[name]) for name in SETS}
         lists: dict[str, Any] = {"known_tokens": np.array(told["known_tokens"], np.int32)}
         lists["ways"] = {name: tuple(asked) for name, asked in told["ways"].items()}
-        return Model(run=worker.run, **told | sets | lists)
+        lists["accepts"] = frozenset(told["accepts"])
+        return Model(run=worker.run, **told | lists)
     except Died as died:
         worker.close()
         raise ValueError(f"check_model: {path}: when it was made: {died}") from died
@@ -87,8 +86,8 @@ class Made(NamedTuple):
     def told(self) -> dict[str, Any]:
         """Tell of it, in the types of JSON."""
         told = {f.name: getattr(self.model, f.name) for f in dataclasses.fields(self.model) if f.name != "run"}
-        told |= {name: sorted(told[name]) for name in SETS}
-        return told | {"known_tokens": self.model.known_tokens.tolist(), "lines": dict(self.model.lines)}
+        lists = {"known_tokens": self.model.known_tokens.tolist(), "accepts": sorted(self.model.accepts)}
+        return told | lists | {"lines": dict(self.model.lines)}
 
     def answer(self, request: protocol.Request, device: str) -> Leaves:
         """Compute a request."""

@@ -12,8 +12,7 @@ from ..adapters.source import import_line, text_of
 from ..frameworks import framework
 from ..frameworks.shared import per_position
 from ..worker.errors import Failed
-from .blackbox import Request, direction, vectors
-from .weights import checked
+from .blackbox import Request, direction, vectors, weights_of
 
 EMBEDDED = "gradient_of_embedded"
 
@@ -39,7 +38,7 @@ class Offer(NamedTuple):
     ways: Mapping[str, Way] = {}  # others of running it, which have to give the same
     embedding: Any = None  # of a torch module, gives what turns tokens into vectors
     given: tuple[Any, ...] = ()  # what else that was given
-    heads: Any = None  # of a layer of attention, gives its weights (``weights.py``)
+    heads: Any = None  # of a layer of attention, gives its weights (``WEIGHTS``)
     otherwise: "Offer | None" = None  # what is offered where the plainest call of this one fails
 
 
@@ -75,7 +74,7 @@ class Runner:
     @functools.cached_property
     def weights(self) -> dict[str, np.ndarray]:
         """The weights of a layer of attention; raises NotImplementedError where it is not attention of these alone."""
-        return checked(self.heads(self.target))
+        return weights_of(self.heads(self.target))
 
     @property
     def gradient(self) -> str:

@@ -24,7 +24,7 @@ print('mean of the draws, times the result without dropout:', share)"""
 
 def script(model: Model, law: Law, found: Found) -> str:
     """The script; it ends in an error as long as the fault is there."""
-    about = f"# {law.name}: {law.about}\n# {model.name}: {found.finding.message}"
+    about = f"# {law.case.name}: {law.case.about}\n# {model.name}: {found.finding.message}"
     evidence, header = found.evidence, text_of(model.arrays).header
     if evidence is None:
         return f"{about}\n\n{header}\n\n{model.lines['model']}\n"

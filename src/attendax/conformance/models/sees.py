@@ -4,7 +4,6 @@ A part is a line of Python on i, the position that sees, and j, the one that is 
 """
 
 import functools
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -92,13 +91,10 @@ def _checked(words: str) -> list[tuple[str, tuple[int, ...]]]:
         parts = _parts(words)
     except (ValueError, AttributeError):
         parts = []
-    least = {"window": 0, "causal": 0, "all": 0}
-    for word, numbers in parts:
-        lowest = 1 if len(numbers) == 1 else least.get(word, 1)
-        if (word, len(numbers)) not in LINES or any(x < lowest for x in numbers):
-            parts = []
-            break
-    if not parts:
+    least = {2: 0}  # of the numbers of a word that has so many; else 1
+    known = ((word, len(numbers)) in LINES and min(numbers, default=1) >= least.get(len(numbers), 1)
+             for word, numbers in parts)  # fmt: skip
+    if not parts or not all(known):
         raise ValueError(f"check_model: sees got {words!r}, expected {WORDS}, or several joined by +")
     return parts
 
@@ -107,17 +103,12 @@ def fitting(seen: Pairs, layers: int, causal: bool) -> str:
     """The simplest words under which exactly these tokens (S, T) are seen through so many layers; empty without any."""
     length = len(seen)
     numbers = range(1, length - 2)
-    tries: list[tuple[str, ...]] = [("causal" if causal else "all",)]
-    tries += [(f"window:{w}",) for w in numbers] + [(f"prefix:{k}",) for k in numbers if k > 1 and causal]
-    tries += [(f"blocks:{k}",) for k in numbers if k > 1]
-    tries += [] if causal else [(f"window:{a},{b}",) for a, b in itertools.product(range(9), repeat=2) if a != b]
-    for word, most in (("first", 9), ("prefix", 9)):
-        both = itertools.product(range(1, most), numbers)
-        tries += [(f"{word}:{k}", f"window:{w}") for k, w in both if word == "first" or (causal and k > 1)]
-    for words in map("+".join, tries):
-        if np.array_equal(Sees(words, causal).pairs(length, layers), seen):
-            return words
-    return ""
+    tries = ["causal" if causal else "all", *(f"window:{w}" for w in numbers)]
+    tries += [f"prefix:{k}" for k in numbers[1:] if causal] + [f"blocks:{k}" for k in numbers[1:]]
+    tries += [f"window:{a},{b}" for a in range(9) for b in range(9) if a != b and not causal]
+    tries += [f"first:{k}+window:{w}" for k in range(1, 9) for w in numbers]
+    tries += [f"prefix:{k}+window:{w}" for k in range(2, 9) for w in numbers if causal]
+    return next((words for words in tries if np.array_equal(Sees(words, causal).pairs(length, layers), seen)), "")
 
 
 def told(words: str, causal: bool = True) -> str:

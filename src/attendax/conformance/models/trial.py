@@ -1,20 +1,21 @@
 """A model on trial: its laws, texts to ask about, answers asked once each, and two results held against each other."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..cases.case import FORWARD, NUMBERS, Case
 from ..judge.verdicts import Finding, Verdict
+from ..worker.errors import Failed
 from .blackbox import LONGER, Model, Request
 
 ROUNDING = {"float64": 2**20, "float32": 128.0}  # times the spacing of numbers; of narrower ones the last
 NARROW = 8.0
 SPACING = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10}
 MOST_NOISE = 1e-4  # more than that is not rounding
-SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
 Place = tuple[int, int]  # row and position
 Places = Sequence[tuple[Place, Place]]  # of the one, and of the other
 
@@ -41,60 +42,51 @@ class Found(NamedTuple):
     evidence: Evidence | None = None
     usual: str = ""
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of its finding."""
+        return self.finding.verdict
+
 
 FINE = Found(Finding(Verdict.OK))
 
 
 class Law(NamedTuple):
-    """One question about a model."""
+    """One question about a model, as reports have it, and the function that answers it."""
 
-    law: str  # one of ``MODEL_LAWS``, of which those come first from whose faults others follow
-    name: str  # of the question
-    about: str  # the question in a sentence
-    judge: "Callable[[Trial], Found]"  # answers it of a model
-    needs: tuple[str, ...] = ()  # traits without which it cannot be asked
-    level: str = FORWARD  # the least that includes it, as of cases
-    profile: str = NUMBERS  # the least that includes it
-
-    @property
-    def case(self) -> Case:
-        """The question as reports have it."""
-        return Case(self.name, self.law, self.about, direction=self.level, least=self.profile)
+    case: Case
+    judge: "Callable[[Trial], Found]"
 
 
+LAWS: list[Callable[[Model], list[Law]]] = []  # the questions for a model, each noted where it is answered
+OF_LAWS = {"dropout": "ways"}  # the law of questions whose names begin with another word
 ONCE: Mapping[str, dict[str, Any]] = {"": {}}
 SIDES = {"right": {"side": "right"}, "left": {"side": "left"}}  # of padding
 
 
-class Laws:
-    """The questions of a family, each noted where it is answered; called with a model it gives those of that model."""
+def ask(
+    name: str, about: str, *needs: str, of: Any = ONCE, level: str = FORWARD, profile: str = NUMBERS
+) -> Callable[[Any], Any]:
+    """Note a question, one for each key of ``of`` (or of what that gives for a model), with further arguments.
 
-    def __init__(self, law: str) -> None:
-        self.law = law
-        self.noted: list[Callable[[Model], list[Law]]] = []
+    ``needs`` are traits without which it cannot be asked; its name begins with its law.
+    """
 
-    def ask(
-        self, name: str, about: str, *needs: str, of: Any = ONCE, law: str = "", level: str = FORWARD,
-        profile: str = NUMBERS,
-    ) -> Callable[[Any], Any]:  # fmt: skip
-        """Note a question, one for each key of ``of`` (or of what that gives for a model), with further arguments."""
+    def note(judge: Any) -> Any:
+        word = name.replace(",", ":").partition(":")[0]
 
-        def note(judge: Any) -> Any:
-            def laws(model: Model) -> list[Law]:
-                return [
-                    Law(law or self.law, name.format(key), about.format(key, model=model), partial(judge, **given),
-                        tuple(need.format(key) for need in needs), level, profile)
-                    for key, given in (of(model) if callable(of) else of).items()
-                ]  # fmt: skip
+        def laws(model: Model) -> list[Law]:
+            found = []
+            for key, given in (of(model) if callable(of) else of).items():
+                case = Case(name.format(key), OF_LAWS.get(word, word), about.format(key, model=model), direction=level,
+                            needs=tuple(need.format(key) for need in needs), least=profile)  # fmt: skip
+                found.append(Law(case, functools.partial(judge, **given)))
+            return found
 
-            self.noted.append(laws)
-            return judge
+        LAWS.append(laws)
+        return judge
 
-        return note
-
-    def __call__(self, model: Model) -> list[Law]:
-        """Every question for a model."""
-        return [law for laws in self.noted for law in laws(model)]
+    return note
 
 
 class Trial:
@@ -102,9 +94,9 @@ class Trial:
 
     def __init__(self, model: Model, seed: int) -> None:
         self.model, self.seed = model, seed
-        self.noise = 0.0
         self.fit: str | None = None  # what the model sees, once that was measured
         self._answers: dict[tuple[object, ...], np.ndarray] = {}
+        self.rounding = self._rounding()
 
     def ask(self, request: Request) -> np.ndarray:
         """Results (B, T, C), or the gradient (B, T, M)."""
@@ -135,22 +127,57 @@ class Trial:
     def allowed(self, results: np.ndarray) -> np.ndarray:
         """Bounds of the rounding of each position's result: (..., C) -> (...)."""
         size = np.abs(np.where(np.isfinite(results), results, 0)).max(-1, initial=0.0)
-        size = np.maximum(size, 1e-3 * size.max(initial=0.0))
-        return size * max(self.relative(results), 8 * self.noise)
+        return np.maximum(size, 1e-3 * size.max(initial=0.0)) * self.rounding
 
-    def relative(self, results: np.ndarray) -> float:
-        """The share of a result that rounding may take."""
+    def _rounding(self) -> float:
+        """The share of a result that rounding may take; at least what moves a row when it is computed with others."""
         if self.model.bits:
             return 0.0
-        return ROUNDING.get(self.model.dtype, NARROW) * SPACING.get(self.model.dtype, 2.0**-7)
+        noise = 0.0
+        with contextlib.suppress(Failed):  # the laws say so
+            tokens = self.texts(3, 9)
+            together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
+            size = np.abs(alone).max(initial=0.0)
+            noise = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
+        spacing = ROUNDING.get(self.model.dtype, NARROW) * SPACING.get(self.model.dtype, 2.0**-7)
+        return max(spacing, 8 * noise if noise < MOST_NOISE else 0.0)
 
-    def measure(self) -> None:
-        """Note how far a row moves when it is computed with others: rounding, where that is small."""
-        tokens = self.texts(3, 9)
-        together, alone = self.ask(Request(tokens)), self.ask(Request(tokens[:1]))
-        size = np.abs(alone).max(initial=0.0)
-        found = float(np.abs(together[:1] - alone).max(initial=0.0) / size) if size else 0.0
-        self.noise = found if found < MOST_NOISE and not self.model.bits else 0.0
+    def same(
+        self, one: Request | np.ndarray, other: Request, said: str, usual: str,
+        where: Places | np.ndarray | None = None, slack: float = 1,
+    ) -> Found:  # fmt: skip
+        """Hold two requests against each other, the right one first, and name the first place where they differ.
+
+        ``one`` may be the results (B, T, C) that are right; ``said`` is the fault in words, and ``usual`` its usual
+        cause. The places are pairs, or True in an array (B, T); everywhere unless given. ``slack`` times the rounding
+        is allowed.
+        """
+        where = np.ones(other.tokens.shape, bool) if where is None else where
+        places = [(at, at) for at in true(where)] if isinstance(where, np.ndarray) else where
+        results = self.ask(one) if isinstance(one, Request) else one
+        expected = results[tuple(np.array([at for at, _ in places]).T)]
+        if isinstance(one, Request) and np.isnan(expected).any():
+            return not_a_number(one, places[int(np.isnan(expected).any(-1).argmax())][0])
+        got = self.ask(other)[tuple(np.array([beside for _, beside in places]).T)]
+        apart, allowed = distance(expected, got), slack * self.allowed(expected)
+        if not (wrong := apart > allowed).any():
+            return measured(apart, allowed)
+        k = int(wrong.argmax())
+        verdict, how = Verdict.NAN, "is NaN"
+        if not np.isnan(got[k]).any():
+            verdict, how = Verdict.WRONG, f"is off by {apart[k]:.2g}, {beside_rounding(apart[k], allowed[k])}"
+        (at, beside), right = places[k], one if isinstance(one, Request) else expected[k]
+        said = f"{said}: row {beside[0]}, position {beside[1]} {how}"
+        evidence = Evidence(right, other, at, beside, float(allowed[k]))
+        return fault(verdict, said, usual, evidence, apart[k], expected[k])
+
+    def differ(self, one: Request, other: Request, said: str, usual: str, position: int | None = None) -> Found:
+        """Hold two requests that have to differ against each other: anywhere, or at a position of any row."""
+        before, places = self.ask(one), slice(None) if position is None else [position]
+        allowed = self.allowed(before)
+        if (distance(before, self.ask(other)) > allowed)[:, places].any():
+            return FINE
+        return silent(said, one, other, (0, position or 0), float(allowed[0, position or 0]), usual)
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -161,68 +188,40 @@ def distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return apart.max(-1, initial=0.0)
 
 
-def same(
-    trial: Trial, one: Request, other: Request, said: str, usual: str, where: Places | np.ndarray | None = None,
-    slack: float = 1,
-) -> Found:  # fmt: skip
-    """Hold two requests against each other, the right one first, and name the first place where they differ.
-
-    ``said`` is the fault in words, and ``usual`` its usual cause. The places are pairs, or True in an array (B, T);
-    everywhere unless given. ``slack`` times the rounding is allowed.
-    """
-    where = np.ones(one.tokens.shape, bool) if where is None else where
-    places = [(at, at) for at in true(where)] if isinstance(where, np.ndarray) else where
-    expected = trial.ask(one)[tuple(np.array([at for at, _ in places]).T)]
-    if np.isnan(expected).any():
-        return not_a_number(one, places[int(np.isnan(expected).any(-1).argmax())][0])
-    found = equal(trial, expected, other, [beside for _, beside in places], said, usual, slack)
-    if found.evidence is None:
-        return found
-    at = next(at for at, beside in places if beside == found.evidence.beside)
-    return found._replace(evidence=found.evidence._replace(one=one, at=at))
-
-
 def true(where: np.ndarray) -> list[Place]:
     """The places of an array (B, T) that are True."""
     return [(int(row), int(position)) for row, position in np.argwhere(where)]
 
 
-def equal(
-    trial: Trial, expected: np.ndarray, request: Request, at: Sequence[Place], said: str, usual: str, slack: float = 1
-) -> Found:
-    """Hold the results of a request at places against ``expected`` (places, C); see ``same``."""
-    got = trial.ask(request)[tuple(np.array(at).T)]
-    apart, allowed = distance(expected, got), slack * trial.allowed(expected)
-    wrong = apart > allowed
-    if not wrong.any():
-        return measured(apart, allowed)
-    first = int(wrong.argmax())
-    row, position = at[first]
-    verdict = Verdict.NAN if np.isnan(got[first]).any() else Verdict.WRONG
-    how = "is NaN"
-    if verdict is Verdict.WRONG:
-        how = f"is off by {apart[first]:.2g}, {beside_rounding(apart[first], allowed[first])}"
-    said = f"{said}: row {row}, position {position} {how}"
-    finding = measure_of(Finding(verdict, said), expected[first], apart[first], allowed[first], (row, position))
-    evidence = Evidence(expected[first], request, at[first], at[first], float(allowed[first]))
+def first(founds: Iterable[Found]) -> Found:
+    """The first fault; the last answer where there is none."""
+    for found in founds:
+        if found.verdict.fails:
+            break
+    return found
+
+
+def fault(
+    verdict: Verdict, said: str, usual: str, evidence: Evidence, apart: float | None = None,
+    expected: np.ndarray | None = None, leaf: str = "out",
+) -> Found:  # fmt: skip
+    """A fault in words, with its usual cause; how far it is off, relative to the size of what is expected."""
+    finding = Finding(verdict, said, leaf, evidence.beside)
+    if apart is not None:
+        size = 1.0 if expected is None else float(np.abs(np.nan_to_num(expected)).max(initial=0.0)) or 1.0
+        finding = finding._replace(error=float(apart / size), allowed=float(evidence.allowed / size))
     return Found(finding, evidence, usual)
 
 
 def silent(said: str, one: Request, other: Request, at: Place, allowed: float, usual: str) -> Found:
     """A fault: two requests that have to differ at a place, and do not."""
-    return Found(Finding(Verdict.SILENT, said, "out", at), Evidence(one, other, at, at, allowed, "other"), usual)
+    return fault(Verdict.SILENT, said, usual, Evidence(one, other, at, at, allowed, "other"))
 
 
-def not_a_number(request: Request, at: Place) -> Found:
+def not_a_number(request: Request, at: Place, usual: str = "an empty softmax") -> Found:
     """A result that is NaN without a reason."""
-    finding = Finding(Verdict.NAN, f"row {at[0]}, position {at[1]} is NaN", "out", at)
-    return Found(finding, Evidence(request, request, at, at, 0.0, "finite"), "an empty softmax")
-
-
-def measure_of(finding: Finding, expected: np.ndarray, apart: float, allowed: float, index: tuple[int, ...]) -> Finding:
-    """Measure a finding, relative to the size of the result."""
-    size = float(np.abs(np.nan_to_num(expected)).max(initial=0.0)) or 1.0
-    return finding._replace(leaf="out", index=index, error=float(apart / size), allowed=float(allowed / size))
+    evidence = Evidence(request, request, at, at, 0.0, "finite")
+    return fault(Verdict.NAN, f"row {at[0]}, position {at[1]} is NaN", usual, evidence)
 
 
 def measured(apart: np.ndarray, allowed: np.ndarray) -> Found:

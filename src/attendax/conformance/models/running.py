@@ -1,0 +1,286 @@
+"""Laws of running: through a cache, in every way, with dropout and backwards a model is the one function that it is.
+
+The mean of draws of dropout is asked of one layer of attention alone, whose results are linear in the weights that are
+dropped. Elsewhere dropout stands before something that is not linear, and the mean is not the result without it. The
+heads of a layer are held against attention by its definition, of its weights in float64.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attendax import spec
+
+from ..cases.case import GRADIENT
+from ..judge.verdicts import Finding, Verdict
+from ..worker.errors import Failed
+from .blackbox import WEIGHTS, Model, Request
+from .seen import pairs_seen
+from .sees import fitting, told
+from .texts import LENGTH, REAL, TRIES, counted, padded
+from .trial import (
+    FINE,
+    SIDES,
+    Evidence,
+    Found,
+    Trial,
+    ask,
+    beside_rounding,
+    fault,
+    not_a_number,
+    true,
+)
+
+PREFIX = (5, 1, 1, 1, 1)
+CHUNKS = {  # of the text
+    "one at a time": (1,) * LENGTH,
+    "a prefix, then one at a time": PREFIX,
+    "chunks": (2, 4, 3),
+    "the whole at once": (LENGTH,),
+}
+STEPS = (
+    "the step is given the wrong position, its causal mask is aligned to the first key, the cache is written one off, "
+    "or empty places of it are seen"
+)
+ELSEWHERE = (
+    "through the cache it sees the same tokens, at other places: positions, or a bias by them, begin anew in a step or "
+    "are one off"
+)
+AHEAD = "its causal mask lets it see what comes after"
+OVERWRITTEN = "tokens of earlier steps are overwritten, or hidden by a mask that is aligned to the step"
+ONE_DROPS = "one of the two drops a mask or an option, or runs another formula"
+TRAINED = ("training mode", "gradient checkpointing of layers")  # without dropout, as far as its rates are found
+SLACK = 32.0  # float64 beside float32 is off by all the rounding there is, not by what differs between two orders
+DRAWS = 64
+SIGMAS = 6.0  # standard errors that the mean of draws may be off: by chance it is once in 5e8
+AGAIN, PADDED = "ways: again", "{} as the plain way, beside padding"
+OF_HEADS = (
+    "another order of heads or of q, k and v in the weights, a scale that is not 1/sqrt of a head's width, or a bias "
+    "that is left out"
+)
+SIZES = {"one token": {"size": (2, 1)}, "a short text": {"size": (2, 6)}, "a long text": {"size": (1, 130)}}
+IN_FLOAT64 = 4.0  # times what two orders of the same sums may be apart: those of the definition are in float64
+SHORT = 7  # tokens of texts for gradients
+OF_GRADIENTS = "a backward pass with a mask of its own, a stopped gradient, or a backward that saves the wrong arrays"
+OF_NAN = "an empty softmax, or 0 * NaN, in the backward pass"
+
+
+@ask("cache: longer", "a cache with room for more changes nothing", "cache", of={"": {"room": LENGTH + 7}})
+@ask("cache: {}", "{}, as the whole without a cache", "cache", of={k: {"chunks": x} for k, x in CHUNKS.items()})
+def _chunks(trial: Trial, chunks: tuple[int, ...] = PREFIX, room: int = LENGTH) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    stepped = Request(tokens, chunks=chunks, room=room)
+    places = [((b, t), (b, t)) for t in range(LENGTH) for b in range(2)]  # the first step that is wrong
+    said = f"through the cache, {' + '.join(map(str, chunks))} tokens, results differ from the whole"
+    found = trial.same(Request(tokens), stepped, said, STEPS, places)
+    return found._replace(usual=_reason(trial, stepped)) if found.verdict is Verdict.WRONG else found
+
+
+def _reason(trial: Trial, stepped: Request) -> str:
+    """The cause of a wrong step: the tokens that it sees, or their places."""
+    if not trial.model.lacking("positions of steps"):
+        given = trial.same(Request(stepped.tokens), stepped._replace(options=counted(2)), "", "")
+        if not given.verdict.fails:
+            return "the step's own positions: given 0, 1, 2, ... it is right"
+    try:
+        through, whole = (pairs_seen(trial, chunks, LENGTH) for chunks in (stepped.chunks, ()))
+    except (Failed, NotImplementedError):
+        return STEPS
+    more, less = through & ~whole, whole & ~through
+    if not (more | less).any():
+        return ELSEWHERE
+    words = fitting(through, trial.model.layers, trial.model.causal)
+    seen = f"through the cache a position sees {told(words)}" if words else "through the cache it sees other tokens"
+    why = [AHEAD if np.tril(more, -1).any() else "a window, or a mask, is not passed on to the step"]
+    return f"{seen}: " + ", and ".join(why * bool(more.any()) + [OVERWRITTEN] * bool(less.any()))
+
+
+@ask("cache: beams", "rows go on from other rows of the cache", "cache", "reordering")
+def _beams(trial: Trial) -> Found:
+    tokens, order = trial.texts(3, LENGTH), (2, 0, 0)
+    whole = tokens.copy()
+    whole[:, :5] = tokens[list(order), :5]
+    stepped = Request(tokens, chunks=PREFIX, room=LENGTH, order=order)
+    said = "rows that go on from other rows of the cache differ from their own whole texts"
+    usual = "the cache is reordered in some layers only, or along the wrong axis"
+    return trial.same(Request(whole), stepped, said, usual, np.indices(tokens.shape)[1] >= 5)
+
+
+@ask("cache: rewound", "a row goes back and writes again, beside one that goes on", "cache", "positions of steps")
+def _rewound(trial: Trial) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    back = tokens.copy()
+    back[0, 5:] = tokens[0, 3:7]  # the first row writes the places 3 to 6 once more
+    back[0, 3:5] = trial.others(tokens)[0, 3:5]
+    at = counted(2)
+    at["positions"][0, 5:] -= 2
+    stepped = Request(back, at, chunks=PREFIX, room=LENGTH)
+    pairs = [((0, 3 + t), (0, 5 + t)) for t in range(4)] + [((1, t), (1, t)) for t in range(5, LENGTH)]
+    usual = "one offset for all rows, or places that were written before are still seen"
+    said = "rows at different places of the cache differ from the whole"
+    return trial.same(Request(tokens), stepped, said, usual, pairs)
+
+
+def _that_give(asked: str, **given: Any) -> Callable[[Model], dict[str, Any]]:
+    """The ways of a model of which something is asked, as arguments, with others that are given."""
+    return lambda model: {way: {"way": way, "asked": asked} | given for way, of in model.ways.items() if asked in of}
+
+
+@ask(AGAIN, "the same call twice")
+def _again(trial: Trial) -> Found:
+    one = Request(trial.texts(2, trial.model.lengths((17,))[-1]))
+    again = one._replace(room=1)  # room asks nothing of a call without a cache
+    usual = "dropout that is on, or a state that a call changes"
+    return trial.same(one, again, "the same call again gives other results", usual)
+
+
+@ask("ways: {}, gradient, padded", PADDED, "gradient", "right padding", of=_that_give("gradient", beside=True),
+     level=GRADIENT)  # fmt: skip
+@ask("ways: {}, gradient", "{} as the plain way", "gradient", of=_that_give("gradient"), level=GRADIENT)
+@ask("ways: {}, padded", PADDED, "right padding", of=_that_give("results", beside=True))
+@ask("ways: {}", "{} as the plain way", of=_that_give("results"))
+def _way(trial: Trial, way: str, asked: str, beside: bool = False) -> Found:
+    one = Request(trial.texts(2, trial.model.lengths((17,))[-1]))
+    real = np.ones(one.tokens.shape, bool)
+    if beside:
+        one, real = padded(trial, "right", REAL)
+    what = "other results"
+    if asked == "gradient":
+        one, what = one._replace(weights=real.astype(np.float32)), "another gradient"
+    other = one._replace(way=way)
+    said = f"{way} gives {what}{' beside padding' * beside}"
+    found = trial.same(one, other, said, ONE_DROPS, real, SLACK)
+    again = other._replace(room=1)
+    if found.verdict.fails and way in TRAINED and trial.same(other, again, said, "", real, SLACK).verdict.fails:
+        raise NotImplementedError("in training it still draws: its rate of dropout was not found")
+    return found
+
+
+def _plain(trial: Trial) -> Request:
+    return Request(trial.texts(2, trial.model.lengths((33,))[0]))
+
+
+def _drawn(trial: Trial, seed: int) -> Request:
+    return _plain(trial)._replace(options={"seed": np.array(seed, np.int32)})
+
+
+@ask("dropout: two draws", "two seeds give two results", "dropout")
+def _differ(trial: Trial) -> Found:
+    usual = "the seed is not used, the rate is not passed on, or the model is not in training"
+    return trial.differ(_drawn(trial, 1), _drawn(trial, 2), "two seeds of dropout give the same results", usual)
+
+
+@ask("dropout: one draw again", "the same seed gives the same results", "dropout")
+def _drawn_again(trial: Trial) -> Found:
+    one = _drawn(trial, 1)
+    usual = "a state that each call moves on, beside the seed"
+    return trial.same(one, one._replace(room=1), "one seed of dropout gives two results", usual)
+
+
+@ask("dropout: none afterwards", "a call without a seed is as before one with it", "dropout")
+def _afterwards(trial: Trial) -> Found:
+    plain = _plain(trial)
+    trial.ask(plain)
+    trial.ask(_drawn(trial, 3))
+    said = "after a call with dropout, one without gives other results"
+    return trial.same(plain, plain._replace(room=2), said, "the model stays in training")
+
+
+@ask("dropout: mean of draws", "the mean of many draws is the result without dropout", "dropout", "mean of dropout")
+def _mean(trial: Trial) -> Found:
+    """Hold the mean of (draw · plain) / (plain · plain) against 1."""
+    plain = _plain(trial)
+    right = trial.ask(plain).astype(np.float64)
+    draws = np.stack([trial.ask(_drawn(trial, seed)) for seed in range(DRAWS)])
+    shares = (draws * right).sum((1, 2, 3)) / (right * right).sum()
+    off, allowed = float(abs(shares.mean() - 1)), float(SIGMAS * shares.std() / DRAWS**0.5 + trial.rounding)
+    if off <= allowed:
+        return Found(Finding(Verdict.OK, error=off, allowed=allowed))
+    said = f"the mean of {DRAWS} draws of dropout is {shares.mean():.3g} times the result without"
+    said += f", off by {off:.2g}, {beside_rounding(off, allowed).replace('rounding', 'chance')}"
+    evidence = Evidence(plain, _drawn(trial, DRAWS), (0, 0), (0, 0), allowed, "mean")
+    return fault(Verdict.WRONG, said, "what is kept is not divided by 1 - rate, or is twice", evidence, off)
+
+
+@ask("heads: padding, {}", "the same of real tokens beside padding", "heads", "{} padding", of=SIDES)
+@ask("heads: {}", "the results are attention of the layer's weights", "heads", of=SIZES)
+def _heads(trial: Trial, size: tuple[int, int] = (0, 0), side: str = "") -> Found:
+    """Hold the results of real tokens against the definition."""
+    if side:
+        request, real = padded(trial, side, REAL)
+    else:
+        request = Request(trial.texts(size[0], trial.model.lengths(size[1:])[0]))
+        real = np.ones(request.tokens.shape, bool)
+    expected, said = by_definition(trial, request.tokens, real), "is not attention of the layer's weights"
+    return trial.same(expected, request, said, OF_HEADS, real, IN_FLOAT64)
+
+
+def by_definition(trial: Trial, tokens: np.ndarray, real: np.ndarray) -> np.ndarray:
+    """Multi-head attention of the weights, in float64: (B, T, M)."""
+    weights = {name: trial.ask(Request(tokens[:1, :1], read=name)) for name in WEIGHTS}
+    known = {name: x for name, x in weights.items() if x.size}
+    count = int(known["num_heads"])
+    inputs = trial.model.vectors(tokens).astype(np.float64)
+    groups = known["W_K"].shape[-1] * count // known["W_Q"].shape[-1]
+    queries, keys, values = (
+        (inputs @ known[f"W_{part}"] + known.get(f"b_{part}", 0.0)).reshape(*tokens.shape, heads, -1).swapaxes(1, 2)
+        for part, heads in (("Q", count), ("K", groups), ("V", groups))
+    )
+    from attendax import masks  # it loads JAX
+
+    mask = masks.dense(real[:, None, None, :] & trial.model.visible.pairs(real.shape[1]).T)
+    found = np.asarray(spec.attention(queries, keys, values, mask=mask))
+    return found.swapaxes(1, 2).reshape(*tokens.shape, -1) @ known["W_O"] + known.get("b_O", 0.0)
+
+
+@ask("gradient: of one position", "0 for what may not matter, not 0 for what must", "gradient", level=GRADIENT)
+def _of_positions(trial: Trial) -> Found:
+    """Row t of a batch asks for the gradient of a loss at position t."""
+    model, sources = trial.model, np.arange(SHORT)
+    may, must = model.may(sources, SHORT).T, model.must(sources, SHORT).T  # (position, source)
+    weights = np.eye(SHORT, dtype=np.float32)
+    texts = (np.repeat(trial.texts(1, SHORT, salt=salt), SHORT, axis=0) for salt in range(TRIES))
+    return _gradient(trial, [Request(text, weights=weights) for text in texts], may, must, "at position {row}")
+
+
+@ask("gradient: of one row", "0 for the other rows", "gradient", "batch", level=GRADIENT)
+def _of_rows(trial: Trial) -> Found:
+    tokens = trial.texts(3, SHORT)
+    own = np.broadcast_to(np.arange(3)[:, None] == 1, tokens.shape)
+    request = Request(tokens, weights=own.astype(np.float32))
+    return _gradient(trial, [request], own, np.zeros_like(own), "of row 1")
+
+
+@ask("gradient: padding, {}", "0 for padding on the {}, and a number for all", "gradient", "{} padding",
+     of=SIDES, level=GRADIENT)  # fmt: skip
+def _of_padding(trial: Trial, side: str) -> Found:
+    request, mask = padded(trial, side, (5, 7, 3), SHORT)
+    must = np.zeros_like(mask) if trial.model.visible.limited else mask
+    request = request._replace(weights=mask.astype(np.float32))
+    return _gradient(trial, [request], mask, must, "at the real positions")
+
+
+def _gradient(trial: Trial, requests: list[Request], may: np.ndarray, must: np.ndarray, of: str) -> Found:
+    """Hold the gradient's size (row, source) against where it may be, and where it must be in one text at least."""
+    blind = must
+    for request in requests:
+        gradient = trial.ask(request)
+        if (bad := ~np.isfinite(gradient).all(-1)).any():
+            return not_a_number(request, true(bad)[0], OF_NAN)
+        size = np.abs(gradient).max(-1)
+        asked = np.any(request.weights, 1, keepdims=True)
+        allowed = np.where(asked, size.max(1, keepdims=True), size.max()) * trial.rounding
+        if (leaks := ~may & (size > allowed)).any():
+            row, source = place = true(leaks)[0]
+            large, bound = float(size[place]), float(allowed[row, 0])
+            said = f"a loss {of.format(row=row)} has a gradient of {large:.2g} for position {source} of row {row}, "
+            evidence = Evidence(request, request, place, place, bound, "zero")
+            return fault(Verdict.LEAK, said + beside_rounding(large, bound), OF_GRADIENTS, evidence, leaf="gradient")
+        blind = blind & (size <= allowed * 1e-3)
+        if not blind.any():
+            return FINE
+    place = true(blind)[0]
+    said = f"a loss {of.format(row=place[0])} has a gradient of 0 for position {place[1]}, which matters to it"
+    evidence = Evidence(requests[0], requests[0], place, place, 0, "some")
+    return fault(Verdict.SILENT, said, OF_GRADIENTS, evidence, leaf="gradient")

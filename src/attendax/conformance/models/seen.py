@@ -1,0 +1,241 @@
+"""Tokens that matter: a table of influence, and its laws: nothing after a position is seen, and all that is declared.
+
+Most laws of models are statements about one table: change one token, and see which positions move. No position moves
+when a later token changes; each moves when an earlier one does; none when padding does.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..judge.verdicts import Verdict
+from ..worker.errors import Failed
+from .blackbox import Model, Request
+from .sees import fitting, told
+from .trial import FINE, Evidence, Found, Trial, ask, beside_rounding, distance, fault, measured, not_a_number, silent
+
+TEXTS = 3  # a token that matters may matter little in one text
+LONG = 100  # tokens of a text so long that one is asked at a time
+TRIES = 5  # times as many texts, until a token that has to matter does
+PLACES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128)  # and the last two; around the sizes of blocks
+LONGEST = 300  # tokens that are tried
+MEASURED = 40  # tokens in which one measures what a model sees
+LITTLE = "a mean or variance over positions (a norm, pooling), or a mask that adds too small a number"
+DROPPED = "the causal mask is not given, is replaced by the other mask, or is dropped by one way of running"
+GIVEN_UP = "is_causal is given up once there is another mask; the two have to be combined"
+DIAGONAL = "the triangle begins one diagonal too far (k=1), or `<=` stands where `<` belongs"
+AROUND = (
+    "a mask built for blocks or for another length, or inverted, or a layer that looks around itself (convolution, "
+    "pooling, sorting)"
+)
+CUT = "a mask that is inverted, cut off, or aligned to the wrong end; an argument that is not passed on"
+ONE_MORE = "the window counts one too many (`<=` where `<` belongs, or w beside the token itself)"
+
+
+class Influence(NamedTuple):
+    """Movements of each position when one token changes."""
+
+    sources: np.ndarray  # the positions whose token was changed (S,)
+    by_text: np.ndarray  # how far each position moves, (texts, S, T)
+    allowed: np.ndarray  # of it by rounding (S, T)
+    results: np.ndarray  # before the change, (texts, T, C)
+    whole: Request  # all that was asked, in one batch: each text, then it with each change
+    again: Callable[..., "Influence"]  # gives the table of other texts, of ``sources`` and ``salt``
+
+    @property
+    def moved(self) -> np.ndarray:
+        """The largest movement of each position (S, T)."""
+        return self.by_text.max(0)
+
+    @property
+    def moves(self) -> np.ndarray:
+        """True where a position moves by more than rounding (S, T)."""
+        return self.moved > self.allowed
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Steps from each source to each position (S, T): more than 0 where the source comes later."""
+        return self.sources[:, None] - np.arange(self.by_text.shape[2])[None]
+
+    def row(self, text: int, change: int = 0) -> int:
+        """The row of the batch that has a text before its changes, or with one of them, counted from 1."""
+        return text * (1 + len(self.sources)) + change
+
+
+def influence(
+    trial: Trial, length: int, *, sources: np.ndarray | None = None, options: Mapping[str, np.ndarray] | None = None,
+    alone: bool = False, base: np.ndarray | None = None, salt: int = 0, chunks: tuple[int, ...] = (),
+) -> Influence:  # fmt: skip
+    """Change one token of a text at a time: all of them, or ``sources``; ``options`` are of one text, (1, T) or (1,).
+
+    All texts, changed and not, are rows of one batch, unless each is asked ``alone``. They are random unless ``base``
+    (T,) is given; with a salt they are of vectors of one length alone, where attention is less sharp.
+    """
+    again = partial(influence, trial, length, options=options, alone=alone, base=base, chunks=chunks)
+    sources = np.arange(length) if sources is None else sources
+    count = TEXTS if length < LONG and not alone else 1
+    texts = trial.texts(count, length, salt=salt) if base is None else np.broadcast_to(base, (count, length))
+    rows = np.repeat(texts[:, None], 1 + len(sources), axis=1)
+    for k, text in enumerate(texts):
+        others = trial.others(text, salt=k + count * salt)
+        rows[k, np.arange(1, 1 + len(sources)), sources] = others[sources]
+    flat = rows.reshape(-1, length)
+    given = {name: np.repeat(x, len(flat), axis=0) for name, x in (options or {}).items()}
+    whole = Request(flat, given, chunks=chunks, room=length if chunks else 0)
+    asked = [whole.row(k) for k in range(len(flat))] if alone else [whole]
+    found = np.concatenate([trial.ask(request) for request in asked]).reshape(*rows.shape, -1)
+    by_text = distance(found[:, :1], found[:, 1:])
+    allowed = np.broadcast_to(trial.allowed(found[:, 0])[:, None], by_text.shape).max(0)
+    return Influence(sources, by_text, allowed, found[:, 0], whole, again)
+
+
+def nothing(trial: Trial, table: Influence, forbidden: np.ndarray, said: str, usual: str) -> Found:
+    """No token may move a position where ``forbidden`` (S, T) says so; the finding is the leak that is nearest."""
+    missing = np.isnan(table.results).any(-1) & forbidden.any(0)
+    if missing.any():
+        text, position = np.argwhere(missing)[0]
+        return not_a_number(table.whole.row(table.row(text)), (0, int(position)))
+    leaks = forbidden & table.moves
+    if not leaks.any():
+        return measured(table.moved[forbidden], table.allowed[forbidden])
+    pairs = np.argwhere(leaks)
+    k, position = map(int, pairs[np.lexsort((-table.moved[leaks], np.abs(table.steps[leaks])))[0]])
+    moved, allowed = float(table.moved[k, position]), float(table.allowed[k, position])
+    text = int(table.by_text[:, k, position].argmax())
+    before, after, place = table.row(text), table.row(text, k + 1), (0, position)
+    one, other = table.whole.row(before), table.whole.row(after)
+    evidence = Evidence(one, other, place, place, allowed)
+    if not distance(trial.ask(one)[place], trial.ask(other)[place]) > allowed:  # it takes the whole batch
+        evidence = Evidence(table.whole, table.whole, (before, position), (after, position), allowed)
+    told = f"{said}: another token at {table.sources[k]} moves position {position} by {moved:.2g}"
+    told += f", {beside_rounding(moved, allowed)}"
+    verdict = Verdict.LEAK if np.isfinite(moved) else Verdict.NAN
+    return fault(verdict, told, usual, evidence, moved, table.results[text, position])
+
+
+def something(trial: Trial, table: Influence, expected: np.ndarray, said: str, usual: str) -> Found:
+    """Each token has to move a position where ``expected`` (S, T) says so, in one of the texts at least."""
+    blind = expected & ~table.moves
+    for salt in range(1, TRIES + 1):
+        if (left := np.flatnonzero(blind.any(1))).size:
+            blind[left] &= ~table.again(sources=table.sources[left], salt=salt).moves
+    if not blind.any():
+        return FINE
+    k, position = map(int, np.argwhere(blind)[np.abs(table.steps[blind]).argmin()])
+    none, share = blind.sum() == expected.sum(), f"{blind.sum()} of {expected.sum()} pairs are blind"
+    told = f"{said}: another token at {table.sources[k]} does not move position {position} "
+    told += f"({'no position sees any' if none else share})"
+    one, other = (table.whole.row(table.row(0, change)) for change in (0, k + 1))
+    return silent(told, one, other, (0, position), float(table.allowed[k, position]), usual)
+
+
+def _lengths(causal: bool) -> Callable[[Model], dict[str, Any]]:
+    """Lengths of the texts for models in which a position sees nothing after it, or for the others."""
+
+    def of(model: Model) -> dict[str, Any]:
+        named = {"one text at a time" if n == 6 else f"{n} tokens": n for n in model.lengths((6, 13, 40, 130))}
+        return {how: {"length": n} for how, n in named.items() if causal == model.causal}
+
+    return of
+
+
+def _table(trial: Trial, length: int, mask: bool = False) -> Influence:
+    """Change every token of a short text, and some of a long one."""
+    options = trial.model.marked(np.ones((1, length), bool)) if mask else {}
+    places = range(length) if length <= 13 else {*(k for k in PLACES if k < length), length - 2, length - 1}
+    return influence(trial, length, sources=np.array(sorted(places)), options=options, alone=length == 6)
+
+
+@ask(
+    "future: with a mask", "the same where a mask says that all tokens are real", "mask",
+    of=lambda model: {"": {"length": model.lengths((13,))[-1], "mask": True}} if model.causal else {},
+)  # fmt: skip
+@ask("future: {}", "a change of one token changes nothing before it", of=_lengths(True))
+def _future(trial: Trial, length: int, mask: bool = False) -> Found:
+    table = _table(trial, length, mask)
+    forbidden = ~trial.model.may(table.sources, length) & (table.steps > 0)
+    found = nothing(trial, table, forbidden, *_words(table, forbidden, mask))
+    return found if mask else _hinted(trial, found)
+
+
+def _words(table: Influence, forbidden: np.ndarray, mask: bool) -> tuple[str, str]:
+    """The kind of a leak, and its usual cause."""
+    leaks = forbidden & table.moves
+    ahead = table.steps[leaks]
+    if not ahead.size:
+        return "", ""
+    if ahead.size == forbidden.sum():
+        if np.median(table.moved[leaks] / np.maximum(table.allowed[leaks], 1e-300)) < 1e4:
+            return "every position is moved a little by all that comes after", LITTLE
+        said = "every position sees all that comes after"
+        return (f"{said}, once a mask is given", GIVEN_UP) if mask else (said, DROPPED)
+    if (furthest := int(ahead.max())) == int(ahead.min()):
+        return f"positions see {furthest} ahead", DIAGONAL
+    return f"some positions see up to {furthest} ahead", AROUND
+
+
+@ask("past: {}", "every token matters to all", of=_lengths(False))
+@ask("past: {}", "a change of one token changes what comes after it", of=_lengths(True))
+def _past(trial: Trial, length: int) -> Found:
+    table = _table(trial, length)
+    said = "what comes before does not matter" if trial.model.causal else "not every token matters"
+    return _hinted(trial, something(trial, table, trial.model.must(table.sources, length), said, CUT))
+
+
+def _edges(trial: Trial) -> Influence:
+    """Change the first and last tokens of a text in which not all is seen, and those around the end of a part."""
+    model, extent = trial.model, trial.model.visible.extent()
+    wanted = (model.layers if "window" in model.sees else 2) * extent + extent * ("+" in model.sees) + 6
+    length = min(wanted, model.longest or LONGEST, LONGEST)
+    near = (0, 1, 2, extent - 1, extent, length // 2, length - 1)
+    return influence(trial, length, sources=np.unique([k for k in near if 0 <= k < length]))
+
+
+@ask("window: beyond", "what {model.sees} leaves out does not matter", "window")
+def _beyond(trial: Trial) -> Found:
+    model, table = trial.model, _edges(trial)
+    may = model.may(table.sources, length := table.moved.shape[1])
+    forbidden = ~may & (table.steps <= 0) if model.causal else ~may  # the rest is the future's
+    if not forbidden.any():
+        raise NotImplementedError(f"{model.sees} leaves nothing out in {length} tokens and layers: {model.layers}")
+    steps = np.abs(table.steps)
+    further = int(steps[forbidden & table.moves].max(initial=0) - steps[may].max())
+    usual = "the window is not passed on, or is dropped beside another mask"
+    said = f"{model.sees} leaves tokens out that matter" + f", up to {further} further" * (further > 0)
+    return _hinted(trial, nothing(trial, table, forbidden, said, ONE_MORE if 0 < further <= model.layers else usual))
+
+
+@ask("window: within", "all of {model.sees} does matter", "window")
+def _within(trial: Trial) -> Found:
+    model, table = trial.model, _edges(trial)
+    expected = model.may(table.sources, table.moved.shape[1])
+    usual = "the window counts one too few, or its layers are fewer than said"
+    return _hinted(trial, something(trial, table, expected, f"not all of {model.sees} matters", usual))
+
+
+def pairs_seen(trial: Trial, chunks: tuple[int, ...] = (), length: int = MEASURED) -> np.ndarray:
+    """Pairs of a token and a position that it moves in any of some texts: (S, T)."""
+    table = influence(trial, trial.model.lengths((length,))[-1], chunks=chunks)
+    return np.any([table.moves, *(table.again(salt=salt).moves for salt in range(1, TEXTS))], axis=0)
+
+
+def fit(trial: Trial) -> str:
+    """The declaration under which a model sees what it does see; empty where none that is known fits."""
+    if trial.fit is None:
+        layers, causal, trial.fit = trial.model.layers, trial.model.causal, ""
+        with contextlib.suppress(Failed, NotImplementedError):  # at that length
+            seen = pairs_seen(trial)
+            trial.fit = fitting(seen, layers, causal) or ("" if causal else fitting(seen, layers, True))
+    return trial.fit
+
+
+def _hinted(trial: Trial, found: Found) -> Found:
+    """A fault with the declaration that the model would keep, where there is one."""
+    words = fit(trial) if found.verdict in (Verdict.LEAK, Verdict.SILENT) else ""
+    if words in ("", trial.model.sees):
+        return found
+    said = f"; it sees {told(words, trial.model.causal)}: --sees {words}, if that is meant"
+    return found._replace(usual=found.usual + said)

@@ -1,0 +1,212 @@
+"""Laws of texts: rows of a batch, order, padding and other texts in a row matter as far as they should, no further."""
+
+import numpy as np
+
+from ..cases.case import ROBUST
+from .blackbox import COUNT, Request
+from .seen import influence, nothing, something
+from .trial import FINE, SIDES, Found, Trial, ask, first
+
+LENGTH = 9
+TRIES = 4  # texts, of which one has to show that order matters
+REAL = (9, 5, 1, 7)  # tokens of each text, of 9
+COUNTS, STARTS = (5, 3, 4), (0, 5, 8)  # of the texts that are packed into one row
+MIXED = "a norm over the batch, a reshape that mixes rows and heads, axes that are swapped, or a softmax over the batch"
+USUAL = {
+    "right": "the mask is not passed on, is inverted (True means drop elsewhere), or stands on the axis of queries",
+    "left": "the mask is not passed on, is taken to be on the right, or leaves rows that see no key at all",
+}
+PACKED = "segment ids are not passed on to every layer, or only compared with padding"
+
+
+def _batch(trial: Trial) -> np.ndarray:
+    return trial.texts(4, trial.model.lengths((LENGTH,))[0])
+
+
+@ask("batch: a row alone", "a row is the same alone and with others", "batch")
+def _row_alone(trial: Trial) -> Found:
+    together, said = Request(_batch(trial)), "a row depends on the size of its batch"
+
+    def of_row(row: int) -> Found:
+        places = [((0, t), (row, t)) for t in range(together.tokens.shape[1])]
+        return trial.same(together.row(row), together, said, MIXED, places)
+
+    return first(map(of_row, (0, 3)))
+
+
+@ask("batch: other neighbours", "a row is the same whatever the others are", "batch")
+def _neighbours(trial: Trial) -> Found:
+    tokens = _batch(trial)
+    changed = trial.others(tokens)
+    changed[1] = tokens[1]
+    row = np.broadcast_to(np.arange(4)[:, None] == 1, tokens.shape)
+    return trial.same(Request(tokens), Request(changed), "a row depends on its neighbours", MIXED, row)
+
+
+@ask("batch: permuted", "rows in another order give results in that order", "batch")
+def _permuted(trial: Trial) -> Found:
+    tokens, order = _batch(trial), [2, 0, 3, 1]
+    places = [((order[b], t), (b, t)) for b, t in np.ndindex(*tokens.shape)]
+    said = "rows in another order give other results"
+    return trial.same(Request(tokens), Request(tokens[order]), said, MIXED, places)
+
+
+def _swapped(tokens: np.ndarray, one: int = 1, other: int = 4) -> np.ndarray:
+    found = tokens.copy()
+    found[:, [one, other]] = tokens[:, [other, one]]
+    return found
+
+
+def _three(trial: Trial) -> tuple[int, int, int]:
+    """Two tokens, and a position that sees both of them."""
+    seen = trial.model.visible.pairs(LENGTH)
+    tries = [(1, 4, 7), *((k, k + 1, t) for t in range(2, LENGTH) for k in range(t - 2, -1, -1))]
+    found = next((x for x in tries if seen[x[0], x[2]] and seen[x[1], x[2]]), None)
+    if found is None:
+        raise NotImplementedError(f"no position sees two others within {trial.model.sees}")
+    return found
+
+
+@ask("positions: order", "swapping two tokens changes what is at others", "order")
+def _order(trial: Trial) -> Found:
+    tokens = trial.texts(TRIES, LENGTH)
+    one, other, third = _three(trial)
+    tokens[:, other] = np.where(tokens[:, other] == tokens[:, one], trial.others(tokens)[:, other], tokens[:, other])
+    said = "swapping two tokens changes nothing at a third: the order does not matter"
+    usual = "the positional encoding is not added, is a constant, or is applied along the wrong axis"
+    return trial.differ(Request(tokens), Request(_swapped(tokens, one, other)), said, usual, third)
+
+
+@ask("positions: no order", "swapping two tokens swaps their results", "no order")
+def _no_order(trial: Trial) -> Found:
+    tokens = trial.texts(TRIES, LENGTH)
+    order = [0, 4, 2, 3, 1, *range(5, LENGTH)]
+    places = [((b, order[t]), (b, t)) for b in range(TRIES) for t in range(LENGTH)]
+    said = "swapping two tokens does more than swap their results"
+    usual = "a positional encoding, or a mask that depends on the place"
+    return trial.same(Request(tokens), Request(_swapped(tokens)), said, usual, places)
+
+
+def counted(rows: int, length: int = LENGTH, start: int = 0) -> dict[str, np.ndarray]:
+    """The keyword of positions that count from a start on, (rows, length)."""
+    return {"positions": np.tile(np.arange(start, start + length, dtype=np.int32), (rows, 1))}
+
+
+@ask("positions: given", "the positions 0, 1, 2, ... are those without any", "given positions")
+def _given(trial: Trial) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    said = "positions 0, 1, 2, ... differ from the model's own"
+    usual = "positions that begin at 1, or at the padding token"
+    return trial.same(Request(tokens), Request(tokens, counted(2)), said, usual)
+
+
+@ask("positions: shifted", "positions from k on give the same", "given positions", "relative")
+def _shifted(trial: Trial) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    one, other = Request(tokens, counted(2)), Request(tokens, counted(2, start=11))
+    said = "positions that begin at 11 give other results"
+    usual = "the rotation of queries and keys differs, values are rotated, or it is added where it should turn"
+    return trial.same(one, other, said, usual, slack=8)
+
+
+@ask("positions: not ignored", "positions in another order matter", "given positions", "order")
+def _used(trial: Trial) -> Found:
+    tokens = trial.texts(TRIES, LENGTH)
+    one, other, third = _three(trial)
+    plain = counted(TRIES)
+    mixed = {"positions": _swapped(plain["positions"], one, other)}
+    said, usual = "positions in another order change nothing: they are ignored", "the argument is not used"
+    return trial.differ(Request(tokens, plain), Request(tokens, mixed), said, usual, third)
+
+
+def padded(trial: Trial, side: str, real: tuple[int, ...], length: int = LENGTH) -> tuple[Request, np.ndarray]:
+    """Texts of so many real tokens, padded on one side; and where they are real (B, T)."""
+    place, counts = np.arange(length)[None], np.array(real)[:, None]
+    mask = place < counts if side == "right" else place >= length - counts
+    tokens, options = trial.texts(*mask.shape, salt=2), trial.model.marked(mask)
+    if "positions" in trial.model.accepts and side == "left":
+        options["positions"] = np.maximum(mask.cumsum(1) - 1, 0).astype(np.int32)
+    pad = trial.model.pad
+    return Request(tokens if pad is None else np.where(mask, tokens, pad).astype(np.int32), options), mask
+
+
+@ask("padding, {}: content", "other tokens in the padding on the {} change nothing", "{} padding", of=SIDES)
+def _content(trial: Trial, side: str) -> Found:
+    if trial.model.pad is not None:
+        return FINE  # the model knows padding by its token
+    given, mask = padded(trial, side, (6,))
+    table = influence(trial, LENGTH, sources=np.flatnonzero(~mask[0]), options=given.options)
+    forbidden = np.broadcast_to(mask, (len(table.sources), LENGTH))
+    return nothing(trial, table, forbidden, f"padding on the {side} matters", USUAL[side])
+
+
+@ask("padding, {}: real tokens", "every real token still matters", "{} padding", of=SIDES)
+def _real(trial: Trial, side: str) -> Found:
+    given, mask = padded(trial, side, (6,))
+    sources = np.flatnonzero(mask[0])
+    table = influence(trial, LENGTH, sources=sources, options=given.options, base=given.tokens[0])
+    expected = trial.model.must(sources, LENGTH) & mask
+    if trial.model.visible.moves and side == "left":
+        expected = expected & (table.steps == 0)
+    said = f"beside padding on the {side} a real token does not matter"
+    return something(trial, table, expected, said, USUAL[side])
+
+
+@ask("padding, {}: alone", "a text equals itself without padding", "left padding", "places of tokens",
+     of={"left": SIDES["left"]})  # fmt: skip
+@ask("padding, {}: alone", "a text equals itself without padding", "right padding", of={"right": SIDES["right"]})
+def _alone(trial: Trial, side: str) -> Found:
+    request, mask = padded(trial, side, REAL)
+
+    def of_row(row: int, count: int) -> Found:
+        one = Request(request.tokens[row : row + 1, mask[row]], trial.model.marked(np.ones((1, count), bool)))
+        places = [((0, t), (row, int(at))) for t, at in enumerate(np.flatnonzero(mask[row]))]
+        said = f"a text of {count} differs from itself with {LENGTH - count} of padding on the {side}"
+        return trial.same(one, request, said, USUAL[side], places)
+
+    return first(of_row(row, count) for row, count in enumerate(REAL))
+
+
+@ask("padding, {}: NaN", "NaN in the padding changes nothing", "{} padding", "vectors", of=SIDES, profile=ROBUST)
+def _nan(trial: Trial, side: str) -> Found:
+    plain, mask = padded(trial, side, (6, 3))
+    spoiled = plain._replace(tokens=np.where(mask, plain.tokens, COUNT).astype(np.int32))
+    usual = "0 * NaN is NaN: a weight of 0 does not keep what is not a number out; put zeros there first"
+    return trial.same(plain, spoiled, f"NaN in padding on the {side} is seen", usual, mask)
+
+
+@ask("padding: none", "a mask that says all tokens are real changes nothing", "mask")
+def _none(trial: Trial) -> Found:
+    tokens = trial.texts(2, LENGTH)
+    given = Request(tokens, trial.model.marked(np.ones((2, LENGTH), bool)))
+    usual = "a mask that is inverted, or takes the place of another"
+    return trial.same(Request(tokens), given, "a mask without padding changes results", usual)
+
+
+def _of_rows(trial: Trial) -> dict[str, np.ndarray]:
+    """The keywords of a row of several texts (1, T)."""
+    found = {"segment_ids": np.repeat(np.arange(1, 4), COUNTS)[None].astype(np.int32)}
+    if "positions" in trial.model.accepts:
+        found["positions"] = np.concatenate([np.arange(n) for n in COUNTS])[None].astype(np.int32)
+    return found
+
+
+@ask("packing: other texts", "a change in one text changes nothing in another", "segment_ids")
+def _others(trial: Trial) -> Found:
+    options = _of_rows(trial)
+    ids = options["segment_ids"][0]
+    table = influence(trial, sum(COUNTS), options=options)
+    return nothing(trial, table, ids[:, None] != ids, "a text sees its neighbour in the row", PACKED)
+
+
+@ask("packing: alone", "each text in a row equals itself alone", "segment_ids", "places of tokens")
+def _packed(trial: Trial) -> Found:
+    tokens, usual = trial.texts(2, sum(COUNTS)), "positions go on from the text before; they have to begin anew"
+    packed = Request(tokens, {name: np.repeat(x, 2, axis=0) for name, x in _of_rows(trial).items()})
+
+    def of_text(start: int, count: int) -> Found:
+        places = [((b, t), (b, start + t)) for b in range(2) for t in range(count)]
+        said = f"a text that begins at {start} of its row differs from itself alone"
+        return trial.same(Request(tokens[:, start : start + count]), packed, said, usual, places)
+
+    return first(map(of_text, STARTS, COUNTS))
