@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.biases`` catch first."""
+"""Mistakes that the cases of ``conformance.cases.forward`` catch first."""
 
 from mistakes_in_masks import given
 from planted import Mistake

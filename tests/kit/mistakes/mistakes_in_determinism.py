@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.determinism`` catch first."""
+"""Mistakes that the cases of ``conformance.cases.leaks`` catch first."""
 
 from planted import Mistake
 

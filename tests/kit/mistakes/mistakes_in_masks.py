@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.masks`` catch first."""
+"""Mistakes that the cases of ``conformance.cases.forward`` catch first."""
 
 from planted import Mistake
 

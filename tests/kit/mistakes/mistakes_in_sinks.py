@@ -1,4 +1,4 @@
-"""Mistakes that the cases of ``conformance.cases.sinks`` catch first."""
+"""Mistakes that the cases of ``conformance.cases.gradients`` catch first."""
 
 from mistakes_in_masks import given
 from planted import BlockMistake, Mistake

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping
 
 from attendax.legible import did_you_mean
 
-from . import biases, blocks, caches, contexts, dropout, gradients, kinds, leaks, masks, refusals, sinks, values
+from . import blocks, caches, contexts, dropout, forward, gradients, kinds, leaks, refusals
 from .case import GRADIENT, LEVELS, PROFILES, SIZES, Case, Inputs, Leaves
 from .invariance import CASES as OF_ROWS
 from .invariance import CLAIM
 from .pool import EXAMPLES
 from .pool import named as of_ladder
 
-FILES = values, masks, biases, gradients, leaks, dropout, refusals, blocks, sinks, contexts, caches
-CASES: tuple[Case, ...] = tuple(case for file in FILES for case in file.CASES)
+CASES: tuple[Case, ...] = (
+    *forward.CASES, *gradients.CASES, *leaks.CASES, *dropout.CASES, *refusals.CASES, *blocks.CASES, *gradients.OF_SINKS,
+    *contexts.CASES, *caches.CASES,
+)  # fmt: skip
 CLAIMS = {CLAIM: tuple(OF_ROWS)}  # what is asked of who claims it, beside all others
 __all__ = [
     "CASES", "CLAIMS", "LEVELS", "PROFILES", "Case", "Inputs", "Leaves", "at_sizes", "can_be_made", "choose",

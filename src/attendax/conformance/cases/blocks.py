@@ -3,7 +3,6 @@
 from typing import Any
 
 from .case import FORWARD, GRADIENT, Case
-from .dropout import rate
 from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, random_bias, words
 
 SIZES = {  # no power of two divides them: the last block is never full
@@ -13,59 +12,55 @@ SIZES = {  # no power of two divides them: the last block is never full
 SHAPES = ("(T, S)", "(B, N, T, S)", "(B, 1, T, S)", "(1, N, T, S)", "(1, 1, T, S)", "(B, N, 1, S)", "(B, 1, 1, S)",
           "(1, S)")  # fmt: skip
 SORTED = 'q_ids, k_ids = (np.sort(rng.integers(0, 7, (B, n))).astype("int32") for n in (T, S))'
+SLOPES = "-np.abs(np.arange(T)[:, None] - np.arange(S)) / 2.0 ** np.arange(4, 4 + N)[:, None, None]"
+RELATIVE = "rng.standard_normal(T + S - 1)[np.arange(S) - np.arange(T)[:, None] + T - 1].astype(dtype)"
+PADDED = 'key_lengths = np.full(B, int(0.93 * S), "int32")'
 ONE_HOT = "value = np.eye(S, dtype=dtype) + np.zeros((B, G, 1, 1), dtype); question = "
-OPTIONS: dict[str, tuple[str, Given, dict[str, int]]] = {
-    "plain": ("every block of queries and keys counts once", NOTHING, {}),
-    "causal": ("the diagonal runs through later blocks", CAUSAL, {}),
-    "window": ("its edges run through later blocks", words("window=(150, 20)"), {}),
-    "window of a neighbour": ("the first query of a block sees the last key of the one before", words("window=(1, 0)"),
-        {}),
-    "key lengths": ("padding begins inside a later block",
-        Given('key_lengths = np.full(B, int(0.93 * S), "int32")', "key_lengths=key_lengths"), {}),
+OPTIONS: dict[str, tuple[str, Given]] = {
+    "plain": ("every block of queries and keys counts once", NOTHING),
+    "causal": ("the diagonal runs through later blocks", CAUSAL),
+    "window": ("its edges run through later blocks", words("window=(150, 20)")),
+    "window of a neighbour": ("the first query of a block sees the last key of the one before", words("window=(1, 0)")),
+    "key lengths": ("padding begins inside a later block", Given(PADDED, "key_lengths=key_lengths")),
     "segments": ("ids are read at the block's own positions",
-        Given(SORTED, "query_segment_ids=q_ids, key_segment_ids=k_ids"), {}),
+        Given(SORTED, "query_segment_ids=q_ids, key_segment_ids=k_ids")),
     "mask of a prefix": ("causal after the first third",
-        mask("(np.arange(S) <= np.arange(T)[:, None]) | (np.arange(S) < S // 3)"), {}),
-    "mask (B, N, T, S)": ("of the full shape", mask("rng.random((B, N, T, S)) < 0.5"), {}),
-    "mask (B, 1, 1, S)": ("one for each key", mask("rng.random((B, 1, 1, S)) < 0.5"), {}),
-    "mask (B, 1, T, 1)": ("some queries see nothing", mask("rng.random((B, 1, T, 1)) < 0.5"), {}),
-    "bias (B, N, T, S)": ("of the full shape", random_bias("(B, N, T, S)"), {}),
-    "bias (B, 1, 1, S)": ("one for each key", random_bias("(B, 1, 1, S)"), {}),
-    "bias (B, N, T, 1)": ("changes nothing, and has no gradient", random_bias("(B, N, T, 1)"), {}),
-    "bias of ALiBi": (
-        "falls with the distance, a slope for each head",
-        bias("-np.abs(np.arange(T)[:, None] - np.arange(S)) / 2.0 ** np.arange(4, 4 + N)[:, None, None]")
-        & Given("bias = bias.astype(dtype)"), {},
-    ),
-    "bias of relative positions": ("(T, S), one number for each distance",
-        bias("rng.standard_normal(T + S - 1)[np.arange(S) - np.arange(T)[:, None] + T - 1].astype(dtype)"), {}),
-    "softcap": ("in every block", Given("query = 3 * query", "softcap=2.0"), {}),
-    "dropout": ("blocks do not keep the same sets", rate(0.4), {}),
-    "grouped heads": ("a block of keys is that of its key head", NOTHING, {"N": 4, "G": 2}),
-    "values narrower than keys": ("V = 5, D = 8", NOTHING, {"V": 5}),
-    "lse": ("over all blocks", LSE, {}),
+        mask("(np.arange(S) <= np.arange(T)[:, None]) | (np.arange(S) < S // 3)")),
+    "mask (B, N, T, S)": ("of the full shape", mask("rng.random((B, N, T, S)) < 0.5")),
+    "mask (B, 1, 1, S)": ("one for each key", mask("rng.random((B, 1, 1, S)) < 0.5")),
+    "mask (B, 1, T, 1)": ("some queries see nothing", mask("rng.random((B, 1, T, 1)) < 0.5")),
+    "bias (B, N, T, S)": ("of the full shape", random_bias("(B, N, T, S)")),
+    "bias (B, 1, 1, S)": ("one for each key", random_bias("(B, 1, 1, S)")),
+    "bias (B, N, T, 1)": ("changes nothing, and has no gradient", random_bias("(B, N, T, 1)")),
+    "bias of ALiBi": ("falls with the distance, a slope for each head",
+        bias(SLOPES) & Given("bias = bias.astype(dtype)")),
+    "bias of relative positions": ("(T, S), one number for each distance", bias(RELATIVE)),
+    "softcap": ("in every block", Given("query = 3 * query", "softcap=2.0")),
+    "dropout": ("blocks do not keep the same sets", words("dropout_rate=0.4, dropout_rng=3")),
+    "grouped heads": ("a block of keys is that of its key head", NOTHING),
+    "values narrower than keys": ("V = 5, D = 8", NOTHING),
+    "lse": ("over all blocks", LSE),
 }  # fmt: skip
 CAUSAL_AND = {  # no row is empty: key 0 is seen
-    f"causal and mask {x}": (
-        "both count in every block", mask(f"rng.random({x}) < 0.5; mask[..., 0] = True") & CAUSAL, {"B": 2}
-    )
+    f"causal and mask {x}": ("both count in every block", mask(f"rng.random({x}) < 0.5; mask[..., 0] = True") & CAUSAL)
     for x in SHAPES
+}
+MORE: dict[str, dict[str, Any]] = {
+    "grouped heads": {"N": 4, "G": 2}, "values narrower than keys": {"V": 5}, "mask (B, 1, T, 1)": {"least": "robust"},
+    "causal": {"least": "numbers"}, **{x: {"B": 2} for x in CAUSAL_AND},
 }  # fmt: skip
 
 
 def case_of(option: str, length: int, direction: str) -> Case:
     """An option at a length."""
-    about, given, sizes = (OPTIONS | CAUSAL_AND)[option]
-    more: dict[str, Any] = SIZES[length] | sizes | {"slack": 4.0}  # what is read elsewhere is off by far more
-    more["least"] = "law" if length > 300 and option != "causal" else "numbers"
-    if option == "mask (B, 1, T, 1)":
-        more["least"] = "robust"
+    about, given = (OPTIONS | CAUSAL_AND)[option]
+    more: dict[str, Any] = {"least": "law" if length > 300 else "numbers"} | SIZES[length] | MORE.get(option, {})
     if option == "dropout":
         question = GRADIENT if direction == GRADIENT else "independent in blocks"
         given &= Given(f"{ONE_HOT}{question!r}")
         more |= {"judge": "dropped", "dtype": "float32", "needs": ("V != D",), "V": length}
     name = f"{'gradient: ' * (direction == GRADIENT)}in blocks: {option}, {length}"
-    return case(name, "L11", f"T = S = {length}: {about}", given, direction, **more)
+    return case(name, "L11", f"T = S = {length}: {about}", given, direction, slack=4.0, **more)  # else off by far more
 
 
 CASES = [case_of(o, length, how) for how in (FORWARD, GRADIENT) for length in SIZES for o in OPTIONS]

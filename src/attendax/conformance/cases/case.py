@@ -6,7 +6,7 @@ A case is text on purpose. The kit runs the very lines that it prints in a repro
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,24 +30,24 @@ CONSTANTS = {  # what a compiler may know, as NumPy has it; the drivers make the
 
 Leaves = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
-HOLDS: dict[str, Callable[[Sizes], bool]] = {  # words of a name, and where they are true
-    r"no block divides": lambda x: x["T"] % 16 > 0 or x["S"] % 16 > 0,
-    r"longer than a block": lambda x: x["S"] > 128,
-    r"long row": lambda x: x["S"] >= 1000,
-    r"one query": lambda x: x["T"] == 1,
-    r"one key$": lambda x: x["S"] == 1,
-    r"one key head": lambda x: x["G"] == 1,
-    r"batch of one": lambda x: x["B"] == 1,
-    r"one head$": lambda x: x["N"] == 1,
-    r"where B = T": lambda x: x["B"] == x["T"],
-    r"where B = N": lambda x: x["B"] == x["N"],
-    r"\d numbers": lambda x: False,
-    r"heads that do not divide": lambda x: x["G"] > 1 and x["N"] % 2 > 0,
-    r"heads of the values": lambda x: x["G"] > 1,
-    r"batch of 1 beside": lambda x: x["B"] > 1,
-    r"another batch": lambda x: x["B"] != 3,
-    r"mask \(S, T\)": lambda x: x["S"] != x["T"],
-    r"of another length|of too few": lambda x: min(x["T"], x["S"]) > 2,  # one less would be 1, which is broadcast
+HOLDS = {  # words of a name, and where they are true
+    r"no block divides": "T % 16 or S % 16",
+    r"longer than a block": "S > 128",
+    r"long row": "S >= 1000",
+    r"one query": "T == 1",
+    r"one key$": "S == 1",
+    r"one key head": "G == 1",
+    r"batch of one": "B == 1",
+    r"one head$": "N == 1",
+    r"where B = T": "B == T",
+    r"where B = N": "B == N",
+    r"\d numbers": "False",
+    r"heads that do not divide": "G > 1 and N % 2",
+    r"heads of the values": "G > 1",
+    r"batch of 1 beside": "B > 1",
+    r"another batch": "B != 3",
+    r"mask \(S, T\)": "S != T",
+    r"of another length|of too few": "min(T, S) > 2",  # one less would be 1, which is broadcast
 }
 
 
@@ -112,48 +112,39 @@ class Case(NamedTuple):
         """
         own = SIZES | self.sizes
         sizes = own | dict(given)
-        for one, other in PAIRS:
-            for a, b in ((one, other), (other, one)):
-                if a in given and b not in given and own[a] == own[b]:
-                    sizes[b] = sizes[a]
-            if {one, other} & self.sizes.keys() and _order(own, one, other) != _order(sizes, one, other):
+        for a, b in PAIRS:
+            for one, other in ((a, b), (b, a)):
+                if one in given and other not in given and own[one] == own[other]:
+                    sizes[other] = sizes[one]
+            if {a, b} & self.sizes.keys() and np.sign(own[a] - own[b]) != np.sign(sizes[a] - sizes[b]):
                 return None
-        alone = set(self.sizes) if len(self.sizes) == 1 else set()
-        if any(own[a] != sizes[a] and (not own[a] or (own[a] == 1 and a in alone)) for a in self.sizes):
+        others = [axis for axis in self.sizes if own[axis] != sizes[axis]]
+        if any(own[axis] == 0 or (own[axis] == 1 and len(self.sizes) == 1) for axis in others):
             return None
-        if (self.judge == "refused" or any(own[a] != sizes[a] for a in self.sizes)) and not hold(self.name, sizes):
+        if self.judge == "refused":  # what is refused has sizes of its own, and words of none
+            return self._replace(sizes=sizes) if _holds(self.name, sizes) else None
+        if others and not _holds(self.name, sizes):
             return None
-        name, about = self.name, self.about
-        if self.judge != "refused":  # what is refused has sizes of its own
-            name, about = (reworded(text, own, sizes) for text in (name, about))
+        name, about = (_reworded(text, own, sizes) for text in (self.name, self.about))
         return self._replace(sizes=sizes, name=name, about=about)
 
     def text(self, seed: int, dtype: str) -> str:
         """The lines that make the inputs."""
-        dtype = self.dtype or dtype
-        sizes = SIZES | self.sizes
-        lead = "".join(f"{axis}, " for axis in self.leading) if self.leading != "-" else ""
-        head = ("", "") if self.leading == "-" else ("N, ", "G, ")
+        dtype, sizes = self.dtype or dtype, SIZES | self.sizes
+        lead = "".join(f"{axis}, " for axis in self.leading.removeprefix("-"))
+        N, G = ("", "") if self.leading == "-" else ("N, ", "G, ")
         drawn = zlib.crc32(self.name.encode()) % 10**6 + seed
         lines = ["import numpy as np"] + ["import ml_dtypes  # registers bfloat16"] * (dtype == "bfloat16")
         lines += [
             f"{', '.join(sizes)} = {', '.join(map(str, sizes.values()))}",
             f'dtype, rng = "{dtype}", np.random.default_rng({drawn})',
-            f"query = rng.standard_normal(({lead}{head[0]}T, D)).astype(dtype)",
-            f"key = rng.standard_normal(({lead}{head[1]}S, D)).astype(dtype)",
-            f"value = rng.standard_normal(({lead}{head[1]}S, V)).astype(dtype)",
+            f"query = rng.standard_normal(({lead}{N}T, D)).astype(dtype)",
+            f"key = rng.standard_normal(({lead}{G}S, D)).astype(dtype)",
+            f"value = rng.standard_normal(({lead}{G}S, V)).astype(dtype)",
             *self.lines.splitlines(),
             *(f"{name} = {CONSTANTS[kind].format(name)}" for name, kind in self.constants.items() if CONSTANTS[kind]),
         ]
-        if self.direction != "forward":
-            lines += self._directions()
-        return "\n".join(lines)
-
-    def _directions(self) -> list[str]:
-        """Lines that draw cotangents and tangents, unless the case does."""
-        arrays = [name for name in ARRAYS if name in ARRAYS[:3] or f"{name}=" in self.call]
-        arrays = [name for name in arrays if name not in self.constants]
-        second, lines = self.direction.startswith("second"), []
+        second = self.direction.startswith("second")  # cotangents and tangents are drawn, unless by the case
         if second or "gradient" in self.direction:
             if "cotangent =" not in self.lines:
                 lines += ["cotangent = rng.standard_normal(query.shape[:-1] + value.shape[-1:]).astype(dtype)"]
@@ -161,18 +152,16 @@ class Case(NamedTuple):
                 lse = '"float64" if dtype == "float64" else "float32"'
                 lines += [f"lse_cotangent = rng.standard_normal(query.shape[:-1]).astype({lse})"]
         if second or self.direction == "jvp":
-            moves = (f"{name}=rng.standard_normal({name}.shape).astype({name}.dtype)" for name in arrays)
+            moving = [x for x in ARRAYS if (x in ARRAYS[:3] or f"{x}=" in self.call) and x not in self.constants]
+            moves = (f"{name}=rng.standard_normal({name}.shape).astype({name}.dtype)" for name in moving)
             lines += [f"tangents = dict({', '.join(moves)})"]
-        return lines
+        return "\n".join(lines)
 
     def inputs(self, seed: int, dtype: str, *, changed: bool = False) -> Inputs:
         """Run the lines; with ``changed``, also those that change the inputs."""
         space: dict[str, Any] = {}
         with np.errstate(all="ignore"):
             exec(self.text(seed, dtype) + ("\n" + self.changed if changed else ""), space)
-        return self._collect(space)
-
-    def _collect(self, space: dict[str, Any]) -> Inputs:
         options = eval(f"dict({self.call})", space)
         arrays = {name: space[name] for name in ARRAYS[:3]}
         for name in ARRAYS[3:]:
@@ -188,36 +177,24 @@ class Case(NamedTuple):
         found = [*inputs.options, *(name for name in ARRAYS[3:] if name in inputs.arrays), *self.needs]
         if self.judge == "refused":
             return found
-        if query.ndim != 4 and self.direction != "vmap":
-            found.append(f"rank {query.ndim}")
-        if query.ndim > 2 and key.ndim > 2 and query.shape[-3] != key.shape[-3]:
-            found.append("grouped heads")
-        if "bias" in inputs.arrays and query.ndim == 4:
-            found.append(f"bias of rank {inputs.arrays['bias'].ndim}")
-        if "mask" in inputs.options and query.ndim == 4:
-            found.append(f"mask of rank {inputs.options['mask'].ndim}")
-        left, right = inputs.options.get("window") or (0, 0)
-        if left != right:
-            found.append("asymmetric windows")
-        if query.shape[-1] != value.shape[-1]:
-            found.append("V != D")
-        if 0 in query.shape + key.shape:
-            found.append("empty arrays")
-        if self.direction.startswith("gradient"):
-            found.append("gradients")
-        return [*found, str(query.dtype)]
+        given, (left, right) = inputs.arrays | inputs.options, inputs.options.get("window") or (0, 0)
+        shown = {
+            f"rank {query.ndim}": query.ndim != 4 and self.direction != "vmap",
+            "grouped heads": query.shape[-3:-2] != key.shape[-3:-2],
+            **{f"{x} of rank {given[x].ndim}": query.ndim == 4 for x in ("bias", "mask") if x in given},
+            "asymmetric windows": left != right,
+            "V != D": query.shape[-1] != value.shape[-1],
+            "empty arrays": 0 in query.shape + key.shape,
+            "gradients": self.direction.startswith("gradient"),
+        }
+        return [*found, *(trait for trait, is_so in shown.items() if is_so), str(query.dtype)]
 
 
-def _order(sizes: Mapping[str, int], one: str, other: str) -> int:
-    return (sizes[one] > sizes[other]) - (sizes[one] < sizes[other])
+def _holds(name: str, sizes: Sizes) -> bool:
+    return all(eval(holds, {}, sizes) for words, holds in HOLDS.items() if re.search(words, name))
 
 
-def hold(name: str, sizes: Sizes) -> bool:
-    """Tell whether the words of a name are true at sizes."""
-    return all(holds(sizes) for words, holds in HOLDS.items() if re.search(words, name))
-
-
-def reworded(text: str, own: Sizes, sizes: Sizes) -> str:
+def _reworded(text: str, own: Sizes, sizes: Sizes) -> str:
     """A text with the sizes that are asked in place of a case's own: "T = S = 131", "width 13", ", 300"."""
 
     def assigned(match: re.Match[str]) -> str:

@@ -11,27 +11,28 @@ from .gradients import FORWARD_OVER, REVERSE_OVER
 
 SMALL: dict[str, Any] = {"B": 1, "N": 12, "G": 12, "T": 64, "S": 64, "D": 16, "V": 16}
 LARGE: dict[str, Any] = {"B": 2, "N": 12, "G": 12, "T": 197, "S": 197, "D": 64, "V": 64}
-IN_NUMBERS = ((1, 12, 64, 16), (2, 12, 197, 64))
-GARBAGE = 4.0  # is off by far more than any rounding
+ODD = SMALL | {"D": 24, "V": 24}  # of the weights
 COTANGENTS = {  # of each loss
-    "sum": Given("cotangent = np.ones_like(query)"),
-    "mean": Given("cotangent = np.full_like(query, 1 / query.size)"),
-    "a row": Given("cotangent = np.zeros_like(query); cotangent[..., 0, :] = 1"),
+    "sum": ("out.sum()", Given("cotangent = np.ones_like(query)")),
+    "mean": ("out.mean()", Given("cotangent = np.full_like(query, 1 / query.size)")),
+    "a row": ("out[..., 0, :].sum()", Given("cotangent = np.zeros_like(query); cotangent[..., 0, :] = 1")),
 }
+SHOWN = {FORWARD: "", FORWARD_OVER: "second order: ", REVERSE_OVER: "second order: "}
 SQUARE_MASK = mask("np.tri(T, S, dtype=bool)")
 SLOPED_BIAS = bias("(-np.abs(np.arange(T)[:, None] - np.arange(S)) / 16).astype(dtype)")
-ODD = SMALL | {"D": 24, "V": 24}  # of the weights
 WEIGHTS = Given("weights = np.eye(D, dtype=dtype)[::-1]")  # exact in every dtype
 
 
-def loss(how: str, *shape: int) -> Case:
+def context(name: str, about: str, given: Given = NOTHING, direction: str = FORWARD, **more: Any) -> Case:
+    """A case of garbage, which is off by far more than any rounding."""
+    return case(name, "L17", about, given, direction, slack=4.0, **more)
+
+
+def loss(how: str, B: int, N: int, T: int, D: int, least: str = "law") -> Case:
     """The gradient of a loss as one writes it."""
-    sizes: dict[str, Any] = dict(zip("BNTD", shape, strict=True))
-    sizes |= {"G": sizes["N"], "S": sizes["T"], "V": sizes["D"]}
-    about = {"sum": "loss = out.sum()", "mean": "loss = out.mean()", "a row": "loss = out[..., 0, :].sum()"}[how]
-    name, direction = f"gradient of a loss: {how}, {', '.join(map(str, shape))}", f"gradient of a loss, {how}"
-    least = "numbers" if shape in IN_NUMBERS else "law"
-    return case(name, "L17", about, COTANGENTS[how], direction, slack=GARBAGE, least=least, **sizes)
+    (text, given), name = COTANGENTS[how], f"gradient of a loss: {how}, {B}, {N}, {T}, {D}"
+    sizes: dict[str, Any] = {"B": B, "N": N, "T": T, "D": D, "G": N, "S": T, "V": D}
+    return context(name, f"loss = {text}", given, f"gradient of a loss, {how}", least=least, **sizes)
 
 
 def known(
@@ -40,62 +41,42 @@ def known(
 ) -> Case:  # fmt: skip
     """An array is a constant of the compiled function; of torch a tensor that requires no gradient."""
     said = {"as given": "known", "ones": "of ones"}.get(kind, f"of {kind}")
-    shown = {FORWARD: "", "second": "second order: "}.get(direction.partition(",")[0], f"{direction}: ")
+    told = f"{SHOWN.get(direction, f'{direction}: ')}{name} {said}, {sizes['T']}"
     about = f"{name} is a constant in what is compiled" + (f", {direction}" if direction != FORWARD else "")
-    more: dict[str, Any] = {"constants": {name: kind}, "slack": GARBAGE, "least": least}
-    return case(f"{shown}{name} {said}, {sizes['T']}", "L17", about, given, direction, **more, **sizes)
+    return context(told, about, given, direction, constants={name: kind}, least=least, **sizes)
 
 
 def itself(direction: str, about: str, *names: str, given: Given = NOTHING) -> Case:
     """Self-attention of one array, without projections: the call is given it in several places."""
-    told = f"one array for query, {' and '.join(names)}"
-    more: dict[str, Any] = {"constants": dict.fromkeys(names, SAME), "slack": GARBAGE, "least": "numbers"}
-    prefix = "gradient: " * (direction == GRADIENT)
-    return case(f"{prefix}{told}", "L17", about, given, direction, **more, **ODD)
+    told = f"{'gradient: ' * (direction == GRADIENT)}one array for query, {' and '.join(names)}"
+    return context(told, about, given, direction, constants=dict.fromkeys(names, SAME), least="numbers", **ODD)
 
 
 def changed(name: str, first: str, then: str) -> Case:
     """Numbers are written into an array between two calls."""
     given = Given(f"{name} = {first}\nchanged = dict({name}=({then}).astype({name}.dtype))", f"{name}={name}")
-    about = "a second call reads it anew"
-    return case(f"{name} changed in place", "L17", about, given, "changed in place", slack=GARBAGE)
+    return context(f"{name} changed in place", "a second call reads it anew", given, "changed in place")
 
 
-LOSSES = [
-    loss("sum", 1, 12, 64, 16), loss("sum", 2, 12, 128, 64), loss("sum", 2, 12, 197, 64), loss("sum", 8, 12, 128, 32),
-    loss("mean", 2, 12, 128, 64), loss("a row", 2, 12, 128, 64),
-]  # fmt: skip
-CONSTANTS = [
+BOTH = ("key", "value")
+CASES = [
+    loss("sum", 1, 12, 64, 16, "numbers"), loss("sum", 2, 12, 128, 64), loss("sum", 2, 12, 197, 64, "numbers"),
+    loss("sum", 8, 12, 128, 32), loss("mean", 2, 12, 128, 64), loss("a row", 2, 12, 128, 64),
     known("query", "identity"), known("key", "ones"), known("value", "positions"), known("value", "ones", sizes=LARGE),
     known("mask", "as given", given=SQUARE_MASK), known("bias", "as given", given=SLOPED_BIAS),
     known("weights", "as given", sizes=ODD, given=WEIGHTS),
-]  # fmt: skip
-FROZEN = [
-    known(name, "as given", "gradient", CAUSAL, sizes=ODD | {"T": size, "S": size}, least="numbers")
-    for name, size in (("query", 64), ("key", 48), ("value", 40))
-]
-BIAS_ALONE = case(
-    "gradient: bias alone", "L17", "query, key and value have no gradient", SLOPED_BIAS, GRADIENT,
-    constants=dict.fromkeys(("query", "key", "value"), "as given"), slack=GARBAGE, least="numbers",
-    **ODD | {"T": 56, "S": 56},
-)  # fmt: skip
-GRADIENTS = [
-    BIAS_ALONE, *FROZEN, known("query", "ones", "gradient"), known("key", "positions", "gradient"),
-    known("value", "identity", "gradient"), known("mask", "as given", "gradient", given=SQUARE_MASK),
-    known("bias", "as given", "gradient", given=SLOPED_BIAS),
-    known("weights", "as given", "gradient", sizes=ODD, given=WEIGHTS),
-]  # fmt: skip
-DIRECTIONS = [
+    context("gradient: bias alone", "query, key and value have no gradient", SLOPED_BIAS, GRADIENT, least="numbers",
+        constants=dict.fromkeys(("query", *BOTH), "as given"), **ODD | {"T": 56, "S": 56}),
+    *(known(name, "as given", GRADIENT, CAUSAL, sizes=ODD | {"T": size, "S": size}, least="numbers")
+      for name, size in (("query", 64), ("key", 48), ("value", 40))),
+    known("query", "ones", GRADIENT), known("key", "positions", GRADIENT), known("value", "identity", GRADIENT),
+    known("mask", "as given", GRADIENT, SQUARE_MASK), known("bias", "as given", GRADIENT, SLOPED_BIAS),
+    known("weights", "as given", GRADIENT, WEIGHTS, ODD),
+    itself(FORWARD, "attend(x, x, x)", *BOTH, given=CAUSAL), itself(FORWARD, "attend(x, x, value)", "key"),
+    itself(GRADIENT, "attend(x, x, x): the sum of three gradients", *BOTH, given=CAUSAL),
+    itself(GRADIENT, "attend(x, x, value): the sum of two gradients", "key"),
     known("query", "ones", "jvp"), known("value", "identity", "jvp"), known("query", "ones", FORWARD_OVER),
     known("value", "identity", REVERSE_OVER),
-]  # fmt: skip
-ITSELF = [
-    itself(FORWARD, "attend(x, x, x)", "key", "value", given=CAUSAL), itself(FORWARD, "attend(x, x, value)", "key"),
-    itself(GRADIENT, "attend(x, x, x): the sum of three gradients", "key", "value", given=CAUSAL),
-    itself(GRADIENT, "attend(x, x, value): the sum of two gradients", "key"),
-]  # fmt: skip
-ANEW = [
     changed("mask", "np.ones((T, S), bool)", "np.arange(S) <= np.arange(T)[:, None]"),
     changed("bias", "np.zeros((1, N, T, S), dtype)", "rng.standard_normal((1, N, T, S))"),
-]
-CASES = [*LOSSES, *CONSTANTS, *GRADIENTS, *ITSELF, *DIRECTIONS, *ANEW]
+]  # fmt: skip

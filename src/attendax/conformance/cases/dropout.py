@@ -6,19 +6,16 @@ from .case import FORWARD, GRADIENT, Case
 from .given import CAUSAL, NOTHING, Given, case, lengths, random_bias, random_mask, segments, words
 
 ONE_HOT = "key = key / 4; value = np.broadcast_to(np.eye(S, dtype=dtype), (B, G, S, S)).copy()\nquestion = "
-
-
-def rate(of: float) -> Given:
-    """Dropout of a rate."""
-    return words(f"dropout_rate={of}, dropout_rng=3")
+SIZES: dict[str, Any] = {"T": 12, "S": 40, "V": 40, "N": 3, "D": 4}
+RATE = "dropout_rate={}, dropout_rng=3"
 
 
 def dropout(
     name: str, about: str, question: str, direction: str = FORWARD, given: Given = NOTHING, **more: Any
 ) -> Case:
     """A question about dropout, or several; the values are one-hot, so that the result is the weights."""
-    plain = {"needs": ("V != D",), "dtype": "float32", "judge": "dropped", "T": 12, "S": 40, "V": 40, "N": 3, "D": 4}
-    asked = Given(f"{ONE_HOT}{question!r}") & given & rate(0.4)
+    plain = {"needs": ("V != D",), "dtype": "float32", "judge": "dropped"} | SIZES
+    asked = Given(f"{ONE_HOT}{question!r}") & given & words(RATE.format(0.4))
     return case(f"dropout: {name}", "L10", about, asked, direction, **plain | more)
 
 
@@ -34,8 +31,8 @@ BESIDE = {  # an option that dropout must not make a function forget
 SINKS = Given("sinks = 3 + rng.standard_normal(N).astype(dtype)", "sinks=sinks")
 IN_A_CACHE = Given('offset = np.array([20, 9], "int32")', "is_causal=True, offset=offset")
 CASES = [
-    case("dropout: rate 0", "L10", "the identity to the bit", rate(0.0), judge="dropped_none"),
-    case("dropout: rate 1", "L10", "zeros", rate(1.0), judge="dropped_all", least="robust"),
+    case("dropout: rate 0", "L10", "the identity to the bit", words(RATE.format(0.0)), judge="dropped_none"),
+    case("dropout: rate 1", "L10", "zeros", words(RATE.format(1.0)), judge="dropped_all", least="robust"),
     dropout("share", "a weight is 0 or p / (1 - rate), as often as the rate says", "share"),
     dropout("independent", "for every batch, head and query", "independent"),
     dropout("position", "the kept set depends on key and position, not on the numbers", "position only"),

@@ -6,7 +6,7 @@ from .case import ARRAYS, FORWARD, GRADIENT, SIZES, Case
 
 
 class Given(NamedTuple):
-    """Arguments of a call beside query, key and value. ``one & other`` is both."""
+    """Options of a call, as Python that makes them and the keywords that give them. ``one & other`` is both."""
 
     lines: str = ""
     call: str = ""
@@ -50,10 +50,8 @@ def segments(queries: str, keys: str = "") -> Given:
     """Ids of the queries and of the keys; the same for both unless given."""
     if not keys:
         return Given(f'ids = np.array({queries}, "int32")', "query_segment_ids=ids, key_segment_ids=ids")
-    return Given(
-        f'q_ids = np.array({queries}, "int32")\nk_ids = np.array({keys}, "int32")',
-        "query_segment_ids=q_ids, key_segment_ids=k_ids",
-    )
+    made = f'q_ids = np.array({queries}, "int32")\nk_ids = np.array({keys}, "int32")'
+    return Given(made, "query_segment_ids=q_ids, key_segment_ids=k_ids")
 
 
 NOTHING, CAUSAL, LSE = Given(), words("is_causal=True"), words("return_lse=True")
@@ -68,9 +66,7 @@ def case(name: str, law: str, about: str, given: Given = NOTHING, direction: str
     backward = GRADIENT in direction or direction.startswith("second")
     moving = (x for x in ARRAYS[3:] if f"{x}=" in given.call and x not in more.get("constants", ()))
     needs = (*more.pop("needs", ()), *(f"gradient of {x}" for x in moving if backward))
-    return Case(
-        name, law, about, direction=direction, lines=given.lines, call=given.call, sizes=sizes, needs=needs, **more
-    )
+    return Case(name, law, about, direction=direction, **given._asdict(), sizes=sizes, needs=needs, **more)
 
 
 def gradient(name: str, about: str, given: Given = NOTHING, law: str = "L13", **more: Any) -> Case:

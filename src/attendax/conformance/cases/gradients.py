@@ -1,30 +1,22 @@
-"""The gradients of everything that has one, and the other directions (L12, L13)."""
+"""The gradients of everything that has one, the other directions, and sinks in all of them (L12, L13).
 
+A sink is for each query head the score of one more key, which every query sees and whose value is 0 (L2). It is learned
+by gpt-oss: a share of the weight that gives nothing.
+"""
+
+import re
 from typing import Any
 
-from .biases import BIAS, FULL_MASK
-from .case import Case
-from .given import (
-    CAUSAL,
-    LSE,
-    NOTHING,
-    Given,
-    bias,
-    case,
-    gradient,
-    lengths,
-    mask,
-    random_bias,
-    random_mask,
-    segments,
-    words,
-)
-from .masks import MASK, SEGMENTS, SQUARE_SEGMENTS
+from .case import GRADIENT, Case
+from .forward import BIAS, FULL_MASK, LONG_SEGMENTS, MASK, SEGMENTS, SQUARE_SEGMENTS
+from .given import CAUSAL, LSE, NOTHING, Given, bias, case, gradient, lengths, mask, random_bias, random_mask, words
 
 FORWARD_OVER, REVERSE_OVER = "second, forward over reverse", "second, reverse over reverse"
-FROM_JAX = ("jax",)
+WIDE: dict[str, Any] = {"T": 80, "S": 80, "D": 16, "V": 24}
 OF_LSE = Given("cotangent = np.zeros(query.shape[:-1] + value.shape[-1:], dtype)") & LSE  # alone
 A_VIEW = Given("cotangent = np.moveaxis(rng.standard_normal((B, T, N, V)).astype(dtype), 1, 2)")
+FORBIDDEN = bias("np.where(rng.random((1, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1")
+SOFTCAP, BEYOND = Given("query = 3 * query", "softcap=2.0"), Given("query, key = query * 1e15, key * 1e15")
 
 
 def empty_row(row: int) -> Given:
@@ -32,12 +24,7 @@ def empty_row(row: int) -> Given:
     return mask(f"np.ones((T, S), bool); mask[{row}] = False")
 
 
-def of_bias(shape: str, about: str) -> Case:
-    """The gradient of a bias of a shape, summed over the axes along which it is repeated."""
-    return gradient(f"bias {shape}", about, random_bias(shape))
-
-
-PLAIN = [
+GRADIENTS = [
     gradient("plain", "of query, key and value"),
     gradient("one query", "T = 1", T=1),
     gradient("one key", "S = 1: nothing flows to query and key", S=1),
@@ -49,13 +36,11 @@ PLAIN = [
     gradient("neither batch nor heads", "(T, D)", leading="-", N=1, G=1),
     gradient("scale given", "the scale is in both", words("scale=0.3")),
     gradient("scale 0", "nothing flows to query and key", words("scale=0.0")),
-    gradient("softcap", "through the tanh", Given("query = 3 * query", "softcap=2.0")),
+    gradient("softcap", "through the tanh", SOFTCAP),
     gradient("logits to 100", "the largest is subtracted", Given("query = 24 * query"), T=131, S=257, D=64),
     gradient("a cotangent that is a view", "its memory is in another order", A_VIEW),
     gradient("no keys", "S = 0", law="L11", least="robust", S=0),
     gradient("no batch", "B = 0", law="L11", least="robust", B=0),
-]
-MASKED = [
     gradient("mask (T, S)", "only through what is seen", MASK),
     gradient("mask (B, N, T, S)", "of the full shape", FULL_MASK),
     gradient("mask (B, 1, 1, S)", "padding as a mask", mask("(rng.random((B, 1, 1, S)) < 0.5) | (np.arange(S) == 2)")),
@@ -71,43 +56,31 @@ MASKED = [
     gradient("empty row by a bias of -inf", "exactly 0 through it, and no NaN",
         bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf"), "L5"),
     gradient("causal, lengths that no block divides", "T = S = 131", CAUSAL, T=131, S=131),
-]  # fmt: skip
-BIASES = [
-    of_bias("(B, N, T, S)", "of the full shape"),
-    of_bias("(1, N, T, S)", "summed over the batch"),
-    of_bias("(B, 1, T, S)", "summed over the heads"),
-    of_bias("(B, 1, 1, S)", "summed over heads and queries"),
-    of_bias("(B, N, T, 1)", "summed over the keys: 0 in truth"),
-    of_bias("(T, S)", "rank 2"),
-    of_bias("(S,)", "rank 1"),
+    *(gradient(f"bias {shape}", about, random_bias(shape)) for shape, about in {
+        "(B, N, T, S)": "of the full shape", "(1, N, T, S)": "summed over the batch",
+        "(B, 1, T, S)": "summed over the heads", "(B, 1, 1, S)": "summed over heads and queries",
+        "(B, N, T, 1)": "summed over the keys: 0 in truth", "(T, S)": "rank 2", "(S,)": "rank 1",
+    }.items()),
     gradient("bias with a mask", "0 where masked", MASK & BIAS),
     gradient("bias under a causal mask", "0 in the future", BIAS & CAUSAL),
     gradient("bias after a softcap", "the bias is not capped", BIAS & words("softcap=1.0")),
     gradient("bias with grouped heads", "its heads are the query heads", BIAS, N=6),
-    gradient("bias of -inf", "0 where it forbids",
-        bias("np.where(rng.random((1, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1"), "L5"),
-]  # fmt: skip
-THROUGH_LSE = [
+    gradient("bias of -inf", "0 where it forbids", FORBIDDEN, "L5"),
     gradient("lse", "its cotangent counts", LSE, "L9"),
     gradient("lse alone", "the cotangent of out is 0", OF_LSE, "L9"),
     gradient("lse, masked", "over the allowed keys", LSE & FULL_MASK, "L9"),
     gradient("lse, grouped heads", "summed over the group", LSE, "L9", N=6),
     gradient("lse of an empty row", "nothing, and no NaN", LSE & empty_row(2), "L5"),
-    gradient(
-        "lse under dropout", "of the weights before dropout", OF_LSE & words("dropout_rate=0.4, dropout_rng=3"), "L9"
-    ),
+    gradient("lse under dropout", "of the weights before dropout",
+        OF_LSE & words("dropout_rate=0.4, dropout_rng=3"), "L9"),
     gradient("lse and a bias", "flows to the bias", LSE & BIAS, "L9"),
-]
-NUMBERS = [
-    gradient("scores of 1e30", "0 but for a rounding of terms of 1e15", Given("query, key = query * 1e15, key * 1e15"),
-        "L7", dtype="float32", units={"grad query": 1e16, "grad key": 1e16}),
+    gradient("scores of 1e30", "0 but for a rounding of terms of 1e15", BEYOND, "L7", dtype="float32",
+        units={"grad query": 1e16, "grad key": 1e16}),
     gradient("scores all very low", "finite", Given("query = np.full_like(query, 200.0); key = -np.abs(key) / 100 - 1"),
         "L7", dtype="float32"),
     gradient("float64", "1e-12", law="L8", dtype="float64", least="law"),
-    *(
-        gradient(dtype, f"as good as the dense formula; in {dtype}", law="L8", dtype=dtype, D=64, V=64)
-        for dtype in ("bfloat16", "float16")
-    ),
+    *(gradient(x, f"as good as the dense formula; in {x}", law="L8", dtype=x, D=64, V=64)
+      for x in ("bfloat16", "float16")),
     gradient("bfloat16, a bias of many queries", "its gradient is a sum over batches, heads and queries, in float32",
         random_bias("(S,)"), "L8", dtype="bfloat16", B=8, T=120),
     gradient("long row", "S = 4,097", law="L8", least="robust", B=1, S=4097),
@@ -119,15 +92,24 @@ def other(name: str, about: str, direction: str, given: Given = NOTHING, **more:
     return case(name, "L12", about, given, direction, **more)
 
 
-def mapped(name: str, about: str, lines: str, direction: str = "vmap", given: Given = NOTHING, **more: Any) -> Case:
-    """Under vmap, over axes that the lines name."""
-    return other(f"vmap: {name}", about, direction, given & Given(lines), **more)
+def mapped(name: str, about: str, given: Given = NOTHING, direction: str = "vmap", **more: Any) -> Case:
+    """Under vmap, over the first axis of each of its arrays."""
+    names = ("query", "key", "value", *re.findall(r"(\w+)=", given.call))
+    over = Given(f"mapped = dict({', '.join(f'{x}=0' for x in names)})")
+    return other(f"vmap: {name}", about, direction, given & over, **EXAMPLES, **more)
 
 
-WIDE: dict[str, Any] = {"T": 80, "S": 80, "D": 16, "V": 24}
-TWO_PARTS, PADDED = segments("[[0] * 30 + [1] * 50] * 2"), lengths("[80, 60]")
 EXAMPLES: dict[str, Any] = {"leading": "AB", "A": 3}
-FIRST = "mapped = dict(query=0, key=0, value=0)"
+FROM_JAX: dict[str, Any] = {"frameworks": ("jax",)}
+SHARED = """query = rng.standard_normal((4, B, N, T, D)).astype(dtype)
+mapped = dict(query=0, key=None, value=None)"""
+AXES = """query, key, value = np.moveaxis(query, 0, 1), np.moveaxis(key, 0, 2), np.moveaxis(value, 0, 3)
+mapped = dict(query=1, key=2, value=3)"""
+LENGTHS = Given('key_lengths = rng.integers(1, S + 1, (A, B)).astype("int32")', "key_lengths=key_lengths")
+IDS = Given(
+    'q_ids, k_ids = (rng.integers(0, 2, (A, B, n)).astype("int32") for n in (T, S)); k_ids[..., :2] = 0, 1',
+    "query_segment_ids=q_ids, key_segment_ids=k_ids",
+)
 DIRECTIONS = [
     other("jvp: plain", "forward mode", "jvp"),
     other("jvp: causal, softcap", "forward mode", "jvp", CAUSAL & words("softcap=2.0")),
@@ -135,38 +117,53 @@ DIRECTIONS = [
     other("jvp: mask with an empty row", "it does not move", "jvp", empty_row(3), least="robust"),
     other("jvp: lse", "lse moves, too", "jvp", LSE),
     other("jvp: grouped heads and a mask", "of several blocks", "jvp", FULL_MASK, N=6, **WIDE),
-    other("jvp: key lengths and window", "of several blocks", "jvp", words("window=(50, 9)") & PADDED, **WIDE),
-    other("jvp: segments and scale", "of several blocks", "jvp", TWO_PARTS & words("scale=0.3"), **WIDE),
+    other("jvp: key lengths and window", "of several blocks", "jvp", words("window=(50, 9)") & lengths("[80, 60]"),
+        **WIDE),
+    other("jvp: segments and scale", "of several blocks", "jvp", LONG_SEGMENTS & words("scale=0.3"), **WIDE),
     other("second order: forward over reverse", "the Hessian times a direction", FORWARD_OVER),
     other("second order: reverse over reverse", "a gradient of a gradient", REVERSE_OVER),
     other("second order: mask and softcap", "forward over reverse", FORWARD_OVER, MASK & words("softcap=2.0")),
     other("second order: bias", "reverse over reverse", REVERSE_OVER, BIAS),
     other("second order: lse", "forward over reverse", FORWARD_OVER, LSE),
-    mapped("first axis", "an axis before the batch", FIRST, **EXAMPLES),
-    mapped("shared keys", "over the queries only",
-        "query = rng.standard_normal((4, B, N, T, D)).astype(dtype)\nmapped = dict(query=0, key=None, value=None)"),
-    mapped(
-        "other axes", "in_axes of 1, 2 and 3",
-        "query, key, value = np.moveaxis(query, 0, 1), np.moveaxis(key, 0, 2), np.moveaxis(value, 0, 3)\n"
-        "mapped = dict(query=1, key=2, value=3)", **EXAMPLES,
-    ),
-    mapped("a mask for each", "the mask is mapped, too", "mapped = dict(query=0, key=0, value=0, mask=0)",
-        given=random_mask("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES),
-    mapped("a bias for each", "the bias is mapped, too", "mapped = dict(query=0, key=0, value=0, bias=0)",
-        given=random_bias("(A, B, N, T, S)"), frameworks=FROM_JAX, **EXAMPLES),
-    mapped("lengths for each", "key lengths are mapped, too", "mapped = dict(query=0, key=0, value=0, key_lengths=0)",
-        given=Given('key_lengths = rng.integers(1, S + 1, (A, B)).astype("int32")', "key_lengths=key_lengths"),
-        frameworks=FROM_JAX, **EXAMPLES),
-    mapped(
-        "segments for each", "ids are mapped, too",
-        "mapped = dict(query=0, key=0, value=0, query_segment_ids=0, key_segment_ids=0)",
-        given=Given(
-            'q_ids, k_ids = (rng.integers(0, 2, (A, B, n)).astype("int32") for n in (T, S)); k_ids[..., :2] = 0, 1',
-            "query_segment_ids=q_ids, key_segment_ids=k_ids",
-        ),
-        frameworks=FROM_JAX, **EXAMPLES,
-    ),
-    mapped("gradients by example", "vmap of grad", FIRST, "per example gradient", **EXAMPLES),
-    other("checkpoint", "the forward is computed again", "gradient under checkpoint", CAUSAL, frameworks=FROM_JAX),
+    mapped("first axis", "an axis before the batch"),
+    other("vmap: shared keys", "over the queries only", "vmap", Given(SHARED)),
+    other("vmap: other axes", "in_axes of 1, 2 and 3", "vmap", Given(AXES), **EXAMPLES),
+    mapped("a mask for each", "the mask is mapped, too", random_mask("(A, B, N, T, S)"), **FROM_JAX),
+    mapped("a bias for each", "the bias is mapped, too", random_bias("(A, B, N, T, S)"), **FROM_JAX),
+    mapped("lengths for each", "key lengths are mapped, too", LENGTHS, **FROM_JAX),
+    mapped("segments for each", "ids are mapped, too", IDS, **FROM_JAX),
+    mapped("gradients by example", "vmap of grad", direction="per example gradient"),
+    other("checkpoint", "the forward is computed again", "gradient under checkpoint", CAUSAL, **FROM_JAX),
 ]  # fmt: skip
-CASES = [*PLAIN, *MASKED, *BIASES, *THROUGH_LSE, *NUMBERS, *DIRECTIONS]
+MAKING = Given("sinks = rng.standard_normal(N).astype(dtype)", "sinks=sinks")
+UNITS = dict.fromkeys(("grad sinks", "second sinks"), 1.0)  # sums that may cancel, of terms that add up to about 1
+
+
+def sinks(name: str, law: str, about: str, given: Given = NOTHING, **more: Any) -> Case:
+    """A call with sinks; its gradients where a direction says so."""
+    return case(name, law, about, MAKING & given, **more)._replace(units=UNITS if "direction" in more else {})
+
+
+OF_SINKS = [
+    sinks("sinks", "L2", "each head has its own"),
+    sinks("sinks and scale", "L2", "the scale is not applied to them", words("scale=0.1")),
+    sinks("sinks, softcap and bias", "L2", "neither changes them",
+        Given("sinks = 2 * sinks") & words("softcap=1.0") & BIAS),
+    sinks("sinks, grouped heads", "L2", "one for each query head", N=6),
+    sinks("sinks, window", "L4", "that looks ahead: it takes none of them", words("window=(1, 2)"), T=7, N=4, G=4),
+    sinks("sinks, masked", "L2", "no mask forbids them", FULL_MASK),
+    sinks("sinks, long", "L2", "counted once, T = 131, S = 257", T=131, S=257),
+    sinks("sinks, lse", "L9", "lse counts them", LSE),
+    sinks("sinks, large scores", "L7", "of 100, as the sinks", Given("query, sinks = 50 * query, 100 + 10 * sinks")),
+    sinks("sinks of -inf", "L7", "take no weight", Given("sinks[1] = -np.inf") & LSE),
+    sinks("sinks, empty row", "L5", "out is 0, and lse the sink",
+        mask("rng.random((B, N, T, S)) < 0.5; mask[:, 1, 2] = False") & LSE),
+    sinks("gradient: sinks", "L13", "of the sinks, too", direction=GRADIENT),
+    sinks("gradient: sinks, masked", "L13", "summed over all queries", FULL_MASK, direction=GRADIENT),
+    sinks("gradient: sinks, grouped heads", "L13", "one for each query head", direction=GRADIENT, N=6),
+    sinks("gradient: sinks, lse", "L13", "through both results", LSE, direction=GRADIENT),
+    sinks("jvp: sinks", "L12", "forward mode", LSE, direction="jvp", needs=("gradient of sinks",)),
+    sinks("second order: sinks", "L12", "forward over reverse", direction=FORWARD_OVER, least="law"),
+    sinks("second order: sinks, the other way", "L12", "reverse over reverse", direction=REVERSE_OVER, least="law"),
+]  # fmt: skip
+CASES = [*GRADIENTS, *DIRECTIONS]

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from . import kinds
-from .case import LAW, PROFILES, SIZES
+from .case import LAW, NUMBERS, PROFILES, SIZES
 from .kinds import DTYPES as DTYPES
 
 PRECISIONS = ("highest", "tf32", "bf16")
-CORES = {"jax": 60.0}  # CPU seconds of a run, where nothing is said; of JAX, which compiles
-OTHERS = 30.0
-TIMES = {PROFILES[0]: 1.0}  # as long; in a profile of more cases
-MORE = 2.0
+CORES, COMPILING, MORE = 30.0, 60.0, 2.0  # CPU seconds of a run, of JAX, and times so many in a profile of more cases
 DEEP = 60.0  # seconds of the ladder of a thorough run
 OF_LADDER = 0.4  # of the seconds of any other
 TIMEOUT = 60.0  # seconds of a case
@@ -48,15 +45,14 @@ class How(NamedTuple):
 
     def checked(self, who: str = "check") -> "How":
         """The settings, checked; raises ValueError where a field has a value that is not allowed."""
-        for name, known in (("dtype", DTYPES), ("profile", PROFILES), ("precision", PRECISIONS)):
-            kinds.checked(name, getattr(self, name), known, who)
+        known = {"dtype": DTYPES, "profile": PROFILES, "precision": PRECISIONS}
+        for name, words in (known | {"require": kinds.KINDS, "claims": kinds.CLAIMS}).items():
+            kinds.checked(name, getattr(self, name), words, who)
         if self.budget is not None and not self.budget >= 0:
             raise ValueError(f"{who}: budget got {self.budget}, expected seconds, 0 or more")
         for axis, size in self.sizes.items():
             if axis not in SIZES or not isinstance(size, int) or size < 0:
                 raise ValueError(f"{who}: sizes got {axis}={size}, expected sizes of {', '.join(SIZES)}")
-        kinds.checked("require", self.require, kinds.KINDS, who)
-        kinds.checked("claims", self.claims, kinds.CLAIMS, who)
         if not (isinstance(self.seed, int) and self.seed >= 0):
             raise ValueError(f"{who}: seed got {self.seed!r}, expected 0 or more")
         for name, least in (("timeout", 0), ("total_timeout", 0), ("repeat", 1)):
@@ -77,7 +73,8 @@ class How(NamedTuple):
 
     def seconds(self, arrays: str) -> float:
         """Seconds of a run: on the clock where they are given, else of the cores."""
-        return self.budget or CORES.get(arrays, OTHERS) * TIMES.get(self.profile, MORE)
+        cores = COMPILING if arrays == "jax" else CORES
+        return self.budget or (cores if self.profile == NUMBERS else MORE * cores)
 
     def seconds_of_ladder(self, arrays: str) -> float:
         """Seconds of the judge that the sizes of a run are drawn for; equal for each run of a seed."""

@@ -43,10 +43,9 @@ def kinds_of(case: Case, dtype: str) -> set[str]:
     if case.judge == "refused":
         return {REFUSALS}
     sizes = SIZES | case.sizes
-    grouped = {GROUPED} if sizes["N"] != sizes["G"] else set()
-    of_law = {OF_LAWS[case.law]} if case.law in OF_LAWS else set()
-    claimed = {case.claim} - {""}
-    return {directed(case), *options_of(case), case.dtype or dtype} | grouped | of_law | claimed
+    grouped = GROUPED if sizes["N"] != sizes["G"] else ""
+    found = {directed(case), *options_of(case), case.dtype or dtype, grouped, OF_LAWS.get(case.law, ""), case.claim}
+    return found - {""}
 
 
 def checked(name: str, given: Any, known: Sequence[str], who: str = "check") -> None:

@@ -46,8 +46,8 @@ class Rung(NamedTuple):
     @property
     def case(self) -> Case:
         """The demand of the row."""
-        row = self.row
-        return pool.case_of(row["direction"], row["asked"], row["numbers"], self.sizes, row["dtype"], row["layout"])
+        direction, asked, numbers = (self.row[axis] for axis in ("direction", "asked", "numbers"))
+        return pool.case_of(direction, asked, numbers, self.sizes, self.row["dtype"], self.row["layout"])
 
     @property
     def values(self) -> set[tuple[str, Any]]:
@@ -74,8 +74,8 @@ class Ladder(NamedTuple):
 class Drawing:
     """The drawing of a run: its chance, the values of the axes, and the seconds of the least case."""
 
-    def __init__(self, how: How, axes: pool.Axes, least: float) -> None:
-        self.rng, self.axes, self.least = random.Random(how.seed), axes, least
+    def __init__(self, seed: int, axes: pool.Axes, least: float) -> None:
+        self.rng, self.axes, self.least = random.Random(seed), axes, least
         self.lengths = [x for x in axes["keys"] if x != pool.FAR]
 
     def choice(self, values: Any) -> Any:
@@ -85,17 +85,7 @@ class Drawing:
     def completed(self, part: pool.Row, missing: set[Part]) -> Iterator[Rung]:
         """Rows that have a part, the other values at random, mostly of those that this direction has not had."""
         way = ("direction", part.get("direction", self.choice(self.axes["direction"])))
-        axes = self.axes
-        if "option" in part:
-            axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in pool.ASKED[x].options)}
-        if "shape" in part:
-            axes = self._of_a_model(axes, part)
-        if part.get("keys") == pool.FAR:  # for few queries alone, and few of the rest
-            axes = axes | {"queries": tuple(x for x in axes["queries"] if x in pool.FEW)}
-        if part.get("queries") == pool.MANY:
-            axes = axes | {"keys": tuple(x for x in axes["keys"] if x in pool.BESIDE_MANY)}
-        if part.get("keys") == pool.FAR or part.get("queries") == pool.MANY:
-            axes = axes | {"B": axes["B"][:2], "N": axes["N"][:4]}
+        axes = self._beside(part)
         if not all(axes.values()):
             return
         options = part.get("together", ())
@@ -104,8 +94,7 @@ class Drawing:
         wanted = {y for x in missing if way in x for axis, y in x if axis == "together"} if options else set()
         fixed, chance = dict([way]) | part, self.rng.random
         free = [(axis, values) for axis, values in axes.items() if axis not in fixed]
-        new = [tuple(x for x in values if frozenset({way, (axis, x)}) in missing) for axis, values in free]
-        both = [(axis, values, some) for (axis, values), some in zip(free, new, strict=True)]
+        both = [(axis, values, [x for x in values if frozenset((way, (axis, x))) in missing]) for axis, values in free]
         for _ in range(DRAWS[len(part) if "direction" in part else 0]):
             drawn = ((axis, some if some and chance() < 0.7 else values) for axis, values, some in both)
             row = fixed | {axis: self.choice(values) for axis, values in drawn}
@@ -114,16 +103,26 @@ class Drawing:
             if pool.can_be(row) and (rung := self.rung(row)) and part.get("shape") in (None, rung.row["shape"]):
                 yield rung
 
-    def _of_a_model(self, axes: pool.Axes, part: pool.Row) -> pool.Axes:
-        """The values of the axes that such a shape has: of lengths, all that may be."""
-        queries = pool.FEW if "cache" in (part.get("option"), *part.get("together", ())) else (pool.SQUARE, pool.OTHER)
-        return axes | {
-            "B": axes["B"][:4],
-            "N": tuple(x for x in axes["N"] if x >= HEADS),
-            **{axis: tuple(x for x in axes[axis] if x == "D" or x >= WIDTH) for axis in "DV"},
-            "queries": tuple(x for x in axes["queries"] if x in queries or x not in pool.AXES["queries"]),
-            "keys": tuple(x for x in axes["keys"] if x == "below 1,024" or (isinstance(x, int) and x > TILE)),
-        }
+    def _beside(self, part: pool.Row) -> pool.Axes:
+        """The values of the axes that may be beside a part."""
+        axes, far, many = self.axes, part.get("keys") == pool.FAR, part.get("queries") == pool.MANY
+        if "option" in part:
+            axes = axes | {"asked": tuple(x for x in axes["asked"] if part["option"] in pool.ASKED[x].options)}
+        if "shape" in part:  # of lengths, all that may be
+            cache = "cache" in (part.get("option"), *part.get("together", ()))
+            queries = pool.FEW if cache else (pool.SQUARE, pool.OTHER)
+            axes = axes | {
+                "B": axes["B"][:4],
+                "N": tuple(x for x in axes["N"] if x >= HEADS),
+                **{axis: tuple(x for x in axes[axis] if x == "D" or x >= WIDTH) for axis in "DV"},
+                "queries": tuple(x for x in axes["queries"] if x in queries or x not in pool.AXES["queries"]),
+                "keys": tuple(x for x in axes["keys"] if x == "below 1,024" or (isinstance(x, int) and x > TILE)),
+            }
+        if far:  # for few queries alone, and few of the rest
+            axes = axes | {"queries": tuple(x for x in axes["queries"] if x in pool.FEW)}
+        if many:
+            axes = axes | {"keys": tuple(x for x in axes["keys"] if x in pool.BESIDE_MANY)}
+        return axes | {"B": axes["B"][:2], "N": axes["N"][:4]} if far or many else axes
 
     def _together(self, options: tuple[str, ...], wanted: set[tuple[str, str]]) -> str:
         """A combination of some options, and of others by chance, of which more of what is wanted is likelier."""
@@ -138,18 +137,19 @@ class Drawing:
 
     def rung(self, row: pool.Row) -> Rung | None:
         """The row at lengths that are drawn; nothing where it is too large."""
-        S = self._length(row["keys"], row["edge"])
-        T = row["queries"]
-        T = self._length(T, row["edge"]) if T == pool.MANY else {pool.SQUARE: S, pool.OTHER: 0}.get(T, T)
-        asked = pool.asked_of(row["asked"])
-        few = asked.from_the_first and not isinstance(row["keys"], int)  # fewer would see few of the keys
-        T = T or self._length(row["keys"] if few else self.choice(self.lengths), row["edge"])
-        if (row["queries"] == pool.OTHER and T == S) or ("cache" in asked.options and S < 2 * T):
+        keys, queries, edge, asked = row["keys"], row["queries"], row["edge"], pool.asked_of(row["asked"])
+        S = self._length(keys, edge)
+        known = {pool.SQUARE: S, pool.OTHER: 0}
+        T = self._length(queries, edge) if queries == pool.MANY else known.get(queries, queries)
+        few = asked.from_the_first and not isinstance(keys, int)  # fewer would see few of the keys
+        T = T or self._length(keys if few else self.choice(self.lengths), edge)
+        cache, held = "cache" in asked.options, "held" in asked.options
+        if (queries == pool.OTHER and T == S) or (cache and S < 2 * T):
             return None
         B, N, G, D = row["B"], row["N"], row["N"] // row["groups"], row["D"]
         sizes = {"B": B, "N": N, "G": G, "T": T, "S": S, "D": D, "V": D if row["V"] == "D" else row["V"]}
-        width, held = D + sizes["V"], "held" in asked.options
-        pairs, numbers = B * N * T * S, B * (N * T + G * S) * width + eval(asked.holds, {}, sizes)
+        width, pairs = D + sizes["V"], B * N * T * S
+        numbers = B * (N * T + G * S) * width + eval(asked.holds, {}, sizes)
         if pairs > MOST_PAIRS or numbers > MOST_NUMBERS:
             return None
         if row["dtype"] == "float16" and pairs * width > MOST_IN_FLOAT16:
@@ -157,8 +157,8 @@ class Drawing:
         each = (22 + 0.1 * width) * (2 if row["direction"] == GRADIENT else 1) * (3 if held else 1)
         repeated = B * N * S * width if row["groups"] > 1 else 0  # by who repeats key heads
         seconds = self.least + (pairs * each + numbers * 40 + repeated * 4) * 1e-9  # the judge and plain NumPy
-        large = N >= HEADS and min(D, sizes["V"]) >= WIDTH and min(S, S if "cache" in asked.options else T) > TILE
-        more = {"edge": None if isinstance(row["keys"], int) else row["edge"], "shape": pool.MODEL if large else None}
+        large = N >= HEADS and min(D, sizes["V"]) >= WIDTH and min(S, S if cache else T) > TILE
+        more = {"edge": None if isinstance(keys, int) else edge, "shape": pool.MODEL if large else None}
         return Rung({axis: x for axis, x in row.items() if axis in pool.AXES} | more, sizes, seconds)
 
     def _length(self, scale: Any, edge: Any) -> int:
@@ -185,23 +185,22 @@ def ladder(
     size is given has no other. A value of which the implementation ``offers`` nothing at a small size is asked there
     alone; ``takes`` tells whether it takes the sizes of a case at all.
     """
-    budget = how.seconds_of_ladder(arrays)
+    budget = left = how.seconds_of_ladder(arrays)
     if not budget:
         return Ladder((), ())
-    given = _given(how)
+    given = dict(how.sizes)  # T means S, G means N and V means D, too, and the other way round
+    for one, other in (*PAIRS, *(pair[::-1] for pair in PAIRS)):
+        if one in given:
+            given.setdefault(other, given[one])
     if math.prod(given.get(axis, 1) for axis in "BNTS") > MOST_PAIRS:
         return Ladder((), (f"every case: B * N * T * S is more than {MOST_PAIRS:,}",))
-    axes = _axes(how, level)
-    if arrays == "jax":
-        asked = tuple(x for x in axes["asked"] if x not in NOT_IN_JAX)
-        axes |= {"asked": asked, "layout": (pool.IN_ORDER,)}
-    drawing, tries = Drawing(how, axes, LEAST[arrays]), TRIES if how.thorough else FEW_TRIES
-    found = _refused(drawing, offers, takes)
+    drawing = Drawing(how.seed, _axes(given, how.dtype, level, arrays), LEAST[arrays])
+    tries = TRIES if how.thorough else FEW_TRIES
+    found = _refused(drawing, offers, takes)  # which takes no time
     _add_own(drawing)
     parts = _parts(drawing)
     missing = {frozenset(part.items()) for part in parts}
     longer = missing.intersection(LONGER)
-    left = budget  # what is refused takes no time
     for part in parts:
         if time.monotonic() >= how.until:
             break
@@ -232,47 +231,33 @@ def by_finds(rungs: Iterable[Rung]) -> list[Rung]:
 
 @functools.lru_cache(maxsize=4)
 def _by_option(asked: tuple[str, ...]) -> dict[str, list[str]]:
-    options = (x for x in pool.OPTIONS if x in _options(asked))
-    return {x: [name for name in asked if pool.ASKED[name].options == (x,)] for x in options}
+    """The names that ask for each option, of those that some do."""
+    found = {x: [name for name in asked if pool.ASKED[name].options == (x,)] for x in pool.OPTIONS}
+    return {option: names for option, names in found.items() if names}
 
 
-def _options(asked: tuple[str, ...]) -> set[str]:
-    return {pool.ASKED[name].options[0] for name in asked}
-
-
-def _given(how: How) -> dict[str, int]:
-    """The sizes that are given; T means S, G means N and V means D, too, and the other way round."""
-    given = dict(how.sizes)
-    for one, other in (*PAIRS, *(pair[::-1] for pair in PAIRS)):
-        if one in given:
-            given.setdefault(other, given[one])
-    return given
-
-
-def _axes(how: How, level: str) -> pool.Axes:
+def _axes(given: dict[str, int], dtype: str, level: str, arrays: str) -> pool.Axes:
     """The values of each axis, one alone where its size is given."""
-    given = _given(how)
     axes = pool.AXES | {axis: (given[axis],) for axis in "BNDV" if axis in given}
     if "S" in given:
-        axes |= {
-            "queries": (pool.SQUARE if given["T"] == given["S"] else given["T"],),
-            "keys": (given["S"],),
-            "edge": (None,),
-        }
+        queries = pool.SQUARE if given["T"] == given["S"] else given["T"]
+        axes |= {"queries": (queries,), "keys": (given["S"],), "edge": (None,)}
     if "N" in given:
         axes |= {"groups": (given["N"] // max(given["G"], 1),)}
-    if how.dtype != "float32":
+    if dtype != "float32":
         axes |= {"dtype": (None,)}
-    if how.dtype in ("bfloat16", "float16"):
-        axes |= {"numbers": tuple(x for x in pool.NUMBERS if pool.is_held_by(how.dtype, x))}
+    if dtype in ("bfloat16", "float16"):
+        axes |= {"numbers": tuple(x for x in pool.NUMBERS if pool.is_held_by(dtype, x))}
+    if arrays == "jax":
+        axes |= {"asked": tuple(x for x in axes["asked"] if x not in NOT_IN_JAX), "layout": (pool.IN_ORDER,)}
     return axes | {FORWARD: {"direction": (FORWARD,)}, "backward": {"direction": (GRADIENT,)}}.get(level, {})
 
 
 def _parts(drawing: Drawing) -> list[pool.Row]:
     """Parts that a run should have, the first the most."""
-    options = _options(drawing.axes["asked"])
+    options = _by_option(drawing.axes["asked"])
     axes: dict[str, Any] = drawing.axes | {"option": options, "shape": [pool.MODEL]}
-    axes["together"] = [x for x in pool.TOGETHER if options.issuperset(x)]
+    axes["together"] = [x for x in pool.TOGETHER if options.keys() >= {*x}]
     longer = [{"direction": way} | use for use in LONG_USES for way in drawing.axes["direction"]]
     pairs = [{a: x, b: y} for a, b in itertools.combinations(drawing.axes, 2) for x in axes[a] for y in axes[b]]
     parts = [part for part in longer + pairs if all(x in axes[axis] for axis, x in part.items())]
@@ -291,9 +276,8 @@ def _add_own(drawing: Drawing) -> None:
     for axis, sizes in pool.OWN.items():
         if drawing.axes[axis] == pool.AXES[axis]:
             own = tuple(drawing.rng.sample([x for x in sizes if x not in pool.AXES[axis]], 2))
-            drawing.axes = drawing.axes | {axis: pool.AXES[axis] + own}
-            if axis == "D" and drawing.axes["V"] == pool.AXES["V"]:
-                drawing.axes |= {"V": pool.AXES["V"] + own}
+            both = [x for x in axis.replace("D", "DV") if drawing.axes[x] == pool.AXES[x]]
+            drawing.axes |= {x: pool.AXES[x] + own for x in both}
 
 
 def _refused(drawing: Drawing, offers: Takes, takes: Takes) -> list[Rung]:

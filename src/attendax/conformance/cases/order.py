@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from .case import FORWARD, GRADIENT, Case
+from .case import LEVELS, Case
 
 DEAR = 2**18  # pairs of queries and keys, from which on the sizes of the ladder find more for the same seconds
 PLAINEST = ("plain", "gradient: plain")
@@ -24,12 +24,10 @@ def by_finds(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
 
     A result is cheaper than a gradient, and this than what is asked beyond them.
     """
-    ordered = sorted(cases, key=_rank)
+
+    def rank(case: Case) -> tuple[int, int, int]:
+        first = FIRST.index(case.name) if case.name in FIRST else len(FIRST)
+        return first, LEVELS.index(case.level), int(math.log2(max(case.pairs, 1))) // 4
+
+    ordered = sorted(cases, key=rank)
     return [case for case in ordered if case.pairs < DEAR], [case for case in ordered if case.pairs >= DEAR]
-
-
-def _rank(case: Case) -> tuple[int, int, int]:
-    ways = (FORWARD, GRADIENT)
-    way = ways.index(case.level) if case.level in ways else len(ways)
-    first = FIRST.index(case.name) if case.name in FIRST else len(FIRST)
-    return first, way, int(math.log2(max(case.pairs, 1))) // 4

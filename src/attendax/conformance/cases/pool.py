@@ -11,93 +11,82 @@ from .given import CAUSAL, LSE, NOTHING, Given, bias, case, mask, words
 
 
 class Asked(NamedTuple):
-    """A demand on a call beyond its arrays. ``one & other`` is both."""
+    """A demand on a call beyond its arrays: an option, or several."""
 
-    options: tuple[str, ...]  # its kinds, of which each run has some in each dtype and beside many keys
-    given: Given = NOTHING  # of the case
-    holds: str = "0"  # as many numbers as it has, by the sizes
-
-    def __and__(self, other: "Asked") -> "Asked":
-        return Asked(self.options + other.options, self.given & other.given, f"{self.holds} + {other.holds}")
-
-    @property
-    def from_the_first(self) -> bool:
-        """Tell whether queries that begin at key 0 see the keys beside them alone."""
-        return bool(re.search("is_causal|window", self.given.call))
-
-    @property
-    def hides(self) -> bool:
-        """Tell whether some keys are hidden."""
-        return bool(re.search("mask|window|segment", self.given.call))
+    options: tuple[str, ...]  # of ``OPTIONS``
+    given: Given  # of the case
+    holds: str  # as many numbers as it has, by the sizes
+    from_the_first: bool  # whether queries that begin at key 0 see the keys beside them alone
+    hides: bool  # whether some keys are hidden
 
 
-def asked_for(option: str, given: Given = NOTHING, holds: str = "0") -> Asked:
-    """One option."""
-    return Asked((option,), given, holds)
-
-
+AND = " and "  # between the options of a combination
 SHAPES = {
     f"({', '.join(x)})": " * ".join(x).replace("1 * ", "")
     for x in ("B1TS", "B11S", "1NTS", "BNTS", "TS", "11TS", "1N1S", "111S")
 }
 OF_KEYS = 'key_lengths = rng.integers(S // 2, S + 1, B).astype("{}"); key_lengths[2:3] = 1'
-LENGTHS_OF_KEYS, LENGTHS_OF_64_BITS = (Given(OF_KEYS.format(x), "key_lengths=key_lengths") for x in ("int32", "int64"))
-SEGMENTS = Given(
-    """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :3] = 0, 1, 2
+SEGMENTS = """key_segment_ids = rng.integers(0, 3, (B, S)); key_segment_ids[:, :3] = 0, 1, 2
 key_segment_ids.sort(); query_segment_ids = key_segment_ids if T == S else np.sort(rng.integers(0, 3, (B, T)))
-query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))""",
-    "query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids",
-)
-MIXED = Given(  # of twelve segments, in any order; each is among the keys
-    """key_segment_ids = rng.integers(0, min(12, S), (B, S)); key_segment_ids[:, : min(12, S)] = np.arange(min(12, S))
+query_segment_ids, key_segment_ids = (x.astype("int32") for x in (query_segment_ids, key_segment_ids))"""
+MIXED = """\
+key_segment_ids = rng.integers(0, min(12, S), (B, S)); key_segment_ids[:, : min(12, S)] = np.arange(min(12, S))
 key_segment_ids = rng.permuted(key_segment_ids, axis=1)
 query_segment_ids = key_segment_ids if T == S else rng.integers(0, min(12, S), (B, T))
-query_segment_ids, key_segment_ids = ((37 * x).astype("int32") for x in (query_segment_ids, key_segment_ids))""",
-    SEGMENTS.call,
-)
-CACHE = Given(
-    'offset = rng.integers(S // 2, S - T + 1, B).astype("int32"); key_lengths = offset + np.int32(T)',
-    "is_causal=True, offset=offset, key_lengths=key_lengths",
-)
-SINKS = Given("sinks = (np.log(S) + rng.standard_normal(N)).astype(dtype)", "sinks=sinks")  # a part that can be seen
+query_segment_ids, key_segment_ids = ((37 * x).astype("int32") for x in (query_segment_ids, key_segment_ids))"""
+IDS = "query_segment_ids=query_segment_ids, key_segment_ids=key_segment_ids"
+CACHE = 'offset = rng.integers(S // 2, S - T + 1, B).astype("int32"); key_lengths = offset + np.int32(T)'
+SINKS = "sinks = (np.log(S) + rng.standard_normal(N)).astype(dtype)"  # a part that can be seen
 SIDE = "max(T - S, 0) + S // 4 + 1"  # which leaves no row empty
-SOFTCAP, SCALE, TO_THE_LEFT = map(words, ("softcap=1.5", "scale=1.7 * D**-0.5", f"window=({SIDE}, 0)"))
 SEEN = "mask[..., ::3] = True"  # so that no row is empty, beside a window either
-MASKS = {x: mask(f"rng.random({x}) < 0.6; {SEEN}") for x in SHAPES}
-MASK_EXPANDED = mask(f"rng.random((B, 1, 1, S)) < 0.6; {SEEN}; mask = np.broadcast_to(mask, (B, N, T, S))")
-LEFT_PADDING = mask("np.arange(S) >= rng.integers(0, 3 * S // 4 + 1, (B, 1, 1, 1)); mask[0, ..., : 3 * S // 4] = False")
-BIASES = {x: bias(f"2 * rng.standard_normal({x}); bias = bias.astype(dtype)") for x in SHAPES}
+EXPANDED = f"rng.random((B, 1, 1, S)) < 0.6; {SEEN}; mask = np.broadcast_to(mask, (B, N, T, S))"
+PADDED = "np.arange(S) >= rng.integers(0, 3 * S // 4 + 1, (B, 1, 1, 1)); mask[0, ..., : 3 * S // 4] = False"
 LONGER, PART = "(B, 1, T + 3, S + 5)", "[:, :, 3:, 5:]"
-MASK_CUT = mask(f"(rng.random({LONGER}) < 0.6){PART}; {SEEN}")
-BIAS_CUT = bias(f"(2 * rng.standard_normal({LONGER})).astype(dtype){PART}")
-CUT = "cut from a longer one"
-ASKED = {
-    "plain": asked_for("plain"),
-    "causal": asked_for("causal", CAUSAL),
-    "key lengths": asked_for("key lengths", LENGTHS_OF_KEYS),
-    "key lengths of 64 bits": asked_for("key lengths", LENGTHS_OF_64_BITS),
-    **{f"mask {x}": asked_for("mask", MASKS[x], n) for x, n in SHAPES.items()},
-    f"mask {CUT}": asked_for("mask", MASK_CUT, "B * T * S"),
-    "mask expanded": asked_for("mask", MASK_EXPANDED, "B * N * T * S"),
-    "left padding": asked_for("left padding", LEFT_PADDING),
-    **{f"bias {x}": asked_for("bias", BIASES[x], n) for x, n in SHAPES.items()},
-    f"bias {CUT}": asked_for("bias", BIAS_CUT, "B * T * S"),
-    "softcap": asked_for("softcap", SOFTCAP),
-    "softcap of 50": asked_for("softcap", words("softcap=50.0")),
-    "scale": asked_for("scale", SCALE),
-    "scale below 0": asked_for("scale", words("scale=-0.3")),
-    "window": asked_for("window", words(f"window=({SIDE}, {SIDE})")),
-    "window to the left": asked_for("window", TO_THE_LEFT),
-    "window to the right": asked_for("window", words("window=(max(T - S, 0) + 2, S // 2 + 3)")),
-    "segments": asked_for("segments", SEGMENTS),
-    "segments in any order": asked_for("segments", MIXED),
-    "sinks": asked_for("sinks", SINKS),
-    "lse": asked_for("lse", LSE),
-    "held": asked_for("held"),
-    "cache": asked_for("cache", CACHE),
+MADE: dict[str, Given] = {  # each name begins with its option
+    "plain": NOTHING,
+    "causal": CAUSAL,
+    "key lengths": Given(OF_KEYS.format("int32"), "key_lengths=key_lengths"),
+    "key lengths of 64 bits": Given(OF_KEYS.format("int64"), "key_lengths=key_lengths"),
+    **{f"mask {x}": mask(f"rng.random({x}) < 0.6; {SEEN}") for x in SHAPES},
+    "mask cut from a longer one": mask(f"(rng.random({LONGER}) < 0.6){PART}; {SEEN}"),
+    "mask expanded": mask(EXPANDED),
+    "left padding": mask(PADDED),
+    **{f"bias {x}": bias(f"2 * rng.standard_normal({x}); bias = bias.astype(dtype)") for x in SHAPES},
+    "bias cut from a longer one": bias(f"(2 * rng.standard_normal({LONGER})).astype(dtype){PART}"),
+    "softcap": words("softcap=1.5"),
+    "softcap of 50": words("softcap=50.0"),
+    "scale": words("scale=1.7 * D**-0.5"),
+    "scale below 0": words("scale=-0.3"),
+    "window": words(f"window=({SIDE}, {SIDE})"),
+    "window to the left": words(f"window=({SIDE}, 0)"),
+    "window to the right": words("window=(max(T - S, 0) + 2, S // 2 + 3)"),
+    "segments": Given(SEGMENTS, IDS),
+    "segments in any order": Given(MIXED, IDS),  # of twelve, each among the keys
+    "sinks": Given(SINKS, "sinks=sinks"),
+    "lse": LSE,
+    "held": NOTHING,
+    "cache": Given(CACHE, "is_causal=True, offset=offset, key_lengths=key_lengths"),
 }
+OPTIONS = (  # of which each run has some in each dtype and beside many keys
+    "plain", "causal", "key lengths", "mask", "left padding", "bias", "softcap", "scale", "window", "segments", "sinks",
+    "lse", "held", "cache",
+)  # fmt: skip
+FIRST, HIDING = "is_causal|window", "mask|window|segment"
+HOLDS = SHAPES | {"cut from a longer one": "B * T * S", "expanded": "B * N * T * S"}
+
+
+@functools.cache
+def asked_of(name: str) -> Asked:
+    """The demand of a row: an option, or several."""
+    names = name.split(AND)
+    given = functools.reduce(Given.__and__, (MADE[one] for one in names))
+    options = tuple(option for one in names for option in OPTIONS if one.startswith(option))
+    holds = " + ".join(HOLDS.get(one.partition(" ")[2], "0") for one in names)
+    return Asked(options, given, holds, *(bool(re.search(x, given.call)) for x in (FIRST, HIDING)))
+
+
+ASKED = {name: asked_of(name) for name in MADE}
 ALONE = ("plain", "held")
-AND = " and "  # between the options of a combination
 APART = (  # a row might see no key
     {"key lengths", "segments"}, {"key lengths", "window"}, {"cache", "segments"},
     {"cache", "causal"}, {"cache", "key lengths"}, {"left padding", "mask"},  # these say the same
@@ -127,18 +116,17 @@ NOT_IN_FLOAT16 = (  # nor this one the range
 )  # fmt: skip
 IN_ORDER = "in order"
 MEMORY = {  # what lies between the numbers is not theirs
-    IN_ORDER: "{0}",
     "tokens before heads": "np.ascontiguousarray({0}.swapaxes(1, 2)).swapaxes(1, 2)",
     "widths before tokens": "np.ascontiguousarray({0}.swapaxes(2, 3)).swapaxes(2, 3)",
     "every second token": "np.repeat({0}, 2, 2)[:, :, ::2]",
     "a part of each row": "np.concatenate([{0}, {0}[..., ::-1]], -1)[..., : {0}.shape[-1]]",
 }
-LAYOUTS = {x: f"query, key, value = ({made.format('x')} for x in (query, key, value))" for x, made in MEMORY.items()}
-LAYOUTS[IN_ORDER] = ""
-LAYOUTS["each in an order of its own"] = "; ".join(
-    f"{x} = {MEMORY[order].format(x)}"
-    for x, order in (("query", "tokens before heads"), ("value", "widths before tokens"))
-)
+OF_QUERY, OF_VALUE = (f"{x} = {MEMORY[order].format(x)}" for x, order in zip(("query", "value"), MEMORY, strict=False))
+LAYOUTS = {
+    IN_ORDER: "",
+    **{x: f"query, key, value = ({made.format('x')} for x in (query, key, value))" for x, made in MEMORY.items()},
+    "each in an order of its own": f"{OF_QUERY}; {OF_VALUE}",
+}
 SHORT = (8, 16, 32, 48)
 LONG, FAR, SQUARE, OTHER, ODD = "from 2,048", "from 8,192", "T = S", "T != S", "odd"
 LENGTHS = {"below 1,024": (64, 1023), "from 1,024": (1024, 2047), LONG: (2048, 4096), FAR: (8192, 36864)}
@@ -166,9 +154,7 @@ AXES: Axes = {  # the first value of each is the one that most implementations t
     "V": ("D", *WIDTHS),
 }
 POOL = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in AXES.items())
-OPTIONS = tuple(dict.fromkeys(asked.options[0] for asked in ASKED.values()))
-OF_PAIRS = tuple(x for x in OPTIONS if x not in ALONE)
-TOGETHER = tuple(pair for pair in itertools.combinations(OF_PAIRS, 2) if set(pair) not in APART)
+TOGETHER = tuple(x for x in itertools.combinations([x for x in OPTIONS if x not in ALONE], 2) if {*x} not in APART)
 USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis, and these
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 0},
     {"queries": SQUARE, "keys": LONG, "asked": "causal", "edge": 1},
@@ -189,12 +175,6 @@ USES: tuple[Row, ...] = (  # in each direction a run has each value of each axis
 )
 
 
-@functools.cache
-def asked_of(name: str) -> Asked:
-    """The demand of a row: an option, or several."""
-    return functools.reduce(Asked.__and__, (ASKED[one] for one in name.split(AND)))
-
-
 def fit(options: Collection[str]) -> bool:
     """Tell whether options can be asked together."""
     return len(options) == len(set(options)) and not any(pair.issubset(options) for pair in APART)
@@ -204,35 +184,31 @@ def can_be(row: Row) -> bool:
     """Tell whether a row makes sense.
 
     Few queries are not causal: from key 0 on, they would see few of the keys. A cache is for them alone, and so are the
-    most keys. The most queries have few keys. A scale below 0 is asked where no key is hidden: nobody runs both, and
-    "scale negative, causal" is a case of the profile robust.
+    most keys. The most queries have few keys. The rest of a segment has to be seen. A scale below 0 is asked where
+    no key is hidden: nobody runs both, and "scale negative, causal" is a case of the profile robust.
     """
-    asked, few, numbers = asked_of(row["asked"]), row["queries"] in FEW, row["numbers"]
-    if row["N"] % row["groups"] or not is_held_by(row["dtype"], numbers) or cannot(row):
-        return False
-    if row["keys"] == FAR and not few:
-        return False
-    if row["queries"] == MANY and row["keys"] not in BESIDE_MANY:
-        return False
-    if "cache" in asked.options:
-        if not few or (isinstance(row["keys"], int) and row["keys"] < 2 * row["queries"]):
-            return False
-    elif few and asked.from_the_first:
-        return False
-    if "segments" in asked.options and len(asked.options) > 1:  # what is left of a segment
-        if asked.from_the_first and (row["queries"] != SQUARE or "mask" in asked.options):
-            return False
-        if "mask" in asked.options and (isinstance(row["keys"], int) or "any order" in row["asked"]):
-            return False
-    if "scale=-" in asked.given.call and (numbers in OF_FLOAT32 or asked.hides or asked.from_the_first):
-        return False
-    return numbers not in OF_FLOAT32 or not asked.hides
+    asked, queries, keys, numbers = asked_of(row["asked"]), row["queries"], row["keys"], row["numbers"]
+    few, is_given = queries in FEW, isinstance(keys, int)
+    cache, masked = "cache" in asked.options, "mask" in asked.options
+    in_segments = "segments" in asked.options and len(asked.options) > 1
+    return not (
+        row["N"] % row["groups"]
+        or not is_held_by(row["dtype"], numbers)
+        or cannot(row)
+        or (not few and (cache or keys == FAR))
+        or (queries == MANY and keys not in BESIDE_MANY)
+        or (cache and is_given and keys < 2 * queries)
+        or (few and asked.from_the_first and not cache)
+        or (in_segments and asked.from_the_first and (queries != SQUARE or masked))
+        or (in_segments and masked and (is_given or "any order" in row["asked"]))
+        or (numbers in OF_FLOAT32 and asked.hides)
+        or ("scale=-" in asked.given.call and (numbers in OF_FLOAT32 or asked.hides or asked.from_the_first))
+    )
 
 
 def cannot(part: Row) -> bool:
     """Tell whether no row has a part: a gradient that is 0 in truth is rounding, and large by the size of scores."""
-    way, numbers = part.get("direction"), part.get("numbers")
-    return (way == GRADIENT and numbers in OF_FLOAT32) or (way == FORWARD and numbers in OF_GRADIENTS)
+    return part.get("numbers") in {GRADIENT: OF_FLOAT32, FORWARD: OF_GRADIENTS}.get(part.get("direction", ""), ())
 
 
 def is_held_by(dtype: str | None, numbers: str) -> bool:
@@ -253,13 +229,10 @@ def case_of(
     return case(name, "L11", "sizes as people run them", given, direction, judge=judge, dtype=dtype, **sizes)
 
 
-def _one_of(words: Collection[str]) -> str:
-    return f"(?:{'|'.join(map(re.escape, words))})"
-
-
+ONE_ASKED, ONE_OF_NUMBERS, ONE_LAYOUT = (f"(?:{'|'.join(map(re.escape, x))})" for x in (ASKED, NUMBERS, LAYOUTS))
 NAME = re.compile(
-    rf"(gradient: )?ladder: ({_one_of(ASKED)}(?:{AND}{_one_of(ASKED)})*), ({_one_of(NUMBERS)})"
-    rf"(?:, ({_one_of(LAYOUTS)}))?, (B=\d+(?: [NGTSDV]=\d+)+)(?:, (bfloat16|float16))?"
+    rf"(gradient: )?ladder: ({ONE_ASKED}(?:{AND}{ONE_ASKED})*), ({ONE_OF_NUMBERS})(?:, ({ONE_LAYOUT}))?, "
+    r"(B=\d+(?: [NGTSDV]=\d+)+)(?:, (bfloat16|float16))?"
 )
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import CASES, can_be_made, distinct
 from .case import SIZES, Case
@@ -13,12 +13,6 @@ SYMMETRIC, LIFTED = "asymmetric windows", ("mask of rank 2", "bias of rank 2")
 TRAITS = (SQUARE, CAUSAL, BLOCK, WIDTHS, *ONE_WIDTH)
 TIME = "larger sizes"
 LONGEST, MOST_AGAIN = 600, 2**20  # T and S of a case that is asked at others, scores of one that is asked twice
-
-
-def lengths_of(case: Case) -> set[int]:
-    """The numbers of queries and of keys in its calls."""
-    T, S = ((SIZES | case.sizes)[axis] for axis in "TS")
-    return {T, S, *[T // 2] * ("T // 2" in case.changed), *[1] * ("-1 :" in case.changed)}
 
 
 class Form(NamedTuple):
@@ -34,11 +28,12 @@ class Form(NamedTuple):
         """The traits of a case that it does not have."""
         sizes = SIZES | case.sizes
         T, S, widths = sizes["T"], sizes["S"], {sizes["D"], sizes["V"]}
+        lengths = {T, S, *[T // 2] * ("T // 2" in case.changed), *[1] * ("-1 :" in case.changed)}  # of its calls
         parts = case.judge == "merged"  # whose calls have a part of the keys
         holds = {
             SQUARE: self.square and (T != S or parts),
             CAUSAL: self.causal and "is_causal=True" not in case.call,
-            BLOCK: any(n % self.block for n in lengths_of(case)) or (parts and self.block > 1),
+            BLOCK: any(n % self.block for n in lengths) or (parts and self.block > 1),
             self.of_width(): bool(self.widths) and not widths <= set(self.widths),
             TIME: bool(self.most) and case.pairs > self.most,
         }
@@ -50,10 +45,9 @@ class Form(NamedTuple):
 
     def without(self) -> dict[str, "Form"]:
         """The traits that it lacks, and for each the form that has it."""
-        lacks: dict[str, tuple[Any, dict[str, Any]]]
-        lacks = {SQUARE: (self.square, {"square": False}), CAUSAL: (self.causal, {"causal": False})}
-        lacks |= {BLOCK: (self.block > 1, {"block": 1}), self.of_width(): (self.widths, {"widths": ()})}
-        return {trait: self._replace(**wider) for trait, (is_lacking, wider) in lacks.items() if is_lacking}
+        wider = {SQUARE: self._replace(square=False), CAUSAL: self._replace(causal=False)}
+        wider |= {BLOCK: self._replace(block=1), self.of_width(): self._replace(widths=())}
+        return {trait: form for trait, form in wider.items() if form != self}
 
     def sizes(self, own: Mapping[str, int], again: int = 0) -> dict[str, int]:
         """Sizes that it takes in place of a case's own: its lengths are in the same order, unless T = S is needed."""
@@ -74,14 +68,12 @@ def twins(cases: Iterable[Case], form: Form, lacks: Mapping[str, str], offers: C
     Each is asked twice: as near to its own sizes as can be, and at lengths of 128 or more and another width. A case
     that is not offered at all, or makes no sense there, stays as it is.
     """
-    rounds = (0,) if form == Form() else (0, 1)
     if form == Form() and not {SYMMETRIC, *LIFTED}.intersection(lacks):
         return list(cases)
     found = []
     for case in cases:
-        drawn = "ladder: " in case.name  # at sizes that it takes
-        asked = [_twin(case, form, lacks, again) for again in rounds] if offers(case) and not drawn else []
-        found += [twin for twin in asked if twin is not None] or [case]
+        rounds = range(1 if form == Form() else 2) if offers(case) and "ladder: " not in case.name else ()
+        found += [twin for again in rounds if (twin := _twin(case, form, lacks, again))] or [case]
     return distinct(found)
 
 
@@ -94,7 +86,7 @@ def _twin(case: Case, form: Form, lacks: Mapping[str, str], again: int) -> Case 
     twin = case.sized(given) if given else case
     twin = twin and _causal(twin) if form.causal else twin
     twin = twin and _shaped(twin, lacks)
-    if twin is None or form.lacking(twin) or (again and twin.pairs > MOST_AGAIN) or not can_be_made(twin):
+    if not twin or form.lacking(twin) or (again and twin.pairs > MOST_AGAIN) or not can_be_made(twin):
         return None
     return twin._replace(name=f"{twin.name}, T = {given['T']}") if again else twin
 
@@ -118,7 +110,7 @@ def _shaped(case: Case, lacks: Mapping[str, str]) -> Case:
         call = case.call.replace(window[0], f"window=({wide}, {wide})")
         case = case._replace(call=call, about=f"{case.about}; as many back as ahead")
     for name in ("mask", "bias"):
-        if any(trait in lacks for trait in LIFTED if trait.startswith(name)) and f"{name}={name}" in case.call:
+        if f"{name} of rank 2" in lacks and f"{name}={name}" in case.call:
             lift = f"{name} = {name}.reshape((1,) * (4 - {name}.ndim) + {name}.shape)"
             case = case._replace(lines=f"{case.lines}\n{lift}", about=f"{case.about}; rank 4")
     return case

@@ -1,0 +1,182 @@
+"""Results: shapes, numbers, dtypes, masks of every kind, rows without keys, biases, log-sum-exp (L1 to L9)."""
+
+from typing import Any
+
+from .case import Case
+from .given import CAUSAL, LSE, Given, bias, case, lengths, mask, random_bias, random_mask, segments, words
+
+TALL: dict[str, Any] = {"T": 131, "S": 257}  # beyond blocks of 128, and no multiple of any
+WIDE = TALL | {"D": 64, "V": 64}
+MASK, FULL_MASK, EACH_BATCH = random_mask("(T, S)"), random_mask("(B, N, T, S)"), random_mask("(B, 1, T, S)", 0)
+BIAS, FULL_BIAS = random_bias("(1, N, T, S)"), random_bias("(B, N, T, S)")
+SEGMENTS = segments("[[0, 0, 1, 1, 2], [0, 1, 1, 1, 2]]", "[[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2]]")
+SQUARE_SEGMENTS = segments(
+    "[[0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 1, 1]]", "[[0, 1, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 1, 1]]"
+)
+LONG_SEGMENTS = segments("[[0] * 30 + [1] * 50] * 2")
+ANY_ORDER = segments("[[2, 0, 1, 0, 2], [1, 0, 1, 1, 0]]", "[[0, 2, 1, 0, 1, 2, 2], [1, 1, 0, 1, 0, 1, 0]]")
+BELOW_0 = segments("[[-1, -1, 0, 0, -7], [3, -1, -1, 3, -1]]", "[[-1, 0, 0, -1, -7, -7, 0], [-1, 3, 3, -1, 3, -1, 3]]")
+NO_KEYS = segments("[[0, 0, 1, 9, 9]] * 2", "[[0, 0, 0, 1, 1, 1, 1]] * 2")
+FORBIDDEN = bias("np.zeros((1, 1, T, S), dtype); bias[..., 1, :] = -np.inf; bias[..., 4, :3] = -np.inf")
+SOME_FORBIDDEN = bias("np.where(rng.random((B, N, T, S)) < 0.5, 0, -np.inf).astype(dtype); bias[..., 2] = 1")
+EVERY_SECOND = mask("(np.arange(T)[:, None] + np.arange(S)) % 2 == 0")
+SQUARE_MASK = mask("(np.arange(T)[:, None] + 2 * np.arange(S)) % 5 < 2; mask[:, 0] = True")
+LOW, HALF = Given("query = np.full_like(query, 4e15); key = np.full_like(key, -4e15)"), words("scale=0.5")
+LEAST = bias("np.full((1, 1, T, S), np.finfo(dtype).min, dtype)")
+PADDING = bias("np.zeros((1, 1, 1, S), dtype); bias[..., :2] = np.finfo(dtype).min")
+GEMMA = Given("query = 14 * query", "softcap=30.0")
+OF_300 = Given("query, key = np.full_like(query, 300), np.full_like(key, 300); key[:, :, 3] = 301")
+IN_TWO = LSE & random_mask("(B, N, T, S)", 5) & Given("mask[..., 1, :4] = False; cut = 4")
+BOTH, NEVER_WINS = "both count", "a forbidden key never wins, however low the others are"
+
+
+def huge(name: str, about: str, given: Given, **more: Any) -> Case:
+    """Numbers that float32 can barely hold."""
+    return case(name, "L7", about, given, **{"dtype": "float32"} | more)
+
+
+NUMBERS = [
+    case("plain", "L2", "softmax(Q Kᵀ / √D) V"),
+    case("arrays that are views", "L15", "strides do not matter: (B, T, N, D) in memory",
+        Given("query, key, value = (x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (query, key, value))")),
+    case("one query", "L1", "T = 1", T=1),
+    case("one key", "L1", "S = 1: the result is the value", S=1),
+    case("more queries than keys", "L1", "T = 11, S = 3", T=11, S=3),
+    case("batch of one", "L1", "B = 1", B=1),
+    case("one head", "L1", "N = 1", N=1, G=1),
+    case("width 1", "L11", "D = V = 1", D=1, V=1),
+    case("width 13", "L11", "D = V = 13, no power of two", D=13, V=13),
+    case("lengths that no block divides", "L11", "T = 131, S = 257", **TALL),
+    case("values wider than keys", "L1", "V = 6, D = 4", V=6),
+    case("values narrower than keys", "L1", "V = 2, D = 4", V=2),
+    case("no batch axis", "L1", "(N, T, D)", leading=""),
+    case("neither batch nor heads", "L1", "(T, D)", leading="-", N=1, G=1),
+    case("two batch axes", "L1", "(A, B, N, T, D)", leading="AB", A=2, B=3),
+    case("grouped heads", "L1", "6 query heads read 3 key heads, n // 2", N=6),
+    case("one key head for all", "L1", "G = 1", N=4, G=1),
+    case("grouped heads, other width of the values", "L1", "N = 6, G = 2, V = 5", N=6, G=2, V=5),
+    case("scale given", "L2", "scale = 0.3 instead of 1/√D", words("scale=0.3")),
+    case("scale 0", "L7", "all weights equal", words("scale=0.0"), least="numbers"),
+    case("scale of 1", "L2", "as T5 has it: no scale", words("scale=1.0")),
+    case("scale negative", "L7", "the least similar key wins", words("scale=-0.7"), least="numbers"),
+    case("scale negative, causal", "L7", "of the keys up to its own", CAUSAL & words("scale=-0.7")),
+    case("softcap", "L2", "cap · tanh(s / cap)", Given("query = 3 * query", "softcap=2.0")),
+    case("softcap and scale", "L2", "the cap is in units of the scaled scores", words("softcap=1.5, scale=2.0")),
+    case("softcap, then bias", "L2", "the bias is added after the cap",
+        words("softcap=1.0") & bias("4 * rng.standard_normal((1, N, T, S)).astype(dtype)")),
+    case("softcap, then mask", "L2", "what is masked stays masked, whatever the cap", words("softcap=1.0") & MASK),
+    # the scores of a trained model; those of normal numbers stay below 6
+    case("logits to 100", "L7", "the largest is subtracted", Given("query = 24 * query"), least="numbers", **WIDE),
+    case("softcap of 30, logits to 60", "L2", "as Gemma caps them", GEMMA, **WIDE),
+    case("softcap of 60, all scores at -60", "L7", "the largest is subtracted, not the cap",
+        Given("query, key = np.full_like(query, 20), np.full_like(key, -20)", "softcap=60.0"), least="numbers"),
+    case("no keys", "L11", "S = 0: the empty set, so 0", least="robust", S=0),
+    case("no queries", "L11", "T = 0", least="robust", T=0),
+    case("no batch", "L11", "B = 0", least="robust", B=0),
+    case("no keys, lse", "L11", "S = 0: lse is -inf", LSE, least="robust", S=0),
+    huge("scores of 1e30", "one key wins by far", Given("query, key = query * 1e15, key * 1e15")),
+    huge("scores of -2e31, causal", NEVER_WINS, LOW & CAUSAL & HALF),
+    huge("scores of -2e31, masked", NEVER_WINS, LOW & mask("np.arange(S)[None] % 3 < 2") & HALF),
+    huge("bias of finfo.min under a causal mask", "the common idiom for padding must not let a row see the future",
+        PADDING & CAUSAL),
+    huge("bias of finfo.min under a mask", "a masked key never wins over one with the least bias",
+        LEAST & mask("np.arange(S)[None] < 3 + 0 * np.arange(T)[:, None]")),
+    huge("scores shifted by 1e4", "softmax does not mind", Given("key[..., 0], query[..., 0] = 1e4, 2.0")),
+    huge("scores all very low", "no sum of exponentials becomes 0",
+        Given("query = np.full_like(query, 200.0); key = -np.abs(key) - 1")),
+    huge("values near overflow", "an average is not above the largest",  # whether the sum is divided first or last
+        Given("value = np.full_like(value, 3e38 / S); query = 0 * query")),
+    huge("float16 of 300, D = 64", "scores of 7e5 are beyond float16", OF_300, dtype="float16", D=64),
+    # the order of so many numbers is everybody's own: one after the other, each of two sums has a standard error of
+    # sqrt(S) / 2 units; four times that is 3e-5
+    huge("long row of ones", "rows sum to 1 at S = 65,536", Given("value = np.ones_like(value)"), slack=2.0,
+        units={"out": 64.0}, B=1, N=1, G=1, T=3, S=65536, D=1, V=1),
+    huge("long row", "S = 4,097, scores spread widely", Given("query = 5 * query"), dtype=None, B=1, S=4097),
+    case("float64", "L8", "stays float64 from end to end, 1e-12", dtype="float64", least="law"),
+    case("float64, masked and causal", "L8", "1e-12", random_mask("(T, S)", 0) & CAUSAL, dtype="float64", least="law"),
+    case("bfloat16", "L8", "as good as the dense formula; the result is bfloat16", dtype="bfloat16", D=64, V=64),
+    case("float16", "L8", "as good as the dense formula; the result is float16", dtype="float16", D=64, V=64),
+    case("bfloat16, a long row", "L8", "sums run in float32", dtype="bfloat16", least="robust", S=1999, T=3),
+    case("bfloat16 with a float32 bias", "L8", "the bias keeps its resolution",
+        bias('(100 + rng.standard_normal((1, N, T, S)) / 4).astype("float32")'), dtype="bfloat16", least="law"),
+    case("lse of bfloat16 is wider", "L9", "float32 at least", LSE, dtype="bfloat16", least="law"),
+    case("eager", "L12", "without jit as with it", direction="eager", frameworks=("jax",)),
+]  # fmt: skip
+OF_SHAPES = {
+    "(T, S)": "the same for all heads", "(B, N, T, S)": "of the full shape", "(1, 1, T, S)": "rank 4, broadcast",
+    "(B, 1, 1, S)": "padding as a mask", "(B, 1, T, S)": "one for each batch", "(1, N, T, S)": "one for each head",
+    "(B, N, 1, S)": "one for each batch and head", "(1, S)": "rank 2, the same for all queries",
+}  # fmt: skip
+MASKS = [
+    *(case(f"mask {x}", "L3", about, random_mask(x, "2 % mask.shape[-1]")) for x, about in OF_SHAPES.items()),
+    case("mask with grouped heads", "L3", "its heads are the query heads", random_mask("(1, N, T, S)"), N=6),
+    case("mask that allows one key", "L3", "the result is its value", mask("np.arange(S)[None] == 4")),
+    case("mask (T, S) where B = T", "L3", "rows are queries, not batches", MASK, B=3, T=3),
+    case("mask with T = S", "L3", "rows are queries, not keys", SQUARE_MASK, T=7),
+    case("mask with bias", "L2", BOTH, MASK & BIAS),
+    case("mask without a batch axis", "L3", "full rank is 3", random_mask("(N, T, S)"), leading=""),
+    case("causal", "L4", "T = S", CAUSAL, T=7),
+    case("causal, fewer queries", "L4", "T = 5, S = 7: aligned to the start", CAUSAL),
+    case("causal, more queries", "L4", "T = 9, S = 4: aligned to the start", CAUSAL, T=9, S=4),
+    case("causal, one query", "L4", "T = 1: it sees key 0 only", CAUSAL, T=1),
+    case("causal and a mask", "L4", BOTH, EACH_BATCH & CAUSAL),
+    case("causal, lengths that no block divides", "L4", "T = S = 131", CAUSAL, T=131, S=131),
+    case("causal with grouped heads", "L4", "N = 6, G = 3", CAUSAL, N=6),
+    case("causal with bias", "L4", BOTH, FULL_BIAS & CAUSAL),
+    case("window", "L4", "two keys back, one ahead", words("window=(2, 1)"), T=7),
+    case("window to the left", "L4", "no bound ahead", words("window=(2, None)"), T=7),
+    case("window to the right", "L4", "no bound back", words("window=(None, 1)"), T=7),
+    case("window of one", "L4", "each query sees its own key", words("window=(0, 0)"), T=7),
+    case("window wider than the keys", "L4", "changes nothing", words("window=(20, 20)")),
+    case("window of the largest int32", "L4", "no bound", words("window=(2**31 - 1, 2**31 - 1)"), least="robust", T=7),
+    case("window, causal", "L4", BOTH, words("window=(3, 2)") & CAUSAL, T=7),
+    case("window with a mask", "L3", BOTH, words("window=(2, 2)") & EVERY_SECOND),
+    case("window, lengths that no block divides", "L4", "T = S = 131", words("window=(37, 5)"), T=131, S=131),
+    case("key lengths", "L3", "the keys beyond are padding", lengths("[4, 6]")),
+    case("key lengths, one full", "L3", "a full row is no special case", lengths("[7, 3]")),
+    case("key lengths, causal", "L4", BOTH, lengths("[3, 5]") & CAUSAL, T=7),
+    case("key lengths with bias", "L3", BOTH, lengths("[3, 5]") & BIAS),
+    case("key lengths with a mask", "L3", BOTH, lengths("[3, 5]") & EACH_BATCH),
+    case("key lengths, window", "L4", BOTH, lengths("[3, 5]") & words("window=(2, 2)")),
+    case("key lengths, one of 0", "L3", "a length of 0 is none of 1", lengths("[0, 6]"), judge="but_for_empty_rows"),
+    case("segments", "L3", "a query sees the keys of its own segment", SEGMENTS),
+    case("segments, in any order", "L3", "ids need not be sorted", ANY_ORDER),
+    case("segments, ids below 0", "L3", "an id is a name: -1 is one like any other", BELOW_0, least="robust"),
+    case("segments with a mask", "L3", BOTH, SEGMENTS & EVERY_SECOND),
+    case("segments, window", "L4", BOTH, SEGMENTS & words("window=(2, 2)")),
+    case("segments, key lengths", "L3", BOTH, SEGMENTS & lengths("[6, 5]")),
+    case("segments, T = S", "L3", "ids of queries and of keys differ, as lengths do not", SQUARE_SEGMENTS, T=7),
+    case("segments, causal", "L4", BOTH, segments("[[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2, 2]]") & CAUSAL, T=7),
+    case("empty row by a mask", "L5", "a query that may look at no key gets 0", MASK & Given("mask[3] = False")),
+    case("empty row of one head", "L5", "0 there, and nowhere else",
+        mask("np.ones((B, N, T, S), bool); mask[1, 2, 0] = False"), needs=("heads apart",)),
+    case("all rows empty", "L5", "everything is 0", mask("np.zeros((1, 1, T, S), bool)")),
+    case("empty row by a length of 0", "L5", "a batch without any key gets 0", lengths("[0, 6]")),
+    case("empty row by a window", "L5", "queries beyond the last key and the window", words("window=(2, 0)"),
+        T=11, S=4),
+    case("empty row by a segment", "L5", "a segment without keys", NO_KEYS),
+    case("empty row by a bias of -inf", "L5", "forbids like a mask", FORBIDDEN),
+    case("empty row, lse", "L5", "lse is -inf", mask("np.ones((T, S), bool); mask[2] = False") & LSE),
+    case("empty row, causal and a mask", "L5", "the past is masked",
+        mask("np.ones((T, S), bool); mask[:, :2] = False") & CAUSAL),
+]  # fmt: skip
+OF_SHAPES = {
+    "(B, N, T, S)": "of the full shape", "(1, N, T, S)": "one for each head", "(T, S)": "the same for all heads",
+    "(B, 1, 1, S)": "one for each key", "(N, 1, S)": "rank 3, aligned at the end", "(S,)": "rank 1",
+    "(B, N, T, 1)": "the same for all keys changes nothing",
+}  # fmt: skip
+BIASES = [
+    *(case(f"bias {shape}", "L2", about, random_bias(shape)) for shape, about in OF_SHAPES.items()),
+    case("bias with grouped heads", "L2", "its heads are the query heads", BIAS, N=6),
+    case("bias of -inf", "L5", "forbids like a mask", SOME_FORBIDDEN),
+    case("bias and scale", "L2", "the scale is not applied to the bias", BIAS & words("scale=0.1")),
+    case("lse", "L9", "natural log-sum-exp of the scaled scores", LSE),
+    case("lse, scale", "L9", "of the scores as softmaxed", LSE & words("scale=2.0")),
+    case("lse, masked", "L9", "over the allowed keys", LSE & FULL_MASK),
+    case("lse, softcap and bias", "L9", "after the cap, with the bias", LSE & words("softcap=1.0") & BIAS),
+    case("lse, causal", "L9", "over the past", LSE & CAUSAL),
+    case("lse, grouped heads", "L9", "one for each query head", LSE, N=6),
+    case("merge", "L9", "two parts of the keys, joined by their lse", LSE & Given("cut = 3"), judge="merged"),
+    case("merge with a mask", "L9", "some rows are empty in one part", IN_TWO, judge="merged", least="robust"),
+]
+CASES = [*NUMBERS, *MASKS, *BIASES]
