@@ -38,7 +38,7 @@ def of(name):
         return module, report.compare_layers(
             describing_layers.describe(a, 2, "A"), describing_layers.describe(b, 2, "B")
         )
-    return module, report.compare(a, b, report._described(a, "A"), report._described(b, "B"))
+    return module, report.compare(report.described(a, "A"), report.described(b, "B"))
 
 
 def says(text, words):
@@ -65,10 +65,8 @@ def test_a_pair_of_a_public_thread(name):
     if getattr(module, "LAYER", False):
         a = describing_layers.describe(Here(f"pairs.{name}:a", "a"), 2, "A")
         given = {a.keyword: 2} if a.keyword else {}
-        again = names["adapted"](describing_layers.drawn(99), describing_layers.inputs(99), **given)
-        np.testing.assert_allclose(
-            again, module.a(describing_layers.drawn(99), describing_layers.inputs(99), **given), rtol=1e-4, atol=1e-4
-        )
+        again = names["adapted"](layers.drawn(99), layers.inputs(99), **given)
+        np.testing.assert_allclose(again, module.a(layers.drawn(99), layers.inputs(99), **given), rtol=1e-4, atol=1e-4)
 
 
 def test_there_are_so_many_pairs():
@@ -312,7 +310,7 @@ def test_a_layer_by_formula_at_other_sizes():
     names = {}
     exec(found.adapter, names)
     sizes = layers.Sizes(2, 7, 32, 48)
-    params, x = layers.drawn(7, sizes), describing_layers.inputs(7, 1.0, sizes)
+    params, x = layers.drawn(7, sizes), layers.inputs(7, 1.0, sizes)
     np.testing.assert_allclose(names["adapted"](params, x, heads=8), one(params, x, heads=8), rtol=1e-4, atol=1e-4)
 
 

@@ -123,7 +123,7 @@ def sharpened_twice(q, k, v, sharpness=1.0):
 def here(a, b):
     """The report on two functions, both in this process."""
     one, other = remote.Here(a), remote.Here(b)
-    return report.compare(one, other, report._described(one, "A"), report._described(other, "B"))
+    return report.compare(report.described(one, "A"), report.described(other, "B"))
 
 
 SLIPS = [

@@ -1,19 +1,20 @@
 """Questions to one of two functions for numbers, in its own form, and the distance of two answers."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..worker.errors import Failed
-from . import writing
+from . import forms, writing
 from .forms import Form, Option
 from .options import NUMBER, first_kind, is_own
 
 TOLERANCE = 2e-5  # of float32, as a share of the largest number
 NARROW = 3 * 2.0**-8  # of bfloat16
-Call = Callable[..., tuple[np.ndarray, ...]]
+GENERAL, SQUARE = (2, 4, 3, 5, 8, 6), (2, 4, 5, 5, 8, 8)  # sizes B, N, T, S, D, V
+Answer = tuple[np.ndarray, ...]
 
 
 class Probe(NamedTuple):
@@ -21,7 +22,26 @@ class Probe(NamedTuple):
 
     arrays: tuple[np.ndarray, ...]
     options: Mapping[str, Any]
-    said: str = ""
+
+    @property
+    def narrow(self) -> bool:
+        """Tell whether it is in bfloat16."""
+        return bool(self.arrays[0].dtype != np.float32)
+
+
+class Equality(NamedTuple):
+    """The distance of two functions, and the number of cases; ``worst`` is a case in which they differ."""
+
+    cases: int
+    apart: float
+    worst: Any = None  # a Probe; of layers words
+    varied: str = ""  # the values of each size, and the options
+
+
+def narrowed(sizes: tuple[int, ...], seed: int, times: int = 1) -> Probe:
+    """Arrays in bfloat16; queries are multiplied, so that the shares of keys are apart."""
+    query, key, value = arrays(sizes, seed=seed)
+    return Probe(tuple(forms.bfloat16(x) for x in (times * query, key, value)), {})
 
 
 def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0, dtype: Any = np.float32) -> tuple[np.ndarray, ...]:
@@ -32,41 +52,69 @@ def arrays(sizes: tuple[int, ...], groups: int = 0, seed: int = 0, dtype: Any = 
     return tuple(rng.standard_normal(shape).astype(dtype) for shape in ((B, N, T, D), (B, G, S, D), (B, G, S, V)))
 
 
-def caller(a: Form, b: Form, fn: Call) -> Callable[..., Any]:
-    """The adapter from one form to another, around a function that takes arrays of NumPy."""
-    text = writing.adapter(a, dataclasses.replace(b, arrays="numpy", path="somewhere:fn"))
-    names: dict[str, Any] = {}
-    exec(compile(text.replace("from somewhere import fn as fn\n", ""), "adapter.py", "exec"), names)
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A function of arrays of NumPy, and all that is found out about it.
 
-    def single(*args: Any, **options: Any) -> Any:
-        found = fn(*args, **options)
-        return found if len(found) > 1 else found[0]
+    Attributes:
+        known: whether its plain call is that of its form.
+        unknown: in words what is not known, by names of keywords.
+        sizes: of its plain call.
+    """
 
-    names["fn"] = single
-    return names["adapted"]
+    fn: Any  # a ``Function``, or a call of an adapter around one
+    form: Form
+    known: bool = True
+    unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sizes: tuple[int, ...] = GENERAL
+
+    def by(self, form: Form) -> "Subject":
+        """The function by another form."""
+        return dataclasses.replace(self, form=form)
+
+    def around(self, form: Form) -> "Subject":
+        """The function under the adapter by which it is called, and answers, as one of that form."""
+        return Subject(self.fn.adapted(writing.adapter(form, self.form)), dataclasses.replace(form, first=False))
+
+    def right(self, probe: Probe) -> Answer:
+        """Results by the conventions of its form."""
+        return forms.attention(probe.arrays, self.form.how, **probe.options)
+
+    def ask(self, probe: Probe) -> Answer:
+        """Its answer to a probe, whatever it computes; raises Failed where it raises."""
+        form = dataclasses.replace(self.form.plain(), arrays="numpy", path="")
+        for k, x in probe.options.items():
+            if is_own(k, x) and k in form.options:
+                form = form.offering(k, form.options[k]._replace(form=NUMBER))
+        options = {k: Option(k if x.name else "", first_kind(k)) for k, x in form.options.items()}
+        straight = Form(options=options, grouped=form.grouped, defaults={"is_causal": False})
+        given = {k: x for k, x in probe.options.items() if k not in options or options[k].name}
+        names: dict[str, Any] = {"fn": lambda *args, **more: _single(self.fn(*args, **more))}
+        try:
+            exec(compile(writing.adapter(straight, form), "adapter.py", "exec"), names)
+            found = names["adapted"](*probe.arrays, **given)
+        except (ValueError, IndexError, TypeError, AttributeError) as error:  # of a result of another shape
+            raise Failed.by(error) from error
+        return found if isinstance(found, tuple) else (found,)
+
+    def answer(self, probe: Probe) -> Answer | Failed:
+        """Its answer, or how it failed."""
+        try:
+            return self.ask(probe)
+        except Failed as failed:
+            return failed
 
 
-def ask(fn: Call, form: Form, probe: Probe) -> tuple[np.ndarray, ...]:
-    """The answer of a function of that form to a probe; raises Failed where it raises."""
-    for k, x in probe.options.items():
-        if is_own(k, x) and k in form.options:
-            form = form.offering(k, form.options[k]._replace(form=NUMBER))
-    options = {k: Option(k if x.name else "", first_kind(k)) for k, x in form.options.items()}
-    straight = Form(options=options, how=form.how, grouped=form.grouped, defaults={"is_causal": False})
-    given = {k: x for k, x in probe.options.items() if k not in options or options[k].name}
-    try:
-        found = caller(straight, form, fn)(*probe.arrays, **given)
-    except (ValueError, IndexError, TypeError, AttributeError) as error:  # of a result of another shape
-        raise Failed.by(error) from error
-    return found if isinstance(found, tuple) else (found,)
+def _single(found: Answer) -> Any:
+    return found if len(found) > 1 else found[0]
 
 
-def alike(found: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...], tolerance: float = TOLERANCE) -> bool:
+def alike(found: Answer, right: Answer) -> bool:
     """Tell whether two results are the same numbers, but for rounding."""
-    return distance(found, right) <= tolerance
+    return distance(found, right) <= TOLERANCE
 
 
-def distance(found: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> float:
+def distance(found: Answer, right: Answer) -> float:
     """The largest difference of two results, as a share of the largest number; inf where the shapes or NaN differ."""
     if len(found) < len(right) or any(x.shape != y.shape for x, y in zip(found, right, strict=False)):
         return np.inf

@@ -1,4 +1,7 @@
-"""The conventions by which two functions differ, in words."""
+"""The conventions by which two functions differ, in words; and all that both take, given to both as it is.
+
+No two functions are called equal that an option of both sets apart.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -7,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..conventions.table import IGNORED, TABLE
-from .asking import Probe
-from .describing import Description
-from .examples import asking, narrow, small
-from .forms import LAW, REFUSED, UNCLEAR, Form, heads_of, text_of, window_rule
+from ..worker.errors import Failed
+from . import examples
+from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
+from .examples import asking, small
+from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import AXIS, MASKED, OPTIONS, RULES, beside, no_key
+from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, beside, no_key
 
 
 class Convention(NamedTuple):
@@ -56,6 +60,10 @@ KINDS = (  # options that two functions may be given in two ways, in words
     ("window", "window", lambda x: f"takes {x.form}"),
     ("offset", "offset", lambda x: f"takes {x.form}"),
 )
+GUESSES = {  # of what a mask may be that neither is known to take
+    "mask": ("BNTS/True attends", "BNTS/1 attends", "BNTS/added, -inf drops", "TS/True attends", "BS/True attends",
+             "BS/1 attends", "BTS/True attends"),
+}  # fmt: skip
 SHOWN = {"dropout": "values that are all 1, 64 keys, rate 0.5: so says the mean of the results"}
 
 
@@ -71,33 +79,35 @@ class Difference(NamedTuple):
         return f"{WORDS.get(self.name, self.name)}: A {self.a}; B {self.b}"
 
 
-def differences(a: Description, b: Description) -> Iterator[tuple[Difference, Form, list[Probe]]]:
-    """Yield each, with the form by which B is called just as A is where they differ, and probes that may show it."""
+def differences(a: Subject, b: Subject) -> Iterator[Difference]:
+    """Yield each, with the smallest input that shows it, if there is one."""
     one, other = a.form, b.form
     both = set(one.options) & set(other.options)
     for name in (x for x in NUMBERS if _differ(x, one, other, both)):
-        said = _said(name, one, other), _said(name, other, one)
-        yield Difference(name, *said, SHOWN.get(name, "")), other, _probes(name, both)
+        axes, probes = OF_NUMBERS.get(name), _probes(name, both)
+        shown = examples.shown(a, b, axes, probes) if axes else examples.smallest(a, b, probes)
+        yield Difference(name, _said(name, one, other), _said(name, other, one), shown or SHOWN.get(name, ""))
     for name, key, words in KINDS:
         heard = key in both and IGNORED not in (one.how[AXIS[key]], other.how[AXIS[key]])
         if heard and one.options[key].form != other.options[key].form:
             as_it_is = other.offering(key, other.options[key]._replace(form=one.options[key].form))
-            yield Difference(name, *(words(x.options[key]) for x in (one, other))), as_it_is, asking(key)
+            shown = examples.called(a, b, as_it_is, asking(key))
+            yield Difference(name, words(one.options[key]), words(other.options[key]), shown)
     defaults = [x.defaults.get(x.options["is_causal"].name) is True for x in (one, other) if "is_causal" in both]
     if len(set(defaults)) == 2:
-        yield Difference("default", *("is causal" if x else "is not causal" for x in defaults)), other, []
+        yield Difference("default", *("is causal" if x else "is not causal" for x in defaults))
     for name, words, fields in (
         ("layout", _layout, ("layout", "pack", "returned")), ("arguments", lambda x: f"takes {x.order}", ("order",)),
     ):  # fmt: skip
         if any(getattr(one, x) != getattr(other, x) for x in fields):
             as_it_is = dataclasses.replace(other, **{x: getattr(one, x) for x in fields})
             elsewhere = name == "layout" and one.outcome != other.outcome
-            shown = f"B=2, N=4, T=3, V=6: A gives {_shape(one)}, B {_shape(other)}" * elsewhere
-            yield Difference(name, words(one), words(other), shown), as_it_is, list(small({}, heads=2))
+            shape = f"B=2, N=4, T=3, V=6: A gives {_shape(one)}, B {_shape(other)}" * elsewhere
+            shown = examples.called(a, b, as_it_is, small({}, heads=2))
+            yield Difference(name, words(one), words(other), shown or shape)
     named = [k for k in one.options if k in both and one.options[k].name != other.options[k].name]
     if named:
-        names = (", ".join(x.options[k].name or "(always)" for k in named) for x in (one, other))
-        yield Difference("names", *names), other, []
+        yield Difference("names", *(", ".join(x.options[k].name or "(always)" for k in named) for x in (one, other)))
 
 
 def _differ(name: str, one: Form, other: Form, both: set[str]) -> bool:
@@ -107,8 +117,8 @@ def _differ(name: str, one: Form, other: Form, both: set[str]) -> bool:
         return False
     if name == "order":
         return steps(one, other) != steps(other, one)
-    unknown = {"dropout": {""}, "softmax": {REFUSED, UNCLEAR}, "out": {REFUSED, UNCLEAR}}.get(name, set())
-    return any(one.how[x] != other.how[x] and not unknown & {one.how[x], other.how[x]} for x in axes)
+    known = name not in UNSEEN or UNKNOWN not in (one.how[name], other.how[name])
+    return known and any(one.how[x] != other.how[x] for x in axes)
 
 
 def _said(name: str, form: Form, beside: Form) -> str:
@@ -131,7 +141,8 @@ def _probes(name: str, both: set[str]) -> list[Probe]:
     needs = NUMBERS[name].needs
     rules = [x for x in RULES if x in both]
     if name in ("softmax", "out"):
-        return narrow()
+        sizes = (1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6)
+        return [narrowed(x, seed, times=8) for seed, x in enumerate(sizes)]
     if name == "heads":
         return list(small({}, heads=4, groups=2))
     if name == "order":
@@ -179,3 +190,66 @@ def _layout(form: Form) -> str:
 def _shape(form: Form) -> str:
     sizes = {"B": 2, "N": 4, "T": 3, "D": 6, "*": 24}
     return f"({', '.join(str(sizes[x]) for x in form.outcome.replace('(ND)', '*'))})"
+
+
+def set_apart(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[str, frozenset[str]]:
+    """Give all that both take, and that ``mine`` and ``theirs``, held to make them equal, do not say.
+
+    The smallest input on which the two differ, if any, and the keywords that were given to both.
+    """
+    names: set[str] = set()
+    for key, x, y in _shared(a, b, mine, theirs):
+        for form, otherwise in _assumed(key, x, y, a.form, b.form, mine, theirs):
+            names |= {x, y}
+            probes = examples.with_each_value(list(form.options)[-1], form)
+            if found := examples.smallest(a.by(form), b.by(otherwise).around(form), probes):
+                return found, frozenset(names)
+    return _fewer_heads(a, b, mine, theirs), frozenset(names)
+
+
+def _shared(a: Subject, b: Subject, mine: Form, theirs: Form) -> Iterator[tuple[str, str, str]]:
+    """Keywords that both have, and that are not compared by a formula: what they may be, and the two names."""
+    left = []
+    for one, form in ((a, mine), (b, theirs)):
+        done = {form.options[k].name for k in mine.options if k in form.options}
+        known = {*one.fn.required, *HEADS, *GROUPED, *DROPOUT, *UNREAD, *done}
+        left.append([x for x in one.fn.names if x not in known])
+    taken: set[str] = set()
+    for x in left[0]:
+        kinds = [key for key, row in OPTIONS.items() if x in row.names]
+        alike = [y for y in left[1] if y not in taken and (y == x or any(y in OPTIONS[key].names for key in kinds))]
+        for y in sorted(alike, key=lambda y: y != x)[:1]:
+            taken.add(y)
+            yield kinds[0] if kinds else "", x, y
+
+
+def _assumed(key: str, x: str, y: str, a: Form, b: Form, mine: Form, theirs: Form) -> Iterator[tuple[Form, Form]]:
+    """The two forms with that keyword, held to mean the same: as it is known of one of them, or as it may be."""
+    known = [(form, k) for form, name in ((a, x), (b, y)) for k, o in form.options.items() if o.name == name]
+    form, key = known[0] if known else (mine, key or GIVEN + x)
+    row = OPTIONS.get(key)
+    kinds = [form.options[key].form] if known else GUESSES.get(key, row.kinds if row else ("",))
+    how = {axis: form.how[axis] for axis in ("empty", *(row.axes if row else ()))}
+    for kind in kinds:
+        yield _alone(mine, key, Option(x, kind), how), _alone(theirs, key, Option(y, kind), how)
+
+
+def _alone(form: Form, key: str, option: Option, how: dict[str, str]) -> Form:
+    """Options with that keyword, and beside an offset the rules that it moves."""
+    form = dataclasses.replace(form.but(**how), given={k: x for k, x in form.given.items() if k != option.name})
+    return form.keeping(RULES if key == "offset" else ()).offering(key, option)
+
+
+def _fewer_heads(a: Subject, b: Subject, mine: Form, theirs: Form) -> str:
+    """Fewer heads of keys, where both take them, and no formula says how one of the two reads them."""
+    plain = not any(x.pack or "N" not in x.layout for x in (mine, theirs))
+    if not plain or mine.grouped is theirs.grouped is True:
+        return ""
+    how = next((x.how["heads"] for x in (mine, theirs) if x.grouped), "repeat")
+    form, otherwise = (dataclasses.replace(x, options={}, grouped=True).but(heads=how) for x in (mine, theirs))
+    one, other = a.by(form), b.by(otherwise).around(form)
+    probe = Probe(arrays((1, 4, 3, 5, 4, 4), groups=2), {})
+    found = [x for x in (one.answer(probe), other.answer(probe)) if not isinstance(x, Failed)]
+    if len(found) < 2 or distance(*found) <= TOLERANCE or any(x[0].shape != (1, 4, 3, 4) for x in found):
+        return ""
+    return examples.smallest(one, other, [*small({}, heads=4, groups=2), probe])

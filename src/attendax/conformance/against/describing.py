@@ -2,8 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,65 +11,129 @@ from ..conventions import solving
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import forms, options
-from .asking import Probe, alike, arrays, ask, distance
-from .forms import Form, Option
+from .asking import GENERAL, SQUARE, Answer, Probe, Subject, alike, arrays, distance, narrowed
+from .forms import LAW, SOFTMAX, UNKNOWN, Form, Option
 from .options import AXIS, DROPOUT, GROUPED, HEADS, OPTIONS, READ, RULES, UNREAD, WIDE, WINDOWS
 from .remote import Function
-from .trying import GENERAL, Trying
 
+OTHERS = {GENERAL: (1, 2, 4, 7, 6, 5), SQUARE: (1, 2, 7, 7, 6, 6)}  # sizes at which a scale is another
 MANY = 64  # keys, of which half are dropped
 MODES = {"training": True, "train": True, "deterministic": False}
 GARBAGE = 0.3  # a share of the largest number that no rounding moves
+STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
-class Description(NamedTuple):
-    """A function: its form, and in words what of it is not known. ``known`` is whether its plain call is."""
-
-    form: Form
-    known: bool
-    unknown: Mapping[str, str]
-    sizes: tuple[int, ...]
-
-
-def describe(fn: Function) -> Description:
+def describe(fn: Function) -> Subject:
     """Try every convention that is known; raises Failed where it raises in every layout."""
-    return _Describing(fn).description()
+    return Describing(fn).subject()
 
 
-class _Describing(Trying):
-    """The function, with all that is found out about it."""
+class Describing:
+    """One function, as far as it is known."""
 
-    def description(self) -> Description:
-        form, sizes = self._plain()
-        if not sizes and self.given:
+    def __init__(self, fn: Function) -> None:
+        self.fn = fn
+        self.unknown: dict[str, str] = {}
+        self.sizes: tuple[int, ...] = GENERAL
+        self.answers: dict[Any, Any] = {}
+        self.said, self.ran, self.several = "", False, False
+        causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
+        self.given: dict[str, Any] = dict.fromkeys(causal, False)
+
+    def subject(self) -> Subject:
+        """The function with all that is found out about it."""
+        form = self._plain()
+        if not form and self.given:
             self.given = {}
-            form, sizes = self._plain()
-        if not sizes and self.several:
-            form, sizes = self._plain(first=True)
-        if not sizes:
+            form = self._plain()
+        if not form and self.several:
+            form = self._plain(first=True)
+        if not form:
             if not self.ran:
                 raise Failed(self.said)
-            return Description(form, False, {"formula": "no formula that is known"}, GENERAL)
-        self.sizes = sizes
+            return Subject(self.fn, Form(path=self.fn.path), known=False)
         form = dataclasses.replace(form, arrays=self.fn.kind())
         form = self._second(form) if self.several else form
         form = self._grouped(form)
-        free = [name for name in self.fn.names if name not in (*self.fn.required, *HEADS, *UNREAD)]
+        free, left = [x for x in self.fn.names if x not in (*self.fn.required, *HEADS, *UNREAD)], []
         for name in sorted(free, key=lambda x: x in OPTIONS["offset"].names):
             found = self._option(form, name)
-            if found:
-                form = found
-                free.remove(name)
-        form = self._order(form)
-        form = self._empty(form)
-        form = self._dtypes(form)
-        for name in free:
+            form = found or form
+            left += [] if found else [name]
+        form = self._dtypes(self._empty(self._order(form)))
+        for name in (x for x in free if x in left):
             if name in DROPOUT:
                 form = self._dropout(form, name)
                 self.unknown[name] = "dropout is drawn at random; no adapter has it"
             elif name not in (*GROUPED, *form.given):
                 self.unknown[name] = "not taken, or none of the options that are known"
-        return Description(form, True, self.unknown, sizes)
+        return Subject(self.fn, form, True, self.unknown, self.sizes)
+
+    def _called(self, *given: Any, **more: Any) -> Answer:
+        """A call of the function; whether it gives several arrays is kept."""
+        found = self.fn(*given, **more)
+        self.several |= len(found) > 1
+        return found
+
+    def answer(self, form: Form, probe: Probe) -> Answer:
+        """The result; nothing where it refuses that."""
+        key = repr(form.plain()), id(probe)
+        if key not in self.answers:
+            found = Subject(self._called, form).answer(probe)
+            self.ran |= not isinstance(found, Failed)
+            self.said = self.said or (str(found) if isinstance(found, Failed) else "")
+            self.answers[key] = () if isinstance(found, Failed) else found, probe  # so that no other probe has its id
+        return self.answers[key][0]
+
+    def _agrees(self, form: Form, probe: Probe) -> bool:
+        found = self.answer(form, probe)
+        return bool(found) and alike(found, Subject(self.fn, form).right(probe))
+
+    def _settled(self, variants: Iterable[Form], probes: list[Probe]) -> Form | None:
+        """The first of the forms by which the function gives what the formula gives, for each probe."""
+        return next((form for form in variants if all(self._agrees(form, probe) for probe in probes)), None)
+
+    def _probe(self, given: Mapping[str, Any]) -> Probe:
+        """Arrays of the sizes of its plain call, and options."""
+        return Probe(arrays(self.sizes), given)
+
+    def _plain(self, *, first: bool = False) -> Form | None:
+        """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
+        for self.sizes in (GENERAL, SQUARE):
+            probe, other = (Probe(arrays(x), {}) for x in (self.sizes, OTHERS[self.sizes]))
+            layouts = [
+                dataclasses.replace(x, given=self.given, first=first) for x in forms.layouts(self.fn, self.sizes)
+            ]
+            for layout in layouts:
+                always = ["", *OPTIONS["is_causal"].axes["causal"]]
+                probes = [probe, other] if self.answer(layout, other) else [probe]
+                hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
+                if found := self._settled(hows, probes):
+                    return found if self.takes(found, probe) else None
+            for layout in layouts:  # of another scale
+                form = layout.but(scale=self._solved(layout) or LAW["scale"])
+                if form != layout and self._agrees(form, probe) and self.takes(form, probe):
+                    return form
+        return None
+
+    def _solved(self, form: Form) -> str:
+        """The scale of a function of that form, as a product of powers of the sizes; empty where it is none."""
+
+        def measure(given: Mapping[str, int], _: float | None) -> float | None:
+            query, key, value = (0 * x for x in arrays(tuple(given[axis] for axis in "BNTSDV")))
+            query[:], key[..., 0, :], value[..., 0, :] = 2 / given["D"], 1, 1
+            found = self.answer(form, Probe((query, key, value), {}))
+            fits = found and found[0].shape == (*query.shape[:3], given["V"])
+            return solving.scale_of_first(found[0], given["S"]) if fits else None
+
+        return solving.solved(measure, dict(zip("BNTSDV", self.sizes, strict=True)))
+
+    def takes(self, form: Form, probe: Probe) -> bool:
+        """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
+        if "(" in form.layout or set("BN") <= set(form.layout):
+            return True
+        found = self.answer(Form(), probe)
+        return not found or found[0].shape != (*probe.arrays[0].shape[:3], probe.arrays[2].shape[-1])
 
     def _dropout(self, form: Form, name: str) -> Form:
         """Tell whether the weights that are kept are larger: of values that are all 1, the mean says it."""
@@ -77,13 +141,13 @@ class _Describing(Trying):
         many = arrays((B, N, MANY if T == S else T, MANY, D, V))
         modes = {k: x for k, x in MODES.items() if k in self.fn.names}
         asked = dataclasses.replace(form, options={}, given={**form.given, **modes, name: 0.5})
-        try:
-            found = ask(self.fn, asked, Probe((*many[:2], np.ones_like(many[2])), {}))[0].astype(np.float64)
-        except Failed:
+        found = self.answer(asked, Probe((*many[:2], np.ones_like(many[2])), {}))
+        if not found:
             return form
+        mean, apart = (float(x) for x in (found[0].mean(), abs(found[0] - 1).max()))
         said = {"scales what is kept by 1/(1 - rate)": 1.0, "does not scale what is kept": 0.5}
-        near = [x for x, mean in said.items() if abs(found.mean() - mean) < 0.15 and found.std() > 1e-3]
-        return form.but(dropout=near[0] if near else "drops nothing" if abs(found - 1).max() < 1e-3 else "")
+        near = [x for x, wanted in said.items() if abs(mean - wanted) < 0.15 and found[0].std() > 1e-3]
+        return form.but(dropout=near[0] if near else "drops nothing" if apart < 1e-3 else UNKNOWN)
 
     def _second(self, form: Form) -> Form:
         """The results beside its first: log-sum-exp, or others that are not compared."""
@@ -93,13 +157,12 @@ class _Describing(Trying):
         return dataclasses.replace(form, first=True)
 
     def _grouped(self, form: Form) -> Form:
-        switch = next((name for name in GROUPED if name in self.fn.names), "")
-        given = {**form.given, **({switch: True} if switch else {})}
         if form.pack or "N" not in form.layout:
             return form
-        wide = dataclasses.replace(form, grouped=True, given=given)
+        switch = {name: True for name in GROUPED if name in self.fn.names}
+        wide = dataclasses.replace(form, grouped=True, given={**form.given, **switch})
         probe = Probe(arrays(self.sizes, groups=2), {})
-        return self.settle([wide.but(heads=x) for x in forms.HEADS], [probe]) or form
+        return self._settled([wide.but(heads=x) for x in TABLE["heads"]], [probe]) or form
 
     def _option(self, form: Form, name: str) -> Form | None:
         """The form with a keyword of the function, whatever it may mean there; None where it means nothing known."""
@@ -110,43 +173,46 @@ class _Describing(Trying):
     def _read(self, form: Form, name: str, ours: str) -> Form | None:
         """The form in which a keyword is one of the options that are known."""
         row = OPTIONS[ours]
+        hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
         for kinds, probes in self._asked(form, ours):
             offered = [form.offering(ours, Option(name, kind)) for kind in kinds]
-            hows = [dict(zip(row.axes, values, strict=True)) for values in itertools.product(*row.axes.values())]
-            if found := self.settle((x.but(**how) for how in hows for x in offered), probes):
+            if found := self._settled((x.but(**how) for how in hows for x in offered), probes):
                 return self._refined(found, ours)
             if ours == "bias" and (factor := self._factor(offered[0])):
-                return self.settle([offered[0].but(order=x, bias=factor) for x in forms.ORDERS], probes)
+                return self._settled([offered[0].but(order=x, bias=factor) for x in TABLE["order"]], probes)
         return None
 
     def _asked(self, form: Form, ours: str) -> Iterator[tuple[tuple[str, ...], list[Probe]]]:
         """Kinds of values, and the inputs by which they are told apart."""
         (B, N, T, S, D, V), row = self.sizes, OPTIONS[ours]
         if ours in ("mask", "bias"):  # of each rank
-            by_rank = itertools.groupby(row.kinds, lambda kind: kind.split("/")[0])
-            for rank, of_rank in by_rank:
-                value = options.drawn(ours, rank, self.sizes)
-                yield tuple(of_rank), [self.probe({ours: value})]
+            for rank, kinds in itertools.groupby(row.kinds, lambda kind: kind.split("/")[0]):
+                yield tuple(kinds), [self._probe({ours: options.drawn(ours, rank, self.sizes)})]
+            return
+        more = options.beside(ours, form.options)
+        if ours == "offset" and not more:
             return
         shapes = {"is_causal": {(T, S), (S, S), (1, S)}, "window": {(T, S), (S + 4, S + 4)}}.get(ours, {(T, S)})
         at = sorted((t, s) for t, s in shapes if T != S or t == s)
         values = row.values[-2:] if ours != "key_lengths" else (options.drawn(ours, "", self.sizes),)
-        asked = [{ours: x, **options.beside(ours, form.options)} for x in values]
-        kinds = tuple(row.kinds) if ours != "offset" else tuple(row.kinds)[::-1]  # of each batch where it is taken
-        if ours != "offset" or len(asked[0]) > 1:
-            yield kinds, [Probe(arrays((B, N, t, s, D, V)), given) for t, s in at for given in asked]
+        order = -1 if ours == "offset" else 1  # of each batch, where it is taken
+        yield (
+            tuple(row.kinds)[::order],
+            [Probe(arrays((B, N, *x, D, V)), {ours: y, **more}) for x in at for y in values],
+        )
 
     def _refined(self, form: Form, ours: str) -> Form | None:
         """Options told apart by values that are given as they are: of each head, of each batch, of two sides."""
         option, more = form.options[ours], options.beside(ours, form.options)
         if option.form == WIDE.get(ours):
-            plain = form.but(**({"reach": forms.LAW["reach"], "side": forms.LAW["side"]} if ours == "window" else {}))
+            plain = form.but(**({"reach": LAW["reach"], "side": LAW["side"]} if ours == "window" else {}))
             ways = WINDOWS if ours == "window" else (form.how[ours], "first batch")
             values = options.own_values(ours, option, self.fn.defaults, self.sizes[0])
-            return self.settle([plain.but(**{ours: x}) for x in ways], [self.probe({ours: x} | more) for x in values])
+            probes = [self._probe({ours: x} | more) for x in values]
+            return self._settled([plain.but(**{ours: x}) for x in ways], probes)
         if ours == "mask" and option.form.startswith("BNTS") and form.how["mask"] == READ[0] and self.sizes[1] > 1:
             mask = options.drawn("mask", option.form, self.sizes, each_head=True)
-            return self.settle([form, form.but(mask="first head")], [self.probe({"mask": mask})]) or form
+            return self._settled([form, form.but(mask="first head")], [self._probe({"mask": mask})]) or form
         return form
 
     def _ignored(self, form: Form, name: str, ours: str) -> Form | None:
@@ -158,92 +224,85 @@ class _Describing(Trying):
         offered = [form.offering(ours, Option(name, kind)).but(**{AXIS[ours]: IGNORED}) for kind in kinds]
         some = [options.drawn(ours, kinds[0], self.sizes)]
         values = some if isinstance(some[0], np.ndarray) else OPTIONS[ours].values
-        return self.settle(offered, [self.probe({ours: x} | more) for x in values])
+        return self._settled(offered, [self._probe({ours: x} | more) for x in values])
 
     def _factor(self, form: Form) -> str:
         query, key, value = (0 * x for x in arrays(self.sizes))
         value[..., 0, :] = 1
         bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes)
         bias[..., 0] = 1
-        found = self._answer(form, Probe((query, key, value), {"bias": bias}))
+        found = self.answer(form, Probe((query, key, value), {"bias": bias}))
         one = solving.scale_of_first(found[0], self.sizes[3]) if found else None
         return solving.factor_of(one, one, "bias")
 
     def _order(self, form: Form) -> Form:
         """The order in which scale, softcap, bias and mask come."""
-        steps = ("softcap", "scale", "bias", "is_causal", "window", "mask")
+        if len(set(STEPS) & set(form.options)) < 2:
+            return form
         asked = {
             k: options.drawn(k, "TS" if k in ("mask", "bias") else "", self.sizes)
-            for k in steps
+            for k in STEPS
             if k in form.options and not (k == "mask" and form.options[k].form.startswith("BS"))
         }
-        if len(set(steps) & set(form.options)) < 2:
-            return form
-        ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *forms.ORDERS))]
+        ways = [form.but(order=x) for x in dict.fromkeys((form.how["order"], *TABLE["order"]))]
         rules: list[dict[str, Any]] = [{}, *({k: asked.pop(k)} for k in RULES if k in asked)]
-        probes = [Probe(arrays(self.sizes), {**asked, **rule}) for rule in rules]
-        probes = [probe for probe in probes if self._answer(form, probe)]
-        found = self.settle(ways, probes) if probes else form
+        probes = [probe for probe in (self._probe({**asked, **rule}) for rule in rules) if self.answer(form, probe)]
+        found = self._settled(ways, probes) if probes else form
         return found or self._fewer(form, ways, {k: x for probe in probes for k, x in probe.options.items()})
 
     def _fewer(self, form: Form, ways: list[Form], asked: dict[str, Any]) -> Form:
         """The fewest options that no order explains, of those that none explains together; the order of all others."""
         names = sorted(asked, key=lambda k: k == "scale")
         for some in (x for count in range(2, len(names) + 1) for x in itertools.combinations(names, count)):
-            probe = self.probe({k: asked[k] for k in some})
-            if not self._answer(form, probe) or self.settle(ways, [probe]):
+            probe = self._probe({k: asked[k] for k in some})
+            if not self.answer(form, probe) or self._settled(ways, [probe]):
                 continue
-            self.unknown["order"] = f"{self._names(form, some)} together give what no order gives"
+            self.unknown["order"] = f"{_names(form, *some)} together give what no order gives"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
-                without = self._answer(form, self.probe({k: asked[k] for k in rest}))
-                if without and alike(without, self._answer(form, probe)):
-                    said = f"{self._names(form, (left,))} is ignored where {self._names(form, rest)} is given"
-                    self.unknown["order"] = said
-            others = self.probe({k: x for k, x in asked.items() if k not in some})
-            return self.settle(ways, [others]) or form
+                without = self.answer(form, self._probe({k: asked[k] for k in rest}))
+                if without and alike(without, self.answer(form, probe)):
+                    self.unknown["order"] = f"{_names(form, left)} is ignored where {_names(form, *rest)} is given"
+            others = self._probe({k: x for k, x in asked.items() if k not in some})
+            return self._settled(ways, [others]) or form
         return form
-
-    def _names(self, form: Form, options: tuple[str, ...]) -> str:
-        return " and ".join(form.options[k].name for k in options)
 
     def _empty(self, form: Form) -> Form:
         B, N, _, S, D, V = self.sizes
         rules = {x: 1 if x == "window" else True for x in RULES if x in form.options}
-        if "mask" in form.options and form.how["masking"] == forms.LAW["masking"]:
+        if "mask" in form.options and form.how["masking"] == LAW["masking"]:
             mask = options.drawn("mask", form.options["mask"].form, self.sizes) | True
             mask[(..., 1, slice(None)) if mask.shape[2] > 1 else 0] = False
-            probe = self.probe({"mask": mask})
+            probe = self._probe({"mask": mask})
         elif "key_lengths" in form.options and "mask" not in form.options:
-            probe = self.probe({"key_lengths": np.resize([0, S], B).astype(np.int32)})
+            probe = self._probe({"key_lengths": np.resize([0, S], B).astype(np.int32)})
         elif rules and "mask" not in form.options:
             probe = Probe(arrays((B, N, S + 4, S, D, V)), rules)
         else:
             return form
-        found = self.settle([form.but(empty=x) for x in forms.EMPTY], [probe])
+        found = self._settled([form.but(empty=x) for x in TABLE["empty"]], [probe])
         if not found and {"mask", "key_lengths"} & set(probe.options):
             self.unknown["empty rows"] = "a query without any key gets neither 0, the mean of the values nor NaN"
         return found or form
 
     def _dtypes(self, form: Form) -> Form:
         """The dtypes in which it computes and answers, asked in bfloat16."""
-        import ml_dtypes
-
-        apart = dict.fromkeys(forms.SOFTMAX, 0.0)
-        for seed in range(3):
-            narrow = tuple(x.astype(ml_dtypes.bfloat16) for x in arrays(self.sizes, seed=seed))
-            probe = Probe((narrow[0] * narrow[0].dtype.type(8), *narrow[1:]), {})
-            try:
-                found = ask(self.fn, dataclasses.replace(form, options={}), probe)
-            except Failed:
-                return form.but(out=forms.REFUSED, softmax=forms.REFUSED)
-            for way, far in apart.items():
-                right = forms.attention(probe.arrays, {**form.how, "softmax": way})
-                apart[way] = max(far, distance(found, right))
-        if min(apart.values()) > GARBAGE:
+        form = form.but(softmax=UNKNOWN, out=UNKNOWN)
+        probes = [narrowed(self.sizes, seed, times=8) for seed in range(3)]
+        found = [self.answer(dataclasses.replace(form, options={}), probe) for probe in probes]
+        if not all(found):
+            return form
+        pairs = list(zip(found, probes, strict=True))
+        ways = {way: Subject(self.fn, form.but(softmax=way)) for way in SOFTMAX}
+        apart = {way: max(distance(x, by.right(probe)) for x, probe in pairs) for way, by in ways.items()}
+        nearest = min(SOFTMAX, key=lambda way: apart[way])
+        if apart[nearest] > GARBAGE:
             self.unknown["bfloat16 arrays"] = "they give no attention"
-            return form.but(out=forms.REFUSED, softmax=forms.REFUSED)
-        best = min(apart, key=lambda way: apart[way] * (1 if way == forms.SOFTMAX[0] else 2))
-        best = best if apart[best] == min(apart.values()) else forms.UNCLEAR
-        out = str(found[0].dtype)
-        return form.but(out="of the query" if out == "bfloat16" else out, softmax=best)
+            return form
+        clear = nearest == SOFTMAX[0] or 2 * apart[nearest] < apart[SOFTMAX[0]]
+        out = str(found[0][0].dtype)
+        return form.but(out="of the query" if out == "bfloat16" else out, softmax=nearest if clear else UNKNOWN)
+
+
+def _names(form: Form, *names: str) -> str:
+    return " and ".join(form.options[k].name for k in names)

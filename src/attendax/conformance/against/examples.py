@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..conventions.table import TABLE
 from ..worker.errors import Failed
 from . import forms
-from .asking import NARROW, TOLERANCE, Call, Probe, arrays, ask, distance
+from .asking import NARROW, TOLERANCE, Answer, Equality, Probe, Subject, arrays, distance, narrowed
 from .forms import Form, Option
 from .options import OPTIONS, RULES, beside, drawn, first_kind, own_values
 from .options import given as given_as
@@ -18,15 +19,6 @@ SMALL = (  # T, S, D
     (4, 4, 4),
 )  # fmt: skip
 LONG = 150  # tokens, beyond blocks of 128
-
-
-class Equality(NamedTuple):
-    """The distance of two functions, and the number of cases; ``worst`` is a case in which they differ."""
-
-    cases: int
-    apart: float
-    worst: Probe | None = None
-    varied: str = ""  # the values of each size, and the options
 
 
 def asking(*names: str, **more: Any) -> list[Probe]:
@@ -78,135 +70,6 @@ def _of_each_head(t: int, s: int) -> np.ndarray:
     return mask
 
 
-def narrow() -> list[Probe]:
-    """Inputs in bfloat16."""
-    import ml_dtypes
-
-    found = []
-    for k, sizes in enumerate(((1, 1, 1, 2, 1, 1), (1, 1, 1, 2, 4, 1), (1, 1, 2, 3, 8, 1), (1, 2, 3, 5, 8, 6))):
-        some = arrays(sizes, seed=k)
-        found.append(Probe(tuple((x * f).astype(ml_dtypes.bfloat16) for x, f in zip(some, (8, 1, 1), strict=True)), {}))
-    return found
-
-
-def _answers(
-    a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]
-) -> Iterator[tuple[Probe, tuple[np.ndarray, ...], tuple[np.ndarray, ...] | Failed]]:
-    """Results of the two for each input that A answers; of B also that it raises."""
-    for probe in probes:
-        theirs: tuple[np.ndarray, ...] | Failed
-        try:
-            mine = ask(a, one.plain(), probe)
-        except Failed:
-            continue
-        try:
-            theirs = ask(b, other.plain(), probe)
-        except Failed as failed:
-            theirs = failed
-        yield probe, mine, theirs
-
-
-def shown(a: Call, b: Call, one: Form, other: Form, axes: Iterable[str], probes: Iterable[Probe]) -> str:
-    """The first input that shows what the values of some axes are: each function does there what its form says.
-
-    The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
-    Each is tried with queries of zeros, too, so that no scale counts.
-    """
-    in_place = one.but(**{axis: other.how[axis] for axis in axes})
-    others = [one.but(empty=x) for x in forms.EMPTY if x != one.how["empty"]] if axes == ("empty",) else []
-    elsewhere = ""
-    both = itertools.chain.from_iterable((x, x._replace(arrays=(0 * x.arrays[0], *x.arrays[1:]))) for x in probes)
-    apart = (x for x in both if all(_apart(_right(x, one), _right(x, form)) for form in (in_place, *others)))
-    for probe, given, found in _answers(a, b, one, other, apart):
-        mine, theirs, wanted = (_right(probe, form) for form in (one, other, in_place))
-        if isinstance(found, Failed) or _apart(given, mine) or _apart(found, theirs):
-            continue
-        if not _apart(theirs, wanted):
-            return f"{told(probe, one)}: A gives {_number(given, found)}, B {_number(found, given)}"
-        gives = _number(mine, wanted), _number(wanted, mine)
-        elsewhere = elsewhere or f"{told(probe, one)}: A gives {gives[0]}, with what B has in its place {gives[1]}"
-    return elsewhere
-
-
-def called(a: Call, b: Call, one: Form, other: Form, as_it_is: Form, probes: Iterable[Probe]) -> str:
-    """The first input on which B, given what A is given, gives something else than where it is called as it should."""
-    elsewhere = ""
-    for probe, mine, found in _answers(a, b, one, as_it_is, probes):
-        try:
-            right = ask(b, other.plain(), probe)
-        except Failed:
-            continue
-        if isinstance(found, Failed):
-            return _raises(probe, one, mine, found)
-        if not _apart(found, right):
-            continue
-        if not _apart(mine, right):
-            return f"{told(probe, one)}: A gives {_number(mine, found)}, B {_number(found, mine)}"
-        gives = _number(found, right), _number(right, found)
-        elsewhere = elsewhere or f"{told(probe, one)}: B, called so, gives {gives[0]}, and {gives[1]} as it is meant"
-    return elsewhere
-
-
-def smallest(a: Call, b: Call, one: Form, other: Form, probes: Iterable[Probe]) -> str:
-    """The first input on which the two give other numbers, and what they give; empty where none does."""
-    for probe, mine, theirs in _answers(a, b, one, other, probes):
-        if isinstance(theirs, Failed):
-            return _raises(probe, one, mine, theirs)
-        narrow = _is_narrow(probe)
-        same_kind = not narrow or mine[0].dtype == theirs[0].dtype
-        if distance(theirs, mine) > (NARROW / 3 if narrow else 10 * TOLERANCE) or not same_kind:
-            kind = "" if same_kind else f" ({mine[0].dtype}), ({theirs[0].dtype})"
-            return f"{told(probe, one)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}{kind}"
-    return ""
-
-
-def _raises(probe: Probe, form: Form, mine: tuple[np.ndarray, ...], failed: Failed) -> str:
-    return f"{told(probe, form)}: A gives {_number(mine, mine)}; B raises {failed.said}"
-
-
-def _right(probe: Probe, form: Form) -> tuple[np.ndarray, ...]:
-    return forms.attention(probe.arrays, form.how, **probe.options)
-
-
-def _apart(one: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> bool:
-    return distance(one, other) > 10 * TOLERANCE
-
-
-def told(probe: Probe, form: Form) -> str:
-    """Sizes, arrays and options, these as a function of that form is given them."""
-    (B, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
-    sizes = f"B={B}, " * (B > 1) + f"N={N}, G={G}, " * (N > 1) + f"T={T}, S={S}, D={D}"
-    words = [f"{name} {_array(x)}" for name, x in zip(("query", "key", "value"), probe.arrays, strict=True)]
-    for ours, x in probe.options.items():
-        option = form.options.get(ours, Option(ours, first_kind(ours)))
-        given = given_as(ours, option.form, x, B)
-        if option.name:
-            words.append(f"{option.name} {_array(given) if isinstance(given, np.ndarray) else given}")
-    return f"{sizes}: {', '.join(words)}"
-
-
-def _array(x: np.ndarray) -> str:
-    while x.ndim > 2 and len(x) == 1:
-        x = x[0]
-    whole = x.dtype != bool and x.size <= 24 and (x == np.round(x.astype(np.float64))).all() and np.isfinite(x).all()
-    kind: Any = int if whole else bool if x.dtype == bool else np.float32
-    text = np.array2string(x.astype(kind), separator=", ", precision=4)
-    return " ".join(text.split()).replace("[ ", "[") if x.size <= 24 else f"of shape {x.shape}"
-
-
-def _number(found: tuple[np.ndarray, ...], other: tuple[np.ndarray, ...]) -> str:
-    """The number of a result at which it is furthest from another."""
-    x, y = found[-1].astype(np.float64), other[-1].astype(np.float64)
-    if len(found) != len(other) or x.shape != y.shape:
-        return f"{x.shape}"
-    if len(found) > 1 and np.array_equal(x, y, equal_nan=True):
-        x, y = found[0].astype(np.float64), other[0].astype(np.float64)
-    with np.errstate(all="ignore"):
-        apart = np.where(np.isnan(x) != np.isnan(y), np.inf, np.nan_to_num(np.abs(x - y)))
-    at = np.unravel_index(int(np.argmax(apart)), x.shape)
-    return f"{x[at]:.7g}"
-
-
 def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
     """Inputs on which two functions are compared: small ones; every option alone, with another, and all together."""
     for name in form.options:
@@ -228,11 +91,8 @@ def cases(form: Form, sizes: tuple[int, ...]) -> Iterator[Probe]:
             options["mask"][..., 0] = rng.random(options["mask"].shape[:-1]) < 0.9
         for groups in (0, 2) if form.grouped and len(asked) < 2 else (0,):
             yield Probe(arrays(shape, groups, seed=k + 1), options)
-    if form.how["out"] != forms.REFUSED:
-        import ml_dtypes
-
-        for seed in (1, 2):
-            yield Probe(tuple(x.astype(ml_dtypes.bfloat16) for x in arrays(sizes, seed=seed)), {})
+    if form.how["out"] != forms.UNKNOWN:
+        yield from (narrowed(sizes, seed) for seed in (1, 2))
 
 
 def _may_be_empty(asked: tuple[str, ...], shape: tuple[int, ...], form: Form) -> bool:
@@ -242,32 +102,128 @@ def _may_be_empty(asked: tuple[str, ...], shape: tuple[int, ...], form: Form) ->
     return bool(set(RULES) & set(asked)) and (shape[2] > shape[3] or "without" in form.how["causal"])
 
 
-def equality(a: Call, b: Call, one: Form, other: Form, sizes: tuple[int, ...]) -> Equality:
+def _answers(a: Subject, b: Subject, probes: Iterable[Probe]) -> Iterator[tuple[Probe, Answer, Answer | Failed]]:
+    """Results of the two for each input that A answers; of B also that it raises."""
+    for probe in probes:
+        mine = a.answer(probe)
+        if not isinstance(mine, Failed):
+            yield probe, mine, b.answer(probe)
+
+
+def shown(a: Subject, b: Subject, axes: Iterable[str], probes: Iterable[Probe]) -> str:
+    """The first input that shows what the values of some axes are: each function does there what its form says.
+
+    The two differ by nothing else there, if there is such an input; else what A would give with B's values is told.
+    Each is tried with queries of zeros, too, so that no scale counts.
+    """
+    in_place = a.by(a.form.but(**{axis: b.form.how[axis] for axis in axes}))
+    empties = [x for x in TABLE["empty"] if axes == ("empty",) and x != a.form.how["empty"]]
+    others = [in_place, *(a.by(a.form.but(empty=x)) for x in empties)]
+    elsewhere = ""
+    both = itertools.chain.from_iterable((x, x._replace(arrays=(0 * x.arrays[0], *x.arrays[1:]))) for x in probes)
+    apart = (x for x in both if all(_apart(a.right(x), other.right(x)) for other in others))
+    for probe, given, found in _answers(a, b, apart):
+        mine, theirs, wanted = (x.right(probe) for x in (a, b, in_place))
+        if _apart(given, mine) or _apart(found, theirs):
+            continue
+        if not _apart(theirs, wanted):
+            return _gives(probe, a, given, found)
+        gives = _number(mine, wanted), _number(wanted, mine)
+        elsewhere = elsewhere or f"{told(probe, a.form)}: A gives {gives[0]}, with what B has in its place {gives[1]}"
+    return elsewhere
+
+
+def called(a: Subject, b: Subject, as_it_is: Form, probes: Iterable[Probe]) -> str:
+    """The first input on which B, given what A is given, gives something else than where it is called as it should."""
+    elsewhere = ""
+    for probe, mine, found in _answers(a, b.by(as_it_is), probes):
+        right = b.answer(probe)
+        if isinstance(right, Failed) or not _apart(found, right):
+            continue
+        if isinstance(found, Failed) or not _apart(mine, right):
+            return _gives(probe, a, mine, found)
+        gives = f"B, called so, gives {_number(found, right)}, and {_number(right, found)} as it is meant"
+        elsewhere = elsewhere or f"{told(probe, a.form)}: {gives}"
+    return elsewhere
+
+
+def smallest(a: Subject, b: Subject, probes: Iterable[Probe]) -> str:
+    """The first input on which the two give other numbers, and what they give; empty where none does."""
+    for probe, mine, theirs in _answers(a, b, probes):
+        if isinstance(theirs, Failed):
+            return _gives(probe, a, mine, theirs)
+        same_kind = not probe.narrow or mine[0].dtype == theirs[0].dtype
+        if distance(theirs, mine) > (NARROW / 3 if probe.narrow else 10 * TOLERANCE) or not same_kind:
+            return _gives(probe, a, mine, theirs) + ("" if same_kind else f" ({mine[0].dtype}), ({theirs[0].dtype})")
+    return ""
+
+
+def _apart(one: Answer | Failed, other: Answer) -> bool:
+    return isinstance(one, Failed) or distance(one, other) > 10 * TOLERANCE
+
+
+def _gives(probe: Probe, a: Subject, mine: Answer, theirs: Answer | Failed) -> str:
+    if isinstance(theirs, Failed):
+        return f"{told(probe, a.form)}: A gives {_number(mine, mine)}; B raises {theirs.said}"
+    return f"{told(probe, a.form)}: A gives {_number(mine, theirs)}, B {_number(theirs, mine)}"
+
+
+def told(probe: Probe, form: Form) -> str:
+    """Sizes, arrays and options, these as a function of that form is given them."""
+    (B, N, T, D), (_, G, S, _) = probe.arrays[0].shape, probe.arrays[1].shape
+    sizes = f"B={B}, " * (B > 1) + f"N={N}, G={G}, " * (N > 1) + f"T={T}, S={S}, D={D}"
+    words = [f"{name} {_array(x)}" for name, x in zip(("query", "key", "value"), probe.arrays, strict=True)]
+    for ours, x in probe.options.items():
+        option = form.options.get(ours, Option(ours, first_kind(ours)))
+        given = given_as(ours, option.form, x, B)
+        if option.name:
+            words.append(f"{option.name} {_array(given) if isinstance(given, np.ndarray) else given}")
+    return f"{sizes}: {', '.join(words)}"
+
+
+def _array(x: np.ndarray) -> str:
+    while x.ndim > 2 and len(x) == 1:
+        x = x[0]
+    if x.size > 24:
+        return f"of shape {x.shape}"
+    x = x if x.dtype == bool else x.astype(np.float32)
+    x = x.astype(int) if x.dtype != bool and np.isfinite(x).all() and (x == np.round(x)).all() else x
+    return " ".join(np.array2string(x, separator=", ", precision=4).split()).replace("[ ", "[")
+
+
+def _number(found: Answer, other: Answer) -> str:
+    """The number of a result at which it is furthest from another."""
+    some, others = ([x.astype(np.float64) for x in xs] for xs in (found, other))
+    if len(some) != len(others) or some[-1].shape != others[-1].shape:
+        return f"{some[-1].shape}"
+    k = 0 if np.array_equal(some[-1], others[-1], equal_nan=True) else -1
+    x, y = some[k], others[k]
+    with np.errstate(all="ignore"):
+        apart = np.where(np.isnan(x) != np.isnan(y), np.inf, np.nan_to_num(np.abs(x - y)))
+    return f"{x[np.unravel_index(int(np.argmax(apart)), x.shape)]:.7g}"
+
+
+def equality(a: Subject, b: Subject, sizes: tuple[int, ...]) -> Equality:
     """The distance of two functions that are called alike, over all cases; a refusal of A is no case."""
     apart, worst = 0.0, None
     asked: list[Probe] = []
-    for probe, mine, theirs in _answers(a, b, one, other, cases(one, sizes)):
-        far, narrow = np.inf if isinstance(theirs, Failed) else distance(theirs, mine), _is_narrow(probe)
-        if narrow and isinstance(theirs, Failed):
+    for probe, mine, theirs in _answers(a, b, cases(a.form, sizes)):
+        far = np.inf if isinstance(theirs, Failed) else distance(theirs, mine)
+        if probe.narrow and isinstance(theirs, Failed):
             continue
         asked.append(probe)
-        apart = apart if narrow else max(apart, far)
-        worst = worst or (probe if far > (NARROW if narrow else TOLERANCE) else None)
-    return Equality(sum(not _is_narrow(x) for x in asked), apart, worst, _varied(asked))
-
-
-def _is_narrow(probe: Probe) -> bool:
-    return bool(probe.arrays[0].dtype != np.float32)
+        apart = apart if probe.narrow else max(apart, far)
+        worst = worst or (probe if far > (NARROW if probe.narrow else TOLERANCE) else None)
+    return Equality(sum(not x.narrow for x in asked), apart, worst, _varied(asked))
 
 
 def _varied(probes: list[Probe]) -> str:
     """The sizes, the options and the dtypes that some probes had."""
     sizes: dict[str, set[int]] = {}
-    for (query, key, value), _, _ in probes:
-        B, N, T, D = query.shape
-        for axis, size in zip("BNGTSDV", (B, N, key.shape[1], T, key.shape[2], D, value.shape[3]), strict=True):
+    for (query, key, value), _ in probes:
+        for axis, size in zip("BNTDGSV", (*query.shape, *key.shape[1:3], value.shape[3]), strict=True):
             sizes.setdefault(axis, set()).add(size)
-    told = [f"{axis} {', '.join(map(str, sorted(some)))}" for axis, some in sizes.items()]
+    told = [f"{axis} {', '.join(map(str, sorted(sizes[axis])))}" for axis in "BNGTSDV" if sizes]
     names = dict.fromkeys(name.removeprefix(forms.GIVEN) for probe in probes for name in probe.options)
     dtypes = dict.fromkeys(str(probe.arrays[0].dtype) for probe in probes)
     return "; ".join([*told, ", ".join(names) or "no options", ", ".join(dtypes)])

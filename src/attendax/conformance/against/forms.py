@@ -5,8 +5,9 @@ cannot differ. In the lines ``i`` are queries (a column), ``j`` keys (a row), an
 """
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,22 +15,22 @@ import numpy as np
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
 from ..conventions.formula import Steps
-from ..conventions.table import IGNORED, TABLE
-from .options import AXIS, MASKED, MASKING, REACH, SIDES
+from ..conventions.table import IGNORED
+from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, REACH, SIDES
+from .remote import Function
 
 AXES = (  # of the table
     "scale", "given_scale", "heads", "causal", "window", "key_lengths", "offset", "order", "softcap", "bias", "mask",
     "empty", "lse",
 )  # fmt: skip
-HEADS, ORDERS, EMPTY = (tuple(TABLE[axis]) for axis in ("heads", "order", "empty"))
 SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is two numbers; -1 is no limit
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
-REFUSED, UNCLEAR = "refused", "unclear"  # of bfloat16 arrays
+UNKNOWN = ""  # of dropout, and of bfloat16 arrays
 LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in AXES} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
-    "softmax": "float32", "out": "of the query", "dropout": "",
+    "softmax": "float32", "out": "of the query", "dropout": UNKNOWN,
 }  # fmt: skip
 
 
@@ -90,10 +91,6 @@ class Form:
         """The form without the options that it ignores."""
         return self.keeping(x for x in self.options if self.how.get(AXIS.get(x, x)) != IGNORED)
 
-    def offered(self) -> set[str]:
-        """The steps to scores that it can be asked for beside the scale."""
-        return ({"softcap", "bias"} & set(self.options)) | ({"mask"} if MASKED & set(self.options) else set())
-
     def offering(self, name: str, option: Option) -> "Form":
         """The form with another option."""
         options = {k: x for k, x in self.options.items() if k != name} | {name: option}
@@ -105,6 +102,26 @@ class Form:
         options = {k: x for k, x in self.options.items() if k in kept}
         always = "return_lse" in self.options.keys() - options.keys() and not self.options["return_lse"].name
         return dataclasses.replace(self, options=options, first=self.first or always)
+
+
+def layouts(fn: Function, sizes: tuple[int, ...]) -> Iterator[Form]:
+    """Each way in which the arrays may be given, of those sizes; then those whose result has the heads elsewhere."""
+    count = sum(name not in HEADS for name in fn.required)
+    heads = next((name for name in fn.names if name in HEADS), "")
+    form = Form(path=fn.path, heads=heads, defaults=fn.defaults)
+    square = sizes[2::2] == sizes[3::2]
+    packs = ["qkv"] * (count == 1 and square) + ["kv"] * (count == 2)
+    orders = sorted(itertools.permutations(("query", "key", "value")), key=lambda x: x[0] != "query")
+    plain = [
+        dataclasses.replace(form, layout=layout, pack=f"{pack} {axis}")
+        for pack, axis, layout in itertools.product(packs, (2, 3, 1, 0), ("BTND", "BNTD", "TBND"))
+    ] + [
+        dataclasses.replace(form, layout=layout, order=", ".join(order))
+        for order, layout in itertools.product(orders if count >= 3 else (), LAYOUTS)
+        if heads or "(" not in layout
+    ]
+    moved = ((x, given) for x, (taken, given) in itertools.product(plain, MOVED) if x.layout == taken)
+    return itertools.chain(plain, (dataclasses.replace(x, returned=given) for x, given in moved))
 
 
 def sides(how: Mapping[str, str], name: str = "w", *, pair: bool = False) -> tuple[str, str]:
@@ -140,11 +157,12 @@ def attention(
             return tuple(steps.out().values())
         scores = steps.scores()
         narrow = how["softmax"] == SOFTMAX[2]
-        weights = _bfloat16(steps.weights(scores)) if narrow else steps.weights(_bfloat16(scores))
-        return (weights @ steps.v,)
+        weights = bfloat16(steps.weights(scores)) if narrow else steps.weights(bfloat16(scores).astype(np.float64))
+        return (weights.astype(np.float64) @ steps.v,)
 
 
-def _bfloat16(x: np.ndarray) -> np.ndarray:
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """An array in bfloat16."""
     import ml_dtypes
 
-    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+    return x.astype(ml_dtypes.bfloat16)

@@ -2,7 +2,8 @@
 
 import re
 
-from .forms import EMPTY, GIVEN, LAW, Form, Option, text_of, window_rule
+from ..conventions.table import DECLARED
+from .forms import GIVEN, LAW, Form, Option, text_of, window_rule
 from .options import AXIS, MASKED, MEANINGS, OF_EACH_BATCH, REACH, RULES, WIDE, back, to
 
 NO_MAXIMUM = "without the maximum"
@@ -15,7 +16,8 @@ class NoAdapter(ValueError):
 
 def steps(form: Form, other: Form) -> str:
     """The steps from products to scores, of those that both offer."""
-    offered = (form.offered() & other.offered()) | {"scale"}
+    offered = {"scale"} | ({"softcap", "bias"} & form.options.keys() & other.options.keys())
+    offered |= {"mask"} if all(MASKED & x.options.keys() for x in (form, other)) else set()
     return ", ".join(step for step in form.how["order"].split(", ") if step in offered)
 
 
@@ -36,7 +38,7 @@ class Keywords:
         self.repeats = a.grouped and (a.how["heads"] != b.how["heads"] or not b.grouped)
         self.told = self._told()
         self.own_scores = self._needs_own_scores()
-        scores = EMPTY[1] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
+        scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
         self.empties = a.how["empty"] != scores and bool(MASKED & set(a.options))
         self.loops = [x for x in "BN" if x not in b.layout]
         same = (a.layout, a.outcome, a.order, a.pack) == (b.layout, b.outcome, b.order, b.pack)

@@ -13,6 +13,8 @@ from scipy.special import erf, expit
 
 from attendax import rotary
 
+from ..conventions.table import python
+
 PLACES = 16  # rows of the table of positions
 
 
@@ -32,9 +34,7 @@ PACKINGS = {  # how the columns of qkv_kernel lie: the axes of a reshape, and wh
     "[q | k | v]": ("3, N, D", 0), "each head [q | k | v]": ("N, 3, D", 1), "each number [q, k, v]": ("N, D, 3", 2),
 }  # fmt: skip
 SPLITS = {"head after head": ("N, D", 0), "the heads in turn": ("D, N", 1)}
-POSITIONS = {"": None, "the table from row 0": 0, "the table from row 1": 1, "the table from row 2": 2,
-             "sines from 0": "sines 0", "sines from 1": "sines 1"}  # fmt: skip
-SCALES = {"1/sqrt(D)": "D**-0.5", "1": "1.0", "1/D": "1 / D", "1/sqrt(M)": "M**-0.5"}
+POSITIONS = "", *(f"the table from row {k}" for k in range(3)), "sines from 0", "sines from 1"
 TURNED = "(out, in)"  # kernels
 
 
@@ -89,11 +89,11 @@ AXES = {
     "scaling": Axis(("", "linear", "NTK", "YaRN"), "scaling of rotary"),  # each with a factor, YaRN with a length
     "factor": Axis((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 40.0)),
     "trained": Axis((0, 2048, 4096, 8192, 32768)),
-    "positions": Axis(tuple(POSITIONS), "positions"),
+    "positions": Axis(POSITIONS, "positions"),
     "qk_norm": Axis(("RMS norm", *(x for x in NORMS if x != "RMS norm")), "norm of queries and keys", OF_HEADS),
     "qk_order": Axis(("before rotary", "after rotary"), "norm of queries and keys", OF_HEADS),
     "causal": Axis(("no", "yes"), "causal"),
-    "scale": Axis(tuple(SCALES), "scale"),
+    "scale": Axis(("1/√D", "1", "1/D", "1/√(N·D)"), "scale"),
     "residual": Axis(("yes", "no"), "residual"),
 }
 LAW: dict[str, Any] = {name: axis.values[0] for name, axis in AXES.items()}
@@ -102,17 +102,13 @@ LAW: dict[str, Any] = {name: axis.values[0] for name, axis in AXES.items()}
 def shapes(sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, tuple[int, ...]]:
     """The names and shapes of all that a layer may read."""
     M, F = sizes.M, sizes.F
-    D = M // heads
+    of_parts: dict[str, tuple[int, ...]] = dict.fromkeys(("query", "key", "value", "out"), (M, M))
+    of_parts |= {"qkv": (M, 3 * M), "norm1": (M,), "norm2": (M,), "up": (M, F), "gate": (M, F), "down": (F, M)}
     found: dict[str, tuple[int, ...]] = {}
-    for name in ("query", "key", "value", "out"):
-        found |= {f"{name}_kernel": (M, M), f"{name}_bias": (M,)}
-    found |= {"qkv_kernel": (M, 3 * M), "qkv_bias": (3 * M,)}
-    for name in ("norm1", "norm2"):
-        found |= {f"{name}_scale": (M,), f"{name}_bias": (M,)}
-    found |= {"up_kernel": (M, F), "up_bias": (F,), "gate_kernel": (M, F), "gate_bias": (F,)}
-    found |= {"down_kernel": (F, M), "down_bias": (M,), "positions": (PLACES, M)}
-    found |= {"query_norm_scale": (D,), "key_norm_scale": (D,)}  # of each head; of all heads together:
-    return found | {"queries_norm_scale": (M,), "keys_norm_scale": (M,)}
+    for name, shape in of_parts.items():
+        found |= {f"{name}_{'kernel' if len(shape) > 1 else 'scale'}": shape, f"{name}_bias": shape[-1:]}
+    of_heads = {"query": M // heads, "key": M // heads, "queries": M, "keys": M}  # of each head; of all together
+    return found | {"positions": (PLACES, M)} | {f"{name}_norm_scale": (size,) for name, size in of_heads.items()}
 
 
 def drawn(seed: int, sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, np.ndarray]:
@@ -124,6 +120,16 @@ def drawn(seed: int, sizes: Sizes = SEARCH, heads: int = 2) -> dict[str, np.ndar
     for kind in ("kernel", "bias"):
         found[f"qkv_{kind}"] = np.concatenate([found[f"{x}_{kind}"] for x in ("query", "key", "value")], -1)
     return found
+
+
+def inputs(seed: int, size: float = 1.0, sizes: Sizes = SEARCH) -> np.ndarray:
+    """x (B, T, M)."""
+    return (np.random.default_rng((seed, 9)).standard_normal(sizes[:3]) * size).astype(np.float32)
+
+
+def first_row(positions: str) -> int | None:
+    """The row of the table that the first token gets; None where there is none."""
+    return int(positions[-1]) if "table" in positions else None
 
 
 def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:
@@ -158,10 +164,9 @@ def sines(start: int, length: int, width: int) -> np.ndarray:
 
 
 def _positions(p: Mapping[str, np.ndarray], positions: str, length: int, width: int) -> Any:
-    start = POSITIONS[positions]
-    if isinstance(start, str):
-        return sines(int(start[-1]), length, width)
-    return 0 if start is None else p["positions"][start : start + length]
+    if (start := first_row(positions)) is not None:
+        return p["positions"][start : start + length]
+    return sines(int(positions[-1]), length, width) if positions else 0
 
 
 def _normed(x: np.ndarray, scale: np.ndarray, kind: str, eps: float) -> np.ndarray:
@@ -174,44 +179,40 @@ def _linear(p: Mapping[str, np.ndarray], name: str, x: np.ndarray, how: Mapping[
 
 
 def _attention(p: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any], heads: int) -> np.ndarray:
-    length, M = x.shape[1:]
-    D = M // heads
-    sizes = {"N": heads, "D": D, "3": 3}
+    B, T, M = x.shape
+    sizes = {"N": heads, "D": M // heads, "3": 3}
+
+    def rows(name: str, axes: str) -> np.ndarray:
+        return _linear(p, name, x, how).reshape(B, T, *(sizes[axis] for axis in axes.split(", ")))
+
+    axes, head = SPLITS["head after head" if "qkv_kernel" in p else how["split"]]
     if "qkv_kernel" in p:
-        axes, three = PACKINGS[how["packing"]]
-        y = _linear(p, "qkv", x, how).reshape(*x.shape[:2], *(sizes[a] for a in axes.split(", ")))
-        query, key, value = (np.take(y, k, 2 + three).swapaxes(1, 2) for k in range(3))
+        packed, three = PACKINGS[how["packing"]]
+        query, key, value = np.moveaxis(rows("qkv", packed), 2 + three, 0).swapaxes(2, 3)
     else:
-        axes, head = SPLITS[how["split"]]
-        rows = [
-            _linear(p, n, x, how).reshape(*x.shape[:2], *(sizes[a] for a in axes.split(", ")))
-            for n in ("query", "key", "value")
-        ]
-        query, key, value = (np.moveaxis(y, 2 + head, 1) for y in rows)
+        query, key, value = (np.moveaxis(rows(name, axes), 2 + head, 1) for name in ("query", "key", "value"))
     for step in ("normed", "rotated") if how["qk_order"] == LAW["qk_order"] else ("rotated", "normed"):
         if step == "rotated":
             query, key = (_rotated(y, how) for y in (query, key))
         else:
             query, key = (_norm_of_heads(p, y, name, how) for y, name in ((query, "query"), (key, "key")))
-    scores = query @ key.swapaxes(-1, -2) * eval(SCALES[how["scale"]], {"D": D, "M": M})
+    scores = query @ key.swapaxes(-1, -2) * eval(python(how["scale"]), sizes)
     if how["causal"] == "yes":
-        scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(T, dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     out = weights / weights.sum(-1, keepdims=True) @ value
-    _, head = SPLITS["head after head" if "qkv_kernel" in p else how["split"]]
-    out = np.moveaxis(out, 1, 2 + head).reshape(*x.shape)
+    out = np.moveaxis(out, 1, 2 + head).reshape(B, T, M)
     return _linear(p, "out", out, how) if "out_kernel" in p else out
 
 
 def _norm_of_heads(p: Mapping[str, np.ndarray], x: np.ndarray, name: str, how: Mapping[str, Any]) -> np.ndarray:
     """Queries or keys (B, N, T, D) after their own norm: of each head, or of all heads together."""
-    whole = f"{name}s" if name == "key" else "queries"
     if (scale := p.get(f"{name}_norm_scale")) is not None:
         x = _normed(x, scale, how["qk_norm"], how["eps"])
-    if (scale := p.get(f"{whole}_norm_scale")) is not None:
-        B, N, T, D = x.shape
-        flat = _normed(x.swapaxes(1, 2).reshape(B, T, N * D), scale, how["qk_norm"], how["eps"])
-        x = flat.reshape(B, T, N, D).swapaxes(1, 2)
+    if (scale := p.get("queries_norm_scale" if name == "query" else "keys_norm_scale")) is not None:
+        rows = x.swapaxes(1, 2)
+        flat = _normed(rows.reshape(*rows.shape[:2], -1), scale, how["qk_norm"], how["eps"])
+        x = flat.reshape(rows.shape).swapaxes(1, 2)
     return x
 
 

@@ -2,7 +2,8 @@
 
 import re
 
-from .forms import EMPTY, LSE, REFUSED, SOFTMAX, UNCLEAR, Form, heads_of
+from ..conventions.table import DECLARED
+from .forms import LSE, SOFTMAX, UNKNOWN, Form, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
 from .options import ARRAYS, BACK, FIRST, GIVEN, INTO, OPTIONS, OUT_OF
@@ -71,7 +72,7 @@ class _Adapter(Keywords):
     def _casts(self) -> list[str]:
         """Wider arrays, where the softmax of ``b`` is narrower."""
         one, other = self.a.how["softmax"], self.b.how["softmax"]
-        if one == other or {REFUSED, UNCLEAR} & {one, other}:
+        if one == other or UNKNOWN in (one, other):
             return []
         if one != SOFTMAX[0]:
             raise NoAdapter(f"A has {one}, which no argument of B asks for")
@@ -148,7 +149,7 @@ class _Adapter(Keywords):
 
     def _filled(self) -> str:
         how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
-        if how != EMPTY[1]:
+        if how != DECLARED["mean"]:
             return f"out = xp.where({some}, out, {'0.0' if how == '0' else 'xp.nan'})"
         value = "value"
         if INTO[self.b.layout] != "{x}" and not self.b.pack and not self.loops:  # it was given to B
@@ -159,9 +160,9 @@ class _Adapter(Keywords):
 
     def _narrowed(self) -> list[str]:
         one, other = self.a.how, self.b.how
-        if REFUSED in (one["out"], other["out"]):
+        if UNKNOWN in (one["out"], other["out"]):
             return []
-        clear = UNCLEAR not in (one["softmax"], other["softmax"])
+        clear = UNKNOWN not in (one["softmax"], other["softmax"])
         if clear and one["softmax"] != other["softmax"] and one["out"] == "of the query":
             return [f"out = {self._cast('out', 'narrow')}"]
         if one["out"] == other["out"]:

@@ -1,0 +1,216 @@
+"""Two layers: where they differ, how far, and the adapter: what is done to weights, so that B reads them as A does."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..conventions.table import python
+from ..worker.errors import Failed
+from . import layers
+from .asking import TOLERANCE, Equality
+from .comparing import Difference
+from .describing_layers import BIASES, SMALL, Layer, case, far, of_size
+from .layers import AXES, LAW, PACKINGS, SEARCH, SPLITS, TURNED, first_row
+from .remote import IMPORTS, import_line
+
+SAID: dict[str, dict[Any, str]] = {
+    "rotary": {
+        "halves": "turns the halves of a head against each other", "neighbours": "turns neighbours against each other",
+        "halves of the whole": "turns a part, against what is half a head away",
+    },
+    "part": {1.0: "the whole", 0.5: "half", 0.25: "a quarter"},
+}  # fmt: skip
+TOGETHER = {  # conventions that are one
+    "scaling": ("scaling", "factor", "trained"), "rotary": ("rotary", "part"), "frequencies": ("part", "frequencies"),
+}  # fmt: skip
+CASES = 12
+TURN = "params = {k: x.T if k.endswith('_kernel') else x for k, x in params.items()}"
+FLAGS, COUNTS = (True, False), (0, 1, 2)  # values of keywords
+NAMES = "gelu", "gelu_new", "gelu_tanh", "tanh", "none", "relu", "silu", "erf"
+
+
+def differences(a: Layer, b: Layer) -> Iterator[Difference]:
+    """Each convention by which two layers differ, with the smallest input that shows it."""
+    for name, axis in AXES.items():
+        told = _told(a.how, name), _told(b.how, name)
+        differ = axis.words and told[0] != told[1] and all(_has(name, x) for x in (a, b))
+        if differ and (shown := _shown(a, b, name)):  # without it no input tells the two apart
+            yield Difference(axis.words, *told, shown)
+    alone = [sorted(x.reads - y.reads) for x, y in ((a, b), (b, a))]
+    if any(alone):
+        yield Difference("weights", *(f"alone reads {', '.join(x)}" if x else "reads no others" for x in alone))
+
+
+def _told(how: Mapping[str, Any], name: str) -> str:
+    value = how[name]
+    if name == "scaling" and value:
+        return f"{value} by {how['factor']:g}" + f", trained on {how['trained']}" * (value == "YaRN")
+    return SAID.get(name, {}).get(value, f"{value:g}" if isinstance(value, float) else str(value)) or "none"
+
+
+def _has(name: str, x: Layer) -> bool:
+    """Tell whether the layer has what a convention is of."""
+    if name in ("part", "frequencies", "base", "scaling"):
+        return bool(x.how["rotary"])
+    needs = AXES[name].needs
+    return not needs or any(k.startswith(needs) for k in x.reads)
+
+
+def _shown(a: Layer, b: Layer, name: str) -> str:
+    """The shortest text that shows a convention alone: A's layer, and the same with B's convention."""
+    tries = [(case(4, a.heads, 1e-2 if name == "eps" else 1.0), "drawn")]
+    if name == "eps":
+        tries += [(case(4, a.heads, x).but(BIASES), f"drawn, of about {x:g}, with biases of 0") for x in SMALL]
+    for (whole, drawing), length in itertools.product(tries, range(1, SEARCH.T + 1)):
+        at = whole._replace(x=whole.x[:1, :length])
+        one, other = (a.but({k: y.how[k] for k in TOGETHER.get(name, (name,))}).reference(at) for y in (a, b))
+        if name == "kernels":
+            try:
+                other = b.fn(a.given(at.params), at.x, **b.keywords())[0]
+            except Failed as failed:
+                return f"given A's, B raises {failed.said}"
+        if far(other, one) > TOLERANCE:
+            place = np.unravel_index(int(np.argmax(np.abs(one - other))), one.shape)
+            said = f"a text of {length} token{'s' * (length > 1)}, {drawing}: A gives {one[place]:.6g}"
+            return f"{said}, with what B has in its place {other[place]:.6g}"
+    return ""
+
+
+def equality(a: Layer, other: Callable[..., tuple[np.ndarray, ...]], cases: int = CASES) -> Equality:
+    """The distance of another function from A's layer, called alike, at sizes in turn; a refusal of A is no case."""
+    count, most, worst = 0, 0.0, ""
+    for k in range(cases):
+        sizes = layers.SIZES[k % len(layers.SIZES)]
+        at = of_size(20 + k, a.count(sizes), (1.0, *SMALL)[k % 4], sizes)
+        try:
+            right = a.call(at)
+        except Failed:
+            continue
+        said = f"x {sizes[:3]}, F={sizes.F}" + f", {a.count(sizes)} heads" * bool(a.keyword)
+        try:
+            apart = far(other(a.given(at.params), at.x, **a.keywords(sizes))[0], right)
+            said += f" (by {apart:.2g} of the largest number)"
+        except Failed as failed:
+            apart, said = np.inf, f"{said} ({failed.said})"
+        count, most = count + 1, max(most, apart)
+        worst = worst or said * (apart > TOLERANCE)
+    return Equality(count, most, worst or None)
+
+
+def adapter(a: Layer, b: Layer) -> tuple[str, str]:
+    """Python under which B's layer answers as A's, and what it calls: "B", or "" where that is A's formula alone."""
+    lines = _around(a, b)
+    options = {k: _values(x, a.how) for k, x in b.fn.defaults.items() if k != b.keyword}
+    for names in itertools.chain.from_iterable(itertools.combinations(options, count) for count in range(3)):
+        for values in itertools.product(*(options[name] for name in names)):
+            code = _code(a, b, lines, dict(zip(names, values, strict=True)))
+            if equality(a, b.fn.adapted(code), 2 if names else CASES).worst is None:
+                return code, "B"
+    return _formula(a), ""
+
+
+def _values(default: Any, how: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Values for a keyword: of the kind of its default, and the numbers of a layer."""
+    numbers = tuple(how[name] for name in ("base", "factor", "part"))
+    of_kind: dict[type, tuple[Any, ...]] = {
+        bool: FLAGS, str: NAMES, float: AXES["eps"].values + numbers,
+        int: (*COUNTS, *map(int, numbers), how["trained"]),
+    }  # fmt: skip
+    return tuple(dict.fromkeys(of_kind.get(type(default), FLAGS + NAMES)))
+
+
+def _code(a: Layer, b: Layer, lines: Sequence[str], options: Mapping[str, Any]) -> str:
+    words = "".join(f", {k}={v!r}" for k, v in options.items())
+    heads = f", {b.keyword}=heads" if b.keyword else ""
+    body = [f"heads = {a.keyword or a.heads}"] * (a.keyword != "heads" and bool(a.keyword or b.keyword))
+    sizes = [f"M, N = x.shape[-1], {'heads' if a.keyword else a.heads}", "D = M // N"]
+    body += sizes if any("N" in line or "D" in line for line in lines) else []
+    body += [*(["params = dict(params)"] if lines else []), *lines, f"return fn(params, x{heads}{words})"]
+    head = f"def adapted(params, x{_heads(a)}):"
+    text = "\n".join([head, *("    " + line for part in body for line in part.split("\n"))])
+    return f"{IMPORTS[b.fn.kind()]}\n{import_line(b.fn.path)}\n\n\n{text}\n"
+
+
+def _around(a: Layer, b: Layer) -> list[str]:
+    """Changes of weights, so that B reads them as A does."""
+    one, other, lines = a.how, b.how, []
+    if one["kernels"] == TURNED:
+        lines.append(TURN)
+    packed = [x.how["packing"] if "qkv_kernel" in x.reads else x.how["split"] + "*" for x in (a, b)]
+    rotary = {one["rotary"], other["rotary"]} == {"halves", "neighbours"} and one["part"] == other["part"] == 1
+    plain = packed[0] == packed[1] and not rotary and one["scale"] == other["scale"]
+    if not plain and all({"query_kernel", "qkv_kernel"} & x.reads for x in (a, b)):
+        lines += _columns(a, b, rotary)
+    if {one["norm"], other["norm"]} == {"RMS norm", "RMS norm of 1 + scale"}:
+        sign = "+" if "1 +" in one["norm"] else "-"
+        names = tuple(sorted({"norm1_scale", "norm2_scale"} & a.reads))
+        lines.append(f"for name in {names!r}:\n    params[name] = params[name] {sign} 1")
+    if one["gated"] != other["gated"] and {"gate_kernel", "up_kernel"} <= a.reads & b.reads:
+        for kind in [x for x in ("kernel", "bias") if f"gate_{x}" in a.reads]:
+            up, gate = f"params['up_{kind}']", f"params['gate_{kind}']"
+            lines.append(f"{up}, {gate} = {gate}, {up}")
+    mine, theirs = (first_row(x["positions"]) for x in (one, other))
+    if mine is not None and theirs is not None and mine != theirs:
+        back, table = theirs - mine, "params['positions']"
+        shifted = f"{table}[{-back}:]" if back < 0 else f"xp.concatenate([{table}[:{back}], {table}])"
+        lines.append(f"{table} = {shifted}")
+    if other["kernels"] == TURNED:
+        lines.append(TURN)
+    return [] if lines == [TURN, TURN] else lines
+
+
+def _columns(a: Layer, b: Layer, rotary: bool) -> list[str]:
+    """Columns of the projections: from A's order to query, key and value with heads (.., N, D), and to B's."""
+    source = "qkv" if "qkv_kernel" in a.reads else "query"
+    kinds = tuple(kind for kind in ("kernel", "bias") if f"{source}_{kind}" in a.reads)
+    lines = []
+    if source == "qkv":
+        axes, three = PACKINGS[a.how["packing"]]
+        lines.append(f"qkv = xp.moveaxis(params[f'qkv_{{kind}}'].reshape(-1, {axes}), {three + 1}, 0)")
+        lines.append("q, k, v = qkv[0], qkv[1], qkv[2]")
+    else:
+        axes, head = SPLITS[a.how["split"]]
+        part = f"params[f'{{name}}_{{kind}}'].reshape(-1, {axes})" + (".swapaxes(1, 2)" if head else "")
+        lines.append(f"q, k, v = ({part} for name in ('query', 'key', 'value'))")
+    if rotary:
+        pairs = "2, D // 2" if a.how["rotary"] == "halves" else "D // 2, 2"
+        lines.append(f"q, k = (y.reshape(-1, N, {pairs}).swapaxes(-1, -2).reshape(-1, N, D) for y in (q, k))")
+    if a.how["scale"] != b.how["scale"]:
+        lines.append(f"q = q * (({python(a.how['scale'])}) / ({python(b.how['scale'])}))")
+    shape = f"*params[f'{source}_{{kind}}'].shape[:-1], -1"
+    if "qkv_kernel" in b.reads:
+        axes, three = PACKINGS[b.how["packing"]]
+        lines.append(f"qkv = xp.moveaxis(xp.stack([q, k, v]), 0, {three + 1})")
+        lines.append(f"params[f'qkv_{{kind}}'] = qkv.reshape({shape})")
+    else:
+        turned = ".swapaxes(1, 2)" if SPLITS[b.how["split"]][1] else ""
+        lines.append("for name, y in (('query', q), ('key', k), ('value', v)):")
+        lines.append(f"    params[f'{{name}}_{{kind}}'] = y{turned}.reshape({shape})")
+    lines = [f"for kind in {kinds!r}:", *("    " + line for line in lines)]
+    one, other = (x.how["split"] if "qkv_kernel" not in x.reads else "head after head" for x in (a, b))
+    if one != other and "out_kernel" in a.reads:
+        rows = f"params['out_kernel'].reshape({SPLITS[one][0]}, M).swapaxes(0, 1).reshape(M, M)"
+        lines.append(f"params['out_kernel'] = {rows}")
+    return lines
+
+
+def _heads(a: Layer) -> str:
+    """The keyword for the number of heads, as A has it."""
+    default = a.fn.defaults.get(a.keyword)
+    return f", {a.keyword}" * bool(a.keyword) + (f"={default}" if default is not None else "")
+
+
+def _formula(a: Layer) -> str:
+    """A's layer without B: no argument of B makes it A's."""
+    how = {k: v for k, v in a.how.items() if LAW[k] != v}
+    reads = ", ".join(repr(x) for x in sorted(a.reads))
+    turn = "    " + TURN + "\n" if a.how["kernels"] == TURNED else ""
+    return (
+        "from attendax.conformance.against.layers import LAW, layer\n\n"
+        f"READS = {{{reads}}}\nHOW = LAW | {how | ({'kernels': LAW['kernels']} if turn else {})!r}\n\n\n"
+        f"def adapted(params, x{_heads(a)}):\n{turn}"
+        "    read = {k: v for k, v in params.items() if k in READS}\n"
+        f"    return layer(read, x, HOW, {a.keyword or a.heads}).astype(x.dtype)\n"
+    )
