@@ -157,16 +157,21 @@ class Case(NamedTuple):
             lines += [f"tangents = dict({', '.join(moves)})"]
         return "\n".join(lines)
 
+    @property
+    def collected(self) -> str:
+        """The lines that put the inputs together: ``arrays``, which are floating, and the other ``options``."""
+        lines = ["arrays = dict(query=query, key=key, value=value)", f"options = dict({self.call})"]
+        for name in ARRAYS[3:]:
+            if f"{name}=" in self.call:
+                lines.append(f'if options["{name}"].dtype.kind in "fV":\n    arrays["{name}"] = options.pop("{name}")')
+        return "\n".join(lines)
+
     def inputs(self, seed: int, dtype: str, *, changed: bool = False) -> Inputs:
         """Run the lines; with ``changed``, also those that change the inputs."""
         space: dict[str, Any] = {}
         with np.errstate(all="ignore"):
-            exec(self.text(seed, dtype) + ("\n" + self.changed if changed else ""), space)
-        options = eval(f"dict({self.call})", space)
-        arrays = {name: space[name] for name in ARRAYS[:3]}
-        for name in ARRAYS[3:]:
-            if isinstance(x := options.get(name), np.ndarray) and x.dtype.kind in "fV":
-                arrays[name] = options.pop(name)
+            exec("\n".join([self.text(seed, dtype), *[self.changed] * changed, self.collected]), space)
+        arrays, options = space.pop("arrays"), space.pop("options")
         hidden = {"np", "ml_dtypes", "rng", "dtype", "__builtins__", *ARRAYS, *options}
         extra = {k: x for k, x in space.items() if k not in hidden}
         return Inputs(arrays, options, extra | ({"constants": self.constants} if self.constants else {}))

@@ -27,15 +27,26 @@ class Coverage(NamedTuple):
 
     def __str__(self) -> str:
         """A sentence of what was judged, one of what was not, and the gaps."""
-        words = []
-        for kind in kinds.BY_DIRECTION:
-            judged, right = self.judged.get(kind, (0, 0))
-            if judged:
-                words.append(number_of(judged, kind) if right == judged else f"{right} of {judged} {kind}")
-        first = " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+        numbers = [(kind, *self.judged[kind]) for kind in kinds.BY_DIRECTION if kind in self.judged]
+        words = [number_of(n, kind) if right == n else f"{right} of {n} {kind}" for kind, n, right in numbers]
+        first = " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
         parts = [f"Right in {first}."] if first else []
-        parts += [f"Not judged: {_left(self.left)}."] if self.left else []
+        parts += [f"Not judged: {self._not_judged()}."] if self.left else []
         return " ".join([*parts, *(f"{gap}." for gap in self.gaps)])
+
+    def _not_judged(self) -> str:
+        """Kinds by reason: "24 masks, 6 lse (not offered), 3 windows (...)"."""
+        by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+        for (reason, kind), number in self.left.items():
+            by_reason[reason].append((kind, number))
+        ordered = sorted(by_reason.items(), key=lambda item: -sum(n for _, n in item[1]))
+        told = []
+        for reason, counts in ordered[:MOST_REASONS]:
+            named = [number_of(n, kind) for kind, n in counts[:MOST_KINDS]]
+            rest = sum(n for _, n in counts[MOST_KINDS:])
+            told.append(f"{', '.join([*named, *[f'{rest} others'] * bool(rest)])} ({reason})")
+        rest = sum(n for _, counts in ordered[MOST_REASONS:] for _, n in counts)
+        return ", ".join([*told, *[f"{rest} for other reasons"] * bool(rest)])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, in the types of JSON."""
@@ -50,33 +61,21 @@ def coverage(outcomes: Sequence[Outcome], dtype: str, gradients: str = "", requi
     ``gradients`` says why they are asked for, where the function has a rule of its own; kinds of ``require`` have to be
     among those that were judged.
     """
-    total: collections.Counter[str] = collections.Counter()
-    right: collections.Counter[str] = collections.Counter()
-    left: collections.Counter[tuple[str, str]] = collections.Counter()
-    for outcome in outcomes:
-        if outcome.verdict in LEFT:
-            left[_reason(outcome), _kind_left(outcome)] += 1
-            continue
-        found = kinds.kinds_of(outcome.case, dtype)
-        total.update(found)
-        right.update(found if not outcome.verdict.fails else ())
-    judged = {kind: (total[kind], right[kind]) for kind in kinds.KINDS if total[kind]}
-    return Coverage(judged, dict(left.most_common()), tuple(_gaps(outcomes, total, gradients, require)))
-
-
-def _gaps(
-    outcomes: Sequence[Outcome], judged: collections.Counter[str], gradients: str, require: Iterable[str]
-) -> list[str]:
+    found = [(kinds.kinds_of(o.case, dtype), not o.verdict.fails) for o in outcomes if o.verdict not in LEFT]
+    numbers = ((kind, [right for of, right in found if kind in of]) for kind in kinds.KINDS)
+    judged = {kind: (len(rights), sum(rights)) for kind, rights in numbers if rights}
+    left = collections.Counter((_reason(o), _kind_left(o)) for o in outcomes if o.verdict in LEFT)
+    asked = [o for o in outcomes if kinds.directed(o.case) == kinds.GRADIENTS and o.finding.lack != kinds.GRADIENTS]
     gaps = []
-    asked = [o for o in outcomes if kinds.directed(o.case) == kinds.GRADIENTS]
-    if gradients and asked and not judged[kinds.GRADIENTS] and any(o.finding.lack != kinds.GRADIENTS for o in asked):
+    if gradients and asked and kinds.GRADIENTS not in judged:
         gaps.append(f"Gradients were asked for ({gradients}), and none was judged")
     reasons = collections.Counter(o.finding.message for o in outcomes if o.verdict is Verdict.NOT_JUDGED)
     if not _is_much(outcomes):
         reasons.pop(LEFT_OUT, None)
     gaps += [f"{NOT_JUDGED.get(why, why)} for {n} of {len(outcomes)} cases" for why, n in reasons.items()]
-    gaps += [f"Required and not judged: {kind}" for kind in require if not judged[kind]]
-    return gaps + [gap for kind in (kinds.RESULTS, kinds.GRADIENTS) if (gap := _hardly(outcomes, kind))]
+    gaps += [f"Required and not judged: {kind}" for kind in require if kind not in judged]
+    gaps += [gap for kind in (kinds.RESULTS, kinds.GRADIENTS) if (gap := _hardly(outcomes, kind))]
+    return Coverage(judged, dict(left.most_common()), tuple(gaps))
 
 
 def _is_much(outcomes: Sequence[Outcome]) -> bool:
@@ -88,21 +87,17 @@ def _is_much(outcomes: Sequence[Outcome]) -> bool:
 
 def _hardly(outcomes: Sequence[Outcome], kind: str) -> str:
     """Say that it refused most of the sizes of the cases whose keywords it offers and whose traits are not lacking."""
-    sizes: dict[bool, set[tuple[int, ...]]] = {True: set(), False: set()}
-    for outcome in outcomes:
-        offered = outcome.verdict not in LEFT
-        if kinds.directed(outcome.case) == kind and (offered or outcome.finding.refused):
-            sizes[offered].add(tuple((SIZES | outcome.case.sizes).values()))
-    judged, asked = len(sizes[True]), len(sizes[True] | sizes[False])
-    if not judged or asked <= FEW or judged >= SHARE * asked:
+    asked = [o for o in outcomes if kinds.directed(o.case) == kind and (o.verdict not in LEFT or o.finding.refused)]
+    sizes = {tuple((SIZES | o.case.sizes).values()) for o in asked}
+    judged = {tuple((SIZES | o.case.sizes).values()) for o in asked if o.verdict not in LEFT}
+    if not judged or len(sizes) <= FEW or len(judged) >= SHARE * len(sizes):
         return ""
-    return f"Hardly judged: {kind} at {judged} of {asked} sizes, and it refused the others"
+    return f"Hardly judged: {kind} at {len(judged)} of {len(sizes)} sizes, and it refused the others"
 
 
 def _kind_left(outcome: Outcome) -> str:
     """The kind of a case that is not judged: the trait that is lacking, or the rarest of its keywords."""
-    lack = outcome.finding.lack
-    own = kinds.directed(outcome.case)
+    lack, own = outcome.finding.lack, kinds.directed(outcome.case)
     if lack or own == kinds.REFUSALS:
         return kinds.OF_OPTIONS.get(lack, lack) or own
     return own if own not in (kinds.RESULTS, kinds.GRADIENTS) else next(iter(kinds.options_of(outcome.case)), own)
@@ -125,18 +120,3 @@ def number_of(count: int, kind: str) -> str:
     """A number of a kind in words: 1 mask, 2 masks."""
     one = kind if kind in (kinds.GROUPED, "lse") else kind.removesuffix("es" if kind == "biases" else "s")
     return f"{count} {one if count == 1 else kind}"
-
-
-def _left(left: dict[tuple[str, str], int]) -> str:
-    """Kinds by reason: "24 masks, 6 lse (not offered), 3 windows (...)"."""
-    by_reason: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
-    for (reason, kind), number in left.items():
-        by_reason[reason].append((kind, number))
-    ordered = sorted(by_reason.items(), key=lambda item: -sum(n for _, n in item[1]))
-    told = []
-    for reason, counts in ordered[:MOST_REASONS]:
-        named = [number_of(n, kind) for kind, n in counts[:MOST_KINDS]]
-        rest = sum(n for _, n in counts[MOST_KINDS:])
-        told.append(f"{', '.join([*named, *([f'{rest} others'] if rest else [])])} ({reason})")
-    rest = sum(n for _, counts in ordered[MOST_REASONS:] for _, n in counts)
-    return ", ".join([*told, *([f"{rest} for other reasons"] if rest else [])])

@@ -6,7 +6,7 @@ from ..adapters.implementation import matches
 from ..cases import CASES, CLAIMS, Case, named
 from ..cases.pool import EXAMPLES
 from ..judge.verdicts import Finding, Verdict
-from .outcomes import Outcome
+from .outcome import Outcome
 
 
 class KnownFailures(NamedTuple):
@@ -24,22 +24,18 @@ class KnownFailures(NamedTuple):
             return cls()
         try:
             with open(file, encoding="utf-8") as text:
-                every = list(enumerate(text, start=1))
+                every = list(text)
         except OSError as error:
             raise ValueError(f"check: known_failures {file}: {error.strerror}") from error
         lines, names = [], [case.name for case in (*CASES, *EXAMPLES, *sum(CLAIMS.values(), ()))]
-        for number, line in every:
-            words, _, why = line.partition("#")
-            if not words.strip():
-                continue
-            how, _, pattern = words.strip().partition(" ")
-            picked = named(pattern.strip()) or any(matches((pattern.strip(),), name) for name in names)
-            if how not in ("skip", "xfail") or not picked:
-                raise ValueError(
-                    f"check: known_failures {file}, line {number}: got {words.strip()!r}, expected "
-                    "skip or xfail and the name of a case, or a pattern of some"
-                )
-            lines.append((how, pattern.strip(), why.strip() or "known"))
+        for number, line in enumerate(every, start=1):
+            words, why = (part.strip() for part in line.partition("#")[::2])
+            how, pattern = (part.strip() for part in words.partition(" ")[::2])
+            picks = named(pattern) or any(matches((pattern,), name) for name in names)
+            if words and not (how in ("skip", "xfail") and picks):
+                expected = "skip or xfail and the name of a case, or a pattern of some"
+                raise ValueError(f"check: known_failures {file}, line {number}: got {words!r}, expected {expected}")
+            lines += [(how, pattern, why or "known")] if words else []
         return cls(tuple(lines))
 
     def skipped(self, case: Case) -> Outcome | None:

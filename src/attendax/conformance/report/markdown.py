@@ -3,9 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from .outcomes import KINDS, Cause, Outcome, Outcomes
-from .summary import about, clean, law_rows, summary, tables
+from ..judge.verdicts import Verdict
+from .outcome import KINDS, Cause, Outcome
+from .outcomes import LAWS, Outcomes
+from .summary import about, clean, summary, tables
 
+MEASURED = {"error": "worst error", "allowed": "allowed", "of allowed": "of allowed"}
 OF_ERRORS = (
     "An error is the largest difference as a share of the largest number expected; allowed is twice that of the plain "
     "dense formula in the same dtype, or what the case says."
@@ -37,7 +40,7 @@ def markdown(report: Outcomes) -> str:
         table(("", ""), about(report)),
     ]
     parts += [f"**{escaped(summary(report))}**\n", f"{escaped(str(report.coverage))}\n"]
-    parts += ["## Laws\n", table(*law_rows(report)), f"{OF_ERRORS}\n"]
+    parts += ["## Laws\n", _laws(report), f"{OF_ERRORS}\n"]
     if report.causes:
         parts += ["## Causes\n", *(cause_markdown(cause, report) for cause in report.causes)]
     if report.failures:
@@ -45,6 +48,17 @@ def markdown(report: Outcomes) -> str:
     for title, note, header, rows, _ in tables(report):
         parts += filter(None, [f"## {title}\n", note and f"{note}\n", table(header, rows)])
     return "\n".join(parts)
+
+
+def _laws(report: Outcomes) -> str:
+    """Each law: verdicts that occur, and its worst error."""
+    kinds = [v for v in Verdict if v is Verdict.OK or report.number(v)]
+    rows = []
+    for law, tally in report.laws().items():
+        facts, name = (tally.worst.facts(), tally.worst.case.name) if tally.worst else ({}, "")
+        measured = (facts.get(fact, "") for fact in MEASURED)
+        rows.append([law, LAWS.get(law, ""), *(str(tally.number(v) or "") for v in kinds), *measured, name])
+    return table(["law", "", *(verdict.value for verdict in kinds), *MEASURED.values(), "in case"], rows)
 
 
 def _fault(outcome: Outcome) -> str:

@@ -129,11 +129,15 @@ class Outcomes(NamedTuple):
     @property
     def by_design(self) -> tuple[Outcome, ...]:
         """The cases in which it differs by design."""
-        return tuple(outcome for outcome in self.cases if outcome.verdict is Verdict.BY_DESIGN)
+        return self.of(Verdict.BY_DESIGN)
+
+    def of(self, verdict: Verdict) -> tuple[Outcome, ...]:
+        """The cases that ended so."""
+        return tuple(outcome for outcome in self.cases if outcome.verdict is verdict)
 
     def number(self, verdict: Verdict) -> int:
         """Count the cases that ended so."""
-        return sum(outcome.verdict is verdict for outcome in self.cases)
+        return len(self.of(verdict))
 
     def kinds(self) -> dict[str, int]:
         """Count the causes of each kind."""
@@ -155,8 +159,8 @@ class Outcomes(NamedTuple):
         """Everything, in the types of JSON."""
         about = {"schema_version": SCHEMA_VERSION} | {k: x for k, x in self._asdict().items() if k != "cases"}
         about |= {"versions": dict(self.versions), "ok": self.ok, "counts": self.counts()}
-        about |= {"coverage": self.coverage.to_dict()}
-        about |= {"causes": [cause._asdict() | {"kind": cause.harm.kind} for cause in self.causes]}
+        causes = [cause._asdict() | {"kind": cause.harm.kind} for cause in self.causes]
+        about |= {"coverage": self.coverage.to_dict(), "causes": causes}
         return about | {"cases": [outcome.to_dict() for outcome in self.cases]}
 
     @classmethod

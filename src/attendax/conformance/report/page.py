@@ -7,7 +7,7 @@ from html import escape
 from ..judge.verdicts import Verdict
 from .outcome import KINDS, Outcome, times
 from .outcomes import LAWS, Outcomes, Tally
-from .summary import clean, how, laws_of, summary
+from .summary import clean, how, summary
 
 BAD = ("bad", "✕")
 VERDICTS = {  # how each looks, its sign, and what it means
@@ -38,14 +38,14 @@ reveal();
 
 def page(reports: Sequence[Outcomes], left_out: Mapping[str, str] | None = None) -> str:
     """The page as HTML, of a report for each implementation; those that are left out are named with the reason."""
-    laws = laws_of(reports)
+    laws = sorted({law for report in reports for law in report.laws()}, key=list(LAWS).index)
     style = importlib.resources.files(__package__).joinpath("page.css").read_text("utf-8")
     title = f"Attention by the laws: {reports[0].name}" if len(reports) == 1 else "Attention by the laws"
     known = {name: version for report in reports for name, version in report.versions.items()}
     versions = "".join(f"<li>{text(name)} {text(version)}</li>" for name, version in known.items())
     missing = "".join(f"<p><strong>{text(name)}</strong> {text(why)}</p>" for name, why in (left_out or {}).items())
     body = [
-        f"<h1>{text(title)}</h1>", _lead(reports), _matrix(reports, laws), _legend(reports),
+        f"<h1>{text(title)}</h1>", _lead(reports), _matrix(reports, laws), _legend(reports, laws),
         versions and f'<ul class="line" aria-label="Versions">{versions}</ul>',
         missing and f"<h2>Left out</h2>{missing}",
         *(_section(k, report) for k, report in enumerate(reports)),
@@ -67,8 +67,7 @@ def text(words: object) -> str:
 def _lead(reports: Sequence[Outcomes]) -> str:
     if len(reports) == 1:
         return f"<p>{text(summary(reports[0]))}</p>"
-    cases = max((len(report.cases) for report in reports), default=0)
-    fine = sum(report.ok for report in reports)
+    cases, fine = max((len(x.cases) for x in reports), default=0), sum(x.ok for x in reports)
     return (
         f"<p>{len(reports)} implementations of attention, {cases} cases each, held against a definition in float64. "
         f"{fine} of them {'is' if fine == 1 else 'are'} without a fault. "
@@ -76,10 +75,12 @@ def _lead(reports: Sequence[Outcomes]) -> str:
     )
 
 
-def badge(verdict: Verdict) -> str:
-    """A verdict in words, with its sign and colour."""
-    style, sign, _ = VERDICTS[verdict]
-    return f'<span class="badge {style}">{sign} {verdict.value}</span>'
+def _badge(style: str, words: str) -> str:
+    return f'<span class="badge {style}">{words}</span>'
+
+
+def _verdict(verdict: Verdict) -> str:
+    return _badge(VERDICTS[verdict][0], f"{VERDICTS[verdict][1]} {verdict.value}")
 
 
 def _matrix(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
@@ -118,17 +119,17 @@ def _cell(k: int, law: str, tally: Tally | None, report: Outcomes) -> str:
     return f"{link}{f'✕ {causes}' if causes else result}{note}</a>"
 
 
-def _legend(reports: Sequence[Outcomes]) -> str:
+def _legend(reports: Sequence[Outcomes], laws: Sequence[str]) -> str:
     used = {outcome.verdict for report in reports for outcome in report.cases}
-    items = "".join(f"<li>{badge(v)} <span>{text(VERDICTS[v][2])}</span></li>" for v in Verdict if v in used)
+    items = "".join(f"<li>{_verdict(v)} <span>{text(VERDICTS[v][2])}</span></li>" for v in Verdict if v in used)
     cells = (
         "Columns of words: causes of that kind, and cases that differ by design. Columns of laws: ✓ 14, nothing is "
         "wrong in 14 cases; ✕ 2, so many causes have faults under that law; "
         "~ 2, so many more differ by a declared convention; – nothing is offered."
     )
-    laws = "".join(f"<li><strong>{law}</strong> {text(LAWS.get(law, ''))}</li>" for law in laws_of(reports))
+    names = "".join(f"<li><strong>{law}</strong> {text(LAWS.get(law, ''))}</li>" for law in laws)
     legend = f'<p class="soft small">{cells}</p><ul class="legend">{items}</ul>'
-    return f'{legend}<ul class="line" aria-label="Laws">{laws}</ul>'
+    return f'{legend}<ul class="line" aria-label="Laws">{names}</ul>'
 
 
 def _section(k: int, report: Outcomes) -> str:
@@ -137,7 +138,7 @@ def _section(k: int, report: Outcomes) -> str:
     head = f'<h2 id="i{k}">{text(report.name)} <span class="soft">{text(report.version)}</span>{up}</h2>'
     told = f'{text(summary(report))} {text(report.coverage)}<br><span class="soft">{text(how(report))}</span>'
     causes = "".join(
-        _case(f'<span class="badge bad">✕ {cause.harm.value}</span>', cause.name, "", "", cause.facts(), cause.script)
+        _case(_badge("bad", f"✕ {cause.harm.value}"), cause.name, "", "", cause.facts(), cause.script)
         for cause in report.causes
     )
     laws = "".join(_law(k, law, tally) for law, tally in report.laws().items())
@@ -145,22 +146,22 @@ def _section(k: int, report: Outcomes) -> str:
 
 
 def _law(k: int, law: str, tally: Tally) -> str:
-    worst, measured, (style, result) = tally.worst, "", looks(tally)
+    worst, measured = tally.worst, ""
     if worst and worst.multiple is not None:
         over = ' class="over"' if worst.multiple > 1 else ""
         measured = f"worst error <b{over}>{times(worst.multiple).replace(' x', '×')}</b> allowed"
     faults = "".join(
-        _case(badge(o.verdict), o.case.name, o.case.about, o.finding.message, o.facts(), o.reproduction)
+        _case(_verdict(o.verdict), o.case.name, o.case.about, o.finding.message, o.facts(), o.reproduction)
         for o in tally.outcomes
         if o.verdict.fails
     )
     order = (Verdict.BY_DESIGN, Verdict.CONVENTION, Verdict.OK, Verdict.NOT_OFFERED, Verdict.NOT_JUDGED)
-    rest = "".join(_row(outcome) for verdict in order for outcome in tally.outcomes if outcome.verdict is verdict)
+    rest = "".join(_row(o) for verdict in order for o in tally.outcomes if o.verdict is verdict)
     table = f'<table class="rest">{rest}</table>' if rest else ""
     return (
         f'<details class="law" id="i{k}-{law}"><summary><span class="number">{law}</span>'
         f'<span class="title">{text(LAWS.get(law, ""))}</span>'
-        f'<span class="result"><span class="badge {style}">{result}</span></span>'
+        f'<span class="result">{_badge(*looks(tally))}</span>'
         f'<span class="worst">{measured}</span></summary><div class="cases">{faults}{table}</div></details>'
     )
 
@@ -181,6 +182,6 @@ def _row(outcome: Outcome) -> str:
     measured = ", ".join(f"{k} {facts[k]}" for k in ("error", "allowed", "dense formula") if k in facts)
     told = outcome.finding.message.removeprefix("NotImplementedError: ") or measured
     return (
-        f"<tr><td>{badge(outcome.verdict)}</td><td>{text(outcome.case.name)}</td>"
+        f"<tr><td>{_verdict(outcome.verdict)}</td><td>{text(outcome.case.name)}</td>"
         f'<td class="soft about">{text(outcome.case.about)}</td><td>{text(told)}</td></tr>'
     )

@@ -1,7 +1,7 @@
 """A script that shows a failure in a fresh Python without attendax: the lines that the kit itself ran."""
 
 from ..adapters.implementation import Implementation
-from ..cases.case import ARRAYS, FORWARD, Case
+from ..cases.case import FORWARD, Case
 from ..cases.how import How
 from ..frameworks import framework, needs
 from ..frameworks.text import printed, text_of
@@ -9,7 +9,12 @@ from ..judge.verdicts import CHANGES, WROTE, Finding, Verdict
 
 OF_TWO = ("same_bits", "same_rows", "close", "merged")  # hold results against each other
 NUMBERS_FIRST = ("dropped", "dropped_none")
-
+CLOSING_OVER = """
+kinds = {}
+known = {{k: x for k, x in globals().items() if k in kinds}}
+attend = closing_over(attend, kinds, known)
+arrays = {{k: x for k, x in arrays.items() if k not in kinds}}
+options = {{k: x for k, x in options.items() if k not in kinds}}"""
 SCRIPTS = {  # what follows the numbers, by the judge
     "unwritten": """\
 given = arrays | {k: x for k, x in options.items() if hasattr(x, 'shape')}
@@ -51,19 +56,17 @@ def reproduction(implementation: Implementation, case: Case, finding: Finding, h
     about = f"{case.law}, {case.name}: {case.about}"
     name = " ".join(filter(None, (implementation.name, implementation.version)))
     found = f"{name}, seed {how.seed}: {finding.verdict}. {finding.message}"
-    functions = tuple(dict.fromkeys(_function(one, implementation) for one in (case, _second(case))))
+    second = case._replace(direction=case.then or case.direction)
+    functions = [_function(one, implementation) for one in (case, second)] + ["closing_over"] * bool(case.constants)
     parts = [f"# {about}\n# {found}".rstrip(), driver.header]
     parts += [driver.wide] * bool((case.dtype or how.dtype) == "float64" and driver.wide)
     parts += [framework(implementation.arrays).on(implementation.device)] if implementation.device else []
-    call = printed(implementation.arrays, (*functions, *["closing_over"] * bool(case.constants)))
-    parts += ["# the function", implementation.source, "# the call", call, "# the numbers", text]
-    collected, then = _collected(case), _call(_second(case), implementation) if case.then else ""
-    lines = _lines(_call(case, implementation), then, collected, case, finding)
+    text_of_call = printed(implementation.arrays, tuple(dict.fromkeys(functions)))
+    parts += ["# the function", implementation.source, "# the call", text_of_call, "# the numbers", text]
+    collected = case.collected + (CLOSING_OVER.format(case.constants) if case.constants else "")
+    call, then = _call(case, implementation), _call(second, implementation) if case.then else ""
+    lines = _lines(call, then, collected, case, finding)
     return "\n\n".join([*parts, "\n".join([collected, *lines])]) + "\n"
-
-
-def _second(case: Case) -> Case:
-    return case._replace(direction=case.then or case.direction)
 
 
 def _function(case: Case, implementation: Implementation) -> str:
@@ -84,54 +87,38 @@ def _call(case: Case, implementation: Implementation) -> str:
     return f"{_function(case, implementation)}({', '.join(given)})"
 
 
-def _collected(case: Case) -> str:
-    lines = ["arrays = dict(query=query, key=key, value=value)", f"options = dict({case.call})"]
-    for name in ARRAYS[3:]:
-        if f"{name}=" in case.call:
-            lines.append(f'if options["{name}"].dtype.kind in "fV":\n    arrays["{name}"] = options.pop("{name}")')
-    if case.constants:
-        lines += [
-            f"kinds = {case.constants!r}",
-            "known = {k: x for k, x in globals().items() if k in kinds}",
-            "attend = closing_over(attend, kinds, known)",
-            "arrays = {k: x for k, x in arrays.items() if k not in kinds}",
-            "options = {k: x for k, x in options.items() if k not in kinds}",
-        ]
-    return "\n".join(lines)
-
-
 def _lines(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:
     """The call, or two, and what fails as long as the fault is there."""
     judge, verdict, said = case.judge, finding.verdict, finding.message
+    if judge in OF_TWO and verdict is Verdict.WRONG and finding.index is None:
+        judge = "value"
     if judge in NUMBERS_FIRST and verdict is Verdict.WRONG and "shape" in said:
         judge = "value"
     if "SystemExit" in said:
         return [f"try:\n    {call}", "except SystemExit as error:\n    raise AssertionError(repr(error))"]
     if verdict in (Verdict.CRASH, Verdict.TIMEOUT):
         return [f"{call}  # {verdict}: {said}"]
-    if verdict is Verdict.OBSCURE and judge not in (*OF_TWO, *SCRIPTS, "refused", "held"):
-        return [f"{call}  # raises: {said}"]
-    if judge in OF_TWO and verdict is Verdict.WRONG and finding.index is None:
-        return [f"got = {call}", *_assertion(finding)]
+    if judge == "refused" and verdict is Verdict.SILENT:
+        told = f"raise AssertionError({'accepted: ' + case.about!r})"
+        return [f"got = {call}", "print({leaf: x.shape for leaf, x in got.items()})", told]
+    if judge == "refused":
+        return [f"{call}  # raises {said}"]
     if judge in SCRIPTS:
         script = SCRIPTS[judge].replace("CALL", call).replace("MESSAGE", repr(said))
         return [script, *(_assertion(finding) if judge == "merged" else [])]
     if judge in OF_TWO:
         return _two_calls(call, then if judge == "same_rows" else "", collected, case, finding)
-    if judge == "refused" and verdict is not Verdict.SILENT:
-        return [f"{call}  # raises {said}"]
-    if judge == "refused":
-        told = f"raise AssertionError({'accepted: ' + case.about!r})"
-        return [f"got = {call}", "print({leaf: x.shape for leaf, x in got.items()})", told]
     if judge == "held" and finding.leaf is not None and CHANGES in said:
         leaves = (finding.leaf, f"held {finding.leaf.removeprefix('grad ')}")
         before, now = (f"float(found[{leaf!r}][{finding.index}])" for leaf in leaves)
         return [f"found = {call}", f"print('then', {before}, 'now', {now})", f"assert {before} == {now}"]
+    if verdict is Verdict.OBSCURE and judge != "held":
+        return [f"{call}  # raises: {said}"]
     return [f"got = {call}", *_assertion(finding)]
 
 
 def _assertion(finding: Finding) -> list[str]:
-    leaf, index = finding.leaf, finding.index
+    leaf, index, allowed = finding.leaf, finding.index, finding.allowed
     if leaf is None:
         return ["print(got)"]
     lines = [f"got = got[{leaf!r}]"]
@@ -142,11 +129,10 @@ def _assertion(finding: Finding) -> list[str]:
     where = f"float(got[{index}])"
     lines.append(f"expected = {finding.expected!r}  # by the definition, in float64")
     lines.append(f"print('got', {where}, 'expected', expected)")
-    if finding.allowed is None or finding.error is None:
+    if allowed is None or finding.error is None:
         return [*lines, f"assert {where} == expected"]
-    off = abs((finding.expected or 0) - (finding.got or 0)) * finding.allowed / (finding.error or 1)
-    allowed = f"{off:.3g}  # {finding.allowed:.2g} of the largest number expected"
-    return [*lines, f"assert abs({where} - expected) <= {allowed}"]
+    off = abs((finding.expected or 0) - (finding.got or 0)) * allowed / (finding.error or 1)
+    return [*lines, f"assert abs({where} - expected) <= {off:.3g}  # {allowed:.2g} of the largest number expected"]
 
 
 def _two_calls(call: str, then: str, collected: str, case: Case, finding: Finding) -> list[str]:
@@ -162,8 +148,6 @@ def _two_calls(call: str, then: str, collected: str, case: Case, finding: Findin
     ]
     if finding.leaf is None:
         return lines
-    at = f"[{finding.leaf!r}][{finding.index}]"
-    same = f"one{at} == other{at}"
-    if case.judge == "close":
-        same = f"np.allclose(one{at}, other{at}, atol={finding.allowed!r})"
-    return [*lines, f"print('before', one{at}, 'after', other{at})", f"assert {same}"]
+    one, other = (f"{x}[{finding.leaf!r}][{finding.index}]" for x in ("one", "other"))
+    same = f"np.allclose({one}, {other}, atol={finding.allowed!r})" if case.judge == "close" else f"{one} == {other}"
+    return [*lines, f"print('before', {one}, 'after', {other})", f"assert {same}"]

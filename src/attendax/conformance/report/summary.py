@@ -9,9 +9,7 @@ from ..cases import PROFILES, profiles
 from ..judge.verdicts import Verdict
 from .coverage import LEFT
 from .outcome import Harm, Outcome, number_of
-from .outcomes import LAWS, MODEL_LAWS, Outcomes
-
-MEASURED = ("error", "allowed", "of allowed")
+from .outcomes import MODEL_LAWS, Outcomes
 
 
 def clean(text: str) -> str:
@@ -31,17 +29,15 @@ class Table(NamedTuple):
 
 def tables(report: Outcomes) -> list[Table]:
     """Tables of cases without a fault: contracts, known failures, conventions, and not offered."""
-    designed, known = report.by_design, [o for o in report.cases if o.known]
-    conventions = [o for o in report.cases if o.verdict is Verdict.CONVENTION]
-    passed = [o.case.name for o in known if not o.verdict.fails]
+    known = [o for o in report.cases if o.known]
+    passed = "; ".join(o.case.name for o in known if not o.verdict.fails)
+    now = f"no longer failing: {passed}" if passed else "all still fail"
     by_reason = collections.defaultdict(list)
-    for o in report.cases:
-        if o.verdict is Verdict.NOT_OFFERED:
-            by_reason[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
-    now = f"no longer failing: {'; '.join(passed)}" if passed else "all still fail"
+    for o in report.of(Verdict.NOT_OFFERED):
+        by_reason[o.finding.message.removeprefix("NotImplementedError: ")].append(f"{o.case.law} {o.case.name}")
     found = [
-        _table("By design", "Documented, so neither fault nor pass.", "contract", designed, " ("),
-        _table("Differs by convention", "Declared, so no fault.", "convention", conventions),
+        _table("By design", "Documented, so neither fault nor pass.", "contract", report.by_design, " ("),
+        _table("Differs by convention", "Declared, so no fault.", "convention", report.of(Verdict.CONVENTION)),
         Table(
             "Known failures", "", ("law", "case", "now", "why"),
             [(o.case.law, o.case.name, o.verdict.value, o.known) for o in known],
@@ -102,27 +98,6 @@ def summary(report: Outcomes) -> str:
 
 def profile_told(report: Outcomes) -> str:
     """The profile that was asked, and numbers of cases that those after it would add."""
-    if any(outcome.case.law in MODEL_LAWS for outcome in report.cases):
-        return f"profile {report.profile}"
-    adds = profiles(report.level)
-    beyond = [f"{name} adds {number_of(adds[name], 'case')}" for name in PROFILES[PROFILES.index(report.profile) + 1 :]]
+    later = () if report.laws().keys() & MODEL_LAWS.keys() else PROFILES[PROFILES.index(report.profile) + 1 :]
+    beyond = [f"{name} adds {number_of(profiles(report.level)[name], 'case')}" for name in later]
     return f"profile {report.profile}" + (f" ({', '.join(beyond)})" if beyond else "")
-
-
-def law_rows(report: Outcomes) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows of the table of laws: verdicts that occur, and the worst error of each law."""
-    kinds = [v for v in Verdict if v is Verdict.OK or any(outcome.verdict is v for outcome in report.cases)]
-    header = ["law", "", *(verdict.value for verdict in kinds), "worst error", *MEASURED[1:], "in case"]
-    rows = []
-    for law, tally in report.laws().items():
-        worst = tally.worst
-        facts = worst.facts() if worst else {}
-        measured = [facts.get(name, "") for name in MEASURED]
-        numbers = [str(tally.number(verdict) or "") for verdict in kinds]
-        rows.append([law, LAWS.get(law, ""), *numbers, *measured, worst.case.name if worst else ""])
-    return header, rows
-
-
-def laws_of(reports: Sequence[Outcomes]) -> list[str]:
-    """The laws that any of the reports has cases of, in order."""
-    return sorted({law for report in reports for law in report.laws()}, key=list(LAWS).index)
