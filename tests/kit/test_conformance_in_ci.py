@@ -168,7 +168,7 @@ def test_by_design_is_neither_a_fault_nor_a_pass():
     assert not any(explains(entry, wrong.name, "wrong: off") for entry in made.documented)
 
 
-@pytest.mark.parametrize("sizes", [{"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64}, {"T": 130, "S": 70}])
+@pytest.mark.parametrize("sizes", [{"B": 2, "N": 4, "G": 2, "T": 64, "S": 64, "D": 64}, {"T": 130, "S": 70}, {"T": 0}])
 def test_the_cases_that_are_left_at_other_sizes_have_them(sizes):
     """A case whose lines give numbers of its own sizes makes no sense at others."""
     from attendax.conformance.cases import at_sizes

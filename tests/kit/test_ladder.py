@@ -192,6 +192,7 @@ class TestDraw:
         assert {x for row in rows(found) for x in row["options"]} == set(pool.OPTIONS) - {"cache"}
         too_large = ladder.ladder(How(sizes=dict(N=64, T=4096)))
         assert too_large == ((), ("every case: B * N * T * S is more than 17,000,000",))
+        assert ladder.ladder(How(sizes=dict(T=0))) == ((), ())
 
     def test_what_is_refused_at_a_small_size_is_asked_once(self):
         def offers(case):
