@@ -5,7 +5,7 @@ import json
 import pytest
 
 from attendax.cli import main
-from attendax.conformance.command.bulk import function_of
+from attendax.conformance.command.running import function_of
 from places import KIT
 
 pytest.importorskip("rich", reason="the extra 'check' is not installed")

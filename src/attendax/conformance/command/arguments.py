@@ -16,7 +16,7 @@ from attendax.legible import did_you_mean
 from ..adapters import ADAPTERS
 from ..adapters.implementation import CAUSAL, EMPTY_ROWS, PROTOCOL_TRAITS, Implementation
 from ..cases import profiles
-from ..cases.how import DTYPES, How
+from ..cases.how import How
 from ..worker.foreign import path_of
 from ..worker.place import implement
 
@@ -88,6 +88,12 @@ GROUPS: dict[str, dict[str, tuple[Any, str, str]]] = {  # of all commands: the t
         "output": (str, "DIR", LIKE_ALL),
     },
 }
+ACTIONS: dict[Any, dict[str, Any]] = {  # of a name, or a type
+    "reproduce": {"nargs": "?", "const": ""},
+    bool: {"action": "store_true"},
+    argparse.BooleanOptionalAction: {"action": argparse.BooleanOptionalAction},
+    list: {"nargs": "+", "action": "extend"},
+}
 DEFAULTS = {"level": "everything", "dtype": "float32", "precision": "highest"}
 CALLED, NUMBERS = tuple(GROUPS["how the function is called"]), tuple(GROUPS["what is judged"])
 WRITTEN = (*REPORTS, "quiet", "reproduce")
@@ -114,17 +120,10 @@ def add(parser: argparse.ArgumentParser, title: str, names: Iterable[str], **oth
     every |= names if isinstance(names, dict) else {}
     for name in names:
         kind, metavar, about = every[name]
-        given: dict[str, Any] = {"help": otherwise.get(name, about), "default": DEFAULTS.get(name)}
-        if name == "reproduce":
-            given |= {"nargs": "?", "const": "", "metavar": metavar}
-        elif kind is bool:
-            given |= {"action": "store_true", "default": False}
-        elif kind is argparse.BooleanOptionalAction:
-            given |= {"action": kind}
-        elif kind is list:
-            given |= {"nargs": "+", "action": "extend", "metavar": metavar}
-        else:
-            given |= {"choices": kind} if isinstance(kind, tuple) else {"type": kind, "metavar": metavar}
+        given: dict[str, Any] = {"help": otherwise.get(name, about)}
+        given |= {"default": DEFAULTS[name]} if name in DEFAULTS else {}
+        given |= {"metavar": metavar} if metavar else {}
+        given |= ACTIONS.get(name) or ACTIONS.get(kind) or {"choices" if isinstance(kind, tuple) else "type": kind}
         group.add_argument(f"--{name.replace('_', '-')}", **given)
 
 
@@ -168,29 +167,21 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _import(load: Callable[[], Any], path: str) -> Any:
-    """Load; an error in the user's module becomes a refusal, as it is before any case."""
-    try:
-        return load()
-    except ImportError as error:
-        raise Refusal(f"{path}: {one_line(error)}{_where(path, error)}") from error
-    except (Exception, SystemExit) as error:
-        if str(error).startswith("check: "):
-            raise
-        raise Refusal(f"{path}: {type(error).__name__}: {one_line(error)}") from error
-
-
-def _where(path: str, error: ImportError) -> str:
-    """Guess the path that was meant where its own module is not there; nothing where that module lacks another one."""
+def _said(path: str, error: BaseException) -> str:
+    """An error in the user's module; where that is not there, a guess of the path that was meant."""
+    if not isinstance(error, ImportError):
+        return f"{type(error).__name__}: {one_line(error)}"
     module, _, name = path.partition(":")
     if module.endswith(".py") or "/" in module:
-        return f"; a module is named without .py: {module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+        meant = f"{module.removesuffix('.py').strip('./').replace('/', '.')}:{name}"
+        return f"{one_line(error)}; a module is named without .py: {meant}"
     missing = getattr(error, "name", None) or str(error).partition("'")[2].partition("'")[0]
-    if missing != module and not module.startswith(f"{missing}."):
-        return ""
+    if missing != module and not module.startswith(f"{missing}."):  # it is there, and lacks another one
+        return one_line(error)
     paths = [adapter.function for adapter in ADAPTERS.values() if adapter.function != path]
     near = difflib.get_close_matches(path, paths, n=1, cutoff=0.8)
-    return f"; did you mean {near[0]}?" if near else f"; {module.replace('.', '/')}.py is not in this folder"
+    hint = f"did you mean {near[0]}?" if near else f"{module.replace('.', '/')}.py is not in this folder"
+    return f"{one_line(error)}; {hint}"
 
 
 def _functions(target: str) -> str:
@@ -212,14 +203,14 @@ def implementation(args: argparse.Namespace, until: float = math.inf) -> Impleme
         hint = _functions(args.target) or did_you_mean(args.target, paths)
         said = f"{args.target!r} is neither module:function nor an adapter that ships"
         raise Refusal(said + (hint or f": {', '.join(ADAPTERS)}"))
-    if args.dtype not in DTYPES:
-        known = ", ".join(DTYPES) + did_you_mean(args.dtype, DTYPES)
-        raise Refusal(f"--dtype got {args.dtype!r}, expected one of {known}")
-    if args.seed < 0:
-        raise Refusal(f"--seed got {args.seed}, expected 0 or more")
     given = settings(args)
     how = How(**asked_of(args), until=until).checked()
-    return _import(lambda: implement(args.target, how=how, in_process=args.in_process, **given), args.target)
+    try:
+        return implement(args.target, how=how, in_process=args.in_process, **given)
+    except (Exception, SystemExit) as error:  # a refusal, as it is before any case
+        if str(error).startswith("check: "):
+            raise
+        raise Refusal(f"{args.target}: {_said(args.target, error)}") from error
 
 
 def refuse_with_all(args: argparse.Namespace) -> None:

@@ -4,10 +4,9 @@ import argparse
 import dataclasses
 import json
 import os
-import secrets
 import shlex
-import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -30,8 +29,8 @@ from ..worker.candidate import implement
 from ..worker.folders import INDEX, UNKNOWN, Recorder, read_index
 from ..worker.foreign import of_answers, path_of
 from .arguments import NUMBERS, WRITTEN, add, asked_of, refuse_unwritable, refusing
-from .output import live
-from .running import judged, show, show_script
+from .output import live, new_folder, show, show_script
+from .running import judged
 
 ASKED = (*NUMBERS, "lacks")  # what an index says of a run
 AS_FOLDERS = {"timeout": None, "total_timeout": None, "repeat": 1}  # a result is the same whenever it is read
@@ -54,39 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.set_defaults(budget=0.0, require=None, **AS_FOLDERS, run=refusing(lambda args: _written(args, also)))
 
 
-def _written(args: argparse.Namespace, also: Callable[[Case, How, str], bool] | None) -> int:
+def _written(args: argparse.Namespace, also: Callable[[Case, How, Path], bool] | None) -> int:
     """Write all folders beside their place, and move them there; with ``also``, what is right."""
     args.seed = drawn(args.seed)
     how = How(**asked_of(args)).checked()
-    place = os.path.abspath(args.folder)
-    if os.path.exists(place):
+    if os.path.exists(args.folder):
         raise Refusal(f"{args.folder} is there already: name a new folder, or remove that one")
-    if not os.path.isdir(os.path.dirname(place)):
-        raise Refusal(f"{args.folder}: there is no folder {os.path.dirname(place)}")
-    part = f"{place}.{secrets.token_hex(4)}.part"
-    os.mkdir(part)
-    try:
-        recorder = Recorder(part, safetensors=args.safetensors)
+    if not os.path.isdir(home := os.path.dirname(os.path.abspath(args.folder))):
+        raise Refusal(f"{args.folder}: there is no folder {home}")
+    with new_folder(args.folder) as part:
+        recorder, beside = Recorder(str(part), safetensors=args.safetensors), 0
         made = of_answers(recorder, "inputs")
         made = dataclasses.replace(made, recorded=True, lacks={**made.lacks, **lacking(args.lacks)})
         made, cases, left_out = cases_of(made, args.only or (), args.level, how)
-        beside = 0
         for case in cases:
             recorder.case, recorder.last = case.name, case.judge == "value"
             find(made, case, how)
             if recorder.failed:
                 raise recorder.failed
             if also and len(folders := recorder.cases.get(case.name, [])) == 1:
-                beside += also(case, how, os.path.join(part, folders[0]))
-        asked = {k: getattr(args, k) for k in ASKED}
-        told = {"schema": SCHEMA, "attendax": versions("numpy")["attendax"], "asked": asked, "left_out": left_out}
-        told |= {"cases": recorder.cases, "folders": recorder.folders}
-        with open(os.path.join(part, INDEX), "w", encoding="utf-8") as file:
-            json.dump(told, file, indent=1)
-        os.rename(part, place)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+                beside += also(case, how, part / folders[0])
+        told = {"schema": SCHEMA, "attendax": versions("numpy")["attendax"], "left_out": left_out}
+        told |= {"asked": {k: getattr(args, k) for k in ASKED}, "cases": recorder.cases, "folders": recorder.folders}
+        (part / INDEX).write_text(json.dumps(told, indent=1), "utf-8")
     print(wrapped(_said(args, recorder, len(cases), beside if also else None)))
     return 0
 
@@ -100,13 +89,12 @@ def _said(args: argparse.Namespace, recorder: Recorder, cases: int, beside: int 
     return f"{said}. In {beside} of them lie right_*.npy, and allowed_error_*.npy: how far off each number may be"
 
 
-def _write_right(case: Case, how: How, folder: str) -> bool:
+def _write_right(case: Case, how: How, folder: Path) -> bool:
     """Write the right results of a case of one call, and bounds of their errors; False where there are none."""
     if case.judge != "value":
         return False
     trial = Trial(of_answers(lambda told: {}, "nobody"), case, how)
-    with open(os.path.join(folder, "case.json"), encoding="utf-8") as file:
-        results = json.load(file)["results"]
+    results = json.loads((folder / "case.json").read_text("utf-8"))["results"]
     wanted = trial.expected()
     shapes = {leaf: results.get(leaf.replace(" ", "_"), {}).get("shape") for leaf in wanted}
     if "weights" in trial.inputs.extra or any(list(x.shape) != shapes[leaf] for leaf, x in wanted.items()):
@@ -114,7 +102,7 @@ def _write_right(case: Case, how: How, folder: str) -> bool:
     allowed, tree = trial.tolerances(wanted), max((largest(x) for x in wanted.values()), default=0.0)
     for leaf, x in wanted.items():
         error = allowed[leaf].allowed * scale_of(x, allowed[leaf], tree)
-        write_results(folder, {f"right {leaf}": x, f"allowed_error {leaf}": np.array(error)})
+        write_results(str(folder), {f"right {leaf}": x, f"allowed_error {leaf}": np.array(error)})
     return True
 
 

@@ -16,7 +16,7 @@ from ..models.describing import POSITIONS
 from ..models.remote import worker_of
 from . import running
 from .arguments import ARRAYS, WRITTEN, add, refuse_unwritable
-from .output import live
+from .output import live, show, show_script
 
 OPTIONS = ("--model", "--layer")
 SEES = "which tokens a position sees in a layer: causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
@@ -76,28 +76,25 @@ def _run(args: argparse.Namespace) -> int:
     require("rich", "check", extra="check")
     refuse_unwritable(args)
     said: dict[str, Any] = {name: x for name in WHAT if (x := getattr(args, name)) is not None}
-    if args.layer is not None:
-        said = {"inputs": "vectors"} | said
-    causal = said.pop("causal", None)
+    said |= {"cache": [x.strip() for x in args.cache.split(",")]} if args.cache else {}
+    said |= {"inputs": "vectors"} if args.layer is not None and args.inputs is None else {}
     only = args.only or ([args.reproduce] if args.reproduce else ())
     with contextlib.redirect_stdout(sys.stderr), live(quiet=args.quiet) as tell:  # the model may print
-        if args.cache:
-            said["cache"] = [x.strip() for x in args.cache.split(",")]
-        model = described(args.model or args.layer, causal=causal, in_process=args.in_process, **said)
+        model = described(args.model or args.layer, in_process=args.in_process, **said)
         laws = choose(laws_of(model), only, args.level, args.profile)
         if not args.list_cases:
+            timeout = TIMEOUT if args.timeout is None else args.timeout
             asked = {name: getattr(args, name) for name in ("level", "profile", "seed")}
-            asked |= {"timeout": TIMEOUT if args.timeout is None else args.timeout}
-            report = check_model(model, only=only, progress=tell.asks, **asked)
+            report = check_model(model, only=only, progress=tell.asks, timeout=timeout, **asked)
     if args.list_cases:
         if worker := worker_of(model):
             worker.close()
-        for law in laws:
-            running.listed(f"{law.case.law:<10} {law.case.name:<40} {law.case.level:<10} {law.case.about}")
+        for case, _ in laws:
+            running.listed(f"{case.law:<10} {case.name:<40} {case.level:<10} {case.about}")
         return 0
     if not args.reproduce:
-        return running.show(report, args)
+        return show(report, args)
     if len(report.failures) > 1:
         names = ", ".join(repr(outcome.case.name) for outcome in report.failures[:5])
         raise Refusal(f"--reproduce {args.reproduce!r} is part of {len(report.failures)} cases: {names}")
-    return running.show_script(report.failures[0]) if report.failures else 0
+    return show_script(report.failures[0]) if report.failures else 0

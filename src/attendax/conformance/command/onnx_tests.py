@@ -24,6 +24,7 @@ from ..cases.how import How
 from ..conventions import right
 from ..judge.tolerances import tolerances
 from .arguments import add, refusing
+from .output import new_folder
 
 SAID = {  # what the operator can say
     "mask", "bias", "is_causal", "scale", "softcap", "window", "key_lengths", "query_segment_ids", "key_segment_ids",
@@ -128,15 +129,10 @@ def export(folder: str | os.PathLike[str], *, seed: int = 0, only: Iterable[str]
     chosen = cases(seed, only)
     if not chosen:
         raise ValueError(f"export_onnx: only got {list(only)}, which names no case that the operator can say")
-    part = place.with_name(f"{place.name}.part-{os.getpid()}")
-    names = []
-    for case, inputs in chosen:
-        names.append(_name(case))
-        _write(part / names[-1], case, inputs, seed)
-    if place.exists():
-        place.rmdir()
-    part.rename(place)
-    return names
+    with new_folder(place) as part:
+        for case, inputs in chosen:
+            _write(part / _name(case), case, inputs, seed)
+    return [_name(case) for case, _ in chosen]
 
 
 def _name(case: Case) -> str:
@@ -146,23 +142,19 @@ def _name(case: Case) -> str:
 def _write(folder: Path, case: Case, inputs: Inputs, seed: int) -> None:
     from onnx import checker, helper, numpy_helper
 
-    node = node_of(inputs)
-    query = inputs.arrays["query"]
-    leaves = right.forward(inputs)
+    node, leaves = node_of(inputs), right.forward(inputs)
     room = tolerances(case, How(seed=seed), leaves, in_jax=False, effort=1)["out"].allowed
-    out = leaves["out"].astype(query.dtype)
-    names = [name if name in node.arrays else "" for name in NAMES]
-    while not names[-1]:
-        names.pop()
-    kinds = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in node.arrays.items()}
-    given = [name for name in names if name]
+    out = np.ascontiguousarray(leaves["out"].astype(inputs.arrays["query"].dtype))
+    given = {name: np.ascontiguousarray(node.arrays[name]) for name in NAMES if name in node.arrays}
+    names = [name if name in given else "" for name in NAMES[: 1 + NAMES.index([*given][-1])]]
+
+    def info(name: str, x: np.ndarray) -> Any:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+
     graph = helper.make_graph(
-        [helper.make_node("Attention", names, ["Y"], **node.attributes)],
-        "attention",
-        [helper.make_tensor_value_info(name, kinds[name], node.arrays[name].shape) for name in given],
-        [helper.make_tensor_value_info("Y", kinds["Q"], out.shape)],
-        doc_string=f"{case.law}: {case.about}",
-    )
+        [helper.make_node("Attention", names, ["Y"], **node.attributes)], "attention",
+        [info(name, x) for name, x in given.items()], [info("Y", out)], doc_string=f"{case.law}: {case.about}",
+    )  # fmt: skip
     imports = [helper.make_opsetid("", node.opset)]
     model = helper.make_model(graph, producer_name="attendax", ir_version=IR, opset_imports=imports)
     helper.set_model_props(model, {ROOM: repr(float(room * np.abs(np.nan_to_num(leaves["out"])).max(initial=0.0)))})
@@ -170,17 +162,16 @@ def _write(folder: Path, case: Case, inputs: Inputs, seed: int) -> None:
     data = folder / "test_data_set_0"
     data.mkdir(parents=True)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
-    for number, name in enumerate(given):
-        tensor = numpy_helper.from_array(np.ascontiguousarray(node.arrays[name]), name)
-        (data / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
-    (data / "output_0.pb").write_bytes(numpy_helper.from_array(np.ascontiguousarray(out), "Y").SerializeToString())
+    files = {f"input_{number}": (name, x) for number, (name, x) in enumerate(given.items())} | {"output_0": ("Y", out)}
+    for file, (name, x) in files.items():
+        (data / f"{file}.pb").write_bytes(numpy_helper.from_array(x, name).SerializeToString())
 
 
 def run_reference(folder: str | os.PathLike[str]) -> dict[str, str]:
     """Run every test of a folder by onnx's reference evaluator: why it fails, by name; empty where it passes."""
     from onnx.reference import ReferenceEvaluator
 
-    return _run(folder, lambda model: ReferenceEvaluator(model))
+    return _run(folder, ReferenceEvaluator)
 
 
 def run_onnxruntime(folder: str | os.PathLike[str]) -> dict[str, str]:
@@ -188,26 +179,20 @@ def run_onnxruntime(folder: str | os.PathLike[str]) -> dict[str, str]:
     onnxruntime = require("onnxruntime", "export_onnx", extra="onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-
-    def session(model: Any) -> Any:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-    return _run(folder, session)
+    given = {"sess_options": options, "providers": ["CPUExecutionProvider"]}
+    return _run(folder, lambda model: onnxruntime.InferenceSession(model.SerializeToString(), **given))
 
 
 def _run(folder: str | os.PathLike[str], session: Any) -> dict[str, str]:
     import onnx
     from onnx import numpy_helper
 
-    def read(file: Path) -> tuple[str, np.ndarray]:
-        tensor = onnx.load_tensor(str(file))
-        return tensor.name, numpy_helper.to_array(tensor)
-
     found = {}
     for place in sorted(Path(folder).iterdir()):
         model, data = onnx.load(str(place / "model.onnx")), place / "test_data_set_0"
-        given = dict(read(file) for file in sorted(data.glob("input_*.pb")))
-        expected = read(data / "output_0.pb")[1]
+        tensors = [onnx.load_tensor(str(file)) for file in (*sorted(data.glob("input_*.pb")), data / "output_0.pb")]
+        given = {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
+        expected = given.pop("Y")
         try:
             with np.errstate(all="ignore"):
                 got = session(model).run(None, given)[0]
@@ -246,11 +231,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{len(names)} tests in {args.folder}")
     if not args.runs:
         return 0
-    found = {"onnx.reference": run_reference(args.folder)}
-    found["onnxruntime"] = run_onnxruntime(args.folder)
+    found = {"onnx.reference": run_reference(args.folder), "onnxruntime": run_onnxruntime(args.folder)}
     for name, results in found.items():
         print(f"{name}: {Counter(results.values())['']} of {len(results)} pass")
         for test, why in results.items():
-            if why:
-                print(f"  {test}: {why}")
+            print(f"  {test}: {why}\n" if why else "", end="")
     return FAILED if any(why for results in found.values() for why in results.values()) else 0

@@ -1,23 +1,30 @@
 """Output of the command: a line in a terminal that lives while a run goes on, files, and the console for tables."""
 
+import argparse
 import collections
 import io
 import os
+import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendax import writing
-from attendax.exits import Refusal
+from attendax.exits import FAILED, Refusal
 from attendax.legible import one_line
 
 from ..cases import Case
 from ..judge.verdicts import Verdict
-from ..report.outcome import Outcome
+from ..report import Report
+from ..report.outcomes import Outcome
+from ..report.screen import terminal
 from ..report.summary import clean
 from ..run.run import Telling
+from .arguments import files
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,6 +127,43 @@ def write(file: str, content: str) -> None:
         writing.write(file, content)
     except OSError as error:
         raise Refusal(f"cannot write {file}: {error.strerror}") from error
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder that is there whole or not at all: written beside its place, and moved there at the end."""
+    place = Path(path).absolute()
+    part = place.with_name(f"{place.name}.{secrets.token_hex(4)}.part")
+    part.mkdir(parents=True)
+    try:
+        yield part
+        part.rename(place)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def show_script(outcome: Outcome) -> int:
+    """Print the script of a fault, and nothing else; gives the exit status."""
+    if outcome.verdict.fails:
+        print(outcome.reproduction, end="")
+        return FAILED
+    print(f"attendax check: {outcome.case.law}, {outcome.case.name}: {outcome.told()}", file=sys.stderr)
+    return 0
+
+
+def show(report: Report, args: argparse.Namespace) -> int:
+    """The files, and the tables unless a report takes standard output."""
+    write_files(report, args)
+    if "-" not in files(args).values():
+        terminal(report, console(), scripts=args.reproduce is not None)
+    return 0 if report.ok else FAILED
+
+
+def write_files(report: Report, args: argparse.Namespace) -> None:
+    """Write what is asked for, of which one may go to standard output."""
+    for kind, file in files(args).items():
+        write(file, getattr(report, f"to_{kind}")())
 
 
 def console() -> "Console":

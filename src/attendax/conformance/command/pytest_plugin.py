@@ -9,11 +9,10 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
-from ..adapters.implementation import Implementation
 from ..cases import Case
 from ..cases.how import How, drawn
 from ..checking import judge
@@ -29,6 +28,7 @@ from .arguments import GROUPS, add, asked_of, settings
 OWN = ("adapter", "level", "profile", "seed", "budget", "only")  # which pytest has by a name of their own, too
 TITLES = ("how the function is called", "what is judged", "what else is asked", "where and how long")
 GIVEN = pytest.StashKey[argparse.Namespace]()
+COLLECTED = pytest.StashKey[list["Attention"]]()
 FOUND = pytest.StashKey[list[Outcomes]]()  # of each function, and with pytest-xdist in each process
 
 
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     own = {name: getattr(config.option, f"attention_{name}") for name in OWN}
     vars(args).update({name: x for name, x in own.items() if x not in (None, [])})
     config.option.attention_seed = args.seed = drawn(args.seed)
-    config.stash[GIVEN], config.stash[FOUND] = args, []
+    config.stash[GIVEN], config.stash[COLLECTED], config.stash[FOUND] = args, [], []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,15 +67,31 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"attention: seed {config.getoption('attention_seed')}"
 
 
-class Run(NamedTuple):
-    """A function under test: how it is judged, until when, and what was found so far."""
+class Attention(pytest.Collector):
+    """A function under test, whose cases are its tests: how it is judged, until when, and what was found so far."""
 
-    made: Implementation
-    how: How
-    level: str
-    known: KnownFailures
-    end_of_time: float
-    outcomes: list[Outcome]
+    def collect(self) -> Iterator[pytest.Item]:
+        """The cases."""
+        args, self.outcomes = self.config.stash[GIVEN], list[Outcome]()
+        try:
+            how, only = How(**asked_of(args)).checked(), args.only or ()
+            self.how = how._replace(
+                thorough=how.thorough or how.budget is not None
+            )  # pytest has the time, and no limit
+            chosen(only, args.level, self.how)
+            self.known = KnownFailures.read(args.known_failures)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made = implement(self.name, how=self.how, in_process=args.in_process, **settings(args))
+                self.made, cases, _ = asked(made, only, args.level, self.how)
+        except Exception as error:
+            words = str(error).removeprefix("check: ") or type(error).__name__
+            raise self.CollectError(f"--attention={self.name}: {words}") from error
+        self.end_of_time = time.monotonic() + (self.how.total_timeout or math.inf)
+        self.config.add_cleanup(functools.partial(end, self.made))
+        self.config.stash[COLLECTED].append(self)
+        for case in cases:
+            yield Question.from_parent(self, name=case.name, case=case)
 
     def judged(self, case: Case) -> Outcome:
         """Judge a case, again where that is cheap, or as often as it is asked."""
@@ -89,54 +105,28 @@ class Run(NamedTuple):
 
     def found(self) -> Outcomes:
         """The outcomes of all cases, without what only the script of a fault needs."""
-        made, how = self.made, self.how
+        made, how, level = self.made, self.how, self.config.stash[GIVEN].level
         kept = tuple(outcome._replace(got={}) for outcome in self.outcomes)
         allow(made, how.patience, self.end_of_time)
         return Outcomes(
-            made.name, made.version, made.arrays, kept, how.dtype, how.seed, self.level, profile=how.profile,
+            made.name, made.version, made.arrays, kept, how.dtype, how.seed, level, profile=how.profile,
             gradients=rule_of(made, how), require=(*how.require, *how.claims), process=made.process,
         )  # fmt: skip
-
-
-RUNS = pytest.StashKey[list[Run]]()
-
-
-class Attention(pytest.Collector):
-    """A function, whose cases are its tests."""
-
-    def collect(self) -> Iterator[pytest.Item]:
-        """The cases."""
-        args = self.config.stash[GIVEN]
-        try:
-            how, only = How(**asked_of(args)).checked(), args.only or ()
-            how = how._replace(thorough=how.thorough or how.budget is not None)  # pytest has the time, and no limit
-            chosen(only, args.level, how)
-            known = KnownFailures.read(args.known_failures)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                made = implement(self.name, how=how, in_process=args.in_process, **settings(args))
-                made, cases, _ = asked(made, only, args.level, how)
-        except Exception as error:
-            words = str(error).removeprefix("check: ") or type(error).__name__
-            raise self.CollectError(f"--attention={self.name}: {words}") from error
-        run = Run(made, how, args.level, known, time.monotonic() + (how.total_timeout or math.inf), [])
-        self.config.add_cleanup(functools.partial(end, made))
-        self.config.stash.setdefault(RUNS, []).append(run)
-        for case in cases:
-            yield Question.from_parent(self, name=case.name, run=run, case=case)
 
 
 class Question(pytest.Item):
     """A case."""
 
-    def __init__(self, *, run: Run, case: Case, **kwargs: object) -> None:
+    parent: Attention
+
+    def __init__(self, *, case: Case, **kwargs: object) -> None:
         super().__init__(**kwargs)  # type: ignore[arg-type]
-        self.run, self.case = run, case
+        self.case = case
         self.extra_keyword_matches.add(case.law)  # of -k
 
     def runtest(self) -> None:
-        """Judge it."""
-        outcome = self.run.judged(self.case)
+        """Judge it; a fault shows the law, the case, what was found, and the script that shows it."""
+        outcome, case = self.parent.judged(self.case), self.case
         if outcome.verdict in (Verdict.NOT_OFFERED, Verdict.NOT_JUDGED):
             pytest.skip(outcome.finding.said)
         if outcome.verdict in (Verdict.CONVENTION, Verdict.BY_DESIGN):
@@ -144,27 +134,13 @@ class Question(pytest.Item):
         if outcome.verdict.fails and outcome.known:
             pytest.xfail(outcome.known)
         if outcome.verdict.fails:
-            raise Fault(outcome)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> Any:
-        """The law, the case, what was found, and the script that shows it."""
-        if not isinstance(excinfo.value, Fault):
-            return super().repr_failure(excinfo)
-        outcome = excinfo.value.outcome
-        head = f"{self.case.law}, {self.case.name}: {self.case.about} (--attention-seed {self.run.how.seed})"
-        return f"{head}\n{outcome.told()}\n\nThis script shows it:\n\n{outcome.reproduction}"
+            head = f"{case.law}, {case.name}: {case.about} (--attention-seed {self.parent.how.seed})"
+            said = f"{head}\n{outcome.told()}\n\nThis script shows it:\n\n{outcome.reproduction}"
+            pytest.fail(said, pytrace=False)
 
     def reportinfo(self) -> tuple[object, int | None, str]:  # type: ignore[override]
         """The head of a failure."""
-        return self.path, None, f"{self.run.made.name}: {self.case.law}, {self.case.name}"
-
-
-class Fault(Exception):
-    """A case with a fault."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.told())
-        self.outcome = outcome
+        return self.path, None, f"{self.parent.made.name}: {self.case.law}, {self.case.name}"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -177,7 +153,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Too little that was judged is a fault, as it is to ``attendax check``."""
     config = session.config
-    config.stash[FOUND] += [run.found() for run in config.stash.get(RUNS, []) if run.outcomes]
+    config.stash[FOUND] += [each.found() for each in config.stash[COLLECTED] if each.outcomes]
     if hasattr(config, "workeroutput"):
         config.workeroutput["attention"] = pickle.dumps(config.stash[FOUND])
     elif session.exitstatus == pytest.ExitCode.OK and not all(each.ok for each in whole(config)):

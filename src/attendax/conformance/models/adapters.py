@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .of_torch import NO_RATE, TORCH_WAYS, from_torch_layer, of_torch, of_transformers, weights_of_torch
+from .of_torch import NO_RATE, TORCH_WAYS, from_torch_layer, of_torch, of_transformers
 from .runner import Offer, Way, with_seed
 
 
@@ -38,8 +38,10 @@ def in_float64(model):
 WIDE = {"float64": Way(in_float64, forward="in_float64", gradient=None)}
 
 
-def _of_flax(model: Any, causal: bool | None) -> Offer:
-    return Offer(from_module(model), "jax", from_module, ways=WIDE)
+def _of_jax(model: Any, causal: bool | None, of_texts: bool = False) -> Offer:
+    """A module that takes a batch; or, of equinox, a text, and a batch where that fails."""
+    batch = Offer(from_module(model), "jax", from_module, ways=WIDE)
+    return Offer(from_equinox(model), "jax", from_equinox, ways=WIDE, otherwise=batch) if of_texts else batch
 
 
 def from_module(model):
@@ -50,11 +52,6 @@ def from_module(model):
 
     apply.__signature__ = inspect.signature(type(model).__call__)
     return apply
-
-
-def _of_equinox(model: Any, causal: bool | None) -> Offer:
-    batch = Offer(from_module(model), "jax", from_module, ways=WIDE)
-    return Offer(from_equinox(model), "jax", from_equinox, ways=WIDE, otherwise=batch)
 
 
 def from_equinox(model):
@@ -159,78 +156,80 @@ def from_equinox_attention(layer, causal):
     return apply
 
 
-def weights_of_flax(layer: Any) -> list[tuple[Any, Any]]:
-    """The kernels (M, N, D) and (N, D, M) and the biases of ``MultiHeadAttention`` of nnx, or of linen, bound."""
-    if getattr(layer, "normalize_qk", False):
-        raise NotImplementedError("normalize_qk: queries and keys have a norm of their own")
-    parts = ("query", "key", "value", "out")
-    if not type(layer).__module__.startswith("flax.linen"):
-        return [(x.kernel, x.bias) for x in (getattr(layer, part) for part in parts)]
-    params = layer.variables["params"]
-    return [(params[part]["kernel"], params[part].get("bias")) for part in parts]
+MORE = {  # options of layers with which they are more than attention of their weights
+    "normalize_qk": "normalize_qk: queries and keys have a norm of their own",
+    "_use_gate": "use_gate: results are multiplied by a gate",
+    "bias_k": "add_bias_kv and add_zero_attn: there is one more key",
+    "add_zero_attn": "add_bias_kv and add_zero_attn: there is one more key",
+}
 
 
-def weights_of_keras(layer: Any) -> list[tuple[Any, Any]]:
-    """Those of ``MultiHeadAttention`` of keras, which calls its own parts."""
-    if getattr(layer, "_use_gate", False):
-        raise NotImplementedError("use_gate: results are multiplied by a gate")
-    parts = (layer._query_dense, layer._key_dense, layer._value_dense, layer._output_dense)
-    return [(x.kernel, x.bias) for x in parts]
-
-
-def weights_of_equinox(layer: Any) -> list[tuple[Any, Any]]:
-    """Those of ``MultiheadAttention`` of equinox: linear layers (out, in)."""
-    parts = (layer.query_proj, layer.key_proj, layer.value_proj, layer.output_proj)
-    return [(x.weight.T, x.bias) for x in parts]
-
-
-def _weights(read: Callable[[Any], list[tuple[Any, Any]]], layer: Any) -> dict[str, Any]:
+def _weights(parts: str, layer: Any) -> dict[str, Any]:
     """The weights of a layer as the law has them: NumPy's, an axis of heads joined to the other."""
-
-    def array(x: Any) -> Any:
-        x = x.get_value() if hasattr(x, "get_value") else x
-        return x if x is None else np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
-
+    for option, why in MORE.items():
+        if (given := getattr(layer, option, None)) is not None and given is not False:
+            raise NotImplementedError(why)
     found: dict[str, Any] = {"num_heads": layer.num_heads}
-    for name, (kernel, bias) in zip("QKVO", read(layer), strict=True):
-        kernel, bias = array(kernel), array(bias)
+    for name, (kernel, bias) in zip("QKVO", _projections(parts, layer), strict=True):
+        kernel, bias = _array(kernel), _array(bias)
         found[f"W_{name}"] = kernel.reshape(-1, kernel.shape[-1]) if name == "O" else kernel.reshape(len(kernel), -1)
         found[f"b_{name}"] = None if bias is None else bias.reshape(-1)
     return found
 
 
-Layer = tuple[Callable[..., Any], str, str, str, Callable[[Any], list[tuple[Any, Any]]] | None]
+def _projections(parts: str, layer: Any) -> list[tuple[Any, Any]]:
+    """Kernels and biases of queries, keys, values and results: of flax and keras (M, N, D) and (N, D, M)."""
+    if type(layer).__module__.startswith("flax.linen"):
+        known = layer.variables["params"]
+        return [(known[part]["kernel"], known[part].get("bias")) for part in parts.split()]
+    if not hasattr(layer, "in_proj_weight"):
+        found = [getattr(layer, part) for part in parts.split()]
+        return [(x.weight.T if hasattr(x, "weight") else x.kernel, x.bias) for x in found]
+    together, biases = layer.in_proj_weight, layer.in_proj_bias  # of torch: one matrix (3 M, M), or three
+    apart = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    weights = [*(apart if together is None else together.chunk(3)), layer.out_proj.weight]
+    biases = [*((None,) * 3 if biases is None else biases.chunk(3)), layer.out_proj.bias]
+    return [(weight.T, bias) for weight, bias in zip(weights, biases, strict=True)]
+
+
+def _array(x: Any) -> Any:
+    """NumPy's, of any framework; None stays."""
+    x = x.get_value() if hasattr(x, "get_value") else x
+    return x if x is None else np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
+
+
+Layer = tuple[Callable[..., Any], str, str, str, str]
 # A layer: what adapts it, its arrays ("keras": those that keras has), attributes that have the width of its vectors
-# ("" where a user says it) and its rate of dropout, and what reads its weights: then dropout is on those of attention
-# alone.
+# ("" where a user says it) and its rate of dropout, and its parts, where they are known: then its dropout is on the
+# weights of attention alone.
 LAYERS: dict[str, Layer] = {
     "flax.nnx.nn.attention.MultiHeadAttention":
-        (from_flax_attention, "jax", "in_features", "dropout_rate", weights_of_flax),
+        (from_flax_attention, "jax", "in_features", "dropout_rate", "query key value out"),
     "flax.linen.attention.MultiHeadDotProductAttention":
-        (from_flax_attention, "jax", "", "dropout_rate", weights_of_flax),
+        (from_flax_attention, "jax", "", "dropout_rate", "query key value out"),
     "keras.src.layers.attention.multi_head_attention.MultiHeadAttention":
-        (from_keras_attention, "keras", "", "_dropout", weights_of_keras),
+        (from_keras_attention, "keras", "", "_dropout", "_query_dense _key_dense _value_dense _output_dense"),
     "equinox.nn._attention.MultiheadAttention":
-        (from_equinox_attention, "jax", "query_size", "dropout.p", weights_of_equinox),
+        (from_equinox_attention, "jax", "query_size", "dropout.p", "query_proj key_proj value_proj output_proj"),
     "torch.nn.modules.activation.MultiheadAttention":
-        (from_torch_layer, "torch", "embed_dim", "dropout", weights_of_torch),
+        (from_torch_layer, "torch", "embed_dim", "dropout", "in_proj out_proj"),
     "torch.nn.modules.transformer.TransformerEncoderLayer":
-        (from_torch_layer, "torch", "self_attn.embed_dim", "dropout1.p", None),
+        (from_torch_layer, "torch", "self_attn.embed_dim", "dropout1.p", ""),
 }  # fmt: skip
 
 
 def _of_layer(known: Layer, layer: Any, causal: bool | None) -> Offer:
-    make, kind, width, rate, read = known
+    make, kind, width, rate, parts = known
     facts: dict[str, Any] = {"inputs": "vectors", "positions": "none", "layers": 1}
     facts |= {"width": operator.attrgetter(width)(layer)} if width else {}
-    facts |= {"claims": ["mean of dropout"]} if read else {}
+    facts |= {"claims": ["mean of dropout"]} if parts else {}
     facts |= {} if operator.attrgetter(rate)(layer) else NO_RATE
     ways = {"torch": TORCH_WAYS, "jax": WIDE}.get(kind, {})
     if kind == "keras":
         import keras
 
         kind = keras.backend.backend()
-    heads = functools.partial(_weights, read) if read else None
+    heads = functools.partial(_weights, parts) if parts else None
     return Offer(make(layer, bool(causal)), kind, make, facts, ways, given=(bool(causal),), heads=heads)
 
 
@@ -238,9 +237,9 @@ FAMILIES: dict[str, Callable[[Any, bool | None], Offer]] = {  # the first that i
     "transformers.modeling_utils.PreTrainedModel": of_transformers,
     "keras.src.layers.layer.Layer": _of_keras,
     "torch.nn.modules.module.Module": of_torch,
-    "flax.nnx.module.Module": _of_flax,
-    "flax.linen.module.Module": _of_flax,
-    "equinox._module._module.Module": _of_equinox,
+    "flax.nnx.module.Module": _of_jax,
+    "flax.linen.module.Module": _of_jax,
+    "equinox._module._module.Module": functools.partial(_of_jax, of_texts=True),
 }
 
 

@@ -1,4 +1,4 @@
-"""Modules and layers of torch, and models of transformers, as functions; see ``adapters.py``."""
+"""Modules of torch and its layers, and models of transformers, as functions; see ``adapters.py``."""
 
 import contextlib
 import inspect
@@ -105,17 +105,6 @@ def from_torch_layer(layer, causal, training=False):
         return found if first else found.transpose(0, 1)
 
     return apply
-
-
-def weights_of_torch(layer: Any) -> list[tuple[Any, Any]]:
-    """The weights (N·D, M) and biases of ``nn.MultiheadAttention``, which has one matrix (3 M, M), or three."""
-    if layer.bias_k is not None or layer.add_zero_attn:
-        raise NotImplementedError("add_bias_kv and add_zero_attn: there is one more key")
-    together, biases = layer.in_proj_weight, layer.in_proj_bias
-    apart = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    weights = [*(apart if together is None else together.chunk(3)), layer.out_proj.weight]
-    biases = [*((None,) * 3 if biases is None else biases.chunk(3)), layer.out_proj.bias]
-    return [(weight.T, bias) for weight, bias in zip(weights, biases, strict=True)]
 
 
 def of_transformers(model: Any, causal: bool | None) -> Offer:

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 
 from ..frameworks.text import printed, text_of
-from .blackbox import Model, Request, direction, vectors
+from .blackbox import COUNT, LONGER, Model, Request, direction, vectors
 from .trial import Found, Law
 
 ENDINGS = {
@@ -28,41 +28,43 @@ def script(model: Model, law: Law, found: Found) -> str:
     evidence, header = found.evidence, text_of(model.arrays).header
     if evidence is None:
         return f"{about}\n\n{header}\n\n{model.lines['model']}\n"
-    named = {"one": evidence.one, "other": evidence.other}
+    asked = {"one": (evidence.one, evidence.at), "other": (evidence.other, evidence.beside)}
     if evidence.kind in ("finite", "zero", "some"):
-        del named["other"]
-    requests = [x for x in named.values() if isinstance(x, Request)]
-    calls = [_call(model, request) for request in requests]
-    parts = [about, header, "# the model", model.lines["model"]]
+        del asked["other"]
+    parts = [about, header, *_driver(model, [x for x, _ in asked.values() if isinstance(x, Request)]), "# the inputs"]
+    ending = ENDINGS[evidence.kind].format(allowed=evidence.allowed)
+    if evidence.kind == "mean" and isinstance(plain := evidence.one, Request):
+        drawn = evidence.other
+        call = _call(model, drawn).replace("options", "dict(seed=np.array(seed, np.int32))")
+        told = MEAN.format(call=call, draws=int(drawn.options["seed"]))
+        lines = [*_inputs(plain), f"plain = {_call(model, plain)}.astype(float)", told, ending]
+        return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
+    for name, (x, at) in asked.items():
+        if isinstance(x, Request):
+            parts.append("\n".join([*_inputs(x), f"{name} = {_call(model, x)}[{at[0]}, {at[1]}]"]))
+        else:
+            parts.append(f"{name} = {_literal(x)}  # what is right there, in float64")
+    parts.append(f"print('largest:', np.abs({' - '.join(asked)}).max())\n{ending}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _driver(model: Model, requests: list[Request]) -> list[str]:
+    """Lines that make the model, and the functions that run it."""
+    parts = ["# the model", model.lines["model"]]
     if any(request.chunks for request in requests):
         parts.append(model.lines.get("cache", "raise NotImplementedError('define cache here: functions init, step')"))
-    ways = dict.fromkeys(request.way for request in requests)
-    parts += filter(None, [model.lines.get(f"made {way}") for way in ways])
+    parts += filter(None, [model.lines.get(f"made {way}") for way in dict.fromkeys(x.way for x in requests)])
     runs = dict.fromkeys(_run(model, request) for request in requests)
     made = {_attend(apply): apply for run, apply in runs if run != "in_steps"}
     around = (apply.partition("(")[0] for apply in made.values() if "(" in apply)
     parts += ["# how it is run", printed(model.arrays, (*(run for run, _ in runs), "per_position", *around))]
     parts += ["\n".join(f"{name} = per_position({apply})" for name, apply in made.items())] * bool(made)
     if model.inputs == "vectors":
-        count, width = "COUNT, LONGER = 64, 48", int(model.lines["width"])
-        parts += [f"{count}\n\n\n{inspect.getsource(vectors).rstrip()}", f"table = vectors({width})"]
+        source = inspect.getsource(vectors).rstrip()
+        parts += [f"COUNT, LONGER = {COUNT}, {LONGER}\n\n\n{source}", f"table = vectors({model.lines['width']})"]
     if any(request.weights is not None for request in requests):
-        parts.append(inspect.getsource(direction).rstrip())
-        parts += filter(None, [model.lines.get("embedding")])
-    parts.append("# the inputs")
-    ending = ENDINGS[evidence.kind].format(allowed=evidence.allowed)
-    if evidence.kind == "mean":
-        draws = int(evidence.other.options["seed"])
-        told = MEAN.format(call=calls[1].replace("options", "dict(seed=np.array(seed, np.int32))"), draws=draws)
-        plain = [*_inputs(requests[0]), f"plain = {calls[0]}.astype(float)", told, ending]
-        return "\n\n".join([*parts, "\n".join(plain)]) + "\n"
-    for (name, asked), at in zip(named.items(), (evidence.at, evidence.beside), strict=False):
-        if isinstance(asked, np.ndarray):
-            parts.append(f"{name} = {_literal(asked)}  # what is right there, in float64")
-        else:
-            parts.append("\n".join([*_inputs(asked), f"{name} = {_call(model, asked)}[{at[0]}, {at[1]}]"]))
-    largest = "np.abs(one - other).max()" if len(named) > 1 else "np.abs(one).max()"
-    return "\n\n".join([*parts, f"print('largest:', {largest})\n{ending}"]) + "\n"
+        parts += [inspect.getsource(direction).rstrip(), *filter(None, [model.lines.get("embedding")])]
+    return parts
 
 
 def _inputs(request: Request) -> list[str]:

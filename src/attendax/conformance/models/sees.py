@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-LINES = {  # a word and how many numbers it has
-    ("all", 0): "j >= 0",
-    ("causal", 0): "j <= i",
-    ("window", 1): "abs(i - j) < {0}",
-    ("window", 2): "(j >= i - {0}) & (j <= i + {1})",
-    ("first", 1): "j < {0}",
-    ("prefix", 1): "j < {0}",
-    ("blocks", 1): "i // {0} == j // {0}",
+LINES = {  # a word and how many numbers it has: the line, and the same in English
+    ("all", 0): ("j >= 0", "all"),
+    ("causal", 0): ("j <= i", "all before it"),
+    ("window", 1): ("abs(i - j) < {0}", "the last {0} tokens"),
+    ("window", 2): ("(j >= i - {0}) & (j <= i + {1})", "{0} before and {1} after it"),
+    ("first", 1): ("j < {0}", "the first {0}"),
+    ("prefix", 1): ("j < {0}", "the first {0}, also those after it"),
+    ("blocks", 1): ("i // {0} == j // {0}", "its own block of {0}"),
 }
+AROUND = "what is less than {0} away"  # a window where it looks ahead, too
 WORDS = "causal, all, window:W (W tokens, its own among them), window:LEFT,RIGHT, first:K, prefix:K, blocks:K"
 Pairs = np.ndarray  # boolean (S, T): which source each position sees
 
@@ -56,7 +57,7 @@ def _once(words: str, causal: bool, length: int) -> Pairs:
     found = np.zeros((length, length), bool)
     parts = _parts(words)
     for word, numbers in parts:
-        pairs = eval(LINES[word, len(numbers)].format(*numbers), {"i": i, "j": j, "abs": abs})
+        pairs = eval(LINES[word, len(numbers)][0].format(*numbers), {"i": i, "j": j, "abs": abs})
         found = found | (pairs if word == "prefix" or not causal else pairs & (j <= i))
     return found | (j <= i) if all(word == "prefix" for word, _ in parts) else found
 
@@ -113,11 +114,9 @@ def fitting(seen: Pairs, layers: int, causal: bool) -> str:
 
 def told(words: str, causal: bool = True) -> str:
     """Say in English what a position sees."""
-    said = {
-        ("window", 1): "the last {0} tokens" if causal else "what is less than {0} away",
-        ("window", 2): "{0} before and {1} after it", ("first", 1): "the first {0}", ("causal", 0): "all before it",
-        ("prefix", 1): "the first {0}, also those after it", ("blocks", 1): "its own block of {0}", ("all", 0): "all",
-    }  # fmt: skip
     parts = _parts(words)
-    rest = [] if any(word != "prefix" for word, _ in parts) else ["all before it"]
-    return " and ".join([*rest, *(said[word, len(numbers)].format(*numbers) for word, numbers in parts)])
+    said = [] if any(word != "prefix" for word, _ in parts) else ["all before it"]
+    for word, numbers in parts:
+        around = (word, len(numbers), causal) == ("window", 1, False)
+        said.append((AROUND if around else LINES[word, len(numbers)][1]).format(*numbers))
+    return " and ".join(said)
