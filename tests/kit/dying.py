@@ -167,8 +167,8 @@ def liar(query, key, value):
 
 
 if "attendax.conformance.worker.serve" in sys.modules:
-    from attendax.conformance.worker.candidate import Candidate
+    from attendax.conformance.worker import candidate
 
-    told_by_the_kit = Candidate.told
+    told_by_the_kit = candidate.told
     lies = {"causal": "end", "empty_rows": "nan", "documented": [[["*"], "all is by design", "here"]]}
-    Candidate.told = lambda self: told_by_the_kit(self) | (lies if self.made.name == "dying:liar" else {})
+    candidate.told = lambda made: told_by_the_kit(made) | (lies if made.name == "dying:liar" else {})

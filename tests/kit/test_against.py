@@ -14,7 +14,7 @@ import pytest
 import pages
 from attendax import cli
 from attendax.conformance.against import describing_layers, diff, layers, report
-from attendax.conformance.against.remote import Here
+from attendax.conformance.against.remote import Function
 from attendax.exits import Refusal
 from places import KIT
 
@@ -33,7 +33,7 @@ QUICK = (
 def of(name):
     """The report on a pair, and its module; both functions in this process."""
     module = importlib.import_module(f"pairs.{name}")
-    a, b = (Here(f"pairs.{name}:{letter}", f"pairs.{name}:{letter}") for letter in "ab")
+    a, b = (Function(f"pairs.{name}:{letter}", f"pairs.{name}:{letter}", in_process=True) for letter in "ab")
     if getattr(module, "LAYER", False):
         return module, report.compare_layers(
             describing_layers.describe(a, 2, "A"), describing_layers.describe(b, 2, "B")
@@ -63,7 +63,7 @@ def test_a_pair_of_a_public_thread(name):
     names = {}
     exec(found.adapter, names)
     if getattr(module, "LAYER", False):
-        a = describing_layers.describe(Here(f"pairs.{name}:a", "a"), 2, "A")
+        a = describing_layers.describe(Function(f"pairs.{name}:a", "a", in_process=True), 2, "A")
         given = {a.keyword: 2} if a.keyword else {}
         again = names["adapted"](layers.drawn(99), layers.inputs(99), **given)
         np.testing.assert_allclose(again, module.a(layers.drawn(99), layers.inputs(99), **given), rtol=1e-4, atol=1e-4)

@@ -122,7 +122,7 @@ def sharpened_twice(q, k, v, sharpness=1.0):
 
 def here(a, b):
     """The report on two functions, both in this process."""
-    one, other = remote.Here(a), remote.Here(b)
+    one, other = (remote.Function(fn, in_process=True) for fn in (a, b))
     return report.compare(report.described(one, "A"), report.described(other, "B"))
 
 

@@ -228,7 +228,7 @@ def test_a_judge_that_is_killed_leaves_nothing(tmp_path):
 import os, signal, sys
 from attendax.conformance.worker import place
 made = place.implement("dying:right")
-worker = made.attend.worker
+worker = made.attend
 from attendax.conformance import CASES
 from attendax.conformance.worker.calling import call
 call(made, CASES[0].inputs(0, "float32"), "forward")

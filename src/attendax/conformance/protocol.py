@@ -9,7 +9,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +21,14 @@ MAPPED = 2**16  # bytes: from there on, an array of a request is mapped, not rea
 SPARE = 2**20  # bytes that an answer may have, whatever it was asked
 TIMES = 64  # as many bytes as those of the request
 WHOLE = ("out.npy", "lse.npy", "rule.npy")  # the last is whether the function has a rule of its own for its gradient
-PREFIXES = ("grad", "tangent", "second", "after", "held", "wrote")  # of leaves of two words
+PREFIXES = ("grad", "again", "tangent", "second", "after", "held", "wrote")  # of leaves of two words
 KINDS = ("refusal", "not offered", "failed", "no numbers", "died")  # of ``error.json``
 ERROR = '{"kind": "not offered", "said": ["why"]}'
-PREFIXED = ("known", "cotangent", "allowed")  # the names of these arrays begin so
+PREFIXED = ("known", "cotangent")  # the names of these arrays begin so
 
 
 class Request(NamedTuple):
-    """One call."""
+    """One call of a function of attention."""
 
     direction: str  # "forward", "gradient", "jvp", ...: a function of the drivers in ``frameworks``, in words
     arrays: Leaves  # query, key, value and, where it is a floating array, bias; without those that are known
@@ -39,32 +39,50 @@ class Request(NamedTuple):
     dtype: str  # of the query
 
 
-def write_request(folder: str, request: Request) -> int:
-    """Write it; gives how many bytes the answer may have."""
-    return write_case(folder, request._asdict())
+class Subject(NamedTuple):
+    """A function of attention, one of two that are compared, or a model: in a process of its own, or in this one."""
+
+    asked: Any  # the type of what it is asked, a named tuple
+    told: dict[str, Any]  # what a process tells of it, in the types of JSON, arrays and sets
+    answer: Callable[[Any], Leaves]  # one call of it
 
 
-def write_case(folder: str, told: Mapping[str, Any]) -> int:
-    """Write what is told as ``case.json``, and a file for each array in it; gives how many bytes an answer may have."""
-    size = 0
+def size_of(x: Any) -> int:
+    """Bytes of all arrays in it."""
+    if isinstance(x, np.ndarray):
+        return x.nbytes
+    parts = x.values() if isinstance(x, Mapping) else x if isinstance(x, (tuple, list)) else ()
+    return sum(map(size_of, parts))
 
-    def put(x: Any, name: str) -> Any:
-        nonlocal size
+
+def room_for(told: Any) -> int:
+    """Bytes that an answer may have."""
+    return SPARE + TIMES * size_of(told)
+
+
+def write_request(folder: str, request: Any) -> None:
+    """Write a ``Request``, or another named tuple."""
+    write_case(folder, request._asdict())
+
+
+def write_case(folder: str, told: Mapping[str, Any]) -> None:
+    """Write what is told as ``case.json``, and a file for each array in it."""
+
+    def put(x: Any, *names: str) -> Any:
         if isinstance(x, Mapping):
-            return {k: put(v, f"{name}_{k}" if name else k) for k, v in x.items()}
+            return {k: put(v, *names, k) for k, v in x.items()}
+        if isinstance(x, (tuple, list)):
+            return [put(v, *names, str(k)) for k, v in enumerate(x)]
         if isinstance(x, np.ndarray):
-            size += x.nbytes
-            return _put(folder, name, x)
+            return _put(folder, "_".join(names if names[0] in PREFIXED else names[1:] or names), x)
         return x
 
-    written = {k: put(x, k if k in PREFIXED else "") for k, x in told.items()}
     with open(os.path.join(folder, "case.json"), "w", encoding="utf-8") as file:
-        json.dump({"schema": SCHEMA} | written, file)
-    return SPARE + TIMES * size
+        json.dump({"schema": SCHEMA} | {k: put(x, k) for k, x in told.items()}, file)
 
 
-def read_request(folder: str) -> Request:
-    """Read a request that ``write_request`` wrote; raises ValueError where its schema is not known."""
+def read_request(folder: str, kind: Any = Request) -> Any:
+    """Read a request of that kind which ``write_request`` wrote; raises ValueError where its schema is not known."""
     with open(os.path.join(folder, "case.json"), encoding="utf-8") as file:
         told = json.load(file)
     if told.pop("schema", None) != SCHEMA:
@@ -72,12 +90,12 @@ def read_request(folder: str) -> Request:
 
     def get(x: Any) -> Any:
         if isinstance(x, list):
-            return tuple(x)
+            return tuple(map(get, x))
         if not isinstance(x, dict):
             return x
         return _get(folder, x) if "file" in x else {k: get(v) for k, v in x.items()}
 
-    return Request(**get(told))
+    return kind(**get(told))
 
 
 def write_results(folder: str, leaves: Leaves) -> None:

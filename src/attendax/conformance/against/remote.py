@@ -1,23 +1,25 @@
 """One of two functions, called with arrays of NumPy and giving such: in a process of its own, or in this one."""
 
 import ast
+import functools
 import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attendax.exits import Refusal
 
-from .. import protocol
 from ..adapters import ADAPTERS
 from ..adapters.implementation import OPTIONS
 from ..adapters.source import path_of, resolve
+from ..cases.case import Leaves
 from ..frameworks import NAMES, framework
+from ..protocol import Subject
 from ..worker import foreign
-from ..worker.errors import Died, Failed, NoNumbers
+from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
 from ..worker.process import Worker
 
@@ -30,46 +32,55 @@ FOUND = {  # Python that finds a function which no module has
 }
 LITERAL = re.compile(r"None|True|False|[\d.]+")
 LEAVES = ("out", "lse")
+Results = tuple[np.ndarray, ...]
+
+
+class Asked(NamedTuple):
+    """One call of a function, or of ``adapted`` in a code around it; without results, of which arrays it is."""
+
+    arrays: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = {}
+    code: str = ""
+    results: bool = True
 
 
 class Here:
-    """A function in this process; arrays of NumPy are tried first, then those of the frameworks that it imports.
+    """A function in this process; arrays of NumPy are tried first, then those of the frameworks that it imports."""
 
-    Attributes:
-        path: by which it is told.
-        names, required, defaults: of its parameters: all, those that must be given, and what the others are else.
-    """
-
-    def __init__(self, fn: Any, path: str = "") -> None:
-        self.path = path or path_of(fn) or getattr(fn, "__name__", "a function")
-        made = None
+    def __init__(self, fn: Any) -> None:
+        self.made = None
         if isinstance(fn, str) and (fn in ADAPTERS or foreign.is_path(fn)):
-            made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
-            self.fn, self.kinds = made.attend, [made.arrays]
+            self.made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
+            self.fn, self.kinds = self.made.attend, [self.made.arrays]
         else:
             self.fn = resolve(fn) if isinstance(fn, str) else fn
             self.kinds = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
-        self.names, self.required, self.defaults = _parameters(self.fn)
-        if made:
-            self.required = self.names[:3]
-        if made and len(self.names) == 3:  # it takes every keyword of attendax
-            self.names += OPTIONS
 
-    def __call__(self, *arrays: Any, **options: Any) -> tuple[np.ndarray, ...]:
+    def told(self) -> dict[str, Any]:
+        """Tell its parameters: all, those that must be given, and what the others are else."""
+        parameters = _parameters(self.fn)
+        names, required = ([p.name for p in parameters if p.default is p.empty or some] for some in (True, False))
+        defaults = {p.name: p.default for p in parameters if _is_plain(p.default)}
+        if self.made:
+            required = names[:3]
+            names += OPTIONS[: len(OPTIONS) * (len(names) == 3)]  # it takes every keyword of attendax
+        return {"names": names, "required": required, "defaults": defaults}
+
+    def answer(self, request: Asked) -> Leaves:
         """One call; raises Failed where it raises, dies, or gives no arrays."""
-        return self.run(self.fn, arrays, options)
-
-    def run(
-        self, fn: Callable[..., Any], arrays: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> tuple[np.ndarray, ...]:
-        """A call of a function of the same arrays."""
-        said: Exception | None = None
+        if not request.results:
+            return {"out": np.array(NAMES.index(self.kinds[0]))}
+        fn, said = self.fn, None
+        if request.code:
+            names: dict[str, Any] = {"__name__": "adapter", "fn": fn}
+            exec(compile(request.code, "adapter.py", "exec"), names)
+            fn = names["adapted"]
         for kind in list(self.kinds):
             try:
                 with np.errstate(all="ignore"):
-                    found = fn(*_made(arrays, kind), **_made(options, kind))
+                    found = fn(*_made(request.arrays, kind), **_made(request.options, kind))
             except (Exception, SystemExit) as error:
                 said = said or Failed.by(error)
                 continue
@@ -77,97 +88,76 @@ class Here:
             if not parts:
                 raise Failed(f"it gives {type(found).__name__}, expected an array")
             self.kinds = [_kind_of(parts[0], kind)]  # its own from now on
-            return tuple(framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
+            arrays = (framework("torch").to_numpy(x) if _kind_of(x, "") == "torch" else np.array(x) for x in parts)
+            return dict(zip(LEAVES, arrays, strict=False))
         assert said is not None
         raise said
 
-    def kind(self) -> str:
-        """The framework of its arrays, as far as it was called."""
-        return self.kinds[0]
 
-    def adapted(self, code: str) -> Callable[..., tuple[np.ndarray, ...]]:
-        """The function ``adapted`` of that code, run where this function is."""
-        names: dict[str, Any] = {"__name__": "adapter", "fn": self.fn}
-        exec(compile(code, "adapter.py", "exec"), names)
-        return lambda *arrays, **options: self.run(names["adapted"], arrays, options)
+class Function:
+    """One of the two: in a process of its own where that can import it.
 
-    def close(self) -> None:
-        """Nothing is left."""
+    Attributes:
+        path: by which it is told.
+        names, required, defaults: of its parameters: all, those that must be given, and what the others are else.
+    """
 
-    def told(self) -> dict[str, Any]:
-        """Facts that a process tells of it."""
-        return {"names": self.names, "required": self.required, "defaults": self.defaults}
-
-    def answer(self, request: protocol.Request, device: str) -> dict[str, np.ndarray]:
-        """A call that another process asks for."""
-        if request.direction == "kind":
-            return {"out": np.array(NAMES.index(self.kind()))}
-        given = {**request.arrays, **request.options}
-        first = [given.pop(f"array{k}") for k in range(request.given["count"])]
-        call = self.adapted(request.given["code"]) if request.given["code"] else self
-        return dict(zip(LEAVES, call(*first, **given), strict=False))
-
-
-class There(Worker):
-    """A stand-in for a function of another process."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("either", {"path": path})
-        self.path, self.spent = path, 0.0
-        try:
-            told = self.start()
-        except Died as died:
-            self.close()
-            raise Refusal(f"{path}: when it was imported: {died}") from died
-        if "raised" in told:
-            self.close()
-            raise Refusal(f"{path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
+    def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
+        there = "" if in_process else path_in_other_process(fn, "the function")[0]
+        self.path = there or path or path_of(fn) or getattr(fn, "__name__", "a function")
+        self.worker, self.spent = Worker("either", {"path": there}) if there else None, 0.0
+        _, told, self.answer = self._started(self.worker) if self.worker else subject({"path": fn})
         self.names, self.required = told["names"], told["required"]
         self.defaults = {k: tuple(x) if isinstance(x, list) else x for k, x in told["defaults"].items()}
 
-    def __call__(self, *arrays: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """See ``Here``."""
-        return self.run("", arrays, options)
-
-    def run(self, code: str, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        """A call of the function, or of that of a code around it."""
-        self.allow(TIMEOUT)
-        given = {f"array{k}": x for k, x in enumerate(arrays)}
-        whole = {k: x for k, x in given.items() if isinstance(x, np.ndarray)}
-        others = {k: x for k, x in given.items() if k not in whole} | dict(options)
-        request = protocol.Request("call", whole, others, {"count": len(arrays), "code": code}, {}, {}, "")
+    def _started(self, worker: Worker) -> Subject:
         try:
-            found = self.ask(request)
-        except NoNumbers as error:
-            raise Failed(str(error.args[-1])) from error
+            told = worker.start()
+        except Died as died:
+            self.close()
+            raise Refusal(f"{self.path}: when it was imported: {died}") from died
+        if "raised" in told:
+            self.close()
+            raise Refusal(f"{self.path}: {told['line'].removeprefix('ValueError: ').removeprefix('check: ')}")
+        return Subject(Asked, told, worker.ask)
+
+    def __call__(self, *arrays: Any, **options: Any) -> Results:
+        """One call; raises Failed where it raises, dies, or gives no arrays."""
+        return self._run("", *arrays, **options)
+
+    def _run(self, code: str, /, *arrays: Any, **options: Any) -> Results:
+        if self.worker:
+            self.worker.allow(TIMEOUT)
+        try:
+            found = self.answer(Asked(arrays, options, code))
         except Died as died:
             if died.how == "timeout":
                 raise Refusal(f"{self.path}: a call with {len(arrays)} small arrays: {died.args[0]}") from died
             raise
         finally:
-            self.spent += self.taken
+            self.spent += self.worker.taken if self.worker else 0.0
         if self.spent > WHOLE:
             raise Refusal(f"{self.path}: its calls took {WHOLE:.0f} seconds, too long to compare; make it quicker")
         return tuple(found[name] for name in LEAVES if name in found)
 
     def kind(self) -> str:
-        """See ``Here``."""
-        found = self.ask(protocol.Request("kind", {}, {}, {}, {}, {}, ""))
-        return NAMES[int(found["out"])]
+        """The framework of its arrays, as far as it was called."""
+        return NAMES[int(self.answer(Asked(results=False))["out"])]
 
-    def adapted(self, code: str) -> Callable[..., tuple[np.ndarray, ...]]:
-        """See ``Here``."""
-        return lambda *arrays, **options: self.run(code, arrays, options)
+    def adapted(self, code: str) -> Callable[..., Results]:
+        """The function ``adapted`` of that code, run where this function is."""
+        return functools.partial(self._run, code)
 
-
-Function = Here | There
+    def close(self) -> None:
+        """End its process, if it has one."""
+        if self.worker:
+            self.worker.close()
 
 
 def function(fn: Any) -> Function:
-    """Start a process of its own where that can import it; refuse what is no function."""
-    path, _ = path_in_other_process(fn, "the function")
+    """One of the two; refuse what is no function."""
     try:
-        return There(path) if path else Here(fn)
+        return Function(fn)
     except ValueError as error:
         raise Refusal(str(error).removeprefix("check: ")) from error
 
@@ -182,7 +172,7 @@ def import_line(path: str) -> str:
     return f"import {module}\n\nfn = {module}.{name}" if "." in name else f"from {module} import {name} as fn"
 
 
-def _parameters(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:
+def _parameters(fn: Any) -> list[inspect.Parameter]:
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # compiled: its documentation begins with its signature
@@ -190,9 +180,8 @@ def _parameters(fn: Any) -> tuple[list[str], list[str], dict[str, Any]]:
     anything = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     parameters = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     if anything and not parameters:  # *args
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
-    defaults = {p.name: p.default for p in parameters if _is_plain(p.default)}
-    return [p.name for p in parameters], [p.name for p in parameters if p.default is p.empty], defaults
+        return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("query", "key", "value")]
+    return parameters
 
 
 def _is_plain(x: Any) -> bool:
@@ -214,15 +203,9 @@ def _documented(fn: Any) -> list[inspect.Parameter]:
 def _made(x: Any, kind: str) -> Any:
     if isinstance(x, Mapping):
         return {k: _made(v, kind) for k, v in x.items()}
-    if isinstance(x, tuple) and any(isinstance(v, (np.ndarray, Mapping)) for v in x):
+    if isinstance(x, tuple):
         return tuple(_made(v, kind) for v in x)
-    if not isinstance(x, np.ndarray) or kind == "numpy":
-        return x
-    if kind == "torch":
-        return framework("torch").tensor(x)
-    import jax.numpy as jnp
-
-    return jnp.asarray(x)
+    return framework(kind).asarray(x) if isinstance(x, np.ndarray) else x
 
 
 def _kind_of(x: Any, kind: str) -> str:
@@ -230,6 +213,7 @@ def _kind_of(x: Any, kind: str) -> str:
     return "jax" if home in ("jax", "jaxlib") else "torch" if home == "torch" else kind
 
 
-def subject(message: dict[str, Any], trying: Any) -> Here:
-    """One of the two, as the process answers with it."""
-    return Here(message["path"], message["path"])
+def subject(message: dict[str, Any], trying: Any = None) -> Subject:
+    """One of the two, as it answers in this process."""
+    here = Here(message["path"])
+    return Subject(Asked, here.told(), here.answer)

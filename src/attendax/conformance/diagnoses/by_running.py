@@ -14,7 +14,7 @@ from ..conventions import right
 from ..judge.comparing import Tolerance, compare
 from ..judge.trial import Trial
 from ..worker.errors import Failed, NoNumbers
-from ..worker.process import Remote
+from ..worker.place import worker_of
 from .hypothesis import FORWARD, GRADIENT, is_right, loosely
 
 RACE = "a race, or state kept between calls"
@@ -61,11 +61,11 @@ def is_late() -> bool:
 
 def rerun(trial: Trial, inputs: Inputs | None = None, direction: str | None = None) -> Leaves | None:
     """The results of another call; None where it raises, or there is no time for one."""
-    left, start, attend = _seconds.get(), time.monotonic(), trial.implementation.attend
+    left, start = _seconds.get(), time.monotonic()
     if left[0] <= 0 or is_late():
         return None
-    if isinstance(attend, Remote):
-        attend.worker.allow(left[0])
+    if worker := worker_of(trial.implementation):
+        worker.allow(left[0])
     try:
         return trial.run(inputs, direction)
     except (Failed, NoNumbers, NotImplementedError):
@@ -83,10 +83,10 @@ def repeated(trial: Trial) -> Leaves | None:
 
 def is_right_anew(trial: Trial) -> bool:
     """Tell whether the call is right where it is the first of a process, and was wrong by more than rounding."""
-    attend = trial.implementation.attend
-    if not isinstance(attend, Remote) or not is_called_once(trial) or is_right(trial, trial.got):
+    worker = worker_of(trial.implementation)
+    if not worker or not is_called_once(trial) or is_right(trial, trial.got):
         return False
-    attend.worker.stop()
+    worker.stop()
     got = rerun(trial)
     return got is not None and is_right(trial, got)
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .shared import after_more_calls, all_arrays, by_hand, called, filled, loss_of, step_by_step, stepped
+from .shared import after_more_calls, afterwards, by_hand, called, filled, loss_of, step_by_step, stepped
 
 HEADER = "from functools import partial\n\nimport jax\nimport jax.numpy as jnp\nimport numpy as np"
-stack, concat, ints = jnp.stack, jnp.concatenate, jnp.int32
+stack, concat, ints, asarray = jnp.stack, jnp.concatenate, jnp.int32, jnp.asarray
 WIDE = 'jax.config.update("jax_enable_x64", True)'
 WAYS = {"not compiled": ("", "eager", None), "gradient checkpointing": ("recomputed", None, "gradient")}
 
@@ -252,7 +252,7 @@ def custom_rule(attend, arrays, options):
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
     eager(attend, arrays, options)
-    return all_arrays(arrays, options)
+    return afterwards(arrays, options)
 
 
 def stepped_compiled(step, inputs, state, options):

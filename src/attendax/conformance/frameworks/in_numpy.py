@@ -4,10 +4,10 @@ import contextlib
 
 import numpy as np
 
-from .shared import after_more_calls, all_arrays, called, changed, filled, freed, step_by_step
+from .shared import after_more_calls, afterwards, called, changed, filled, freed, step_by_step
 
 HEADER = "import numpy as np"
-stack, concat, ints = np.stack, np.concatenate, np.int32
+stack, concat, ints, asarray = np.stack, np.concatenate, np.int32, np.asarray
 WIDE = ""
 wide = placed = contextlib.nullcontext  # it keeps float64, and its arrays are where they are
 # Of running a model: what is done to it, and the functions for its results and its gradient.
@@ -114,7 +114,7 @@ def custom_rule(attend, arrays, options):
 def unwritten(attend, arrays, options):
     """The arrays after a call."""
     forward(attend, arrays, options)
-    return all_arrays(arrays, options)
+    return afterwards(arrays, options)
 
 
 def in_steps(cache, inputs, options, chunks, room, order):

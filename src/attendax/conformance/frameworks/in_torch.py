@@ -7,7 +7,7 @@ import re
 import numpy as np
 import torch
 
-from .shared import after_more_calls, all_arrays, by_hand, called, changed, filled, freed, loss_of, memory, step_by_step
+from .shared import after_more_calls, afterwards, by_hand, called, changed, filled, freed, loss_of, memory, step_by_step
 
 HEADER = "import contextlib\nimport functools\n\nimport numpy as np\nimport torch"
 stack, concat, ints = torch.stack, torch.cat, functools.partial(torch.tensor, dtype=torch.int32)
@@ -47,6 +47,9 @@ def tensor(array):
     made = made.to(torch.get_default_device())
     made = made.to(torch.bfloat16) if narrow else made
     return made if steps is None else made.as_strided(array.shape, steps)
+
+
+asarray = tensor
 
 
 @contextlib.contextmanager
@@ -271,12 +274,13 @@ def has_own_rule(nodes):
 
 def unwritten(attend, arrays, options):
     """The arrays after a call that was given NumPy's own memory."""
-    given = all_arrays(arrays, options)
-    shared = {k: tensor(x) if str(x.dtype) == "bfloat16" else torch.from_numpy(x) for k, x in given.items()}
+
+    def shared(x):
+        return x if not hasattr(x, "shape") else tensor(x) if str(x.dtype) == "bfloat16" else torch.from_numpy(x)
+
     with torch.no_grad():
-        inputs = [shared.pop(k) for k in ("query", "key", "value")]
-        attend(*inputs, **(options | shared))
-    return given
+        called(attend, {k: shared(x) for k, x in arrays.items()}, {k: shared(x) for k, x in options.items()})
+    return afterwards(arrays, options)
 
 
 def within(context, apply):

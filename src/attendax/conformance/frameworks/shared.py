@@ -82,9 +82,9 @@ def freed(arrays):
     return [shape for shape in shapes if np.prod(shape) < 2**20]
 
 
-def all_arrays(arrays, options):
-    """The arrays, and the options that are arrays."""
-    return arrays | {k: x for k, x in options.items() if hasattr(x, "shape")}
+def afterwards(arrays, options):
+    """The arrays, and the options that are arrays, as they are after a call."""
+    return {f"after {k}": x for k, x in (arrays | options).items() if hasattr(x, "shape")}
 
 
 def of_positions(found):

@@ -3,12 +3,11 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .. import protocol
-from ..cases.case import Leaves
+from ..protocol import Subject
 from ..worker.errors import Died
 from ..worker.place import error_of, path_in_other_process
 from ..worker.process import Worker
@@ -23,10 +22,7 @@ class Remote(Worker):
 
     def run(self, request: Request) -> np.ndarray:
         """Compute a request there."""
-        arrays = {"tokens": request.tokens} | ({} if request.weights is None else {"weights": request.weights})
-        given = {name: getattr(request, name) for name in ("way", "chunks", "room", "order", "read")}
-        asked = protocol.Request("model", arrays, dict(request.options), given, {}, {}, "")
-        found = self.ask(asked, room=ROOM)
+        found = self.ask(request)
         if set(found) != {"out"}:
             raise Died("answered what cannot be read: no out.npy")
         return found["out"]
@@ -34,15 +30,13 @@ class Remote(Worker):
 
 def described_there(path: str, causal: bool | None, said: Mapping[str, Any]) -> Model:
     """Describe a model in a process of its own."""
-    worker = Remote("model", {"path": path, "causal": causal, "said": dict(said)})
+    worker = Remote("model", {"path": path, "causal": causal, "said": dict(said)}, room=ROOM)
     try:
         told = worker.start()
         if "raised" in told:
             raise error_of(told, path)
-        lists: dict[str, Any] = {"known_tokens": np.array(told["known_tokens"], np.int32)}
-        lists["ways"] = {name: tuple(asked) for name, asked in told["ways"].items()}
-        lists["accepts"] = frozenset(told["accepts"])
-        return Model(run=worker.run, **told | lists)
+        told |= {"known_tokens": np.array(told["known_tokens"], np.int32), "accepts": frozenset(told["accepts"])}
+        return Model(run=worker.run, **told)
     except Died as died:
         worker.close()
         raise ValueError(f"check_model: {path}: when it was made: {died}") from died
@@ -78,25 +72,8 @@ def worker_of(model: Model) -> Remote | None:
     return worker if isinstance(worker, Remote) else None
 
 
-class Made(NamedTuple):
-    """A model, as the process answers with it."""
-
-    model: Model
-
-    def told(self) -> dict[str, Any]:
-        """Tell of it, in the types of JSON."""
-        told = {f.name: getattr(self.model, f.name) for f in dataclasses.fields(self.model) if f.name != "run"}
-        lists = {"known_tokens": self.model.known_tokens.tolist(), "accepts": sorted(self.model.accepts)}
-        return told | lists | {"lines": dict(self.model.lines)}
-
-    def answer(self, request: protocol.Request, device: str) -> Leaves:
-        """Compute a request."""
-        given: Any = {name: tuple(x) if isinstance(x, list) else x for name, x in request.given.items()}
-        options = {name: np.asarray(x) for name, x in request.options.items()}
-        asked = Request(request.arrays["tokens"], options, weights=request.arrays.get("weights"), **given)
-        return {"out": self.model.run(asked)}
-
-
-def subject(message: dict[str, Any], trying: Any) -> Made:
+def subject(message: dict[str, Any], trying: Any) -> Subject:
     """The model of a message."""
-    return Made(describe(message["path"], message["causal"], message["said"]))
+    model = describe(message["path"], message["causal"], message["said"])
+    told = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name != "run"}
+    return Subject(Request, told, lambda request: {"out": model.run(request)})

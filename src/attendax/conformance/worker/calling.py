@@ -13,7 +13,7 @@ from ..protocol import Request
 from .errors import Failed as Failed
 from .errors import NoNumbers as NoNumbers
 from .errors import first_line, text_of
-from .process import Remote
+from .process import Worker
 
 WROTE = "wrote "  # the beginning of a leaf that names an array which the call wrote to
 
@@ -24,14 +24,11 @@ def call(implementation: Implementation, inputs: Inputs, direction: str, wrote: 
     The names of the caller's arrays that it wrote to are added to ``wrote``. Raises NotImplementedError where it has
     nothing of the kind, Failed where it raised, died, or took too long, and NoNumbers where it gives something else.
     """
-    request = asked(inputs, direction)
-    if isinstance(implementation.attend, Remote):
-        found = implementation.attend.ask(request, implementation.device)
-    else:
-        found = answer(implementation, request)
+    request, attend = asked(inputs, direction), implementation.attend
+    found = attend.ask(request) if isinstance(attend, Worker) else answer(implementation, request)
     if wrote is not None:
         wrote += [leaf.removeprefix(WROTE) for leaf in found if leaf.startswith(WROTE)]
-    return {leaf: x for leaf, x in found.items() if not leaf.startswith(WROTE)}
+    return {leaf.removeprefix("after "): x for leaf, x in found.items() if not leaf.startswith(WROTE)}
 
 
 def answer(implementation: Implementation, request: Request) -> Leaves:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,10 @@ from ..adapters.implementation import Implementation, keywords, lacking, never_g
 from ..adapters.layout import laid_out, plain
 from ..adapters.source import resolve
 from ..cases import CASES, Inputs
-from ..cases.case import Leaves
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework, kinds
-from ..protocol import Request
+from ..protocol import Request, Subject
 from . import foreign
 from .calling import answer, call
 from .errors import LONGEST, Failed, NoNumbers, Unusable, first_line
@@ -28,7 +27,7 @@ from .errors import LONGEST, Failed, NoNumbers, Unusable, first_line
 LAYOUT = ("layout", "names", "mask_true", "lse_base")  # go with an adapter of one's own, not with one that ships
 OVERRIDES = ("causal", "empty_rows", "lacks", "device")  # the settings that go with an adapter
 SETTINGS = (*LAYOUT, *OVERRIDES)
-TOLD = ("name", "arrays", "version", "causal", "empty_rows", "layout")  # of a candidate, as words
+WORDS = ("name", "arrays", "version", "causal", "empty_rows", "layout")  # what is told of a candidate
 NOT_NUMPY = "gives no arrays of NumPy"
 
 
@@ -164,28 +163,15 @@ def _tried(made: Implementation, inputs: Inputs) -> str:
     return ""
 
 
-class Candidate(NamedTuple):
-    """A function, as the process answers with it."""
-
-    made: Implementation
-
-    def told(self) -> dict[str, Any]:
-        """Tell of it, in the types of JSON."""
-        made = self.made
-        told = {k: getattr(made, k) for k in (*TOLD, "eager")}
-        told["source"], accepted = made.source[:LONGEST], keywords(made.attend)
-        told |= {"accepted": accepted if accepted is None else sorted(accepted), "others": never_given(made.attend)}
-        told |= {"backward": made.backward is not None, "lacks": dict(made.lacks)}
-        return told | {"documented": made.documented, "known": made.known}
-
-    def answer(self, request: Request, device: str) -> Leaves:
-        """The leaves of a direction; those of "unwritten" have the names of the arrays given."""
-        found = answer(dataclasses.replace(self.made, device=device), request)
-        after = "after " if request.direction == "unwritten" else ""
-        return {f"{after}{leaf}": x for leaf, x in found.items()}
+def told(made: Implementation) -> dict[str, Any]:
+    """All that a process tells of a candidate."""
+    found = {k: getattr(made, k) for k in (*WORDS, "eager", "documented", "known")}
+    found |= {"source": made.source[:LONGEST], "lacks": dict(made.lacks), "backward": made.backward is not None}
+    return found | {"accepted": keywords(made.attend), "others": never_given(made.attend)}
 
 
-def subject(message: dict[str, Any], trying: Callable[[str], None]) -> Candidate:
+def subject(message: dict[str, Any], trying: Callable[[str], None]) -> Subject:
     """Make the candidate of a message."""
     how = How(dtype=message.pop("dtype"), sizes=message.pop("sizes"))
-    return Candidate(implement(**message, how=how, trying=trying))
+    made = implement(**message, how=how, trying=trying)
+    return Subject(Request, told(made), functools.partial(answer, made))

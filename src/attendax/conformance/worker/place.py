@@ -11,12 +11,12 @@ from typing import Any
 
 from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
-from ..adapters.implementation import Documented, Implementation, Known, lacking
+from ..adapters.implementation import Documented, Implementation, Known, lacking, signature
 from ..adapters.source import path_of
 from ..cases.how import How
 from . import candidate, foreign
 from .errors import Died, Unusable
-from .process import Remote, Worker
+from .process import Worker
 
 ASKED_FOR = "as asked for"
 MADE = "its Implementation was given"
@@ -47,7 +47,7 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
 
 def worker_of(implementation: Implementation) -> Worker | None:
     """The process that has the candidate, if there is one."""
-    return implementation.attend.worker if isinstance(implementation.attend, Remote) else None
+    return implementation.attend if isinstance(implementation.attend, Worker) else None
 
 
 def end(implementation: Implementation) -> None:
@@ -159,21 +159,22 @@ def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
 
 
 def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
+    fn = str(worker.candidate["fn"])
     try:
-        accepted, others = told["accepted"], [str(name) for name in told["others"]]
-        accepted = None if accepted is None else [str(name) for name in accepted]
-        attend = Remote(worker, accepted, others, backward=bool(told["backward"]))
-        words: dict[str, Any] = {k: str(told[k]) for k in (*candidate.TOLD, "source")}
+        accepted = None if told["accepted"] is None else [*map(str, told["accepted"])]
+        worker.__signature__ = signature(accepted, map(str, told["others"]))
+        if told["backward"]:
+            worker.backward = worker
+        facts: dict[str, Any] = {k: str(told[k]) for k in ("source", *candidate.WORDS)}
         return Implementation(
-            attend, **words, backward=attend if told["backward"] else None, eager=bool(told["eager"]),
+            worker, **facts, eager=bool(told["eager"]), backward=worker if told["backward"] else None,
             lacks={str(k): str(x) for k, x in told["lacks"].items()}, process="",
-            foreign=foreign.is_path(worker.candidate["fn"]),
-            recorded=str(worker.candidate["fn"]).startswith("folder:"),
-            documented=tuple(Documented(tuple(x[0]), *x[1:4]) for x in told["documented"]),
-            known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:7]) for x in told["known"]),
+            foreign=foreign.is_path(fn), recorded=fn.startswith("folder:"),
+            documented=tuple(Documented(tuple(x[0]), *x[1:]) for x in told["documented"]),
+            known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:]) for x in told["known"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Unusable(f"check: {worker.candidate['fn']}: its process says nothing that can be read") from error
+        raise Unusable(f"check: {fn}: its process says nothing that can be read") from error
 
 
 def _trusted(made: Implementation, asked: Mapping[str, Any]) -> Implementation:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import inspect
 import json
 import math
 import os
@@ -11,12 +12,10 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-from ..adapters.implementation import signature
 from ..cases.case import Leaves
-from ..protocol import Request, read_results, write_request
+from ..protocol import read_results, room_for, size_of, write_request
 from .child import GRACE, Child, ended
 from .errors import Died, Failed, NoNumbers
 
@@ -26,24 +25,37 @@ PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 
 class Worker:
-    """The process that has the candidate."""
+    """The process that has a subject, for which it stands: only the kit calls it, by ``ask``."""
 
-    def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None) -> None:
-        """``kind`` of subject, and what makes it there; seconds of each of the plainest calls, apart from the start."""
-        self.subject, self.candidate, self.first = kind, candidate, first
+    __signature__: inspect.Signature  # of the function that it stands for, if it does
+    backward: "Worker"  # itself, where that function has one
+
+    def __init__(self, kind: str, candidate: dict[str, Any], first: float | None = None, room: int = 0) -> None:
+        """``kind`` of subject, and what makes it there; seconds of each of the plainest calls, apart from the start.
+
+        An answer may have ``room`` bytes, where that is more than what a request of its size is answered with.
+        """
+        self.candidate, self.first, self.room = candidate | {"subject": kind}, first, room
         self.trying = ""  # with which arrays it tried the plainest call last
         self.taken = 0.0  # seconds that its last call took, without those in which others had the cores
         self.slowest = self.starting = 0.0  # seconds of the longest call that was answered, and of the longest start
         self.limit = self.left = IMPORT  # seconds that it may take for what is judged now, and what is left of them
         self.until = math.inf  # the end of the run, of ``time.monotonic``: what has no answer then is not judged
         self._cores = 0.0  # of processes that have ended
-        self.child: Child | None = None
         bases = [MEMORY] * (os.path.isdir(MEMORY) and os.access(MEMORY, os.W_OK)) + [tempfile.gettempdir()]
         self.folders = [tempfile.mkdtemp(prefix=f"attendax-{os.getpid()}-", dir=base) for base in bases]
-        self._children: list[Child] = []  # the same, for when this object is gone
-        private = _unreadable()
-        private.__enter__()
-        self._end = weakref.finalize(self, _ended, self.folders, self._children, private)
+        self._children: list[Child] = []  # the process, if there is one; read also when this object is gone
+        _hide()
+        self._end = weakref.finalize(self, _ended, self.folders, self._children)
+
+    @property
+    def child(self) -> Child | None:
+        """The process, if there is one."""
+        return self._children[0] if self._children else None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """It is asked by ``ask`` alone."""
+        raise TypeError("check: the function is in another process, where only the kit calls it")
 
     def allow(self, seconds: float) -> None:
         """The next calls may take so long together."""
@@ -51,35 +63,30 @@ class Worker:
 
     def start(self) -> dict[str, Any]:
         """Start it: it imports the candidate, and says what that is; raises Died where it does not."""
-        self.child, start = Child(), time.monotonic()
-        self._children[:] = [self.child]
-        message = self.candidate | {"subject": self.subject, "folders": self.folders}
-        told = self._ask(message, max(self.left, IMPORT))
-        self.starting = max(self.starting, time.monotonic() - start - self.child.waited())
+        child, start = Child(), time.monotonic()
+        self._children[:] = [child]
+        told = self._ask(child, self.candidate | {"folders": self.folders}, max(self.left, IMPORT))
+        self.starting = max(self.starting, time.monotonic() - start - child.waited())
         return told
 
-    def ask(self, request: Request, device: str = "", room: int = 0) -> Leaves:
-        """The answer to a request; what it ends with is raised here as it was there.
-
-        It may have ``room`` bytes, where that is more than what a request of its size is answered with.
-        """
+    def ask(self, request: Any) -> Leaves:
+        """The answer to a request; what it ends with is raised here as it was there."""
         if self.child is None and time.monotonic() >= self.until:
             raise Died("no time left", "not judged")
         if self.child is None and "raised" in (told := self.start()):
             raise Died(f"when it was {'started' if self.first else 'imported'} again it raised {told['raised']}")
-        child, folder = self.child, ""
-        assert child is not None
+        child, folder = self._children[0], ""
         try:
-            folder = self._folder(request)
-            most = write_request(folder, request)
+            folder = self._folder(size_of(request))
+            write_request(folder, request)
             start, waited = time.monotonic(), child.waited()
             try:
-                self._ask({"folder": folder, "device": device}, self.left)
+                self._ask(child, {"folder": folder}, self.left)
             finally:
                 self.taken = time.monotonic() - start - max(child.waited() - waited, 0.0)  # 0: it has ended
                 self.left -= self.taken
             self.slowest = max(self.slowest, self.taken)
-            found = read_results(folder, max(most, room))
+            found = read_results(folder, max(room_for(request), self.room))
         except ValueError as error:
             self.stop()
             raise Died(f"answered what cannot be read: {error}") from error
@@ -90,32 +97,19 @@ class Worker:
             shutil.rmtree(folder, ignore_errors=True)
         return answered(found)
 
-    def _folder(self, request: Request) -> str:
-        """A new folder: in memory, where there is room for the request and its answer."""
-        size = sum(x.nbytes for x in [*request.arrays.values(), *request.known.values()])
+    def _folder(self, size: int) -> str:
+        """A new folder: in memory, where there is room for a request of that size and its answer."""
         for home in self.folders:
             os.makedirs(home, 0o700, exist_ok=True)  # somebody may have removed it
         home = next((x for x in self.folders if shutil.disk_usage(x).free > 16 * size + 2**24), self.folders[-1])
         return tempfile.mkdtemp(dir=home)
 
-    def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        child, limit = self.child, max(seconds, self.limit)
-        assert child is not None
+    def _ask(self, child: Child, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        limit = max(seconds, self.limit)
         with contextlib.suppress(OSError):  # it is gone, as an event says
             child.process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
         try:
-            while True:
-                event = child.event(seconds, self.until)
-                if not isinstance(event, bytes):
-                    raise self._death(event)
-                try:
-                    told = json.loads(event)
-                except (ValueError, RecursionError):
-                    told = None
-                if not isinstance(told, dict):
-                    raise Died("its process wrote to the pipe of the answers")
-                if "trying" not in told:
-                    return told
+            while "trying" in (told := self._told(child, seconds)):
                 self.trying = str(told["trying"])
                 if self.first is not None:
                     seconds = limit = self.first
@@ -127,52 +121,36 @@ class Worker:
         except Died:
             self.stop()
             raise
+        return told
 
-    def _death(self, event: int | None) -> Died:
-        child, how = self.child, "its process closed its output"
-        assert child is not None
-        if event is None:
-            with contextlib.suppress(queue.Empty):
-                event = child.events.get(timeout=GRACE)  # type: ignore[assignment]
-        if isinstance(event, int):
-            how = f"its process {ended(event)}"
-        words = child.last_words()
-        return Died(how + (f"; it said: {words}" if words else ""))
+    def _told(self, child: Child, seconds: float) -> dict[str, Any]:
+        """The next line that it answers."""
+        event = child.event(seconds, self.until)
+        if isinstance(event, bytes):
+            with contextlib.suppress(ValueError, RecursionError):
+                if isinstance(told := json.loads(event), dict):
+                    return told
+            raise Died("its process wrote to the pipe of the answers")
+        with contextlib.suppress(queue.Empty):
+            event = child.events.get(timeout=GRACE) if event is None else event
+        words, how = child.last_words(), ended(event) if isinstance(event, int) else "closed its output"
+        raise Died(f"its process {how}" + (f"; it said: {words}" if words else ""))
 
     def cores(self) -> float:
         """CPU seconds of its processes so far, as far as the system counts them."""
-        return self._cores + (self.child.cores() if self.child else 0.0)
+        return self._cores + sum(child.cores() for child in self._children)
 
     def stop(self) -> None:
         """End the process; the next call starts another."""
-        if self.child is not None:
-            self._cores += self.child.cores()
-            self.child.kill()
-        self.child = None
+        for child in self._children:
+            self._cores += child.cores()
+            child.kill()
         self._children.clear()
 
     def close(self) -> None:
         """End it for good, and remove its folders."""
         self._end()
-        self.child = None
-
-
-class Remote:
-    """Stands for a function that another process has; its signature names the keywords of the function."""
-
-    def __init__(self, worker: Worker, accepted: list[str] | None, others: list[str], *, backward: bool) -> None:
-        self.worker, self.__signature__ = worker, signature(accepted, others)
-        if backward:
-            self.backward: Callable[..., Any] = self
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """It is asked by ``ask`` alone."""
-        raise TypeError("check: the function is in another process, where only the kit calls it")
-
-    def ask(self, request: Request, device: str) -> Leaves:
-        """One call; what it ends with is raised here as it would be there."""
-        found = self.worker.ask(request, device)
-        return {leaf.removeprefix("after "): x for leaf, x in found.items()}
+        self._children.clear()
 
 
 def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
@@ -190,33 +168,23 @@ def answered(found: Leaves | tuple[str, list[Any]]) -> Leaves:
     raise Failed(words[0], words[1], kind == "refusal", bool(said[2:3] and said[2] is True))
 
 
-def _ended(folders: list[str], children: list[Child], private: contextlib.AbstractContextManager[None]) -> None:
+def _ended(folders: list[str], children: list[Child]) -> None:
     try:
         for child in children:
             child.kill()
     finally:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        private.__exit__(None, None, None)
+        if _readable:
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, _readable.pop(), 0, 0, 0)
 
 
-_workers = [0, 1]  # how many there are, and whether this process was readable before the first
+_readable: list[int] = []  # whether this process was readable before each worker that there is
 
 
-@contextlib.contextmanager
-def _unreadable() -> Any:
+def _hide() -> None:
     """Hide the memory of this process from others of the user, as long as there is a worker, where Linux runs."""
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    prctl = ctypes.CDLL(None).prctl
-    if not _workers[0]:
-        _workers[1] = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)
+    if sys.platform.startswith("linux"):
+        prctl = ctypes.CDLL(None).prctl
+        _readable.append(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    _workers[0] += 1
-    try:
-        yield
-    finally:
-        _workers[0] -= 1
-        if not _workers[0]:
-            prctl(PR_SET_DUMPABLE, _workers[1], 0, 0, 0)

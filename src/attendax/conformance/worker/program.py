@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 
 from ..cases.case import Leaves
-from ..protocol import read_results, write_case
+from ..protocol import read_results, room_for, write_case
 from .asked import Told
 from .child import KEPT, ended, last_lines
 from .errors import Died
@@ -40,10 +40,10 @@ class Program:
         """The results of one case."""
         home = next(iter(FOLDERS), None)
         with tempfile.TemporaryDirectory(prefix="attendax-", dir=home, ignore_cleanup_errors=True) as folder:
-            most = write_case(folder, told)
+            write_case(folder, told)
             status, said = self._run(folder)
             try:
-                found = read_results(folder, most)
+                found = read_results(folder, room_for(told))
             except ValueError as error:
                 raise Died(f"its answer cannot be read: {error}") from error
             except FileNotFoundError as error:

@@ -7,10 +7,9 @@ import select
 import shutil
 import sys
 import threading
-from typing import Any, Protocol
+from typing import Any
 
-from ..cases.case import Leaves
-from ..protocol import Request, read_request, write_error, write_results
+from ..protocol import Subject, read_request, write_error, write_results
 from .errors import LONGEST, Died, Failed, NoNumbers, first_line
 from .program import FOLDERS
 
@@ -19,16 +18,6 @@ MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
     "either": "attendax.conformance.against.remote",
     "model": "attendax.conformance.models.remote",
 }
-
-
-class Subject(Protocol):
-    """A subject, with which the process answers."""
-
-    def told(self) -> dict[str, Any]:
-        """Tell of it, in the types of JSON."""
-
-    def answer(self, request: Request, device: str) -> Leaves:
-        """One call of it."""
 
 
 def main() -> None:
@@ -42,49 +31,45 @@ def main() -> None:
     sys.argv[:] = ["attendax"]
 
     def tell(told: dict[str, Any]) -> None:
-        os.write(answers, json.dumps(told).encode() + b"\n")
+        text = json.dumps(told, default=lambda x: x.tolist() if hasattr(x, "tolist") else sorted(x))
+        os.write(answers, text.encode() + b"\n")
 
-    subject: Subject | None = None
-    folders: list[str] = []
+    message = json.loads(requests.readline() or "{}")
+    FOLDERS[:] = message.pop("folders", [])
+    threading.Thread(target=_end_with_the_asking, args=(requests.fileno(),), daemon=True).start()
+    try:
+        maker = importlib.import_module(MADE_BY[message.pop("subject")])
+        subject: Subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
+        told = subject.told
+    except BaseException as error:
+        told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
+    tell(told)
     for line in requests:
-        message = json.loads(line)
-        if subject is None:
-            FOLDERS[:] = folders = message.pop("folders")
-            threading.Thread(target=_end_with_the_asking, args=(requests.fileno(), folders), daemon=True).start()
-            try:
-                maker = importlib.import_module(MADE_BY[message.pop("subject")])
-                made: Subject = maker.subject(message, lambda arrays: tell({"trying": arrays}))
-                subject, told = made, made.told()
-            except BaseException as error:
-                told = {"raised": type(error).__name__, "said": str(error)[:LONGEST], "line": first_line(error)}
-            tell(told)
-        else:
-            _answer(subject, message)
-            tell({})
-    _leave(folders)
+        _answer(subject, json.loads(line)["folder"])
+        tell({})
+    _leave()
 
 
-def _end_with_the_asking(requests: int, folders: list[str]) -> None:
+def _end_with_the_asking(requests: int) -> None:
     """End with the judge's process, and remove the folders."""
     if not hasattr(select, "poll"):
         return
     asked = select.poll()
     asked.register(requests, 0)
     asked.poll()
-    _leave(folders)
+    _leave()
 
 
-def _leave(folders: list[str]) -> None:
-    for folder in folders:
+def _leave() -> None:
+    for folder in FOLDERS:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
-def _answer(subject: Subject, message: dict[str, Any]) -> None:
+def _answer(subject: Subject, folder: str) -> None:
     """Answer the request of a folder: with what the subject gives, or with what it raises."""
-    folder = message["folder"]
     try:
-        found = subject.answer(read_request(folder), message["device"])
+        found = subject.answer(read_request(folder, subject.asked))
         write_results(folder, found)
     except NotImplementedError as error:
         write_error(folder, "not offered", *map(str, error.args))
