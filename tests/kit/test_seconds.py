@@ -89,7 +89,7 @@ class TestClock:
         try:
             before = place.seconds_of_cores(made)
             assert before > 0 or not os.path.exists("/proc")
-            made.attend.worker.stop()
+            made.attend.stop()
             assert place.seconds_of_cores(made) >= before
         finally:
             place.end(made)

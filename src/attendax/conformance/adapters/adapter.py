@@ -5,8 +5,8 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ..frameworks.text import defined, import_line, resolve
 from .implementation import Documented, Implementation, Known
-from .source import import_line, resolve, source_of
 
 GROUPED = {"grouped heads": "as many heads in all arrays"}  # what several libraries lack, and why
 HEADS = {"rank 2": "arrays have an axis of heads"}
@@ -51,15 +51,15 @@ class Adapter(NamedTuple):
         exec(self.setup)
         path = path or (self.function if fn is None else None)
         fn = resolve(self.function) if fn is None else fn
-        attend = functools.partial(self.call, fn, **self.options)
-        lines = [self.setup, f"import functools\n{import_line(fn, path)}\n\n", source_of(self.call) + "\n\n"]
         words = "".join(f", {name}={x!r}" for name, x in self.options.items())
+        lines = [self.setup, f"import functools\n{import_line(fn, path)}\n\n", defined(self.call) + "\n\n"]
         lines.append(f"attend = functools.partial({self.call.__name__}, fn{words})")
-        backward = functools.partial(self.backward, fn) if self.backward else None
         if self.backward:
-            lines += [source_of(self.backward), f"attend.backward = functools.partial({self.backward.__name__}, fn)"]
+            by = self.backward.__name__
+            lines += [defined(self.backward, (self.call,)), f"attend.backward = functools.partial({by}, fn)"]
         return Implementation(
-            attend, name, self.arrays, backward, self.causal, self.empty_rows, self.lacks,
+            functools.partial(self.call, fn, **self.options), name, self.arrays,
+            self.backward and functools.partial(self.backward, fn), self.causal, self.empty_rows, self.lacks,
             "\n".join(filter(None, lines)), version=version_of(self.package), documented=self.documented,
             known=self.known,
         )  # fmt: skip

@@ -5,21 +5,31 @@ import functools
 from .adapter import GROUPED, HEADS, LAYER, RANK_4, Adapter
 
 
+def heads_inside(*arrays):
+    """(..., N, T, D) as (..., T, N, D), or back."""
+    return [x.swapaxes(-3, -2) for x in arrays]
+
+
+def lifted(x, rank):
+    """A mask or a bias of two axes, which is meant for every head; another is left to the library."""
+    return x if x is None or x.ndim > 2 else x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def bounded(window, query, key):
+    """A window with two numbers."""
+    longest = max(query.shape[-2], key.shape[-2])
+    return None if window is None else tuple(longest if side is None else side for side in window)
+
+
 def jax_nn(
     fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, window=None, key_lengths=None,
     return_lse=False, implementation=None,
 ):  # fmt: skip
     """(B, T, N, D); masks and biases of rank 4."""
-
-    def of_rank_4(x):  # (T, S) is meant for every head; what is of rank 3 is left to the library
-        return x if x is None or x.ndim > 2 else x.reshape((1,) * (4 - x.ndim) + x.shape)
-
-    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
-    if window is not None:
-        window = tuple(max(query.shape[-2], key.shape[-2]) if side is None else side for side in window)
     found = fn(
-        *arrays, of_rank_4(bias), of_rank_4(mask), scale=scale, is_causal=is_causal, local_window_size=window,
-        key_value_seq_lengths=key_lengths, implementation=implementation, return_residual=return_lse,
+        *heads_inside(query, key, value), lifted(bias, 4), lifted(mask, 4), scale=scale, is_causal=is_causal,
+        local_window_size=bounded(window, query, key), key_value_seq_lengths=key_lengths,
+        implementation=implementation, return_residual=return_lse,
     )  # fmt: skip
     if return_lse:
         return found[0].swapaxes(-3, -2), found[1].swapaxes(-2, -1)
@@ -31,16 +41,10 @@ def tokamax(
     key_lengths=None, implementation=None,
 ):  # fmt: skip
     """(..., T, N, D); masks and biases of the rank of the scores."""
-
-    def lifted(x):
-        return x if x is None or x.ndim > 2 else x.reshape((1,) * (query.ndim - x.ndim) + x.shape)
-
-    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
-    if window is not None:
-        window = tuple(max(query.shape[-2], key.shape[-2]) if side is None else side for side in window)
     return fn(
-        *arrays, lifted(bias), lifted(mask), scale=scale, is_causal=is_causal, local_window_size=window,
-        logits_soft_cap=softcap, key_value_seq_lengths=key_lengths, implementation=implementation,
+        *heads_inside(query, key, value), lifted(bias, query.ndim), lifted(mask, query.ndim), scale=scale,
+        is_causal=is_causal, local_window_size=bounded(window, query, key), logits_soft_cap=softcap,
+        key_value_seq_lengths=key_lengths, implementation=implementation,
     ).swapaxes(-3, -2)  # fmt: skip
 
 
@@ -51,18 +55,21 @@ def flax_linen(fn, query, key, value, *, mask=None, bias=None, is_causal=False, 
 
     if is_causal:
         causal = linen.make_attention_mask(jnp.arange(query.shape[-2]), jnp.arange(key.shape[-2]), jnp.greater_equal)[0]
-        causal = causal if mask is None else causal.reshape((1,) * (mask.ndim - 2) + causal.shape)
-        mask = linen.combine_masks(mask, causal)
-    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
+        mask = linen.combine_masks(mask, causal if mask is None else lifted(causal, mask.ndim))
     given = {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng, "broadcast_dropout": False}
-    return fn(*arrays, bias=bias, mask=mask, **given).swapaxes(-3, -2)
+    return fn(*heads_inside(query, key, value), bias=bias, mask=mask, **given).swapaxes(-3, -2)
 
 
 def flax_nnx(fn, query, key, value, *, mask=None, bias=None, is_causal=False, dropout_rate=0.0, dropout_rng=None):
     """(..., T, N, D); dropout is asked to be each batch's and head's own."""
-    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
     given = {"dropout_rate": dropout_rate, "dropout_rng": dropout_rng, "broadcast_dropout": False}
+    arrays = heads_inside(query, key, value)
     return fn(*arrays, bias=bias, mask=mask, is_causal=is_causal, **given).swapaxes(-3, -2)
+
+
+def flat(*arrays):
+    """(..., N, T, D) as (..., T, N * D)."""
+    return [x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in heads_inside(*arrays)]
 
 
 def equinox(fn, query, key, value, *, mask=None, dropout_rate=0.0, dropout_rng=None):
@@ -77,22 +84,19 @@ def equinox(fn, query, key, value, *, mask=None, dropout_rate=0.0, dropout_rng=N
     eyes = [jnp.eye(n, dtype=query.dtype) for n in (heads * width, heads * width, wide, wide)]
     names = ("query_proj", "key_proj", "value_proj", "output_proj")
     layer = equinox.tree_at(lambda layer: [getattr(layer, name).weight for name in names], layer, eyes)
-    given = [x.swapaxes(-3, -2) for x in (query, key, value)]
-    given = [x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in given]
     if mask is not None:
         if mask.ndim not in (2, query.ndim):
             raise NotImplementedError("a mask has no batch axis: it is for jax.vmap to say")
-        mask = mask.reshape((1,) * (query.ndim - mask.ndim) + mask.shape)
-        full = (*batch, heads, length, key.shape[-2])
+        mask, full = lifted(mask, query.ndim), (*batch, heads, length, key.shape[-2])
         mask = jnp.broadcast_to(mask, [n if m == 1 else m for m, n in zip(mask.shape, full, strict=True)])
-    given += [mask, None if dropout_rng is None else jax.random.split(dropout_rng, batch)]
 
     def run(query, key, value, mask, rng):
         return layer(query, key, value, mask, key=rng)
 
     for _ in batch:
         run = jax.vmap(run)
-    return run(*given).reshape(*batch, length, heads, value.shape[-1]).swapaxes(-3, -2)
+    found = run(*flat(query, key, value), mask, None if dropout_rng is None else jax.random.split(dropout_rng, batch))
+    return found.reshape(*batch, length, heads, value.shape[-1]).swapaxes(-3, -2)
 
 
 def haiku(fn, query, key, value, *, mask=None):
@@ -111,29 +115,21 @@ def haiku(fn, query, key, value, *, mask=None):
         return fn(heads, **sizes, w_init=identity, with_bias=False)(*given)
 
     heads, width = query.shape[-3], value.shape[-1]
-    given = [x.swapaxes(-3, -2) for x in (query, key, value)]
-    given = [x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1]) for x in given]
-    given += [] if mask is None else [mask.reshape((1,) * (query.ndim - 2) + mask.shape) if mask.ndim == 2 else mask]
-    layer = haiku.transform(run)
+    given, layer = [*flat(query, key, value), lifted(mask, query.ndim)], haiku.transform(run)
     found = layer.apply(layer.init(jax.random.key(0), *given), None, *given)
     return found.reshape(*found.shape[:-1], heads, width).swapaxes(-3, -2)
 
 
 def keras(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None):
     """(B, T, N, D), with the backend of JAX."""
-    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
     given = {"scale": scale, "is_causal": is_causal, "attn_logits_soft_cap": softcap}
-    return fn(*arrays, bias=bias, mask=mask, **given).swapaxes(-3, -2)
+    return fn(*heads_inside(query, key, value), bias=bias, mask=mask, **given).swapaxes(-3, -2)
 
 
 def memory_efficient(fn, query, key, value, *, mask=None, bias=None):
     """(..., T, N, D); masks and biases of the rank of the scores."""
-
-    def lifted(x):
-        return x if x is None or x.ndim > 2 else x.reshape((1,) * (query.ndim - x.ndim) + x.shape)
-
-    arrays = [x.swapaxes(-3, -2) for x in (query, key, value)]
-    return fn(*arrays, mask=lifted(mask), bias=lifted(bias)).swapaxes(-3, -2)
+    mask, bias = lifted(mask, query.ndim), lifted(bias, query.ndim)
+    return fn(*heads_inside(query, key, value), mask=mask, bias=bias).swapaxes(-3, -2)
 
 
 def flash_attention_jax(fn, query, key, value, *, mask=None, is_causal=False):

@@ -13,9 +13,8 @@ from typing import Any
 
 from ..cases import kinds
 from ..frameworks import framework
-from ..frameworks.text import printed
+from ..frameworks.text import import_line, printed, source_of
 from .implementation import OPTIONS, Implementation, keywords
-from .source import import_line, source_of
 
 PACKED = "packed"
 NO_AXIS = ("mask", "bias", "key_lengths", "query_segment_ids", "key_segment_ids", "offset")
@@ -54,16 +53,14 @@ def in_layout(fn, query, key, value, *, layout, names, mask_drops, lse_base, sta
         rest = rest[:1] if "return_lse" in options else []  # else weights, or None
         return [out.swapaxes(-3, -2) if swapped else out, *(x * math.log(lse_base) for x in rest)]
 
-    if not missing:
-        results = call(())
-    elif missing == 1:
-        results = [stack(list(x)) for x in zip(*(call((b,)) for b in range(query.shape[0])), strict=True)]
-    else:
-        rows = ([call((b, n)) for n in range(query.shape[1])] for b in range(query.shape[0]))
-        results = [
-            stack([stack(list(heads)) for heads in x])
-            for x in zip(*(list(zip(*row, strict=True)) for row in rows), strict=True)
+    def looped(index):
+        if len(index) == missing:
+            return call(index)
+        return [
+            stack(list(x)) for x in zip(*(looped((*index, k)) for k in range(query.shape[len(index)])), strict=True)
         ]
+
+    results = looped(())
     return tuple(results) if "return_lse" in options else results[0]
 
 
@@ -101,25 +98,25 @@ def plain(
     lacks: Mapping[str, str] | None = None, eager: bool = False, device: str = "", **settings: Any,
 ) -> Implementation:  # fmt: skip
     """A function without an adapter: as it is where nothing about it is special."""
-    conventions: dict[str, Any] = {"causal": causal, "empty_rows": empty_rows, "lacks": lacks or {}, "eager": eager}
-    conventions["device"] = device
-    attend, source = fn, f"{import_line(fn, path)}\nattend = fn"
+    attend, lines = fn, [import_line(fn, path), "attend = fn"]
     try:
         hash(attend)
     except TypeError:  # jax.jit takes it as a static argument
         attend = functools.partial(attend)
-        source = f"import functools\n{source}\nattend = functools.partial(attend)"
-    made = laid_out(Implementation(attend, name, arrays, source=source, **conventions), **settings)
+        lines = ["import functools", *lines, "attend = functools.partial(attend)"]
+    made = Implementation(
+        attend, name, arrays, None, causal, empty_rows, lacks or {}, "\n".join(lines), eager, device=device
+    )
+    made = laid_out(made, **settings)
     if backward is None:
         return made
-    if arrays != "numpy":
-        by_hand = framework(arrays).with_backward
-        lines = ["", "", printed(arrays, ("with_backward",)), "", "", import_line(backward, name="backward")]
-        source = "\n".join([made.source, *lines, "attend = with_backward(attend, backward)"])
-        return dataclasses.replace(made, attend=by_hand(made.attend, backward), source=source)
-    lines = ["import functools", import_line(backward, name="backward")]
-    lines += ["attend = functools.partial(attend)", "attend.backward = backward"]
-    return dataclasses.replace(made, source="\n".join([made.source, *lines]), backward=backward)
+    by_hand = import_line(backward, name="backward")
+    if arrays == "numpy":
+        lines = ["import functools", by_hand, "attend = functools.partial(attend)", "attend.backward = backward"]
+        return dataclasses.replace(made, source="\n".join([made.source, *lines]), backward=backward)
+    lines = ["", "", printed(arrays, ("with_backward",)), "", "", by_hand, "attend = with_backward(attend, backward)"]
+    attend = framework(arrays).with_backward(made.attend, backward)
+    return dataclasses.replace(made, attend=attend, source="\n".join([made.source, *lines]))
 
 
 def laid_out(
@@ -134,16 +131,13 @@ def laid_out(
     kinds.checked("names", sorted(names), OPTIONS)
     if layout == "BNTD" and not names and mask_true == "attend" and lse_base is None:
         return made
-    run: Callable[..., Any] = in_layout
     given: dict[str, Any] = {"names": names, "lse_base": lse_base or math.e}
-    tools = ["stack"]
-    if layout == PACKED:
-        run, tools = in_packs, list(TOOLS)
-    else:
-        given |= {"layout": layout, "mask_drops": mask_true == "drop"}
-    module = framework(made.arrays)
-    attend = functools.partial(run, made.attend, **{tool: getattr(module, tool) for tool in tools}, **given)
-    words = ", ".join([*(f"{k}={TOOLS[k][made.arrays]}" for k in tools), *(f"{k}={x!r}" for k, x in given.items())])
+    run: Any = in_packs
+    if layout != PACKED:
+        run, given = in_layout, given | {"layout": layout, "mask_drops": mask_true == "drop"}
+    tools = TOOLS if layout == PACKED else {"stack": TOOLS["stack"]}
+    attend = functools.partial(run, made.attend, **given, **{k: getattr(framework(made.arrays), k) for k in tools})
+    words = ", ".join([*(f"{k}={x[made.arrays]}" for k, x in tools.items()), *(f"{k}={x!r}" for k, x in given.items())])
     lines = [made.source, "", "", source_of(run), "", "", "import functools", "within = attend"]
     lines.append(f"attend = functools.partial({run.__name__}, within, {words})")
     lacks = _lacks(made.attend, layout, names) | dict(made.lacks)

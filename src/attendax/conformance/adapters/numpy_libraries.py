@@ -34,37 +34,46 @@ def onnx_attention(
     return fn(model.SerializeToString() if serialized else model).run(None, given)[0]
 
 
-def mlx_attention(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None):
-    """(B, N, T, D); one mask: boolean, additive, or "causal", which is aligned to the end."""
+def one_mask(mask, bias, is_causal):
+    """The one mask of MLX, and its name."""
     import mlx.core
-    import numpy
 
     if (mask is not None) + (bias is not None) + is_causal > 1:
         raise NotImplementedError("one mask: boolean, additive or causal")
-    given = "causal" if is_causal else bias if mask is None else mask
-    given = mlx.core.array(given) if hasattr(given, "shape") else given
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    given = bias if mask is None else mask
+    return "causal" if is_causal else mlx.core.array(given) if hasattr(given, "shape") else given
+
+
+def of_mlx(x, dtype):
+    """An array of NumPy."""
+    import mlx.core
+    import numpy
+
+    return numpy.array(x.astype(mlx.core.float32) if x.dtype == mlx.core.bfloat16 else x).astype(dtype)
+
+
+def mlx_attention(fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None):
+    """(B, N, T, D); one mask: boolean, additive, or "causal", which is aligned to the end."""
+    import mlx.core
+
+    given, scale = one_mask(mask, bias, is_causal), query.shape[-1] ** -0.5 if scale is None else scale
     with mlx.core.stream(mlx.core.cpu):
-        out = fn(*(mlx.core.array(x) for x in (query, key, value)), scale=scale, mask=given)
-        return numpy.array(out.astype(mlx.core.float32) if out.dtype == mlx.core.bfloat16 else out).astype(query.dtype)
+        return of_mlx(fn(*(mlx.core.array(x) for x in (query, key, value)), scale=scale, mask=given), query.dtype)
 
 
 def mlx_backward(fn, grad_output, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None):
     """Gradients by ``mlx.core.vjp``."""
     import mlx.core
-    import numpy
+
+    given, scale = one_mask(mask, bias, is_causal), query.shape[-1] ** -0.5 if scale is None else scale
 
     def run(query, key, value, *bias):
-        given = "causal" if is_causal else bias[0] if bias else None if mask is None else mlx.core.array(mask)
-        return fn(query, key, value, scale=query.shape[-1] ** -0.5 if scale is None else scale, mask=given)
+        return fn(query, key, value, scale=scale, mask=bias[0] if bias else given)
 
-    if (mask is not None) + (bias is not None) + is_causal > 1:
-        raise NotImplementedError("one mask: boolean, additive or causal")
     arrays = [mlx.core.array(x) for x in (query, key, value, bias) if x is not None]
     with mlx.core.stream(mlx.core.cpu):
         found = mlx.core.vjp(run, arrays, [mlx.core.array(grad_output)])[1]
-        wide = [x.astype(mlx.core.float32) if x.dtype == mlx.core.bfloat16 else x for x in found]
-        return tuple(numpy.array(x).astype(query.dtype) for x in wide)
+        return tuple(of_mlx(x, query.dtype) for x in found)
 
 
 RANKS = RANK_4 | {"rank 3": "of rank 3 its heads are in the last axis"}

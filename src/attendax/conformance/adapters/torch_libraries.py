@@ -3,20 +3,27 @@
 from .adapter import LAYER, RANK_4, Adapter
 
 
+def one_mask(mask, bias, is_causal, said):
+    """The one attn_mask: boolean it is a mask, floating a bias; not beside is_causal."""
+    import torch
+
+    if (mask is not None and mask.is_floating_point()) or (bias is not None and bias.dtype == torch.bool):
+        raise NotImplementedError("attn_mask is a mask where boolean and a bias where floating")
+    if (mask is not None) + (bias is not None) + is_causal > 1:
+        raise NotImplementedError(said)
+    return bias if mask is None else mask
+
+
 def torch_sdpa(
     fn, query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, dropout_rate=0.0, dropout_rng=None
 ):  # fmt: skip
     """One attn_mask: boolean it is a mask, floating a bias; not beside is_causal."""
     import torch
 
-    if (mask is not None and mask.is_floating_point()) or (bias is not None and bias.dtype == torch.bool):
-        raise NotImplementedError("attn_mask is a mask where boolean and a bias where floating")
-    if (mask is not None) + (bias is not None) + is_causal > 1:
-        raise NotImplementedError("one of attn_mask and is_causal")
+    given = one_mask(mask, bias, is_causal, "one of attn_mask and is_causal")
     if dropout_rng is not None:
         torch.manual_seed(dropout_rng)
     grouped = query.ndim > 2 and query.shape[-3] != key.shape[-3]
-    given = bias if mask is None else mask
     return fn(query, key, value, given, dropout_rate, is_causal, scale=scale, enable_gqa=grouped)
 
 
@@ -27,19 +34,17 @@ def torch_mha(
     """A layer of identities on (B, T, N * D); True in its masks means drop; (B, 1, 1, S) is its key_padding_mask."""
     import torch
 
-    if (mask is not None and mask.is_floating_point()) or (bias is not None and bias.dtype == torch.bool):
-        raise NotImplementedError("attn_mask is a mask where boolean and a bias where floating")
     (*batch, heads, length, width), padding = query.shape, None
     if heads * width > 4096:
         raise NotImplementedError("no layer wider than 4,096: its weights are the square of it")
     full = (*batch, heads, length, key.shape[-2])
-    if mask is not None and mask.ndim == 4 and mask.shape[:3] == (*batch, 1, 1):
+    if mask is not None and mask.ndim == 4 and mask.shape[:3] == (*batch, 1, 1) and not mask.is_floating_point():
         mask, padding = None, mask[:, 0, 0].logical_not()
-    if (mask is not None) + (bias is not None) + is_causal > 1:
-        raise NotImplementedError("one attn_mask, and is_causal is a hint that it is causal")
-    given = mask if mask is None or mask.dtype != torch.bool else mask.logical_not()
+    given = one_mask(mask, bias, is_causal, "one attn_mask, and is_causal is a hint that it is causal")
     if bias is not None:
         given = bias if bias.ndim == 2 else bias.reshape((1,) * (query.ndim - bias.ndim) + bias.shape)
+    elif given is not None and given.dtype == torch.bool:
+        given = given.logical_not()
     if is_causal:  # which must come with its mask
         given = torch.ones(full[-2:], dtype=torch.bool).triu(1)
     if given is not None:  # axes of 1 are repeated: the layer takes (T, S) and (B * N, T, S)

@@ -14,9 +14,9 @@ from attendax.exits import Refusal
 
 from ..adapters import ADAPTERS
 from ..adapters.implementation import OPTIONS
-from ..adapters.source import path_of, resolve
 from ..cases.case import Leaves
 from ..frameworks import NAMES, framework
+from ..frameworks.text import path_of, resolve
 from ..protocol import Subject
 from ..worker import foreign
 from ..worker.errors import Died, Failed

@@ -1,13 +1,137 @@
-"""The text of a driver, read without importing its framework: a reproduction prints it."""
+"""Objects by their paths, and the text that makes a function, or a driver, in a script of its own.
+
+The text of a driver is read without importing its framework.
+"""
 
 import ast
 import functools
+import importlib
+import importlib.metadata
+import inspect
+import os
 import re
+import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from attendax.legible import did_you_mean
 
 SHARED = "shared"
+PLAIN = (bool, int, float, str, tuple, type(None))
+
+
+def resolve(path: str) -> Any:
+    """Import the object of a path ``"module:name"``; ValueError where it is none, or has no such name."""
+    module, separator, names = path.partition(":")
+    if not (module and separator and names):
+        raise ValueError(f"check: {path!r} is not module:function, such as jax.nn:dot_product_attention")
+    found = importlib.import_module(module)
+    for name in names.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"check: {module} has no {names}{did_you_mean(name, dir(found))}")
+        found = getattr(found, name)
+    return found
+
+
+def path_of(function: Any) -> str:
+    """The "module:name" that names a function; empty where none does."""
+    home, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if home not in sys.modules or home == "__main__" or not qualified or "<" in qualified:
+        return ""
+    try:
+        return f"{home}:{qualified}" if resolve(f"{home}:{qualified}") is function else ""
+    except (ImportError, ValueError):
+        return ""
+
+
+def import_line(function: Any, path: str | None = None, name: str = "fn", known: tuple[Any, ...] = ()) -> str:
+    """Python that makes ``name`` the function, as far as it can be told; else it raises, and says what to define."""
+    if path := path or path_of(function):
+        module, _, names = path.partition(":")
+        if "." in names:
+            return f"{_findable(module)}import {module}\n{name} = {module}.{names}"
+        return f"{_findable(module)}from {module} import {names} as {name}"
+    if isinstance(function, functools.partial):
+        words = [repr(x) for x in function.args] + [f"{k}={x!r}" for k, x in function.keywords.items()]
+        inner = import_line(function.func, None, name, known)
+        return f"{inner}\nimport functools\n{name} = functools.partial({', '.join([name, *words])})"
+    if text := _definition(function, name):
+        return "\n".join([*_used(function, (*known, function)), text])
+    shown = getattr(function, "__qualname__", "") or type(function).__qualname__
+    return f"raise NotImplementedError({f'define {name} here: {shown}, which was judged, cannot be shown'!r})"
+
+
+@functools.cache
+def _installed() -> frozenset[str]:
+    """The modules that distributions have: reading them all takes a tenth of a second."""
+    return frozenset(importlib.metadata.packages_distributions())
+
+
+def _findable(module: str) -> str:
+    """A line that finds a module which no installed distribution has."""
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if not file or top in sys.stdlib_module_names or top in _installed():
+        return ""
+    folder = os.path.dirname(os.path.abspath(file))
+    folder = os.path.dirname(folder) if os.path.basename(file) == "__init__.py" else folder
+    return f"import sys\nsys.path.insert(0, {folder!r})\n"
+
+
+def _definition(function: Any, name: str) -> str:
+    """The text of a function, bound to ``name``; empty where the text alone does not make it."""
+    if inspect.ismethod(function) or not inspect.isfunction(inspect.unwrap(function)):
+        return ""
+    text = source_of(function)
+    if function.__name__ != "<lambda>":
+        tree = ast.parse(text)
+        bound = "" if function.__name__ == name else f"\n{name} = {function.__name__}"
+        return text + bound if tree.body and isinstance(tree.body[0], ast.FunctionDef) else ""
+    text = text[text.index("lambda") :] if text.count("lambda") == 1 else ""  # of several, which one is not known
+    for end in range(len(text), 0, -1):  # what follows it belongs to the statement
+        try:
+            ast.parse(f"{name} = {text[:end]}")
+        except SyntaxError:
+            continue
+        return f"{name} = {text[:end].rstrip().rstrip(',')}"
+    return ""
+
+
+def _used(function: Any, known: tuple[Any, ...]) -> list[str]:
+    """Lines that define what a function uses from around it, and its decorators; this package is not imported."""
+    inner = inspect.unwrap(function)
+    around = inspect.getclosurevars(inner)
+    given = {**around.globals, **around.nonlocals}
+    names = dict.fromkeys(re.findall(r"\w+", source_of(function)))  # of decorators and defaults, too
+    given |= {n: inner.__globals__[n] for n in names if n in inner.__globals__}
+    lines = []
+    for name, x in given.items():
+        if isinstance(x, ModuleType):
+            lines.append(f"{_findable(x.__name__)}import {x.__name__}" + f" as {name}" * (name != x.__name__))
+        elif isinstance(x, PLAIN):
+            lines.append(f"{name} = {x!r}")
+        elif callable(x) and not any(x is y for y in known):
+            of_the_kit = inspect.isfunction(x) and x.__module__.startswith("attendax.conformance.")
+            lines.append(defined(x, known) if of_the_kit else import_line(x, None, name, known))
+    return lines
+
+
+def defined(function: Any, known: tuple[Any, ...] = ()) -> str:
+    """Python that defines a function of this package, and all that it uses, for scripts that run without."""
+    return "\n".join([*_used(function, (*known, function)), source_of(function)])
+
+
+def source_of(function: Any) -> str:
+    """The text of a function, without decorators' indentation; a comment where there is none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        return textwrap.dedent(inspect.getsource(function)).rstrip()
+    except (OSError, TypeError):
+        return f"# the source of {getattr(function, '__qualname__', function)} cannot be read: define it here"
 
 
 class Text(NamedTuple):

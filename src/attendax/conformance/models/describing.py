@@ -10,9 +10,9 @@ import numpy as np
 from attendax.legible import did_you_mean
 
 from ..adapters.implementation import lacking
-from ..adapters.source import resolve
 from ..cases.kinds import checked
 from ..frameworks import kinds
+from ..frameworks.text import resolve
 from ..report.outcomes import MODEL_LAWS
 from ..worker.errors import Failed
 from .adapters import offer

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..adapters.source import import_line, text_of
 from ..frameworks import framework
 from ..frameworks.shared import per_position
+from ..frameworks.text import defined, import_line
 from ..worker.errors import Failed
 from .blackbox import Request, direction, vectors, weights_of
 
@@ -139,7 +139,7 @@ class Runner:
         if made is None:
             text = import_line(self.target, path, "apply")
         else:
-            lines = [import_line(self.target, path, "model"), text_of(made)]
+            lines = [import_line(self.target, path, "model"), defined(made)]
             text = "\n".join([*lines, _call(made, "model", self.offer.given, "apply")])
         found = {"model": text} | self._lines_of_ways()
         if self.offer.embedding is not None and self.table is None:
@@ -165,7 +165,7 @@ class Runner:
             elif way.of is not None and self.offer.made is not None:
                 apply = "of_way"
                 found[f"made {name}"] = "\n".join([
-                    text_of(way.of),
+                    defined(way.of),
                     _call(way.of, "model", way.args, "model_of_way"),
                     _call(self.offer.made, "model_of_way", (*self.offer.given, *way.more), apply),
                 ])  # fmt: skip

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
 from ..adapters.implementation import Implementation, keywords, lacking, never_given
 from ..adapters.layout import laid_out, plain
-from ..adapters.source import resolve
 from ..cases import CASES, Inputs
 from ..cases.how import How
 from ..cases.square import FORMS, plain_of
 from ..frameworks import framework, kinds
+from ..frameworks.text import resolve
 from ..protocol import Request, Subject
 from . import foreign
 from .calling import answer, call
@@ -33,17 +33,18 @@ NOT_NUMPY = "gives no arrays of NumPy"
 
 def implement(
     fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None, backward: Any = None,
-    how: How | None = None, eager: bool = False, trying: Callable[[str], None] | None = None, **settings: Any,
+    how: How | None = None, eager: bool = False, trying: Callable[[str], Any] = str, **settings: Any,
 ) -> Implementation:  # fmt: skip
     """Make an ``Implementation`` of anything that ``check`` takes; ``trying`` is told of the arrays of each try."""
     refuse_unknown(settings)
+    how = how or How()
     if "lacks" in settings:
         settings["lacks"] = lacking(settings["lacks"])
     if isinstance(fn, Implementation):
         return _overridden(fn, arrays, backward, settings)
     if isinstance(fn, str) and foreign.is_path(fn):
         made = _overridden(foreign.implementation(fn, name), arrays, backward, settings)
-        return made if made.recorded else _first_that_runs([made], how or How(), trying)
+        return made if made.recorded else _first_that_runs([made], how, trying)
     path = fn if isinstance(fn, str) else None
     if path and adapter is None:
         adapter = path if path in ADAPTERS else adapter_for(path)
@@ -57,16 +58,24 @@ def implement(
     if not callable(fn):
         raise TypeError(f"check: fn got {type(fn).__name__}, expected a function or the path module:function of one")
     name = str(name or path or name_of(fn))
-    tried = functools.partial(_kind_of_arrays, how=how or How(), trying=trying)
+
+    def tried(fn: Any, settings: dict[str, Any]) -> Implementation:
+        plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
+        return _first_that_runs(
+            [plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying
+        )
+
     if adapter is not None:
         layout = {k: settings.pop(k) for k in LAYOUT if k in settings}
         if not isinstance(adapter, Adapter) and not callable(adapter):
             kind = type(adapter).__name__
             raise TypeError(f"check: adapter got {kind}, expected a name, an Adapter or a function")
         if not isinstance(adapter, Adapter):
-            adapter = Adapter(adapter, "", arrays or tried(functools.partial(adapter, fn), name, layout)[0])
+            adapter = Adapter(adapter, "", arrays or tried(functools.partial(adapter, fn), layout).arrays)
         return _overridden(laid_out(adapter.implementation(name, fn, path), **layout), arrays, backward, settings)
-    arrays, eager = (arrays, eager) if arrays else tried(fn, name, settings)
+    if not arrays:
+        made = tried(fn, settings)
+        arrays, eager = made.arrays, made.eager
     framework(arrays)
     return plain(fn, name, arrays, path=path, backward=backward, eager=eager, **settings)
 
@@ -103,33 +112,18 @@ def _by_shipped(adapter: str, fn: Any, path: str | None, name: str | None) -> Im
     return made.implementation(name or (adapter if fn is None else path or name_of(fn)), fn, path)
 
 
-def shown(asked: Mapping[str, Any]) -> str:
-    """The name of a candidate in what is said of it."""
-    return str(asked.get("name") or foreign.name_of(asked["fn"]))
-
-
 def name_of(fn: Any) -> str:
     """The name of a function that has no other."""
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
-def _kind_of_arrays(
-    fn: Any, name: str, settings: dict[str, Any], how: How, trying: Callable[[str], None] | None
-) -> tuple[str, bool]:
-    """Find arrays with which the plainest call works, and whether JAX may not compile it."""
-    plain(fn, name, "numpy", **settings)  # a setting that is none is refused before anything is tried
-    made = _first_that_runs([plain(fn, name, kind, eager=eager, **settings) for kind, eager in kinds()], how, trying)
-    return made.arrays, made.eager
-
-
-def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[str], None] | None) -> Implementation:
+def _first_that_runs(tries: list[Implementation], how: How, trying: Callable[[str], Any]) -> Implementation:
     """The first of them that one of the plainest calls runs on."""
     said: list[str] = []
     for form in FORMS:  # what is said is of the first: the plainest call of all
         inputs = plain_of(form, how.sizes).inputs(0, how.dtype)
         for made in tries:
-            if trying:
-                trying(made.arrays)
+            trying(made.arrays)
             if not (error := _tried(made, inputs)):
                 return made
             if form == FORMS[0] and error != NOT_NUMPY:

@@ -1,6 +1,7 @@
 """Cases as folders: the inputs of each case are written there, and the results that a candidate leaves are judged."""
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -11,8 +12,7 @@ import numpy as np
 from attendax import extras
 
 from ..cases.case import Leaves
-from ..protocol import SCHEMA, SPARE, TIMES, plain, read_json, read_results, write_case
-from .asked import Told
+from ..protocol import SCHEMA, Told, plain, read_json, read_results, room_for, write_case
 from .errors import Died
 from .process import answered
 
@@ -30,7 +30,7 @@ class Recorder:
         self.cases: dict[str, list[str]] = {}  # the folders of each case, in the order of its calls
         self.folders: dict[str, str] = {}  # the id of each folder
         self.failed: Exception | None = None  # why a folder could not be written
-        self._by_id: dict[str, str] = {}
+        self.ids: dict[str, str] = {}  # the folder of each id
 
     def __call__(self, told: Told) -> Leaves:
         """Zeros, in the shapes of the results."""
@@ -48,19 +48,17 @@ class Recorder:
 
     def _written(self, told: Told) -> str:
         number = identity(told)
-        if number in self._by_id:
-            return self._by_id[number]
-        stem = re.sub(r"[^0-9a-z]+", "-", self.case.lower()).strip("-")[:80]
-        name, count = stem, 1
-        while name in self.folders:
-            name, count = f"{stem}-{count + 1}", count + 1
-        folder = os.path.join(self.home, name)
-        os.mkdir(folder)
-        write_case(folder, {"id": number} | told)
-        if self.safetensors:
-            write_safetensors(os.path.join(folder, INPUTS), told)
-        self.folders[name], self._by_id[number] = number, name
-        return name
+        if number not in self.ids:
+            stem = re.sub(r"[^0-9a-z]+", "-", self.case.lower()).strip("-")[:80]
+            names = itertools.chain([stem], (f"{stem}-{count}" for count in itertools.count(2)))
+            name = next(name for name in names if name not in self.folders)
+            folder = os.path.join(self.home, name)
+            os.mkdir(folder)
+            write_case(folder, {"id": number} | told)
+            if self.safetensors:
+                write_safetensors(os.path.join(folder, INPUTS), told)
+            self.folders[name], self.ids[number] = number, name
+        return self.ids[number]
 
 
 class Replay:
@@ -71,12 +69,10 @@ class Replay:
         self.home, self.index = home, read_index(home)
         if any(os.path.exists(os.path.join(home, name, RESULTS)) for name in self.index["folders"]):
             extras.require("safetensors", f"attendax judge: {RESULTS}")
-        self.by_id = {number: name for name, number in self.index["folders"].items()}
-        for name, number in self.index["folders"].items():
+        self.ids = {number: name for name, number in self.index["folders"].items()}
+        for number, name in self.ids.items():
             file = os.path.join(home, name, "case.json")
-            if not os.path.isdir(os.path.dirname(file)):
-                continue  # not judged
-            if _read_json(file).get("id") != number:
+            if os.path.isdir(os.path.dirname(file)) and _read_json(file).get("id") != number:  # else it is not judged
                 raise ValueError(
                     f"check: {file} is of another run than {os.path.join(home, INDEX)}: its results are of other "
                     "numbers; run the program on the folders that were written with this index"
@@ -84,13 +80,13 @@ class Replay:
 
     def __call__(self, told: Told) -> Leaves:
         """The results."""
-        name = self.by_id.get(identity(told))
+        name = self.ids.get(identity(told))
         if name is None:
             raise Died(UNKNOWN, NOT_JUDGED)
         folder = os.path.join(self.home, name)
         if not os.path.isdir(folder):
             raise Died(MISSING, NOT_JUDGED)
-        most = SPARE + TIMES * sum(x.nbytes for x in told["arrays"].values())
+        most = room_for(told)
         try:
             found = read_results(folder, most)
             if os.path.exists(file := os.path.join(folder, RESULTS)) and isinstance(found, dict):
@@ -155,13 +151,10 @@ def read_safetensors(file: str, most: int) -> Leaves:
     if os.path.getsize(file) > most:
         raise ValueError(f"{RESULTS} has more than {most} bytes")
     try:
-        with open(file, "rb") as content:
-            found = dict(safetensors.deserialize(content.read()))
         import ml_dtypes  # noqa: F401  registers bfloat16
 
-        return {
-            k.replace("_", " ", 1): np.frombuffer(x["data"], np.dtype(dtypes[x["dtype"]])).reshape(x["shape"])
-            for k, x in found.items()
-        }
+        with open(file, "rb") as content:
+            found = {k.replace("_", " ", 1): x for k, x in safetensors.deserialize(content.read())}
+        return {k: np.frombuffer(x["data"], dtypes[x["dtype"]]).reshape(x["shape"]) for k, x in found.items()}
     except (safetensors.SafetensorError, KeyError, OSError) as error:
         raise ValueError(f"{RESULTS} cannot be read: {error}") from error

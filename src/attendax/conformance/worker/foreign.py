@@ -1,6 +1,11 @@
 """A candidate that is a program, a C library, a model of ONNX or a folder of results, as a function of NumPy arrays."""
 
 import dataclasses
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,24 +13,78 @@ import numpy as np
 
 from ..adapters.implementation import Implementation, signature
 from ..cases.case import Leaves
-from .asked import Told, asked
-from .errors import NoNumbers
+from ..protocol import Told, case_of, read_results, room_for, write_case
+from .child import KEPT, ended, last_lines
+from .errors import Died, NoNumbers
 from .folders import Replay
 from .library import Library
 from .onnx_model import OnnxModel
-from .program import Program
+from .process import answered
 
+CASE = "{case}"
+FOLDERS: list[str] = []  # where the worker may write what is gone with it
 SOURCE = """from attendax.conformance.worker.foreign import implementation
 
 attend = implementation({!r}).attend"""
+READ = "nothing; its results lie in a folder, and causes that take another call were not looked for"
+LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
+
+
+class Program:
+    """Answers what is asked by running a command."""
+
+    def __init__(self, command: str) -> None:
+        """Find the program."""
+        try:
+            self.command = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"check: the command {command!r} cannot be read: {error}") from error
+        if not self.command:
+            raise ValueError("check: the command is empty, expected such as './attention {case}'")
+        if not any(CASE in word for word in self.command):
+            self.command.append(CASE)
+        name = self.command[0]
+        if not shutil.which(name):
+            if os.path.isfile(name):
+                raise ValueError(f"check: {name!r} may not be executed: chmod +x {shlex.quote(name)}")
+            raise ValueError(f"check: there is no program {name!r}: build it, or give the path of another")
+
+    def __call__(self, told: Told) -> Leaves:
+        """The results of one case."""
+        home = next(iter(FOLDERS), None)
+        with tempfile.TemporaryDirectory(prefix="attendax-", dir=home, ignore_cleanup_errors=True) as folder:
+            write_case(folder, told)
+            status, said = self._run(folder)
+            try:
+                found = read_results(folder, room_for(told))
+            except ValueError as error:
+                raise Died(f"its answer cannot be read: {error}") from error
+            except FileNotFoundError as error:
+                raise Died("it removed the folder of its case") from error
+            if status and not isinstance(found, tuple):
+                raise Died(f"its process {ended(status)}" + (f"; it said: {said}" if said else ""))
+            return answered(found)
+
+    def _run(self, folder: str) -> tuple[int, str]:
+        """The exit status, and the end of what it printed."""
+        command, printed = [word.replace(CASE, folder) for word in self.command], b""
+        null, pipe, joined = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+        try:
+            process = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=joined)
+        except OSError as error:
+            raise Died(f"it cannot be started: {error.strerror}") from error
+        with process, process.stdout as stream:  # type: ignore[union-attr]
+            while some := os.read(stream.fileno(), KEPT):
+                printed = (printed + some)[-KEPT:]
+        return process.returncode, last_lines(printed)
+
+
 ANSWERS: dict[str, Callable[[str], Callable[[Told], Leaves]]] = {  # what a path begins with: who answers
     "exec": Program,
     "lib": lambda named: Library(*named.split(":", 1)),
     "onnx": OnnxModel,
     "folder": Replay,
 }
-READ = "nothing; its results lie in a folder, and causes that take another call were not looked for"
-LACKS = {f"rank {rank}": "arrays are (B, N, T, D)" for rank in (2, 3, 5)}
 
 
 def path_of(
@@ -87,14 +146,14 @@ def of_answers(
 
     def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray, **options: Any) -> Any:
         arrays = {"query": query, "key": key, "value": value}
-        return _of(answer, asked("forward", arrays, options, {}), unpack=not options.get("return_lse"))
+        return _of(answer, case_of("forward", arrays, options, {}), unpack=not options.get("return_lse"))
 
     def backward(
         grad_output: np.ndarray, query: np.ndarray, key: np.ndarray, value: np.ndarray, *,
         grad_lse: np.ndarray | None = None, **options: Any,
     ) -> Any:  # fmt: skip
         cotangent = {"out": grad_output} | ({} if grad_lse is None else {"lse": grad_lse})
-        return _of(answer, asked("gradient", {"query": query, "key": key, "value": value}, options, cotangent))
+        return _of(answer, case_of("gradient", {"query": query, "key": key, "value": value}, options, cotangent))
 
     attend.__signature__ = signature(accepted)  # type: ignore[attr-defined]
     return Implementation(attend, name, "numpy", backward, lacks=LACKS, source=source, process="", foreign=True)

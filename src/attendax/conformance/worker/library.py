@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cases.case import Leaves
-from ..protocol import SCHEMA, read_json
-from .asked import HIDING, Told
+from ..protocol import HIDING, SCHEMA, Told, read_json
 from .errors import Failed
 
 INPUTS = ("query", "key", "value", "bias", "sinks", "cotangent_out", "cotangent_lse")  # const float *

@@ -7,7 +7,7 @@ import numpy as np
 from attendax.extras import require
 
 from ..cases.case import ARRAYS, Leaves
-from .asked import HIDING, Told
+from ..protocol import HIDING, Told
 
 OPSETS = (23, 24, 25)  # those that changed the standard operator
 NODE = ("query", "key", "value", "mask", "past_key", "past_value", "key_lengths")  # the inputs of Attention, in order

@@ -12,17 +12,16 @@ from typing import Any
 from ..adapters import ADAPTERS, adapter_for, shipped
 from ..adapters.adapter import Adapter
 from ..adapters.implementation import Documented, Implementation, Known, lacking, signature
-from ..adapters.source import path_of
 from ..cases.how import How
+from ..frameworks.text import path_of
 from . import candidate, foreign
 from .errors import Died, Unusable
 from .process import Worker
 
-ASKED_FOR = "as asked for"
-MADE = "its Implementation was given"
-PATHS: tuple[str, ...] = ("adapter", "backward")
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process has no need of them
+NAMED = {"fn": "the function"}
+UNTOLD: dict[str, Any] = {"causal": "start", "empty_rows": "zero", "documented": (), "known": ()}
 
 
 def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **asked: Any) -> Implementation:
@@ -33,16 +32,18 @@ def implement(fn: Any, *, in_process: bool = False, how: How | None = None, **as
     candidate.refuse_unknown(asked)
     how = how or How()
     asked = {k: x for k, x in asked.items() if x is not None}
-    why = ASKED_FOR if in_process else MADE if isinstance(fn, Implementation) else ""
-    named = {k: path_in_other_process(asked[k], k) for k in PATHS if k in asked}
-    named["fn"] = path_in_other_process(fn, "the function")
-    why = why or next((reason for path, reason in named.values() if not path), "")
-    if why:
+    if isinstance(fn, Implementation):
+        return candidate.implement(fn, how=how, **asked)
+    given = {"adapter": asked.get("adapter"), "backward": asked.get("backward"), "fn": fn}
+    named = {k: path_in_other_process(x, NAMED.get(k, k)) for k, x in given.items() if x is not None}
+    why = next((reason for path, reason in named.values() if not path), "")
+    if why or in_process:
         made = candidate.implement(fn, how=how, **asked)
-        return made if isinstance(fn, Implementation) else dataclasses.replace(made, process=why)
-    paths = {k: path for k, (path, _) in named.items()}
-    name = {} if isinstance(fn, str) or "name" in asked else {"name": candidate.name_of(fn)}
-    return _remote(asked | paths | name, how)
+        return dataclasses.replace(made, process="as asked for" if in_process else why)
+    asked |= {k: path for k, (path, _) in named.items()}
+    if not isinstance(fn, str):
+        asked.setdefault("name", candidate.name_of(fn))
+    return _remote(asked, how)
 
 
 def worker_of(implementation: Implementation) -> Worker | None:
@@ -108,12 +109,11 @@ def _is_found(module: str) -> bool:
 
 def _remote(asked: dict[str, Any], how: How) -> Implementation:
     declared = {k: asked.pop(k) for k in DECLARED if k in asked}
-    message = asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}
-    is_foreign = foreign.is_path(asked["fn"])
-    worker = Worker("function", message, how.patience if is_foreign else None)
+    first = how.patience if foreign.is_path(asked["fn"]) else None
+    worker = Worker("function", asked | {"dtype": how.dtype, "sizes": dict(how.sizes)}, first)
     worker.until = how.until
     try:
-        made = _trusted(_described(_started(worker, asked), worker), asked)
+        made = _described(_started(worker, asked), worker, asked)
         declared["lacks"] = {**made.lacks, **lacking(declared.get("lacks"))}
         return dataclasses.replace(made, **declared, device=asked.get("device", ""))
     except BaseException:
@@ -127,7 +127,8 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
         told = worker.start()
     except Died as died:
         if worker.first is not None:  # a program or a library, which is not imported
-            name, when = candidate.shown(asked), "on the plainest call" if worker.trying else "when it is loaded"
+            name = asked.get("name") or foreign.name_of(asked["fn"])
+            when = "on the plainest call" if worker.trying else "when it is loaded"
             raise Unusable(f"check: {name} fails {when}: {died}" + LONGER * (died.how == "timeout")) from died
         if not worker.trying:
             raise Unusable(f"check: {asked['fn']}: when it was imported: {died}") from died
@@ -158,32 +159,25 @@ def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
     return Unusable(f"check: {candidate}: {line}") if ends else ImportError(line)
 
 
-def _described(told: Mapping[str, Any], worker: Worker) -> Implementation:
-    fn = str(worker.candidate["fn"])
+def _described(told: Mapping[str, Any], worker: Worker, asked: Mapping[str, Any]) -> Implementation:
+    """The function as its process tells of it; declarations count where the user, or an adapter, makes them."""
+    fn = str(asked["fn"])
+    adapter = asked.get("adapter", "") or (fn if fn in ADAPTERS else adapter_for(fn) or "")
     try:
         accepted = None if told["accepted"] is None else [*map(str, told["accepted"])]
         worker.__signature__ = signature(accepted, map(str, told["others"]))
-        if told["backward"]:
-            worker.backward = worker
         facts: dict[str, Any] = {k: str(told[k]) for k in ("source", *candidate.WORDS)}
-        return Implementation(
-            worker, **facts, eager=bool(told["eager"]), backward=worker if told["backward"] else None,
-            lacks={str(k): str(x) for k, x in told["lacks"].items()}, process="",
-            foreign=foreign.is_path(fn), recorded=fn.startswith("folder:"),
-            documented=tuple(Documented(tuple(x[0]), *x[1:]) for x in told["documented"]),
-            known=tuple(Known(x[0], x[1], tuple(x[2]), *x[3:]) for x in told["known"]),
-        )  # fmt: skip
+        facts["documented"] = tuple(Documented(tuple(x[0]), *x[1:]) for x in told["documented"])
+        facts["known"] = tuple(Known(x[0], x[1], tuple(x[2]), *x[3:]) for x in told["known"])
+        facts["lacks"] = {str(k): str(x) for k, x in told["lacks"].items()}
+        if told["backward"]:
+            facts["backward"] = worker.backward = worker
+        if ":" not in adapter:
+            facts |= UNTOLD
+        if adapter in ADAPTERS:
+            facts |= {k: getattr(shipped(adapter), k) for k in UNTOLD}
+            facts["lacks"] |= ADAPTERS[adapter].lacks
+        facts |= {"foreign": foreign.is_path(fn), "recorded": fn.startswith("folder:"), "eager": bool(told["eager"])}
+        return Implementation(worker, **facts, process="")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise Unusable(f"check: {fn}: its process says nothing that can be read") from error
-
-
-def _trusted(made: Implementation, asked: Mapping[str, Any]) -> Implementation:
-    """Declarations count where the user, or an adapter, makes them: not what the function's process says."""
-    adapter = asked.get("adapter", "") or (asked["fn"] if asked["fn"] in ADAPTERS else adapter_for(asked["fn"]) or "")
-    if ":" in adapter:
-        return made
-    given: dict[str, Any] = {"causal": "start", "empty_rows": "zero", "documented": (), "known": ()}
-    if adapter in ADAPTERS:
-        known = shipped(adapter)
-        given = {k: getattr(known, k) for k in given} | {"lacks": {**made.lacks, **known.lacks}}
-    return dataclasses.replace(made, **given)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..protocol import Subject, read_request, write_error, write_results
 from .errors import LONGEST, Died, Failed, NoNumbers, first_line
-from .program import FOLDERS
+from .foreign import FOLDERS
 
 MADE_BY = {  # a kind of subject: the module whose ``subject`` makes one
     "function": "attendax.conformance.worker.candidate",
