@@ -16,7 +16,7 @@ from typing import Any
 
 import attendax
 from attendax.conformance.adapters import ADAPTERS
-from attendax.conformance.adapters.adapter import Adapter
+from attendax.conformance.adapters.implementation import Adapter
 from attendax.conformance.command.output import LINES, console, took, write
 from attendax.conformance.report import Report
 from attendax.conformance.report.page import page

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from attendax import extras
-from attendax.conformance.adapters.adapter import version_of
+from attendax.conformance.adapters.implementation import version_of
 from attendax.conformance.command.output import took, write
 from attendax.conformance.report import Report
 from attendax.conformance.report.markdown import cause_markdown, escaped, table

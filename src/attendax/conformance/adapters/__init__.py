@@ -1,6 +1,6 @@
 """The adapters that ship, by name; nothing of a library is imported before its adapter is used."""
 
-from .adapter import Adapter
+from .implementation import Adapter
 from .jax_libraries import ADAPTERS as IN_JAX
 from .numpy_libraries import ADAPTERS as IN_NUMPY
 from .ours import ADAPTERS as OURS

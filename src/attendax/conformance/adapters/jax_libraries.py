@@ -2,7 +2,7 @@
 
 import functools
 
-from .adapter import GROUPED, HEADS, LAYER, RANK_4, Adapter
+from .implementation import GROUPED, HEADS, LAYER, RANK_4, Adapter
 
 
 def heads_inside(*arrays):

@@ -1,6 +1,6 @@
 """attendax itself: its function on every backend, and the specification."""
 
-from .adapter import Adapter
+from .implementation import Adapter
 
 
 def attention(

@@ -19,9 +19,9 @@ from ..frameworks import NAMES, framework
 from ..frameworks.text import path_of, resolve
 from ..protocol import Subject
 from ..worker import foreign
+from ..worker.calling import Worker
 from ..worker.errors import Died, Failed
 from ..worker.place import path_in_other_process
-from ..worker.process import Worker
 
 TIMEOUT, WHOLE = 60.0, 600.0  # seconds of a call, and of all calls
 PLAIN = (bool, int, float, str, type(None))

@@ -27,8 +27,7 @@ from attendax.exits import FAILED, REFUSED, Refusal
 from attendax.legible import wrapped
 
 from ..adapters import ADAPTERS
-from ..adapters.adapter import version_of
-from ..adapters.implementation import Implementation
+from ..adapters.implementation import Implementation, version_of
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL

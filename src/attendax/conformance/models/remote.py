@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..protocol import Subject
+from ..worker.calling import Worker
 from ..worker.errors import Died
 from ..worker.place import error_of, path_in_other_process
-from ..worker.process import Worker
 from .blackbox import Model, Request
 from .describing import describe
 

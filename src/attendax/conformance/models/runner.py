@@ -65,11 +65,9 @@ class Runner:
         of_driver = {name: Way(None, (), (), *of) for name, of in self.driver.WAYS.items() if not eager}
         self._ways = {"": Way()} | of_driver | dict(offer.ways) | {name: Way() for name in self.keywords}
 
-    @property
-    def ways(self) -> dict[str, tuple[str, ...]]:
-        """The names of all ways of running, and what is asked of each."""
+        # the names of all ways, and what is asked of each
         asked = {name: {"results": way.forward, "gradient": way.gradient} for name, way in self._ways.items() if name}
-        return {name: tuple(what for what, by in of.items() if by is not None) for name, of in asked.items()}
+        self.ways = {name: tuple(what for what, by in of.items() if by is not None) for name, of in asked.items()}
 
     @functools.cached_property
     def weights(self) -> dict[str, np.ndarray]:
@@ -135,45 +133,34 @@ class Runner:
 
     def lines(self, path: str | None) -> dict[str, str]:
         """Python that makes the model, its cache and its ways, and the functions that run it; by name."""
-        made = self.offer.made
-        if made is None:
-            text = import_line(self.target, path, "apply")
+        offer = self.offer
+        if offer.made is None:
+            found = {"model": import_line(self.target, path, "apply")}
         else:
-            lines = [import_line(self.target, path, "model"), defined(made)]
-            text = "\n".join([*lines, _call(made, "model", self.offer.given, "apply")])
-        found = {"model": text} | self._lines_of_ways()
-        if self.offer.embedding is not None and self.table is None:
-            name = self.offer.embedding.__name__
-            found["embedding"] = f"{inspect.getsource(self.offer.embedding)}\nembedding = {name}"
-        if self.cache:
-            names = ("init", "step", "reorder")
-            of_ours = getattr(self.cache[1], "__module__", "") == f"{__package__}.of_torch"
-            if not of_ours and not any(getattr(f, "__closure__", None) for f in self.cache):
-                parts = [import_line(f, None, name) for f, name in zip(self.cache, names, strict=False)]
-                found["cache"] = "\n".join([*parts, f"cache = {', '.join(names[: len(self.cache)])}"])
-        return found
-
-    def _lines_of_ways(self) -> dict[str, str]:
-        """Lines of each way: Python that makes ``of_way`` of the model, and what runs it."""
-        found = {}
+            parts = [import_line(self.target, path, "model"), defined(offer.made), _call(offer.made, offer.given)]
+            found = {"model": "\n".join(parts)}
         for name, way in self._ways.items():
             apply = "apply"
             if name in self.keywords:
-                apply = "of_way"
-                partial = f"functools.partial(apply, **{self.keywords[name]!r})"
+                apply, partial = "of_way", f"functools.partial(apply, **{self.keywords[name]!r})"
                 found[f"made {name}"] = f"import functools\n\nof_way = {partial}"
-            elif way.of is not None and self.offer.made is not None:
-                apply = "of_way"
-                found[f"made {name}"] = "\n".join([
-                    defined(way.of),
-                    _call(way.of, "model", way.args, "model_of_way"),
-                    _call(self.offer.made, "model_of_way", (*self.offer.given, *way.more), apply),
-                ])  # fmt: skip
+            elif way.of is not None and offer.made is not None:
+                apply, given = "of_way", (*offer.given, *way.more)
+                parts = [defined(way.of), _call(way.of, way.args, made="model_of_way")]
+                found[f"made {name}"] = "\n".join([*parts, _call(offer.made, given, "model_of_way", apply)])
             apply = f"{way.around}({apply})" if way.around else apply
             found[f"way {name}"] = f"{self.function(name, 'results')} {apply}"
             found[f"gradient of {name}"] = f"{self.function(name, 'gradient')} {apply}"
+        if offer.embedding is not None and self.table is None:
+            name = offer.embedding.__name__
+            found["embedding"] = f"{inspect.getsource(offer.embedding)}\nembedding = {name}"
+        of_ours = self.cache and getattr(self.cache[1], "__module__", "") == f"{__package__}.of_torch"
+        if self.cache and not of_ours and not any(getattr(f, "__closure__", None) for f in self.cache):
+            named = dict(zip(("init", "step", "reorder"), self.cache, strict=False))
+            parts = [import_line(f, None, name) for name, f in named.items()]
+            found["cache"] = "\n".join([*parts, f"cache = {', '.join(named)}"])
         return found
 
 
-def _call(function: Callable[..., Any], first: str, given: tuple[Any, ...], name: str) -> str:
-    return f"{name} = {function.__name__}({', '.join([first, *map(repr, given)])})"
+def _call(function: Callable[..., Any], given: tuple[Any, ...], first: str = "model", made: str = "apply") -> str:
+    return f"{made} = {function.__name__}({', '.join([first, *map(repr, given)])})"

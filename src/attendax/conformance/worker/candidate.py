@@ -11,8 +11,7 @@ import numpy as np
 from attendax.legible import did_you_mean
 
 from ..adapters import ADAPTERS, adapter_for, shipped
-from ..adapters.adapter import Adapter
-from ..adapters.implementation import Implementation, keywords, lacking, never_given
+from ..adapters.implementation import Adapter, Implementation, keywords, lacking, never_given
 from ..adapters.layout import laid_out, plain
 from ..cases import CASES, Inputs
 from ..cases.how import How

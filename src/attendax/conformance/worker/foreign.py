@@ -14,12 +14,12 @@ import numpy as np
 from ..adapters.implementation import Implementation, signature
 from ..cases.case import Leaves
 from ..protocol import Told, case_of, read_results, room_for, write_case
+from .calling import answered
 from .child import KEPT, ended, last_lines
 from .errors import Died, NoNumbers
 from .folders import Replay
 from .library import Library
 from .onnx_model import OnnxModel
-from .process import answered
 
 CASE = "{case}"
 FOLDERS: list[str] = []  # where the worker may write what is gone with it

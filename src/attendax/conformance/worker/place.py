@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..adapters import ADAPTERS, adapter_for, shipped
-from ..adapters.adapter import Adapter
-from ..adapters.implementation import Documented, Implementation, Known, lacking, signature
+from ..adapters.implementation import Adapter, Documented, Implementation, Known, lacking, signature
 from ..cases.how import How
 from ..frameworks.text import path_of
 from . import candidate, foreign
+from .calling import Worker
 from .errors import Died, Unusable
-from .process import Worker
 
 LONGER = ": --timeout SECONDS, or timeout=, gives it longer"
 DECLARED = ("causal", "empty_rows", "lacks")  # of the user; the other process has no need of them
