@@ -145,33 +145,15 @@ def test_sums_that_round_otherwise_in_another_order_are_no_fault_of_strides():
 
 
 def test_a_second_backward_through_the_same_graph():
-    """The first one writes its result into what was saved for it."""
-    torch = pytest.importorskip("torch")
-
-    class Attention(torch.autograd.Function):
-        @staticmethod
-        def forward(context, query, key, value):
-            context.weights = (query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5).softmax(-1)
-            context.save_for_backward(query, key, value)
-            return context.weights @ value
-
-        @staticmethod
-        def backward(context, cotangent):
-            (query, key, value), weights = context.saved_tensors, context.weights
-            of_value = weights.swapaxes(-1, -2) @ cotangent
-            dweights = cotangent @ value.swapaxes(-1, -2)
-            dweights -= (dweights * weights).sum(-1, keepdim=True)
-            dscores = weights.mul_(dweights).mul_(query.shape[-1] ** -0.5)
-            return dscores @ key, dscores.swapaxes(-1, -2) @ query, of_value
-
-    def attend(query, key, value):
-        return Attention.apply(query, key, value)
-
+    """The first one writes its result into what was saved for it; in a process of its own that is seen, too."""
+    pytest.importorskip("torch")
     names = ["gradient: plain", "a gradient is held"]
-    report = check(attend, arrays="torch", only=names, level="backward", repeat=1)
-    assert [outcome.case.name for outcome in report.failures] == names[1:]
-    assert [c.name for c in report.causes] == ["a second backward through the same graph gives other gradients"]
-    assert "['again " in report.failures[0].reproduction
+    for in_process in (True, False):
+        given = {"only": names, "level": "backward", "repeat": 1, "in_process": in_process}
+        report = check("second_backward:attend", arrays="torch", **given)
+        assert [outcome.case.name for outcome in report.failures] == names[1:]
+        assert [c.name for c in report.causes] == ["a second backward through the same graph gives other gradients"]
+        assert "['again " in report.failures[0].reproduction
 
 
 @pytest.mark.parametrize("lost", [slice(None), slice(3)])

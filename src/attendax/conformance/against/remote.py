@@ -15,8 +15,7 @@ from attendax.exits import Refusal
 from ..adapters import ADAPTERS
 from ..adapters.implementation import OPTIONS
 from ..cases.case import Leaves
-from ..frameworks import NAMES, framework
-from ..frameworks.text import path_of, resolve
+from ..frameworks import NAMES, framework, text
 from ..protocol import Subject
 from ..worker import foreign
 from ..worker.calling import Worker
@@ -53,7 +52,7 @@ class Here:
             self.made = ADAPTERS[fn].implementation(fn) if fn in ADAPTERS else foreign.implementation(fn)
             self.fn, self.kinds = self.made.attend, [self.made.arrays]
         else:
-            self.fn = resolve(fn) if isinstance(fn, str) else fn
+            self.fn = text.resolve(fn) if isinstance(fn, str) else fn
             self.kinds = ["numpy", *(kind for kind in ("jax", "torch") if kind in sys.modules)]
         if not callable(self.fn):
             raise ValueError(f"{fn} is of type {type(self.fn).__name__}, expected a function")
@@ -104,7 +103,7 @@ class Function:
 
     def __init__(self, fn: Any, path: str = "", *, in_process: bool = False) -> None:
         there = "" if in_process else path_in_other_process(fn, "the function")[0]
-        self.path = there or path or path_of(fn) or getattr(fn, "__name__", "a function")
+        self.path = there or path or text.path_of(fn) or getattr(fn, "__name__", "a function")
         self.worker, self.spent = Worker("either", {"path": there}) if there else None, 0.0
         _, told, self.answer = self._started(self.worker) if self.worker else subject({"path": fn})
         self.names, self.required = told["names"], told["required"]
@@ -166,10 +165,7 @@ def import_line(path: str) -> str:
     """Python that makes ``fn`` the function of that path."""
     if path in ADAPTERS or foreign.is_path(path):
         return FOUND["adapter" if path in ADAPTERS else "foreign"].format(path)
-    module, _, name = path.partition(":")
-    if not name:
-        return f"# fn is {path}"
-    return f"import {module}\n\nfn = {module}.{name}" if "." in name else f"from {module} import {name} as fn"
+    return text.import_line(None, path) if ":" in path else f"# fn is {path}"
 
 
 def _parameters(fn: Any) -> list[inspect.Parameter]:

@@ -1,6 +1,7 @@
 """The place where the candidate is run: another process, or this one, with the reason."""
 
 import builtins
+import contextlib
 import dataclasses
 import importlib.machinery
 import math
@@ -144,18 +145,14 @@ def _started(worker: Worker, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def error_of(told: Mapping[str, Any], candidate: str) -> BaseException:
     """Remake the error of importing the candidate, as far as its type is of Python itself."""
-    kind = getattr(builtins, str(told["raised"]), None)
-    said = str(told.get("said", ""))
-    line = str(told.get("line", said))
+    kind, said = getattr(builtins, str(told["raised"]), None), str(told["said"])
     if told["raised"] == Unusable.__name__:
         return Unusable(said)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        try:
+        with contextlib.suppress(TypeError):  # it takes other arguments
             return kind(said)
-        except TypeError:  # it takes other arguments
-            pass
     ends = isinstance(kind, type) and issubclass(kind, BaseException)
-    return Unusable(f"check: {candidate}: {line}") if ends else ImportError(line)
+    return Unusable(f"check: {candidate}: {told['line']}") if ends else ImportError(str(told["line"]))
 
 
 def _described(told: Mapping[str, Any], worker: Worker, asked: Mapping[str, Any]) -> Implementation:
