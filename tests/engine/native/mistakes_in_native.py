@@ -328,7 +328,9 @@ LAYERS = in_file(
      "store(to + (p + i) * M + i, block[i]);", (f"{RIGHT}[whole-float32]",)),
 ) + in_file(
     "ffi.cc",
-    ("a token between two tasks", "int64_t row = i % blocks * kTaskRows", "int64_t row = i % blocks * (kTaskRows + 1)",
+    ("a token between two tasks", "int64_t row = i % blocks * rows", "int64_t row = i % blocks * (rows + 1)",
+     (f"{RIGHT}[whole-float32]",)),
+    ("the tokens of the last task are left out", "blocks = parts(l.rows, rows);", "blocks = l.rows / rows;",
      (f"{RIGHT}[whole-float32]",)),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from test_native_rows import in_a_process
 
 pytestmark = needs_library
 
-ROWS = 500
+ROWS = 1000  # several tasks
 WEIGHTS = {  # by what is beside a limit: vectors, panels, 256 of the depth, 64 columns of a strip
     "whole": (64, 128),
     "no whole vectors": (37, 75),
@@ -50,7 +50,7 @@ def both(name, dtype):
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_products_are_right(name, dtype):
     for run, x, wanted in both(name, dtype):
-        for rows in (1, 2, 3, 4, 5, 13, 24, 25, 97, 241, ROWS):
+        for rows in (1, 2, 3, 4, 5, 13, 24, 25, 97, 481, ROWS):
             size = np.abs(wanted).max()
             np.testing.assert_allclose(run(x[:rows]), wanted[:rows], rtol=0, atol=40 * size * np.finfo(dtype).eps)
 
@@ -72,11 +72,12 @@ def test_a_product_does_not_depend_on_the_tokens_beside_it(name, dtype):
             (11, 200),
             (100, 16),
             (100, 17),
+            (5, 700),
         ):
             same_bits([run(x[start : start + rows])], [whole[start : start + rows]], f"{rows} from {start}")
-        in_batches = np.asarray(run(x.reshape(10, 50, -1)))
+        in_batches = np.asarray(run(x.reshape(10, ROWS // 10, -1)))
         same_bits([in_batches.reshape(ROWS, -1)], [whole], "in a batch")
-        same_bits([jax.vmap(run)(x.reshape(10, 50, -1)).reshape(ROWS, -1)], [whole], "under vmap")
+        same_bits([jax.vmap(run)(x.reshape(10, ROWS // 10, -1)).reshape(ROWS, -1)], [whole], "under vmap")
 
 
 def test_eager_is_as_under_jit():

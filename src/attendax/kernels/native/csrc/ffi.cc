@@ -481,7 +481,11 @@ void backward(XLA_FFI_CallFrame* frame, const Pool& pool) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Tokens times a weight
 
-constexpr int64_t kTaskRows = 240, kTaskColumns = 512;  // of a task at the most; no bit depends on them
+// No bit depends on them.
+constexpr int64_t kTaskRows = 480, kTaskColumns = 512;  // of a task at the most
+constexpr int64_t kLeastRows = 128;                     // of a block, where each thread gets one
+
+int64_t parts(int64_t of, int64_t each) { return (of + each - 1) / each; }
 
 void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
   Reader reader(frame);
@@ -491,18 +495,23 @@ void project(XLA_FFI_CallFrame* frame, const Pool& pool) {
   bool turned = reader.number();
   Linear l = {x.dims[0], x.dims[1], y.dims[1], x.data, w.data, turned, y.data};
   require(y.dims[0] == l.rows && w.dims[turned] == l.depth && w.dims[!turned] == l.columns, "sizes differ");
-  require(l.depth > 0, "a product of no columns");
+  require(l.rows > 0 && l.depth > 0 && l.columns > 0, "a product of no numbers");
   const Kernels& kernels = y.dtype == XLA_FFI_DataType_F64 ? *sets().of_double : *sets().of_float;
   // To read a weight takes as long as four rows of products, and these a quarter of the time of those in attention.
   int64_t others = helpers(pool, double(l.depth) * l.columns * std::max(1.0, double(l.rows) / 4));
-  int64_t blocks = (l.rows + kTaskRows - 1) / kTaskRows;
+  int64_t threads = others + 1, blocks = parts(l.rows, kTaskRows);
+  // As many blocks of rows for each thread; but a block of few rows does not pay for packing the weight once more.
+  if (blocks * parts(l.columns, kTaskColumns) < 4 * threads)
+    blocks = std::max(blocks, std::min(parts(blocks, threads) * threads, l.rows / kLeastRows));
+  int64_t rows = parts(parts(l.rows, blocks), 12) * 12;  // of a register tile
+  blocks = parts(l.rows, rows);
   // Few rows: the columns are divided, so that each thread has some.
-  int64_t each = (l.columns + 2 * others + 1) / (2 * others + 2);
-  int64_t width = blocks > 2 * others ? kTaskColumns : std::min((each + 63) / 64 * 64, kTaskColumns);
-  int64_t strips = (l.columns + width - 1) / width;
+  int64_t width =
+      blocks >= threads ? kTaskColumns : std::min(parts(parts(l.columns, 2 * threads), 64) * 64, kTaskColumns);
+  int64_t strips = parts(l.columns, width);
   share(pool, blocks * strips, others, kernels.finish, [&](int64_t i) {
-    int64_t row = i % blocks * kTaskRows, column = i / blocks * width;
-    kernels.project(l, row, std::min(kTaskRows, l.rows - row), column, std::min(width, l.columns - column));
+    int64_t row = i % blocks * rows, column = i / blocks * width;
+    kernels.project(l, row, std::min(rows, l.rows - row), column, std::min(width, l.columns - column));
   });
 }
 
