@@ -11,8 +11,8 @@ import right_attention
 from attendax import conformance
 from attendax.conformance.against import diff
 from attendax.conformance.cases import CASES
-from attendax.conformance.conventions import formula, right, solving
-from attendax.conformance.conventions.form import LAW
+from attendax.conformance.conventions import formula, right
+from attendax.conformance.conventions.form import LAW, written
 from attendax.conformance.conventions.table import BACKWARD, IGNORED, SLOPES, TABLE, python
 from attendax.conformance.diagnoses.unexplained import LEAK, ONLY
 from attendax.conformance.report.outcomes import Harm
@@ -61,7 +61,7 @@ def test_a_number_is_written_as_one_reads_it():
         (1.0, {}, "1"), (0.125, {}, "1/√64"), (1.0, {"N": -0.5, "D": -0.5}, "1/√(N·D)"), (1.0, {"D": 0.5}, "√D"),
         (1.0, {"D": -1.0}, "1/D"), (1.0, {"given": 2.0}, "given²"), (2.0, {"D": -0.5}, "2/√D"),
     ):  # fmt: skip
-        assert solving.written(number, powers) == words
+        assert written(number, powers) == words
         known = {"N": 3, "D": 4, "given": 0.3}
         wanted = number * np.prod([known[axis] ** power for axis, power in powers.items()])
         assert eval(python(words), known) == pytest.approx(wanted, rel=1e-4)

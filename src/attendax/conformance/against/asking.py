@@ -80,8 +80,8 @@ class Subject:
         """Results by the conventions of its form."""
         return forms.attention(probe.arrays, self.form.how, **probe.options)
 
-    def ask(self, probe: Probe) -> Answer:
-        """Its answer to a probe, whatever it computes; raises Failed where it raises."""
+    def answer(self, probe: Probe) -> Answer | Failed:
+        """Its answer to a probe, whatever it computes, or how it failed."""
         form = dataclasses.replace(self.form.plain(), arrays="numpy", path="")
         for k, x in probe.options.items():
             if is_own(k, x) and k in form.options:
@@ -93,16 +93,11 @@ class Subject:
         try:
             exec(compile(writing.adapter(straight, form), "adapter.py", "exec"), names)
             found = names["adapted"](*probe.arrays, **given)
-        except (ValueError, IndexError, TypeError, AttributeError) as error:  # of a result of another shape
-            raise Failed.by(error) from error
-        return found if isinstance(found, tuple) else (found,)
-
-    def answer(self, probe: Probe) -> Answer | Failed:
-        """Its answer, or how it failed."""
-        try:
-            return self.ask(probe)
         except Failed as failed:
             return failed
+        except (ValueError, IndexError, TypeError, AttributeError) as error:  # of a result of another shape
+            return Failed.by(error)
+        return found if isinstance(found, tuple) else (found,)
 
 
 def _single(found: Answer) -> Any:

@@ -36,11 +36,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # the functions may print
         report = diff(args.a, args.b, layers=args.layers, heads=args.heads)
-    text = report.text()
-    print("\n".join(_line(line) for line in text.split("\n")))
+    for line in report.text().split("\n"):
+        told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "Not "))
+        print(wrapped(line, indent="   ") if told else line)
     return 0 if report.equal else FAILED
-
-
-def _line(line: str) -> str:
-    told = line[:1].isdigit() or line.startswith(("   T=", "   N=", "Not "))
-    return wrapped(line, indent="   ") if told else line

@@ -16,7 +16,7 @@ from .asking import TOLERANCE, Probe, Subject, arrays, distance, narrowed
 from .examples import asking, small
 from .forms import GIVEN, LAW, UNKNOWN, Form, Option, heads_of, text_of, window_rule
 from .keywords import steps
-from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, beside, no_key
+from .options import AXIS, DROPOUT, GROUPED, HEADS, MASKED, OPTIONS, RULES, UNREAD, WIDE, beside, drawn, no_key
 
 
 class Convention(NamedTuple):
@@ -161,19 +161,15 @@ def _probes(name: str, both: set[str]) -> list[Probe]:
 def _of_many(key: str, both: set[str]) -> list[Probe]:
     """Small inputs with an option; and such as are others for each batch and head."""
     more = beside(key, dict.fromkeys(both))
-
-    def drawn(t: int, s: int) -> Any:
-        rng = np.random.default_rng((t, s))
-        if key in ("key_lengths", "offset"):
-            return np.array([s, max(s - 1, 1)] if key == "key_lengths" else [0, 1], np.int32)
-        mask = rng.random((2, 2, t, s)) < 0.5
-        mask[..., 0] = True
-        return mask if key == "mask" else rng.integers(-2, 3, (2, 2, t, s)).astype(np.float32)
-
     found = asking(key, **more)
     if key in ("scale", "softcap"):
         return found
-    several = small({key: drawn, **more}, heads=2)
+
+    def each(t: int, s: int) -> Any:
+        x = drawn(key, WIDE.get(key, "BNTS"), (2, 2, t, s), t, each_head=True)
+        return np.round(2 * x) if key == "bias" else x
+
+    several = small({key: each, **more}, heads=2)
     return found + [Probe(tuple(np.repeat(x, 2, 0) for x in probe.arrays), probe.options) for probe in several]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..conventions import solving
+from ..conventions.form import factor_of, scale_of_first, solved
 from ..conventions.table import IGNORED, TABLE
 from ..worker.errors import Failed
 from . import forms, options
@@ -23,25 +23,20 @@ GARBAGE = 0.3  # a share of the largest number that no rounding moves
 STEPS = ("softcap", "scale", "bias", "is_causal", "window", "mask")
 
 
-def describe(fn: Function) -> Subject:
-    """Try every convention that is known; raises Failed where it raises in every layout."""
-    return Describing(fn).subject()
-
-
 class Describing:
-    """One function, as far as it is known."""
+    """One function, as far as it is known: every convention is tried."""
 
     def __init__(self, fn: Function) -> None:
         self.fn = fn
         self.unknown: dict[str, str] = {}
         self.sizes: tuple[int, ...] = GENERAL
         self.answers: dict[Any, Any] = {}
-        self.said, self.ran, self.several = "", False, False
+        self.said, self.several = "", False
         causal = [x for x in OPTIONS["is_causal"].names if fn.defaults.get(x) is True]  # it is asked without first
         self.given: dict[str, Any] = dict.fromkeys(causal, False)
 
     def subject(self) -> Subject:
-        """The function with all that is found out about it."""
+        """The function with all that is found out about it; raises Failed where it raises in every layout."""
         form = self._plain()
         if not form and self.given:
             self.given = {}
@@ -49,7 +44,7 @@ class Describing:
         if not form and self.several:
             form = self._plain(first=True)
         if not form:
-            if not self.ran:
+            if not any(found for found, _ in self.answers.values()):
                 raise Failed(self.said)
             return Subject(self.fn, Form(path=self.fn.path), known=False)
         form = dataclasses.replace(form, arrays=self.fn.kind())
@@ -80,18 +75,19 @@ class Describing:
         key = repr(form.plain()), id(probe)
         if key not in self.answers:
             found = Subject(self._called, form).answer(probe)
-            self.ran |= not isinstance(found, Failed)
-            self.said = self.said or (str(found) if isinstance(found, Failed) else "")
-            self.answers[key] = () if isinstance(found, Failed) else found, probe  # so that no other probe has its id
+            if isinstance(found, Failed):
+                self.said, found = self.said or str(found), ()
+            self.answers[key] = found, probe  # so that no other probe has its id
         return self.answers[key][0]
-
-    def _agrees(self, form: Form, probe: Probe) -> bool:
-        found = self.answer(form, probe)
-        return bool(found) and alike(found, Subject(self.fn, form).right(probe))
 
     def _settled(self, variants: Iterable[Form], probes: list[Probe]) -> Form | None:
         """The first of the forms by which the function gives what the formula gives, for each probe."""
-        return next((form for form in variants if all(self._agrees(form, probe) for probe in probes)), None)
+
+        def agrees(form: Form, probe: Probe) -> bool:
+            found = self.answer(form, probe)
+            return bool(found) and alike(found, Subject(self.fn, form).right(probe))
+
+        return next((form for form in variants if all(agrees(form, probe) for probe in probes)), None)
 
     def _probe(self, given: Mapping[str, Any]) -> Probe:
         """Arrays of the sizes of its plain call, and options."""
@@ -99,21 +95,19 @@ class Describing:
 
     def _plain(self, *, first: bool = False) -> Form | None:
         """The layout, the order of the arrays, the scale and whether it is always causal, from the plainest call."""
+        always = ["", *OPTIONS["is_causal"].axes["causal"]]
         for self.sizes in (GENERAL, SQUARE):
             probe, other = (Probe(arrays(x), {}) for x in (self.sizes, OTHERS[self.sizes]))
-            layouts = [
-                dataclasses.replace(x, given=self.given, first=first) for x in forms.layouts(self.fn, self.sizes)
-            ]
+            some = forms.layouts(self.fn, self.sizes)
+            layouts = [dataclasses.replace(x, given=self.given, first=first) for x in some]
             for layout in layouts:
-                always = ["", *OPTIONS["is_causal"].axes["causal"]]
                 probes = [probe, other] if self.answer(layout, other) else [probe]
                 hows = [layout.but(scale=s, always=a) for a, s in itertools.product(always, TABLE["scale"])]
                 if found := self._settled(hows, probes):
                     return found if self.takes(found, probe) else None
-            for layout in layouts:  # of another scale
-                form = layout.but(scale=self._solved(layout) or LAW["scale"])
-                if form != layout and self._agrees(form, probe) and self.takes(form, probe):
-                    return form
+            solved = (layout.but(scale=self._solved(layout)) for layout in layouts)  # of another scale
+            if found := self._settled((x for x in solved if x.how["scale"] and self.takes(x, probe)), [probe]):
+                return found
         return None
 
     def _solved(self, form: Form) -> str:
@@ -124,9 +118,9 @@ class Describing:
             query[:], key[..., 0, :], value[..., 0, :] = 2 / given["D"], 1, 1
             found = self.answer(form, Probe((query, key, value), {}))
             fits = found and found[0].shape == (*query.shape[:3], given["V"])
-            return solving.scale_of_first(found[0], given["S"]) if fits else None
+            return scale_of_first(found[0], given["S"]) if fits else None
 
-        return solving.solved(measure, dict(zip("BNTSDV", self.sizes, strict=True)))
+        return solved(measure, dict(zip("BNTSDV", self.sizes, strict=True)))
 
     def takes(self, form: Form, probe: Probe) -> bool:
         """Tell whether that is its layout: not if it lacks axes and the function takes whole arrays otherwise."""
@@ -232,8 +226,8 @@ class Describing:
         bias = 0 * options.drawn("bias", form.options["bias"].form, self.sizes)
         bias[..., 0] = 1
         found = self.answer(form, Probe((query, key, value), {"bias": bias}))
-        one = solving.scale_of_first(found[0], self.sizes[3]) if found else None
-        return solving.factor_of(one, one, "bias")
+        one = scale_of_first(found[0], self.sizes[3]) if found else None
+        return factor_of(one, one, "bias")
 
     def _order(self, form: Form) -> Form:
         """The order in which scale, softcap, bias and mask come."""
@@ -252,17 +246,21 @@ class Describing:
 
     def _fewer(self, form: Form, ways: list[Form], asked: dict[str, Any]) -> Form:
         """The fewest options that no order explains, of those that none explains together; the order of all others."""
+
+        def words(*some: str) -> str:
+            return " and ".join(form.options[k].name for k in some)
+
         names = sorted(asked, key=lambda k: k == "scale")
         for some in (x for count in range(2, len(names) + 1) for x in itertools.combinations(names, count)):
             probe = self._probe({k: asked[k] for k in some})
             if not self.answer(form, probe) or self._settled(ways, [probe]):
                 continue
-            self.unknown["order"] = f"{_names(form, *some)} together give what no order gives"
+            self.unknown["order"] = f"{words(*some)} together give what no order gives"
             for left in some:  # as if one of them were not given
                 rest = tuple(k for k in some if k != left)
                 without = self.answer(form, self._probe({k: asked[k] for k in rest}))
                 if without and alike(without, self.answer(form, probe)):
-                    self.unknown["order"] = f"{_names(form, left)} is ignored where {_names(form, *rest)} is given"
+                    self.unknown["order"] = f"{words(left)} is ignored where {words(*rest)} is given"
             others = self._probe({k: x for k, x in asked.items() if k not in some})
             return self._settled(ways, [others]) or form
         return form
@@ -302,7 +300,3 @@ class Describing:
         clear = nearest == SOFTMAX[0] or 2 * apart[nearest] < apart[SOFTMAX[0]]
         out = str(found[0][0].dtype)
         return form.but(out="of the query" if out == "bfloat16" else out, softmax=nearest if clear else UNKNOWN)
-
-
-def _names(form: Form, *names: str) -> str:
-    return " and ".join(form.options[k].name for k in names)

@@ -15,20 +15,16 @@ import numpy as np
 from ..cases.case import Inputs
 from ..conventions.form import LAW as BY_LAW
 from ..conventions.formula import Steps
-from ..conventions.table import IGNORED
+from ..conventions.table import IGNORED, TABLE
 from .options import AXIS, HEADS, LAYOUTS, MASKING, MOVED, REACH, SIDES
 from .remote import Function
 
-AXES = (  # of the table
-    "scale", "given_scale", "heads", "causal", "window", "key_lengths", "offset", "order", "softcap", "bias", "mask",
-    "empty", "lse",
-)  # fmt: skip
 SIDE = "({w}[{k}] if {w}[{k}] >= 0 else float('inf'))"  # of a window that is two numbers; -1 is no limit
 LSE = {"base e": "{x}", "base 2": "{x} / 0.6931471805599453", "without the maximum": "{x} - largest"}
 SOFTMAX = ("float32", "bfloat16 scores", "bfloat16 weights")
 GIVEN = "given_"  # before the name of a keyword that is given to both as it is
 UNKNOWN = ""  # of dropout, and of bfloat16 arrays
-LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in AXES} | {
+LAW: dict[str, str] = {axis: BY_LAW.value(axis) for axis in TABLE} | {
     "always": "", "reach": "w keys beside its own", "side": "on both sides", "masking": next(iter(MASKING)),
     "softmax": "float32", "out": "of the query", "dropout": UNKNOWN,
 }  # fmt: skip
@@ -41,8 +37,7 @@ def text_of(axis: str, value: str) -> str:
 
 def heads_of(value: str) -> tuple[str, str]:
     """The lines for which head of keys a query head reads, and which of values."""
-    text = text_of("heads", value)
-    of_keys, _, of_values = text.partition(", ") if ", of " in value else (text, "", text)
+    of_keys, of_values = (text_of("heads", value).split(", ") * 2)[:2]
     return of_keys, of_values
 
 
@@ -149,7 +144,7 @@ def attention(
     if options.get("offset") is not None:
         options["offset"] = np.atleast_1d(options["offset"])
     options["is_causal"] = options.get("is_causal") or bool(how["always"])
-    form = BY_LAW.but(**{axis: how[axis] for axis in AXES}, **MASKING[how["masking"]])
+    form = BY_LAW.but(**{axis: how[axis] for axis in TABLE} | MASKING[how["masking"]])
     form = form.but(causal=how["always"] or how["causal"])
     with np.errstate(all="ignore"):
         steps = Steps(Inputs({name: x for name, x in arrays.items() if x is not None}, options, {}), form)

@@ -40,14 +40,11 @@ class Keywords:
         self.own_scores = self._needs_own_scores()
         scores = DECLARED["mean"] if self.own_scores else b.how["empty"]  # a row of scores that are all LEAST is a mean
         self.empties = a.how["empty"] != scores and bool(MASKED & set(a.options))
-        self.loops = [x for x in "BN" if x not in b.layout]
-        same = (a.layout, a.outcome, a.order, a.pack) == (b.layout, b.outcome, b.order, b.pack)
-        self.canonical = not same or self.empties or self.own_scores or self.repeats
-        self.loops = self.loops if self.canonical else []
-        if b.heads and not (a.heads and not self.canonical):
-            self.words[b.heads] = "query.shape[1]"
-        elif b.heads:
-            self.words[b.heads] = a.heads
+        same = (a.layout, a.outcome, a.order) == (b.layout, b.outcome, b.order) and not (a.pack or b.pack)
+        plain = same and "(" not in a.layout and not (b.heads and "N" not in a.layout)  # its sizes are those of axes
+        self.canonical = not plain or self.empties or self.own_scores or self.repeats
+        self.loops = [x for x in "BN" if x not in b.layout and self.canonical]
+        self.words |= {b.heads: "N"} if b.heads else {}
 
     def _told(self) -> list[str]:
         """The rules of ``a`` that ``b`` is told by a mask: it lacks them, or means other keys by them."""
@@ -93,31 +90,34 @@ class Keywords:
         return [*own, f"if {mine.name} is not None:\n    options[{name!r}] = {value}"]
 
     def _options(self) -> list[str]:
-        a, b, lines = self.a, self.b, []
+        a, b = self.a, self.b
         rules = self._rules(everything=self.empties)
         whole = bool(rules) or (self.empties and "mask" in a.options)
-        bias = a.options.get("bias")
-        if whole:
-            lines += self._allowed(rules)
+        lines = self._allowed(rules) if whole else []
         if whole or "mask" in a.options:
-            mine = a.options.get("mask")
-            lines += self._mask(None if whole else mine)
-        if bias and not (whole and "mask" not in b.options):
-            lines += self._give(b.options["bias"].name, self._ranked(bias), bias)
-        if cap := a.options.get("softcap"):
-            lines += self._give(b.options["softcap"].name, cap.name, cap)
-        moved = {"offset"} if set(self.told) & set(RULES) else set()
-        for name in () if self.empties else (*RULES, "key_lengths", "offset"):
-            if name in a.options and name in b.options and name not in {*self.told, *moved}:
-                lines += self._give(b.options[name].name, self._number(name), a.options[name])
-        for key in (x for x in a.options if x.startswith(GIVEN)):
-            lines += self._give(b.options[key].name, a.options[key].name, a.options[key])
+            lines += self._mask(whole)
+        positions = (*RULES, "key_lengths", "offset")
+        by_mask = set(positions) if self.empties else {*self.told, *(["offset"] if set(self.told) & set(RULES) else [])}
+        by_mask |= {"bias"} if whole and "mask" not in b.options else set()
+        for name in ("bias", "softcap", *positions, *(x for x in a.options if x.startswith(GIVEN))):
+            if name in a.options and name in b.options and name not in by_mask:
+                lines += self._give(b.options[name].name, self._as_theirs(name), a.options[name])
         return [*lines, *self._scale()]
 
-    def _ranked(self, bias: Option) -> str:
-        one, other = bias.form, self.b.options["bias"].form
-        x = bias.name if one == other and not self.loops else back("bias", one, bias.name)
-        return x if one == other or self.loops else to("bias", other, x)
+    def _as_theirs(self, name: str, x: str = "") -> str:
+        """The value of an option of ``a``, or another one, as ``b`` takes it, which may count a window otherwise."""
+        mine, theirs = self.a.options.get(name), self.b.options[name].form
+        if self.loops and name in ("mask", "bias"):
+            theirs = "/".join(["BNTS", *theirs.split("/")[1:]])
+        one, other = (REACH[form.how["reach"]] if name == "window" else "" for form in (self.a, self.b))
+        if mine and not x:
+            if (mine.form, one) == (theirs, other):
+                return mine.name
+            x = back(name, mine.form, mine.name)
+        if one != other:
+            other_way = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[other]
+            x = other_way.format(r=re.sub(r"\bw\b", x, one)).replace("- 1 + 1", "").strip()
+        return to(name, theirs, x).replace("~~", "")
 
     def _rules(self, everything: bool) -> list[str]:
         """Lines for the keys that ``b`` has to be told of by a mask, for its own rules are others."""
@@ -133,71 +133,43 @@ class Keywords:
         for name in names:
             option = a.options[name]
             asked = option.name if name == "is_causal" else f"{option.name} is not None"
-            lines.append(f"if {asked}:\n    allowed = allowed & ({self._rule(name, option)})")
+            if name == "window":
+                rule = window_rule(a.how, option.name, pair=option.form == WIDE["window"])
+            else:
+                text = text_of(AXIS[name], a.how[AXIS[name]]).replace("rows", "xp.arange(T)[:, None]")
+                rule = re.sub(r"\blengths\b", OF_EACH_BATCH.format(x=option.name), text)
+            lines.append(f"if {asked}:\n    allowed = allowed & ({rule})")
         return lines
-
-    def _rule(self, name: str, option: Option) -> str:
-        """The line for which keys an option lets a query see."""
-        if name == "window":
-            return window_rule(self.a.how, option.name, pair=option.form == WIDE["window"])
-        text = text_of(AXIS[name], self.a.how[AXIS[name]]).replace("rows", "xp.arange(T)[:, None]")
-        return re.sub(r"\blengths\b", OF_EACH_BATCH.format(x=option.name), text)
 
     def _allowed(self, rules: list[str]) -> list[str]:
         """One mask of all that forbids."""
-        mask = self.a.options.get("mask")
         lines = [f"allowed = xp.ones((1, 1, T, S), dtype={'xp.bool' if self.b.arrays == 'torch' else 'bool'})"]
-        if mask:
-            lines.append(f"if {mask.name} is not None:\n    allowed = allowed & {self._read(mask)}")
+        if mask := self.a.options.get("mask"):
+            read = text_of("mask", self.a.how["mask"]).replace("mask", back("mask", mask.form, mask.name))
+            lines.append(f"if {mask.name} is not None:\n    allowed = allowed & {read.replace('np.', 'xp.')}")
         return lines + rules
 
-    def _read(self, mask: Option) -> str:
-        text = text_of("mask", self.a.how["mask"])
-        return text.replace("mask", back("mask", mask.form, mask.name)).replace("np.", "xp.")
-
-    def _mask(self, mine: Option | None) -> list[str]:
-        """The mask of ``a``, or all that forbids, in the form of ``b``; as a bias where it takes no mask."""
-        theirs = self.b.options.get("mask")
-        x = "allowed" if mine is None else back("mask", mine.form, mine.name)
+    def _mask(self, whole: bool) -> list[str]:
+        """The mask of ``a``, or the whole of all that forbids, as ``b`` takes it; a bias where it takes no mask."""
+        mine, theirs = None if whole else self.a.options["mask"], self.b.options.get("mask")
         if theirs:
-            form = theirs.form if not self.loops else "BNTS/" + theirs.form.split("/")[1]
-            same = mine is not None and mine.form == theirs.form and not self.loops
-            return self._give(theirs.name, mine.name if same and mine else to("mask", form, x).replace("~~", ""), mine)
-        option = self.b.options["bias"]
-        added = MEANINGS["added, -inf drops"][0].format(x=x if self.loops else to("bias", option.form, x))
-        bias = self.a.options.get("bias") if mine is None else None
+            return self._give(theirs.name, self._as_theirs("mask", "allowed" if whole else ""), mine)
+        x = back("mask", mine.form, mine.name) if mine else "allowed"
+        added = MEANINGS["added, -inf drops"][0].format(x=self._as_theirs("bias", x))
+        name, bias = self.b.options["bias"].name, self.a.options.get("bias") if whole else None
         if bias is None:
-            return self._give(option.name, added, mine)
-        lines = [f"added = {added}", f"if {bias.name} is not None:\n    added = added + {self._ranked(bias)}"]
-        return lines + self._give(option.name, "added")
-
-    def _number(self, name: str) -> str:
-        """The value of an option of ``a`` as ``b`` takes it: another number, where the two count a window otherwise."""
-        mine, theirs = (form.options[name] for form in (self.a, self.b))
-        reaches = [REACH[form.how["reach"]] if name == "window" else "" for form in (self.a, self.b)]
-        if (mine.form, reaches[0]) == (theirs.form, reaches[1]):
-            return mine.name
-        x = back(name, mine.form, mine.name)
-        if reaches[0] != reaches[1]:
-            other_way = {"w": "{r}", "w - 1": "{r} + 1", "w // 2": "2 * ({r})"}[reaches[1]]
-            x = other_way.format(r=re.sub(r"\bw\b", x, reaches[0])).replace("- 1 + 1", "").strip()
-        return to(name, theirs.form, x)
+            return self._give(name, added, mine)
+        lines = [f"added = {added}", f"if {bias.name} is not None:\n    added = added + {self._as_theirs('bias')}"]
+        return lines + self._give(name, "added")
 
     def _scale(self) -> list[str]:
-        one, other = (form.how["scale"] for form in (self.a, self.b))
+        (one, given), (other, theirs_given) = ((x.how["scale"], x.how["given_scale"]) for x in (self.a, self.b))
         mine, theirs = (form.options.get("scale") for form in (self.a, self.b))
-        if mine is None and one == other:
-            return []
-        given = [form.how["given_scale"] for form in (self.a, self.b)]
-        plain = given == [LAW["given_scale"]] * 2
-        if mine and theirs and one == other and given[0] == given[1]:
-            same = mine.form == theirs.form
-            return self._give(theirs.name, mine.name if same else f"1 / {mine.name}", mine)
+        if one == other and (mine is None or (theirs and given == theirs_given)):
+            return self._give(theirs.name, self._as_theirs("scale"), mine) if mine and theirs else []
         lines = [self._own_scale(mine)]
-        if theirs and plain:
+        if theirs and given == theirs_given == LAW["given_scale"]:
             return lines + self._give(theirs.name, to("scale", theirs.form, "scale"))
-        if self.a.pack and not self.canonical:
-            raise NoAdapter("the scale of packed arrays cannot be told")
         factor = "scale" if other == "1" else f"(scale / ({text_of('scale', other)}))"
         return [*lines, f"query = query * {factor}"]
 
@@ -211,13 +183,6 @@ class Keywords:
         line = f"scale = {own} if {option.name} is None else {given}" if free else f"scale = {given}"
         return "" if line == "scale = scale" else line
 
-    def _step(self, step: str, option: str) -> str:
-        text = text_of(step, self.a.how[step])
-        if step == "bias":
-            return "scores = scores + " + re.sub(r"\bbias\b", option, text)
-        text = re.sub(r"\bcap\b", option, re.sub(r"\bs\b", "scores", text))
-        return "scores = " + text.replace("np.", "xp.")
-
     def _scores(self) -> list[str]:
         """All scores by the rule of ``a``; ``b`` is left with the softmax, on queries that are scores."""
         a, b = self.a, self.b
@@ -227,13 +192,14 @@ class Keywords:
             option = a.options.get(step)
             if step == "scale":
                 lines.append("scores = scores * scale")
-            elif step == "mask":
-                if rules or option:
-                    lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
-            elif option:
-                x = back("bias", option.form, option.name) if step == "bias" else option.name
-                line = self._step(step, x)
-                lines.append(f"if {option.name} is not None:\n    {line}")
+            elif step == "mask" and (rules or option):
+                lines += [*self._allowed(rules), f"scores = xp.where(allowed, scores, {LEAST})"]
+            elif step == "bias" and option:
+                bias = re.sub(r"\bbias\b", back("bias", option.form, option.name), text_of(step, a.how[step]))
+                lines.append(f"if {option.name} is not None:\n    scores = scores + {bias}")
+            elif step == "softcap" and option:
+                capped = re.sub(r"\bcap\b", option.name, re.sub(r"\bs\b", "scores", text_of(step, a.how[step])))
+                lines.append(f"if {option.name} is not None:\n    scores = {capped.replace('np.', 'xp.')}")
         theirs, factor = b.options.get("scale"), text_of("scale", b.how["scale"])
         if theirs and b.how["given_scale"] == LAW["given_scale"]:
             lines += self._give(theirs.name, "1.0")

@@ -157,16 +157,13 @@ def layer(params: Mapping[str, np.ndarray], x: np.ndarray, how: Mapping[str, Any
     return x
 
 
-def sines(start: int, length: int, width: int) -> np.ndarray:
-    """(length, width): sines and cosines of positions from ``start``, in turn."""
-    angles = (start + np.arange(length))[:, None] / 10000 ** (np.arange(0, width, 2) / width)
-    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, width)
-
-
 def _positions(p: Mapping[str, np.ndarray], positions: str, length: int, width: int) -> Any:
     if (start := first_row(positions)) is not None:
         return p["positions"][start : start + length]
-    return sines(int(positions[-1]), length, width) if positions else 0
+    if not positions:
+        return 0
+    angles = (int(positions[-1]) + np.arange(length))[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angles), np.cos(angles)], -1).reshape(length, width)  # sines and cosines in turn
 
 
 def _normed(x: np.ndarray, scale: np.ndarray, kind: str, eps: float) -> np.ndarray:

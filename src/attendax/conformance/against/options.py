@@ -20,12 +20,14 @@ OUT_OF = {  # and back
     "BT(ND)": "{x}.reshape(B, {x}.shape[1], heads, -1).swapaxes(1, 2)", "NTD": "{x}[None]",
     "TND": "{x}.swapaxes(0, 1)[None]", "BTD": "{x}[:, None]", "TD": "{x}[None, None]",
 }  # fmt: skip
-FIRST = {"NTD": "[0]", "TND": "[0].swapaxes(0, 1)", "BTD": "[:, 0]", "TD": "[0, 0]"}  # a result, where axes lack
 LAYOUTS = tuple(INTO)
 MOVED = (  # the heads of a result elsewhere than those of the arrays
     ("BNTD", "BTND"), ("BNTD", "BT(ND)"), ("BTND", "BT(ND)"), ("BTND", "BNTD"), ("TBND", "TB(ND)"),
 )  # fmt: skip
-GIVEN = INTO | {"TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)"}  # layouts of a result, and back
+GIVEN = INTO | {  # layouts of a result, and back
+    "TB(ND)": "xp.moveaxis({x}, 2, 0).reshape({x}.shape[2], B, -1)", "NTD": "{x}[0]", "TND": "{x}[0].swapaxes(0, 1)",
+    "BTD": "{x}[:, 0]", "TD": "{x}[0, 0]",
+}  # fmt: skip
 BACK = OUT_OF | {
     "BT(ND)": OUT_OF["BT(ND)"].replace("heads", "N"),
     "TB(ND)": "xp.moveaxis({x}.reshape({x}.shape[0], B, N, -1), 0, 2)",

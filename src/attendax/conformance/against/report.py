@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from attendax.exits import Refusal
 
 from ..worker.errors import Failed
-from . import comparing, comparing_layers, describing, describing_layers, examples, forms, writing
+from . import comparing, comparing_layers, describing_layers, examples, forms, writing
 from .asking import GENERAL, SQUARE, Equality, Probe, Subject, alike, arrays
 from .comparing import Difference
+from .describing import Describing
 from .describing_layers import Layer
 from .forms import Form
 from .layers import SIZES
@@ -110,7 +111,7 @@ def diff(a: Any, b: Any, *, layers: bool = False, heads: int = HEADS) -> Report:
 def described(fn: Function, letter: str) -> Subject:
     """All that is found out about a function; refuse one that raises on every call."""
     try:
-        return describing.describe(fn)
+        return Describing(fn).subject()
     except Failed as failed:
         hint = "; layers are compared with --layers" if fn.required[:1] == ["params"] else ""
         if not failed.said:
@@ -138,7 +139,7 @@ def compare(a: Subject, b: Subject) -> Report:
         mine, theirs = (dataclasses.replace(x.form.keeping(both), grouped=grouped) for x in (a, b))
         checked, why, names = _held(a, b, mine, theirs)
         return Report((), "", "", why, None if why else checked, _notes(a, b, set(mine.options), names))
-    why, notes = "", _notes(a, b, set(_answerable(a.form, b.form).options))
+    why = ""
     for letter, own, around in (("B", a, b), ("A", b, a)):
         form = _answerable(own.form, around.form)
         try:
@@ -149,9 +150,8 @@ def compare(a: Subject, b: Subject) -> Report:
         if not example:
             text = writing.adapter(form, around.form)
             return Report(found, text, letter, "", checked, _notes(a, b, set(form.options), names))
-        example = example if letter == "B" else _turned(example)
         why = why or f"under an adapter around {letter} the two still differ: {example}"
-    return Report(found, "", "", why, None, notes)
+    return Report(found, "", "", why, None, _notes(a, b, set(_answerable(a.form, b.form).options)))
 
 
 def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, str, frozenset[str]]:
@@ -166,14 +166,6 @@ def _held(a: Subject, b: Subject, mine: Form, theirs: Form) -> tuple[Equality, s
         return checked, *(comparing.set_apart(a, b, mine, theirs) if checked.cases else (NONE, frozenset()))
     probes = [*examples.asking(*checked.worst.options), checked.worst]
     return checked, examples.smallest(one, other, probes), frozenset()
-
-
-def _turned(example: str) -> str:
-    before, _, after = example.rpartition(": A gives ")
-    mine, _, theirs = after.partition("; B " if "; B raises " in after else ", B ")
-    if "; B raises " in after:
-        return f"{before}: B gives {mine}; A {theirs}"
-    return f"{before}: A gives {theirs}, B {mine}"
 
 
 def _answerable(mine: Form, theirs: Form) -> Form:
@@ -194,8 +186,8 @@ def _notes(a: Subject, b: Subject, compared: set[str], directly: frozenset[str] 
         found += [f"{letter}'s {', '.join(some)}: {why}" for why, some in names.items()]
     lacking = a.form.options.keys() - compared, b.form.options.keys() - a.form.options.keys()
     for letter, x, some in zip("AB", (a, b), lacking, strict=True):
-        alone = [option.name or "lse" for name, option in x.form.options.items() if name in some]
-        alone = [name for name in alone if name not in directly]
+        names_of = {name: option.name or "lse" for name, option in x.form.options.items()}
+        alone = [told for name, told in names_of.items() if name in some and told not in directly]
         found += [f"{', '.join(alone)}, which {letter} alone has"] * bool(alone)
     return tuple(found)
 
@@ -206,7 +198,7 @@ def _unknown(a: Subject, b: Subject) -> Report:
     notes = (f"any keyword, for the formula of {letters} is not known",)
     plain, probe = [], Probe(arrays(GENERAL), {})
     for letter, x in (("A", a), ("B", b)):
-        asked = describing.Describing(x.fn)
+        asked = Describing(x.fn)
         given = [(form, asked.answer(form, probe)) for form in forms.layouts(x.fn, GENERAL) if asked.takes(form, probe)]
         kind = x.fn.kind()
         plain.append([(Subject(x.fn, dataclasses.replace(form, arrays=kind)), found) for form, found in given if found])

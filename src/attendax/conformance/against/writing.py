@@ -6,10 +6,11 @@ from ..conventions.table import DECLARED
 from .forms import LSE, SOFTMAX, UNKNOWN, Form, heads_of
 from .keywords import NO_MAXIMUM, Keywords
 from .keywords import NoAdapter as NoAdapter
-from .options import ARRAYS, BACK, FIRST, GIVEN, INTO, OPTIONS, OUT_OF
+from .options import ARRAYS, BACK, GIVEN, INTO, OPTIONS, OUT_OF
 from .remote import IMPORTS, import_line
 
 LN_2 = "0.6931471805599453"
+OF_SIZE = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}  # the array and the axis that has a size
 
 
 def adapter(a: Form, b: Form) -> str:
@@ -22,17 +23,15 @@ class _Adapter(Keywords):
 
     def text(self) -> str:
         """The whole of it."""
-        arrays, of_keys, of_values = self._arrays(), *self._key_heads()
-        repeated = [f"heads = {of_keys}", "key, value = key[:, heads], value[:, heads]"]
-        if of_keys != of_values:
-            repeated = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
-        options = repeated if self.repeats or (self.own_scores and self.a.grouped) else []
-        options = options + (self._scores() if self.own_scores else self._options())
-        maybe = any("options[" in line for line in options)
+        arrays, (of_keys, of_values) = self._arrays(), self._key_heads()
+        lines = [f"key, value = key[:, {of_keys}], value[:, {of_values}]"]
+        lines = lines if self.repeats or (self.own_scores and self.a.grouped) else []
+        lines += self._scores() if self.own_scores else self._options()
+        maybe = any("options[" in line for line in lines)
         call = self._call().replace("<rest>", ", **options" if maybe else "")
-        rest = ["options = {}"] * (maybe or bool(self.loops)) + options + [*self._casts(), call, *self._answer()]
-        lines = [line for part in [*arrays, *self._sizes("\n".join(rest)), *rest] for line in part.split("\n") if line]
-        return "\n".join([*self._head(), *("    " + line for line in lines), ""])
+        lines = ["options = {}"] * (maybe or bool(self.loops)) + lines + [*self._casts(), call, *self._answer()]
+        body = [line for part in [*arrays, *self._sizes("\n".join(lines)), *lines] for line in part.split("\n") if line]
+        return "\n".join([*self._head(), *("    " + line for line in body), ""])
 
     def _head(self) -> list[str]:
         a = self.whole
@@ -45,29 +44,24 @@ class _Adapter(Keywords):
         """Lines from the arrays of ``a`` to (B, N, T, D), where they are needed."""
         if not self.canonical:
             return []
-        pack, _, axis = self.a.pack.partition(" ")
+        a = self.a
+        pack, _, axis = a.pack.partition(" ")
         names = "query, key, value" if pack == "qkv" else "key, value"
         lines = [f"{names} = xp.moveaxis({pack}, {axis}, 0)"] if pack else []
-        lines += [f"heads = {self.a.heads}"] if self.a.heads not in ("", "heads") else []
-        into = OUT_OF[self.a.layout]
-        if into != "{x}":
-            lines += ["B = query.shape[0]"] if "B," in into else []
-            lines.append(f"query, key, value = ({into.format(x='x')} for x in (query, key, value))")
-        return lines
+        lines += [f"heads = {a.heads}"] if a.heads not in ("", "heads") else []
+        into = OUT_OF[a.layout]
+        lines += ["B = query.shape[0]"] if "B," in into else []
+        return lines + [f"query, key, value = ({into.format(x='x')} for x in (query, key, value))"] * (into != "{x}")
 
     def _sizes(self, text: str) -> list[str]:
+        """The sizes of which some line tells."""
         layout = "BNTD" if self.canonical else self.a.layout
-        pack, _, where = self.a.pack.partition(" ")
-        used = [x for x in "BNTDGSV" if re.search(rf"\b{x}\b", text) or (x in "TS" and re.search(r"\bj\b", text))]
-        found = []
-        for size in used:
-            array, axis = {"G": ("key", "N"), "S": ("key", "T"), "V": ("value", "D")}.get(size, ("query", size))
-            place = layout.index(axis)
-            if pack and not self.canonical and not (pack == "kv" and array == "query"):
-                array, place = pack, place + (place >= int(where))
-            found.append(f"{array}.shape[{place}]")
+        positions = bool(re.search(r"\bj\b", text))
+        used = [x for x in "BNTDGSV" if re.search(rf"\b{x}\b", text) or (x in "TS" and positions)]
+        arrays = {size: OF_SIZE.get(size, ("query", size)) for size in used}
+        found = [f"{array}.shape[{layout.index(axis)}]" for array, axis in arrays.values()]
         lines = [f"{', '.join(used)} = {', '.join(found)}"] if found else []
-        return lines + (["i, j = xp.arange(T)[:, None], xp.arange(S)[None]"] if re.search(r"\bj\b", text) else [])
+        return lines + ["i, j = xp.arange(T)[:, None], xp.arange(S)[None]"] * positions
 
     def _casts(self) -> list[str]:
         """Wider arrays, where the softmax of ``b`` is narrower."""
@@ -76,19 +70,15 @@ class _Adapter(Keywords):
             return []
         if one != SOFTMAX[0]:
             raise NoAdapter(f"A has {one}, which no argument of B asks for")
-        names = ARRAYS[self.a.pack.partition(" ")[0] if not self.canonical else ""]
-        wide = self._cast("x", "xp.float32")
-        wide = f"({wide} for x in ({names}))" if "," in names else self._cast(names, "xp.float32")
-        return [f"narrow = {names.partition(',')[0]}.dtype", f"{names} = {wide}"]
+        wide = f"({self._cast('x', 'xp.float32')} for x in (query, key, value))"
+        return ["narrow = query.dtype", f"query, key, value = {wide}"]
 
     def _cast(self, x: str, dtype: str) -> str:
         return f"{x}.{'to' if self.b.arrays == 'torch' else 'astype'}({dtype})"
 
-    def _key_heads(self) -> tuple[str, str]:
+    def _key_heads(self) -> list[str]:
         """The head of keys, and that of values, of each query head."""
-        own = (re.sub(r"\bn\b", "xp.arange(N)", x).replace("np.", "xp.") for x in heads_of(self.a.how["heads"]))
-        of_keys, of_values = own
-        return of_keys, of_values
+        return [re.sub(r"\bn\b", "xp.arange(N)", x) for x in heads_of(self.a.how["heads"])]
 
     def _call(self) -> str:
         b = self.b
@@ -98,24 +88,15 @@ class _Adapter(Keywords):
             return self._looped()
         pack, _, axis = b.pack.partition(" ")
         into = INTO[b.layout] if self.canonical else "{x}"
-        lines, arrays = [], b.order
-        if not self.canonical:
-            arrays = b.order if not pack else ARRAYS[pack]
-        elif pack:
-            stacked = {"qkv": "query, key, value", "kv": "key, value"}[pack]
-            parts = ", ".join(into.format(x=x) for x in stacked.split(", "))
-            arrays = f"xp.stack([{parts}], {axis})"
-            arrays = arrays if pack == "qkv" else f"{into.format(x='query')}, {arrays}"
-        elif into != "{x}":
-            lines = ["heads = query.shape[1]"] * bool(b.heads) + ["B = query.shape[0]"] * ("(B," in into)
-            lines.append(f"{b.order} = ({into.format(x='x')} for x in ({b.order}))")
-            self.words = {k: "heads" if k == b.heads else x for k, x in self.words.items()}
-        elif b.heads:
-            lines = ["heads = query.shape[1]"]
+        arrays = b.order if into == "{x}" else f"*({into.format(x='x')} for x in ({b.order}))"
+        if pack:
+            query, *others = (into.format(x=x) for x in ("query", "key", "value"))
+            stacked = ", ".join(([query] if pack == "qkv" else []) + others)
+            arrays = f"{query}, " * (pack == "kv") + f"xp.stack([{stacked}], {axis})"
         given = ", ".join([arrays, *(f"{k}={x}" for k, x in self.words.items())])
         always = b.options.get("return_lse")
         rest = "[0]" if b.first or (always and not always.name and not self.lse) else ""
-        return "\n".join([*lines, f"{'out, lse' if self.lse else 'out'} = fn({given}<rest>){rest}"])
+        return f"{'out, lse' if self.lse else 'out'} = fn({given}<rest>){rest}"
 
     def _looped(self) -> str:
         """A call for each text, or each head, where ``b`` has no such axis."""
@@ -138,8 +119,7 @@ class _Adapter(Keywords):
         if self.canonical:
             back = "out" if self.loops else BACK[self.b.outcome].format(x="out")
             lines += [f"out = {back}"] if back != "out" else []
-            layout = self.a.outcome
-            out = f"out{FIRST[layout]}" if layout in FIRST else GIVEN[layout].format(x="out")
+            out = GIVEN[self.a.outcome].format(x="out")
         lines += [self._filled()] if self.empties else []
         lines += self._narrowed()
         if not self.lse:
@@ -151,11 +131,8 @@ class _Adapter(Keywords):
         how, some = self.a.how["empty"], "allowed.any(-1)[..., None]"
         if how != DECLARED["mean"]:
             return f"out = xp.where({some}, out, {'0.0' if how == '0' else 'xp.nan'})"
-        value = "value"
-        if INTO[self.b.layout] != "{x}" and not self.b.pack and not self.loops:  # it was given to B
-            value = f"({OUT_OF[self.b.layout].format(x='value')})"
-        if self.a.grouped and not (self.repeats or self.own_scores):  # fewer heads than queries have
-            value += f"[:, {self._key_heads()[1]}]"
+        fewer = self.a.grouped and not (self.repeats or self.own_scores)  # heads of values than of queries
+        value = f"value[:, {self._key_heads()[1]}]" if fewer else "value"
         return f"out = xp.where({some}, out, {value}.mean(-2)[..., None, :])"
 
     def _narrowed(self) -> list[str]:

@@ -1,8 +1,16 @@
-"""A form: of each axis of ``conventions`` the value that a function has."""
+"""A form: of each axis of ``conventions`` the value that a function has; numbers as values, which are solved for."""
 
 import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from .table import TABLE, Line, python, words_of_scale
+
+NEAR = 2e-3  # of an exponent, and of a number as a share of it
+AXES = ("N", "T", "S", "D", "V")
+Measure = Callable[[Mapping[str, int], float | None], float | None]  # the scale, at sizes and where one is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,3 +56,69 @@ def words_of(axis: str, value: str) -> str:
 
 
 LAW = Form()
+
+
+def scale_of_first(out: np.ndarray, S: int) -> float | None:
+    """The scale, by the share of the first of S keys."""
+    share = np.asarray(out, np.float64)[..., -1, :]
+    if not share.size or np.ptp(share) > 1e-5 or not 0 < share.flat[0] < 1 or S < 2:
+        return None
+    return math.log(share.flat[0] * (S - 1) / (1 - share.flat[0])) / 2
+
+
+def solved(measure: Measure, sizes: Mapping[str, int], given: float | None = None) -> str:
+    """The scale as a product of powers of the sizes and a number, 1.4852/√D; empty where it is none."""
+    first = measure(sizes, given)
+    if not first or first < 0:
+        return ""
+    powers = {}
+    for axis in AXES:
+        more = {axis: 2 * sizes[axis]} | ({"G": 2 * sizes["G"]} if axis == "N" and "G" in sizes else {})
+        found = measure({**sizes, **more}, given)
+        if found is None and axis == "D":  # of as many values
+            found = measure({**sizes, **more, "V": 2 * sizes["D"]}, given)
+        powers[axis] = 0.0 if not found or found < 0 else math.log2(found / first)
+    if given is not None:
+        found = measure(sizes, 2 * given)
+        powers["given"] = 0.0 if not found or found < 0 else math.log2(found / first)
+    rounded = {axis: round(2 * power) / 2 for axis, power in powers.items()}
+    if any(abs(power - rounded[axis]) > NEAR for axis, power in powers.items()):
+        return ""
+    known = {**sizes, "given": given or 1.0}
+    return written(first / math.prod(known[axis] ** power for axis, power in rounded.items()), rounded)
+
+
+def factor_of(one: float | None, other: float | None, name: str) -> str:
+    """The factor of what two calls add for 1, by ``scale_of_first``; empty where it is 0, 1 or -1, or not the same."""
+    if one is None or other is None or abs(one - other) > NEAR * abs(one) or min(abs(one), abs(abs(one) - 0.5)) < NEAR:
+        return ""
+    return f"{2 * one:.4g}·{name}"
+
+
+def written(number: float, powers: Mapping[str, float]) -> str:
+    """A product as one writes it."""
+    up, roots_up = _parts({axis: power for axis, power in powers.items() if power > 0})
+    down, roots_down = _parts({axis: -power for axis, power in powers.items() if power < 0})
+    if abs(number - 1) > NEAR:
+        square = number**-2
+        root = round(square)
+        short = abs(number * 20 - round(number * 20)) < NEAR and (down or up or roots_up or roots_down)
+        if root > 1 and abs(square - root) < NEAR * root and not short:
+            roots_down = [str(root), *roots_down]
+        else:
+            up = [f"{number:.5g}", *up]
+    over, under = ([*parts, *_root(roots)] for parts, roots in ((up, roots_up), (down, roots_down)))
+    if not under:
+        return "·".join(over) or "1"
+    return f"{'·'.join(over) or '1'}/{under[0] if len(under) == 1 else '(' + '·'.join(under) + ')'}"
+
+
+def _parts(powers: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """Whole powers, and what is under a root."""
+    exponents = {axis: int(power) for axis, power in powers.items() if power >= 1}
+    whole = [axis + {1: "", 2: "²"}.get(n, f" ** {n}") for axis, n in exponents.items()]
+    return whole, [axis for axis, power in powers.items() if power % 1]
+
+
+def _root(parts: list[str]) -> list[str]:
+    return [] if not parts else [f"√{parts[0]}"] if len(parts) == 1 else [f"√({'·'.join(parts)})"]

@@ -13,7 +13,7 @@ import numpy as np
 from ..cases.case import Inputs, Leaves
 from . import right
 from .form import LAW, Form
-from .parts import in_parts
+from .parts import in_parts, of_scores
 from .table import ASKS, DECLARED, SLOPES
 
 MASKING = ("causal", "window", "key_lengths", "segments", "mask")  # the axes that say which pairs are seen
@@ -34,7 +34,7 @@ class Steps:
         arrays = {name: np.asarray(x, np.float64) for name, x in inputs.arrays.items()}
         sinks = arrays.pop("sinks", None)
         self.lead = arrays["query"].shape[:-2]
-        q, k, v = (_of_rank_4(arrays[name]) for name in ("query", "key", "value"))
+        q, k, v = (of_scores(arrays[name]) for name in ("query", "key", "value"))
         (N, T, D), (G, S, V) = q.shape[1:], v.shape[1:]
         self.known: dict[str, Any] = dict(np=np, N=N, T=T, D=D, G=G, S=S, V=V, n=np.arange(N), d=np.arange(D))
         self.known |= dict(rows=np.arange(T)[:, None], j=np.arange(S), softmax=softmax, in_blocks=in_blocks)
@@ -46,8 +46,9 @@ class Steps:
         self.k, self.v = k[:, self.heads[0]], v[:, self.heads[1]]
         self.known["v"] = self.v
         self.sinks = np.full((), -np.inf) if sinks is None else sinks[:, None, None]
-        self.scale = self._scale()
-        self.bias = _of_rank_4(arrays["bias"]) if "bias" in arrays else None
+        given = inputs.options.get("scale")
+        self.scale = self.line("scale") if given is None else self.line("given_scale", given=given)
+        self.bias = of_scores(arrays["bias"]) if "bias" in arrays else None
         self.cap = inputs.options.get("softcap")
         self.seen = self._seen()
         self.known |= {"scale": self.scale, "cap": self.cap, "seen": self.seen}
@@ -55,10 +56,6 @@ class Steps:
     def line(self, axis: str, **more: Any) -> Any:
         """The result of the line of the form."""
         return eval(_compiled(self.form.line(axis).text), self.known | more)
-
-    def _scale(self) -> Any:
-        given = self.inputs.options.get("scale")
-        return self.line("scale") if given is None else self.line("given_scale", given=given)
 
     def _seen(self) -> np.ndarray:
         options, known = self.inputs.options, self.known
@@ -70,7 +67,7 @@ class Steps:
         known |= {x: np.asarray(options.get(name, 0))[..., None, :]
                   for x, name in (("of_queries", "query_segment_ids"), ("of_keys", "key_segment_ids"))
                   if options.get(name) is not None}  # fmt: skip
-        known["mask"] = _of_rank_4(options["mask"]) if options.get("mask") is not None else None
+        known["mask"] = of_scores(options["mask"]) if options.get("mask") is not None else None
         asked = [axis for axis in MASKING if any(is_given(options.get(name)) for name in ASKS[axis])]
         by_axis = {axis: self.line(axis) for axis in asked}
         known["either"] = functools.partial(self._either, by_axis)
@@ -93,7 +90,7 @@ class Steps:
     def scores(self, skip: str = "", kept: list[tuple[str, np.ndarray]] | None = None) -> np.ndarray:
         """The scores after each step in the order of the form; what each step was given is ``kept``."""
         s = self.q @ self.k.swapaxes(-1, -2)
-        for step in self.line_text("order").split():
+        for step in self.form.line("order").text.split():
             if step == skip:
                 continue
             if kept is not None:
@@ -108,17 +105,14 @@ class Steps:
                 s = self.line("fill", s=s)
         return s
 
-    def line_text(self, axis: str) -> str:
-        """The line itself."""
-        return self.form.line(axis).text
-
     def _without(self, step: str) -> np.ndarray:
         """Scores without a step."""
         return self.scores(step) if step == "mask" else self.line("fill", s=self.scores(step))
 
     def lse(self, s: np.ndarray) -> np.ndarray:
         """The log-sum-exp of each row and its sink; the axis stays."""
-        return np.logaddexp(log_sum_exp(s), self.sinks)
+        largest = np.max(s, axis=-1, keepdims=True, initial=LOWEST)
+        return np.logaddexp(largest + np.log(np.exp(s - largest).sum(axis=-1, keepdims=True)), self.sinks)
 
     def shares(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The share of each key, and that of the sink: not by lse, to which scores of 1e30 leave no digits."""
@@ -131,12 +125,11 @@ class Steps:
 
     def weights(self, s: np.ndarray) -> np.ndarray:
         """The factor of each value."""
-        bias = 0 if self.bias is None else self.bias
         if self.form.value("weights") == "softmax":
             return self.shares(s)[0]
         if np.isfinite(self.sinks).any():
             raise NotImplementedError("no sinks")
-        return self.line("weights", s=s, bias=bias)
+        return self.line("weights", s=s, bias=0 if self.bias is None else self.bias)
 
     def out(self) -> Leaves:
         """The result, and its log-sum-exp where that is asked for."""
@@ -164,10 +157,12 @@ class Steps:
         before, extra = saved or self, self.inputs.extra
         kept_s = s if saved is None else saved.scores()
         cotangent = np.asarray(extra["cotangent"], np.float64).reshape(*self.q.shape[:3], self.known["V"])
-        of_row, share = before.shares(kept_s)
-        p, dp = of_row if saved is None else _powers(s, before.lse(kept_s)), cotangent @ self.v.swapaxes(-1, -2)
-        of_row = of_row * (cotangent @ before.v.swapaxes(-1, -2))
-        delta = self.line("delta", x=of_row)
+        p, share = before.shares(kept_s)
+        delta = self.line("delta", x=p * (cotangent @ before.v.swapaxes(-1, -2)))
+        if saved is not None:
+            lse = before.lse(kept_s)
+            p = np.exp(s - np.where(lse == -np.inf, 0, lse))
+        dp = cotangent @ self.v.swapaxes(-1, -2)
         ds, of_sinks = p * (dp - delta), -share * delta
         if "lse_cotangent" in extra:
             dlse = np.asarray(extra["lse_cotangent"], np.float64).reshape(*self.q.shape[:3], 1)
@@ -185,12 +180,14 @@ class Steps:
         """The gradients of queries, keys and bias, of that of the scores."""
         found, scaled = {}, False
         for step, s in reversed(kept):
-            if step == "mask":
-                ds = ds * _slope_of_mask(self)
+            if step == "mask":  # nothing reaches the scores where a number is written
+                one, zero = (self.line("fill", s=np.full(self.seen.shape, x)) for x in (1.0, 0.0))
+                with np.errstate(invalid="ignore"):
+                    ds = ds * np.nan_to_num(one - zero)
             elif step == "bias" and self.bias is not None:
                 found["bias"] = self._of_bias(ds * self.scale if scaled else ds)
             elif step == "softcap" and self.cap is not None:
-                slope = eval(_compiled(SLOPES[self.line_text("softcap")]), self.known | {"s": s})
+                slope = eval(_compiled(SLOPES[self.form.line("softcap").text]), self.known | {"s": s})
                 ds = ds * self.line("slope", slope=slope)
             scaled = scaled or step == "scale"
         of_queries, of_keys = self.line("gradient_scale")
@@ -219,20 +216,6 @@ class Steps:
         return factor * np.bincount(read.ravel(), ds.ravel(), self.bias.size).reshape(self.bias.shape)
 
 
-def _slope_of_mask(steps: Steps) -> np.ndarray:
-    """The part of the gradient of masked scores that reaches the scores: 0 where a number is written."""
-    one, zero = (steps.line("fill", s=np.full(steps.seen.shape, x)) for x in (1.0, 0.0))
-    with np.errstate(invalid="ignore"):
-        return np.nan_to_num(one - zero)
-
-
-def _of_rank_4(x: Any) -> np.ndarray:
-    x = np.asarray(x)
-    if x.ndim > 4:
-        raise NotImplementedError("no rank beyond 4")
-    return x.reshape((1,) * (4 - x.ndim) + x.shape)
-
-
 def _of_batch(x: Any) -> np.ndarray:
     """A number for each batch, beside (B, N, T, S)."""
     x = np.asarray(x)
@@ -250,13 +233,6 @@ def top(s: np.ndarray, axis: int = -1) -> np.ndarray:
     return largest
 
 
-def log_sum_exp(s: np.ndarray, axis: int = -1) -> np.ndarray:
-    """-inf where there is nothing."""
-    largest = np.max(s, axis=axis, keepdims=True, initial=LOWEST)
-    total: np.ndarray = largest + np.log(np.exp(s - largest).sum(axis=axis, keepdims=True))
-    return total
-
-
 def softmax(s: np.ndarray, axis: int = -1) -> np.ndarray:
     """Along an axis; 0 where all are -inf."""
     largest = top(s, axis)
@@ -264,11 +240,6 @@ def softmax(s: np.ndarray, axis: int = -1) -> np.ndarray:
     total = powers.sum(axis=axis, keepdims=True)
     shares: np.ndarray = powers / np.where(total == 0, 1, total)
     return shares
-
-
-def _powers(s: np.ndarray, lse: np.ndarray) -> np.ndarray:
-    powers: np.ndarray = np.exp(s - np.where(lse == -np.inf, 0, lse))
-    return powers
 
 
 def in_blocks(x: np.ndarray, block: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def joined(function: Function, inputs: Inputs, most: int, *, trimmed: bool = Fal
     query, value = inputs.arrays["query"], inputs.arrays["value"]
     shapes = {"out": (*query.shape[:-1], value.shape[-1]), "lse": query.shape[:-1]}
     shapes |= {f"grad {name}": x.shape for name, x in inputs.arrays.items()}
-    shapes |= {"grad bias": _of_scores(inputs.arrays["bias"]).shape} if "bias" in inputs.arrays else {}
+    shapes |= {"grad bias": of_scores(inputs.arrays["bias"]).shape} if "bias" in inputs.arrays else {}
     whole: Leaves = {}
     for some, places in _blocks(inputs, most, trimmed=trimmed):
         for leaf, x in function(some).items():
@@ -55,8 +56,11 @@ def can_be_cut(inputs: Inputs) -> bool:
     return inputs.arrays["query"].ndim == 4
 
 
-def _of_scores(x: np.ndarray) -> np.ndarray:
+def of_scores(x: Any) -> np.ndarray:
     """A bias or a mask with an axis for each of the scores'."""
+    x = np.asarray(x)
+    if x.ndim > 4:
+        raise NotImplementedError("no rank beyond 4")
     return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
@@ -91,10 +95,10 @@ def part(
     places |= dict.fromkeys(("query", "cotangent", "lse_cotangent"), queries)
     whole, options = inputs.arrays, {k: x for k, x in inputs.options.items() if k not in MASKS}
     if "bias" in whole:
-        whole = whole | {"bias": _of_scores(whole["bias"])}
+        whole = whole | {"bias": of_scores(whole["bias"])}
         places["bias"] = at(whole["bias"])
     if allowed is not None:
-        mask = _of_scores(allowed)
+        mask = of_scores(allowed)
         options["mask"] = mask[at(mask)]
     arrays, extra = ({k: x[places[k]] if k in places else x for k, x in y.items()} for y in (whole, inputs.extra))
     return Inputs(arrays, options, extra), places

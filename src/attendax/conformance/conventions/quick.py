@@ -8,7 +8,7 @@ part of each case is computed by ``spec``, too: where the two differ by more tha
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,21 +25,6 @@ MOST = 1e100  # beyond it, or where a number is not finite, ``spec`` alone knows
 COTANGENTS = ("cotangent", "lse_cotangent")
 
 
-class Weights(NamedTuple):
-    """The weights of a part, (1, N, T, S)."""
-
-    powers: np.ndarray  # exp(scores - shift)
-    shift: np.ndarray  # of each row, (1, N, T, 1)
-    of_sink: np.ndarray  # the power of a sink, of each row
-    total: np.ndarray  # the sum of each row, and of its sink
-    bend: np.ndarray | None  # the derivative of the softcap, where there is one
-
-    @property
-    def divisor(self) -> np.ndarray:
-        """The sum of each row; 1 where there is nothing."""
-        return np.where(self.total == 0, 1, self.total)
-
-
 def forward(inputs: Inputs) -> Leaves:
     """``out``, and ``lse`` where it is asked for."""
     found = joined(_forward, _wide(inputs), BLOCK, trimmed=True)
@@ -52,35 +37,34 @@ def gradient(inputs: Inputs) -> Leaves:
 
 
 def _forward(part: Inputs) -> Leaves:
-    w = _weights(part)
-    out = _product(w.powers, part.arrays["value"][0, 0]) / w.divisor
-    return {"out": out, "lse": (w.shift + np.log(w.total))[..., 0]}
+    weights, lse, _, _ = _weights(part)
+    return {"out": _product(weights, part.arrays["value"][0, 0]), "lse": lse}
 
 
 def _gradient(part: Inputs) -> Leaves:
     """Gradients of a part: ds = p (dp - Σ dp p + dlse), and what follows from it."""
-    w, arrays, cotangent = _weights(part), part.arrays, part.extra["cotangent"]
-    p = np.divide(w.powers, w.divisor, out=w.powers)
+    arrays, cotangent = part.arrays, part.extra["cotangent"]
+    p, _, of_sink, bend = _weights(part)
     ds = _product(cotangent, arrays["value"][0, 0].T)
     lessened = np.einsum("...s,...s->...", p, ds) - part.extra.get("lse_cotangent", 0)
     ds -= lessened[..., None]
     ds *= p
     found = {"grad value": _rows(p).T @ _rows(cotangent)}
     if "sinks" in arrays:
-        found["grad sinks"] = -(w.of_sink / w.divisor * lessened[..., None]).sum(axis=(0, 2, 3))
+        found["grad sinks"] = -(of_sink * lessened[..., None]).sum(axis=(0, 2, 3))
     if "bias" in arrays:
         repeated = tuple(k for k, size in enumerate(arrays["bias"].shape) if size == 1)
         found["grad bias"] = ds.sum(axis=repeated, keepdims=True)
-    if w.bend is not None:
-        ds *= w.bend
+    if bend is not None:
+        ds *= bend
     found["grad query"] = _product(ds, arrays["key"][0, 0]) * _scale(part)
     return found | {"grad key": _rows(ds).T @ _rows(arrays["query"] * _scale(part))}
 
 
-def _weights(part: Inputs) -> Weights:
-    arrays, cap = part.arrays, part.options.get("softcap")
+def _weights(part: Inputs) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """The weights of a part (1, N, T, S); of each row its lse and the share of its sink; the slope of a softcap."""
+    arrays, cap, bend = part.arrays, part.options.get("softcap"), None
     scores = _product(arrays["query"] * _scale(part), arrays["key"][0, 0].T)
-    bend = None
     if cap is not None:
         scores /= cap
         np.tanh(scores, out=scores)
@@ -96,7 +80,10 @@ def _weights(part: Inputs) -> Weights:
     scores -= shift
     np.exp(scores, out=scores)
     of_sink = np.exp(sinks - shift)
-    return Weights(scores, shift, of_sink, scores.sum(axis=-1, keepdims=True) + of_sink, bend)
+    total = scores.sum(axis=-1, keepdims=True) + of_sink
+    divisor = np.where(total == 0, 1, total)
+    scores /= divisor
+    return scores, (shift + np.log(total))[..., 0], of_sink / divisor, bend
 
 
 def _wide(inputs: Inputs) -> Inputs:

@@ -146,7 +146,7 @@ TABLE: dict[str, Axis] = {
     "heads": {
         "repeat": Line("n // (N // G)"),
         "tile": Line("n % G", "key heads are tiled (n % G) instead of blocked (n // (N // G))"),
-        "n // G": Line("np.minimum(n // G, G - 1)", "key heads are read at n // G, where n // (N // G) is meant"),
+        "n // G": Line("(n // G).clip(max=G - 1)", "key heads are read at n // G, where n // (N // G) is meant"),
         "first": Line("0 * n", "every query head reads the first key head"),
         "tile, of keys": Line("n % G, n // (N // G)", "heads of keys are tiled (n % G), those of values are blocked"),
         "tile, of values": Line("n // (N // G), n % G", "heads of values are tiled (n % G), those of keys are blocked"),

@@ -12,7 +12,7 @@ from ..cases import CASES
 from ..cases.case import SIZES, Leaves
 from ..cases.square import plain_of
 from ..conventions import formula
-from ..conventions.solving import Measure, factor_of, scale_of_first, solved
+from ..conventions.form import Measure, factor_of, scale_of_first, solved
 from ..judge.comparing import compare
 from ..judge.trial import Trial
 from .by_running import is_called_once, rerun, with_case
