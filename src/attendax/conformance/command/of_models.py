@@ -12,32 +12,14 @@ from attendax.extras import require
 
 from ..cases.how import TIMEOUT
 from ..models.checking import check_model, choose, described, laws_of
-from ..models.describing import POSITIONS
+from ..models.describing import SETTINGS
 from ..models.remote import worker_of
 from . import running
-from .arguments import ARRAYS, WRITTEN, add, refuse_unwritable
+from .arguments import WRITTEN, add, refuse_unwritable
 from .output import live, show, show_script
 
 OPTIONS = ("--model", "--layer")
-SEES = "which tokens a position sees in a layer: causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
-WHAT: dict[str, tuple[Any, str, str]] = {  # as the groups of ``arguments``
-    "causal": (argparse.BooleanOptionalAction, "", "a position sees only what is before it, or all"),
-    "inputs": (("tokens", "vectors"), "", "tokens unless a width is given"),
-    "vocabulary": (int, "N", "how many tokens there are"),
-    "width": (int, "M", "of vectors"),
-    "arrays": (ARRAYS, "", "found by trying unless given"),
-    "mask": (("mask", "lengths"), "", "how it is told of padding; by its signature"),
-    "cache": (str, "m:init,m:step", "functions of its cache, and a third that reorders it; or m:pair of them"),
-    "sees": (str, "WORDS", SEES),
-    "window": (int, "W", "the same as --sees window:W"),
-    "layers": (int, "L", "of attention"),
-    "positions": (POSITIONS, "", "how it encodes them"),
-    "longest": (int, "T", "the most tokens that it takes"),
-    "pad": (int, "TOKEN", "the token by which it knows padding"),
-    "lacks": (list, "TRAIT", "laws and traits that it has not"),
-    "heads": (str, "m:read", "a function of a layer that gives its weights of attention"),
-    "claims": (list, "CLAIM", '"bits", "own positions", "mean of dropout"'),
-}
+CAUSAL = {"causal": (argparse.BooleanOptionalAction, "", "a position sees only what is before it, or all")}
 SAID = """\
 The model takes tokens (B, T) or vectors (B, T, M) and gives a result for each position; keywords mask, lengths,
 segment_ids and positions are passed only where its signature has them. help(attendax.conformance.check_model) has the
@@ -57,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", metavar="module:name", help="a function, or a module of a known library")
     which.add_argument("--layer", metavar="module:name", help="the same, of vectors")
-    add(parser, "what it is", WHAT)
+    add(parser, "what it is", CAUSAL | SETTINGS)
     only, level = "laws, and parts of the names of cases", "forward, gradient or everything; the last unless given"
     add(
         parser, "what is judged", ("only", "level", "profile", "seed", "timeout", "in_process"), only=only, level=level,
@@ -75,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     require("rich", "check", extra="check")
     refuse_unwritable(args)
-    said: dict[str, Any] = {name: x for name in WHAT if (x := getattr(args, name)) is not None}
+    said: dict[str, Any] = {name: x for name in CAUSAL | SETTINGS if (x := getattr(args, name)) is not None}
     said |= {"cache": [x.strip() for x in args.cache.split(",")]} if args.cache else {}
     said |= {"inputs": "vectors"} if args.layer is not None and args.inputs is None else {}
     only = args.only or ([args.reproduce] if args.reproduce else ())

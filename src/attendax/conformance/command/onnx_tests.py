@@ -17,7 +17,7 @@ import numpy as np
 from attendax.exits import FAILED
 from attendax.extras import require
 
-from ..cases import CASES
+from ..cases import choose
 from ..cases.allowed import allowed_pairs
 from ..cases.case import FORWARD, Case, Inputs
 from ..cases.how import How
@@ -45,15 +45,9 @@ class Node(NamedTuple):
 
 def cases(seed: int = 0, only: Iterable[str] = ()) -> list[tuple[Case, Inputs]]:
     """Cases that the operator can say, with their inputs: results without an lse, of arrays (B, N, T, D)."""
-    only, found = [only] if isinstance(only, str) else list(only), []
-    for case in CASES:
-        asked = case.judge == "value" and case.direction == FORWARD and case.profile != ""
-        if not asked or (only and not any(word == case.law or word in case.name for word in only)):
-            continue
-        inputs = case.inputs(seed, case.dtype or "float32")
-        if can_be_said(inputs):
-            found.append((case, inputs))
-    return found
+    asked = (case for case in choose(only, FORWARD, drawn=()) if (case.judge, case.direction) == ("value", FORWARD))
+    made = ((case, case.inputs(seed, case.dtype or "float32")) for case in asked)
+    return [(case, inputs) for case, inputs in made if can_be_said(inputs)]
 
 
 def can_be_said(inputs: Inputs) -> bool:
@@ -90,14 +84,11 @@ def node_of(inputs: Inputs) -> Node:
 
 def _attn_mask(inputs: Inputs, bias: np.ndarray | None) -> np.ndarray | None:
     """Join all that is left to hide and to add to one array: boolean where nothing is added."""
-    keys = inputs.arrays["key"].shape[-2]
-    allowed = allowed_pairs(inputs) if any(x is not None for x in inputs.options.values()) else None
+    keys, hides = inputs.arrays["key"].shape[-2], any(x is not None for x in inputs.options.values())
+    allowed = allowed_pairs(inputs) if hides else np.True_
     if bias is None:
-        return None if allowed is None else _whole(allowed, keys)
-    added = _whole(bias, keys)
-    if allowed is None:
-        return added
-    return np.where(allowed, added, np.array(-np.inf, added.dtype)).astype(added.dtype)
+        return _whole(allowed, keys) if hides else None
+    return np.where(allowed, _whole(bias, keys), np.array(-np.inf, bias.dtype)).astype(bias.dtype)
 
 
 def _whole(x: np.ndarray, keys: int) -> np.ndarray:

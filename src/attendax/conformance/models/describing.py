@@ -20,12 +20,26 @@ from .blackbox import COUNT, KEYWORDS, Model, Request
 from .runner import Offer, Runner
 from .sees import Sees, sees
 
-SAID = (
-    "name", "inputs", "vocabulary", "width", "arrays", "mask", "cache", "sees", "window", "layers", "positions",
-    "longest", "pad", "ways", "lacks", "claims", "heads",
-)  # fmt: skip
-POSITIONS = ("absolute", "rotary", "relative", "none")
+WORDS = "causal, all, window:5, first:1+window:5, prefix:3, blocks:8"
+SETTINGS: dict[str, tuple[Any, str, str]] = {  # of a command, too: the type or the choices, a value, and help
+    "inputs": (("tokens", "vectors"), "", "tokens unless a width is given"),
+    "vocabulary": (int, "N", "how many tokens there are"),
+    "width": (int, "M", "of vectors"),
+    "arrays": (("jax", "torch", "numpy"), "", "found by trying unless given"),
+    "mask": (("mask", "lengths"), "", "how it is told of padding; by its signature"),
+    "cache": (str, "m:init,m:step", "functions of its cache, and a third that reorders it; or m:pair of them"),
+    "sees": (str, "WORDS", f"which tokens a position sees in a layer: {WORDS}"),
+    "window": (int, "W", "the same as --sees window:W"),
+    "layers": (int, "L", "of attention"),
+    "positions": (("absolute", "rotary", "relative", "none"), "", "how it encodes them"),
+    "longest": (int, "T", "the most tokens that it takes"),
+    "pad": (int, "TOKEN", "the token by which it knows padding"),
+    "lacks": (list, "TRAIT", "laws and traits that it has not"),
+    "heads": (str, "m:read", "a function of a layer that gives its weights of attention"),
+    "claims": (list, "CLAIM", '"bits", "own positions", "mean of dropout"'),
+}
 CLAIMS = ("bits", "own positions", "mean of dropout")
+LEAST = {"vocabulary": 4, "pad": 0}  # of a number; else 1
 FROM_THE_FIRST = "what a position sees is counted from the first place"
 ABSOLUTE = "positions are absolute, or nobody said what they are, and there is no argument positions"
 UNSAID = "not said to be on the weights of one layer of attention alone"
@@ -33,8 +47,9 @@ UNSAID = "not said to be on the weights of one layer of attention alone"
 
 def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     """Describe a model for ``check_model``."""
-    if unknown := sorted(set(said) - set(SAID)):
-        known = ", ".join(SAID) + did_you_mean(unknown[0], SAID)
+    names = ("name", "ways", *SETTINGS)
+    if unknown := sorted(set(said) - set(names)):
+        known = ", ".join(names) + did_you_mean(unknown[0], names)
         raise TypeError(f"check_model: got an unexpected setting {unknown[0]!r}, expected some of {known}")
     path = apply if isinstance(apply, str) else None
     target = resolve(apply) if path else apply
@@ -45,8 +60,6 @@ def describe(apply: Any, causal: bool | None, said: Mapping[str, Any]) -> Model:
     except (TypeError, ValueError):
         accepts = frozenset()
     padding = said["mask"] if "mask" in said else next((k for k in ("mask", "lengths") if k in accepts), None)
-    if padding not in ("mask", "lengths", None):
-        raise ValueError(f"check_model: mask got {padding!r}, expected mask, lengths or None")
     runner, dtype, width = _runner(made, target, said, size if inputs == "vectors" else None)
     traits = _traits(said, inputs, padding, accepts, visible, runner)
     checked("lacks", said["lacks"], (*traits, *MODEL_LAWS), "check_model")
@@ -94,18 +107,17 @@ def _cache(given: Any) -> tuple[Callable[..., Any], ...]:
 
 
 def _inputs(said: Mapping[str, Any]) -> tuple[str, int]:
-    """Tokens or vectors, and how many or how wide; what else is said of it is checked, too."""
+    """Tokens or vectors, and how many or how wide; all that is said is checked."""
     inputs = said.get("inputs") or ("vectors" if said.get("width") else "tokens")
-    name, least = {"tokens": ("vocabulary", 4), "vectors": ("width", 1)}.get(inputs, ("", 0))
-    if not name:
-        raise ValueError(f"check_model: inputs got {inputs!r}, expected tokens or vectors")
-    for number in (name, "layers", "longest", "vocabulary", "width"):
-        x, low = said.get(number), least if number == name else 1
-        if (x is not None or number == name) and (not isinstance(x, int) or x < low):
-            raise ValueError(f"check_model: {number} got {x!r}, expected a whole number, {low} or more")
-    for word, known in (("positions", POSITIONS), ("claims", CLAIMS)):
-        checked(word, said.get(word) or (), known, "check_model")
-    return inputs, said[name]
+    size = "vocabulary" if inputs == "tokens" else "width"
+    for name, (kind, _, _) in SETTINGS.items():
+        x, least = said.get(name), LEAST.get(name, 1)
+        if isinstance(kind, tuple) and x is not None:
+            checked(name, x, kind, "check_model")
+        if kind is int and (x is not None or name == size) and (not isinstance(x, int) or x < least):
+            raise ValueError(f"check_model: {name} got {x!r}, expected a whole number, {least} or more")
+    checked("claims", said["claims"], CLAIMS, "check_model")
+    return inputs, said[size]
 
 
 def _traits(
