@@ -1,6 +1,7 @@
 """Largest errors that are allowed: from that of the plain dense formula in the same dtype (L8)."""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -9,7 +10,7 @@ import numpy as np
 from ..cases.case import FORWARD, GRADIENT, GRADIENT_HELD, HELD, SIZES, Case, Inputs, Leaves
 from ..cases.how import How
 from ..conventions import right
-from ..conventions.parts import can_be_cut, in_parts, pairs, part
+from ..conventions.parts import in_parts, part
 from . import dense
 from .comparing import Tolerance, judge_leaf, largest
 
@@ -64,19 +65,14 @@ def _eps(dtype: str) -> float:
 
 
 def dense_errors(
-    case: Case,
-    seed: int,
-    dtype: str,
-    *,
-    draws: int = DRAWS[-1],
-    in_jax: bool = False,
+    case: Case, seed: int, dtype: str, *, draws: int = DRAWS[-1], in_jax: bool = False,
     style: dense.Style = dense.Style(),  # noqa: B008  a value
-) -> dict[str, float]:
+) -> dict[str, float]:  # fmt: skip
     """The largest error of each leaf of the dense formula in a dtype, relative to its largest number, over some draws.
 
     It is the same for every implementation, and kept.
     """
-    draws = min(draws, _available(SIZES | case.sizes))
+    draws = min(draws, _available(case))
     key = f"{all_of(case, seed, dtype)} {draws} {in_jax} {style}"
     if key not in _dense_errors:
         _dense_errors[key] = _measure_dense(case, seed, dtype, draws, in_jax, style)
@@ -108,28 +104,13 @@ def _measure_dense(case: Case, seed: int, dtype: str, draws: int, in_jax: bool, 
 
 
 def _samples(case: Case, seed: int, dtype: str, draws: int) -> Iterator[Inputs]:
-    """Draws of the numbers; of a large case key heads, whose errors are as large as those of all, then more draws."""
-    first = _first(case, seed, dtype)
-    if pairs(first) > MANY_PAIRS and _is_cut(case) and can_be_cut(first):
-        others = (case.inputs(seed + 1000 * draw, dtype)._replace(options=first.options) for draw in range(1, draws))
-        heads = (head for inputs in itertools.chain([first], others) for head in _heads(inputs, seed))
-        yield from itertools.islice(heads, draws)
-        return
-    yield first
-    for draw in range(1, min(draws, _of_small(pairs(first)))):
-        yield case.inputs(seed + 1000 * draw, dtype)._replace(options=first.options)
-
-
-def _first(case: Case, seed: int, dtype: str) -> Inputs:
-    """The first draw, kept for the next effort: nobody who is judged has these arrays."""
-    key = all_of(case, seed, dtype)
-    if key not in _drawn:
-        _drawn.clear()
-        _drawn[key] = case.inputs(seed, dtype)
-    return _drawn[key]
-
-
-_drawn: dict[str, Inputs] = {}
+    """Draws of the numbers; of a large case key heads, whose errors are as large as those of all."""
+    first = case.inputs(seed, dtype)
+    others = (case.inputs(seed + 1000 * draw, dtype) for draw in range(1, draws))
+    every = itertools.chain([first], (other._replace(options=first.options) for other in others))
+    if case.pairs > MANY_PAIRS and _is_cut(case):
+        every = itertools.chain.from_iterable(_heads(inputs, seed) for inputs in every)
+    yield from itertools.islice(every, draws)
 
 
 def _heads(inputs: Inputs, seed: int) -> Iterator[Inputs]:
@@ -138,17 +119,16 @@ def _heads(inputs: Inputs, seed: int) -> Iterator[Inputs]:
         yield part(inputs, allowed, *divmod(int(head), G))[0]
 
 
-def _available(sizes: dict[str, int]) -> int:
+def _available(case: Case) -> int:
     """The number of samples: draws; of a large case its key heads, and more draws where these are few."""
-    heads, number = sizes["B"] * sizes["G"], sizes["B"] * sizes["N"] * sizes["T"] * sizes["S"]
-    if number > MANY_PAIRS:
-        return heads if heads >= HEADS else max(heads, min(DRAWS[-1], OF_LARGE * MANY_PAIRS * heads // number))
-    return _of_small(number)
-
-
-def _of_small(number: int) -> int:
-    return max(FEW_DRAWS if number <= MANY_PAIRS else 1, MANY_PAIRS // max(number, 1))
+    if case.pairs <= MANY_PAIRS:
+        return max(FEW_DRAWS, MANY_PAIRS // max(case.pairs, 1))
+    if not _is_cut(case):
+        return 1
+    heads = math.prod((SIZES | case.sizes)[axis] for axis in "BG")
+    return heads if heads >= HEADS else max(heads, min(OF_LARGE, OF_LARGE * MANY_PAIRS * heads // case.pairs))
 
 
 def _is_cut(case: Case) -> bool:
-    return case.direction in (FORWARD, GRADIENT, HELD, GRADIENT_HELD)
+    """Tell whether its key heads, and blocks of queries, are calls of their own."""
+    return case.leading == "B" and case.direction in (FORWARD, GRADIENT, HELD, GRADIENT_HELD)
