@@ -78,7 +78,6 @@ CALLING = {
     "judging",
     "judges",
     "dropout",
-    "forms",
     "trial",
 }  # the files of the judge that may call the candidate
 SPEC_NEEDS = {"numpy", "scipy.special"}

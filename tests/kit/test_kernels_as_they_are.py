@@ -14,7 +14,7 @@ from attendax.conformance.cases.how import How
 from attendax.conformance.cases.kinds import GRADIENTS, directed
 from attendax.conformance.cases.square import FORMS, Form
 from attendax.conformance.checking import judge
-from attendax.conformance.judge.forms import as_found, as_taken, can_be_asked
+from attendax.conformance.judge.asking import as_found, as_taken, can_be_asked
 from attendax.conformance.worker.candidate import implement
 
 BY_NAME = {case.name: case for case in CASES}

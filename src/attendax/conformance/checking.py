@@ -9,8 +9,7 @@ from .cases import CASES as CASES
 from .cases import CLAIMS as CLAIMS
 from .cases import Case
 from .cases.how import How, drawn
-from .judge.asking import alone, chosen
-from .judge.forms import as_found
+from .judge.asking import alone, as_found, chosen
 from .judge.verdicts import Finding, Verdict
 from .report import Report
 from .report.known_failures import KnownFailures
@@ -21,31 +20,14 @@ from .worker.place import end, implement
 
 
 def check(
-    fn: Any,
-    *,
-    name: str | None = None,
-    adapter: Any = None,
-    arrays: str | None = None,
-    backward: Callable[..., Any] | None = None,
-    only: Iterable[str] | None = (),
-    level: str = "everything",
-    profile: str = "numbers",
-    dtype: str = "float32",
-    seed: int | None = None,
-    sizes: Mapping[str, int] | None = None,
-    precision: str = "highest",
-    budget: float | None = None,
-    thorough: bool = False,
-    known_failures: str | None = None,
-    require: Iterable[str] = (),
-    claims: Iterable[str] = (),
-    progress: Callable[[int, int, Case], None] | None = None,
-    timeout: float | None = None,
-    total_timeout: float | None = None,
-    repeat: int | None = None,
-    in_process: bool = False,
-    **settings: Any,
-) -> Report:
+    fn: Any, *, name: str | None = None, adapter: Any = None, arrays: str | None = None,
+    backward: Callable[..., Any] | None = None, only: Iterable[str] | None = (), level: str = "everything",
+    profile: str = "numbers", dtype: str = "float32", seed: int | None = None, sizes: Mapping[str, int] | None = None,
+    precision: str = "highest", budget: float | None = None, thorough: bool = False, known_failures: str | None = None,
+    require: Iterable[str] = (), claims: Iterable[str] = (), progress: Callable[[int, int, Case], None] | None = None,
+    timeout: float | None = None, total_timeout: float | None = None, repeat: int | None = None,
+    in_process: bool = False, **settings: Any,
+) -> Report:  # fmt: skip
     """Judge an attention function, law by law, gradients included.
 
     ``fn(query, key, value, *, mask=None, bias=None, is_causal=False, scale=None, softcap=None, window=None,
@@ -130,16 +112,9 @@ def check(
 
 
 def assert_conforms(
-    fn: Any,
-    case: Case,
-    *,
-    seed: int | None = None,
-    dtype: str = "float32",
-    profile: str = "law",
-    claims: Iterable[str] = (),
-    in_process: bool = False,
-    **settings: Any,
-) -> Finding:
+    fn: Any, case: Case, *, seed: int | None = None, dtype: str = "float32", profile: str = "law",
+    claims: Iterable[str] = (), in_process: bool = False, **settings: Any,
+) -> Finding:  # fmt: skip
     """Judge one case, for a test that is parametrised over ``CASES``.
 
     Args:

@@ -15,13 +15,9 @@ BEND = 1e-6  # share of the movement by which two orders may differ before the f
 
 
 def assert_gradients(
-    fn: Callable[..., Any],
-    *arrays: Any,
-    backward: Callable[..., Any] | None = None,
-    seed: int = 0,
-    directions: int = 1,
-    step: float = STEP,
-) -> None:
+    fn: Callable[..., Any], *arrays: Any, backward: Callable[..., Any] | None = None, seed: int = 0,
+    directions: int = 1, step: float = STEP,
+) -> None:  # fmt: skip
     """Assert that derivatives agree with finite differences, argument by argument, in float64.
 
     Take a random cotangent c and, for each array in turn, a random direction d: normal numbers, times the size of those
@@ -87,9 +83,7 @@ def assert_gradients(
 class _Problem:
     """A function of the floating leaves of its arguments, and a weight for each number of its result."""
 
-    def __init__(
-        self, fn: Callable[..., Any], arrays: tuple[Any, ...], rng: np.random.Generator, *, in_jax: bool
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], arrays: tuple[Any, ...], rng: np.random.Generator, in_jax: bool) -> None:
         import jax
 
         named = getattr(fn, "func", fn)
@@ -174,7 +168,12 @@ def _gradients(problem: _Problem, backward: Callable[..., Any] | None) -> dict[s
         found["by vjp"] = jax.vjp(problem.at, *problem.moving)[1](cotangent)
     if not found:
         raise TypeError(f"{problem.said} gives arrays of NumPy: its backward is missing")
-    return {how: [_shaped(problem, k, how, grad) for k, grad in enumerate(all_)] for how, all_ in found.items()}
+    for how, grads in found.items():
+        for name, x, grad in zip(problem.names, problem.moving, grads, strict=True):
+            if grad is None or np.shape(grad) != x.shape:
+                said = "missing" if grad is None else f"of shape {np.shape(grad)}, expected {x.shape}"
+                raise AssertionError(f"{problem.said}: {name} {how}: the gradient is {said}")
+    return {how: [np.asarray(grad, np.float64) for grad in grads] for how, grads in found.items()}
 
 
 def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
@@ -182,28 +181,20 @@ def _by_hand(problem: _Problem, grads: Any) -> list[Any]:
     import jax
 
     given = problem.tree.unflatten(problem.leaves)
-    leaves = functools.partial(jax.tree.leaves, is_leaf=_is_none)
-    structure: Callable[[Any], Any] = functools.partial(jax.tree.structure, is_leaf=_is_none)
-    bare = len(given) == 1 and structure(grads) == structure(given[0])
+    flat: Callable[[Any], Any] = functools.partial(jax.tree.flatten, is_leaf=_is_none)
+    bare = len(given) == 1 and flat(grads)[1] == flat(given[0])[1]
     grads = (grads,) if bare else tuple(grads)
     if len(grads) < len(given) or any(x is not None for x in grads[len(given) :]):
         raise AssertionError(f"{problem.said}: {len(grads)} gradients by hand of {len(given)} arguments")
     found: list[Any] = []
     for k, (x, grad) in enumerate(zip(given, grads, strict=False)):
-        parts = leaves(grad) if any(map(_is_floating, leaves(x))) else leaves(x)
-        if len(parts) != len(leaves(x)):
-            told = f"{len(parts)} gradients of {len(leaves(x))} arrays"
+        leaves = flat(x)[0]
+        parts = flat(grad)[0] if any(map(_is_floating, leaves)) else leaves
+        if len(parts) != len(leaves):
+            told = f"{len(parts)} gradients of {len(leaves)} arrays"
             raise AssertionError(f"{problem.said}: argument {k} by hand: {told}")
         found += parts
     return [found[k] for k in problem.places]
-
-
-def _shaped(problem: _Problem, k: int, how: str, grad: Any) -> np.ndarray:
-    shape = None if grad is None else np.shape(grad)
-    if shape != problem.moving[k].shape:
-        said = "missing" if grad is None else f"of shape {shape}, expected {problem.moving[k].shape}"
-        raise AssertionError(f"{problem.said}: {problem.names[k]} {how}: the gradient is {said}")
-    return np.asarray(grad, np.float64)
 
 
 def _linear(problem: _Problem) -> Callable[..., Any] | None:

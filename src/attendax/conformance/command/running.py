@@ -31,8 +31,7 @@ from ..adapters.implementation import Implementation, version_of
 from ..cases import CASES, Case, asks_for_the_ladder, choose, named
 from ..cases.how import How, drawn
 from ..cases.pool import EXAMPLES, POOL
-from ..judge.asking import alone
-from ..judge.forms import as_found
+from ..judge.asking import alone, as_found
 from ..judge.verdicts import Finding, Verdict
 from ..report import Report
 from ..report.known_failures import KnownFailures

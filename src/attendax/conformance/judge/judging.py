@@ -7,11 +7,10 @@ from ..adapters.implementation import Implementation
 from ..cases import BY_NAME, Case
 from ..cases.case import SIZES, Leaves
 from ..cases.how import DTYPES, How
-from ..cases.kinds import GRADIENTS, directed
+from ..cases.kinds import GRADIENTS, REFUSALS, RESULTS, directed
 from ..cases.square import plain_of
 from ..worker.calling import call
 from ..worker.errors import Died, Failed, NoNumbers, first_line
-from .forms import can_be_asked
 from .judges import JUDGES
 from .trial import Trial
 from .verdicts import WROTE, Finding, Verdict
@@ -47,6 +46,19 @@ def offers(implementation: Implementation, case: Case, how: How) -> bool:
 def names(implementation: Implementation, case: Case, how: How) -> bool:
     """Tell whether an implementation has what a case asks for, as far as that is known without a call of the case."""
     return not isinstance(_asked(implementation, case, how), Finding)
+
+
+def can_be_asked(implementation: Implementation, case: Case) -> bool:
+    """Tell whether the framework has what a case asks: a function of NumPy has the gradients that it brings.
+
+    A candidate that is no function of Python is asked for results and gradients: mistakes, and what happens to the
+    arrays of the caller, are nothing that it could see; its results lie in memory that is not its own.
+    """
+    of_memory = case.judge in ("refused", "unwritten", "held") or case.direction == "changed in place"
+    if implementation.foreign and of_memory:
+        return False
+    of_numpy = {RESULTS, REFUSALS} | ({GRADIENTS} if implementation.backward else set())
+    return implementation.arrays in case.frameworks and (implementation.arrays != "numpy" or directed(case) in of_numpy)
 
 
 def _asked(implementation: Implementation, case: Case, how: How) -> Finding | Trial:

@@ -1,4 +1,7 @@
-"""Time of a run: on the clock, and of the cores by both of its processes; its parts; and one core for the judge."""
+"""Time of a run: on the clock, and of the cores by both of its processes; its parts; and one core for the judge.
+
+A case that nobody gave a limit has one by the time that others took: one that hangs is a fault.
+"""
 
 import contextlib
 import ctypes
@@ -9,6 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np  # noqa: F401  one_core is for its library
 
 from ..adapters.implementation import Implementation
+from ..cases import Case
+from ..cases.case import SIZES
 from ..cases.how import How
 from ..worker.place import seconds_of_cores
 
@@ -18,6 +23,10 @@ ASKING, AGAIN, ENDING = 0.85, 0.95, 1.0  # of the time: until when cases are ask
 CAUSES = 0.88  # until when another cause is looked for: a look may take seconds
 WITH_FAULTS = 0.75  # times as much of it, where there are faults to find the causes of
 LOOK, LOOKING = 0.15, 0.2  # when reasons of the plainest faults are looked for at the latest, and how long at most
+ENOUGH = 2  # cases of the same direction that are as large, and were answered
+TIMES, STARTS = 20, 3  # times as long as any call took, and as the start of the process, which compiles the first call
+FIRST, LEAST = 5.0, 1.0  # seconds, at least, before the first of these faults, and before those after it
+SAID = ", where larger cases are answered in a twentieth of that"
 MAPPED = "/proc/self/maps"
 NAMES = "scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"
 
@@ -63,6 +72,31 @@ class Clock:
         by_clock = share * self.length - (time.monotonic() - self.begun)
         by_cores = share * self._cores - self.cores() if self._cores < math.inf else math.inf
         return min(by_clock, by_cores, self.total - time.monotonic())
+
+
+class Patience:
+    """Answers so far, and how often nothing came."""
+
+    def __init__(self) -> None:
+        self.late = 0  # so many cases had no answer
+        self._answered: list[tuple[int, str]] = []
+
+    def of(self, case: Case, slowest: float, start: float, most: float) -> float:
+        """Seconds after which a case has hung; inf where too little is known to say so within the ``most``."""
+        larger = [direction for size, direction in self._answered if size >= _size(case)]
+        least = max(LEAST, TIMES * slowest, STARTS * start)
+        if larger.count(case.direction) < ENOUGH or least > most:
+            return math.inf
+        return float(max(LEAST, math.floor(min(most, max(least, FIRST / 2**self.late)))))
+
+    def answered(self, case: Case) -> None:
+        """A case was answered."""
+        self._answered.append((_size(case), case.direction))
+
+
+def _size(case: Case) -> int:
+    sizes = SIZES | case.sizes
+    return case.pairs * (sizes["D"] + sizes["V"])
 
 
 @contextlib.contextmanager

@@ -23,8 +23,7 @@ from ..report.known_failures import KnownFailures
 from ..report.outcomes import Outcome, versions
 from ..report.reproduction import reproduction
 from ..worker.place import allow, seconds_of_cores, worker_of
-from .clock import AGAIN, ASKING, CAUSES, LOOK, LOOKING, WITH_FAULTS, Clock, one_core
-from .patience import FIRST, SAID, Patience
+from .clock import AGAIN, ASKING, CAUSES, FIRST, LOOK, LOOKING, SAID, WITH_FAULTS, Clock, Patience, one_core
 
 SOON = 1.0  # CPU seconds in which a process is there
 LEAST = 1 / 3  # of the sizes that were drawn: with fewer, the report says that there was too little time for them
